@@ -28,8 +28,8 @@ from on_gpu import Device
 from tabulate import tabulate
 
 from fireiron.gpu import launch
-from fireiron.measure.data import adder_of, all_sizes, referred
-from fireiron.measure.data import drawn as normal_data
+from fireiron.measure.data import accumulator_of, all_sizes, references_of
+from fireiron.measure.data import random_inputs as normal_data
 from fireiron.measure.rounding import differing
 from fireiron.specs.fused import fused
 
@@ -73,7 +73,7 @@ class DryRun:
 
     def run(self, kernel, arrays, sizes, repeats=1):
         """The definition's result, for each repetition."""
-        return [referred(kernel.program.spec, *arrays.values())] * repeats, []
+        return [references_of(kernel.program.spec, *arrays.values())] * repeats, []
 
 
 def checked(device, name, kernel, symbols, seed, repeats):
@@ -85,11 +85,11 @@ def checked(device, name, kernel, symbols, seed, repeats):
     if fused(spec) is None:
         integers = whole_numbers(spec, arrays, np.random.default_rng(seed))
         (got,), wrong = device.run(kernel, integers, sizes)
-        right = referred(spec, *integers.values())
+        right = references_of(spec, *integers.values())
         record["wrong"] += wrong + [f"{one}: integers differ" for one in got if not np.array_equal(got[one], right[one])]
         record["bit-equal"] = not record["wrong"]
     results, wrong = device.run(kernel, arrays, sizes, repeats)
-    differences = differing(spec, sizes, results[0], arrays, referred(spec, *arrays.values()), adder_of(kernel))
+    differences = differing(spec, sizes, results[0], arrays, references_of(spec, *arrays.values()), accumulator_of(kernel))
     record["within"] = not differences
     record["wrong"] += wrong + differences
     if repeats > 1 and not record["atomics"]:

@@ -26,7 +26,7 @@ from problems import library
 from test_rank import RAGGED
 
 from fireiron import *
-from fireiron.measure.data import adder_of, all_sizes, drawn, tolerance_of
+from fireiron.measure.data import accumulator_of, all_sizes, random_inputs, tolerance_of
 from fireiron.measure.judge import Judge
 from fireiron.sim import simulate
 from fireiron.strategies import (
@@ -113,11 +113,11 @@ def measured(name, make, target, seeds):
     """The row of a kind: over all draws the worst element, and the largest norm error."""
     program = make().program(target)
     spec = program.spec
-    sizes, adder = all_sizes(spec, {}), adder_of(program)
+    sizes, adder = all_sizes(spec, {}), accumulator_of(program)
     allowed = {one: tolerance_of(spec, sizes, adder, output=one) for one in spec.outputs}
     worst, norm, count = None, (0.0, max(allowed.values())), 0
     for seed in range(seeds):
-        arrays = drawn(spec, sizes, np.random.default_rng(seed))
+        arrays = random_inputs(spec, sizes, np.random.default_rng(seed))
         got = simulate(program.ir, arrays, {}).outputs
         judge = Judge(spec, sizes, arrays, adder)
         for output in spec.outputs:
@@ -130,7 +130,7 @@ def measured(name, make, target, seeds):
             share = float(np.linalg.norm(off) / np.linalg.norm(value))
             norm = max(norm, (share, allowed[output]), key=lambda one: one[0] / one[1] if one[1] else 0.0)
             count += got[output].size
-        nearest = max(judge.nearest.values(), key=lambda one: one.fraction)
+        nearest = max(judge.closest.values(), key=lambda one: one.fraction)
         worst = nearest if worst is None or nearest.fraction > worst.fraction else worst
     return {
         "kernel": name, "strategy": str(spec), "adds in": str(adder or ""), "elements": count,

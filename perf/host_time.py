@@ -29,22 +29,22 @@ WARM = 300
 """Calls before anything is measured: kernels compile, and calls are recorded."""
 
 
-def halves(*shape):
+def float16_array(*shape):
     return (torch.randn(shape, device="cuda") * shape[-1] ** -0.5).bfloat16()
 
 
 def pairs():
     """By name our call, and the corresponding call of PyTorch."""
-    a, b, c, d = halves(64, 64), halves(64, 64), halves(64, 64), halves(64, 64)
-    stack, stacks = halves(4, 64, 64), halves(4, 64, 64)
-    odd, odd_b = halves(64, 63), halves(63, 65)
-    bias = halves(64)
-    left, right = (halves(64, 64).requires_grad_() for _ in range(2))
-    q, k, v = (halves(1, 8, 128, 64) for _ in range(3))
-    rows, weight = halves(128, 256), torch.ones(256, device="cuda").bfloat16()
+    a, b, c, d = float16_array(64, 64), float16_array(64, 64), float16_array(64, 64), float16_array(64, 64)
+    stack, stacks = float16_array(4, 64, 64), float16_array(4, 64, 64)
+    odd, odd_b = float16_array(64, 63), float16_array(63, 65)
+    bias = float16_array(64)
+    left, right = (float16_array(64, 64).requires_grad_() for _ in range(2))
+    q, k, v = (float16_array(1, 8, 128, 64) for _ in range(3))
+    rows, weight = float16_array(128, 256), torch.ones(256, device="cuda").bfloat16()
     product, softmax = torch.nn.functional.linear, torch.nn.functional.scaled_dot_product_attention
     normed, norm = fireiron.function("layernorm"), torch.nn.functional.layer_norm
-    grad = halves(64, 64)
+    grad = float16_array(64, 64)
 
     def backward(multiply):
         return lambda: torch.autograd.grad(multiply(left, right), (left, right), grad)

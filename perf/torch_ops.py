@@ -37,7 +37,7 @@ def torch_layer(a, b):
     return torch.matmul(a.relu(), b)
 
 
-def halves(*shape):
+def float16_array(*shape):
     """Random operands that require a gradient."""
     return (torch.randn(shape, device="cuda") * shape[-2] ** -0.5).half().requires_grad_()
 
@@ -50,7 +50,7 @@ def error(got, expected):
 
 def check(layer, size):
     """The largest error of a layer's result and gradients."""
-    a, b, grad = halves(size, size), halves(size, size), torch.randn(size, size, device="cuda").half()
+    a, b, grad = float16_array(size, size), float16_array(size, size), torch.randn(size, size, device="cuda").half()
     wide = [one.detach().to(torch.float64 if size <= 2048 else torch.float32).requires_grad_() for one in (a, b)]
     expected = torch_layer(*wide)
     right = torch.autograd.grad(expected, wide, grad.to(expected.dtype))
@@ -80,7 +80,7 @@ def host_time(call):
 
 def overheads(compile):
     """Host time by function."""
-    a, b = halves(SMALL, SMALL), halves(SMALL, SMALL)
+    a, b = float16_array(SMALL, SMALL), float16_array(SMALL, SMALL)
     out = torch.empty(SMALL, SMALL, device="cuda", dtype=torch.half)
     spec = MatMul(SMALL, SMALL, SMALL, dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     operator = best(spec, default=True).compile().as_torch_op("fireiron_perf::kernel")
@@ -105,7 +105,7 @@ LAYERS = {"torch": torch_layer, "fireiron": ours}
 
 def contenders(size, compile):
     """Calls by name, forward and with backward."""
-    a, b, grad = halves(size, size), halves(size, size), torch.randn(size, size, device="cuda").half()
+    a, b, grad = float16_array(size, size), float16_array(size, size), torch.randn(size, size, device="cuda").half()
     layers = dict(LAYERS)
     if compile:
         layers |= {f"{name} compiled": torch.compile(layer, fullgraph=True) for name, layer in LAYERS.items()}

@@ -227,9 +227,9 @@ def _step(step):
     return making.execution(ENGINE_FMA, spec, accesses, accumulate=adds, mechanism=REGISTER, pieces=pieces(3), origin=f"at {step}")
 
 
-FENCE_BEFORE = "is touched by ENGINE_FMA .* with no fence of registers before it"
-BEHIND = "is touched by ENGINE_FMA .* behind ordinary statements, with no fence of registers"
-UNDER_WAY = "is touched by {} .* while a product that uses it is under way"
+FENCE_BEFORE = "is accessed by ENGINE_FMA .* without a preceding wgmma.fence"
+BEHIND = "is accessed by ENGINE_FMA .* after other statements, without wgmma.fence between"
+UNDER_WAY = "is accessed by {} .* while an MMA that uses it is in flight"
 MOVED, MULTIPLIED = UNDER_WAY.format("Move"), UNDER_WAY.format("ENGINE_FMA")
 
 OF_PRODUCTS = {
@@ -246,12 +246,12 @@ OF_PRODUCTS = {
         "b=, c=, fence, x=, =x, proxy, barrier, =x, c+=xb, commit, wait 0, =c", None),
     "a factor in shared memory is written": ("b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, barrier, x=, =c", None),
     "a factor in shared memory is written too early": (
-        "b=, c=, fence, x=, proxy, barrier, c+=xb, commit, x=, wait 0, =c", "^x.* is written while a product that reads it is under way"),
+        "b=, c=, fence, x=, proxy, barrier, c+=xb, commit, x=, wait 0, =c", "^x.* is written while an MMA that reads it is in flight"),
     "a copy under way to a factor in shared memory": ("b=, c=, fence, x<, sent, arrived, proxy, barrier, c+=xb, commit, wait 0, =c", None),
     "a copy to a factor in shared memory is not fenced": (
-        "b=, c=, fence, x<, sent, arrived, barrier, c+=xb, commit, wait 0, =c", "^x is read through the asynchronous proxy.* at at x=,(?s:.*)at +at c"),
+        "b=, c=, fence, x<, sent, arrived, barrier, c+=xb, commit, wait 0, =c", "^x is read through the async proxy.* at at x=,(?s:.*)at +at c"),
     "a factor in shared memory is not fenced": (
-        "b=, c=, fence, x=, barrier, c+=xb, commit, wait 0, =c", "^x is read through the asynchronous proxy, and what was written to it is not there"),
+        "b=, c=, fence, x=, barrier, c+=xb, commit, wait 0, =c", "^x is read through the async proxy, which does not see what was written to it"),
     "an array is written in front of a fence of the proxy": ("d=, =d, b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, =c", None),
     "no fence": ("a=, b=, c=, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
     "a fence of the proxy": ("a=, b=, c=, proxy, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
@@ -259,7 +259,7 @@ OF_PRODUCTS = {
     "the sum is loaded behind the fence": ("a=, b=, fence, c=, c+=ab, commit, wait 0, =c", f"^c {BEHIND}"),
     "a factor is read behind the fence": ("a=, b=, c=, fence, =b, c+=ab, commit, wait 0, =c", f"^b {BEHIND}"),
     "written behind the wait, no fence": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, c+=ab, commit, wait 0, =c", f"^a {BEHIND}"),
-    "the sum is stored too early": ("a=, b=, c=, fence, c+=ab, commit, =c, wait 0", f"^c {MOVED}(?s:.*)at +at =c(?s:.*)a wait for its group before"),
+    "the sum is stored too early": ("a=, b=, c=, fence, c+=ab, commit, =c, wait 0", f"^c {MOVED}(?s:.*)at +at =c(?s:.*)(add a )?wait for its group before"),
     "the sum is stored, not committed": ("a=, b=, c=, fence, c+=ab, wait 0, =c", f"^c {MOVED}"),
     "the younger group is not waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =d, wait 0", f"^d {MOVED}"),
     "neither of two groups is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 2, =c, wait 0", f"^c {MOVED}"),

@@ -105,7 +105,7 @@ class DrawnDefinition:
         orders = {name: ColMajor for name, dims in self.operands.items() if len(dims.split()) == 2 and self.chance(0.15, "column-major")}
         types = {name: float32 for name, dims in self.operands.items() if dims and self.chance(0.2, "mixed types")}
         return definition(
-            **given, **orders, types={name: dtype for name, dtype in types.items() if name not in self.halves}, dtype=self.dtype
+            **given, **orders, types={name: dtype for name, dtype in types.items() if name not in self.float16_operands}, dtype=self.dtype
         )
 
     @property
@@ -117,8 +117,8 @@ class DrawnDefinition:
         """A number of elements that tiles need not divide."""
         return tile * self.random.randint(1, most) - (self.random.randrange(tile) if self.chance(0.5, "overhanging") else 0)
 
-    def finish(self, dims, sizes, chain, symbolic=(), halves=(), dtype=None, **roles):
-        self.symbolic, self.halves = symbolic, halves
+    def finish(self, dims, sizes, chain, symbolic=(), float16_operands=(), dtype=None, **roles):
+        self.symbolic, self.float16_operands = symbolic, float16_operands
         self.dtype = dtype or self.choice((float16, float32))
         parts = {name: part for name, part in (("init", self.first), ("final", self.last)) if part}
         self.definition = Fused(name="drawn", dims=dims, operands=self.operands, body=self.each, **parts, **roles)
@@ -193,7 +193,7 @@ class DrawnDefinition:
         self.output("C", ("m", "n"), value)
         if self.chance(0.3, "two outputs"):
             self.output("Z", ("m", "n"), self.choice(known))
-        (bm, bn, loop), (dtype, halves, sizes) = self.product()
+        (bm, bn, loop), (dtype, float16_operands, sizes) = self.product()
 
         def chain(start):
             blocks = start.tile(m=bm, n=bn).to(Block)
@@ -201,7 +201,7 @@ class DrawnDefinition:
                 return blocks.then(MatMul.epilog(RF).then(loop))
             return blocks.step("mm", loop).done()
 
-        self.finish("m n k", sizes, chain, symbolic=("m", "n"), halves=halves, dtype=dtype)
+        self.finish("m n k", sizes, chain, symbolic=("m", "n"), float16_operands=float16_operands, dtype=dtype)
 
     def product(self, square=False):
         """Tiles and strategy of a GEMM; its element type, operands of that type, and sizes. A `square` one has all elements in one tile."""
@@ -222,9 +222,9 @@ class DrawnDefinition:
                 .unroll()
             )
             loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
-            dtype, halves, columns = float16, ("A", "B"), 8 * self.random.randint(1, bn // 8 if square else 9)
+            dtype, float16_operands, columns = float16, ("A", "B"), 8 * self.random.randint(1, bn // 8 if square else 9)
             sizes = {"m": columns if square else self.size(bm, count), "n": columns, "k": 8 * self.random.randint(1, 9)}
-            return (bm, bn, loop), (dtype, halves, sizes)
+            return (bm, bn, loop), (dtype, float16_operands, sizes)
         bm, bn, bk = self.choice((16, 32)), self.choice((16, 32)), self.choice((4, 8))
         bn = bm if square else bn
         near = Move.tile(1, 1).to(Thread).done()
@@ -250,7 +250,7 @@ class DrawnDefinition:
         if self.chance(0.3, "turned result"):
             self.operands["Z"] = "m n"
             self.each["store_Z"] = f"Z[n,m] = {self.choice(known)}"
-        (bm, bn, loop), (dtype, halves, sizes) = self.product(square=True)
+        (bm, bn, loop), (dtype, float16_operands, sizes) = self.product(square=True)
         temporary = next((one for one in ("u", "t0") if any(text.startswith(f"{one}[") for text in self.each.values())), None)
 
         def chain(start):
@@ -259,7 +259,7 @@ class DrawnDefinition:
                 blocks = blocks.set_memory(temporary, SH)
             return blocks.step("mm", loop).done()
 
-        self.finish("m n k", sizes, chain, halves=halves, dtype=dtype)
+        self.finish("m n k", sizes, chain, float16_operands=float16_operands, dtype=dtype)
 
     def draw_carried(self):
         known = self.chain([self.operand(("m", "n"))], ("m", "n"), self.random.randint(0, 2))

@@ -86,12 +86,18 @@ def ringed(consumer, producer, *, stages=2, rings=None, buffers=None, grid=1, be
     return making.kernel("k", SM_80, as_expr(grid), threads + 32, tuple(buffers), tuple(symbols), body, SPEC, **options)
 
 
-def over_tiles(tiles, blocks, *body, growth=ONE, taken=None, first=0, step=1):
+def over_tiles(tiles, blocks, *body, increment=ONE, prior_iterations=None, first=0, step=1):
     """The loop of a block over its tiles, with the number of iterations of the inner loop in earlier tiles."""
     tiles = as_expr(tiles)
     extent = tiles // blocks + less(BLOCK, tiles % blocks)
     return making.loop(
-        TURN, extent, (making.let(TILE, BLOCK + TURN * blocks), *body), prior_iterations=taken, increment=growth, first=first, step=step
+        TURN,
+        extent,
+        (making.let(TILE, BLOCK + TURN * blocks), *body),
+        prior_iterations=prior_iterations,
+        increment=increment,
+        first=first,
+        step=step,
     )
 
 
@@ -106,7 +112,7 @@ def event(
     step=None,
     mechanism=AT_ONCE,
     engine=False,
-    turn=None,
+    fill=None,
     use=None,
     warps=8,
     elements=32,
@@ -121,7 +127,7 @@ def event(
     by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
     footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
     in_flight = mechanism is not AT_ONCE
-    return AccessEvent(next(NUMBERS) if step is None else step, footprint, {}, kind, in_flight, turn, stage)
+    return AccessEvent(next(NUMBERS) if step is None else step, footprint, {}, kind, in_flight, fill, stage)
 
 
 def messages_of(program):

@@ -31,7 +31,7 @@ SIZES = ((1, 1, 1), (8, 8, 8), (3, 5, 7), (65, 63, 33), (72, 129, 40), (200, 64,
 """M, N, K from 1, odd, and such that TMA supports both arrays, one, or none."""
 
 
-def halves(M, N, K, orders="NNN", **options):
+def float16_gemm(M, N, K, orders="NNN", **options):
     """A float16 GEMM, row-major unless specified otherwise."""
     layouts = {name: RowMajor if order == "N" else ColMajor for name, order in zip("ABC", orders, strict=True)}
     return MatMul(M, N, K, **{"dtype": float16, "c_dtype": float16, **layouts, **options})(GL, GL, GL)(Kernel)

@@ -467,5 +467,5 @@ class Placed:
         item = np.dtype(self.dtype).itemsize
         wrong = (raw != np.resize(POISON, self.bytes)).reshape(-1, item).any(axis=1) & gaps
         if wrong.any():
-            raise Refused(f"{self.buffer.name}: address {np.flatnonzero(wrong)[0]}, outside the tensor, was written")
+            raise Refused(f"{self.buffer.name}: address {np.flatnonzero(wrong)[0]}, outside of the tensor, was written")
         return raw.view(self.dtype)[self.places]

@@ -77,7 +77,7 @@ def by_threads(stages=2):
     return chain.tile(8, 4).to(Thread).tile(1, 1).split(1).done()
 
 
-def halves(*sizes, orders="NN", **options):
+def float16_gemm(*sizes, orders="NN", **options):
     """A float16 GEMM."""
     a, b = ORDERS[orders]
     options = {"dtype": float16, "c_dtype": float16, "A": a, "B": b, "C": RowMajor, **options}

@@ -12,7 +12,7 @@ from ringed import (
     by_all_lanes,
     dropped,
     errors,
-    halves,
+    float16_gemm,
     later,
     outcome,
     product,
@@ -44,7 +44,7 @@ def arrays_of(spec, sizes=None):
 
 def kernel_of(strategy, sizes, text=SCALED, **options):
     """A GEMM kernel with an epilogue, its arrays, and the right result."""
-    kernel = strategy(halves(*sizes)).fuse_epilogue(text, **options).program(TARGET).ir
+    kernel = strategy(float16_gemm(*sizes)).fuse_epilogue(text, **options).program(TARGET).ir
     arrays = arrays_of(kernel.spec)
     return kernel, arrays, kernel.spec.reference(*arrays.values())
 
@@ -87,7 +87,7 @@ def test_each_stage_of_a_vector_begins_at_a_multiple_of_128_bytes(name, elements
 
 def test_sizes_known_at_run_time():
     M, N, K = sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)
-    program = product(blocks=3)(halves(M, N, K)).fuse_epilogue(SCALED).program(TARGET)
+    program = product(blocks=3)(float16_gemm(M, N, K)).fuse_epilogue(SCALED).program(TARGET)
     sizes = {"M": 200, "N": 72, "K": 72}
     arrays = arrays_of(program.spec, sizes)
     assert errors(program.ir) == [] and len(fetched(program.ir).buffers) == 2
@@ -118,7 +118,7 @@ def test_copies_of_all_threads(name):
 
 
 def test_prefetch_requested_and_turned_off():
-    bound = product(blocks=2)(halves(256, 128, 64))
+    bound = product(blocks=2)(float16_gemm(256, 128, 64))
     finished = bound.fuse_epilogue(SCALED)
     assert ".prefetch_epilogue()" in repr(finished) and ".prefetch_epilogue()" not in repr(bound)
     off = finished.at(Epilog).refine(PrefetchEpilogue(enable=False))
@@ -149,7 +149,7 @@ def with_residual(blocks):
 def matrices(name):
     """Kernels with a matrix that a producer loads once per tile; arrays, and the right result."""
     if name == "of whole rows":
-        spec = halves(384, 64, 128)
+        spec = float16_gemm(384, 64, 128)
         kernel = of_whole_rows(1)(spec).program(TARGET).ir
     else:
         spec = MatMul.fuse_epilogue("relu(acc + R[m,n])")(m=384, n=64, k=64, dtype=float16, types={"C": float16, "R": float16})
@@ -258,7 +258,7 @@ def test_the_account():
     kernel, _, _ = kernel_of(product(blocks=1), (256, 64, 64))
     account = text(synchronization(kernel))
     assert "ring r_sh_ring: r_sh, bias_sh; 2 stages of 384 bytes" in account
-    assert "a turn is fetched in front of what uses it, and given back behind the last use" in account
+    assert "each fill is acquired before its first use and released after its last" in account
     assert "read -> write   r_sh, bias_sh: Pointwise" in account and "a later turn" in account
     once, _, _ = kernel_of(product(), (128, 64, 64))
     assert "ring r_sh_ring: r_sh, bias_sh; 1 stage of 384 bytes" in text(synchronization(once))
@@ -280,7 +280,7 @@ def test_the_account():
 )
 def test_where_clampings_go(epilogue, moved):
     kernel, arrays, expected = kernel_of(product(blocks=1), (256, 64, 128), epilogue)
-    printed = product(blocks=1)(halves(256, 64, 128)).fuse_epilogue(epilogue).cuda(TARGET)
+    printed = product(blocks=1)(float16_gemm(256, 64, 128)).fuse_epilogue(epilogue).cuda(TARGET)
     assert ("_relu_half" in printed) == moved and ("fmaxf" in printed) != moved
     wanted = dict(zip(kernel.spec.outputs, expected if isinstance(expected, tuple) else (expected,)))
     results = simulate(kernel, arrays, {}).outputs
@@ -291,7 +291,7 @@ def test_clampings_that_stay():
     """Clamping remains where other statements read the registers, where these are not initialized in each iteration, and where some are not
     clamped.
     """
-    kernel = product(blocks=1)(halves(256, 64, 128)).fuse_epilogue("relu(acc + bias[n])").program(TARGET).stages["guard"]
+    kernel = product(blocks=1)(float16_gemm(256, 64, 128)).fuse_epilogue("relu(acc + bias[n])").program(TARGET).stages["guard"]
     reader = next(one for one, _ in ir.execs(kernel.body) if one.instruction.clamping(one.spec))
     (name,) = {one.buffer for one in reader.accesses if kernel.buffer(one.buffer).memory.private}
     assert sink_relu(kernel) != kernel
@@ -308,14 +308,14 @@ def test_clampings_that_stay():
 
 
 def test_results_of_32_bits_are_clamped_where_they_are():
-    printed = product()(halves(128, 64, 64, c_dtype=float32)).fuse_epilogue("relu(acc)").cuda(TARGET)
+    printed = product()(float16_gemm(128, 64, 64, c_dtype=float32)).fuse_epilogue("relu(acc)").cuda(TARGET)
     assert "fmaxf" in printed and "_relu" not in printed
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_the_printed_text(tmp_path):
     """Executed on the CPU: TMA loads of vectors that extend past the edge, in each iteration, and clamping after the rounding, also of NaN."""
-    program = product((64, 64, 64), (64, 64), blocks=1)(halves(72, 120, 72)).fuse_epilogue(SCALED).program(TARGET)
+    program = product((64, 64, 64), (64, 64), blocks=1)(float16_gemm(72, 120, 72)).fuse_epilogue(SCALED).program(TARGET)
     host = HostProgram([Printed.of(program)], tmp_path)
     arrays = arrays_of(program.spec)
     arrays["bias"][3] = np.nan

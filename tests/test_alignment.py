@@ -24,7 +24,7 @@ from test_random import program_to_paste
 import fireiron.values.expr as expr
 from fireiron import *
 from fireiron.check import AccessTrace, check_alignment, safety
-from fireiron.check.alignment import _stays as stays
+from fireiron.check.alignment import _swizzle_keeps as stays
 from fireiron.check.known_bits import WORD, Bits, KnownBits
 from fireiron.cuda import emit
 from fireiron.errors import SimulationError
@@ -200,8 +200,8 @@ def test_an_aligned_copy_is_clean():
 def test_a_misaligned_vector(base):
     kernel = copied(base)
     (message,) = messages(kernel)
-    assert "not 4 neighbours from a multiple of 4" in message and message.startswith("src")
-    assert "4 elements at once" in trapped(kernel)
+    assert "not 4 contiguous addresses from a multiple of 4" in message and message.startswith("src")
+    assert "a vector of 4 elements" in trapped(kernel)
 
 
 @pytest.mark.parametrize("leading", [65, 66, sym("ld")], ids=str)
@@ -218,8 +218,8 @@ def test_elements_that_are_not_adjacent():
     kernel = copied((THREAD, 4))
     swapped = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, layout=ColMajor))
     kernel = attrs.evolve(kernel, buffers=(attrs.evolve(swapped, storage=swapped.tensor.storage()), *kernel.buffers[1:]))
-    assert "not 4 neighbours" in messages(kernel)[0]
-    assert "4 elements at once" in trapped(kernel)
+    assert "not 4 contiguous addresses" in messages(kernel)[0]
+    assert "a vector of 4 elements" in trapped(kernel)
 
 
 def test_a_vector_wider_than_any_load():
@@ -230,8 +230,8 @@ def test_a_buffer_that_begins_at_a_multiple_of_8_bytes():
     kernel = copied((THREAD, 4))
     loose = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, align=8))
     kernel = attrs.evolve(kernel, buffers=(loose, *kernel.buffers[1:]))
-    assert messages(kernel) == ["src: 16 bytes are taken at once, and it begins at a multiple of 8 bytes only"]
-    assert "4 elements at once" in trapped(kernel)
+    assert messages(kernel) == ["src: a vector has 16 bytes, but the buffer starts at a multiple of 8 bytes only"]
+    assert "a vector of 4 elements" in trapped(kernel)
 
 
 def test_registers_that_are_aligned_to_one_element():
@@ -239,7 +239,7 @@ def test_registers_that_are_aligned_to_one_element():
     kernel = copied((THREAD, 4), into=(0, 0), target=registers)
     assert messages(kernel) == []
     loose = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=4)) if one.name == "r" else one for one in kernel.buffers)
-    assert "r: 16 bytes are taken at once" in messages(attrs.evolve(kernel, buffers=loose))[0]
+    assert "r: a vector has 16 bytes" in messages(attrs.evolve(kernel, buffers=loose))[0]
 
 
 EDGES = [(8, True), (6, False), (sym("N"), False), (sym("N", multiple_of=2), False), (sym("N", multiple_of=4), True)]
@@ -251,21 +251,21 @@ def test_a_vector_that_may_straddle_the_edge(columns, clean):
     kernel = copied((THREAD % 4, THREAD // 4 * 4), into=(THREAD % 4, THREAD // 4 * 4), bounds=(None, columns), columns=columns, ld=64)
     reports = messages(kernel)
     assert (reports == []) == clean
-    assert clean or "src: 4 elements are taken at once, and the last of them are not proved to lie below" in reports[0]
-    assert all("not proved to lie below" in message or "multiple of 4" in message for message in reports)
+    assert clean or "src: a vector of 4 elements is not proved to be below" in reports[0]
+    assert all("not proved to be below" in message or "multiple of 4" in message for message in reports)
 
 
 def test_a_straddling_vector_is_trapped():
     kernel = copied((THREAD % 4, THREAD // 4 * 4), into=(THREAD % 4, THREAD // 4 * 4), bounds=(None, 6), rows=4, columns=6, ld=64)
-    assert "outside the tensor" in trapped(kernel)
+    assert "outside of the tensor" in trapped(kernel)
 
 
 @pytest.mark.parametrize("swizzle", [Swizzle(2, 0, 3), Swizzle(2, 1, 3), Swizzle(1, 1, -1)], ids=str)
 def test_a_swizzle_that_takes_a_vector_apart(swizzle):
     shared = local("s", (32, 16), SH, layout=RowMajor, swizzle=swizzle)
     kernel = copied((THREAD, 4), target=shared)
-    assert "not 4 neighbours" in messages(kernel)[0]
-    assert "4 elements at once" in trapped(kernel)
+    assert "not 4 contiguous addresses" in messages(kernel)[0]
+    assert "a vector of 4 elements" in trapped(kernel)
 
 
 def test_a_swizzle_that_leaves_vectors_whole():
@@ -312,19 +312,19 @@ def inputs_of(spec, sizes, seed=0):
 
 def test_a_buffer_beyond_the_shared_memory_of_the_block(shared):
     short = attrs.evolve(shared, shared_bytes=shared.shared_bytes - 16)
-    assert "and the block has" in messages(short)[0]
+    assert "but the block has" in messages(short)[0]
     with pytest.raises(SimulationError, match="of shared memory"):
         simulate(short, inputs_of(shared.spec, (70, 70, 40)))
 
 
 def test_a_buffer_that_begins_between_multiples_of_16_bytes(shared):
     moved = attrs.evolve(with_offsets(shared, b_sh=shared.buffer("b_sh").offset + 8), shared_bytes=shared.shared_bytes + 8)
-    assert any("no multiple of 16" in message for message in messages(moved))
+    assert any("not a multiple of 16" in message for message in messages(moved))
 
 
 def test_buffers_that_share_bytes_while_both_are_in_use(shared):
     faulty = with_offsets(shared, b_sh=0)
-    assert any("while both are in use" in message for message in messages(faulty))
+    assert any("while both are live" in message for message in messages(faulty))
 
 
 def test_buffers_that_share_bytes_unasked():
@@ -334,7 +334,7 @@ def test_buffers_that_share_bytes_unasked():
     assert staged.tensor.reuse and staged.offset == 0 and messages(kernel) == []
     unasked = attrs.evolve(staged, tensor=attrs.evolve(staged.tensor, reuse=False))
     kernel = attrs.evolve(kernel, buffers=tuple(unasked if one.name == staged.name else one for one in kernel.buffers))
-    assert messages(kernel) and all("nothing asks for that" in message for message in messages(kernel))
+    assert messages(kernel) and all("which no refinement requests" in message for message in messages(kernel))
 
 
 def test_more_shared_memory_than_the_target_has(shared):
@@ -379,8 +379,8 @@ def test_vectorize_without_its_test_of_alignment(monkeypatch, tmp_path):
     module, sizes = library("gemm_nn"), (128, 128, 32)
     program = module.strategy(module.spec(*sizes, A=ColMajor(ld=1025))).program("sm_80")
     checked, simulated, printed = refused_everywhere(program, sizes, tmp_path)
-    assert "not 4 neighbours from a multiple of 4 on" in checked
-    assert "4 elements at once from addresses 1025, 1026, 1027, 1028" in simulated
+    assert "not 4 contiguous addresses from a multiple of 4 on" in checked
+    assert "4 elements at addresses 1025, 1026, 1027, 1028" in simulated
     assert "misaligned address" in printed and "float4" in printed
 
 
@@ -400,9 +400,9 @@ def test_a_store_without_its_guard(tmp_path):
     spec = module.spec(*sizes)
     kernel = with_conditions(module.strategy(spec).program().lowered, "C", True, lambda condition: None)
     assert any(finding.severity == "error" for finding in safety(kernel))
-    with pytest.raises(SimulationError, match="outside the tensor"):
+    with pytest.raises(SimulationError, match="outside of the tensor"):
         simulate(kernel, inputs_of(spec, sizes))
-    with pytest.raises(Refused, match=r"AddressSanitizer|outside the tensor"):
+    with pytest.raises(Refused, match=r"AddressSanitizer|outside of the tensor"):
         HostProgram([Printed(emit(kernel), kernel)], tmp_path).run(0, inputs_of(spec, sizes))
 
 
@@ -414,7 +414,7 @@ def test_allocate_without_liveness(monkeypatch):
     strategy = (
         MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).reuse_buffer().tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     )
-    with pytest.raises((DecompositionError, SynchronizationError), match="shares bytes with a_sh while both are in use"):
+    with pytest.raises((DecompositionError, SynchronizationError), match="overlaps a_sh while both are live"):
         for finding in check_alignment(AccessTrace(strategy(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().lowered)):
             raise DecompositionError(finding.message)
 
@@ -436,8 +436,8 @@ def test_a_swizzle_without_effect_keeps_vectors_whole(monkeypatch):
     kernel = bound.program("sm_75").lowered
     assert any(one.width == 4 for use in AccessTrace(kernel).uses for one in use.pieces if use.access.buffer == "a_sh")
     assert not messages(kernel)
-    monkeypatch.setattr(importlib.import_module("fireiron.check.alignment"), "_stays", lambda *given: False)
-    assert "which is not proved a multiple of 4" in messages(kernel)[0]
+    monkeypatch.setattr(importlib.import_module("fireiron.check.alignment"), "_swizzle_keeps", lambda *given: False)
+    assert "which is not proved to be a multiple of 4" in messages(kernel)[0]
     moving = attrs.evolve(kernel.buffer("a_sh").storage.swizzle, shift=-2)
     assert not stays(Bits.of(0), 4, moving) and stays(Bits.of(0), 4, Swizzle(2, 0, 3)) and not stays(Bits.of(8), 4, Swizzle(2, 0, 3))
 

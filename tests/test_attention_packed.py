@@ -12,7 +12,7 @@ from ringed import errors
 
 from fireiron import *
 from fireiron.check import AccessTrace, check
-from fireiron.check.access_trace import assumed
+from fireiron.check.access_trace import assumed_elements
 from fireiron.cost import predict
 from fireiron.draw import draw
 from fireiron.errors import SimulationError
@@ -134,5 +134,5 @@ def test_outputs_assume_the_longest_ranges():
     program = attention_packed.strategy.with_(bm=64, wm=16)(attention_packed.spec(64, 100, 64)).program("sm_80")
     assert {one.severity for one in check(program.ir)} == {"note"}
     assert predict(program).us > 0 and draw(program, "tiles").shapes
-    values = {name: one.value for name, one in assumed(AccessTrace(program.ir), {}).items()}
+    values = {name: one.value for name, one in assumed_elements(AccessTrace(program.ir), {}).items()}
     assert values["begin[]"] == 0 < values["end[]"]

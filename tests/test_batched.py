@@ -34,7 +34,7 @@ LETTERS = ("bmk,bkn->bmn", "bmk,kn->bmn", "mk,bkn->bmn", "bkm,bnk->bmn", "mbk,bk
 """Batched operands, one matrix for all, transposed matrices, and interleaved matrices."""
 
 
-def halves(signature="bmk,bkn->bmn", m=72, n=136, k=72, b=3, **options):
+def float16_gemm(signature="bmk,bkn->bmn", m=72, n=136, k=72, b=3, **options):
     """A GEMM of batched row-major float16 matrices, unless specified otherwise."""
     sizes = {"m": m, "n": n, "k": k, "b": b}
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
@@ -81,7 +81,7 @@ def test_ranks(rank):
 @pytest.mark.parametrize("apart", [0, 4096, 4100])
 def test_distances_between_matrices(apart):
     """Multiples of 16 bytes, not 0; otherwise all threads copy, and the text states the reason, unless the batch is copied first."""
-    spec = halves(m=64, n=64, k=64, A=Strides(b=apart, m=64, k=1))
+    spec = float16_gemm(m=64, n=64, k=64, A=Strides(b=apart, m=64, k=1))
     strategy = hopper_batched.strategy.with_(**SMALL)
     assert [one.name for one in strategy(spec).program().preceding] == (["A"] if apart == 4100 else [])
     program = Strategy(strategy.steps[2:], spec, strategy.start).program()
@@ -135,7 +135,7 @@ def test_storage_orders(signature, orders):
 def test_blocks_that_stay(signature):
     """Three blocks for the tiles of all matrices, in any order of warps and TMA."""
     for seed in (1, 2):
-        program = require_right(THREE_BLOCKS, halves(signature), seed=seed)
+        program = require_right(THREE_BLOCKS, float16_gemm(signature), seed=seed)
         assert constant(program.ir.grid) == 3 and by_tma(program) == {"A", "B", "C"}
 
 
@@ -221,7 +221,7 @@ def test_a_stack_that_is_too_low(run_time):
 
 def test_producer_and_consumer_synchronization_across_matrices():
     """A ring that continues from matrix to matrix: both detectors report each removed wait, arrival, fence and commit."""
-    spec = halves(m=72, n=72, k=72)
+    spec = float16_gemm(m=72, n=72, k=72)
     kernel = THREE_BLOCKS(spec).program().lowered
     arrays, expected = inputs_of(spec)
     faults = [(name, faulty) for name, faulty in ring_faults(kernel) if name.startswith(("dropped", "a load", "fewer bytes"))]
@@ -235,7 +235,7 @@ def test_producer_and_consumer_synchronization_across_matrices():
 
 def test_a_load_of_another_matrix_is_wrong():
     """The batch coordinate matters: with that of the first matrix, values are wrong."""
-    spec = halves()
+    spec = float16_gemm()
     kernel = THREE_BLOCKS(spec).program().lowered
     arrays, expected = inputs_of(spec)
 
@@ -253,8 +253,8 @@ def test_a_load_of_another_matrix_is_wrong():
 def test_printed_text(tmp_path):
     """The text executed on the CPU: matrices of each storage order, one for all, of a slice, and of four dimensions."""
     stacks = MatMul(2, 3, 72, 64, 40, signature="abmk,abkn->abmn", dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
-    padded = halves(A=Strides(b=8000, m=80, k=1), C=Strides(b=12000, m=1, n=80))
-    cases = [(THREE_BLOCKS, spec) for spec in (*map(halves, LETTERS), padded)]
+    padded = float16_gemm(A=Strides(b=8000, m=80, k=1), C=Strides(b=12000, m=1, n=80))
+    cases = [(THREE_BLOCKS, spec) for spec in (*map(float16_gemm, LETTERS), padded)]
     cases.append((MatMul.tile(a=1).to(Block).then(THREE_BLOCKS), stacks))
     for part in (cases[:4], cases[4:]):  # descriptors address all of shared memory, and the arrays of all texts exist at once
         programs = [strategy(spec).program("sm_90a") for strategy, spec in part]
@@ -316,7 +316,7 @@ def test_rank_of_another_name_is_refused():
 
 def test_defaults():
     """The tile is chosen by waves over the whole batch; elsewhere a strategy for single matrices, preceded by a tile of one matrix."""
-    assert is_batched(halves()) and not is_batched(hopper.spec(64, 64, 64))
+    assert is_batched(float16_gemm()) and not is_batched(hopper.spec(64, 64, 64))
 
     def tile(*sizes):
         name, values = defaults(hopper_batched.spec(*sizes), "sm_90a")[0]
@@ -329,15 +329,15 @@ def test_defaults():
     assert defaults(hopper_batched.spec(*sizes, batch), "sm_90a")[0] == ("hopper_batched", {})
     assert defaults(hopper_batched.spec(1024, 1024, 1024, 16), "sm_90")[0][0] == "hmma_ampere"
     assert defaults(hopper_batched.spec(1024, 1020, 1024, 16), "sm_90a")[0][0] == "hopper_batched", "copied first"
-    assert defaults(halves(b=20, A=Strides(b=72 * 72 + 4, m=72, k=1)), "sm_90a")[0][0] == "hopper_batched"
-    assert defaults(halves(m=40, A=Strides(b=72 * 72 + 4, m=72, k=1)), "sm_90a")[0][0] == "split_k", "not worth a copy"
+    assert defaults(float16_gemm(b=20, A=Strides(b=72 * 72 + 4, m=72, k=1)), "sm_90a")[0][0] == "hopper_batched"
+    assert defaults(float16_gemm(m=40, A=Strides(b=72 * 72 + 4, m=72, k=1)), "sm_90a")[0][0] == "split_k", "not worth a copy"
     assert defaults(MatMul(2, 8, 8, 8, signature="xyz,xzw->xyw")(GL, GL, GL)(Kernel)) == (), "other letters"
 
 
 @pytest.mark.parametrize("signature", LETTERS)
 def test_references_of_measurements(signature):
     """In float64, matrix by matrix."""
-    spec = halves(signature, m=5, n=6, k=7)
+    spec = float16_gemm(signature, m=5, n=6, k=7)
     arrays, expected = inputs_of(spec)
     reference = made_on_the_gpu(np, spec, arrays["A"], arrays["B"])
     np.testing.assert_array_equal(reference, expected)

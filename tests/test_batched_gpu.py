@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from hopper_cases import TILES
-from test_batched import LETTERS, THREE_BLOCKS, halves, symbols
+from test_batched import LETTERS, THREE_BLOCKS, float16_gemm, symbols
 from test_gpu import check
 
 from fireiron import *
@@ -33,7 +33,7 @@ def test_storage_orders(signature, orders):
 
 @pytest.mark.parametrize("signature", LETTERS)
 def test_letters(signature):
-    check(THREE_BLOCKS, halves(signature, m=200, n=136, k=264, b=7))
+    check(THREE_BLOCKS, float16_gemm(signature, m=200, n=136, k=264, b=7))
 
 
 def test_stacks_of_stacks():

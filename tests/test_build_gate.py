@@ -101,8 +101,8 @@ def test_an_operand_first_read_after_the_other_mma_may_share_its_registers():
     kernel = attended(q_in_registers=True).ir
     (product, *_), others = ([one for one, _ in execs(kernel.body) if has(one)] for has in (reads("q_rf"), reads("p")))
     writers = [one for one, _ in execs(kernel.body) if any(access.buffer == "p" and access.write for access in one.accesses)]
-    assert hazard._made_behind([writers[0], product, others[0]], "q_rf", "p") is False
-    assert hazard._made_behind([product, writers[0], others[0]], "q_rf", "p") is True
+    assert hazard._written_after([writers[0], product, others[0]], "q_rf", "p") is False
+    assert hazard._written_after([product, writers[0], others[0]], "q_rf", "p") is True
 
 
 def reads(name):

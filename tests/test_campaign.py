@@ -211,7 +211,7 @@ def test_refusals_that_a_refinement_mends_are_none_without_it():
 
 def test_a_memory_is_recognized_by_its_words():
     """A shared-memory limit is reported at the step that creates the buffer, which names it SH."""
-    assert "SH" in second_judge._spoken("98304 bytes of shared memory in a block, sm_60 has 49152: c_sh 98304")
+    assert "SH" in second_judge._spoken("98304 bytes of shared memory in a block, but sm_60 has 49152: c_sh 98304")
 
 
 def test_texts_of_the_second_generator_have_the_indices_of_its_letters():

@@ -10,7 +10,7 @@ from touching import T, buffer, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron.check import AccessTrace
-from fireiron.check.access_trace import Elements, accesses_of, assumed, distinct, less_a_minimum, linear, product
+from fireiron.check.access_trace import Elements, accesses_of, assumed_elements, distinct, less_a_minimum, linear, product
 from fireiron.errors import VerificationError
 from fireiron.values.expr import Var, all_of, as_expr, less, minimum
 from fireiron.values.tensor import Mode, Tensor
@@ -40,7 +40,7 @@ def test_roots_go_through_named_values():
 
 def test_a_name_has_one_meaning():
     scene_of(making.let(ROW, T), making.let(ROW, T))
-    with pytest.raises(VerificationError, match="row has two meanings"):
+    with pytest.raises(VerificationError, match="row has two values"):
         scene_of(making.let(ROW, T), making.let(ROW, T + 1))
 
 
@@ -64,7 +64,7 @@ def test_values_at_every_point():
     assert frame.value(T).shape == (8, 1)
     with pytest.raises(KeyError):
         frame.value(Var("nowhere", 0, 1))
-    with pytest.raises(VerificationError, match="is known only when the kernel runs"):
+    with pytest.raises(VerificationError, match="is known only at run time"):
         frame.value(Var("table[]", 0, 1))
 
 
@@ -189,7 +189,7 @@ def test_a_number_less_a_minimum_of_it(value, is_one):
 
 def test_all_elements_of_an_estimate_are_the_same():
     assert Elements(7)(np.arange(3)).tolist() == [7, 7, 7] and Elements(7)(2) == 7
-    assert assumed(scene_of(loop(3, writes(T), var=OUTER)), {}) == {}
+    assert assumed_elements(scene_of(loop(3, writes(T), var=OUTER)), {}) == {}
 
 
 def test_tiles_and_threads():

@@ -86,12 +86,14 @@ def test_drawn_vectors_are_judged_as_by_their_addresses(chunk):
 
 def test_what_is_said_of_a_vector():
     (one,) = said(vector(T * 4 + 2, 4))
-    assert one.message == "s: thread 0 takes addresses 2, 3, 4, 5 at once, which are not 4 neighbours from a multiple of 4 on"
+    assert (
+        one.message == "s: thread 0 accesses addresses 2, 3, 4, 5 as a vector, which are not 4 contiguous addresses from a multiple of 4 on"
+    )
     assert (one.kind, one.severity, one.buffer, one.at) == ("alignment", "error", "s", "hand.py:1") and one.details["vector"] == 4
     (one,) = said(loop(3, vector(T * 4 + i * 2, 4)))
-    assert one.message.startswith("s: thread 0, i 1 takes addresses 2, 3, 4, 5 at once")
+    assert one.message.startswith("s: thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector")
     (one,) = said(vector(T * 4 + BLOCK, 4), grid=8)
-    assert "which is not proved a multiple of 4" in one.message
+    assert "which is not proved to be a multiple of 4" in one.message
     assert said(vector(T * 4 + BLOCK * 8, 4), grid=8) == []
 
 
@@ -122,7 +124,7 @@ def test_where_an_array_begins(align):
     for width in (2, 4):
         found = said(vector(T * width, width), buffers=(one,))
         assert (found == []) == (align >= 4 * width), (align, width)
-        assert all(f"it begins at a multiple of {align} bytes only" in each.message for each in found)
+        assert all(f"the buffer starts at a multiple of {align} bytes only" in each.message for each in found)
 
 
 @pytest.mark.parametrize("offset", [0, 8, 16, 24, 32, 48])
@@ -130,12 +132,12 @@ def test_where_a_shared_buffer_begins(offset):
     """At multiples of 16 bytes, or of what it asks for; its vectors as the number of its first byte allows."""
     one = buffer("s", 256, offset=offset)
     found = said(writes(T), buffers=(one,))
-    assert [each.message for each in found] == ([f"s begins at byte {offset}, no multiple of 16"] if offset % 16 else [])
+    assert [each.message for each in found] == ([f"s starts at byte {offset}, which is not a multiple of 16"] if offset % 16 else [])
     asked = attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=32))
     found = said(writes(T), buffers=(asked,))
-    assert [each.message for each in found] == ([f"s begins at byte {offset}, no multiple of 32"] if offset % 32 else [])
+    assert [each.message for each in found] == ([f"s starts at byte {offset}, which is not a multiple of 32"] if offset % 32 else [])
     wide = [each.message for each in said(vector(T * 4, 4), buffers=(one,)) if "at once" in each.message]
-    assert wide == (["s: 16 bytes are taken at once, and it begins at a multiple of 8 bytes only"] if offset % 16 else [])
+    assert wide == (["s: a vector has 16 bytes, but the buffer starts at a multiple of 8 bytes only"] if offset % 16 else [])
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_where_a_shared_buffer_begins(offset):
 )
 def test_buffers_lie_in_the_block(offset, shared, inside):
     found = said(writes(T), buffers=(buffer("s", 256, offset=offset),), shared=shared)
-    assert ([one for one in found if f"lies in bytes {offset} ... {offset + 1023}" in one.message] == []) == inside
+    assert ([one for one in found if f"occupies bytes {offset} ... {offset + 1023}" in one.message] == []) == inside
     assert all(one.details["end"] == offset + 1024 for one in found)
 
 
@@ -151,7 +153,7 @@ def test_more_than_a_block_may_have():
     limit = kernel().architecture.shared_per_block
     assert said(writes(T), shared=limit) == []
     (one,) = said(writes(T), shared=limit + 1)
-    assert one.message == f"{limit + 1} bytes of shared memory, {kernel().architecture} has at most {limit}"
+    assert one.message == f"the kernel needs {limit + 1} bytes of shared memory, but {kernel().architecture} has at most {limit}"
 
 
 # ---------------------------------------------------------------------------------------------- shared bytes
@@ -181,14 +183,14 @@ def test_buffers_in_use_together_share_no_bytes(offset, elements, shares):
     for order in (1, -1):
         found = said(writes(T), reads(T, name="t", active=less(T, 4)), writes(T), buffers=two(offset, elements)[::order])
         assert len(found) == shares, [one.message for one in found]
-        assert all("shares bytes with" in one.message and "while both are in use" in one.message for one in found)
+        assert all("overlaps" in one.message and "while both are live" in one.message for one in found)
 
 
 def test_buffers_in_use_one_after_the_other_may_if_that_is_asked_for():
     early, late = (writes(T), reads(T)), (writes(T, name="t", active=less(T, 4)),)
     assert said(*early, *late, buffers=two(1024, reuse=True)) == [] == said(*late, *early, buffers=two(1024, reuse=True))
     (one,) = said(*early, *late, buffers=two(1024))
-    assert one.message == "t shares bytes with s, and nothing asks for that"
+    assert one.message == "t overlaps s, which no refinement requests"
     assert len(said(loop(2, *early, *late), buffers=two(1024, reuse=True))) == 1, "a loop has all of its buffers in use"
     assert len(said(*early, *late, reads(T), buffers=two(1024, reuse=True))) == 1
     assert said(writes(T), buffers=two(1024)) == [], "what nobody touches has no place"
@@ -202,11 +204,11 @@ def ring(offset, stages=2, name="ring"):
     ("offset", "texts"),
     [
         (2048, ()),
-        (2047, ("as s does", "legal")),
-        (1020, ("as s does", "legal")),
+        (2047, ("which overlap s", "legal")),
+        (1020, ("which overlap s", "legal")),
         (992, ()),
-        (1000, ("as s does",)),
-        (2040, ("as s does",)),
+        (1000, ("which overlap s",)),
+        (2040, ("which overlap s",)),
         (0, ()),
         (4064, ()),
         (4065, ("legal",)),
@@ -217,7 +219,7 @@ def ring(offset, stages=2, name="ring"):
 def test_barriers_of_rings(offset, texts):
     """Multiples of 8 bytes inside the block, in no byte of a buffer in use."""
     found = said(writes(T), buffers=(buffer("s", 256, offset=1024),), shared=4096, rings=(ring(offset),))
-    begin = [f"the barriers of ring lie in bytes {offset} ... {offset + 31} of shared memory"] * len(texts)
+    begin = [f"the mbarriers of ring occupy bytes {offset} ... {offset + 31} of shared memory"] * len(texts)
     assert [one.message.partition(",")[0].partition(";")[0] for one in found] == begin
     assert all(text in one.message for text, one in zip(texts, found, strict=False)), found
 
@@ -227,7 +229,7 @@ def test_barriers_of_two_rings():
     options = {"buffers": (buffer("s", 256, offset=1024),), "shared": 4096}
     assert said(writes(T), rings=apart, **options) == []
     (one,) = said(writes(T), rings=(ring(2048), ring(2072, name="other")), **options)
-    assert "the barriers of other lie in bytes 2072 ... 2103" in one.message and "as the barriers of ring does" in one.message
+    assert "the mbarriers of other occupy bytes 2072 ... 2103" in one.message and "which overlap the mbarriers of ring" in one.message
 
 
 # ---------------------------------------------------------------------------------------------- inside as a whole
@@ -253,9 +255,7 @@ def bounded(place, width, bound):
 def test_a_vector_is_inside_or_outside_as_a_whole(place, width, bound, symbol, whole):
     found = said(bounded(place, width, bound), symbols=(symbol,) if symbol is not None else ())
     assert (found == []) == whole
-    assert all(
-        f"{width} elements are taken at once, and the last of them are not proved to lie below {bound}" in one.message for one in found
-    )
+    assert all(f"a vector of {width} elements is not proved to be below {bound}" in one.message for one in found)
 
 
 def test_what_is_never_performed_has_no_vectors():
@@ -335,9 +335,9 @@ def test_conditions_say_which_threads_take_vectors():
     assert len(said(vector(T * 2, 4, active=less(BLOCK, 3)), grid=8)) == 1, "a condition on blocks may hold"
     assert said(loop(4, vector(i * 2, 4, active=equal(i % 2, 0)))) == []
     (one,) = said(loop(4, vector(i * 2, 4)))
-    assert one.message.startswith("s: thread 0, i 1 takes addresses 2, 3, 4, 5 at once")
+    assert one.message.startswith("s: thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector")
     (one,) = said(vector(2, 4))
-    assert one.message.startswith("s: thread 0 takes addresses 2, 3, 4, 5 at once")
+    assert one.message.startswith("s: thread 0 accesses addresses 2, 3, 4, 5 as a vector")
     assert len(said(loop(N, vector(i * 2, 4, active=equal(i % 2, 0))), symbols=(N,))) == 1, "not known without the size"
     assert said(loop(N, vector(i * 4, 4)), symbols=(N,)) == []
 
@@ -360,10 +360,10 @@ def test_which_vector_of_a_statement_is_wrong():
     pieces = ((making.piece(0, 1, condition=TRUE), making.piece(1, 1, condition=TRUE), making.piece(2, 2, condition=TRUE)),)
     assert said(attrs.evolve(reads(T * 4, width=4), pieces=pieces)) == []
     (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=pieces))
-    assert "takes addresses 3, 4 at once, which are not 2 neighbours from a multiple of 2 on" in one.message
+    assert "accesses addresses 3, 4 as a vector, which are not 2 contiguous addresses from a multiple of 2 on" in one.message
     last = ((making.piece(0, 2, condition=TRUE), making.piece(2, 1, condition=TRUE), making.piece(3, 1, condition=TRUE)),)
     (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=last))
-    assert "takes addresses 1, 2 at once" in one.message
+    assert "accesses addresses 1, 2 as a vector" in one.message
 
 
 # ---------------------------------------------------------------------------------------------- matrices of WMMA
@@ -392,44 +392,54 @@ def of_matrix(
     ("row", "column", "options", "text"),
     [
         (BLOCK * 16, 0, {}, ""),
-        (BLOCK * 8, 0, {}, "is not proved to begin at a multiple of 32 bytes"),
-        (8, 0, {}, "is not proved to begin at a multiple of 32 bytes"),
+        (BLOCK * 8, 0, {}, "is not proved to start at a multiple of 32 bytes"),
+        (8, 0, {}, "is not proved to start at a multiple of 32 bytes"),
         (16, 3, {}, ""),
         (BLOCK * 16 + Var("thread", 0, 31), 0, {}, ""),
         (BLOCK * 8, 0, {"dtype": float32}, ""),
-        (BLOCK * 4, 0, {"dtype": float32}, "is not proved to begin at a multiple of 32 bytes"),
+        (BLOCK * 4, 0, {"dtype": float32}, "is not proved to start at a multiple of 32 bytes"),
         (BLOCK * 16, 0, {"dtype": int8}, ""),
-        (BLOCK * 8, 0, {"dtype": int8}, "is not proved to begin at a multiple of 16 bytes"),
+        (BLOCK * 8, 0, {"dtype": int8}, "is not proved to start at a multiple of 16 bytes"),
         (0, BLOCK * 16, {"layout": RowMajor}, ""),
-        (0, BLOCK * 8, {"layout": RowMajor}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK * 8, {"layout": RowMajor}, "is not proved to start at a multiple of 32 bytes"),
         (0, BLOCK, {"shape": (16, 64)}, ""),
-        (0, BLOCK, {"shape": (8, 64)}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK, {"shape": (8, 64)}, "is not proved to start at a multiple of 32 bytes"),
         (0, BLOCK * 2, {"shape": (8, 64)}, ""),
-        (0, BLOCK * 4, {"shape": (4, 64)}, "rows or columns of a matrix lie 4 elements apart, not proved a multiple of 16 bytes"),
-        (0, BLOCK * 16, {"shape": (12, 64)}, "rows or columns of a matrix lie 12 elements apart, not proved a multiple of 16 bytes"),
+        (
+            0,
+            BLOCK * 4,
+            {"shape": (4, 64)},
+            "the stride of rows or columns of a matrix, 4 elements, is not proved to be a multiple of 16 bytes",
+        ),
+        (
+            0,
+            BLOCK * 16,
+            {"shape": (12, 64)},
+            "the stride of rows or columns of a matrix, 12 elements, is not proved to be a multiple of 16 bytes",
+        ),
         (0, 0, {"shape": (24, 64)}, ""),
         (0, 0, {"shape": (N8, 64)}, ""),
-        (0, 0, {"shape": (N, 64)}, "rows or columns of a matrix lie N elements apart, not proved a multiple of 16 bytes"),
+        (0, 0, {"shape": (N, 64)}, "the stride of rows or columns of a matrix, N elements, is not proved to be a multiple of 16 bytes"),
         (0, BLOCK * 2, {"shape": (N8, 64)}, ""),
-        (0, BLOCK, {"shape": (N8, 64)}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK, {"shape": (N8, 64)}, "is not proved to start at a multiple of 32 bytes"),
         (0, 0, {"align": 32}, ""),
-        (0, 0, {"align": 16}, "a matrix begins at a multiple of 32 bytes, and it begins at one of 16 only"),
+        (0, 0, {"align": 16}, "a matrix must start at a multiple of 32 bytes, but the buffer starts at a multiple of 16 only"),
         (0, 0, {"align": 16, "dtype": int8}, ""),
-        (0, 0, {"align": 8, "dtype": int8}, "a matrix begins at a multiple of 16 bytes, and it begins at one of 8 only"),
+        (0, 0, {"align": 8, "dtype": int8}, "a matrix must start at a multiple of 16 bytes, but the buffer starts at a multiple of 8 only"),
         (
             0,
             0,
             {"swizzle": Swizzle(2, 3, 3)},
-            "a fragment is taken from rows or columns that lie a fixed step apart, and its storage is another",
+            "a fragment needs rows or columns with a fixed stride, which its storage does not have",
         ),
-        (0, 0, {"bound": 60}, "a fragment is taken as a whole, and a part of its matrix may lie outside"),
+        (0, 0, {"bound": 60}, "a fragment is accessed as a whole, but a part of its matrix may be out of bounds"),
         (0, 0, {"memory": SH, "offset": 256, "align": 32}, ""),
         (0, 0, {"memory": SH, "offset": 256, "align": 32, "copies": 2, "copy": BLOCK % 2, "shape": (16, 1)}, ""),
         (
             0,
             0,
             {"memory": SH, "offset": 256, "align": 32, "copies": 2, "copy": BLOCK % 2, "shape": (8, 1)},
-            "is not proved to begin at a multiple of 32 bytes",
+            "is not proved to start at a multiple of 32 bytes",
         ),
         (0, 0, {"memory": SH, "offset": 256, "align": 32, "copies": 4, "copy": BLOCK % 2 * 2, "shape": (8, 1)}, ""),
     ],
@@ -485,23 +495,23 @@ def test_so_many_elements_of_threads_and_iterations_are_looked_at(monkeypatch, m
     monkeypatch.setattr(subject, "MANY", many)
     one = vector(T * 4 + T // 31 + i * 128, 4, active=BUT_THE_LAST)
     found = said(loop(turns, one), buffers=(buffer("s", 1 << 12),))
-    assert [one.message for one in found] == [] if decided else "which is not proved a multiple of 4" in found[0].message
+    assert [one.message for one in found] == [] if decided else "which is not proved to be a multiple of 4" in found[0].message
 
 
 @pytest.mark.parametrize(
     ("place", "active", "around", "texts"),
     [
         (T * 4 + T // 31, BUT_THE_LAST, 1, ()),
-        (T * 4 + T // 31, TRUE, 1, ("thread 31 takes addresses 125, 126, 127, 128 at once, which are not 4 neighbours from a multiple of 4 on",)),
-        (T * 4 + T // 31, less(T, N), 1, ("thread 31 takes addresses",)),
+        (T * 4 + T // 31, TRUE, 1, ("thread 31 accesses addresses 125, 126, 127, 128 as a vector, which are not 4 contiguous addresses from a multiple of 4 on",)),
+        (T * 4 + T // 31, less(T, N), 1, ("thread 31 accesses addresses",)),
         (T * 4 + T // 31, BUT_THE_LAST, N, ()),
         (T * 4 + T // 31 + i * 2, BUT_THE_LAST, N, ("not proved a multiple of 4",)),
         (T * 4 + T // 31 + BLOCK * 2, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
         (T * 4 + T // 31 + N, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
         (T * 4 + i * 2, less(i, 1), 3, ()),
-        (T * 4 + i * 2, TRUE, 3, ("thread 0, i 1 takes addresses 2, 3, 4, 5 at once",)),
-        (i * 2, TRUE, 3, ("i 1 takes addresses 2, 3, 4, 5 at once",)),
-        (as_expr(2), TRUE, 1, ("takes addresses 2, 3, 4, 5 at once",)),
+        (T * 4 + i * 2, TRUE, 3, ("thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector",)),
+        (i * 2, TRUE, 3, ("i 1 accesses addresses 2, 3, 4, 5 as a vector",)),
+        (as_expr(2), TRUE, 1, ("accesses addresses 2, 3, 4, 5 as a vector",)),
         (T * 4 + i * 2, less(i, 1), 0, ()),
     ],
     ids=str,
@@ -535,11 +545,11 @@ def test_who_takes_a_vector_from_elsewhere(place, active, around, texts):
 def test_who_takes_a_vector_over_a_bound(place, bound, active, around, whole):
     found = said(loop(around, vector(place, 4, bound=bound, active=active)), symbols=(N, N8), grid=8, buffers=(buffer("s", 1 << 12),))
     if whole is None:
-        assert not any("lie below" in one.message for one in found)
+        assert not any("to be below" in one.message for one in found)
         return
-    assert any("lie below" in one.message for one in found) != whole, [one.message for one in found]
+    assert any("to be below" in one.message for one in found) != whole, [one.message for one in found]
     if not whole and (place, bound) != (T * 4 + 1, as_expr(126)):
-        assert f"the last of them are not proved to lie below {bound} with the first" in found[0].message
+        assert f"not proved to be below {bound} as a whole, if its first element is" in found[0].message
 
 
 @pytest.mark.parametrize(
@@ -573,7 +583,7 @@ def test_who_takes_a_vector_over_a_bound(place, bound, active, around, whole):
 )
 def test_how_a_digit_changes_along_a_vector(multiple, digit, reach, changes):
     """The same wherever it begins at such a multiple; where that is not sure nothing is said."""
-    assert subject._changes(KnownBits({}).of(T * multiple), digit, reach) == changes
+    assert subject._digit_changes(KnownBits({}).of(T * multiple), digit, reach) == changes
     if changes is not None:
         for start in range(0, 48 * multiple, multiple):
             assert [digit.of(start + step) - digit.of(start) for step in reach] == changes
@@ -593,7 +603,7 @@ def test_how_a_digit_changes_along_a_vector(multiple, digit, reach, changes):
     ],
 )
 def test_what_is_known_of_a_digit(place, digit, zeros):
-    assert subject._value(KnownBits({}).of(place), digit).trailing_zeros == zeros
+    assert subject._digit_bits(KnownBits({}).of(place), digit).trailing_zeros == zeros
 
 
 @pytest.mark.parametrize(
@@ -602,9 +612,9 @@ def test_what_is_known_of_a_digit(place, digit, zeros):
 def test_the_multiple_at_which_a_buffer_begins(offset, align, begins):
     one = buffer("s", 64, offset=offset)
     one = attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=align))
-    assert subject._begins_at(one) == begins
+    assert subject._start_multiple(one) == begins
     far = buffer("s", 64, memory=GL)
-    assert subject._begins_at(attrs.evolve(far, tensor=attrs.evolve(far.tensor, align=align))) == align
+    assert subject._start_multiple(attrs.evolve(far, tensor=attrs.evolve(far.tensor, align=align))) == align
 
 
 @pytest.mark.parametrize(
@@ -613,4 +623,4 @@ def test_the_multiple_at_which_a_buffer_begins(offset, align, begins):
 def test_a_bound_between_the_elements_of_a_vector(bound, whole):
     """Of pairs from multiples of 3 on: a bound in front of a pair, or behind it, does not part it."""
     check = subject._Vectors(AccessTrace(kernel(vector(T * 3, 2, bound=as_expr(bound)), threads=THREADS)))
-    assert check._together(check.access_trace.uses[0], T * 3, [0, 1], as_expr(bound)) == whole
+    assert check._inside_together(check.access_trace.uses[0], T * 3, [0, 1], as_expr(bound)) == whole

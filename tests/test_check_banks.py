@@ -12,7 +12,7 @@ from touching import T, buffer, i, kernel, loop, reads, touch, writes
 from fireiron import *
 from fireiron.check import AccessTrace, check_banks, check_coalescing
 from fireiron.check.banks import _by_warp as banks_by_warp
-from fireiron.check.banks import _padded, _swizzled, _thinned, lanes_per_phase, request, wavefronts
+from fireiron.check.banks import _padded, _sampled, _swizzled, lanes_per_phase, request, wavefronts
 from fireiron.check.coalescing import _by_warp as sectors_by_warp
 from fireiron.check.coalescing import sectors
 from fireiron.values.expr import TRUE, Var, as_expr, constant, less
@@ -102,9 +102,9 @@ def test_columns_of_rows_of_32_words():
         "wavefronts": 32, "ideal": 1, "degree": 32, "average": 32.0, "vector_bytes": 4, "requests": 1,
     }  # fmt: skip
     assert "text" not in one.details
-    assert "32-way bank conflict, 32 wavefronts where 1 would do; pad(1) or swizzle_storage(Swizzle(" in one.message
+    assert "32-way bank conflict, 32 wavefronts instead of 1; pad(1) or swizzle_storage(Swizzle(" in one.message
     (free,) = of(at(T, 0), threads=32, buffers=(rows(pad=1),))
-    assert free.severity == "note" and "no bank conflict, 1 wavefront for 4 bytes a lane" in free.message
+    assert free.severity == "note" and "no bank conflict, 1 wavefront for 4 bytes per lane" in free.message
     swizzled = attrs.evolve(rows().tensor, swizzle=Swizzle(*one.details["swizzle"]))
     storage = swizzled.storage()
     (free,) = of(at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=swizzled, storage=storage),))
@@ -176,7 +176,7 @@ def coalesced(*body, **options):
 def test_neighbouring_lanes_at_neighbouring_elements():
     (one,) = coalesced(at(0, T), buffers=(rows(memory=GL),))
     assert (one.severity, one.details["sectors"], one.details["ideal"], one.details["ratio"]) == ("note", 4, 4, 1.0)
-    assert one.message.endswith("4 sectors of 32 bytes a warp request, 4 needed, 4 bytes a lane")
+    assert one.message.endswith("4 32-byte sectors per warp request, 4 needed, 4 bytes per lane")
 
 
 def test_lanes_in_columns_of_rows():
@@ -341,10 +341,10 @@ def test_the_least_pad_that_frees_all(accesses, options, pad):
         if least < now:
             assert worst.details["best_share"] == round(least / now, 3)
             assert worst.message.endswith(
-                f"no pad up to 32 and no XOR swizzle frees all accesses; pad({before + more}) takes {least / now:.0%} of the wavefronts"
+                f"no pad up to 32 and no XOR swizzle removes all conflicts; pad({before + more}) takes {least / now:.0%} of the wavefronts"
             )
         else:
-            assert worst.message.endswith("no pad up to 32 and no XOR swizzle is better: deal the elements to lanes in another order")
+            assert worst.message.endswith("no pad up to 32 and no XOR swizzle is better: assign the elements to lanes in another order")
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_the_first_swizzle_that_frees_all(shape, width, swizzle):
     """As few bits as are enough, found in the buffer: the highest bit is that of the last row."""
     (one,) = of(at(T % shape[0], 0, width), threads=32, buffers=(rows(shape=shape),))
     assert one.details["swizzle"] == swizzle
-    assert f" or swizzle_storage(Swizzle({', '.join(map(str, swizzle))})) on s makes all its accesses free of conflicts" in one.message
+    assert f" or swizzle_storage(Swizzle({', '.join(map(str, swizzle))})) on s removes all bank conflicts of its accesses" in one.message
 
 
 def test_what_has_a_place_already_is_not_moved_again():
@@ -364,7 +364,7 @@ def test_what_has_a_place_already_is_not_moved_again():
     assert one.severity == "warning" and "pad" not in one.details
     tensor = attrs.evolve(rows().tensor, swizzle=Swizzle(1, 0, 5))
     (one,) = of(at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=tensor, storage=tensor.storage()),))
-    assert one.details["wavefronts"] == 16 and one.message.endswith("is better: deal the elements to lanes in another order")
+    assert one.details["wavefronts"] == 16 and one.message.endswith("is better: assign the elements to lanes in another order")
 
 
 def test_iterations_are_sampled_where_there_are_many():
@@ -448,8 +448,8 @@ def test_twice_the_sectors_are_no_trouble(step, severity):
 def test_the_other_order_of_dealing_is_proposed_where_it_halves_the_sectors(row, column, threads, layout, proposed):
     (one,) = coalesced(at(row, column), threads=threads, buffers=(rows(memory=GL, layout=layout, shape=(64, 64)),))
     assert one.severity == "warning" and one.details.get("layout") == proposed
-    end = f"; .layout({proposed}) on the tile dealt to threads makes neighbouring lanes touch neighbouring elements"
-    assert one.message.endswith(end if proposed else " 4 bytes a lane")
+    end = f"; .layout({proposed}) on the tile of the threads makes adjacent lanes access adjacent elements"
+    assert one.message.endswith(end if proposed else " 4 bytes per lane")
 
 
 @pytest.mark.parametrize(("write", "through"), [(True, "load(SRC, SH) in a store goes"), (False, "load(s, SH) in front goes")])
@@ -459,7 +459,7 @@ def test_registers_may_go_through_shared_memory(write, through):
     held = touch(0, write=not write, name="r").accesses[0]
     step = attrs.evolve(step, accesses=(attrs.evolve(access, write=write), held))
     (one,) = coalesced(step, buffers=(rows(memory=GL), buffer("r", 1, memory=RF)))
-    assert one.message.endswith(f"; a Strided tile gives neighbouring lanes neighbours to hold, {through} through shared memory")
+    assert one.message.endswith(f"; a Strided tile assigns adjacent elements to adjacent lanes, and {through} goes through shared memory")
 
 
 def test_what_has_no_sectors_of_lanes():
@@ -546,8 +546,8 @@ def test_pads_that_are_tried(width, pad, pads):
 def test_requests_are_thinned_to_about_a_hundred(count, step):
     one, _ = request_of()
     rows_ = np.arange(count)[:, None] + np.zeros((1, 32), int)
-    many = attrs.evolve(one, places=(rows_, rows_ + 1), copies=rows_ + 2, active=rows_ % 2 == 0)
-    thin = _thinned(many)
+    many = attrs.evolve(one, coordinates=(rows_, rows_ + 1), copies=rows_ + 2, active=rows_ % 2 == 0)
+    thin = _sampled(many)
     for found, every in ((thin.places[0], rows_), (thin.places[1], rows_ + 1), (thin.copies, rows_ + 2), (thin.active, rows_ % 2 == 0)):
         np.testing.assert_array_equal(found, every[::step])
 

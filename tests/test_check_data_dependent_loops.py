@@ -7,7 +7,7 @@ from touching import BLOCK_BARRIER, WARP_BARRIER, T, buffer, i, kernel, loop, re
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check.data_dependent_loops import TAKEN, max_trip_count, with_counted_iterations
+from fireiron.check.data_dependent_loops import COUNT_SUFFIX, max_trip_count, with_counted_iterations
 from fireiron.values.expr import ONE, ZERO, Var, as_expr, less, lookup, minimum
 
 SEEN, NAMED = Var("seen", 0, 1), Var("named", 0, 9)
@@ -40,7 +40,7 @@ def is_counted(*body, **options):
 def test_turns_that_data_choose_are_a_number_of_turns():
     result, symbols = counted(CHOOSES, chosen(*WORK))
     count = symbols[1]
-    assert count.name == f"i{TAKEN}" and (count.low, count.high, count.parameter) == (0, 8, True)
+    assert count.name == f"i{COUNT_SUFFIX}" and (count.low, count.high, count.parameter) == (0, 8, True)
     assert result.extent == count and result.var == i
     (inner,) = result.body
     assert inner.extent == ONE and inner.body == WORK, "the names of data are gone"
@@ -50,11 +50,11 @@ def test_turns_that_data_choose_are_a_number_of_turns():
 
 
 def test_the_most_turns_of_a_count():
-    count, plain = Var(f"i{TAKEN}", 0, 8, 1, True), Var("count", 0, 8, 1, True)
+    count, plain = Var(f"i{COUNT_SUFFIX}", 0, 8, 1, True), Var("count", 0, 8, 1, True)
     assert max_trip_count(as_expr(5)) == as_expr(5) and max_trip_count(count) == count
     assert max_trip_count(minimum(count, N)) == N == max_trip_count(minimum(N, count))
     assert max_trip_count(minimum(plain, N)) == minimum(plain, N), "a size of another name"
-    loose = Var(f"i{TAKEN}", 0, 8)
+    loose = Var(f"i{COUNT_SUFFIX}", 0, 8)
     assert max_trip_count(minimum(loose, N)) == minimum(loose, N), "no size"
 
 
@@ -130,7 +130,7 @@ def test_roles_take_the_same_turns():
     other = making.let(Var("seen too", 0, 1), less(0, lookup("data", OTHER, 9)))
     two = loop(8, other, loop(other.var, *WORK, var=INNER), var=OTHER)
     found = with_counted_iterations(kernel(one, two, buffers=BUFFERS, symbols=(N,)))
-    assert [each.name for each in found.symbols[1:]] == [f"i{TAKEN}", f"other{TAKEN}"]
+    assert [each.name for each in found.symbols[1:]] == [f"i{COUNT_SUFFIX}", f"other{COUNT_SUFFIX}"]
 
 
 def test_blocks_of_a_cluster_take_a_turn_together():

@@ -69,7 +69,7 @@ def test_a_right_kernel():
 
 def test_a_kernel_without_a_counter_is_not_asked():
     assert said((WORK,), (WORK,), counter=None, grid=100) == []
-    assert said((WORK,), (WORK,)) == ["0 statements take tiles from the counter, and one of one thread has to"]
+    assert said((WORK,), (WORK,)) == ["0 statements claim tiles from the counter; exactly one statement, of one thread, must"]
     assert said(counter=None, grid=13) != [], "who takes tiles is asked, whether there is a counter or not"
 
 
@@ -96,7 +96,7 @@ def test_a_kernel_without_a_counter_is_not_asked():
 )
 def test_no_more_blocks_than_tiles(grid, tiles, right):
     found = said(grid=grid, tiles=tiles, symbols=(N, M))
-    text = f"{as_expr(grid)} blocks may be more than the tiles, or roles count tiles differently: the counter does not come back to zero"
+    text = f"{as_expr(grid)} blocks may exceed the number of tiles, or roles count tiles differently: the counter does not return to zero"
     assert found == ([] if right else [text])
 
 
@@ -109,14 +109,14 @@ def test_a_named_number_of_tiles_is_its_value():
 
 
 def test_roles_count_alike():
-    text = "3 blocks may be more than the tiles, or roles count tiles differently: the counter does not come back to zero"
+    text = "3 blocks may exceed the number of tiles, or roles count tiles differently: the counter does not return to zero"
     assert said((over(turn(True, 13)),)) == [text] == said((over(turn(True, 11)),))
     assert said((over(turn(True, 13)),), (over(turn(False, 13)),)) == []
 
 
 def test_one_thread_takes():
     def text(count):
-        return [f"{count} statements take tiles from the counter, and one of one thread has to"]
+        return [f"{count} statements claim tiles from the counter; exactly one statement, of one thread, must"]
 
     assert said(elected=False) == text(1), "all threads of a role"
     assert said(None, (over(turn(True)),)) == text(2)
@@ -128,7 +128,7 @@ def test_one_thread_takes():
 
 def test_a_tile_is_of_its_turn():
     def text(number):
-        return f"tiles: tile tile is of turn {number} in loop turn, whose turns are counted from 0"
+        return f"tiles: tile tile uses fill {number} in loop turn, whose iterations count from 0"
 
     for takes in (True, False):
         (found,) = changed(takes, lambda wait, one, give, end, work: (wait, attrs.evolve(one, fill_index=as_expr(0)), give, end, work))[:1]
@@ -144,12 +144,12 @@ def test_a_tile_is_of_its_turn():
 
 def test_a_tile_is_taken_in_a_loop_and_directly():
     loose = turn(True)
-    assert said(loose) == ["tiles: a tile is taken outside of any loop"]
+    assert said(loose) == ["tiles: a tile is claimed outside of any loop"]
     inside = making.if_any_lane("r", (take(True),))
     body = [acquire(StageState.EMPTY), inside, release(StageState.FULL), leave(), WORK]
     assert said((over(body),)) == [
-        "loop turn ends by a tile that it does not ask for",
-        "tiles: tile tile does not stand directly in loop turn",
+        "loop turn exits on a tile that it does not claim",
+        "tiles: tile tile is not directly in loop turn",
     ]
     around = making.loop(Var("outer", 0, 3), as_expr(1), (over(turn(True)),))
     assert said((around,)) == [], "of the loops around the inner one counts"
@@ -172,7 +172,7 @@ def test_a_turn_is_waited_for(takes):
 @pytest.mark.parametrize("takes", [True, False])
 def test_a_number_is_given_on_at_once(takes):
     side, other = (StageState.FULL, StageState.EMPTY) if takes else (StageState.EMPTY, StageState.FULL)
-    text = ["tiles: turn turn is not released right behind its number"]
+    text = ["tiles: fill turn is not released directly after its tile index"]
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, end, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, end, give, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, give, one, end, work)) == text
@@ -186,7 +186,7 @@ def test_a_number_is_given_on_at_once(takes):
 
 @pytest.mark.parametrize("takes", [True, False])
 def test_the_loop_ends_before_a_number_is_used(takes):
-    text = ["loop turn: what may be no tile, tile, is used"]
+    text = ["loop turn: tile, which may not be a valid tile, is used"]
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, work, end)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, end, one, give, work)) == text
@@ -199,7 +199,7 @@ def test_the_loop_ends_before_a_number_is_used(takes):
 
 
 def test_no_loop_ends_by_a_tile_of_another():
-    text = ["loop j ends by a tile that it does not ask for"]
+    text = ["loop j exits on a tile that it does not claim"]
     inner = making.loop(Var("j", 0, 3), as_expr(4), (leave(), WORK))
     assert said((over([*turn(True)[:4], inner]),)) == text
     quiet = attrs.evolve(inner, body=(WORK,))

@@ -44,9 +44,7 @@ def said(*body, shape=(U,), memory=GL, symbols=(U, V), **options):
 def test_products_that_need_more_bits(place, term):
     found = said(reads(place))
     assert found == (
-        [f"s: the place of an element, with {term} in it, may need more than 64 bits: bound sym('u', high={1 << 31}), or less"]
-        if term
-        else []
+        [f"s: an element index contains {term} and may need more than 64 bits: bound sym('u', high={1 << 31}), or less"] if term else []
     )
 
 

@@ -86,7 +86,7 @@ def test_pairs_of_one_execution():
 
 def test_copies_of_one_thread_to_one_place():
     (one,) = said(loop(2, copies(T), var=Var("twice", 0, 1)))
-    assert "under way" in one
+    assert "in flight" in one
     assert said(loop(2, writes(T), var=Var("twice", 0, 1))) == []
 
 
@@ -97,7 +97,7 @@ def test_spaces_that_one_step_touches_need_no_order():
 
 def test_stores_that_read_when_the_memory_is_gone():
     store = attrs.evolve(reads(T, instruction=Engine(), mechanism=BULK), origin="mine.py:2")
-    text = f"s: engine {store.spec} reads it beyond the end of the kernel: nobody waits for its group"
+    text = f"s: engine {store.spec} may read it after the block exits: no thread waits for its group"
     (one,) = check_races(AccessTrace(kernel(store, making.commit(BULK))))
     assert (one.message, one.at, one.buffer, one.kind, one.severity) == (text, "mine.py:2", "s", "race", "error")
     assert (
@@ -116,7 +116,7 @@ def test_stores_that_read_when_the_memory_is_gone():
 
 def test_rings_are_held():
     """In kernels with rings alone."""
-    assert any("does not hold it" in one for one in messages_of(ringed([reads(T)], [])))
+    assert any("has not acquired it" in one for one in messages_of(ringed([reads(T)], [])))
     assert messages_of(ringed([*consume(0)], [*produce(0)])) == []
     assert said(reads(T), rings=()) == []
 
@@ -134,7 +134,7 @@ def test_kernels_with_many_faults_are_left_early(monkeypatch):
     everything = messages_of(faulty())
     seen = []
     order = subject.HappensBefore
-    monkeypatch.setattr(subject, "Order", lambda *given: seen.append(1) or order(*given))
+    monkeypatch.setattr(subject, "HappensBefore", lambda *given: seen.append(1) or order(*given))
     assert messages_of(faulty()) == everything
     whole = len(seen)
     seen.clear()

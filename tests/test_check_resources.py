@@ -29,7 +29,7 @@ def said(whole, severity=None):
     [
         (32, "note", "32 threads in a block, 1 warps"),
         (1024, "note", "1024 threads in a block, 32 warps"),
-        (1025, "error", "1025 threads in a block, sm_80 has at most 1024"),
+        (1025, "error", "1025 threads in a block, but sm_80 has at most 1024"),
         (33, "warning", "33 threads in a block: the last warp has 31 idle lanes"),
         (95, "warning", "95 threads in a block: the last warp has 1 idle lanes"),
     ],
@@ -50,11 +50,11 @@ def test_threads(threads, severity, text):
     [
         (0, 1024, "note", "1024 of 166912 bytes of shared memory: s 1024"),
         (0, 2048, "note", "2048 of 166912 bytes of shared memory: s 1024"),
-        (1024, 1024, "error", "buffers reach byte 2048 of shared memory, the kernel asks for 1024"),
+        (1024, 1024, "error", "buffers end at byte 2048 of shared memory, but the kernel requests 1024 bytes"),
         (0, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
-        (0, 166913, "error", "166913 bytes of shared memory in a block, sm_80 has 166912: s 1024"),
+        (0, 166913, "error", "166913 bytes of shared memory in a block, but sm_80 has 166912: s 1024"),
         (165888, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
-        (165889, 100, "error", "166913 bytes of shared memory in a block, sm_80 has 166912: s 1024"),
+        (165889, 100, "error", "166913 bytes of shared memory in a block, but sm_80 has 166912: s 1024"),
     ],
 )
 def test_shared_memory(offset, asked, severity, text):
@@ -71,7 +71,7 @@ def test_shared_memory(offset, asked, severity, text):
 def test_the_estimate_counts_arrays_in_registers_of_32_bits(elements, dtype, registers):
     whole = of(buffers=(buffer("r", elements, memory=RF, dtype=dtype), buffer("s", 4096)))
     assert register_estimate(whole) == OVERHEAD + registers
-    assert f"about {OVERHEAD + registers} registers a thread (r {registers}, the rest {OVERHEAD})" in said(whole)
+    assert f"about {OVERHEAD + registers} registers per thread (r {registers}, the rest {OVERHEAD})" in said(whole)
 
 
 @pytest.mark.parametrize(("elements", "warns"), [(255, False), (256, True), (300, True)])
@@ -81,8 +81,8 @@ def test_an_array_beyond_the_registers_of_a_thread(elements, warns):
     assert len(found) == warns
     for one in found:
         assert (one.severity, one.details["elements"], one.details["limit"]) == ("warning", elements, 255)
-        assert f"r has {elements} elements in each thread: it lives in local memory" in one.message
-        assert f"r lies in local memory: {4 * elements} bytes a thread" in report(whole)
+        assert f"r has {elements} elements per thread: it is placed in local memory" in one.message
+        assert f"r is in local memory: {4 * elements} bytes per thread" in report(whole)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_more_registers_than_a_thread_can_have(amount, severity):
     whole = of(threads=1024, buffers=(buffer("r", amount, memory=RF),))
     (one,) = (each for each in check_resources(AccessTrace(whole)) if each.message.startswith("about"))
     assert one.severity == severity and one.details["registers"] == amount + OVERHEAD and one.details["limit"] == 64
-    assert ("more than the 64 a thread of 1024 threads can have, some will spill" in one.message) == (severity == "warning")
+    assert ("more than the 64 that 1024 threads leave per thread; some will spill" in one.message) == (severity == "warning")
     assert (f"some {amount + OVERHEAD - 64} will spill" in report(whole)) == (severity == "warning")
     both = making.evolved(whole, resident=2, threads=512)
     assert ("a thread of 2 blocks of 512 threads can have" in " ".join(said(both))) == (severity == "warning")
@@ -121,7 +121,7 @@ def test_more_registers_than_a_thread_can_have(amount, severity):
 
 def test_an_array_of_all_registers_spills():
     (one,) = (each for each in said(of(buffers=(buffer("r", 250, memory=RF),)), "warning") if each.startswith("about"))
-    assert one.endswith("more than the 255 there are, some will spill")
+    assert one.endswith("more than the 255 available; some will spill")
 
 
 # ---------------------------------------------------------------------------------------------- roles
@@ -140,20 +140,20 @@ def exchanged(*roles, threads=None, elected=-1):
     ("roles", "text"),
     [
         (((256, 240), (128, 24)), ""),
-        (((256, 240), (128, 32)), "at most 64512 of all threads together"),
+        (((256, 240), (128, 32)), "at most 64512 for all threads together"),
         (((256, 232), (128, 40)), ""),
         (((256, 168), (128, 160)), ""),
-        (((256, 236), (128, 24)), "not so of role 0"),
-        (((256, 240), (128, 16)), "not so of role 1"),
-        (((256, 264), (128, 24)), "not so of role 0"),
-        (((256, 240), (128, 28)), "not so of role 1"),
-        (((256, 240), (128, 0)), "all threads, by whole warpgroups"),
-        (((256, 240), (96, 24)), "all threads, by whole warpgroups"),
-        (((256, 160), (128, 24)), "fewer for the producer, as many or more for the others"),
-        (((256, 240), (128, 168)), "fewer for the producer, as many or more for the others"),
+        (((256, 236), (128, 24)), "which role 0 violates"),
+        (((256, 240), (128, 16)), "which role 1 violates"),
+        (((256, 264), (128, 24)), "which role 0 violates"),
+        (((256, 240), (128, 28)), "which role 1 violates"),
+        (((256, 240), (128, 0)), "a count for every role, of whole warpgroups"),
+        (((256, 240), (96, 24)), "a count for every role, of whole warpgroups"),
+        (((256, 160), (128, 24)), "fewer for the producer, at least as many for the others"),
+        (((256, 240), (128, 168)), "fewer for the producer, at least as many for the others"),
         (((256, 0), (128, 0)), ""),
         (((128, 256), (128, 24)), ""),
-        (((256, 248), (128, 24)), "at most 64512 of all threads together"),
+        (((256, 248), (128, 24)), "at most 64512 for all threads together"),
     ],
 )
 def test_registers_that_roles_exchange(roles, text):
@@ -161,7 +161,7 @@ def test_registers_that_roles_exchange(roles, text):
     found = said(exchanged(*roles), "error")
     assert len(found) == bool(text) and all(text in one for one in found), found
     if found:
-        assert "each thread keeps or gets so many registers: role 0" in found[0]
+        assert "registers per thread by role: role 0" in found[0]
 
 
 def test_the_registers_of_arrays_are_those_of_the_role_that_gets_most():
@@ -175,31 +175,31 @@ def test_the_registers_of_arrays_are_those_of_the_role_that_gets_most():
 def test_a_report_of_what_was_measured():
     whole = of(reads(T), buffers=(buffer("r", 8, memory=RF), buffer("s", 256)), shared_bytes=1024)
     text = report(whole, Measured(40))
-    assert "registers: 40 a thread, of 255 (about 32 were expected)" in text and "spills: none" in text and "of arrays" not in text
+    assert "registers: 40 per thread, of 255 (about 32 expected)" in text and "spills: none" in text and "of arrays" not in text
     assert "spills: none; 16 bytes of arrays in local memory" in report(whole, Measured(40, stack=16))
-    assert "spills: 8 bytes a thread stored, 4 loaded (12 bytes of local memory)" in report(whole, Measured(40, 8, 4, 12))
-    assert "spills: 8 bytes a thread stored, 0 loaded" in report(whole, Measured(40, 8)) and "0 bytes a thread stored, 4 loaded" in report(
-        whole, Measured(40, 0, 4)
-    )
-    assert "not all arrays live in registers at the same time" in report(whole, Measured(7)) and "temporaries" in report(whole, Measured(8))
+    assert "spills: 8 bytes per thread stored, 4 loaded (12 bytes of local memory)" in report(whole, Measured(40, 8, 4, 12))
+    assert "spills: 8 bytes per thread stored, 0 loaded" in report(
+        whole, Measured(40, 8)
+    ) and "0 bytes per thread stored, 4 loaded" in report(whole, Measured(40, 0, 4))
+    assert "not all arrays are live at the same time" in report(whole, Measured(7)) and "temporaries" in report(whole, Measured(8))
     assert "(estimated)" in report(whole) and "(estimated)" not in report(whole, Measured(40))
-    assert report(whole).startswith("k for sm_80: 128 threads a block, 4 warps\n") and report(of(threads=32)).startswith(
-        "k for sm_80: 32 threads a block, 1 warp\n"
+    assert report(whole).startswith("k for sm_80: 128 threads per block, 4 warps\n") and report(of(threads=32)).startswith(
+        "k for sm_80: 32 threads per block, 1 warp\n"
     )
-    assert "shared memory: 1024 of 166912 bytes a block" in text and "shared memory: none" in report(of(buffers=()))
+    assert "shared memory: 1024 of 166912 bytes per block" in text and "shared memory: none" in report(of(buffers=()))
     assert "saves" not in text
     over = of(reads(T), buffers=(buffer("s", 256), buffer("t", 256)), shared_bytes=1024)
-    assert "storage that is shared saves 1024 bytes" in report(over)
+    assert "shared storage saves 1024 bytes" in report(over)
 
 
 def test_the_note_of_occupancy():
     whole = of(reads(T), buffers=(buffer("s", 256),), shared_bytes=100_000)
     one = check_resources(AccessTrace(whole))[-1]
     assert one.details == {"blocks": 1, "limited_by": "shared memory", "share": round(4 / 64, 3), "limits": dict(occupancy(whole).limits)}
-    assert one.message == "1 block on a multiprocessor at once, 4 warps, 6% of what it holds; limited by shared memory (estimated)"
+    assert one.message == "1 block per SM, 4 warps, 6% of the maximum; limited by shared memory (estimated)"
     assert one.severity == "note"
     none = check_resources(AccessTrace(attrs.evolve(whole, shared_bytes=200_000)))[-1]
-    assert none.severity == "warning" and none.message.startswith("0 blocks on")
+    assert none.severity == "warning" and none.message.startswith("0 blocks per SM")
 
 
 # ---------------------------------------------------------------------------------------------- occupancy
@@ -235,26 +235,26 @@ def test_occupancy_by_the_rules_of_the_toolkit(name, threads):
 def test_errors_alone_are_what_is_lacking():
     assert lacking(of(writes(T), shared_bytes=4096 * 4)) == ()
     assert [one.message for one in lacking(of(writes(0), threads=1025, shared_bytes=4096 * 4))] == [
-        "1025 threads in a block, sm_80 has at most 1024"
+        "1025 threads in a block, but sm_80 has at most 1024"
     ]
     (one,) = lacking(of(writes(T), shared_bytes=100))
-    assert "the kernel asks for 100" in one.message
+    assert "the kernel requests 100" in one.message
     (one,) = lacking(exchanged((256, 240), (128, 16)))
-    assert one.severity == "error" and "not so of role 1" in one.message
+    assert one.severity == "error" and "which role 1 violates" in one.message
     assert lacking(of(writes(0), threads=33, shared_bytes=4096 * 4)) == (), "a warning is none"
 
 
 def test_the_occupancy_of_a_report_is_that_of_what_was_measured():
     whole = of(reads(T), threads=256, buffers=(buffer("r", 8, memory=RF),))
-    assert "occupancy: 8 blocks on a multiprocessor at once, 64 warps, 100% of what it holds (estimated)" in report(whole)
+    assert "occupancy: 8 blocks per SM, 64 warps, 100% of the maximum (estimated)" in report(whole)
     measured = report(whole, Measured(128))
-    assert "occupancy: 2 blocks on a multiprocessor at once, 16 warps, 25% of what it holds\n" in measured
-    assert "limited by registers; blocks by each: threads 8, registers 2, blocks 32" in measured
+    assert "occupancy: 2 blocks per SM, 16 warps, 25% of the maximum\n" in measured
+    assert "limited by registers; blocks by resource: threads 8, registers 2, blocks 32" in measured
 
 
 @pytest.mark.parametrize(("elements", "local"), [(255, False), (256, True)])
 def test_arrays_in_local_memory_in_a_report(elements, local):
-    assert ("r lies in local memory" in report(of(buffers=(buffer("r", elements, memory=RF),)))) == local
+    assert ("r is in local memory" in report(of(buffers=(buffer("r", elements, memory=RF),)))) == local
 
 
 def test_occupancies_are_values():
@@ -280,10 +280,10 @@ ARRAYS = """\
   h          3 registers  float16 6, over the threads             line h
 """
 REST = """\
-  big lies in local memory: 1200 bytes a thread  line big
+  big is in local memory: 1200 bytes per thread  line big
 """
 SHARED_LINES = """\
-shared memory: 1152 of 166912 bytes a block
+shared memory: 1152 of 166912 bytes per block
   s  1024 bytes  float32 64 x 4  line s
   t   128 bytes  float16 64      line t
 """
@@ -299,34 +299,34 @@ def lines(text):
     [
         (
             None,
-            "registers: about 47 a thread, of 255",
-            "  the rest  24 registers  indices, pointers, counters: a rule of thumb",
+            "registers: about 47 per thread, of 255",
+            "  the rest  24 registers  indices, pointers, counters: an estimate",
             [],
-            ["occupancy: 10 blocks on a multiprocessor at once, 40 warps, 62% of what it holds (estimated)", 10],
+            ["occupancy: 10 blocks per SM, 40 warps, 62% of the maximum (estimated)", 10],
         ),
         (
             Measured(400),
-            "registers: 400 a thread, of 255 (about 47 were expected)",
+            "registers: 400 per thread, of 255 (about 47 expected)",
             "  the rest  377 registers  indices, pointers, counters, temporaries",
             ["spills: none"],
-            ["occupancy: 1 block on a multiprocessor at once, 4 warps, 6% of what it holds", 1],
+            ["occupancy: 1 block per SM, 4 warps, 6% of the maximum", 1],
         ),
         (
             Measured(22, 8, 4, 1200),
-            "registers: 22 a thread, of 255 (about 47 were expected)",
-            "  the rest  -1 registers  not all arrays live in registers at the same time",
+            "registers: 22 per thread, of 255 (about 47 expected)",
+            "  the rest  -1 registers  not all arrays are live at the same time",
             [
-                "spills: 8 bytes a thread stored, 4 loaded (1200 bytes of local memory)",
-                "  less: smaller tiles for Warp or Lane, more threads, fewer stages in registers, or fewer resident blocks",
+                "spills: 8 bytes per thread stored, 4 loaded (1200 bytes of local memory)",
+                "  to reduce: smaller tiles for Warp or Lane, more threads, fewer stages in registers, or fewer resident blocks",
             ],
-            ["occupancy: 16 blocks on a multiprocessor at once, 64 warps, 100% of what it holds", 21],
+            ["occupancy: 16 blocks per SM, 64 warps, 100% of the maximum", 21],
         ),
     ],
 )
 def test_a_report_word_by_word(measured, head, rest, spills, occupied):
-    first = "k for sm_80: 128 threads a block, 4 warps"
+    first = "k for sm_80: 128 threads per block, 4 warps"
     what = "registers" if occupied[1] < 16 else "threads"
-    last = f"  limited by {what}; blocks by each: threads 16, registers {occupied[1]}, blocks 32, shared memory 77"
+    last = f"  limited by {what}; blocks by resource: threads 16, registers {occupied[1]}, blocks 32, shared memory 77"
     wanted = "\n".join([first, head, ARRAYS + rest, REST + "\n".join([*spills, SHARED_LINES + occupied[0], last])])
     assert lines(report(several(), measured)) == lines(wanted)
 
@@ -343,15 +343,15 @@ def test_findings_word_by_word():
         (
             "warning",
             "big",
-            "big has 300 elements in each thread: it lives in local memory, not in registers",
+            "big has 300 elements per thread: it is placed in local memory, not in registers",
             "line big",
             {"elements": 300, "limit": 255},
         ),
-        ("note", None, "about 47 registers a thread (r 20, h 3, the rest 24)", None, numbers),
+        ("note", None, "about 47 registers per thread (r 20, h 3, the rest 24)", None, numbers),
         (
             "note",
             None,
-            "10 blocks on a multiprocessor at once, 40 warps, 62% of what it holds; limited by registers (estimated)",
+            "10 blocks per SM, 40 warps, 62% of the maximum; limited by registers (estimated)",
             None,
             {"blocks": 10, "limited_by": "registers", "share": 0.625, "limits": limits},
         ),
@@ -361,11 +361,11 @@ def test_findings_word_by_word():
 @pytest.mark.parametrize(
     ("resident", "big", "text"),
     [
-        (0, 255, "about 302 registers a thread (r 20, h 3, big 255, the rest 24): more than the 255 there are, some will spill"),
-        (0, 208, "about 255 registers a thread (r 20, h 3, big 208, the rest 24)"),
-        (1, 255, "about 302 registers a thread (r 20, h 3, big 255, the rest 24): more than the 255 there are, some will spill"),
-        (5, 60, "about 107 registers a thread (r 20, h 3, big 60, the rest 24): more than the 96 a thread of 5 blocks of 128 threads can have, some will spill"),
-        (5, 49, "about 96 registers a thread (r 20, h 3, big 49, the rest 24)"),
+        (0, 255, "about 302 registers per thread (r 20, h 3, big 255, the rest 24): more than the 255 available; some will spill"),
+        (0, 208, "about 255 registers per thread (r 20, h 3, big 208, the rest 24)"),
+        (1, 255, "about 302 registers per thread (r 20, h 3, big 255, the rest 24): more than the 255 available; some will spill"),
+        (5, 60, "about 107 registers per thread (r 20, h 3, big 60, the rest 24): more than the 96 that 5 blocks of 128 threads leave per thread; some will spill"),
+        (5, 49, "about 96 registers per thread (r 20, h 3, big 49, the rest 24)"),
     ],
 )  # fmt: skip
 def test_registers_word_by_word(resident, big, text):
@@ -375,4 +375,4 @@ def test_registers_word_by_word(resident, big, text):
     assert one.at == ("line big" if "spill" in text else None)
     said = report(several(resident=resident, big=big)).splitlines()[1]
     total, most = 47 + big, {0: 255, 1: 255, 5: 96}[resident]
-    assert said == f"registers: about {total} a thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")
+    assert said == f"registers: about {total} per thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")

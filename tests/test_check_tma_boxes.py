@@ -4,21 +4,21 @@ import attrs
 import making
 import numpy as np
 import pytest
-from ringed import halves, is_load, product, with_changed
+from ringed import float16_gemm, is_load, product, with_changed
 from touching import T, buffer, kernel, reads
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import AccessTrace, check_bounds, check_tma_boxes
 from fireiron.check.index_width import beyond_64_bits
-from fireiron.check.tma_boxes import _swizzled
+from fireiron.check.tma_boxes import _swizzled_bytes
 from fireiron.values.expr import Var, as_expr
 from fireiron.values.tensor import Tensor
 
 
 @pytest.fixture(scope="module")
 def ringed():
-    return product((64, 64, 64), (64, 64))(halves(64, 64, 192)).program("sm_90a").ir
+    return product((64, 64, 64), (64, 64))(float16_gemm(64, 64, 192)).program("sm_90a").ir
 
 
 def with_map(whole, number, **changes):
@@ -36,8 +36,8 @@ def test_pieces_are_exchanged_in_spans(span):
     for place in range(0, 4096, 4):
         row, piece = place // 128, place // 16
         expected = (piece // pieces * pieces + (piece % pieces ^ row % pieces)) * 16 + place % 16
-        assert int(_swizzled(np.array([place]), span)[0]) == expected
-    assert sorted(_swizzled(np.arange(2048), span).tolist()) == list(range(2048))
+        assert int(_swizzled_bytes(np.array([place]), span)[0]) == expected
+    assert sorted(_swizzled_bytes(np.arange(2048), span).tolist()) == list(range(2048))
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -46,7 +46,7 @@ def test_pieces_are_exchanged_in_spans(span):
     [
         ((64, 32), ""),
         ((64, 16), ""),
-        ((64, 1), "goes to byte"),
+        ((64, 1), "at byte"),
         ((64, 256), "a box of the map has 16384 elements, and of the tile 4096 elements it takes 4096"),
         ((64, 48), "a box of the map has 3072 elements"),
         ((64, 257), "the boxes of its map are of (64, 257) elements"),
@@ -69,7 +69,7 @@ def test_boxes(ringed, number, box, text):
     [
         (64, "swizzled in spans of 64"),
         (32, "swizzled in spans of 32"),
-        (16, "goes to byte"),
+        (16, "at byte"),
         (48, "swizzled in spans of 48"),
         (256, "spans of 256"),
     ],
@@ -82,7 +82,7 @@ def test_spans(ringed, span, text):
 def test_order_and_array(ringed):
     (load, *_) = (one for one in ir.statements(ringed.body) if is_load(one))
     swapped = load.tensor_map.order[::-1]
-    assert "neighbours lie along dimension" in said(with_map(ringed, 0, order=swapped))[0]
+    assert "is contiguous in the map" in said(with_map(ringed, 0, order=swapped))[0]
     for order in ((0, 0), (0, 2), (0,)):
         assert f"dimensions {order}" in said(with_map(ringed, 0, order=order))[0]
     (one,) = check_tma_boxes(AccessTrace(with_map(ringed, 0, span=16)))
@@ -95,9 +95,9 @@ def test_the_first_element_that_lies_elsewhere_is_named(ringed):
     (load, *_) = (one for one in ir.statements(ringed.body) if is_load(one))
     near = next(one for one in load.accesses if one.buffer != load.tensor_map.buffer)
     target = ringed.buffer(near.buffer)
-    assert f"in spans of 16 bytes, and {target.name} has it at byte" in message
+    assert f"a swizzle span of 16 bytes, but {target.name} has it at byte" in message
     # Row 1 of a span of 128 bytes is the first whose pieces are exchanged.
-    assert "element (0, 1) of the tile" in message and "goes to byte 128 of" in message and "has it at byte 144" in message
+    assert "element (0, 1) of the tile" in message and "at byte 128 of" in message and "has it at byte 144" in message
 
 
 def test_a_buffer_that_lies_otherwise(ringed):
@@ -108,9 +108,9 @@ def test_a_buffer_that_lies_otherwise(ringed):
     moved = [attrs.evolve(one, offset=one.offset + 1024) if one.name == name else one for one in ringed.buffers]
     assert said(attrs.evolve(ringed, buffers=tuple(moved))) == []
     plain = [attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=None)) if one.name == name else one for one in ringed.buffers]
-    assert any("goes to byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(plain))))
+    assert any("at byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(plain))))
     short = [attrs.evolve(one, elements=one.elements + 8) if one.name == name else one for one in ringed.buffers]
-    assert any("goes to byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(short)))), "the second copy begins elsewhere"
+    assert any("at byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(short)))), "the second copy begins elsewhere"
 
 
 # ---------------------------------------------------------------------------------------------- many bits

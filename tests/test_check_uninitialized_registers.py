@@ -34,7 +34,7 @@ def said(*body, **options):
 
 def nothing_put(register, thread, others=0, name="r"):
     more = f" and {others} others" if others else ""
-    return [f"reads {name}[{register}], a register that nothing was put into before, in thread {thread}{more}"]
+    return [f"reads register {name}[{register}] before any write to it, in thread {thread}{more}"]
 
 
 def missing(program):

@@ -28,7 +28,7 @@ def said(*body, **options):
 
 def nothing_put(first, others=0, name="s"):
     more = f" and {others} others" if others else ""
-    return [f"reads {name}[{first}]{more}, shared memory that nothing was put into before"]
+    return [f"reads {name}[{first}]{more} before any write to this shared memory"]
 
 
 READ = reads(T)
@@ -364,7 +364,7 @@ def test_too_many_points_are_anywhere(monkeypatch, width, known):
 @pytest.mark.parametrize("followed", [3, 4])
 def test_of_a_long_loop_the_first_iterations_and_the_last(monkeypatch, followed):
     """Those numbered up to so many: what only a later one puts there is not known of, but for the last."""
-    monkeypatch.setattr("fireiron.check.uninitialized_shared.FOLLOWED", followed)
+    monkeypatch.setattr("fireiron.check.uninitialized_shared.MAX_FOLLOWED", followed)
     for number in range(12):
         reached = number <= followed or number == 11
         body = loop(12, writes(T, active=equal(i, number)), BLOCK_BARRIER)
@@ -378,9 +378,9 @@ def test_of_a_long_loop_the_first_iterations_and_the_last(monkeypatch, followed)
 
 def followed(monkeypatch, *body, **options):
     """How many values of loops the check takes, by the frames that it makes."""
-    seen, perform = [], uninitialized_shared._Path._perform
+    seen, perform = [], uninitialized_shared._Execution._perform
     monkeypatch.setattr(
-        uninitialized_shared._Path, "_perform", lambda path, works, loops: seen.append(dict(loops)) or perform(path, works, loops)
+        uninitialized_shared._Execution, "_perform", lambda path, works, loops: seen.append(dict(loops)) or perform(path, works, loops)
     )
     found = said(*body, **options)
     monkeypatch.undo()

@@ -6,7 +6,7 @@ from touching import T, kernel, loop, writes
 
 from fireiron import *
 from fireiron.check import AccessTrace
-from fireiron.check.variable_trip_count import MOST_BLOCKS, typical_block, varying_trip_counts
+from fireiron.check.variable_trip_count import MAX_BLOCKS, typical_block, varying_trip_counts
 from fireiron.values.expr import Var, as_expr, minimum
 
 BLOCK, K = Var("block", 0, 63), Var("k", 0, 9)
@@ -22,7 +22,7 @@ def found(extent, grid=8, sizes=None, var=K, body=None):
 def test_each_block_takes_its_own():
     (turns,) = found(BLOCK + 1)
     assert turns.blocks.tolist() == list(range(8)) and turns.counts.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert (turns.most, turns.mean) == (10, 4.5), "the variable says that there are 10"
+    assert (turns.maximum, turns.mean) == (10, 4.5), "the variable says that there are 10"
     assert str(turns) == "loop over k: a block takes 1 to 8 of 10 turns, 4.5 on average (45%); a mask hides the others"
     (turns,) = found(BLOCK + 7)
     assert turns.most == 14, "or the block that takes most"
@@ -35,7 +35,7 @@ def test_sizes_and_grids():
     assert turns.counts.tolist() == [0, 1, 2, 3, 3, 3, 3, 3]
     assert found(N, sizes={"N": 3}) == () == found(as_expr(4)), "all blocks take as many"
     (turns,) = found(Var("block", 0, 1 << 17) // 16, grid=1 << 16)
-    assert len(turns.blocks) == MOST_BLOCKS and turns.blocks[0] == 0 and turns.blocks[-1] == (1 << 16) - 1
+    assert len(turns.blocks) == MAX_BLOCKS and turns.blocks[0] == 0 and turns.blocks[-1] == (1 << 16) - 1
     same = found(BLOCK * 0 + minimum(BLOCK, as_expr(0)) + 4)
     assert not same or str(same[0]).startswith("loop over k: a block takes 4 of")
 

@@ -13,7 +13,7 @@ from ringed import (
     by_warps,
     cluster_faults,
     errors,
-    halves,
+    float16_gemm,
     inputs_of,
     is_load,
     of_kind,
@@ -43,7 +43,7 @@ SMALL = {"tiles": (64, 64, 64)}
 
 def kernel_of(sizes=(256, 128, 192), **options):
     """The final kernel of a GEMM in clusters."""
-    return product(**options)(halves(*sizes)).program(TARGET).ir
+    return product(**options)(float16_gemm(*sizes)).program(TARGET).ir
 
 
 def loads_of(kernel):
@@ -132,7 +132,7 @@ def test_parts_are_chunks_or_rows():
 
 
 def test_a_cluster_of_one_block_is_none():
-    program, plain = (product(cluster=one)(halves(256, 64, 192)).program(TARGET) for one in ((1, 1), None))
+    program, plain = (product(cluster=one)(float16_gemm(256, 64, 192)).program(TARGET) for one in ((1, 1), None))
     assert program.ir.cluster is None
     assert program.cuda.replace(".cluster(m=1)", "") == plain.cuda
 
@@ -160,7 +160,7 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_are_right(name):
     options, sizes = KERNELS[name]
-    program = require_right(product(**options), halves(*sizes))
+    program = require_right(product(**options), float16_gemm(*sizes))
     assert "tma_load_multicast(" in program.cuda and "__cluster_dims__(" in program.cuda
 
 
@@ -212,7 +212,7 @@ def test_clusters_that_store_the_same_tile_are_reported(run_time):
 def test_a_cluster_with_programmatic_launch(options):
     """Cluster barriers access nothing that another kernel reads: the wait for the preceding kernel is after the first of them."""
     strategy = product(cluster=(2, 1), **SMALL, **options).at(Tile).refine(ProgrammaticLaunch())
-    program = require_right(strategy, halves(256, 128, 136), orders=(1,))
+    program = require_right(strategy, float16_gemm(256, 128, 136), orders=(1,))
     kinds = [one for one in program.ir.body if isinstance(one, (ir.GridDepControl, ir.ClusterBarrier, ir.Roles))]
     assert [type(one) for one in kinds] == [ir.GridDepControl, ir.ClusterBarrier, ir.GridDepControl, ir.Roles, ir.ClusterBarrier]
     assert [one.action for one in kinds if isinstance(one, ir.GridDepControl)] == [
@@ -231,7 +231,7 @@ def test_a_cluster_with_programmatic_launch(options):
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_storage_orders(orders):
-    require_right(product(cluster=(2, 2), **SMALL), halves(128, 192, 136, orders=orders), orders=(1,))
+    require_right(product(cluster=(2, 2), **SMALL), float16_gemm(128, 192, 136, orders=orders), orders=(1,))
 
 
 def test_a_result_reuses_the_memory_of_multicast_loads():
@@ -239,23 +239,23 @@ def test_a_result_reuses_the_memory_of_multicast_loads():
     store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().reuse_buffer().done()
     chain = MatMul.tile(128, 64).to(Block).cluster(1, 2).epilog(RF, float32, Init.done(), store).split(64).pipeline(2).warp_specialize()
     strategy = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
-    kernel = strategy(halves(128, 128, 192)).program(TARGET).ir
+    kernel = strategy(float16_gemm(128, 128, 192)).program(TARGET).ir
     stored, shared = kernel.buffer("store_c_sh"), kernel.buffer("a_sh")
     assert stored.offset < shared.offset + shared.bytes and shared.offset < stored.offset + stored.bytes
-    require_right(strategy, halves(128, 128, 192))
+    require_right(strategy, float16_gemm(128, 128, 192))
 
 
 def test_warps_also_consume_multicast_loads():
     strategy = by_warps(tma=True)
     steps = (strategy.steps[0].refined(Cluster(2, 1)), *strategy.steps[1:])
-    require_right(attrs.evolve(strategy, steps=steps), halves(128, 64, 192, c_dtype=float32))
+    require_right(attrs.evolve(strategy, steps=steps), float16_gemm(128, 64, 192, c_dtype=float32))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("options", [{}, {"blocks": 8, "bands": 4}, {"blocks": 4}], ids=str)
 def test_sizes_known_at_run_time(options):
     """One kernel for all of them, checked once; clusters extend past the edge if they do not divide the grid."""
-    program = product(cluster=(2, 2), **SMALL, **options)(halves(M, N, K)).program(TARGET)
+    program = product(cluster=(2, 2), **SMALL, **options)(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (1, 8, 8), (300, 264, 200)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -277,7 +277,7 @@ def test_drawn_clusters():
         }
         sizes = tuple(max(8, 64 * chance.randint(1, 5) - chance.choice((0, 0, 8, 24))) for _ in range(3))
         print(cluster, options, sizes)
-        require_right(product(cluster=cluster, **options), halves(*sizes, orders=chance.choice(list(ORDERS))), orders=(3,))
+        require_right(product(cluster=cluster, **options), float16_gemm(*sizes, orders=chance.choice(list(ORDERS))), orders=(3,))
 
 
 def test_a_sample_of_blocks_is_whole_clusters():
@@ -336,33 +336,33 @@ def changed_load(kernel, **fields):
 REPORTS = {
     "no start": (
         lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 0, lambda _: ()),
-        r"b_sh: TMA_LOAD .* arrives in block \d of the cluster, whose barriers may not be made yet",
-        r"k_ring: turn 0 is loaded, in another block of the cluster, whose barriers may not be made yet",
+        r"b_sh: TMA_LOAD .* arrives in block \d of the cluster, whose mbarriers may not be initialized yet",
+        r"k_ring: fill 0 is loaded, in another block of the cluster, whose mbarriers may not be initialized yet",
     ),
     "no end": (
         lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 1, lambda _: ()),
-        r"block 0 of the cluster ends, and others may still arrive at its barriers or send loads",
-        r"a block ends while others of its cluster may arrive at its barriers, or send loads to it",
+        r"block 0 of the cluster exits while others may still arrive at its mbarriers or send loads",
+        r"a block exits while other blocks of its cluster may still arrive at its mbarriers or send loads to it",
     ),
     "to itself alone": (
         lambda kernel: changed_load(kernel, multicast=None),
-        r"deadlock: .* of block \d of the cluster wait for turn 0 of k_ring to be full .* 4096 bytes missing",
-        r"k_ring: agent 0 of block 0 of the cluster waits for ever for turn 0 to be full",
+        r"deadlock: .* of block \d of the cluster wait for fill 0 of k_ring to be full .* 4096 bytes missing",
+        r"k_ring: agent 0 of block 0 of the cluster waits forever for fill 0 to be full",
     ),
     "beyond the cluster": (
         lambda kernel: changed_load(kernel, multicast=making.block_set(0b111, 0)),
         r"b_sh: TMA_LOAD .* arrives in block 2 of a cluster of 2",
-        r"k_ring: turn 0 is loaded, in block 2 of a cluster of 2|b_sh.*no barrier",
+        r"k_ring: fill 0 is loaded, in block 2 of a cluster of 2|b_sh.*no barrier",
     ),
     "its own consumers": (
         lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, consumers=8) for one in kernel.rings)),
-        r"k_ring: turn 2 is sent to block \d of the cluster, which has not emptied turn 0",
-        r"b_sh.*\bno barrier|in the middle of a phase|passes by parity alone",
+        r"k_ring: fill 2 is sent to block \d of the cluster, which has not released fill 0",
+        r"b_sh.*\bno barrier|ends with an incomplete phase|passes by parity alone",
     ),
     "bytes of its own part": (
         lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, bytes=one.bytes - 4096) for one in kernel.rings)),
-        r"k_ring: turn 0 counts as full while a load to it is under way|deadlock: .* -4096 bytes missing",
-        r"k_ring: agent \d of block 0 of the cluster waits for ever for turn \d|b_sh",
+        r"k_ring: fill 0 counts as full while a load to it is in flight|deadlock: .* -4096 bytes missing",
+        r"k_ring: agent \d of block 0 of the cluster waits forever for fill \d|b_sh",
     ),
 }
 
@@ -407,7 +407,7 @@ def test_blocks_with_one_tile_are_found(sizes, options):
         return (attrs.evolve(store, accesses=(store.accesses[0], attrs.evolve(target, base=base))),)
 
     faulty = with_changed(kernel, is_store, 0, at_the_first)
-    assert any("both touch" in one or "undecided whether two blocks" in one for one in errors(faulty)), errors(faulty)
+    assert any("both access" in one or "undecided whether two blocks" in one for one in errors(faulty)), errors(faulty)
 
 
 # ---------------------------------------------------------------------------------------------- refusals
@@ -421,7 +421,7 @@ def refused(strategy, spec, target=TARGET):
 
 
 def test_refusals():
-    spec = halves(1024, 1024, 128)
+    spec = float16_gemm(1024, 1024, 128)
     assert "at most 16 blocks" in refused(product(cluster=(8, 4)), spec)
     assert "must be a positive integer" in refused(product(cluster=(0, 1)), spec)
     assert "clusters need sm_90a" in refused(product(cluster=(2, 1)), spec, "sm_90")
@@ -438,16 +438,18 @@ def test_refusals():
         _ = chain(spec).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) also determines the tile of a block"):
         chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
-        _ = chain(halves(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
+        _ = chain(float16_gemm(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* are not proved"):
         _ = product(cluster=(2, 1), **SMALL, blocks=4, turns=2)(spec).program(TARGET).ir
 
 
 def test_a_cluster_without_common_tiles_is_refused():
     by_threads = MatMul.tile(64, 64).to(Block).cluster(2, 1).split(8).load(A, SH).load(B, SH).tile(8, 8).to(Thread).tile(1, 1).split(1)
-    text = refused(by_threads.done(), halves(1024, 1024, 128))
+    text = refused(by_threads.done(), float16_gemm(1024, 1024, 128))
     assert "that share no load: no load is a TMA load into a ring" in text and ".pipeline(4).warp_specialize()" in text
-    assert "differs between blocks, or cannot be divided into equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
+    assert "differs between blocks, or cannot be divided into equal parts" in refused(
+        product(cluster=(3, 1), **SMALL), float16_gemm(192, 64, 64)
+    )
 
 
 @pytest.mark.sampled(1)
@@ -457,13 +459,13 @@ def test_a_cluster_without_common_tiles_is_refused():
 )
 def test_blocks_that_stay_are_whole_clusters_that_fit(blocks, cluster, legal):
     """On 132 SMs clusters of 4 occupy 120: more blocks would run after all others."""
-    text = refused(product(cluster=cluster, blocks=blocks, **SMALL), halves(4096, 4096, 64))
+    text = refused(product(cluster=cluster, blocks=blocks, **SMALL), float16_gemm(4096, 4096, 64))
     assert f"persistent({blocks}) in clusters of {cluster[0] * cluster[1]} blocks" in text and legal in text
 
 
 def test_blocks_at_once():
     assert [at_once(size) for size in (1, 2, 4, 8, 16)] == [132, 132, 120, 120, 112]
-    program = product(cluster=(2, 1), blocks=65536, **SMALL)(halves(1024, 1024, 64)).program(TARGET)
+    program = product(cluster=(2, 1), blocks=65536, **SMALL)(float16_gemm(1024, 1024, 64)).program(TARGET)
     assert str(program.ir.grid) == "256"
 
 
@@ -494,7 +496,7 @@ def test_text_and_document_of_a_cluster():
 
 
 def test_printed_text():
-    text = product(cluster=(2, 2), **SMALL)(halves(256, 256, 192)).program(TARGET).cuda
+    text = product(cluster=(2, 2), **SMALL)(float16_gemm(256, 256, 192)).program(TARGET).cuda
     assert "__cluster_dims__(4, 1, 1) __launch_bounds__(160)" in text and "clusters of 4 blocks" in text
     assert text.count("cluster_sync();") == 2 and "__syncthreads();" not in text
     assert "mbarrier_arrive_cluster(k_ring_empty + k_stage * 8, (0x5 << rank_m) | (0x3 << (rank_n * 2)))" in text.replace("\n", " ") or (
@@ -511,19 +513,19 @@ def test_it_compiles(options):
 
     if not any(chain.serves(TARGET) for chain in toolchains()):
         pytest.skip("no NVRTC that serves sm_90a (pip install 'fireiron[check]')")
-    program = product((128, 256, 64), (64, 256), 4, **options)(halves(4096, 4096, 1024)).program(TARGET)
+    program = product((128, 256, 64), (64, 256), 4, **options)(float16_gemm(4096, 4096, 1024)).program(TARGET)
     assert compile_cuda(program.cuda, TARGET).resources[program.name].spill_stores == 0
 
 
 def test_show_and_cost():
-    program = product((128, 256, 64), (64, 256), 4, cluster=(2, 1))(halves(4096, 4096, 4096)).program(TARGET)
+    program = product((128, 256, 64), (64, 256), 4, cluster=(2, 1))(float16_gemm(4096, 4096, 4096)).program(TARGET)
     text = "\n".join(show.show(program))
     assert re.search(r"clusters +of 2 blocks; b_sh loaded in 2 parts for each other", text)
     assert re.search(r"barriers +2 cluster once", text)
     assert show.as_dict(program)["cluster"] == 2
     times = {
         cluster: predict(
-            product((128, 256, 64), (64, 256), 4, cluster=cluster, blocks=120)(halves(4096, 4096, 4096)).program(TARGET), "H200"
+            product((128, 256, 64), (64, 256), 4, cluster=cluster, blocks=120)(float16_gemm(4096, 4096, 4096)).program(TARGET), "H200"
         )
         for cluster in (None, (2, 1), (2, 2))
     }
@@ -534,7 +536,7 @@ def test_export_launches_whole_clusters(tmp_path):
     """The launch is ordinary, since the kernel itself states its cluster size; more than 8 blocks must be allowed explicitly."""
     for cluster, allowed in (((2, 1), False), ((4, 4), True)):
         done = export(
-            product(cluster=cluster, **SMALL)(halves(1024, 1024, 64)), tmp_path / str(cluster[0]), "product", arch=TARGET, cubin=False
+            product(cluster=cluster, **SMALL)(float16_gemm(1024, 1024, 64)), tmp_path / str(cluster[0]), "product", arch=TARGET, cubin=False
         )
         text = "".join(path.read_text() for path in done.files)
         assert f"They are clusters of {cluster[0] * cluster[1]}, which the kernel says itself." in text

@@ -17,7 +17,7 @@ import public_names
 import pytest
 from instructions import layouts_of, loaded_by, product_of_warpgroups, spec_of, strategy_of, through, through_choices
 from performed import SM_90A, all_candidates, context_of, own_context, own_spec
-from ringed import by_warps, halves
+from ringed import by_warps, float16_gemm
 
 import fireiron
 from fireiron import *
@@ -303,9 +303,9 @@ def kernel_of_lanes(instruction):
     if isinstance(instruction, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if instruction in chain)
     if isinstance(instruction, fireiron.TmaVectorLoad):
-        return by_warps(tma=True)(halves(128, 128, 192)).fuse_epilogue("acc + bias[n]")
+        return by_warps(tma=True)(float16_gemm(128, 128, 192)).fuse_epilogue("acc + bias[n]")
     if isinstance(instruction, (TmaLoad, TmaStore)):
-        return by_warps(tma=True)(halves(128, 128, 192, c_dtype=float32))
+        return by_warps(tma=True)(float16_gemm(128, 128, 192, c_dtype=float32))
     if isinstance(instruction, fireiron.LdMatrixWarpgroup):
         name = "WGMMA_F16_F32_SWAPPED_HELD" if instruction.swapped else "WGMMA_F16_F32_HELD"
         product = next(form for form in fireiron.WGMMA if form.name == name)
@@ -314,7 +314,7 @@ def kernel_of_lanes(instruction):
     if isinstance(instruction, fireiron.StMatrixWarpgroup):
         tile = {"bm": 16, "bn": 64, "epi_n": 64} if instruction.swapped else {"bm": 64, "bn": 16, "epi_n": 16}
         small = importlib.import_module("fireiron.strategies.hopper_skinny").strategy.with_(**tile, rows=tile["bm"], stages=4)
-        return small(halves(64, 64, 256, C=RowMajor if instruction.along else ColMajor))
+        return small(float16_gemm(64, 64, 256, C=RowMajor if instruction.along else ColMajor))
     if isinstance(instruction, fireiron.Shuffle):
         shuffle = getattr(fireiron, instruction.kind)
         return shuffle(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
@@ -460,7 +460,7 @@ def performs_somewhere(module, spec):
 
 # ---------------------------------------------------------------------------------------------- the source
 
-ROOMS = (
+LAYERS = (
     ("package_paths", "strategies", "_version", "folders", "generated_verbs", "display"),
     ("errors",),
     ("settings", "files", "operators", "kept", "recorder", "collecting"),
@@ -487,7 +487,7 @@ ROOMS = (
 )
 """Folders and top-level files from the lowest layer to the highest; a module imports from its own layer or from lower ones."""
 
-RANK = {name: rank for rank, row in enumerate(ROOMS) for name in row}
+RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export", "front")
 """Packages in one layer that do not import each other."""
@@ -564,7 +564,7 @@ def is_knot(name, module):
 def test_imports_run_downwards(name):
     """From layer to layer, including imports inside functions."""
     top = name.split(".")[0]
-    assert top in RANK, f"{top} has no place in ROOMS"
+    assert top in RANK, f"{top} has no layer in LAYERS"
     for module, at_module_level, types in imported(MODULES[name]):
         other = module.split(".")[0]
         if types or RANK[top] == RANK["__init__"] or other == top:

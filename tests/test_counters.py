@@ -6,7 +6,7 @@ import sys
 import pytest
 from fake_gpu import FakeGpu, memory
 from mapped import kernel_of
-from ringed import halves, product
+from ringed import float16_gemm, product
 
 from fireiron.errors import LaunchError
 from fireiron.gpu import launch
@@ -84,7 +84,7 @@ def test_a_driver_that_tells_nothing_of_captures(gpu):
 
 def test_a_kernel_is_given_its_counter(gpu, monkeypatch):
     """The last of its parameters; a map in place of each pointer before it."""
-    program = product((64, 64, 64), (64, 64), blocks=3, dynamic=True)(halves(256, 128, 64)).program("sm_90a")
+    program = product((64, 64, 64), (64, 64), blocks=3, dynamic=True)(float16_gemm(256, 128, 64)).program("sm_90a")
     gpu.parameters = len(program.ir.parameters)
     monkeypatch.setattr(launch, "_parameter_sizes", lambda function: (128, 128, 128, 8))
     counters.cache_clear()

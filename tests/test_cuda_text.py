@@ -14,7 +14,7 @@ from counted import python_calls
 from handmade import THREAD, access, execution, kernel_of, local
 from printed_text import COMPILER, HostProgram, Printed
 from problems import NAMES, library, target_of
-from ringed import halves, product
+from ringed import float16_gemm, product
 
 from fireiron import *
 from fireiron import ir
@@ -390,7 +390,7 @@ def test_min_blocks_per_sm_is_in_the_launch_bounds():
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_loop_with_an_early_exit_has_no_last_iteration(dynamic):
     """With a dynamic scheduler the number of tiles per block is unknown: in the producer and in the consumer."""
-    text = product((64, 64, 64), (64, 64), blocks=3, dynamic=dynamic)(halves(256, 128, 64)).program("sm_90a").cuda
+    text = product((64, 64, 64), (64, 64), blocks=3, dynamic=dynamic)(float16_gemm(256, 128, 64)).program("sm_90a").cuda
     assert text.count("for (int iteration = 0;; ++iteration)") == 2 * dynamic
     assert text.count("for (int tile = blockIdx.x, iteration = 0; tile < num_tiles; tile += num_blocks, ++iteration)") == 2 * (not dynamic)
 
@@ -409,7 +409,7 @@ def test_quotients_precede_variables_without_parentheses():
 
 def test_comments_name_the_loads_that_fill_a_ring():
     """The steps of the copies into it; if these have none, those that created its buffers."""
-    kernel = product((64, 64, 64), (64, 64))(halves(128, 128, 128)).program("sm_90a").ir
+    kernel = product((64, 64, 64), (64, 64))(float16_gemm(128, 128, 128)).program("sm_90a").ir
     makers = Makers(kernel)
     (ring,) = kernel.rings
     filled = makers.of_ring(ring.name)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scripts
 from problems import NAMES, target_of
-from ringed import by_warps, halves, product
+from ringed import by_warps, float16_gemm, product
 
 from fireiron import *
 from fireiron.check.access_trace import AccessTrace
@@ -390,13 +390,13 @@ def test_timeline_reads_what_was_filled():
 
 
 RING_STRATEGIES = {
-    "in flight 0, staying": (product(stages=3, blocks=2), halves(512, 64, 320)),
-    "in flight 1, staying": (product((64, 64, 64), stages=3, blocks=2), halves(256, 64, 320)),
-    "in flight 2": (product(stages=4, in_flight=2), halves(128, 64, 640)),
-    "one stage": (product((64, 64, 64), stages=1), halves(64, 64, 320)),
-    "warps": (by_warps(), halves(128, 64, 320)),
-    "chained": (product(stages=2).at(Tile).refine(ProgrammaticLaunch()), halves(128, 64, 320)),
-    "sizes at run time": (product((64, 64, 64), blocks=3), halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8))),
+    "in flight 0, staying": (product(stages=3, blocks=2), float16_gemm(512, 64, 320)),
+    "in flight 1, staying": (product((64, 64, 64), stages=3, blocks=2), float16_gemm(256, 64, 320)),
+    "in flight 2": (product(stages=4, in_flight=2), float16_gemm(128, 64, 640)),
+    "one stage": (product((64, 64, 64), stages=1), float16_gemm(64, 64, 320)),
+    "warps": (by_warps(), float16_gemm(128, 64, 320)),
+    "chained": (product(stages=2).at(Tile).refine(ProgrammaticLaunch()), float16_gemm(128, 64, 320)),
+    "sizes at run time": (product((64, 64, 64), blocks=3), float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8))),
 }
 
 

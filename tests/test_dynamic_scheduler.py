@@ -8,12 +8,12 @@ import printed_text
 import pytest
 from faults import dropped
 from problems import integers
-from ringed import halves, product
+from ringed import float16_gemm, product
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import AccessTrace, check_dynamic_scheduler, check_races
-from fireiron.check.persistence import dealt, persistence
+from fireiron.check.persistence import persistence, static_schedule
 from fireiron.errors import SimulationError
 from fireiron.sim import simulate
 
@@ -23,7 +23,7 @@ TARGET, BLOCKS = "sm_90a", 3
 def program_of(spec=None, **options):
     """A product by blocks that stay, whose tiles are all as long, so that only the order in which they are taken differs."""
     strategy = product((64, 64, 64), (64, 64), blocks=BLOCKS, dynamic=True, **options)
-    return strategy(halves(256, 136, 64) if spec is None else spec).program(TARGET)
+    return strategy(float16_gemm(256, 136, 64) if spec is None else spec).program(TARGET)
 
 
 PROGRAM = program_of()
@@ -63,7 +63,7 @@ def test_any_order_is_right():
 
 def test_sizes_known_at_run_time():
     """Fewer tiles than blocks, and more."""
-    program = program_of(halves(sym("M", multiple_of=8), sym("N", multiple_of=8), 64), bands=2)
+    program = program_of(float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), 64), bands=2)
     assert "gridDim.x)" in program.text
     for m, n in ((64, 64), (264, 136)):
         arrays, expected = factors(program.spec, {"M": m, "N": n}.items())
@@ -72,16 +72,16 @@ def test_sizes_known_at_run_time():
 
 
 def test_no_counter_where_each_block_has_one_tile():
-    kernel = program_of(halves(64, 128, 64)).lowered
+    kernel = program_of(float16_gemm(64, 128, 64)).lowered
     assert kernel.counter is None and not persistence(kernel) and not any(one.tiles for one in kernel.rings)
 
 
 def test_one_way_of_dealing_them():
     """For readers who want one, that of blocks that take tiles in turns."""
-    static = product((64, 64, 64), (64, 64), blocks=BLOCKS)(halves(256, 136, 64)).program(TARGET).lowered
-    (one, other), (wanted, _) = persistence(dealt(PROGRAM.lowered)), persistence(static)
+    static = product((64, 64, 64), (64, 64), blocks=BLOCKS)(float16_gemm(256, 136, 64)).program(TARGET).lowered
+    (one, other), (wanted, _) = persistence(static_schedule(PROGRAM.lowered)), persistence(static)
     assert one.tiles == other.tiles == wanted.tiles and one.loop.extent == wanted.loop.extent
-    assert one.tile.value.evaluate({"block": 1, "turn": 2}) == 7 and dealt(static) is static
+    assert one.tile.value.evaluate({"block": 1, "turn": 2}) == 7 and static_schedule(static) is static
 
 
 FAULTS = {
@@ -145,7 +145,7 @@ def test_waits_and_arrivals_that_are_missing_are_found():
 )
 def test_refusals(change, message):
     with pytest.raises(DecompositionError, match=message) as caught:
-        change()(halves(512, 256, 64)).program(TARGET).ir  # noqa: B018
+        change()(float16_gemm(512, 256, 64)).program(TARGET).ir  # noqa: B018
     assert "dynamic=True" in str(caught.value)
 
 

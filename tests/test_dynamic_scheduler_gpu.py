@@ -1,7 +1,7 @@
 """Tiles from a counter on a GPU: launches one after the other, beside each other, and in CUDA graphs give the same, bit by bit."""
 
 import pytest
-from ringed import halves, product
+from ringed import float16_gemm, product
 
 from fireiron import *
 from fireiron.gpu import launch
@@ -82,7 +82,7 @@ def test_in_graphs_beside_each_other_and_an_ordinary_launch(torch, calls):
 
 def test_a_product_of_sizes_known_at_run_time(torch):
     """Fewer tiles than blocks, and many more."""
-    spec = halves(sym("M", multiple_of=8), sym("N", multiple_of=8), 256)
+    spec = float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), 256)
     kernel = product((128, 128, 64), (64, 128), blocks=132, dynamic=True)(spec).compile("sm_90a")
     for m, n in ((256, 128), (4096, 3992)):
         a, b = torch.randn(m, 256, device="cuda").half(), torch.randn(256, n, device="cuda").half()

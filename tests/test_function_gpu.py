@@ -23,16 +23,22 @@ def torch(monkeypatch):
         yield torch_module
 
 
-def halves(torch, *shape):
+def float16_array(torch, *shape):
     return torch.randn(shape, device="cuda", dtype=torch.half) * (shape[-2] ** -0.5 if len(shape) > 1 else 1)
 
 
 def cases(torch):
     """Functions by name with arrays, and their expected results."""
     functional = torch.nn.functional
-    x, a, h = halves(torch, 3, 40, 512), halves(torch, 200, 256), halves(torch, 200, 256)
-    w, b, right, other, bias = halves(torch, 512), halves(torch, 512), halves(torch, 256, 128), halves(torch, 256, 128), halves(torch, 128)
-    rows, weights, biases = halves(torch, 300, 128), halves(torch, 4, 128, 128), halves(torch, 4, 128)
+    x, a, h = float16_array(torch, 3, 40, 512), float16_array(torch, 200, 256), float16_array(torch, 200, 256)
+    w, b, right, other, bias = (
+        float16_array(torch, 512),
+        float16_array(torch, 512),
+        float16_array(torch, 256, 128),
+        float16_array(torch, 256, 128),
+        float16_array(torch, 128),
+    )
+    rows, weights, biases = float16_array(torch, 300, 128), float16_array(torch, 4, 128, 128), float16_array(torch, 4, 128)
     wide = [part.double() for part in (a, right, h, other)]
     layers = rows.double()
     for weight, added in zip(weights.double(), biases.double(), strict=True):
@@ -66,7 +72,7 @@ def test_several_outputs_compiled(torch):
         product, sums = both(a + a, b)
         return product.relu(), sums + 1
 
-    a, b = halves(torch, 128, 256), halves(torch, 256, 192)
+    a, b = float16_array(torch, 128, 256), float16_array(torch, 256, 192)
     product, sums = torch.compile(layer, fullgraph=True)(a, b)
     close(torch, product, (2 * a.double() @ b.double()).relu())
     assert sums.dtype == torch.float32
@@ -76,7 +82,7 @@ def test_several_outputs_compiled(torch):
 
 def test_captured(torch):
     """A CUDA graph replays the launch on the current memory contents."""
-    x = halves(torch, 64, 512)
+    x = float16_array(torch, 64, 512)
     softmax = fireiron.function("softmax")
     softmax(x)  # compiled and loaded
     graph = torch.cuda.CUDAGraph()

@@ -296,7 +296,7 @@ def test_registers(name, values):
 # ---------------------------------------------------------------------------------------------- fireiron.matmul
 
 
-def halves(*shape, seed=0):
+def float16_array(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
 
 
@@ -309,7 +309,7 @@ def near(a, b, expected, out=None, **options):
 
 
 def test_matmul_with_an_epilogue():
-    a, b, bias = halves(50, 40), halves(40, 24), halves(24).astype(np.float32)
+    a, b, bias = float16_array(50, 40), float16_array(40, 24), float16_array(24).astype(np.float32)
     product = a.astype(np.float64) @ b + bias
     relu, scaled = {"epilogue": "relu(acc + bias[n])", "bias": bias}, {"epilogue": "alpha * (acc + bias[n])", "bias": bias, "alpha": 2}
     near(a, b, {"C": np.maximum(product, 0)}, **relu).require({"C": matmul(a, b, **relu)})
@@ -336,8 +336,8 @@ def test_matmul_with_an_epilogue():
     [("relu(acc + bias[n])", True), ("acc + bias[n] + R[b,m,n]", True), ("acc * r[m] + bias[n]", False), ("acc * s[b] + bias[n]", False)],
 )
 def test_matmul_of_stacks(text, folded):
-    a, b = halves(3, 20, 40), halves(40, 24)
-    arrays = {"bias": halves(24), "R": halves(3, 20, 24), "r": halves(20), "s": halves(3)}
+    a, b = float16_array(3, 20, 40), float16_array(40, 24)
+    arrays = {"bias": float16_array(24), "R": float16_array(3, 20, 24), "r": float16_array(20), "s": float16_array(3)}
     given = {name: array for name, array in arrays.items() if re.search(rf"\b{name}\[", text)}
     product = np.matmul(a.astype(np.float64), b)
     wide = {name: array.astype(np.float64) for name, array in arrays.items()}
@@ -357,7 +357,7 @@ def test_matmul_of_stacks(text, folded):
 
 def test_rows_of_all_matrices_of_a_stack():
     """An array for each row of each matrix, and sums of such rows, where one matrix is multiplied with all."""
-    a, b, r = halves(3, 20, 40), halves(40, 24), halves(3, 20)
+    a, b, r = float16_array(3, 20, 40), float16_array(40, 24), float16_array(3, 20)
     product = np.matmul(a.astype(np.float64), b) * r[..., None]
     options = {"epilogue": "acc = acc * r[b,m]; C = acc; y[b,m] += sum(n, acc)", "r": r}
     made, sums = matmul(a, b, **options)
@@ -367,7 +367,7 @@ def test_rows_of_all_matrices_of_a_stack():
 def test_plans_are_kept(monkeypatch):
     from fireiron import matmul as product
 
-    a, b, bias = halves(32, 16), halves(16, 24), halves(24)
+    a, b, bias = float16_array(32, 16), float16_array(16, 24), float16_array(24)
     kernel = product.kernel(a, b, epilogue="acc + bias[n]", bias=bias)
     assert product.kernel(a.copy(), b.copy(), epilogue="acc + bias[n]", bias=bias.copy()) is kernel
     assert product.kernel(a, b, epilogue="acc + bias[n]", bias=bias.astype(np.float32)) is not kernel
@@ -375,18 +375,18 @@ def test_plans_are_kept(monkeypatch):
 
 
 def test_what_matmul_refuses():
-    a, b, bias = halves(32, 16), halves(16, 24), halves(24)
+    a, b, bias = float16_array(32, 16), float16_array(16, 24), float16_array(24)
     text = "relu(acc + bias[n])"
     for arguments, message in (
         ({"epilogue": text}, "reads bias, which is not given"),
         ({"epilogue": "acc + bais[n]", "bias": bias}, "(?s)reads bais, which is not given.*did you mean bias"),
         ({"epilogue": text, "bias": bias, "scale": 2}, "does not read scale"),
         ({"epilogue": text, "bias": bias[:3]}, "bias has the shape"),
-        ({"epilogue": text, "bias": 2.0}, "bias is a number, and the epilogue reads bias"),
+        ({"epilogue": text, "bias": 2.0}, "bias is a number, but the epilogue reads bias"),
         ({"epilogue": "acc * bias", "bias": bias}, "bias is passed by value"),
         ({"bias": bias}, "bias is given, but there is no epilogue that reads it"),
-        ({"epilogue": text, "bias": bias, "types": {"Z": "float32"}}, "Z is no further output"),
-        ({"epilogue": "Z = acc; C = relu(acc)", "out": np.empty((32, 24), np.float16)}, "1 arrays, the epilogue has 2 outputs"),
+        ({"epilogue": text, "bias": bias, "types": {"Z": "float32"}}, "Z is not a further output"),
+        ({"epilogue": "Z = acc; C = relu(acc)", "out": np.empty((32, 24), np.float16)}, "1 arrays for 2 outputs of the epilogue"),
     ):
         with pytest.raises(FireironError, match=message):
             matmul(a, b, **arguments)

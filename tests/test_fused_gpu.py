@@ -18,7 +18,7 @@ from fireiron.gpu import launch
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.language.library import bind, find
-from fireiron.measure.data import adder_of, drawn
+from fireiron.measure.data import accumulator_of, random_inputs
 from fireiron.measure.rounding import differing
 from fireiron.strategies import attention
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
@@ -45,7 +45,7 @@ def on_host(array):
 def inputs(spec, sizes, seed, whole=False):
     """Random inputs by operand on the host; with `whole` small integers, few of them not 0, so that sums are exact in halves."""
     generator = np.random.default_rng(seed)
-    found = {name: array for name, array in drawn(spec, sizes, generator).items() if not spec.operands[name].memory.counts}
+    found = {name: array for name, array in random_inputs(spec, sizes, generator).items() if not spec.operands[name].memory.counts}
     for name, array in found.items():
         if spec.operands[name].memory.by_value and name in FIXED:
             found[name] = np.float32(FIXED[name])
@@ -85,7 +85,7 @@ def near(strategy, spec, *sizes, seed=3):
     for given in sizes or ({},):
         symbols = known(spec, given)
         arrays = inputs(spec, symbols, seed)
-        found = differing(spec, symbols, ran(kernel, spec, arrays, symbols), arrays, meant(spec, arrays), adder_of(kernel))
+        found = differing(spec, symbols, ran(kernel, spec, arrays, symbols), arrays, meant(spec, arrays), accumulator_of(kernel))
         assert not found, (given, found)
     return kernel
 

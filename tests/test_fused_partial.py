@@ -18,7 +18,7 @@ from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.explain import explain, text
 from fireiron.inspect.show import show
 from fireiron.ir import execs, rewritten
-from fireiron.measure.data import drawn
+from fireiron.measure.data import random_inputs
 from fireiron.sim import simulate
 from fireiron.specs.fused import fused
 from fireiron.specs.rfactor import rfactor
@@ -61,7 +61,7 @@ def attending(parts):
 
 
 def inputs(spec, seed=1):
-    arrays = drawn(spec, {}, np.random.default_rng(seed))
+    arrays = random_inputs(spec, {}, np.random.default_rng(seed))
     return arrays | ({"scale": np.float32(0.3)} if "scale" in arrays else {})
 
 

@@ -17,7 +17,7 @@ from fireiron import *
 from fireiron.check import safety
 from fireiron.errors import FireironError
 from fireiron.language.store import dumps, loads
-from fireiron.measure.data import all_sizes, drawn, referred
+from fireiron.measure.data import all_sizes, random_inputs, references_of
 from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
 from fireiron.stepping import steps
@@ -32,12 +32,12 @@ PRINTED = 10 * SCALE
 
 def wrong(one, got, arrays):
     """What differs from the reference by more than the steps may give."""
-    right = referred(one.bound, *arrays.values())
+    right = references_of(one.bound, *arrays.values())
     return differing(one.bound, all_sizes(one.bound, one.symbols), got, arrays, right)
 
 
 def inputs(one, seed):
-    return drawn(one.bound, one.symbols, np.random.default_rng(seed))
+    return random_inputs(one.bound, one.symbols, np.random.default_rng(seed))
 
 
 def program_to_paste(one):

@@ -22,7 +22,7 @@ from fireiron.export import export
 from fireiron.gpu import launch
 from fireiron.inspect.explain import explain, text
 from fireiron.inspect.show import as_dict, show
-from fireiron.measure.data import all_sizes, drawn, tolerance_of
+from fireiron.measure.data import all_sizes, random_inputs, tolerance_of
 from fireiron.measure.judge import Judge
 from fireiron.sim import simulate
 
@@ -71,7 +71,7 @@ def near(got, spec, arrays):
 @pytest.mark.parametrize("name", NAMES)
 def test_simulated_and_checked(name, programs):
     program = programs[name]
-    arrays = drawn(program.spec, {}, np.random.default_rng(1))
+    arrays = random_inputs(program.spec, {}, np.random.default_rng(1))
     assert not [one for one in check(program.ir) if one.severity == "error"]
     near(simulate(program.ir, arrays).outputs, program.spec, arrays)
 
@@ -81,7 +81,7 @@ def test_printed_texts_on_a_cpu(programs, tmp_path):
     host = HostProgram([Printed.of(one) for one in programs.values()], tmp_path)
     for number, program in enumerate(programs.values()):
         for seed in (1, 2):
-            arrays = drawn(program.spec, {}, np.random.default_rng(seed))
+            arrays = random_inputs(program.spec, {}, np.random.default_rng(seed))
             near(host.run(number, arrays, {}, seed), program.spec, arrays)
 
 
@@ -143,18 +143,18 @@ def test_an_export_describes_operands_and_numbers(programs, tmp_path):
 
 def test_data_are_of_the_size_that_products_need():
     spec = examples.mlp(m=64, n=128, k=128, l=20)
-    arrays = drawn(spec, {}, np.random.default_rng(0))
+    arrays = random_inputs(spec, {}, np.random.default_rng(0))
     assert set(arrays) == {"X", "W", "bias"}
     assert 0.9 < arrays["X"].astype(float).std() < 1.1 and abs(arrays["W"].astype(float).std() * 128**0.5 - 1) < 0.05
     assert np.isfinite(spec.reference(*arrays.values())).all()
-    one = drawn(ALL["dual"][1], {}, np.random.default_rng(0))
+    one = random_inputs(ALL["dual"][1], {}, np.random.default_rng(0))
     assert abs(one["A"].astype(float).std() * 64**0.25 - 1) < 0.1
 
 
 def test_tolerances_follow_the_types_of_the_steps():
     gemm = examples.gemm_bias_relu
     wide, narrow = gemm(m=64, n=64, k=64, types={"D": float32}), gemm(m=64, n=64, k=64)
-    assert tolerance_of(wide) < 1e-4 < tolerance_of(narrow) < 1e-3 < tolerance_of(narrow, adder=float16)
+    assert tolerance_of(wide) < 1e-4 < tolerance_of(narrow) < 1e-3 < tolerance_of(narrow, accumulator=float16)
     assert 2.0**-11 * 3 < tolerance_of(ALL["attention"][1]) < 2.0**-11 * 5  # probabilities are rounded to float16
     assert tolerance_of(ALL["dual"][1], output="y") < 1e-3
     assert all_sizes(gemm(m=sym("M"), n=64, k=64), {"M": 7}) == {"M": 7}
@@ -279,7 +279,7 @@ def test_several_outputs_and_a_number_on_a_gpu(gpu):
 
 def test_several_outputs_of_numpy():
     strategy, spec = ALL["dual"]
-    kernel, arrays = strategy(spec).compile("sm_80"), drawn(spec, {}, np.random.default_rng(0))
+    kernel, arrays = strategy(spec).compile("sm_80"), random_inputs(spec, {}, np.random.default_rng(0))
     d, y = kernel(*arrays.values())
     near({"D": d, "y": y}, spec, arrays)
     mine = (np.empty_like(d), np.empty_like(y))
@@ -289,7 +289,7 @@ def test_several_outputs_of_numpy():
 def test_sizes_of_run_time_are_read_off_the_arrays():
     kernel = examples.gemm_strategy(examples.gemm_bias_relu(m=sym("M"), n=sym("N"), k=sym("K"))).compile("sm_80")
     spec = examples.gemm_bias_relu(m=70, n=40, k=24)
-    arrays = drawn(spec, {}, np.random.default_rng(0))
+    arrays = random_inputs(spec, {}, np.random.default_rng(0))
     near({"D": kernel(*arrays.values())}, spec, arrays)
     with pytest.raises(ArgumentError, match="bias has the shape"):
         kernel(arrays["A"], arrays["B"], arrays["bias"][:7])

@@ -21,7 +21,7 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.show import show
 from fireiron.ir import BLOCK_SCOPE, Exec, execs, rewritten, statements, verify
 from fireiron.ir import IfAnyLane as Region
-from fireiron.measure.data import referred
+from fireiron.measure.data import references_of
 from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
 from fireiron.sim.block_batch import BlockBatch
@@ -151,7 +151,7 @@ def test_the_printed_text(tmp_path):
     for number in (2, 4):
         with pytest.raises(printed_text.Refused):
             host.run(number, {"X": x})
-    assert not differing(program.spec, {}, host.run(3, arrays, seed=3), arrays, referred(program.spec, *arrays.values()))
+    assert not differing(program.spec, {}, host.run(3, arrays, seed=3), arrays, references_of(program.spec, *arrays.values()))
 
 
 def test_parts_of_a_sum_are_shrunk():

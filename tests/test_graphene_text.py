@@ -9,7 +9,7 @@ import pytest
 from generator import draw as drawn
 from printed_text import HostProgram, Printed
 from problems import integers
-from ringed import halves, product
+from ringed import float16_gemm, product
 
 from fireiron import *
 from fireiron.check import check, safety
@@ -60,11 +60,11 @@ def test_drawn_strategies(seed):
     "options", [{"bands": 2}, {"blocks": 4}, {"blocks": 2, "turns": 2, "tma": False}, {"blocks": 2, "dynamic": True}], ids=str
 )
 def test_rings_of_hopper(options):
-    read_back(product(**options)(halves(256, 128, 192)).program("sm_90a"))
+    read_back(product(**options)(float16_gemm(256, 128, 192)).program("sm_90a"))
 
 
 def test_a_cluster():
-    text = read_back(product(cluster=(2, 1))(halves(256, 128, 192)).program("sm_90a"))
+    text = read_back(product(cluster=(2, 1))(float16_gemm(256, 128, 192)).program("sm_90a"))
     assert re.search(r"^Cluster 2 \w+$", text, re.MULTILINE)
 
 
@@ -84,7 +84,7 @@ def test_a_level_of_ones_own():
 
 
 def test_several_kernels_are_no_text():
-    program = find("hopper").strategy.with_(bm=64, bn=64, wm=64, wn=64, stages=2)(halves(65, 63, 33)).program("sm_90a")
+    program = find("hopper").strategy.with_(bm=64, bn=64, wm=64, wn=64, stages=2)(float16_gemm(65, 63, 33)).program("sm_90a")
     assert program.preceding
     with pytest.raises(LayoutError, match="kernels are launched one behind the other"):
         graphene_text(program)

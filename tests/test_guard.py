@@ -98,7 +98,7 @@ def test_overhang_in_every_dimension(rows, columns, over, wide):
             if dropped == kernel:
                 continue
             assert {one.buffer for one in errors(dropped)} >= {buffer} and f"< {extent}" in emit(kernel)
-            with pytest.raises(SimulationError, match="outside the tensor"):
+            with pytest.raises(SimulationError, match="outside of the tensor"):
                 simulated(dropped, rows, columns)
 
 

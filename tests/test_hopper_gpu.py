@@ -3,7 +3,7 @@
 import attrs
 import numpy as np
 import pytest
-from hopper_cases import ORDERS, SIZES, SKINNY_TILES, SMALL_TILES, TILES, halves
+from hopper_cases import ORDERS, SIZES, SKINNY_TILES, SMALL_TILES, TILES, float16_gemm
 from test_gpu import check
 
 from fireiron import *
@@ -24,13 +24,13 @@ M, N, K = (sym(name, multiple_of=8) for name in "MNK")
 )
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_tiles(tile, sizes):
-    check(hopper.strategy.with_(**dict(tile)), halves(*sizes))
+    check(hopper.strategy.with_(**dict(tile)), float16_gemm(*sizes))
 
 
 @pytest.mark.parametrize("tile", [TILES[0], TILES[4], TILES[6]], ids=str)
 @pytest.mark.parametrize("orders", ORDERS)
 def test_storage_orders(orders, tile):
-    check(hopper.strategy.with_(**dict(tile)), halves(520, 392, 328, orders=orders))
+    check(hopper.strategy.with_(**dict(tile)), float16_gemm(520, 392, 328, orders=orders))
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])
@@ -38,7 +38,7 @@ def test_storage_orders(orders, tile):
 def test_small(tile, in_flight):
     for sizes in ((8, 8, 8), (256, 256, 256), (520, 392, 328)):
         for orders in ("NNN", "NTN", "NNT"):
-            check(hopper_small.strategy.with_(**dict(tile), mma_in_flight=in_flight), halves(*sizes, orders=orders))
+            check(hopper_small.strategy.with_(**dict(tile), mma_in_flight=in_flight), float16_gemm(*sizes, orders=orders))
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])
@@ -46,12 +46,12 @@ def test_small(tile, in_flight):
 def test_skinny(tile, in_flight):
     for sizes in ((1, 8, 8), (16, 4096, 4096), (64, 1032, 2056), (1032, 24, 520)):
         for orders in ("NNN", "NTN", "NNT"):
-            check(hopper_skinny.strategy.with_(**dict(tile), mma_in_flight=in_flight), halves(*sizes, orders=orders))
+            check(hopper_skinny.strategy.with_(**dict(tile), mma_in_flight=in_flight), float16_gemm(*sizes, orders=orders))
 
 
 @pytest.mark.parametrize("parts", [2, 8])
 def test_skinny_split_over_k(parts):
-    check(hopper_skinny.split_k.with_(parts=parts), halves(16, 520, 8200, c_dtype=float32))
+    check(hopper_skinny.split_k.with_(parts=parts), float16_gemm(16, 520, 8200, c_dtype=float32))
 
 
 @pytest.mark.parametrize("result", [float16, bfloat16, float32], ids=str)
@@ -59,17 +59,17 @@ def test_skinny_split_over_k(parts):
 def test_types(kind, result):
     if bfloat16 in (kind, result):
         pytest.importorskip("ml_dtypes")
-    check(hopper.strategy, halves(520, 264, 136, dtype=kind, c_dtype=result))
+    check(hopper.strategy, float16_gemm(520, 264, 136, dtype=kind, c_dtype=result))
 
 
 @pytest.mark.parametrize("sizes", [*SIZES, (4095, 257, 99), (513, 1000, 1001)], ids=lambda sizes: "x".join(map(str, sizes)))
 def test_any_size(sizes):
-    check(hopper.strategy, halves(*sizes))
+    check(hopper.strategy, float16_gemm(*sizes))
 
 
 def test_sizes_known_at_run_time():
     """More tiles than blocks, as many, and one."""
-    spec = halves(M, N, K)
+    spec = float16_gemm(M, N, K)
     for sizes in ((8, 8, 8), (128, 256, 64), (1000, 504, 304), (4096, 2048, 72), (24, 4096, 1024)):
         check(hopper.strategy, spec, **dict(zip("MNK", sizes, strict=True)))
 
@@ -81,7 +81,7 @@ def test_every_run_gives_the_same_bits(tile):
 
     generator = np.random.default_rng(7)
     a, b = (cupy.asarray(generator.standard_normal(shape).astype(np.float16)) for shape in ((3000, 1032), (1032, 2008)))
-    kernel = hopper.strategy.with_(**dict(tile))(halves(3000, 2008, 1032)).compile()
+    kernel = hopper.strategy.with_(**dict(tile))(float16_gemm(3000, 2008, 1032)).compile()
     first, again = (cupy.full((3000, 2008), np.nan, np.float16) for _ in range(2))
     kernel(a, b, out=first)
     for _ in range(50):
@@ -104,7 +104,7 @@ def test_matrices_of_more_than_two_to_the_31_elements(sizes):
     generator = cupy.random.default_rng(3)
     a, b = (generator.integers(-1, 2, shape, dtype=np.int8).astype(np.float16) for shape in ((M, K), (K, N)))
     a[:, 4096:], c = 0, cupy.full((M, N), np.nan, np.float16)  # sums are exact
-    hopper.strategy(halves(*sizes)).compile()(a, b, out=c)
+    hopper.strategy(float16_gemm(*sizes)).compile()(a, b, out=c)
     assert M * N > 1 << 31 or M * K > 1 << 31
     for first in (0, M // 2, M - 7):
         expected = a[first : first + 7, :4096].astype(np.float32) @ b[:4096].astype(np.float32)
@@ -137,15 +137,15 @@ def clustered(cluster, values):
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_clusters(name, sizes):
     """Blocks load for each other: bit-equal, also if clusters extend past the edge."""
-    check(clustered(*CLUSTERS[name]), halves(*sizes))
+    check(clustered(*CLUSTERS[name]), float16_gemm(*sizes))
 
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_clusters_in_all_storage_orders(orders):
-    check(clustered(*CLUSTERS["four"]), halves(520, 392, 328, orders=orders))
+    check(clustered(*CLUSTERS["four"]), float16_gemm(520, 392, 328, orders=orders))
 
 
 @pytest.mark.parametrize("name", ["two along m", "four", "a warpgroup produces"])
 def test_clusters_of_sizes_known_at_run_time(name):
     for sizes in ((8, 8, 8), (1000, 504, 304), (4096, 2048, 72)):
-        check(clustered(*CLUSTERS[name]), halves(M, N, K), **dict(zip("MNK", sizes, strict=True)))
+        check(clustered(*CLUSTERS[name]), float16_gemm(M, N, K), **dict(zip("MNK", sizes, strict=True)))

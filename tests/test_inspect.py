@@ -249,16 +249,16 @@ def test_usage_by_buffer():
 def test_the_report_of_a_kernel():
     kernel = compiled()
     text = kernel.report()
-    assert f"registers: {kernel.resources.registers} a thread, of 255 (about 216 were expected)" in text
+    assert f"registers: {kernel.resources.registers} per thread, of 255 (about 216 expected)" in text
     for part in ("c_rf", "128 registers", "the rest", "spills: none", "196608 of 232448 bytes", "a stage of a_sh, b_sh takes 49152 bytes"):
         assert part in text
-    assert "1 block on a multiprocessor" in text and "limited by registers" in text and "strategies/hmma_ampere.py:" in text
+    assert "1 block per SM" in text and "limited by registers" in text and "strategies/hmma_ampere.py:" in text
     assert report(kernel.ir) != text and "(estimated)" in report(kernel.ir)
 
 
 def test_the_report_of_spills():
     text = report(program("listing_2", size=128).ir, Measured(255, 1064, 1376, 632))
-    assert "spills: 1064 bytes a thread stored, 1376 loaded (632 bytes of local memory)" in text and "smaller tiles" in text
+    assert "spills: 1064 bytes per thread stored, 1376 loaded (632 bytes of local memory)" in text and "smaller tiles" in text
     less = report(program().ir, Measured(100, 0, 0, 64))
     assert "not all arrays live in registers" in less and "64 bytes of arrays in local memory" in less
 
@@ -266,7 +266,7 @@ def test_the_report_of_spills():
 def test_check_prints_the_prediction(capsys):
     assert main(["check", "hmma_ampere"]) == 0
     text = capsys.readouterr().out
-    assert "registers: about 216 a thread, of 255" in text and "a stage of a_sh, b_sh takes 49152 bytes" in text
+    assert "registers: about 216 per thread, of 255" in text and "a stage of a_sh, b_sh takes 49152 bytes" in text
 
 
 LARGE = {"bm": 256, "bn": 128, "bk": 64, "wm": 64, "wn": 64}
@@ -278,7 +278,7 @@ def test_shared_memory_overflows():
         _ = program(**LARGE, stages=5).lowered
     error = caught.value
     lines = str(error).splitlines()
-    assert lines[0] == "245760 bytes of shared memory in a block, sm_90 has 232448: a_sh 163840, b_sh 81920, store_c_sh 69632"
+    assert lines[0] == "245760 bytes of shared memory in a block, but sm_90 has 232448: a_sh 163840, b_sh 81920, store_c_sh 69632"
     assert lines[1].split() == ["a_sh", "163840", "bytes", "float16", "256", "x", "64,", "5", "stages", error.at]
     assert error.at.startswith("strategies/hmma_ampere.py:") and error.legal == "at most 232448 bytes"
     assert error.hint.startswith("pipeline(4), which takes 196608 (each of the 5 stages of a_sh, b_sh takes 49152 bytes)")

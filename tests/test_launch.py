@@ -1094,7 +1094,7 @@ def wrong_outs(gpu):
         "an input's name": ({"a": total}, "out: Cross has no output 'a'", ""),
         "a name is missing": ({"total": total, "turned": turned}, "out: apart missing", ""),
         "an order": ((apart, total, turned), "total has elements of another type", "float32"),
-        "shape": ({**outs, "turned": gpu.array((40, 50), "float64")}, "turned has another shape", "(50, 40)"),
+        "shape": ({**outs, "turned": gpu.array((40, 50), "float64")}, "turned does not have the shape", "(50, 40)"),
         "layout": ({**outs, "total": gpu.array((40, 50))}, "total has other strides", "total=RowMajor"),
         "read-only": ({**outs, "apart": readonly}, "apart is read-only", "leave out= away"),
         "nothing": ((total, None, turned), "apart is no array", "NoneType"),

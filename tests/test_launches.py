@@ -110,11 +110,11 @@ def _part(total, size, number):
         ),
         (
             lambda spec, given: Launches((Asked("first", copied(temporary("u", (16, 32)), temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32)),
-            "the launch first reads u, which no launch before it wrote",
+            "the launch first reads u, which no earlier launch wrote",
         ),
         (
             lambda spec, given: Launches((Asked("first", copied(temporary("t", (16, 32)), attrs.evolve(spec.A)), steps=COPY.steps),), spec.at_level(Kernel)),
-            "the launch first reads t, which no launch before it wrote",
+            "the launch first reads t, which no earlier launch wrote",
         ),
     ],
 )  # fmt: skip
@@ -167,13 +167,13 @@ def test_every_part_of_an_output_is_written():
     parts = [launch(str(number), rows_of(SPEC, number, 4, 16)) for number in range(4)]
     assert said(SPEC, *parts) == said(SPEC, *reversed(parts)) == []
     for number in range(4):
-        assert said(SPEC, *parts[:number], *parts[number + 1 :]) == [f"MatMul writes C, and no launch before wrote C[{4 * number}, 0]"]
-    assert said(SPEC) == ["MatMul writes C, and no launch does"]
+        assert said(SPEC, *parts[:number], *parts[number + 1 :]) == [f"MatMul writes C, but no earlier launch wrote C[{4 * number}, 0]"]
+    assert said(SPEC) == ["MatMul writes C, but no launch does"]
 
 
 def test_what_is_added_to_was_written():
     adding = launch("adds", SPEC.at_level(Kernel).with_options(accumulate=TRUE))
-    assert said(SPEC, adding) == ["the launch adds reads C, which no launch before it wrote"]
+    assert said(SPEC, adding) == ["the launch adds reads C, which no earlier launch wrote"]
     assert said(SPEC.with_options(accumulate=TRUE), adding) == [], "the caller's array holds something"
     half = launch("half", rows_of(SPEC, 0, 8, 16))
     assert said(SPEC, half, adding) == ["the launch adds reads C, and no launch before wrote C[8, 0]"]
@@ -182,8 +182,8 @@ def test_what_is_added_to_was_written():
 def test_inputs_are_read_and_outputs_are_no_other_operands():
     spec = Move(16, 16)(GL, GL)(Kernel)
     whole = Move(16, 16)(GL, GL)(SEQUENCE)
-    assert "src is an input of Move, and a launch writes it" in said(whole, launch("back", spec, src="dst", dst="src"))
-    assert "the launch same writes dst as dst, and it is its operand src too" in said(
+    assert "src is an input of Move, but a launch writes it" in said(whole, launch("back", spec, src="dst", dst="src"))
+    assert "the launch same writes dst as dst, but it is also its operand src" in said(
         whole, launch("one", spec), launch("same", spec, src="dst")
     )
 
@@ -194,11 +194,11 @@ def test_effects_of_kernels_keep_to_the_order():
     assert list(check_effects([(first, nothing), (first, zeroed)])) == [], "all of it is written anew"
     assert list(check_effects([(half, zeroed), (first, zeroed)])) == []
     (finding,) = check_effects([(first, nothing), (half, zeroed)])
-    assert finding.message == "the launch half sets all of C to zero, of which a launch before it wrote a part"
+    assert finding.message == "the launch half sets all of C to zero, but an earlier launch wrote a part of it"
     copy = launch("copy", Move(16, 32)(GL, GL)(Kernel), src="A", dst="t")
     reading = launch("reads", SPEC.at_level(Kernel), A="t")
     (finding,) = check_effects([(copy, nothing), (reading, ready)])
-    assert finding.message == "the launch reads takes A as ready, and a launch before it writes t"
+    assert finding.message == "the launch reads does not wait for A, but an earlier launch writes t"
     assert list(check_effects([(reading, ready), (copy, nothing)])) == []
 
 
@@ -224,7 +224,7 @@ def test_elements_that_hold_nothing_are_not_read(dtype):
     assert whole.written["dst"].all() and (whole.outputs["dst"] == 1).all()
     assert simulate(kernel, {"src": given}).written == {}
     known[3, 5] = False
-    with pytest.raises(SimulationError, match=r"src\[3, 5\] .* is read before anything was written to it"):
+    with pytest.raises(SimulationError, match=r"src\[3, 5\] .* is read before any write to it"):
         simulate(kernel, {"src": given}, known={"src": known})
 
 
@@ -239,7 +239,7 @@ def test_what_a_launch_left_out_is_known():
         types.SimpleNamespace(kernel=first.ir, arrays={"A": "A", "B": "B", "C": "t"}),
         types.SimpleNamespace(kernel=rest.ir, arrays={"X": "t", "Y": "Y"}),
     ]
-    with pytest.raises(SimulationError, match=r"X\[8, 0\] .* is read before anything was written to it"):
+    with pytest.raises(SimulationError, match=r"X\[8, 0\] .* is read before any write to it"):
         simulate_launches(launches, arrays, outputs=("Y",))
 
 

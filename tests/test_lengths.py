@@ -1,7 +1,7 @@
 """Nested loops of unknown length: which of their lengths the race check combines, and that no fault needs the others."""
 
 import pytest
-from ringed import TARGET, errors, halves, product, ring_faults
+from ringed import TARGET, errors, float16_gemm, product, ring_faults
 
 from fireiron import *
 from fireiron.check.races.loops import Nested
@@ -12,7 +12,7 @@ QUICK = ("dropped: Acquire 1", "dropped: Release 1", "weaker: Wait 0", "load to 
 
 
 def kernel(stages):
-    return product((64, 64, 64), (64, 64), stages, blocks=3)(halves(M, N, K)).program(TARGET).ir
+    return product((64, 64, 64), (64, 64), stages, blocks=3)(float16_gemm(M, N, K)).program(TARGET).ir
 
 
 def test_which_lengths_are_followed_together():

@@ -44,7 +44,7 @@ def takes(gpu, *sizes):
     gpu.sizes, gpu.parameters = sizes, len(sizes)
 
 
-def halves(gpu, *shape, **options):
+def float16_array(gpu, *shape, **options):
     return gpu.array(shape, "float16", **options)
 
 
@@ -62,7 +62,7 @@ def values(gpu):
 
 
 def test_a_kernel_gets_the_map_instead_of_the_pointer(gpu, program):
-    src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
+    src, dst = float16_array(gpu, 100, 96), float16_array(gpu, 100, 96)
     kernel = kernel_of(program)
     assert kernel(src, out=dst) is dst
     assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]]
@@ -75,7 +75,7 @@ def test_a_buffer_that_is_touched_both_ways_has_both(gpu):
     other = making.tensor_map("src_tall", "src", (1, 0), (64, 128), 128)
     program = copying(maps=(MAP, other, None, MAP))
     takes(gpu, 128, 128, 8, 8, 4, 4)
-    src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
+    src, dst = float16_array(gpu, 100, 96), float16_array(gpu, 100, 96)
     kernel_of(program)(src, out=dst)
     assert values(gpu) == [[src.data.ptr, src.data.ptr, src.data.ptr, dst.data.ptr, 100, 96]]
     assert [asked[4] for asked in gpu.maps] == [(64, 64), (64, 128)]
@@ -84,7 +84,7 @@ def test_a_buffer_that_is_touched_both_ways_has_both(gpu):
 def test_a_map_of_the_output(gpu):
     program = copying(maps=(making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128),))
     takes(gpu, 8, 128, 4, 4)
-    src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
+    src, dst = float16_array(gpu, 100, 96), float16_array(gpu, 100, 96)
     kernel_of(program)(src, out=dst)
     assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]] and gpu.maps[0][1] == dst.data.ptr
 
@@ -94,7 +94,7 @@ def test_reciprocals_follow_the_sizes(gpu):
     chosen = dict(hopper.defaults(4096, 4096, 4096)[0])
     program = hopper.strategy.with_(**chosen)(hopper.spec(*(sym(name, multiple_of=8) for name in "MNK"))).program("sm_90a")
     takes(gpu, 128, 128, 128, 4, 4, 4, 8, 8)
-    a, b, c = halves(gpu, 1000, 64), halves(gpu, 64, 520), halves(gpu, 1000, 520)
+    a, b, c = float16_array(gpu, 1000, 64), float16_array(gpu, 64, 520), float16_array(gpu, 1000, 520)
     kernel = kernel_of(program)
     kernel(a, b, out=c)
     kernel.prepare(a, b, out=c)()
@@ -111,13 +111,13 @@ def test_the_parameters_of_the_machine_code_are_checked(gpu, program):
     """Kernel and launcher must agree on which parameters are maps."""
     takes(gpu, 8, 8, 4, 4)
     with pytest.raises(LaunchError, match="its parameter has 8 bytes, the argument 128"):
-        kernel_of(program)(halves(gpu, 100, 96), out=halves(gpu, 100, 96))
+        kernel_of(program)(float16_array(gpu, 100, 96), out=float16_array(gpu, 100, 96))
 
 
 def test_column_major_arrays_are_contiguous_along_the_first_dimension(gpu):
     program = copying(104, 96, src=ColMajor(ld=112), maps=(making.tensor_map("src_map", "src", (0, 1), (32, 96), 64),))
     takes(gpu, 128, 8)
-    src, dst = halves(gpu, 104, 96, order="F", ld=112), halves(gpu, 104, 96)
+    src, dst = float16_array(gpu, 104, 96, order="F", ld=112), float16_array(gpu, 104, 96)
     kernel_of(program)(src, out=dst)
     assert gpu.maps == [(6, src.data.ptr, (104, 96), (224,), (32, 96), (0, 2, 2, 0))]
 
@@ -126,9 +126,9 @@ def test_one_row_has_no_stride(gpu):
     """If no element is a stride away, the array's own stride, 8 bytes here, need not be valid for TMA."""
     program = copying(1, sym("K", multiple_of=4))
     takes(gpu, 128, 8, 4)
-    kernel_of(program)(halves(gpu, 1, 4), out=halves(gpu, 1, 4))
+    kernel_of(program)(float16_array(gpu, 1, 4), out=float16_array(gpu, 1, 4))
     assert gpu.maps[0][2:4] == ((4, 1), (16,))
-    kernel_of(program)(halves(gpu, 1, 12), out=halves(gpu, 1, 12))
+    kernel_of(program)(float16_array(gpu, 1, 12), out=float16_array(gpu, 1, 12))
     assert gpu.maps[1][2:4] == ((12, 1), (32,)), "no shorter than the row"
 
 
@@ -187,7 +187,7 @@ def test_a_launcher_takes_a_map_by_value(gpu):
 
 def test_the_second_launch_encodes_nothing(gpu, program):
     kernel = kernel_of(program)
-    first, second = [(halves(gpu, 100, 96), halves(gpu, 100, 96)) for _ in range(2)]
+    first, second = [(float16_array(gpu, 100, 96), float16_array(gpu, 100, 96)) for _ in range(2)]
     for src, dst in (first, second, first, second):
         kernel(src, out=dst)
     assert [asked[1] for asked in gpu.maps] == [first[0].data.ptr, second[0].data.ptr]
@@ -195,7 +195,7 @@ def test_the_second_launch_encodes_nothing(gpu, program):
 
 
 def test_kernels_share_the_maps_of_an_array(gpu, program):
-    src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
+    src, dst = float16_array(gpu, 100, 96), float16_array(gpu, 100, 96)
     for _ in range(2):
         kernel_of(program)(src, out=dst)
     assert len(gpu.launches) == 2 and len(gpu.maps) == 1
@@ -205,7 +205,7 @@ def test_another_shape_at_the_same_address_is_another_map(gpu, program):
     room = fake_gpu.memory(100 * 96 * 2)
     kernel = kernel_of(program)
     for shape in ((100, 96), (96, 96), (100, 88), (100, 96)):
-        kernel(gpu.cupy.ndarray(shape, "float16", room), out=halves(gpu, *shape))
+        kernel(gpu.cupy.ndarray(shape, "float16", room), out=float16_array(gpu, *shape))
     assert [asked[1:4] for asked in gpu.maps] == [
         (room.ctypes.data, (96, 100), (192,)),
         (room.ctypes.data, (96, 96), (192,)),
@@ -227,7 +227,7 @@ def test_the_number_of_cached_maps_is_bounded(gpu):
 
 
 def test_an_evicted_map_lives_as_long_as_its_launch(gpu, program):
-    kernel, src, dst = kernel_of(program), halves(gpu, 100, 96), halves(gpu, 100, 96)
+    kernel, src, dst = kernel_of(program), float16_array(gpu, 100, 96), float16_array(gpu, 100, 96)
     prepared = kernel.prepare(src, out=dst)
     maps.encoded.cache_clear()
     for number in range(1, 200):
@@ -237,7 +237,7 @@ def test_an_evicted_map_lives_as_long_as_its_launch(gpu, program):
 
 
 def test_a_prepared_launch_encodes_once(gpu, program):
-    kernel, src, dst = kernel_of(program), halves(gpu, 100, 96), halves(gpu, 100, 96)
+    kernel, src, dst = kernel_of(program), float16_array(gpu, 100, 96), float16_array(gpu, 100, 96)
     prepared = kernel.prepare(src, out=dst)
     maps.encoded.cache_clear()
     for _ in range(3):
@@ -258,7 +258,7 @@ def test_a_prepared_launch_follows_a_tensor_that_moves(gpu, torch, program):
 
 
 def test_a_prepared_launch_on_other_arrays(gpu, program):
-    kernel, arrays = kernel_of(program), [halves(gpu, 100, 96) for _ in range(4)]
+    kernel, arrays = kernel_of(program), [float16_array(gpu, 100, 96) for _ in range(4)]
     prepared = kernel.prepare(arrays[0], out=arrays[1])
     prepared(arrays[2], out=arrays[3])
     prepared()
@@ -267,7 +267,7 @@ def test_a_prepared_launch_on_other_arrays(gpu, program):
 
 def test_threads_launch_at_once(gpu, program):
     """Each launch has the map of its own array."""
-    kernel, pairs = kernel_of(program), [(halves(gpu, 100, 96), halves(gpu, 100, 96)) for _ in range(6)]
+    kernel, pairs = kernel_of(program), [(float16_array(gpu, 100, 96), float16_array(gpu, 100, 96)) for _ in range(6)]
     failures = []
 
     def work(pair):
@@ -326,7 +326,7 @@ def test_arrays_that_tma_does_not_take(gpu):
     """Messages use the caller's name of the array."""
     program = copying(100, 100)
     with pytest.raises(LaunchError, match=r"src is read or written by TMA, which takes neighbouring rows so far apart") as caught:
-        kernel_of(program)(halves(gpu, 100, 100), out=halves(gpu, 100, 100))
+        kernel_of(program)(float16_array(gpu, 100, 100), out=float16_array(gpu, 100, 100))
     assert "200 bytes" in str(caught.value) and "RowMajor(ld=...)" in caught.value.hint
     assert not gpu.launches and not gpu.maps
 

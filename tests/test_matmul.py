@@ -300,12 +300,12 @@ def recorded(tmp_path, monkeypatch, spec, **values):
     return record
 
 
-def halves(M, N, K, **options):
+def float16_gemm(M, N, K, **options):
     return MatMul(M, N, K, **{"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options})(GL, GL, GL)(Kernel)
 
 
 def test_record_answers(tmp_path, monkeypatch):
-    record = recorded(tmp_path, monkeypatch, halves(32, 48, 64), bm=16, bn=16, wm=16, wn=16, bk=32)
+    record = recorded(tmp_path, monkeypatch, float16_gemm(32, 48, 64), bm=16, bn=16, wm=16, wn=16, bk=32)
     a, b = array((32, 64), "float16", "row"), array((64, 48), "float16", "row", 1)
     choice = matmul.choice(a, b)
     assert choice.exact and choice.record == record and choice.program.chosen.get("bm", 16) == 16
@@ -320,7 +320,7 @@ def test_pinned(tmp_path, monkeypatch):
     a, b = array((32, 64), "float16", "row"), array((64, 48), "float16", "row", 1)
     with pytest.raises(StoreError, match="no file of records"):
         matmul(a, b, require_record=True)
-    record = recorded(tmp_path, monkeypatch, halves(32, 48, 64), bm=16, bn=16, wm=16, wn=16, bk=32)
+    record = recorded(tmp_path, monkeypatch, float16_gemm(32, 48, 64), bm=16, bn=16, wm=16, wn=16, bk=32)
     monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", "1")
     assert matmul.choice(a, b).record == record
     with pytest.raises(StoreError, match="no record answers for MatMul 31x48x64"):
@@ -472,7 +472,7 @@ def test_strategies_that_need_more_alignment_are_passed_over(gpu, tmp_path, monk
     """A WMMA load from global memory takes 32 bytes; arrays at multiples of 16 get another strategy."""
     wmma = library.find("wmma_simple").strategy
     record = attrs.evolve(
-        recorded(tmp_path, monkeypatch, halves(64, 64, 64, c_dtype=float32)),
+        recorded(tmp_path, monkeypatch, float16_gemm(64, 64, 64, c_dtype=float32)),
         strategy="wmma_simple",
         strategy_hash=strategy_hash(wmma),
         values={},
@@ -564,7 +564,7 @@ def test_arrays_of_two_libraries_are_not_turned(gpu):
 def test_records_of_this_gpu_come_first_for_the_transposed_product_too(gpu, tmp_path, monkeypatch):
     turned = MatMul(48, 32, 64, dtype=float16, A=ColMajor, B=ColMajor, C=ColMajor)(GL, GL, GL)(Kernel)
     here = recorded(tmp_path, monkeypatch, turned)
-    elsewhere = attrs.evolve(recorded(tmp_path, monkeypatch, halves(32, 48, 64)), gpu="NVIDIA GH200", us=1.0, quartiles=(1.0, 1.0))
+    elsewhere = attrs.evolve(recorded(tmp_path, monkeypatch, float16_gemm(32, 48, 64)), gpu="NVIDIA GH200", us=1.0, quartiles=(1.0, 1.0))
     (tmp_path / "records.jsonl").write_text(f"{here.line()}\n{elsewhere.line()}\n")
     a, b = pretended("torch", (32, 64), "float16"), pretended("torch", (64, 48), "float16")
     assert matmul.choice(a, b).record == here

@@ -22,7 +22,7 @@ TABLE = {
     # "cp.async.bulk.tensor ... .mbarrier::complete_tx::bytes": async proxy, one thread, complete when the barrier has counted the bytes.
     "mbarrier": (Order.COUNTED, False, True, True, False, False, False),
     # "cp.async.bulk.tensor ... .bulk_group", source in shared memory; "cp.async.bulk.wait_group.read": the source has been read. Shared memory of a
-    # block that has ended is given to another one. Ours are issued by one lane for a warp or warpgroup, and all of them wait.
+    # block that has exited is given to another one. Ours are issued by one lane for a warp or warpgroup, and all of them wait.
     "bulk_group": (Order.GROUPS, True, False, True, False, True, True),
 }
 

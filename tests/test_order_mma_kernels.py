@@ -146,7 +146,7 @@ def test_a_stage_given_back_in_a_turn_is_found():
     given_back = next(one for one in ir.statements(kernel.body) if of_kind(ir.Release, ring="v_sh_ring", state=ir.StageState.EMPTY)(one))
     without = with_changed(kernel, lambda one: one is given_back, 0, dropped)
     faulty = with_changed(without, IN_ORDER[0], 0, lambda one: (one, given_back))
-    assert any("waits for ever" in one for one in errors(faulty))
+    assert any("waits forever" in one for one in errors(faulty))
     assert "deadlock" in outcome(faulty, arrays, near_softmax(kernel.spec, arrays))
 
 
@@ -185,7 +185,7 @@ def test_texts():
         places.append(inside.index(part, places[-1] + 1))
     assert places[-1] < inside.index("wgmma_wait_group<1>()")
     account = synchronization(one.ir)
-    assert "order n_order: 3 warpgroups of 128 threads issue products in turns" in text(account)
+    assert "order n_order: 3 warpgroups of 128 threads issue MMAs alternately" in text(account)
     assert [ring["each"] for ring in account.as_dict()["rings"] if ring["each"]] == [128]
     graphene = graphene_text(one)
     assert "ordered_mma=s:pv" in graphene and parse_kernel(graphene).text == one.text

@@ -7,7 +7,7 @@ import fused_examples
 import fused_generator
 import generator
 import pytest
-from hopper_cases import halves
+from hopper_cases import float16_gemm
 
 import fireiron
 from fireiron import *
@@ -22,7 +22,7 @@ SMALL = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "stages": 2}
 def examples():
     for name, (strategy, spec) in fused_examples.specs().items():
         yield name, strategy(spec), "sm_80"
-    yield "hopper", hopper.strategy.with_(**SMALL)(halves(72, 72, 72, "NTN")), None
+    yield "hopper", hopper.strategy.with_(**SMALL)(float16_gemm(72, 72, 72, "NTN")), None
 
 
 def drawn():

@@ -24,7 +24,7 @@ def records_of_the_library(monkeypatch):
     matmul.clear()
 
 
-def halves(*shape):
+def float16_array(*shape):
     return (RANDOM.standard_normal(shape) * shape[-1] ** -0.5).astype("float16")
 
 
@@ -121,9 +121,9 @@ def test_factors_are_cut_without_a_copy():
 
 
 LIE = {
-    "rows": lambda m, k: halves(m, k),
-    "columns": lambda m, k: halves(k, m).T,
-    "far apart": lambda m, k: halves(m, k + 8)[:, :k],
+    "rows": lambda m, k: float16_array(m, k),
+    "columns": lambda m, k: float16_array(k, m).T,
+    "far apart": lambda m, k: float16_array(m, k + 8)[:, :k],
 }
 
 
@@ -140,7 +140,7 @@ def test_products_in_parts(left, right):
 
 @pytest.mark.parametrize("kind", ["float16", "float32"])
 def test_outputs_of_products_in_parts(kind):
-    a, b = halves(40, 4096), halves(4096, 72)
+    a, b = float16_array(40, 4096), float16_array(4096, 72)
     for out in (np.zeros((40, 72), kind), np.zeros((72, 40), kind).T, np.zeros((40, 80), kind)[:, :72]):
         assert "parts of K" in matmul.choice(a, b, out, arch=HOPPER).why
         assert matmul(a, b, out, arch=HOPPER) is out
@@ -149,7 +149,7 @@ def test_outputs_of_products_in_parts(kind):
 
 def test_the_rows_of_a_stack_in_parts():
     """As one matrix."""
-    a, b = halves(2, 20, 4096), halves(4096, 72)
+    a, b = float16_array(2, 20, 4096), float16_array(4096, 72)
     assert "parts of K" in matmul.choice(a, b, arch=HOPPER).why
     near(matmul(a, b, arch=HOPPER), a, b)
 
@@ -165,7 +165,7 @@ def test_sums_of_parts_are_those_of_float32():
 
 def test_the_kernel_of_parts_is_returned():
     """`matmul.kernel` is the one that multiplies; with an epilogue there is only one kernel."""
-    a, b = halves(40, 4096), halves(4096, 72)
+    a, b = float16_array(40, 4096), float16_array(4096, 72)
     kernel = matmul.kernel(a, b, arch=HOPPER)
     assert set(kernel.program.spec.dims) == {"b", "m", "n", "k"}
     unsplit = matmul.kernel(a, b, arch=HOPPER, epilogue="relu(acc)")

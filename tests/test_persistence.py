@@ -2,7 +2,7 @@
 
 import attrs
 import pytest
-from ringed import TARGET, errors, halves, inputs_of, outcome, product, require_right
+from ringed import TARGET, errors, float16_gemm, inputs_of, outcome, product, require_right
 
 from fireiron import *
 from fireiron import ir
@@ -80,7 +80,7 @@ def test_without_a_ring(sizes, bands):
 @pytest.mark.parametrize("sizes", [(384, 128, 128), (392, 72, 192)])
 def test_with_a_ring(sizes, blocks):
     """Numbers of tiles that the blocks divide, and others; the fills of a ring begin at any stage."""
-    require_right(product(stages=3, blocks=blocks, bands=2), halves(*sizes))
+    require_right(product(stages=3, blocks=blocks, bands=2), float16_gemm(*sizes))
 
 
 @pytest.mark.parametrize("bands", [2, (2, 1), (1, 2)])
@@ -98,7 +98,7 @@ def test_sizes_known_at_run_time_without_a_ring(bands):
 
 
 def test_the_loop_of_each_role_is_recognised():
-    kernel = product(blocks=2)(halves(512, 64, 192)).program(TARGET).ir
+    kernel = product(blocks=2)(float16_gemm(512, 64, 192)).program(TARGET).ir
     loops = persistence(kernel)
     assert [constant(one.tiles) for one in loops] == [4, 4] and len({id(one.loop) for one in loops}) == 2
 
@@ -219,7 +219,7 @@ def test_text():
 
 def test_tiles_of_run_time_sizes_are_distinct():
     """The kernel with one block per tile has as many blocks as there may be tiles: a number shared by all blocks is detected."""
-    kernel = product((64, 64, 64), stages=2, blocks=BLOCKS)(halves(sym("M", high=65536), 128, 64)).program(TARGET).lowered
+    kernel = product((64, 64, 64), stages=2, blocks=BLOCKS)(float16_gemm(sym("M", high=65536), 128, 64)).program(TARGET).lowered
     assert errors(kernel) == []
     (tile,) = {one.tile.var for one in persistence(kernel)}
     (block,) = {var for one in ir.lets(one_tile_per_block(kernel).body).items() for var in one[1].variables() if var.name == "block"}

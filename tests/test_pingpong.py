@@ -12,7 +12,7 @@ from ringed import (
     TARGET,
     dropped,
     errors,
-    halves,
+    float16_gemm,
     inputs_of,
     later,
     of_kind,
@@ -59,7 +59,7 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_are_right(name):
     strategy, sizes = KERNELS[name]
-    program = require_right(strategy, halves(*sizes), orders=(None, 1, 2))
+    program = require_right(strategy, float16_gemm(*sizes), orders=(None, 1, 2))
     assert [role.name for role in roles_of(program.ir)] == ["consumers, group 0", "consumers, group 1", "producer"]
 
 
@@ -70,7 +70,7 @@ def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
     chain = chain.pipeline(2).load(B, SH).split(32) if copied else chain.split(32)
     chain = chain.pipeline(3).warp_specialize().load(A, SH, Move.done())
     chain = chain if copied else chain.load(B, SH, Move.done())
-    kernel = require_right(chain.tile(64, 64).to(Warpgroup).done(), halves(128, 192, 128)).ir
+    kernel = require_right(chain.tile(64, 64).to(Warpgroup).done(), float16_gemm(128, 192, 128)).ir
     tiles = [next(one for one in role.body if isinstance(one, ir.For)) for role in roles_of(kernel)[:2]]
     order = next(ring.name for ring in kernel.rings if ring.is_order)
     for tile in tiles:
@@ -81,7 +81,7 @@ def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
 @pytest.mark.nightly
 def test_sizes_known_at_run_time():
     """One kernel for all of them; blocks without a second tile leave a group without work."""
-    program = in_turns(bands=2)(halves(M, N, K)).program(TARGET)
+    program = in_turns(bands=2)(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (400, 136, 328)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -97,14 +97,14 @@ def test_drawn(seed):
     strategy = in_turns(tiles, (wm, wn), chance.randint(1, 4), chance.randint(1, 3), producer=chance.choice((32, 128)))
     sizes = (tiles[0] * chance.randint(3, 8) - 8, tiles[1] * chance.randint(1, 3), 64 * chance.randint(1, 4) - chance.choice((0, 24)))
     print(strategy, sizes)
-    require_right(strategy, halves(*sizes), orders=(seed,))
+    require_right(strategy, float16_gemm(*sizes), orders=(seed,))
 
 
 # ---------------------------------------------------------------------------------------------- what it becomes
 
 
 def test_each_group_has_its_iterations_and_its_memory():
-    kernel = in_turns()(halves(512, 64, 192)).program(TARGET).ir
+    kernel = in_turns()(float16_gemm(512, 64, 192)).program(TARGET).ir
     groups = roles_of(kernel)[:2]
     loops = [next(one for one in group.body if isinstance(one, ir.For)) for group in groups]
     assert [(one.first, one.step) for one in loops] == [(0, 2), (1, 2)] and loops[0].extent == loops[1].extent
@@ -114,7 +114,7 @@ def test_each_group_has_its_iterations_and_its_memory():
 
 
 def test_text():
-    text = in_turns()(halves(512, 64, 192)).program(TARGET).cuda
+    text = in_turns()(float16_gemm(512, 64, 192)).program(TARGET).cuda
     assert ".persistent(2).pingpong(2)" in text and "const int group_thread = threadIdx.x % 128;" in text
     assert re.findall(r"for \(int tile = .*\)", text) == [
         "for (int tile = blockIdx.x, iteration = 0; tile < num_tiles; tile += 2 * num_blocks, iteration += 2)",
@@ -127,7 +127,7 @@ def test_text():
 
 
 def test_a_tunable_of_one_is_as_without():
-    spec, groups = halves(512, 64, 192), Tunable("groups", 1, 2)
+    spec, groups = float16_gemm(512, 64, 192), Tunable("groups", 1, 2)
     rest = (
         MatMul.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     )
@@ -140,7 +140,7 @@ def test_a_tunable_of_one_is_as_without():
 
 def test_groups_of_several_warpgroups_have_barriers_of_their_own():
     """Where a barrier holds all threads of a group, the other group has another one."""
-    kernel = in_turns((128, 64, 64), stages=2)(halves(640, 64, 192)).program(TARGET).ir
+    kernel = in_turns((128, 64, 64), stages=2)(float16_gemm(640, 64, 192)).program(TARGET).ir
     groups = roles_of(kernel)[:2]
     wider = [making.scope(group.name, group.threads) for group in groups]
 
@@ -154,7 +154,7 @@ def test_groups_of_several_warpgroups_have_barriers_of_their_own():
 
 
 def test_without_further_tiles_and_without_tma_there_is_one_group():
-    for spec in (halves(128, 64, 64), halves(520, 63, 33)):
+    for spec in (float16_gemm(128, 64, 64), float16_gemm(520, 63, 33)):
         program = require_right(in_turns(), spec, orders=(None,))
         assert "group_thread" not in program.cuda
 
@@ -163,7 +163,7 @@ def test_without_further_tiles_and_without_tma_there_is_one_group():
 @pytest.mark.parametrize("producer", [32, 128])
 def test_compiles(producer):
     """ptxas takes it, without spills, and finds no reason to make products wait for each other."""
-    program = in_turns((64, 256, 64), (64, 256), 3, 132, producer=producer)(halves(4096, 4096, 4096)).program(TARGET)
+    program = in_turns((64, 256, 64), (64, 256), 3, 132, producer=producer)(float16_gemm(4096, 4096, 4096)).program(TARGET)
     compiled = compile_cuda(program.cuda, TARGET)
     (resources,) = compiled.resources.values()
     assert resources.spill_stores == resources.spill_loads == 0 and "serializ" not in compiled.log
@@ -172,7 +172,7 @@ def test_compiles(producer):
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_the_printed_text(tmp_path):
     """Executed on the CPU, with phases and landings of its own."""
-    specs = [halves(512, 64, 192), halves(520, 136, 72)]
+    specs = [float16_gemm(512, 64, 192), float16_gemm(520, 136, 72)]
     strategies = [in_turns(), in_turns((128, 64, 64), stages=2, blocks=3, bands=2)]
     host = HostProgram([Printed.of(strategy(spec).program(TARGET)) for strategy, spec in zip(strategies, specs, strict=True)], tmp_path)
     for number, spec in enumerate(specs):
@@ -194,7 +194,7 @@ REFUSED = {
 def test_refused(name):
     strategy, text = REFUSED[name]
     with pytest.raises(DecompositionError, match=text):
-        _ = strategy().split(64).tile(4, 4).to(Thread).tile(1, 1).split(1).done()(halves(512, 64, 192)).program(TARGET).ir
+        _ = strategy().split(64).tile(4, 4).to(Thread).tile(1, 1).split(1).done()(float16_gemm(512, 64, 192)).program(TARGET).ir
 
 
 # ---------------------------------------------------------------------------------------------- planted faults
@@ -237,7 +237,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_of_the_order_are_found_by_both(fault, problem):
     strategy, sizes = KERNELS[problem]
-    kernel = strategy(halves(*sizes)).program(TARGET).ir
+    kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
     faulty = FAULTS[fault](kernel)
     assert errors(faulty), "the race check misses it"
@@ -246,10 +246,10 @@ def test_faults_of_the_order_are_found_by_both(fault, problem):
 
 def test_other_speeds_are_found_without_running_them():
     """In the run that the check makes, the group that does not wait happens to be late enough."""
-    kernel = in_turns()(halves(512, 64, 192)).program(TARGET).ir
+    kernel = in_turns()(float16_gemm(512, 64, 192)).program(TARGET).ir
     said = errors(FAULTS["no wait of the first group"](kernel))
     assert any(
-        re.search(r"k_ring: the wait for turn \d+ to be full may pass by parity alone: of 2 phases before it the agent knows 1", one)
+        re.search(r"k_ring: the wait for fill \d+ to be full may pass by parity alone: of 2 phases before it the agent knows 1", one)
         for one in said
     )
 
@@ -257,7 +257,7 @@ def test_other_speeds_are_found_without_running_them():
 def test_faults_of_the_ring_are_found_by_both():
     """Those of any ring: everything that orders who fills it and who uses it, and the order of groups."""
     strategy, sizes = KERNELS["a warpgroup each"]
-    kernel = strategy(halves(*sizes)).program(TARGET).ir
+    kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
     # The loop waits for its stores itself; and turns a round later are other turns of the same stage.
     harmless = ("a round later: Release", "all stores have read")

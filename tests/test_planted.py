@@ -11,7 +11,7 @@ from campaign.faults import KINDS, detectors
 from campaign.faults.detectors import Slow
 from campaign.faults.kernels import Case
 from campaign.faults.kind import spots
-from ringed import all_of_kind, by_threads, by_warps, halves, inputs_of, is_load, product, with_changed
+from ringed import all_of_kind, by_threads, by_warps, float16_gemm, inputs_of, is_load, product, with_changed
 from test_check import LISTING_2
 from touching import K, T, buffer, i, kernel, loop, reads, writes
 
@@ -23,7 +23,7 @@ from fireiron.sim import simulate
 from fireiron.values.expr import less
 from fireiron.values.tensor import Storage
 
-RINGED = product((64, 64, 64), (64, 64), producer=128)(halves(64, 64, 320)).program("sm_90a").ir
+RINGED = product((64, 64, 64), (64, 64), producer=128)(float16_gemm(64, 64, 320)).program("sm_90a").ir
 
 
 def messages_of(check, faulty):
@@ -59,7 +59,7 @@ SHORT_LOOPS = {
 @pytest.mark.parametrize("name", SHORT_LOOPS)
 def test_ownership_of_stages_filled_once_is_checked(name):
     """Each synchronization fault at each position: shadow memory reports it exactly if the static check does."""
-    spec = halves(64, 64, 128)
+    spec = float16_gemm(64, 64, 128)
     plain, (arrays, _) = SHORT_LOOPS[name](spec).program("sm_90a").ir, inputs_of(spec)
     case = Case(name, plain, arrays, {}, frozenset(), "")
     clean = detectors.outputs(case, plain, None)
@@ -79,10 +79,10 @@ def test_ownership_of_stages_filled_once_is_checked(name):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"box": (32, 64)}, "goes to byte"),
+        ({"box": (32, 64)}, "at byte"),
         ({"box": (64, 128)}, "a box of the map has 8192 elements"),
         ({"box": (64, 0)}, "boxes of its map are of"),
-        ({"order": (0, 1)}, "neighbours lie along dimension 0"),
+        ({"order": (0, 1)}, "is contiguous in the map 0"),
         ({"order": (1, 1)}, "its map is of"),
         ({"span": 64}, "in spans of 64 bytes"),
         ({"span": 16}, "in spans of 16 bytes"),
@@ -128,10 +128,10 @@ def test_barriers_of_rings_have_bytes_of_their_own():
 @pytest.mark.parametrize(
     ("registers", "text"),
     [
-        ((240, 100), "multiples of 8 from 24 to 256, not so of producer"),
-        ((264, 40), "not so of consumers"),
-        ((248, 0), "all threads, by whole warpgroups"),
-        ((24, 40), "fewer for the producer, as many or more for the others"),
+        ((240, 100), "multiples of 8 from 24 to 256, which producer violates"),
+        ((264, 40), "which consumers violates"),
+        ((248, 0), "a count for every role, of whole warpgroups"),
+        ((24, 40), "fewer for the producer, at least as many for the others"),
         ((240, 40), "at most"),
     ],
 )
@@ -185,7 +185,7 @@ def test_elements_beyond_a_buffer_are_not_its_own():
 def test_a_ring_is_filled_by_its_producer():
     assert messages_of(check_uninitialized_shared, RINGED) == []
     (message,) = messages_of(check_uninitialized_shared, with_changed(RINGED, is_load, 0, lambda one: ()))
-    assert "a_sh[0]" in message and "shared memory that nothing was put into before" in message
+    assert "a_sh[0]" in message and "shared memory that before any write" in message
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -194,7 +194,7 @@ def test_a_copy_left_out_is_found(number):
     assert messages_of(check_uninitialized_shared, lowered) == []
     copies = [one for one, _ in ir.execs(lowered.body) if lowered.buffer(one.accesses[-1].buffer).memory.of_block]
     faulty = with_changed(lowered, lambda one: one is copies[number], 0, lambda one: ())
-    assert any("nothing was put into before" in one for one in messages_of(check_uninitialized_shared, faulty))
+    assert any("before any write" in one for one in messages_of(check_uninitialized_shared, faulty))
 
 
 def test_the_schedule_of_a_caller_reaches_the_warps():

@@ -30,7 +30,7 @@ from instructions import (
 )
 from printed_text import COMPILER, EMULATED, HostProgram, Printed, Refused, emulated, for_the_host, map_words
 from problems import NAMES, integers, library, sizes_of_run_time, target_of
-from ringed import by_warps, halves
+from ringed import by_warps, float16_gemm
 from ringed import product as ring_product
 from test_random import problem, program_to_paste
 from test_rings import drawn as drawn_ring
@@ -200,34 +200,34 @@ def test_descriptors_with_many_static_arrays(tmp_path):
 # ---------------------------------------------------------------------------------------------- producers and consumers
 
 RINGS = {
-    "warps consume": (by_warps(tma=True), halves(128, 64, 192, c_dtype=float32), None),
-    "persistent, a turn in flight": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=2), halves(200, 72, 168), None),
-    "persistent, along a curve": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=(1, 2)), halves(200, 136, 72), None),
+    "warps consume": (by_warps(tma=True), float16_gemm(128, 64, 192, c_dtype=float32), None),
+    "persistent, a turn in flight": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=2), float16_gemm(200, 72, 168), None),
+    "persistent, along a curve": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=(1, 2)), float16_gemm(200, 136, 72), None),
     "along a curve, sizes at run time": (
         ring_product((64, 64, 64), (64, 64), 2, blocks=2, bands=(1, 2)),
-        halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
+        float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (300, 136, 72),
     ),
-    "a warpgroup produces": (ring_product(producer=128), halves(136, 64, 128), None),
-    "swapped, TT": (ring_product((16, 64, 64), (16, 64), 2), halves(32, 128, 192, orders="TT"), None),
-    "steps of 128, narrow stores": (ring_product((64, 128, 128), (64, 64), 2, chunk=32), halves(64, 128, 256, orders="TN"), None),
+    "a warpgroup produces": (ring_product(producer=128), float16_gemm(136, 64, 128), None),
+    "swapped, TT": (ring_product((16, 64, 64), (16, 64), 2), float16_gemm(32, 128, 192, orders="TT"), None),
+    "steps of 128, narrow stores": (ring_product((64, 128, 128), (64, 64), 2, chunk=32), float16_gemm(64, 128, 256, orders="TN"), None),
     "sizes at run time": (
         ring_product((64, 64, 64), (64, 64), 3, blocks=3, bands=2, in_flight=2),
-        halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
+        float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (131, 72, 200),
     ),
-    "clusters of 2": (ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)), halves(200, 72, 200), None),
+    "clusters of 2": (ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)), float16_gemm(200, 72, 200), None),
     "clusters of 4 that stay": (
         ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 2), blocks=4, bands=4, in_flight=1),
-        halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
+        float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (300, 72, 136),
     ),
     "clusters, chained": (
         ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)).at(Tile).refine(ProgrammaticLaunch()),
-        halves(256, 72, 200),
+        float16_gemm(256, 72, 200),
         None,
     ),
-    "clusters side by side": (ring_product((64, 128, 64), (64, 64), 2, cluster=(1, 2)), halves(64, 256, 128, orders="TT"), None),
+    "clusters side by side": (ring_product((64, 128, 64), (64, 64), 2, cluster=(1, 2)), float16_gemm(64, 256, 128, orders="TT"), None),
 }
 
 
@@ -255,7 +255,7 @@ CLUSTER_FAULTS = {
 def test_faults_of_clusters_are_found(name, tmp_path):
     """A text that sends to too few blocks, arrives at too few, expects too few, or does not wait for the others."""
     sizes = (256, 64, 320)
-    text = Printed.of(ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1))(halves(*sizes)).program("sm_90a"))
+    text = Printed.of(ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1))(float16_gemm(*sizes)).program("sm_90a"))
     results = outcomes(text.changed(*CLUSTER_FAULTS[name]), sizes, tmp_path)
     assert set(results) != {"right"}, results
 
@@ -339,7 +339,7 @@ def test_a_dropped_guard_is_found(tmp_path):
     text = printed("naive", sizes)
     assert set(outcomes(text, sizes, tmp_path)) == {"right"}
     for report in outcomes(text.changed(r"if \(.*\)( \{)?\n", r"if (true)\1\n", 0), sizes, tmp_path):
-        assert "AddressSanitizer" in report or "outside the tensor" in report, report
+        assert "AddressSanitizer" in report or "outside of the tensor" in report, report
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -460,7 +460,7 @@ RING_FAULTS = {
 @pytest.mark.parametrize("name", RING_FAULTS)
 def test_faults_in_rings_are_found(name, tmp_path):
     pattern, replacement, expected = RING_FAULTS[name]
-    spec = halves(64, 128, 448)
+    spec = float16_gemm(64, 128, 448)
     body = Printed.of(ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(spec).program("sm_90a"))
     results = outcomes(body.changed(pattern, replacement, 0), (64, 128, 448), tmp_path, 4)
     # Early completion of loads hides a missing wait.
@@ -481,7 +481,7 @@ def with_maps(kernel, name, **changed):
 @pytest.mark.parametrize("name", ["A_map", "C_map"])
 def test_tensor_maps_are_taken_as_the_launcher_encodes_them(name, tmp_path):
     """A span or a box that differs from what the text assumes: this test and the static check both detect it from the map's numbers."""
-    program = ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(halves(64, 128, 192)).program("sm_90a")
+    program = ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(float16_gemm(64, 128, 192)).program("sm_90a")
     (box,) = {one.box for one in program.ir.maps if one.name == name}
     assert box == (64, 64) and not check_tma_boxes(AccessTrace(program.ir))
     for number, changed in enumerate(({"span": 16}, {"box": (32, 64)}, {"box": (64, 32)})):
@@ -495,7 +495,9 @@ def test_tensor_maps_are_taken_as_the_launcher_encodes_them(name, tmp_path):
 def test_encoder_arguments_describe_the_arrays():
     """Type, sizes, strides, box, steps and modes of the driver's call, as words."""
     words = map_words(
-        making.tensor_map("A_map", "A", (1, 0), (64, 32), 128), ring_product()(halves(200, 72, 168)).program("sm_90a").ir.buffer("A"), {}
+        making.tensor_map("A_map", "A", (1, 0), (64, 32), 128),
+        ring_product()(float16_gemm(200, 72, 168)).program("sm_90a").ir.buffer("A"),
+        {},
     )
     steps = sum(1 << 32 + 4 * place for place in range(2))
     assert [*map(int, words.split())] == [6 | 2 << 8 | 3 << 16 | steps, 168, 200, 1, 1, 1, 336, 0, 0, 0, 64, 32, 1, 1, 1]

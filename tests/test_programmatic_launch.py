@@ -13,7 +13,7 @@ from exports import built, cuda_headers
 from fake_gpu import FakeGpu
 from printed_text import COMPILER, HostProgram, Printed
 from problems import library
-from ringed import TARGET, by_warps, halves, product, require_right
+from ringed import TARGET, by_warps, float16_gemm, product, require_right
 from test_export import CC, STRICT, needs_cc
 
 from fireiron import *
@@ -35,9 +35,9 @@ warps = by_warps(tma=True).at(Tile).refine(ProgrammaticLaunch())
 
 CASES = {
     "threads": (threads, MatMul(40, 48, 24)(GL, GL, GL)(Kernel)),
-    "copies": (copies, halves(128, 256, 192)),
-    "ring": (ring, halves(512, 64, 192)),
-    "warps": (warps, halves(128, 64, 320)),
+    "copies": (copies, float16_gemm(128, 256, 192)),
+    "ring": (ring, float16_gemm(512, 64, 192)),
+    "warps": (warps, float16_gemm(128, 64, 320)),
     "sizes at run time": (threads, MatMul(sym("M"), sym("N"), sym("K"))(GL, GL, GL)(Kernel)),
 }
 

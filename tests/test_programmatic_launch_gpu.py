@@ -3,7 +3,7 @@
 import making
 import numpy as np
 import pytest
-from hopper_cases import TILES, halves
+from hopper_cases import TILES, float16_gemm
 from test_gpu import check
 
 from fireiron import *
@@ -40,14 +40,14 @@ def chained(name, ready=()):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_alone(name):
-    check(chained(name), halves(256, 264, 128))
+    check(chained(name), float16_gemm(256, 264, 128))
 
 
 @pytest.mark.parametrize("name", READY)
 def test_alone_with_factors_that_are_ready(name):
     """Loops with fewer turns than stages, as many, and more."""
     for K in (64, 384, 1000):
-        check(chained(name, B), halves(256, 264, K))
+        check(chained(name, B), float16_gemm(256, 264, K))
 
 
 def steps(name, size, ready=()):
@@ -55,7 +55,7 @@ def steps(name, size, ready=()):
     import cupy
 
     generator = np.random.default_rng(5)
-    kernel = chained(name, ready)(halves(size, size, size)).compile()
+    kernel = chained(name, ready)(float16_gemm(size, size, size)).compile()
     first = cupy.asarray(generator.integers(-1000, 1000, (size, size)).astype(np.float16))
     orders = [generator.permutation(size) for _ in range(3)]
     factors = [cupy.asarray(np.eye(size, dtype=np.float16)[order]) for order in orders]
@@ -80,9 +80,9 @@ def test_each_kernel_sees_what_the_one_before_wrote(name, size):
 @pytest.mark.parametrize("size", [128, 512, 1024])
 @pytest.mark.parametrize("name", READY)
 def test_factors_that_are_ready(name, size):
-    """They are loaded before the kernel before has ended, and what it wrote behind: 128 has fewer turns than the ring has stages."""
+    """They are loaded before the kernel before has exited, and what it wrote behind: 128 has fewer turns than the ring has stages."""
     launches, pair, expected = steps(name, size, B)
-    assert making.effect_of(chained(name, B)(halves(size, size, size)).program("sm_90a").ir, "ready") == ("B",)
+    assert making.effect_of(chained(name, B)(float16_gemm(size, size, size)).program("sm_90a").ir, "ready") == ("B",)
     require_exact(launches, pair, expected)
 
 
@@ -126,7 +126,7 @@ def test_between_other_kernels():
     import cupy
 
     a, b = (cupy.asarray(np.random.default_rng(seed).integers(-3, 4, (512, 512)).astype(np.float16)) for seed in (1, 2))
-    kernel = chained("TMA")(halves(512, 512, 512)).compile()
+    kernel = chained("TMA")(float16_gemm(512, 512, 512)).compile()
     out, stream = cupy.empty((512, 512), np.float16), cupy.cuda.Stream(non_blocking=True)
     expected = (2 * a.astype(np.float32)) @ b.astype(np.float32) + 1
     for _ in range(50):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from problems import integers
-from ringed import TARGET, by_threads, errors, halves, inputs_of, is_load, outcome, product, require_right, roles_of, with_changed
+from ringed import TARGET, by_threads, errors, float16_gemm, inputs_of, is_load, outcome, product, require_right, roles_of, with_changed
 from test_hopper_attention import chain as keys_and_values
 from test_hopper_attention import require_right as require_attention
 from test_programmatic_launch import LOADS
@@ -36,11 +36,11 @@ def chained(ready, strategy):
 small = product((64, 64, 64), (64, 64), 3)
 
 CASES = {
-    "B, more turns than stages": (chained("B", small), halves(128, 72, 320)),
-    "A, more turns than stages": (chained("A", small), halves(128, 72, 264)),
-    "B, fewer turns than stages": (chained("B", small), halves(64, 64, 128, orders="NT")),
-    "a turn in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, in_flight=1)), halves(64, 64, 640)),
-    "a warpgroup produces": (chained("B", product((128, 64, 64), (64, 64), 2, producer=128)), halves(128, 64, 192)),
+    "B, more turns than stages": (chained("B", small), float16_gemm(128, 72, 320)),
+    "A, more turns than stages": (chained("A", small), float16_gemm(128, 72, 264)),
+    "B, fewer turns than stages": (chained("B", small), float16_gemm(64, 64, 128, orders="NT")),
+    "a turn in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, in_flight=1)), float16_gemm(64, 64, 640)),
+    "a warpgroup produces": (chained("B", product((128, 64, 64), (64, 64), 2, producer=128)), float16_gemm(128, 64, 192)),
 }
 
 
@@ -50,14 +50,14 @@ def copied(a, b, ready, **options):
 
 
 CASES |= {
-    "TMA and copies, A": (copied(TMA, COPIES, "A"), halves(64, 128, 320)),
-    "TMA and copies, B": (copied(TMA, COPIES, "B"), halves(128, 64, 320)),
-    "copies and TMA, A": (copied(COPIES, TMA, "A", stages=2), halves(64, 64, 264)),
-    "all copied, A": (copied(COPIES, COPIES, "A"), halves(128, 64, 320)),
-    "all copied by a warpgroup, B": (copied(COPIES, COPIES, "B", threads=128), halves(64, 64, 256)),
-    "elements, B": (copied(TMA, ELEMENTS, "B", stages=2), halves(64, 63, 192)),
-    "cp.async and elements, B": (copied(COPIES, ELEMENTS, "B", stages=2), halves(64, 64, 192)),
-    "cp.async and elements, A": (copied(COPIES, ELEMENTS, "A"), halves(64, 64, 128)),
+    "TMA and copies, A": (copied(TMA, COPIES, "A"), float16_gemm(64, 128, 320)),
+    "TMA and copies, B": (copied(TMA, COPIES, "B"), float16_gemm(128, 64, 320)),
+    "copies and TMA, A": (copied(COPIES, TMA, "A", stages=2), float16_gemm(64, 64, 264)),
+    "all copied, A": (copied(COPIES, COPIES, "A"), float16_gemm(128, 64, 320)),
+    "all copied by a warpgroup, B": (copied(COPIES, COPIES, "B", threads=128), float16_gemm(64, 64, 256)),
+    "elements, B": (copied(TMA, ELEMENTS, "B", stages=2), float16_gemm(64, 63, 192)),
+    "cp.async and elements, B": (copied(COPIES, ELEMENTS, "B", stages=2), float16_gemm(64, 64, 192)),
+    "cp.async and elements, A": (copied(COPIES, ELEMENTS, "A"), float16_gemm(64, 64, 128)),
 }
 
 
@@ -83,7 +83,7 @@ def test_the_printed_text_on_a_cpu(tmp_path):
 @pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 11, 19, 20, 21, 22, 23, 24, 25, 26, 40])
 def test_loops_of_any_length_are_decided(turns):
     """The check shortens the loops of consumers and producer alike, however many of its turns were loaded ahead."""
-    kernel = chained("B", small)(halves(64, 64, 64 * turns)).program(TARGET).ir
+    kernel = chained("B", small)(float16_gemm(64, 64, 64 * turns)).program(TARGET).ir
     assert errors(kernel) == []
 
 
@@ -94,7 +94,7 @@ K = sym("K", multiple_of=8)
 def of_any_length(request):
     """A problem whose K is known only at run time, and its program."""
     ready, cluster = ("B", None) if request.param.startswith("B") else ("A", (2, 1))
-    spec = halves(128, 64, K)
+    spec = float16_gemm(128, 64, K)
     return spec, chained(ready, product((64, 64, 64), (64, 64), 3, cluster=cluster))(spec).program(TARGET)
 
 
@@ -124,7 +124,7 @@ def with_own_stages(ready, of_a, of_b):
 @pytest.mark.parametrize("case", [("B", 4, 2), ("B", 2, 4), ("A", 3, 2), ("A", 1, 3)], ids=str)
 def test_rings_of_their_own_stages(case, turns):
     """No ring is filled further than it reaches: who empties it waits for what is loaded behind the wait."""
-    require_right(with_own_stages(*case), halves(64, 64, 64 * turns))
+    require_right(with_own_stages(*case), float16_gemm(64, 64, 64 * turns))
 
 
 BIASED = {
@@ -145,7 +145,7 @@ def ahead(strategy, ready):
 def test_vectors_fetched_ahead(name):
     """What is fetched in front of the loop waits, too, if it is not ready."""
     strategy, ready, text, late = BIASED[name]
-    spec = ahead(strategy, ready)(halves(128, 64, 320)).fuse_epilogue(text)
+    spec = ahead(strategy, ready)(float16_gemm(128, 64, 320)).fuse_epilogue(text)
     kernel = spec.program(TARGET).ir
     producer = roles_of(kernel)[1].body
     behind = [one for one in producer[producer.index(WAIT) :] if is_load(one)]
@@ -253,7 +253,7 @@ def test_faults_of_turns_are_found_at_lengths_known_at_run_time(name, of_any_len
 
 def test_a_fault_at_all_lengths_is_not_followed_through_all(monkeypatch):
     """Once lengths tell nothing new, the kernel is refused without the others, touch by touch."""
-    program = chained("B", product((64, 64, 64), (64, 64), 5))(halves(64, 64, K)).program(TARGET)
+    program = chained("B", product((64, 64, 64), (64, 64), 5))(float16_gemm(64, 64, K)).program(TARGET)
     given, followed = [], []
     unordered, run = races._unordered, HappensBefore.run
     monkeypatch.setattr(races, "_unordered", lambda *arguments: given.append(len(arguments[0])) or unordered(*arguments))
@@ -302,7 +302,7 @@ def test_threads_that_copy_load_what_is_ready_before_the_wait(name):
 )
 def test_without_ready_inputs_all_roles_wait_before_any_load(strategy):
     """Copies read what the kernel before writes: no thread issues one before the wait."""
-    spec = halves(128, 64, 320)
+    spec = float16_gemm(128, 64, 320)
     kernel = chained((), strategy)(spec).program(TARGET).ir
     place = next(place for place, one in enumerate(kernel.body) if isinstance(one, ir.Roles))
     assert kernel.body.index(WAIT) < place and not any(True for _ in ir.execs(kernel.body[: kernel.body.index(WAIT)]))
@@ -374,14 +374,14 @@ def test_notation():
 
 
 REFUSED = {
-    "an output": ("C", small, halves(64, 64, 128), r"C is no input.*legal   A B"),
-    "no operand": ("W", small, halves(64, 64, 128), "W is no input"),
-    "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads only these inputs"),
-    "all of them, copied": (("A", "B"), fed(TMA, COPIES), halves(128, 64, 128), "the producer loads only these inputs"),
-    "several tiles, copied": ("B", fed(TMA, COPIES, (64, 64, 64), blocks=2), halves(256, 64, 128), "a block has several tiles"),
-    "several tiles": ("B", product((64, 64, 64), (64, 64), 2, blocks=2), halves(256, 64, 128), "a block has several tiles"),
+    "an output": ("C", small, float16_gemm(64, 64, 128), r"C is no input.*legal   A B"),
+    "no operand": ("W", small, float16_gemm(64, 64, 128), "W is no input"),
+    "all of them": (("A", "B"), small, float16_gemm(64, 64, 128), "the producer loads only these inputs"),
+    "all of them, copied": (("A", "B"), fed(TMA, COPIES), float16_gemm(128, 64, 128), "the producer loads only these inputs"),
+    "several tiles, copied": ("B", fed(TMA, COPIES, (64, 64, 64), blocks=2), float16_gemm(256, 64, 128), "a block has several tiles"),
+    "several tiles": ("B", product((64, 64, 64), (64, 64), 2, blocks=2), float16_gemm(256, 64, 128), "a block has several tiles"),
     "no producer": ("B", MatMul.tile(16, 16).to(Block).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done(),
-                    halves(64, 64, 64), r"the kernel has no producer.*pipeline\(stages\)\.warp_specialize\(\)"),
+                    float16_gemm(64, 64, 64), r"the kernel has no producer.*pipeline\(stages\)\.warp_specialize\(\)"),
 }  # fmt: skip
 
 
@@ -395,7 +395,7 @@ def test_what_is_refused(name):
 
 def test_by_threads_of_a_ring():
     """Consumers that are no engines: they read stages by themselves, and wait in front of their stores."""
-    require_right(chained("B", by_threads()), halves(64, 64, 192, c_dtype=float32))
+    require_right(chained("B", by_threads()), float16_gemm(64, 64, 192, c_dtype=float32))
 
 
 def test_names_are_checked():
@@ -410,5 +410,5 @@ def test_not_what_a_copy_in_front_writes():
     """Rows of 146 bytes, which TMA takes not: B is copied first, by the kernel for which this one waits."""
     strategy = chained("B", MatMul.repack(A).repack(B).then(small))
     with pytest.raises(DecompositionError, match="B is copied by the launch in front"):
-        _ = strategy(halves(64, 73, 128)).program(TARGET).ir
-    assert making.effect_of(strategy(halves(64, 72, 128)).program(TARGET).ir, "ready") == ("B",)
+        _ = strategy(float16_gemm(64, 73, 128)).program(TARGET).ir
+    assert making.effect_of(strategy(float16_gemm(64, 72, 128)).program(TARGET).ir, "ready") == ("B",)

@@ -8,7 +8,7 @@ import making
 import numpy as np
 import pytest
 from handmade import THREAD, access, execution, kernel_of, local
-from ringed import halves, is_load, product, with_changed
+from ringed import float16_gemm, is_load, product, with_changed
 from test_build_gate import attended
 from touching import BLOCK_BARRIER, PRODUCT, REGISTERS_FENCE, SHARED, T, buffer, i, kernel, loop, on_registers, products, reads, writes
 
@@ -23,7 +23,7 @@ from fireiron.gpu.kernel import CompiledKernel
 from fireiron.tune.run import task_of
 from fireiron.tune.task import build
 
-RINGED = product((64, 64, 64), (64, 64), producer=128)(halves(64, 64, 320)).program("sm_90a").ir
+RINGED = product((64, 64, 64), (64, 64), producer=128)(float16_gemm(64, 64, 320)).program("sm_90a").ir
 SMALL = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).tile(1, 1).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel))
 
 

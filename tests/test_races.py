@@ -283,7 +283,7 @@ def test_iterations_that_are_all_different_are_followed_or_refused():
     square = i * i % 509 * 8 % 509
     assert races(loop(300, writes(T + square), BLOCK_BARRIER, reads(T + square + 1)))
     (finding,) = races(loop(10_000, writes(T + square), BLOCK_BARRIER, reads(T + square), BLOCK_BARRIER))
-    assert "undecided" in finding.message and "10000 times" in finding.message and "unchecked" in finding.message
+    assert "undecided" in finding.message and "10000 iterations" in finding.message and "unchecked" in finding.message
     (finding,) = races(loop(K, writes(T + square), BLOCK_BARRIER, reads(T + square), BLOCK_BARRIER), symbols=(K,))
     assert "undecided" in finding.message
 
@@ -322,7 +322,7 @@ def test_a_copy_under_way():
         (copies(T), making.wait(0), use),
     ):
         (finding,) = races(*body)
-        assert "while the asynchronous copy is under way" in finding.message
+        assert "while the asynchronous copy is in flight" in finding.message
     assert not races(copies(T), making.commit(), making.wait(0), use)
     assert races(copies(T), making.commit(), making.wait(0), reads(T // 2 * 2))
     assert not races(copies(T), making.commit(), making.wait(0), WARP_BARRIER, reads(T // 2 * 2))
@@ -343,7 +343,7 @@ def test_two_copies_to_one_place():
     assert races(making.loop(twice, as_expr(2), (copies(T),))) and not races(making.loop(twice, as_expr(2), (copies(T + twice * 128),)))
     four = Var("four", 0, 3)
     (finding,) = races(making.loop(four, as_expr(4), (copies(T + four // 2 * 128),)))
-    assert "while the asynchronous copy is under way" in finding.message and len(set(finding.details["threads"])) == 1
+    assert "while the asynchronous copy is in flight" in finding.message and len(set(finding.details["threads"])) == 1
 
 
 def test_groups_complete_in_order():
@@ -412,7 +412,7 @@ def placed(program):
     loops = Loops(access_trace, places, access_trace.uses)
     Tracer(access_trace, places, loops).traces({})
     for space in places.spaces.values():
-        space.settle()
+        space.number_grains()
     return list(places.spaces.values())
 
 

@@ -25,11 +25,17 @@ def clustered(*body, cluster=PAIR, **options):
 
 def test_blocks_that_are_followed_together():
     alone = cluster_blocks(kernel(writes(T), shared_bytes=1000))
-    assert (alone.count, alone.names, dict(alone.places(0)), alone.apart) == (1, frozenset(), {}, 1024)
-    assert [cluster_blocks(kernel(writes(T), shared_bytes=size)).apart for size in (0, 1, 1024, 1025, 2048)] == [0, 1024, 1024, 2048, 2048]
+    assert (alone.count, alone.names, dict(alone.coordinates(0)), alone.memory_stride) == (1, frozenset(), {}, 1024)
+    assert [cluster_blocks(kernel(writes(T), shared_bytes=size)).memory_stride for size in (0, 1, 1024, 1025, 2048)] == [
+        0,
+        1024,
+        1024,
+        2048,
+        2048,
+    ]
     six = cluster_blocks(clustered(writes(T), cluster=SIX))
-    assert six.count == 6 and six.names == {"x of the cluster", "y of the cluster"} and six.apart == 1024
-    assert [six.places(rank) for rank in range(6)] == [
+    assert six.count == 6 and six.names == {"x of the cluster", "y of the cluster"} and six.memory_stride == 1024
+    assert [six.coordinates(rank) for rank in range(6)] == [
         {"x of the cluster": rank % 2, "y of the cluster": rank // 2} for rank in range(6)
     ]  # fmt: skip
 
@@ -73,9 +79,9 @@ def test_loops_that_run_differently_in_blocks_of_a_cluster():
     wide = Var("block", 0, 11)
     assert texts(loop(5, *BODY)) == [] and texts(loop(N, *BODY), symbols=(N,)) == []
     assert texts(loop(wide // 2, *BODY)) == [] and texts(loop(wide // 4, *BODY)) == []
-    said = "differs between blocks of a cluster, which wait for each other in it"
+    said = "differs between blocks of a cluster that synchronize in it"
     for extent in (wide, wide % 2, wide // 3, less(wide, 11), less(wide, 1)):
-        assert texts(loop(extent, *BODY)) == [f"the length {extent} of loop i {said}"], extent
+        assert texts(loop(extent, *BODY)) == [f"the trip count {extent} of loop i {said}"], extent
     assert texts(loop(wide // 6, *BODY), cluster=SIX) == [] and len(texts(loop(wide // 4, *BODY), cluster=SIX)) == 1
     assert list(uneven_loops(AccessTrace(kernel(loop(wide, *BODY), grid=12)))) == [], "no cluster"
     named = Var("named", 0, 99)
@@ -87,7 +93,7 @@ def test_loops_that_run_differently_in_blocks_of_a_cluster():
 def test_loops_that_may_run_differently():
     said = "may differ between the blocks of a cluster"
     wide = Var("block", 0, 1 << 20)
-    assert texts(loop(wide // 2, *BODY), grid=N * 2, symbols=(N,)) == [f"undecided: the length block // 2 of loop i {said}"]
+    assert texts(loop(wide // 2, *BODY), grid=N * 2, symbols=(N,)) == [f"undecided: the trip count block // 2 of loop i {said}"]
     assert len(texts(loop(wide // 2 + N, *BODY), symbols=(N,))) == 1, "of a size, too"
     assert len(texts(loop(5, loop(wide // 2, *BODY, var=TURN)), grid=N, symbols=(N,))) == 1
     assert texts(loop(5, *BODY), grid=N, symbols=(N,)) == []
@@ -115,4 +121,4 @@ def test_loops_over_a_number_of_tiles_that_is_known_at_run_time():
     for tiles, blocks, right in ((even, 4, True), (N, 4, False), (even, 3, False), (even, 6, True)):
         got = texts(over_tiles(tiles, blocks, *BODY), grid=minimum(tiles, as_expr(blocks)), symbols=(tiles,))
         assert (got == []) == right, (tiles, blocks)
-        assert all(one.startswith("undecided: the length") for one in got)
+        assert all(one.startswith("undecided: the trip count") for one in got)

@@ -26,7 +26,7 @@ def touches(*body, **options):
     places = Footprints(access_trace, local_coordinates(access_trace))
     found = Tracer(access_trace, places, Loops(access_trace, places, access_trace.uses)).traces({})
     for space in places.spaces.values():
-        space.settle()
+        space.number_grains()
     return [one for one in found[0] if isinstance(one, AccessEvent)], Conflicts(places)
 
 

@@ -246,7 +246,7 @@ def test_local_bytes_hold_all_local_coordinates():
 
 def test_two_of_one_statement():
     (one,) = found(at(T // 2), buffers=(shaped("s", 64),))
-    assert one.message.endswith("thread 1 writes it in the same statement, and no barrier stands between")
+    assert one.message.endswith("thread 1 writes it in the same statement, and no barrier orders them")
     assert one.details["threads"] == [0, 1] and one.details["address"] == 0 and one.details["lines"] == ["hand.py:1"] * 2
 
 
@@ -356,7 +356,7 @@ def patterns(*statements, copies=(), fixed=None, loops=(), guards=(), tests=(), 
     space = places.space(made[0].use.access.buffer)
     for number, shift in shifts:
         space.footprint(made[number], shift)
-    space.settle()
+    space.number_grains()
     return *made, space
 
 
@@ -472,25 +472,25 @@ def test_warps_and_where_they_change():
     assert pattern.warps.tolist() == [3] * 24 + [1] * 8 + [2] * 8 and pattern.changes.tolist() == [0, 24, 32, 40]
     pattern, _ = patterns(at(T), guards=(less(T, 0),))
     assert pattern.span == (0, 0) and pattern.warps.tolist() == [] and pattern.changes.tolist() == [0, 0]
-    assert pattern.distinct_threads is None and pattern.doubled is None and [one.size for one in pattern.ends] == [0, 0, 0]
+    assert pattern.distinct_threads is None and pattern.repeated is None and [one.size for one in pattern.ends] == [0, 0, 0]
 
 
 def test_who_meets_within_a_pattern():
     """Rows of one unit, or of two."""
     apart, _ = patterns(at(T + 5))
-    assert apart.distinct_threads is None and apart.doubled is None
+    assert apart.distinct_threads is None and apart.repeated is None
     shared, _ = patterns(at(T // 2 + 5))
-    assert shared.distinct_threads == (5, 0, 1) and shared.doubled is None
+    assert shared.distinct_threads == (5, 0, 1) and shared.repeated is None
     line = loop(3, at(T * 2 + i // 2 + 5))
     twice, _ = patterns(line, loops=(line,))
-    assert twice.distinct_threads is None and twice.doubled == (5, 0, 0)
+    assert twice.distinct_threads is None and twice.repeated == (5, 0, 0)
     late = loop(2, at(T + 40 - equal(T, 9) * i * 3 + 0 * i))
     met, _ = patterns(late, loops=(late,))
     assert met.distinct_threads == (46, 6, 9)
     units, _ = patterns(at(T // 32 * 0 + 3, level=Warp), threads=64)
-    assert units.distinct_threads == (3, 0, 1) and units.doubled is None
+    assert units.distinct_threads == (3, 0, 1) and units.repeated is None
     block, _ = patterns(at(3, level=Block), threads=64)
-    assert block.distinct_threads is None and block.doubled == (3, 0, 1)
+    assert block.distinct_threads is None and block.repeated == (3, 0, 1)
 
 
 def test_the_ends_of_each_warp_at_a_grain():
@@ -685,7 +685,7 @@ TWO_DIGITS = Layout(((4, 4), 8), ((1, 32), 4))
 def test_where_no_digit_has_begun(layout, swizzle, base, starts):
     """Nor a bit that a swizzle reads: elements from there on lie as from the first one on."""
     access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, dealt=((),) * len(base))
-    assert subject._starts_a_period(Storage(layout, 512, swizzle), access) == starts
+    assert subject._starts_period(Storage(layout, 512, swizzle), access) == starts
 
 
 def test_an_access_may_have_a_place_of_its_own():
@@ -714,7 +714,7 @@ def test_copies_of_one_thread_to_one_place_are_of_two_turns(place, turns, addres
     assert one.details["loops"] == [{"i": turns[0]}, {"i": turns[1]}] and one.details["threads"] == [0, 0]
     assert one.details["address"] == address and one.details["element"] == [address]
     assert f"thread 0 writes it in i={turns[0]} (" in one.message and f"thread 0 writes it in i={turns[1]} (" in one.message
-    assert "in the same statement" not in one.message and one.message.endswith("while the asynchronous copy is under way")
+    assert "in the same statement" not in one.message and one.message.endswith("while the asynchronous copy is in flight")
 
 
 def test_elements_whose_places_no_step_says_lie_behind_the_beginning_of_their_buffer():

@@ -8,7 +8,7 @@ import pytest
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
 from handmade import access, execution, kernel_of, local
-from ringed import all_of_kind, by_threads, by_warps, halves, is_load, product, roles_of, with_changed
+from ringed import all_of_kind, by_threads, by_warps, float16_gemm, is_load, product, roles_of, with_changed
 from touching import Engine, Step
 
 from fireiron import *
@@ -18,7 +18,7 @@ from fireiron.check.races.issuing_threads import wrong_thread_counts
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.values.expr import ONE, TRUE, ZERO, Var, equal, less
 
-SMALL = halves(64, 64, 192)
+SMALL = float16_gemm(64, 64, 192)
 PLAIN = {
     "product": {},
     "a warpgroup that produces": {"producer": 128},
@@ -34,9 +34,9 @@ KERNELS = (*PLAIN, "warps", "threads", "attention, A in registers", "warpgroups 
 def kernel(name):
     """A kernel with a ring: a product, by warps or threads, or attention."""
     if name in PLAIN:
-        return product((64, 64, 64), (64, 64), **PLAIN[name])(halves(128, 128, 192)).program("sm_90a").ir
+        return product((64, 64, 64), (64, 64), **PLAIN[name])(float16_gemm(128, 128, 192)).program("sm_90a").ir
     if name in ("warps", "threads"):
-        return {"warps": by_warps, "threads": by_threads}[name]()(halves(128, 128, 192)).program("sm_90a").ir
+        return {"warps": by_warps, "threads": by_threads}[name]()(float16_gemm(128, 128, 192)).program("sm_90a").ir
     return case("attention" if name.startswith("attention") else "warpgroups", 0).kernel
 
 
@@ -103,7 +103,7 @@ def test_an_arrival_of_a_producer_under_a_condition(name):
             faulty = spot.with_one(attrs.evolve(spot.one, active=condition))
             (message,) = errors(faulty)
             assert message.startswith(
-                f"{spot.one.ring}: the arrival at turn {spot.one.fill_index} to be full is made only where {condition}"
+                f"{spot.one.ring}: the arrival for fill {spot.one.fill_index} to be full is executed only if {condition}"
             )
 
 
@@ -111,10 +111,10 @@ def test_an_arrival_of_a_producer_under_a_condition(name):
 def test_the_race_check_says_so(name):
     whole = kernel(name)
     faulty = with_roles(whole, lambda role: attrs.evolve(role, elected=False))
-    assert any("one elected thread has to issue it" in one.message for one in check_races(AccessTrace(faulty)))
+    assert any("one elected thread must issue it" in one.message for one in check_races(AccessTrace(faulty)))
     spot = next(spots(whole, ir.Release, lambda one: one.state is ir.StageState.FULL))
     faulty = spot.with_one(attrs.evolve(spot.one, active=less(whole.block, 1)))
-    assert any("it has to hold always" in one.message for one in safety(faulty))
+    assert any("it must be unconditional" in one.message for one in safety(faulty))
 
 
 @pytest.mark.parametrize("name", ["product", "cluster", "attention, A in registers"])
@@ -176,17 +176,17 @@ def test_a_load_is_issued_by_one_thread(active, count):
 def test_what_is_outside_of_roles_is_of_all_threads():
     (of_load, of_arrival) = wrong_thread_counts(AccessTrace(by_hand(load(), ARRIVAL)))
     assert "issued by 64 threads of the block" in of_load.message and of_load.at == "mine.py:3" and of_load.buffer == "s"
-    assert "made by 64 threads of the block" in of_arrival.message and of_arrival.at == "mine.py:3" and of_arrival.buffer == "s"
+    assert "executed by 64 threads of the block" in of_arrival.message and of_arrival.at == "mine.py:3" and of_arrival.buffer == "s"
     assert errors(by_hand(load(equal(THREAD, 0)), EMPTIED, WORK)) == []
 
 
 def test_work_of_several_threads_in_a_role_of_one():
     (found,) = wrong_thread_counts(AccessTrace(by_hand(WORK, EMPTIED, role="elected")))
-    assert found.message == f"step {WORK.spec} is work of several threads, and one elected thread performs role second"
+    assert found.message == f"step {WORK.spec} needs several threads, but one elected thread executes role second"
     assert (found.at, found.buffer) == ("mine.py:4", "r")
     assert errors(by_hand(WORK, making.barrier(ir.WARP_SCOPE), role="all")) == []
     assert errors(by_hand(making.barrier(ir.WARP_SCOPE), role="elected")) == [
-        "a barrier of 32 threads is in role second, which one elected thread performs"
+        "a barrier of 32 threads is in role second, which one elected thread executes"
     ]
 
 
@@ -195,7 +195,7 @@ def test_an_arrival_has_no_condition():
     (message,) = errors(by_hand(under, role="elected"))
     assert (
         message
-        == "ring: the arrival at turn 0 to be full is made only where block < 1 holds, and consumers wait for each turn; it has to hold always"
+        == "ring: the arrival for fill 0 to be full is executed only if block < 1, but consumers wait for each fill; it must be unconditional"
     )
     assert len(errors(by_hand(under, role="all"))) == 2, "and by how many threads"
     assert errors(by_hand(ARRIVAL, load(), role="elected")) == []
@@ -216,10 +216,10 @@ def test_what_a_producer_does_with_another_turn_than_it_has_waited_for(stages, t
     assert [one for one in safety(faulty) if one.severity == "error"] == []
     for kind, chosen in (("load", is_load), ("arrival", lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.FULL)):
         if which in (kind, "both"):
-            name = "turn" if kind == "load" else "number"
+            name = "fill_index"
             faulty = with_changed(faulty, chosen, 0, lambda one, name=name: (attrs.evolve(one, **{name: getattr(one, name) + turns}),))
     found = [one for one in safety(faulty) if one.severity == "error"]
-    assert any("by an agent that has waited for turn" in one.message or "does not hold it" in one.message for one in found), found
+    assert any("by an agent that has waited for fill" in one.message or "has not acquired it" in one.message for one in found), found
     if which != "arrival" and stages == 1:
-        (first,) = [one for one in found if "is loaded by an agent that has waited for turn 0" in one.message][:1]
-        assert first.buffer in ("a_sh", "b_sh") and first.at and f"turn {turns} is loaded" in first.message
+        (first,) = [one for one in found if "is loaded by an agent that has waited for fill 0" in one.message][:1]
+        assert first.buffer in ("a_sh", "b_sh") and first.at and f"fill {turns} is loaded" in first.message

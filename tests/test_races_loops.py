@@ -15,7 +15,7 @@ from fireiron.check import AccessTrace, check_races
 from fireiron.check.blocks import local_coordinates
 from fireiron.check.races import loops as subject
 from fireiron.check.races.footprints import Footprints
-from fireiron.check.races.loops import Course, Loops, Nested, decided
+from fireiron.check.races.loops import LoopCourse, Loops, Nested, decided
 from fireiron.ir import FenceKind, For, statements
 from fireiron.values.expr import ONE, ZERO, Var, all_of, as_expr, compiled, equal, less, minimum
 
@@ -52,34 +52,34 @@ def course(*body, extent=N, **options):
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ((reads(T),), Course(1, False, 4, False)),
-        ((writes(T + i % 3 * 128),), Course(3, False, 8, True, 3)),
-        ((writes(T + i % 3 * 128), reads(T + (i + 1) % 2 * 128)), Course(6, False, 14, True, 6)),
-        ((writes(T + i // 2 % 3 * 128),), Course(6, False, 14, True, 6)),
-        ((writes(T + (i // 2 + i % 4) % 3 * 128),), Course(12, False, 26, True, 12)),
-        ((writes(T + i % 64),), Course(64, False, 130, True, 64)),
-        ((writes(T + i % 65),), Course(None, False, 4, True)),
-        ((writes(T + i * 128),), Course(None, False, 4, True)),
-        ((writes(T + i % 2 * 128), reads(T + i * 4)), Course(None, False, 4, True)),
-        ((writes(T + i * 128, name="g"),), Course(1, True, 5, True)),
-        ((writes(T + i * 64, name="g"),), Course(1, True, 6, True)),
-        ((writes(T - i * 64 + (1 << 23), name="g"),), Course(1, True, 6, True)),
-        ((writes(T + i * 64, name="g", width=4),), Course(1, True, 6, True)),
-        ((writes(T * 4 + i * 64, name="g", width=4),), Course(1, True, 12, True)),
-        ((writes(T + i * 64, name="g"), reads(T + i * 64 + 500, name="g")), Course(1, True, 13, True)),
-        ((writes(T + i * 2, name="g"),), Course(None, False, 4, True)),
-        ((writes(T + i * 128, name="g"), reads(T + i * 64, name="g")), Course(None, False, 4, True)),
-        ((writes(T + i * i * 128, name="g"),), Course(None, False, 4, True)),
-        ((writes(T + i * 128, name="g"), writes(T + i % 3 * 128)), Course(3, True, 8, True, 3)),
-        ((writes(T + i * 128, name="g"), writes(T + i * 3)), Course(None, True, 5, True)),
-        ((copies(T), making.commit(), making.wait(3)), Course(1, False, 6, False)),
-        ((copies(T), making.commit(), making.wait(1)), Course(1, False, 4, False)),
-        ((copies(T), making.commit(), making.wait(3), making.wait(0)), Course(1, False, 6, False)),
-        ((copies(T + i % 2 * 128), making.commit(), making.wait(5)), Course(2, False, 9, True, 2)),
-        ((writes(T, active=less(i, 3)),), Course(1, False, 4, True)),
-        ((writes(T, active=less(T, 3)),), Course(1, False, 4, False)),
-        ((loop(i + 1, reads(T), var=A),), Course(1, False, 4, True)),
-        ((loop(M, reads(T), var=A),), Course(1, False, 4, False)),
+        ((reads(T),), LoopCourse(1, False, 4, False)),
+        ((writes(T + i % 3 * 128),), LoopCourse(3, False, 8, True, 3)),
+        ((writes(T + i % 3 * 128), reads(T + (i + 1) % 2 * 128)), LoopCourse(6, False, 14, True, 6)),
+        ((writes(T + i // 2 % 3 * 128),), LoopCourse(6, False, 14, True, 6)),
+        ((writes(T + (i // 2 + i % 4) % 3 * 128),), LoopCourse(12, False, 26, True, 12)),
+        ((writes(T + i % 64),), LoopCourse(64, False, 130, True, 64)),
+        ((writes(T + i % 65),), LoopCourse(None, False, 4, True)),
+        ((writes(T + i * 128),), LoopCourse(None, False, 4, True)),
+        ((writes(T + i % 2 * 128), reads(T + i * 4)), LoopCourse(None, False, 4, True)),
+        ((writes(T + i * 128, name="g"),), LoopCourse(1, True, 5, True)),
+        ((writes(T + i * 64, name="g"),), LoopCourse(1, True, 6, True)),
+        ((writes(T - i * 64 + (1 << 23), name="g"),), LoopCourse(1, True, 6, True)),
+        ((writes(T + i * 64, name="g", width=4),), LoopCourse(1, True, 6, True)),
+        ((writes(T * 4 + i * 64, name="g", width=4),), LoopCourse(1, True, 12, True)),
+        ((writes(T + i * 64, name="g"), reads(T + i * 64 + 500, name="g")), LoopCourse(1, True, 13, True)),
+        ((writes(T + i * 2, name="g"),), LoopCourse(None, False, 4, True)),
+        ((writes(T + i * 128, name="g"), reads(T + i * 64, name="g")), LoopCourse(None, False, 4, True)),
+        ((writes(T + i * i * 128, name="g"),), LoopCourse(None, False, 4, True)),
+        ((writes(T + i * 128, name="g"), writes(T + i % 3 * 128)), LoopCourse(3, True, 8, True, 3)),
+        ((writes(T + i * 128, name="g"), writes(T + i * 3)), LoopCourse(None, True, 5, True)),
+        ((copies(T), making.commit(), making.wait(3)), LoopCourse(1, False, 6, False)),
+        ((copies(T), making.commit(), making.wait(1)), LoopCourse(1, False, 4, False)),
+        ((copies(T), making.commit(), making.wait(3), making.wait(0)), LoopCourse(1, False, 6, False)),
+        ((copies(T + i % 2 * 128), making.commit(), making.wait(5)), LoopCourse(2, False, 9, True, 2)),
+        ((writes(T, active=less(i, 3)),), LoopCourse(1, False, 4, True)),
+        ((writes(T, active=less(T, 3)),), LoopCourse(1, False, 4, False)),
+        ((loop(i + 1, reads(T), var=A),), LoopCourse(1, False, 4, True)),
+        ((loop(M, reads(T), var=A),), LoopCourse(1, False, 4, False)),
     ],
 )  # fmt: skip
 def test_the_course_of_a_loop(body, expected):
@@ -121,7 +121,7 @@ def test_loops_that_roles_have_both():
     known, _ = of(wide)
     (roles,) = wide.body
     first, second = (role.body[0] for role in roles.roles)
-    expected = Course(12, False, 26, True, 3)
+    expected = LoopCourse(12, False, 26, True, 3)
     for one in (first, second):
         assert attrs.asdict(known.course(one)) == attrs.asdict(expected)
     alone = ringed([loop(N, *consume(J), *mine, var=J)], [loop(M, *produce(J), var=J)], buffers=buffers, symbols=SIZES)
@@ -137,7 +137,7 @@ def test_loops_that_roles_have_both():
         [loop(8, *consume(J), var=J, step=2), loop(8, *consume(J), var=J, step=2, first=1)], [loop(8, *produce(J), var=J)], symbols=SIZES
     )
     known, by_name = of(steps)
-    assert known.course(by_name["j"]).addresses == 2 and known.course(by_name["j"]).period == 4 and known.in_turns
+    assert known.course(by_name["j"]).addresses == 2 and known.course(by_name["j"]).period == 4 and known.alternating
     pair = ringed(
         [loop(N, *consume(J), writes(T + J % 3 * 128, name="t"), making.wait(20), var=J)],
         [loop(N, *produce(J), writes(T + J % 5 * 128, name="t"), var=J)], buffers=buffers, symbols=SIZES,
@@ -145,11 +145,11 @@ def test_loops_that_roles_have_both():
     (roles,) = pair.body
     known, _ = of(pair)
     got = [known.course(role.body[0]) for role in roles.roles]
-    assert [attrs.asdict(one) for one in got] == [attrs.asdict(Course(60, False, 122, True, 15))] * 2
+    assert [attrs.asdict(one) for one in got] == [attrs.asdict(LoopCourse(60, False, 122, True, 15))] * 2
     still = ringed([loop(N, full(3), reads(T), making.wait(7), var=J)], [loop(N, filled(3), var=J)], symbols=SIZES)
     (roles,) = still.body
     known, _ = of(still)
-    assert [attrs.asdict(known.course(role.body[0])) for role in roles.roles] == [attrs.asdict(Course(4, False, 13, False, 1))] * 2
+    assert [attrs.asdict(known.course(role.body[0])) for role in roles.roles] == [attrs.asdict(LoopCourse(4, False, 13, False, 1))] * 2
     moving = ringed(
         [loop(N, *consume(J), writes(T + J * 128, name="g"), var=J)], [loop(N, *produce(J), var=J)], buffers=(staged(2), G), symbols=SIZES,
     )  # fmt: skip
@@ -218,11 +218,11 @@ def cut(count, changes, course):
 
 @pytest.mark.parametrize("kept, period", [(4, 1), (8, 3), (5, 2), (1, 1), (2, 4)])
 def test_runs_of_equal_iterations_are_cut(kept, period):
-    one = Course(period, False, kept, True)
+    one = LoopCourse(period, False, kept, True)
     for count, changes in itertools.product(range(1, 30), ([], [1], [7], [3, 12], [1, 2, 3], [25])):
         changes = [change for change in changes if change < count]
-        assert subject._shortened(np.array(changes, dtype=int), count, one) == cut(count, changes, one)
-    assert subject._shortened(np.zeros(0, dtype=int), 30, Course(None, False, 3, True)) == [0, 1, 2]
+        assert subject._without_repetitions(np.array(changes, dtype=int), count, one) == cut(count, changes, one)
+    assert subject._without_repetitions(np.zeros(0, dtype=int), 30, LoopCourse(None, False, 3, True)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_iterations_by_names_that_are_fixed_or_assumed():
     assert list(known.iterations(by_name["b"], {"i": 1}, {})) == [], "fewer than none"
     assert not known.undecided
     assert list(known.iterations(by_name["a"], {}, {M: 3})) == [0]
-    assert known.undecided == {"s": "how often loop a runs depends on N, which is known at run time only"}
+    assert known.undecided == {"s": "the trip count of loop a depends on N, which is known only at run time"}
 
 
 def test_loops_that_take_turns():
@@ -280,7 +280,7 @@ def test_loops_that_take_turns():
         known, by_name = loops_of(loop(9, writes(T), BLOCK_BARRIER, first=first, step=step))
         every = set(known._iterations(by_name["i"], {}, {}))
         assert list(known.iterations(by_name["i"], {}, {})) == [one for one in sorted(every) if one in range(first, 9, step)]
-        assert known.in_turns == (step > 1)
+        assert known.alternating == (step > 1)
     known, by_name = loops_of(loop(100, writes(T), BLOCK_BARRIER, step=2))
     assert list(known._iterations(by_name["i"], {}, {}))[-1] == 99, "the last one too"
 
@@ -290,7 +290,7 @@ def test_loops_whose_iterations_are_all_different(monkeypatch):
     for count, doubted in ((20, False), (21, True)):
         known, by_name = loops_of(loop(count, writes(T + i * 4), BLOCK_BARRIER), reads(T, name="g"))
         assert list(known.iterations(by_name["i"], {}, {})) == list(range(20))
-        text = f"loop i runs {count} times, and its iterations are all different"
+        text = f"the {count} iterations of loop i are all different"
         assert known.undecided == ({"s": text} if doubted else {})
     known, by_name = loops_of(loop(100, writes(T, active=less(i % 2, 1)), BLOCK_BARRIER))
     assert list(known.iterations(by_name["i"], {}, {})) == list(range(20)) and "s" in known.undecided
@@ -326,13 +326,11 @@ def test_conditions_that_no_step_says(monkeypatch):
         known._changes_of_steps(by_name["i"], {}, 100)
         assert bool(known.undecided) == doubted, condition
         if doubted:
-            assert known.undecided["s"].startswith("loop i runs 100 times, and ") and known.undecided["s"].endswith(
-                "may change in each of them"
-            )
+            assert known.undecided["s"].endswith(" may change in each of the 100 iterations of loop i")
     monkeypatch.setattr(subject, "MOST_COMPARED", 100)
     known, by_name = loops_of(loop(100, writes(T, active=less(i, T)), BLOCK_BARRIER))
     assert known._axes(by_name["i"], less(i, T), {}) is None
-    assert "has more values in an iteration of loop i than are looked at" in known.undecided["s"]
+    assert "has more than 100 values in an iteration of loop i" in known.undecided["s"]
     monkeypatch.setattr(subject, "MOST_COMPARED", 128)
     known, by_name = loops_of(loop(100, writes(T, active=less(i, T)), BLOCK_BARRIER))
     ((name, values),) = known._axes(by_name["i"], less(i, T), {})
@@ -439,7 +437,7 @@ def test_lengths_that_differ_from_block_to_block():
 
 def test_lengths_that_are_not_decided():
     _, undecided = lengths(loop(N, writes(T + i * 3), BLOCK_BARRIER), reads(T, name="g"))
-    assert undecided == {"s": "loop i runs N times, and its addresses neither repeat nor move by equal steps"}
+    assert undecided == {"s": "the addresses of loop i, which runs N times, neither repeat nor move by equal steps"}
     short = minimum(N, as_expr(4))
     assert lengths(loop(short, writes(T + i * 3), BLOCK_BARRIER))[1] == {}, "few are followed one by one"
     block = Var("block", 0, 4)
@@ -447,7 +445,7 @@ def test_lengths_that_are_not_decided():
     block = Var("block", 0, 5)
     assert lengths(loop(block, writes(T + i * 3), BLOCK_BARRIER), grid=6)[1] != {}
     _, undecided = lengths(loop(9, loop(i + N, writes(T), BLOCK_BARRIER, var=A)))
-    assert "depends on another loop and on what is known at run time only" in undecided["s"]
+    assert "depends on another loop and on run-time values" in undecided["s"]
 
 
 def test_too_many_combinations_of_lengths(monkeypatch):
@@ -457,7 +455,7 @@ def test_too_many_combinations_of_lengths(monkeypatch):
     assert len(found) == 64 and undecided == {}
     monkeypatch.setattr(subject, "MOST_LENGTHS", 63)
     found, undecided = lengths(turns(N, A), turns(M, B))
-    assert found == [{N: 7, M: 7}] and undecided == {"s": "8 x 8 combinations of loop lengths matter"}
+    assert found == [{N: 7, M: 7}] and undecided == {"s": "8 x 8 combinations of trip counts matter"}
 
 
 def test_the_least_length_that_names_say():
@@ -500,7 +498,7 @@ def test_lengths_of_loops_in_each_other():
     found, _ = lengths(loop(N, inner(), making.wait(0)))
     assert {one[N] for one in found} >= {0, 1, 2, 4}
     pairs = {(one[N], one[M]) for one in found}
-    outer_course = Course(1, False, 4, False)
+    outer_course = LoopCourse(1, False, 4, False)
     window, period = 6 - 2, 2
     every = set(itertools.product({one for one, _ in pairs}, range(8)))
     assert pairs == {(n, m) for n, m in every if n <= 1 or m <= window or (m <= window + period and n <= 2)}
@@ -563,9 +561,9 @@ def test_turns_of_tiles_that_decide(count, blocks):
         extra = (reads(T),) if condition is None else (reads(T, active=condition),)
         known, by_name = of(tiles(count, blocks, *extra))
         one, course = known.varying_tiles[id(by_name["turn"])], known.course(by_name["turn"])
-        assert one.more == (one.most if count % blocks == 0 else 0) and one.pieces >= 1
-        for piece in range(one.pieces):
-            new, turns = len(one.piece(piece)), one.turns(piece)
+        assert one.extra_iterations == (one.max_tiles if count % blocks == 0 else 0) and one.part_count >= 1
+        for piece in range(one.part_count):
+            new, turns = len(one.part(piece)), one.iterations(piece)
             expected = cut(turns, sorted({*range(1, new + 1), *at} & set(range(1, turns))), course)
             assert list(known.iterations(by_name["turn"], {}, {subject.SEQUENCE_PART: piece})) == (
                 list(range(turns)) if turns <= new + course.kept else expected
@@ -578,16 +576,16 @@ def test_turns_whose_addresses_never_repeat_are_all_followed():
     for place, period in ((ZERO, 4), (TURN % 3 * 128, 12)):
         body = (loop(length, *consume(TAKEN + J), var=J), writes(T + place, name="t"))
         program = ringed(
-            [over_tiles(90, 1, *body, taken=TAKEN, growth=length)],
-            [over_tiles(90, 1, loop(length, *produce(TAKEN + J), var=J), taken=TAKEN, growth=length)],
+            [over_tiles(90, 1, *body, prior_iterations=TAKEN, increment=length)],
+            [over_tiles(90, 1, loop(length, *produce(TAKEN + J), var=J), prior_iterations=TAKEN, increment=length)],
             buffers=(staged(2), buffer("t", 4096, 8192)), grid=1,
         )  # fmt: skip
         known, _ = of(program)
         (roles,) = program.body
         for role in roles.roles:
             one, course = known.varying_tiles[id(role.body[0])], known.course(role.body[0])
-            new = len(one.piece(0))
-            assert course.period == period and one.turns(0) == 90
+            new = len(one.part(0))
+            assert course.period == period and one.iterations(0) == 90
             assert list(known.iterations(role.body[0], {}, {subject.SEQUENCE_PART: 0})) == cut(90, range(1, new + 1), course)
 
 
@@ -596,7 +594,7 @@ def test_turns_behind_the_sequence(beyond):
     """Up to as many as decide all are followed; of more, the equal ones are left out."""
     known, by_name = of(tiles(90, 1))
     one, course = known.varying_tiles[id(by_name["turn"])], known.course(by_name["turn"])
-    count = len(one.piece(0)) + course.kept + beyond
+    count = len(one.part(0)) + course.kept + beyond
     known, by_name = of(tiles(count, 1))
     got = list(known.iterations(by_name["turn"], {}, {subject.SEQUENCE_PART: 0}))
     assert got == ([*range(count)] if beyond <= 0 else [*range(count - beyond)] if course.period == 1 else got)
@@ -608,7 +606,7 @@ def test_lengths_of_loops_over_tiles():
     known, by_name = of(program)
     one = known.varying_tiles[id(by_name["turn"])]
     found = known.lengths()
-    assert [each[subject.SEQUENCE_PART] for each in found if each[N] == 0] == list(range(one.pieces))
+    assert [each[subject.SEQUENCE_PART] for each in found if each[N] == 0] == list(range(one.part_count))
     assert {each[N] for each in found} == {0, 4} and all(set(each) == {subject.SEQUENCE_PART, N} for each in found)
     assert known.tiles == {"tile"} and known.opened(Var("tile", 0, 999) + 1) == Var("tile", 0, 999) + 1
     program = tiles(40, 2, loop(Var("tile", 0, 999) // 2, writes(T), BLOCK_BARRIER, var=B))
@@ -699,10 +697,10 @@ def test_what_matters():
 def test_doubts_are_about_what_a_loop_touches():
     """The first reason stays."""
     known, by_name = loops_of(loop(4, writes(T)), loop(4, writes(T, name="g"), var=A))
-    known.doubt(by_name["i"], "first")
-    known.doubt(by_name["i"], "second")
+    known.mark_undecided(by_name["i"], "first")
+    known.mark_undecided(by_name["i"], "second")
     assert known.undecided == {"s": "first"}
-    known.doubt_all("all")
+    known.mark_all_undecided("all")
     assert known.undecided == {"s": "first", "g": "all"}
 
 
@@ -751,7 +749,7 @@ def test_a_condition_that_says_nothing_hides_no_other():
     for conditions in itertools.permutations((block, silent, open_, less(i, 40), less(70, i))):
         known, by_name = loops_of(loop(100, *(writes(T, active=one) for one in conditions), BLOCK_BARRIER))
         assert known._changes_of_steps(by_name["i"], {}, 100).tolist() == [40, 71]
-        assert "may change in each of them" in known.undecided["s"]
+        assert "may change in each of the" in known.undecided["s"]
         sevens = {one for one in range(1, 100) if one % 7 in (0, 3)}
         assert set(known._changes(by_name["i"], {}, 100).tolist()) == {40, 71} | sevens
 

@@ -41,7 +41,7 @@ PROXY, REGISTERS = making.fence(FenceKind.ASYNC_PROXY), making.fence(FenceKind.W
 
 
 def run(*traces, blocks=1, same_thread=False, atoms=8):
-    """What agents find, by the two touches, and what is wrong with the barriers of rings."""
+    """What agents find, by the two touches, and what is wrong with the mbarriers of rings."""
     found, broken = {}, {}
     HappensBefore(traces, blocks, atoms, lambda before, behind, warp: same_thread, found, broken).run()
     return list(found.values()), list(broken)
@@ -62,21 +62,21 @@ def racy(*traces, **options):
 def test_a_race_names_its_touches_and_warps():
     first, second = touch([0], step=1), touch([0], Kind.READ, step=2)
     (race,), _ = run([first], [second])
-    assert (race.before, race.behind, race.warps, race.in_flight, race.hidden) == (first, second, (0, 1), False, False)
+    assert (race.before, race.after, race.warps, race.in_flight, race.unfenced) == (first, second, (0, 1), False, False)
     turned = race.reversed
-    assert (turned.before, turned.behind, turned.warps, turned.in_flight) == (second, first, (1, 0), False)
+    assert (turned.before, turned.after, turned.warps, turned.in_flight) == (second, first, (1, 0), False)
 
 
 def test_what_comes_first_in_the_program_is_shown_first():
     """Though another agent came to it later; of one step the order in which they came."""
     early, late = touch([0], step=1), touch([0], step=7)
     (race,), _ = run([late], [early])
-    assert (race.before, race.behind, race.warps) == (early, late, (1, 0))
+    assert (race.before, race.after, race.warps) == (early, late, (1, 0))
     (race,), _ = run([early], [late])
-    assert (race.before, race.behind, race.warps) == (early, late, (0, 1))
+    assert (race.before, race.after, race.warps) == (early, late, (0, 1))
     same, other = touch([0], step=3), touch([0], Kind.READ, step=4)
     (race,), _ = run([touch([1], step=0), same], [other])
-    assert (race.before, race.behind) == (same, other)
+    assert (race.before, race.after) == (same, other)
 
 
 def test_a_copy_under_way_is_shown_first():
@@ -94,7 +94,7 @@ def test_each_pair_of_statements_is_shown_once():
     """By the first two touches of it that meet; another pair is another race."""
     pair = [touch([0, 1]), touch([0, 1], Kind.READ)]
     (race,), _ = run([pair[0], pair[0]], [pair[1], pair[1]])
-    assert {race.before, race.behind} == set(pair)
+    assert {race.before, race.after} == set(pair)
     use, other = pair[0].use, pair[1].use
     assert mark(pair[0], pair[1]) == mark(pair[1], pair[0]) == mark(touch([3], use=use), touch([4], use=other))
     assert mark(pair[0], pair[0]) != mark(pair[0], pair[1])
@@ -196,14 +196,14 @@ def test_a_barrier_of_a_part_of_a_warp():
 
 
 def test_barriers_wait_for_all():
-    with pytest.raises(VerificationError, match="warp 0 waits for ever at"):
+    with pytest.raises(VerificationError, match="warp 0 waits forever at"):
         run([BLOCK], [])
-    with pytest.raises(VerificationError, match="warp 1 waits for ever at"):
+    with pytest.raises(VerificationError, match="warp 1 waits forever at"):
         run([], [WARP, BLOCK])
     assert run([BLOCK, BLOCK], [BLOCK, BLOCK]) == ([], [])
-    with pytest.raises(VerificationError, match="warp 1 waits for ever at"):
+    with pytest.raises(VerificationError, match="warp 1 waits forever at"):
         run([BLOCK], [BLOCK, BLOCK])
-    with pytest.raises(VerificationError, match="waits for ever"):
+    with pytest.raises(VerificationError, match="waits forever"):
         run([BLOCK], [GROUP])
 
 
@@ -220,7 +220,7 @@ def test_clusters_meet_at_their_barriers():
     assert not racy([touch([0]), meet], [meet, touch([0])], blocks=2)
     assert racy([touch([0])], [touch([0])], blocks=2)
     assert racy([touch([0]), meet, meet], [meet, touch([0]), meet], blocks=2) is False
-    with pytest.raises(VerificationError, match="waits for ever"):
+    with pytest.raises(VerificationError, match="waits forever"):
         run([meet], [], blocks=2)
 
 
@@ -281,25 +281,25 @@ def test_engines_read_what_a_fence_has_brought_them():
         ([write, WARP, engine, PROXY], True),
     ):
         found, _ = run(trace)
-        assert [one.hidden for one in found] == [True] * hidden, trace
+        assert [one.unfenced for one in found] == [True] * hidden, trace
     (race,), _ = run([write, WARP, engine])
-    assert race.before is write and race.behind is engine and race.warps == (0, 0) and not race.in_flight
+    assert race.before is write and race.after is engine and race.warps == (0, 0) and not race.in_flight
     assert not racy([touch([0], engine=True), WARP, engine]), "what engines wrote"
     assert not racy([touch([0], Kind.READ), WARP, touch([0], engine=True)]), "what was read alone"
     assert racy([touch([0], Kind.ADD), WARP, engine]) and racy([write, WARP, touch([0], engine=True)])
     (race,), _ = run([write, engine])
-    assert not race.hidden, "which nothing orders"
+    assert not race.unfenced, "which nothing orders"
 
 
 def test_an_engine_that_a_thread_sets_to_work_needs_a_fence_of_the_same_thread():
     """Found wrong: nothing was said where the thread itself had written what its engine reads."""
     write, engine = touch([0]), touch([0], Kind.READ, engine=True)
     (race,), _ = run([write, engine], same_thread=True)
-    assert race.hidden and race.before is write
+    assert race.unfenced and race.before is write
     assert not racy([write, PROXY, engine], same_thread=True)
     program = lambda *between: kernel(writes(T), *between, reads(T, instruction=Engine()), threads=32)
     (finding,) = check_races(AccessTrace(program()))
-    assert "through the asynchronous proxy, and no fence of it stands between" in finding.message
+    assert "through the async proxy, and no fence.proxy.async is between" in finding.message
     assert not check_races(AccessTrace(program(PROXY))) and check_races(AccessTrace(program(WARP)))
 
 
@@ -317,19 +317,19 @@ def test_fences_are_passed_on_by_barriers():
         (([write, PROXY, BLOCK], [touch([1]), PROXY, BLOCK, touch([0, 1], Kind.READ, engine=True)]), False),
     ):
         found, _ = run(*traces)
-        assert [one.hidden for one in found] == [True] * hidden, traces
+        assert [one.unfenced for one in found] == [True] * hidden, traces
     (race,), _ = run([write, BLOCK], [BLOCK, engine])
     assert race.warps == (0, 1)
     copy = touch([0], mechanism=CP_ASYNC_GROUPS)
     fenced_early = [copy, making.commit(), PROXY, making.wait(0), WARP, engine]
-    assert [one.hidden for one in run(fenced_early)[0]] == [True], "a fence is none of what is under way"
+    assert [one.unfenced for one in run(fenced_early)[0]] == [True], "a fence is none of what is under way"
     assert not racy([copy, making.commit(), making.wait(0), PROXY, WARP, engine])
 
 
 def test_nothing_is_forgotten_that_an_engine_may_not_see():
     """Behind a barrier of all, whatever came before it."""
     write, engine = touch([0]), touch([0], Kind.READ, engine=True)
-    assert [one.hidden for one in run([write, BLOCK, BLOCK, engine], [BLOCK, BLOCK])[0]] == [True]
+    assert [one.unfenced for one in run([write, BLOCK, BLOCK, engine], [BLOCK, BLOCK])[0]] == [True]
     assert not racy([write, PROXY, BLOCK, BLOCK, engine], [BLOCK, BLOCK])
     assert not racy([write, PROXY, BLOCK, touch([1]), PROXY, BLOCK, touch([0, 1], Kind.READ, engine=True)], [BLOCK, BLOCK])
     copy = touch([0], mechanism=CP_ASYNC_GROUPS)
@@ -494,8 +494,8 @@ def test_drawn_traces_are_judged_as_lane_by_lane(chunk, engines):
         expected, unseen = by_lanes(traces, same_thread, blocks)
         found, broken = run(*traces, blocks=blocks, same_thread=same_thread)
         assert not broken
-        races = {mark(one.before, one.behind) for one in found if not one.hidden}
-        hidden = {mark(one.before, one.behind) for one in found if one.hidden}
+        races = {mark(one.before, one.after) for one in found if not one.unfenced}
+        hidden = {mark(one.before, one.after) for one in found if one.unfenced}
         assert races <= expected and hidden <= unseen, (seed, traces)
         assert bool(hidden | races) == bool(expected | unseen), (seed, traces)
         verdicts[bool(expected | unseen)] += 1
@@ -509,17 +509,17 @@ BYTES = 128 * 4
 
 
 def wait(number, state=StageState.FULL, of=PLAIN, own=()):
-    return StageEvent(of, side, number, None, (), own)
+    return StageEvent(of, state, number, None, (), own)
 
 
 def arrive(number, state=StageState.EMPTY, arrivals=(1,) * 8, of=PLAIN, ranks=()):
-    return StageEvent(of, side, number, arrivals, ranks)
+    return StageEvent(of, state, number, arrivals, ranks)
 
 
 def fill(number, of=PLAIN, atom=None, elements=128, ranks=(0,), step=None):
     """A load, one element of four bytes as often as is asked for."""
     atom = number % of.stages if atom is None else atom
-    return touch([atom], step=step, mechanism=TMA_LOADS, turn=StageEvent(of, StageState.FULL, number, None, ranks), elements=elements)
+    return touch([atom], step=step, mechanism=TMA_LOADS, fill=StageEvent(of, StageState.FULL, number, None, ranks), elements=elements)
 
 
 def produced(*numbers, of=PLAIN):
@@ -553,7 +553,7 @@ def test_what_is_read_before_it_is_full():
     """Or written again before all have read it."""
     reading = [touch([0], Kind.READ), wait(0), WARP, arrive(0)]
     (race,), broken = turns(reading, produced(0))
-    assert broken == [] and {race.before.kind, race.behind.kind} == {Kind.READ, Kind.WRITE}
+    assert broken == [] and {race.before.kind, race.after.kind} == {Kind.READ, Kind.WRITE}
     (race,), broken = run(produced(0), *[reading] * 4)
     assert broken == [] and race.in_flight and race.before.mechanism is TMA_LOADS
     early = [wait(0), arrive(0), touch([0], Kind.READ), *consumed(1), wait(2), touch([0], Kind.READ), WARP, arrive(2)]
@@ -566,28 +566,28 @@ def test_what_is_read_before_it_is_full():
 
 def test_a_wait_that_is_never_over():
     found, broken = turns(consumed(0, 1), produced(0))
-    assert found == [] and broken == [f"ring: agent {number} waits for ever for turn 1 to be full" for number in range(4)]
+    assert found == [] and broken == [f"ring: agent {number} waits forever for fill 1 to be full" for number in range(4)]
     found, broken = turns(consumed(0), produced(0, 1, 2, 3))
-    assert broken == ["ring: agent 4 waits for ever for turn 3 to be empty", "ring: turn 1 is filled, and nobody waits for it"]
+    assert broken == ["ring: agent 4 waits forever for fill 3 to be empty", "ring: no agent waits for fill 1"]
     _, broken = run([], [], [], [wait(0)], blocks=2)
-    assert broken == ["ring: agent 1 of block 1 of the cluster waits for ever for turn 0 to be full"]
+    assert broken == ["ring: agent 1 of block 1 of the cluster waits forever for fill 0 to be full"]
 
 
 def test_a_turn_that_nobody_waits_for():
     _, broken = turns(consumed(0, 1), produced(0, 1, 2))
-    assert broken == ["ring: turn 2 is filled, and nobody waits for it"]
+    assert broken == ["ring: no agent waits for fill 2"]
     _, broken = turns([], produced(0))
-    assert broken == ["ring: turn 0 is filled, and nobody waits for it"]
+    assert broken == ["ring: no agent waits for fill 0"]
     one_of_them = [consumed(0), [arrive(0)], [arrive(0)], [arrive(0)]]
     assert run(*one_of_them, produced(0)) == ([], []), "one who waits is enough"
 
 
 def test_a_wait_for_another_stage():
     _, broken = turns([*consumed(1)], produced(1))
-    assert broken[:1] == ["ring: the wait for turn 1 to be empty is at stage 1, and it is the agent's turn 0"]
-    assert "ring: the arrival at turn 1 to be empty is at stage 1, and it is the agent's turn 0" in broken
+    assert broken[:1] == ["ring: the wait for fill 1 to be empty uses stage 1, but the agent is at fill 0"]
+    assert "ring: the arrival for fill 1 to be empty uses stage 1, but the agent is at fill 0" in broken
     _, broken = turns(consumed(0), [arrive(0, StageState.FULL), fill(0), arrive(1, StageState.FULL), wait(0, StageState.EMPTY)])
-    assert broken and all("stage" in one or "filled" in one or "middle" in one for one in broken)
+    assert broken and all("stage" in one or "filled" in one or "fill 1" in one or "incomplete" in one for one in broken)
 
 
 def test_a_wait_that_passes_by_parity_alone():
@@ -595,13 +595,13 @@ def test_a_wait_that_passes_by_parity_alone():
     late = [wait(0), wait(1), wait(2), wait(3), wait(4)]
     ready = [arrive(number) for number in range(9)]
     _, broken = turns([*ready[:4], *late], produced(0, 1, 2, 3), count=4)
-    assert "ring: the wait for turn 0 to be full passes by parity alone" not in "".join(broken)
+    assert "ring: the wait for fill 0 to be full passes by parity alone" not in "".join(broken)
     behind = [
         one for number in (0, 1, 2, 3, 4, 5) for one in (wait(number, StageState.EMPTY), arrive(number, StageState.FULL), fill(number))
     ]
     skipping = [wait(0), WARP, *[arrive(0)] * 1, wait(1), arrive(1)]
     _, broken = turns(skipping, behind)
-    assert any("waits for ever" in one for one in broken)
+    assert any("waits forever" in one for one in broken)
     of = ring(1, consumers=1)
     twice = [
         arrive(0, StageState.FULL, of=of),
@@ -612,7 +612,7 @@ def test_a_wait_that_passes_by_parity_alone():
         fill(2, of),
     ]
     _, broken = run(twice, [wait(0, of=of)])
-    assert "ring: the wait for turn 0 to be full passes by parity alone: 3 phases are over, not 1" in broken
+    assert "ring: the wait for fill 0 to be full passes by parity alone: 3 phases are complete, not 1" in broken
 
 
 def test_bytes_that_are_missing_or_too_many():
@@ -620,17 +620,17 @@ def test_bytes_that_are_missing_or_too_many():
         short = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=elements)]
         _, broken = turns([], short)
         assert broken == [
-            "ring: turn 0 is filled, and nobody waits for it",
-            "ring: the full barrier of stage 0 is left in the middle of a phase",
+            "ring: no agent waits for fill 0",
+            "ring: the full mbarrier of stage 0 ends with an incomplete phase",
         ]
         _, broken = turns(consumed(0), short)
-        assert broken[0] == "ring: agent 0 waits for ever for turn 0 to be full"
+        assert broken[0] == "ring: agent 0 waits forever for fill 0 to be full"
     two_halves = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
     assert turns(consumed(0), two_halves)[1] == []
     _, broken = turns([*consumed(0)], [wait(0, StageState.EMPTY), fill(0, elements=128), arrive(0, StageState.FULL)])
     assert broken == [], "bytes may come before the arrival"
     _, broken = turns(consumed(0), [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=256)])
-    assert broken and any("left in the middle" in one for one in broken)
+    assert broken and any("incomplete phase" in one for one in broken)
 
 
 def test_how_many_arrive():
@@ -643,7 +643,7 @@ def test_how_many_arrive():
         ((2, 1, 1, 1), False),
     ):
         _, broken = turns(consumed(0, arrivals=arrivals), produced(0))
-        assert broken == ([] if right else ["ring: the empty barrier of stage 0 is left in the middle of a phase"]), arrivals
+        assert broken == ([] if right else ["ring: the empty mbarrier of stage 0 ends with an incomplete phase"]), arrivals
     _, broken = turns(consumed(0, arrivals=(2,) * 4), produced(0))
     assert broken == [], "two phases are over where one is meant: whoever waits then finds it"
     _, broken = turns(consumed(0, 1, 2, arrivals=(2,) * 4), produced(0, 1, 2))
@@ -654,37 +654,37 @@ def test_phases():
     """Of more arrivals than a phase waits for the others are at the next one."""
     one = MbarrierState(2, 2)
     one.arrive(1, 16, 1)
-    assert (one.over, one.known, one.left) == (0, 0, 1)
+    assert (one.completed, one.known, one.pending_arrivals) == (0, 0, 1)
     one.arrive(2, 32, 3)
-    assert (one.over, one.known, one.left, one.known_over) == (2, 3, 2, 48)
+    assert (one.completed, one.known, one.pending_arrivals, one.known_completed) == (2, 3, 2, 48)
     loaded = MbarrierState(1, 1)
     loaded.bytes += 8
     loaded.arrive(1, 0, 1)
-    assert (loaded.over, loaded.known) == (0, 0)
-    loaded.bring(2, 4)
-    assert loaded.over == 0
-    loaded.bring(4, 4)
-    assert (loaded.over, loaded.known, loaded.coming, loaded.left) == (1, 7, 0, 1)
-    loaded.bring(8, 4)
-    assert (loaded.over, loaded.known) == (1, 7) and loaded.bytes == -4
+    assert (loaded.completed, loaded.known) == (0, 0)
+    loaded.complete_bytes(2, 4)
+    assert loaded.completed == 0
+    loaded.complete_bytes(4, 4)
+    assert (loaded.completed, loaded.known, loaded.arriving, loaded.pending_arrivals) == (1, 7, 0, 1)
+    loaded.complete_bytes(8, 4)
+    assert (loaded.completed, loaded.known) == (1, 7) and loaded.bytes == -4
     loaded.bytes += 4
     loaded.arrive(16, 0, 1)
-    assert (loaded.over, loaded.known) == (2, 31)
+    assert (loaded.completed, loaded.known) == (2, 31)
     crowded = MbarrierState(1, 1)
     crowded.bytes = 4
     crowded.arrive(1, 0, 3)
-    assert (crowded.over, crowded.left) == (0, -2), "arrivals that the bytes of a phase do not let on stay in it"
+    assert (crowded.completed, crowded.pending_arrivals) == (0, -2), "arrivals that the bytes of a phase do not let on stay in it"
 
 
 def test_rounds_are_sets_of_phases():
     rounds = PhaseSets(["a", "b", "a"])
     for barrier, number in itertools.product("ab", range(5)):
-        assert rounds.count(barrier, rounds.up_to(barrier, number)) == number
-        assert rounds.count("a" if barrier == "b" else "b", rounds.up_to(barrier, number)) == 0
-        assert rounds.up_to(barrier, number) | rounds.up_to(barrier, 2) == rounds.up_to(barrier, max(number, 2))
-    assert rounds.up_to("a", -1) == rounds.up_to("b", 0) == 0
-    assert rounds.count("a", rounds.up_to("a", 3) | rounds.up_to("b", 4)) == 3
-    assert rounds.up_to("a", 2) & rounds.up_to("b", 4) == 0
+        assert rounds.count(barrier, rounds.first_phases(barrier, number)) == number
+        assert rounds.count("a" if barrier == "b" else "b", rounds.first_phases(barrier, number)) == 0
+        assert rounds.first_phases(barrier, number) | rounds.first_phases(barrier, 2) == rounds.first_phases(barrier, max(number, 2))
+    assert rounds.first_phases("a", -1) == rounds.first_phases("b", 0) == 0
+    assert rounds.count("a", rounds.first_phases("a", 3) | rounds.first_phases("b", 4)) == 3
+    assert rounds.first_phases("a", 2) & rounds.first_phases("b", 4) == 0
 
 
 def test_knowledge_comes_with_arrivals():
@@ -725,19 +725,19 @@ def test_loads_for_other_blocks():
     consumer = lambda rank: [meet, wait(0, of=shared), touch({0: [rank]}, Kind.READ), WARP, arrive(0, of=shared, ranks=(0, 1)), meet]
     announced = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared)]
     both = StageEvent(shared, StageState.FULL, 0, None, (0, 1))
-    halves = lambda first: [touch({1: [0, 1]}, mechanism=TMA_LOADS, turn=both, elements=64, step=first)]
+    halves = lambda first: [touch({1: [0, 1]}, mechanism=TMA_LOADS, fill=both, elements=64, step=first)]
     traces = [consumer(0), [*announced, *halves(1), meet], consumer(1), [*announced, *halves(1), meet]]
     found, broken = run(*traces, blocks=2)
     assert (found, broken) == ([], [])
     missing = [traces[0], [one for one in traces[1] if not isinstance(one, AccessEvent)], traces[2], traces[3]]
-    assert any("waits for ever" in one for one in run(*missing, blocks=2)[1])
+    assert any("waits forever" in one for one in run(*missing, blocks=2)[1])
     early = [[one for one in trace if one is not meet or place] for trace in traces for place in (0,)]
     _, broken = run(*early, blocks=2)
-    assert "ring: turn 0 is loaded, in another block of the cluster, whose barriers may not be made yet" in broken
-    assert "ring: the arrival at turn 0 to be empty, in another block of the cluster, whose barriers may not be made yet" in broken
+    assert "ring: fill 0 is loaded, in another block of the cluster, whose mbarriers may not be initialized yet" in broken
+    assert "ring: the arrival for fill 0 to be empty, in another block of the cluster, whose mbarriers may not be initialized yet" in broken
     open_end = [trace[:-1] for trace in traces]
     _, broken = run(*open_end, blocks=2)
-    assert broken == ["a block ends while others of its cluster may arrive at its barriers, or send loads to it"]
+    assert broken == ["a block exits while other blocks of its cluster may still arrive at its mbarriers or send loads to it"]
 
 
 def test_blocks_that_are_not_there():
@@ -747,12 +747,12 @@ def test_blocks_that_are_not_there():
     producer = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared, ranks=(0,)), meet]
     idle = [meet, meet]
     _, broken = run(beyond, producer, idle, idle, blocks=2)
-    assert broken == ["ring: the arrival at turn 0 to be empty, in block 2 of a cluster of 2"]
+    assert broken == ["ring: the arrival for fill 0 to be empty, in block 2 of a cluster of 2"]
     right = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,)), meet]
     assert run(right, producer, idle, idle, blocks=2) == ([], [])
     far = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared, ranks=(0, 3)), meet]
     _, broken = run(right, far, idle, idle, blocks=2)
-    assert broken == ["ring: turn 0 is loaded, in block 3 of a cluster of 2"]
+    assert broken == ["ring: fill 0 is loaded, in block 3 of a cluster of 2"]
     own = [wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,))]
     assert run(own, [wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared)]) == ([], []), (
         "its own needs no meeting"
@@ -766,7 +766,7 @@ def test_who_reaches_a_block_last_matters():
     across = [meet, arrive(0, of=shared, ranks=(1,)), meet]
     assert run(across, [meet, meet], blocks=2) == ([], [])
     _, broken = run([meet, meet, arrive(0, of=shared, ranks=(1,))], [meet, meet], blocks=2)
-    assert broken == ["a block ends while others of its cluster may arrive at its barriers, or send loads to it"]
+    assert broken == ["a block exits while other blocks of its cluster may still arrive at its mbarriers or send loads to it"]
     _, broken = run([meet, meet, arrive(0, of=shared, ranks=(1,)), meet], [meet, meet, meet], blocks=2)
     assert broken == []
 
@@ -821,7 +821,7 @@ def test_groups_that_take_turns():
         produced(*range(14), of=of),
     ]
     _, broken = run(*unordered)
-    assert any("is by an agent that has not waited for turn 2, by which the one before it is over" in one for one in broken)
+    assert any("is by an agent that has not waited for fill 2, which completes the preceding one" in one for one in broken)
 
 
 def test_a_phase_that_an_agent_does_not_know_to_be_over():
@@ -831,8 +831,10 @@ def test_a_phase_that_an_agent_does_not_know_to_be_over():
     assert run(*traces) == ([], [])
     late = [one for one in traces[1] if not (isinstance(one, StageEvent) and one.ring is ORDER and one.arrivals is None)]
     _, broken = run(traces[0], late, traces[2])
-    assert "ring: the wait for turn 1 to be full may pass by parity alone: of 1 phases before it the agent knows 0 to be over" in broken
-    assert any("may pass by parity alone: of 3 phases before it the agent knows" in one for one in broken)
+    assert (
+        "ring: the wait for fill 1 to be full may pass by parity alone: the agent knows that 0 of 1 earlier phases are complete" in broken
+    )
+    assert any("may pass by parity alone: the agent knows that" in one for one in broken)
 
 
 def test_an_arrival_that_may_count_to_an_earlier_phase():
@@ -840,7 +842,10 @@ def test_an_arrival_that_may_count_to_an_earlier_phase():
     traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
     late = [one for one in traces[1] if not (isinstance(one, StageEvent) and one.arrivals is None)]
     _, broken = run(traces[0], late, traces[2])
-    assert "ring: the arrival at turn 1 to be empty may count to an earlier phase: of 1 before it the agent knows 0 to be over" in broken
+    assert (
+        "ring: the arrival for fill 1 to be empty may count to an earlier phase: the agent knows that 0 of 1 earlier phases are complete"
+        in broken
+    )
 
 
 def numbers(*traces):
@@ -880,7 +885,7 @@ def test_turns_with_gaps_are_at_the_stages_of_their_numbers():
     for tiles in ([0, 1, 2, 3, 45, 46, 47, 48], [0, 1, 7, 8]):
         traces = [in_turns(group, 2, 0, of, tiles=tiles) for group in (0, 1)]
         _, broken = run(*traces, produced(*tiles, of=of))
-        assert any(one.startswith("ring: ") and "is at stage 1, and it is the agent's turn" in one for one in broken), tiles
+        assert any(one.startswith("ring: ") and "uses stage 1, but the agent is at fill" in one for one in broken), tiles
     plain = ring(2)
     for tiles, right in (
         ([0, 1, 2, 3, 44, 45], True),

@@ -35,7 +35,7 @@ def traced(program):
     found = Tracer(access_trace, places, Loops(access_trace, places, access_trace.uses)).traces({})
     for space in places.spaces.values():
         if space.patterns:
-            space.settle()
+            space.number_grains()
     return found, places.spaces
 
 
@@ -126,7 +126,7 @@ def test_loads_of_a_turn_are_one():
     found, spaces = traced(program)
     producer = Segments(list(spaces.values()), 1)._joined(found[-1])
     loads = [one for one in producer if isinstance(one, Segment)]
-    assert [(one.turn.number, one.kind, one.in_flight, one.mechanism) for one in loads] == [
+    assert [(one.fill.number, one.kind, one.in_flight, one.mechanism) for one in loads] == [
         (0, Kind.WRITE, True, TMA_LOADS), (1, Kind.WRITE, True, TMA_LOADS),
     ]  # fmt: skip
     assert [one.bytes for one in loads][-1] == 512
@@ -138,7 +138,7 @@ def test_bytes_of_a_segment():
     program = ringed([], [*produce(0)[:2], *halves, load(1), load(2, width=64)], stages=3)
     found, spaces = traced(program)
     segments = [one for one in Segments(list(spaces.values()), 1)._joined(found[-1]) if isinstance(one, Segment)]
-    assert [(one.turn.number, one.bytes) for one in segments] == [(0, 512), (1, 512), (2, 256)]
+    assert [(one.fill.number, one.bytes) for one in segments] == [(0, 512), (1, 512), (2, 256)]
     assert [one.bytes for one in joined(writes(T), copies(T + 128))] == [0, 0]
 
 
@@ -171,7 +171,7 @@ def test_of_several_choices_those_are_left_that_are_out_of_order():
     tracer = Tracer(access_trace, places, loops)
     choices = [tracer.traces(one) for one in loops.lengths()]
     for space in places.spaces.values():
-        space.settle()
+        space.number_grains()
     assert Segments(list(places.spaces.values()), 1).unordered(choices, (WarpgroupOrder, SegmentOrder)) == [choices[0]], "of no turn"
 
 

@@ -41,7 +41,7 @@ def read(stage, engine=False, mechanism=AT_ONCE, name="s"):
 
 def load(number, stage=None, name="s"):
     turn = StageEvent(R, StageState.FULL, number, None, (0,))
-    return event([0], mechanism=TMA_LOADS, engine=True, turn=turn, stage=number % 2 if stage is None else stage, name=name)
+    return event([0], mechanism=TMA_LOADS, engine=True, fill=turn, stage=number % 2 if stage is None else stage, name=name)
 
 
 def written(stage, name="s"):
@@ -67,7 +67,7 @@ def test_what_is_right():
 
 
 def test_a_stage_that_is_read_without_being_held():
-    text = f"s: stage 0 is read by an agent that does not hold it full {AT}"
+    text = f"s: stage 0 is read by an agent that has not acquired it full {AT}"
     assert errors(read(0)) == [text]
     assert errors(full(1), read(0), WARP_BARRIER, emptied(1)) == [text]
     assert errors(full(0), read(0), WARP_BARRIER, emptied(0), read(0)) == [text], "given back"
@@ -82,7 +82,7 @@ def test_a_stage_that_is_read_without_being_held():
 
 
 def test_a_stage_that_is_written_without_being_held():
-    text = f"s: stage 1 is written by an agent that does not hold it empty {BY_ENGINE}"
+    text = f"s: stage 1 is written by an agent that has not acquired it empty {BY_ENGINE}"
     assert errors(load(1)) == [text] and errors(empty(0), load(1)) == [text] and errors(full(1), load(1), emptied(1)) == [text]
     assert errors(empty(1), load(1)) == [] and errors(empty(3), load(3)) == []
     assert errors(written(1)) == [text.replace(BY_ENGINE, AT)]
@@ -90,36 +90,38 @@ def test_a_stage_that_is_written_without_being_held():
 
 
 def test_a_load_of_another_turn_of_the_stage():
-    text = f"s: turn 2 is loaded by an agent that has waited for turn 0 {BY_ENGINE}"
+    text = f"s: fill 2 is loaded by an agent that has waited for fill 0 {BY_ENGINE}"
     assert errors(empty(0), load(2)) == [text]
     assert errors(empty(0), empty(2), load(2)) == [] and errors(empty(2), load(2)) == []
-    assert errors(empty(2), load(0)) == [f"s: turn 0 is loaded by an agent that has waited for turn 2 {BY_ENGINE}"]
+    assert errors(empty(2), load(0)) == [f"s: fill 0 is loaded by an agent that has waited for fill 2 {BY_ENGINE}"]
 
 
 def test_arrivals_at_stages_that_are_not_held():
-    assert errors(filled(0)) == ["ring: the arrival at turn 0 to be full is by an agent that does not hold it empty"]
-    assert errors(empty(1), filled(0)) == ["ring: the arrival at turn 0 to be full is by an agent that does not hold it empty"]
-    assert errors(emptied(0)) == ["ring: the arrival at turn 0 to be empty is by an agent that does not hold it full"]
-    assert errors(empty(0), emptied(0)) == ["ring: the arrival at turn 0 to be empty is by an agent that does not hold it full"]
-    assert errors(full(0), emptied(0), emptied(0)) == ["ring: the arrival at turn 0 to be empty is by an agent that does not hold it full"]
-    twice = "ring: the arrival at turn 0 to be full is by an agent that does not hold it empty"
+    assert errors(filled(0)) == ["ring: the arrival for fill 0 to be full is by an agent that has not acquired it empty"]
+    assert errors(empty(1), filled(0)) == ["ring: the arrival for fill 0 to be full is by an agent that has not acquired it empty"]
+    assert errors(emptied(0)) == ["ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"]
+    assert errors(empty(0), emptied(0)) == ["ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"]
+    assert errors(full(0), emptied(0), emptied(0)) == [
+        "ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"
+    ]
+    twice = "ring: the arrival for fill 0 to be full is by an agent that has not acquired it empty"
     assert errors(empty(0), filled(0), filled(0)) == [twice], "said already"
     assert errors(empty(0), filled(0), empty(2), filled(2)) == []
     assert errors(empty(0), filled(0), full(0), filled(0))[0] == twice, "a wait to be full is none to be empty"
-    assert errors(empty(0), filled(2)) == ["ring: the arrival at turn 2 to be full is by an agent that has waited for turn 0 of the stage"]
+    assert errors(empty(0), filled(2)) == ["ring: the arrival for fill 2 to be full is by an agent that has waited for fill 0 of the stage"]
     assert errors(empty(0), filled(0), empty(1), filled(1)) == []
 
 
 def test_a_stage_that_is_held_at_the_end():
-    assert errors(full(0)) == ["ring: an agent ends that holds stage 0 full"]
-    assert errors(full(1), full(0), emptied(0)) == ["ring: an agent ends that holds stage 1 full"]
+    assert errors(full(0)) == ["ring: an agent ends without releasing stage 0"]
+    assert errors(full(1), full(0), emptied(0)) == ["ring: an agent ends without releasing stage 1"]
     assert errors(empty(0)) == [], "to be filled by nobody"
     assert errors(full(0), full(2), emptied(2)) == []
 
 
 def test_a_stage_that_is_given_back_while_a_product_reads_it():
     product, commit = read(0, engine=True, mechanism=WGMMA_GROUPS), making.commit(WGMMA_GROUPS)
-    text = "ring: the arrival at turn 0 to be empty is by an agent of which a product that reads it is under way"
+    text = "ring: the arrival for fill 0 to be empty is by an agent with an asynchronous read of the stage in flight"
     done = making.wait(0, mechanism=WGMMA_GROUPS)
     assert errors(full(0), product, commit, emptied(0)) == [text] and errors(full(0), product, emptied(0)) == [text]
     assert errors(full(0), product, commit, done, emptied(0)) == []
@@ -133,7 +135,7 @@ def test_a_stage_that_is_given_back_while_a_product_reads_it():
 
 @pytest.mark.parametrize("barrier", [WARP_BARRIER, BLOCK_BARRIER, making.cluster_barrier()])
 def test_a_lane_that_speaks_for_its_warp(barrier):
-    text = "ring: the arrival at turn 0 to be empty is by one lane of a warp whose others may still read it"
+    text = "ring: the arrival for fill 0 to be empty is by one lane, and other lanes of its warp may still read the stage"
     assert errors(full(0), read(0), emptied(0)) == [text]
     assert errors(full(0), read(0), barrier, emptied(0)) == [] and errors(full(0), barrier, read(0), emptied(0)) == [text]
     assert errors(full(0), read(0), emptied(0, ALL)) == [], "all lanes say so"
@@ -149,9 +151,9 @@ def test_an_order_of_groups():
     """It is never full: a group that has waited for its turn says what the next one waits for."""
     order = making.ring("order", 2, (), bytes=0, consumers=4)
     assert errors(empty(1, order), emptied(0, of=order)) == []
-    assert errors(emptied(0, of=order)) == ["order: the arrival at turn 0 to be empty is by an agent that does not hold it empty"]
+    assert errors(emptied(0, of=order)) == ["order: the arrival for fill 0 to be empty is by an agent that has not acquired it empty"]
     assert errors(empty(0, order), emptied(0, of=order)) == [
-        "order: the arrival at turn 0 to be empty is by an agent that does not hold it empty"
+        "order: the arrival for fill 0 to be empty is by an agent that has not acquired it empty"
     ]
     three = making.ring("order", 3, (), bytes=0, consumers=4)
     assert errors(empty(2, three), emptied(0, of=three), empty(5, three), emptied(3, of=three)) == []

@@ -28,7 +28,7 @@ from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, copies, kernel, loo
 from fireiron import *
 from fireiron import ir
 from fireiron.check import AccessTrace, check_races
-from fireiron.check.races.loops import Course
+from fireiron.check.races.loops import LoopCourse
 from fireiron.check.races.tiles import BLOCK_TILES, SEQUENCE_PART, TILE_LENGTH, VaryingTiles, opened, tile_lengths, varying_tiles
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
@@ -47,7 +47,7 @@ I2, I3 = Var("i2", 0, 63), Var("i3", 0, 63)
 @pytest.mark.parametrize("count, most", list(itertools.product(range(1, 9), range(1, 11))))
 def test_pieces_have_all_neighbours_of_a_sequence(count, most):
     one = VaryingTiles(TILE, list(range(10, 10 + count)), most)
-    pieces = [list(one.piece(number)) for number in range(one.pieces)]
+    pieces = [list(one.part(number)) for number in range(one.part_count)]
     assert all(pieces) and all(len(piece) <= most for piece in pieces)
     together = {pair for piece in pieces for pair in itertools.pairwise(piece)}
     if most > 1:
@@ -62,18 +62,18 @@ def test_pieces_have_all_neighbours_of_a_sequence(count, most):
 @pytest.mark.parametrize("most, more", list(itertools.product((1, 3, 5, 9), (0, 1, 2, 4, 99))))
 def test_turns_beyond_a_piece(most, more):
     """As many as are asked for, and no more than a block takes; there the sequence begins again."""
-    one = VaryingTiles(TILE, [7, 8, 9, 7], most, more=more)
-    for number in range(one.pieces):
-        piece, turns = list(one.piece(number)), one.turns(number)
+    one = VaryingTiles(TILE, [7, 8, 9, 7], most, extra_iterations=more)
+    for number in range(one.part_count):
+        piece, turns = list(one.part(number)), one.iterations(number)
         assert turns == min(len(piece) + more, most)
-        taken = [one.at(number, turn) for turn in range(len(piece) + 11)]
-        assert taken[: len(piece)] == piece and taken[len(piece) :] == ([7, 8, 9, 7] * 3)[:11]
+        prior_iterations = [one.tile_at(number, turn) for turn in range(len(piece) + 11)]
+        assert prior_iterations[: len(piece)] == piece and prior_iterations[len(piece) :] == ([7, 8, 9, 7] * 3)[:11]
 
 
 def test_what_a_sequence_is_of():
     assert TILE_LENGTH.low == BLOCK_TILES.low == SEQUENCE_PART.low == 0, "a tile may have no turn"
-    assert VaryingTiles(TILE, [0], 1).said == TILE and VaryingTiles(TILE, [0], 1).turns(0) == 1
-    assert VaryingTiles(TILE, [0], 1, L + TILE).said == TILE_LENGTH
+    assert VaryingTiles(TILE, [0], 1).varied_by == TILE and VaryingTiles(TILE, [0], 1).iterations(0) == 1
+    assert VaryingTiles(TILE, [0], 1, L + TILE).varied_by == TILE_LENGTH
 
 
 def test_what_stands_for_the_turns_of_a_tile():
@@ -81,10 +81,10 @@ def test_what_stands_for_the_turns_of_a_tile():
     length = minimum(L, TILE + 1)
     never = VaryingTiles(TILE, [0], 4)
     assert tile_lengths([]) == {} and tile_lengths([never]) == {}
-    assert tile_lengths([attrs.evolve(never, taken=N // 3)]) == {N // 3: BLOCK_TILES}
+    assert tile_lengths([attrs.evolve(never, block_tiles=N // 3)]) == {N // 3: BLOCK_TILES}
     assert tile_lengths([attrs.evolve(never, length=length)]) == {length: TILE_LENGTH, minimum(length, ONE): minimum(TILE_LENGTH, ONE)}
     assert tile_lengths([attrs.evolve(never, length=length + 1)]) == {length + 1: TILE_LENGTH}, "which there always is"
-    both = tile_lengths([attrs.evolve(never, length=L), attrs.evolve(never, length=L + TILE, taken=N)])
+    both = tile_lengths([attrs.evolve(never, length=L), attrs.evolve(never, length=L + TILE, block_tiles=N)])
     assert both.keys() >= {L, L + TILE, N}
 
 
@@ -101,13 +101,13 @@ def test_names_are_opened_but_for_those_that_are_kept():
 # ---------------------------------------------------------------------------------------------- sequences
 
 
-STILL = Course(1, False, 4, True)
+STILL = LoopCourse(1, False, 4, True)
 
 
-def causal(tiles, blocks, length, stages=2, growth=None, consumer=(), producer=(), inner=(), **options):
+def causal(tiles, blocks, length, stages=2, increment=None, consumer=(), producer=(), inner=(), **options):
     """A block that stays, and whose tiles have turns of a ring: as many as each tile says."""
-    growth, number = length if growth is None else growth, TAKEN + J
-    how = {"taken": TAKEN, "growth": growth}
+    increment, number = length if increment is None else increment, TAKEN + J
+    how = {"prior_iterations": TAKEN, "increment": increment}
     consumers = over_tiles(tiles, blocks, *consumer, loop(length, *consume(number, stages), *inner, var=J), **how)
     producers = over_tiles(tiles, blocks, *producer, loop(length, *produce(number, stages), var=J), **how)
     options.setdefault("grid", grid_of(tiles, blocks))
@@ -126,7 +126,7 @@ def chosen(program, course=STILL):
 def test_each_length_stands_behind_each(stages, length, tiles):
     """Lengths up to a turn more than two rounds are told apart, longer ones by where in two rounds they end."""
     first, second = chosen(causal(tiles, 3, length, stages))
-    assert list(first.sequence) == list(second.sequence) and first.tile == TILE and first.length is None and first.said == TILE
+    assert list(first.sequence) == list(second.sequence) and first.tile == TILE and first.length is None and first.varied_by == TILE
     lengths = [length.evaluate({"tile": tile}) for tile in first.sequence]
     assert all(0 <= tile < tiles for tile in first.sequence)
 
@@ -147,11 +147,11 @@ def test_each_length_stands_behind_each(stages, length, tiles):
 def test_tiles_of_one_length_are_no_matter():
     assert chosen(causal(8, 3, as_expr(4))) == []
     assert chosen(ringed([loop(4, *consume(J), var=J)], [loop(4, *produce(J), var=J)])) == []
-    assert chosen(causal(8, 3, TILE + 1, growth=ONE)) == [], "nobody counts"
-    assert chosen(causal(8, 3, TILE + 1, growth=ONE, consumer=(BLOCK_BARRIER,), producer=(BLOCK_BARRIER,))) == [], (
+    assert chosen(causal(8, 3, TILE + 1, increment=ONE)) == [], "nobody counts"
+    assert chosen(causal(8, 3, TILE + 1, increment=ONE, consumer=(BLOCK_BARRIER,), producer=(BLOCK_BARRIER,))) == [], (
         "a barrier parts no roles"
     )
-    pair = causal(8, 3, TILE + 1), causal(8, 3, TILE + 1, growth=ONE)
+    pair = causal(8, 3, TILE + 1), causal(8, 3, TILE + 1, increment=ONE)
     (mine,), (theirs,) = ([one for one in each.body if isinstance(one, ir.Roles)] for each in pair)
     one_counts = attrs.evolve(pair[0], body=(making.roles((mine.roles[0], theirs.roles[1])),))
     assert len(chosen(one_counts)) == 2, "what one role counts the other takes too"
@@ -161,11 +161,11 @@ def test_tiles_of_one_length_are_no_matter():
 def test_how_many_tiles_a_block_takes():
     for tiles, blocks, most in ((7, 3, 3), (6, 3, 2), (2, 3, 1), (9, 1, 9)):
         one, _ = chosen(causal(tiles, blocks, TILE + 1))
-        assert one.most == most and one.pieces >= 1
+        assert one.max_tiles == most and one.part_count >= 1
     (one, _) = chosen(causal(6, 3, TILE + 1))
-    assert one.taken == as_expr(2) and one.more == 2, "all take two"
+    assert one.block_tiles == as_expr(2) and one.extra_iterations == 2, "all take two"
     (one, _) = chosen(causal(7, 3, TILE + 1))
-    assert constant(one.taken) is None and one.more == 0, "some take more"
+    assert constant(one.block_tiles) is None and one.extra_iterations == 0, "some take more"
 
 
 @pytest.mark.parametrize("high", [2, 6, 1 << 20])
@@ -175,7 +175,7 @@ def test_lengths_that_are_known_at_run_time(high, stages):
     size = Var("L", 0, high, 1, True)
     length = minimum(size, TILE + 1)
     one, _ = chosen(causal(60, 3, length, stages, symbols=(size,)))
-    assert one.length == length and one.said == TILE_LENGTH
+    assert one.length == length and one.varied_by == TILE_LENGTH
     longest = min(4 * stages + 1, high, 60)
     assert set(one.sequence) == set(range(longest + 1)) and set(itertools.pairwise(one.sequence)) >= set(
         itertools.product(range(longest + 1), repeat=2)
@@ -187,7 +187,7 @@ def test_lengths_that_are_known_at_run_time(high, stages):
 def test_numbers_of_tiles_that_are_known_at_run_time():
     one, _ = chosen(causal(N, 3, TILE + 1, symbols=(N,), grid=minimum(N, as_expr(3))))
     assert one.length == TILE + 1 and one.sequence and min(one.sequence) == 1
-    assert one.taken == N // 3 + less(BLOCK, N % 3) and one.more == 0
+    assert one.block_tiles == N // 3 + less(BLOCK, N % 3) and one.extra_iterations == 0
 
 
 def test_lengths_that_one_number_does_not_say():
@@ -221,13 +221,13 @@ def test_tiles_with_turns_of_a_ring(stages, length, tiles, blocks):
     """Right as they are; and not where the loop counts a turn too many or too few."""
     symbols = (L,) if L in length.variables() else ()
     assert messages_of(causal(tiles, blocks, length, stages, symbols=symbols)) == []
-    assert messages_of(causal(tiles, blocks, length, stages, growth=length + 1, symbols=symbols)) != []
+    assert messages_of(causal(tiles, blocks, length, stages, increment=length + 1, symbols=symbols)) != []
 
 
 def test_a_number_of_tiles_that_is_known_at_run_time():
     options = {"symbols": (N,), "grid": minimum(N, as_expr(3))}
     assert messages_of(causal(N, 3, TILE % 5 + 1, **options)) == []
-    assert messages_of(causal(N, 3, TILE % 5 + 1, growth=TILE % 5 + 2, **options)) != []
+    assert messages_of(causal(N, 3, TILE % 5 + 1, increment=TILE % 5 + 2, **options)) != []
 
 
 def one_turn(turn, program, which):
@@ -246,7 +246,7 @@ def test_a_fault_at_one_turn_of_a_block_that_takes_as_many_as_all(blocks, turn):
     tiles = 24 * blocks
     program = causal(tiles, blocks, TILE % 2 + 1)
     one, _ = chosen(program)
-    assert one.most == 24 and one.more == 24
+    assert one.max_tiles == 24 and one.extra_iterations == 24
     assert messages_of(program) == []
     assert messages_of(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)) != []
     assert messages_of(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL)) != []
@@ -257,12 +257,12 @@ def test_a_fault_at_one_turn_of_a_block_that_takes_as_many_as_all(blocks, turn):
 # ---------------------------------------------------------------------------------------------- tiles from a counter
 
 
-def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=None):
+def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, increment=None):
     """Blocks that take tiles from a counter, which a producer hands on; a fault of the consumers at one turn."""
     name, number = "tile_ring", TAKEN + J
     release = emptied(TURN, name)
     leave = making.exit_if_done(TILE, as_expr(tiles))
-    how = {"taken": TAKEN, "growth": length if growth is None else growth}
+    how = {"prior_iterations": TAKEN, "increment": length if increment is None else increment}
     turns = loop(length, *consume(number, stages), var=J)
     if at_turn is not None:  # a stage is not given back there
         acquire, read, barrier, give_back = consume(number, stages)
@@ -292,17 +292,17 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
 def test_tiles_from_a_counter(length):
     program = fetched(12, 3, length)
     assert messages_of(program) == []
-    assert messages_of(fetched(12, 3, length, growth=length + 1)) != []
+    assert messages_of(fetched(12, 3, length, increment=length + 1)) != []
 
 
 def test_a_block_is_followed_some_turns_beyond_the_sequence():
     """As it is done at any turn, when no tile is left, so many turns decide as equal ones do."""
     for kept in (3, 6):
         one, other = chosen(fetched(40, 3, TILE % 2 + 1), attrs.evolve(STILL, kept=kept))
-        assert one.more == other.more == kept and one.most == 41
-        assert one.turns(0) == len(one.piece(0)) + kept
+        assert one.extra_iterations == other.extra_iterations == kept and one.max_tiles == 41
+        assert one.iterations(0) == len(one.part(0)) + kept
     one, _ = chosen(fetched(4, 3, TILE % 2 + 1))
-    assert one.turns(0) == 5
+    assert one.iterations(0) == 5
 
 
 @pytest.mark.parametrize("turn", [0, 15, 18])
@@ -334,7 +334,7 @@ def turns(length, *body):
 
 
 STEPS = turns(TILE + 1)
-SHORT = Course(1, False, 1, True)
+SHORT = LoopCourse(1, False, 1, True)
 """So that lengths up to 2 are told apart, and longer ones are alike."""
 
 
@@ -361,12 +361,12 @@ def test_each_length_of_a_tile_decides_where_barriers_part_tiles():
 @pytest.mark.parametrize(
     "course, expected",
     [
-        (Course(1, False, 1, True), [0, 1, 2, 3]),
-        (Course(1, False, 4, True), [0, 1, 2, 3, 4, 5, 6]),
-        (Course(2, False, 1, True), [0, 1, 2, 3, 4]),
-        (Course(3, False, 2, True), [0, 1, 2, 3, 4, 5, 6]),
-        (Course(3, True, 0, False), [0, 1, 2, 3, 4]),
-        (Course(None, False, 1, True), None),
+        (LoopCourse(1, False, 1, True), [0, 1, 2, 3]),
+        (LoopCourse(1, False, 4, True), [0, 1, 2, 3, 4, 5, 6]),
+        (LoopCourse(2, False, 1, True), [0, 1, 2, 3, 4]),
+        (LoopCourse(3, False, 2, True), [0, 1, 2, 3, 4, 5, 6]),
+        (LoopCourse(3, True, 0, False), [0, 1, 2, 3, 4]),
+        (LoopCourse(None, False, 1, True), None),
     ],
 )
 @pytest.mark.parametrize("size", [None, L, Var("L", 0, 2, 1, True), Var("L", 3, 1 << 20, 1, True), Var("L", 0, 1 << 20, 1, True) + 2])
@@ -388,13 +388,13 @@ def test_lengths_that_are_told_apart(course, expected, size):
 def test_loops_of_different_courses():
     """The longest and the least common multiple of all of them."""
     fast, slow = turns(TILE), loop(TILE, writes(T), var=I2)
-    assert parted(fast, slow, BLOCK_BARRIER, course=Course(None, False, 1, True)) is None
-    courses = {J.name: Course(2, False, 1, True), I2.name: Course(3, False, 4, True)}
+    assert parted(fast, slow, BLOCK_BARRIER, course=LoopCourse(None, False, 1, True)) is None
+    courses = {J.name: LoopCourse(2, False, 1, True), I2.name: LoopCourse(3, False, 4, True)}
     program = plain(60, 3, fast, slow, BLOCK_BARRIER)
     access_trace = AccessTrace(program)
     (one,) = varying_tiles(access_trace, lambda loop: courses.get(loop.var.name, STILL)).values()
     assert list(one.sequence) == [*range(5 + 6 + 1), 0]
-    courses[I2.name] = Course(None, False, 4, True)
+    courses[I2.name] = LoopCourse(None, False, 4, True)
     assert list(varying_tiles(access_trace, lambda loop: courses.get(loop.var.name, STILL)).values()) == [], "one of them never repeats"
 
 
@@ -405,17 +405,17 @@ def test_lengths_of_a_grid_that_is_known():
     assert parted(turns(TILE % 2 * 0 + 4), BLOCK_BARRIER, tiles=24) is None
     (one,) = chosen(plain(24, 3, STEPS, BLOCK_BARRIER))
     assert (
-        one.most == 8
-        and one.more == 8
-        and one.taken == as_expr(8)
+        one.max_tiles == 8
+        and one.extra_iterations == 8
+        and one.block_tiles == as_expr(8)
         and one.length == TILE + 1
-        and one.said == TILE_LENGTH
+        and one.varied_by == TILE_LENGTH
         and one.tile == TILE
     )
     (one,) = chosen(plain(25, 3, STEPS, BLOCK_BARRIER))
-    assert one.most == 9 and one.more == 0
+    assert one.max_tiles == 9 and one.extra_iterations == 0
     (one,) = chosen(plain(2, 3, STEPS, BLOCK_BARRIER))
-    assert one.most == 1 and one.more == 0
+    assert one.max_tiles == 1 and one.extra_iterations == 0
     named = Var("last", 0, 99)
     (one,) = chosen(plain(24, 3, making.let(named, TILE + 1), turns(named), BLOCK_BARRIER))
     assert one.length == TILE + 1, "by another name"
@@ -428,7 +428,7 @@ def test_a_number_of_tiles_that_is_named():
     body = (making.let(TILE, BLOCK + TURN * 3), STEPS, BLOCK_BARRIER)
     named = kernel(making.let(tiles, N * 2), making.loop(TURN, extent, body), grid=minimum(N * 2, as_expr(3)), symbols=(N,))
     (one,) = chosen(named)
-    assert one.taken == N * 2 // 3 + less(BLOCK, N * 2 % 3) and one.length == TILE + 1 and one.more == 0
+    assert one.block_tiles == N * 2 // 3 + less(BLOCK, N * 2 % 3) and one.length == TILE + 1 and one.extra_iterations == 0
 
 
 def test_what_parts_no_tile_from_the_next():

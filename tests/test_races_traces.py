@@ -36,7 +36,7 @@ def traced(program, **lengths):
     places = Footprints(access_trace, local_coordinates(access_trace))
     loops = Loops(access_trace, places, access_trace.uses)
     tracer = Tracer(access_trace, places, loops)
-    return tracer.traces({{"N": N, "M": M, "PIECE": SEQUENCE_PART}[name]: length for name, length in lengths.items()}), tracer
+    return tracer.traces({{"N": N, "M": M, "SEQUENCE_PART": SEQUENCE_PART}[name]: length for name, length in lengths.items()}), tracer
 
 
 def traces(program, **lengths):
@@ -212,17 +212,17 @@ def test_roles_have_programs_of_their_own():
 def test_turns_of_a_ring():
     consumer, *_, producer = traces(ringed([loop(2, *consume(J), var=J)], [loop(2, *produce(J), var=J)]))
     assert shown(consumer) == [
-        "ring: the wait for turn 0 to be full", "read s j=0", "Barrier", "ring: the arrival at turn 0 to be empty",
-        "ring: the wait for turn 1 to be full", "read s j=1", "Barrier", "ring: the arrival at turn 1 to be empty",
+        "ring: the wait for fill 0 to be full", "read s j=0", "Barrier", "ring: the arrival for fill 0 to be empty",
+        "ring: the wait for fill 1 to be full", "read s j=1", "Barrier", "ring: the arrival for fill 1 to be empty",
     ]  # fmt: skip
     assert shown(producer) == [
-        "ring: the wait for turn 0 to be empty", "ring: the arrival at turn 0 to be full", "write s j=0",
-        "ring: the wait for turn 1 to be empty", "ring: the arrival at turn 1 to be full", "write s j=1",
+        "ring: the wait for fill 0 to be empty", "ring: the arrival for fill 0 to be full", "write s j=0",
+        "ring: the wait for fill 1 to be empty", "ring: the arrival for fill 1 to be full", "write s j=1",
     ]  # fmt: skip
     assert [one.arrivals for one in consumer if isinstance(one, StageEvent)] == [None, (1, 1, 1, 1)] * 2
     assert [one.arrivals for one in producer if isinstance(one, StageEvent)] == [None, (1,) * 5] * 2
     loads = [one for one in producer if isinstance(one, AccessEvent)]
-    assert [(one.turn.number, one.turn.ranks, one.turn.side, one.stage, one.in_flight, one.bytes) for one in loads] == [
+    assert [(one.fill.number, one.fill.ranks, one.fill.state, one.stage, one.in_flight, one.bytes) for one in loads] == [
         (0, (0,), StageState.FULL, 0, True, 512), (1, (0,), StageState.FULL, 1, True, 512),
     ]  # fmt: skip
     assert [one.stage for one in consumer if isinstance(one, AccessEvent)] == [0, 1]
@@ -238,8 +238,8 @@ def test_stages_of_a_turn():
         assert one.barrier == ("ring", StageState.FULL, number % 3) and other.barrier == ("ring", StageState.EMPTY, number % 3)
         assert one.phase == number // 3 + 1 and other.phase == number // 3
         assert one.way == ("ring", StageState.FULL, True) and other.way == ("ring", StageState.EMPTY, False)
-    assert str(StageEvent(three, StageState.FULL, 4)) == "ring: the wait for turn 4 to be full"
-    assert str(StageEvent(three, StageState.EMPTY, 4, (1,))) == "ring: the arrival at turn 4 to be empty"
+    assert str(StageEvent(three, StageState.FULL, 4)) == "ring: the wait for fill 4 to be full"
+    assert str(StageEvent(three, StageState.EMPTY, 4, (1,))) == "ring: the arrival for fill 4 to be empty"
 
 
 def arrivals(active, *, around=None, symbols=(), **lengths):
@@ -291,7 +291,7 @@ def test_numbers_of_turns():
     assert [one.number for one in found[0]] == [0, 1, 2, 8, 1, 9] and not tracer.loops.undecided
     found, tracer = traced(ringed([reads(T), full(M + 1)], [], symbols=(N, M)))
     assert [one.number for one in found[0] if isinstance(one, StageEvent)] == [0]
-    assert tracer.loops.undecided == {"s": "the number M + 1 depends on M, which is known at run time only"}
+    assert tracer.loops.undecided == {"s": "the fill index M + 1 depends on M, which is known only at run time"}
     found, _ = traced(ringed([loop(3, full(J * 2 + 1), var=J)], []))
     assert [one.number for one in found[0]] == [1, 3, 5] and found[0][0] is found[1][0]
     same, _ = traced(ringed([loop(3, full(7), var=J)], []))
@@ -311,15 +311,15 @@ def test_turns_of_units_of_a_role():
     assert found[0] is found[1] and found[2] is found[3] and found[0] is not found[2]
     assert all(one.own == () for trace in (found[0], found[2]) for one in trace)
     assert [one.arrivals for one in found[2]] == [None, (1,) * 4, None]
-    assert [one.side for one in found[2]] == [StageState.EMPTY, StageState.EMPTY, StageState.FULL]
+    assert [one.state for one in found[2]] == [StageState.EMPTY, StageState.EMPTY, StageState.FULL]
 
 
 def test_how_often_loops_were_taken_before():
     length = TURN % 3 + 1
-    roles = [[over_tiles(6, 1, loop(length, full(TAKEN + J), var=J), taken=TAKEN, growth=length)], []]
+    roles = [[over_tiles(6, 1, loop(length, full(TAKEN + J), var=J), prior_iterations=TAKEN, increment=length)], []]
     found, _ = traced(ringed(*roles, grid=1))
     assert [one.number for one in found[0]] == list(range(12))
-    one_each = [[over_tiles(4, 1, full(TAKEN), taken=TAKEN)], []]
+    one_each = [[over_tiles(4, 1, full(TAKEN), prior_iterations=TAKEN)], []]
     assert [one.number for one in traces(ringed(*one_each))[0]] == [0, 1, 2, 3]
     inner = Var("inner taken", 0, 99)
     nest = loop(3, loop(2, full(inner), var=J, prior_iterations=inner), var=A)
@@ -338,20 +338,20 @@ def test_a_turn_more_until_no_tile_is_left():
     )
     rings = (ring(), making.ring(name, 2, (), bytes=0, consumers=4, tiles=True))
     waits = lambda count: shown(traces(ringed([making.loop(TURN, as_expr(count), body)], [], rings=rings))[0])
-    assert waits(1) == [f"{name}: the wait for turn 0 to be full", "read s turn=0", "Barrier", f"{name}: the wait for turn 1 to be full"]
-    assert waits(2)[-2:] == ["Barrier", f"{name}: the wait for turn 2 to be full"]
+    assert waits(1) == [f"{name}: the wait for fill 0 to be full", "read s turn=0", "Barrier", f"{name}: the wait for fill 1 to be full"]
+    assert waits(2)[-2:] == ["Barrier", f"{name}: the wait for fill 2 to be full"]
     assert shown(trace(loop(2, reads(T), BLOCK_BARRIER))) == ["read s i=0", "Barrier", "read s i=1", "Barrier"], "no other loop does"
 
 
 def test_tiles_of_different_lengths():
     """The tile and the turns of its loop are those of the piece that is followed."""
     length = TILE % 2 + 1
-    loops = [[over_tiles(6, 2, loop(length, full(TAKEN + J), var=J), taken=TAKEN, growth=length)], []]
+    loops = [[over_tiles(6, 2, loop(length, full(TAKEN + J), var=J), prior_iterations=TAKEN, increment=length)], []]
     program = ringed(*loops, stages=1, grid=grid_of(6, 2))
     for piece in (0, 1, 2):
         found, tracer = traced(program, SEQUENCE_PART=piece)
         (one, *_) = tracer.loops.varying_tiles.values()
-        turns = sum(one.at(piece, turn) % 2 + 1 for turn in range(one.turns(piece)))
+        turns = sum(one.tile_at(piece, turn) % 2 + 1 for turn in range(one.iterations(piece)))
         assert [each.number for each in found[0]] == list(range(turns))
 
 
@@ -388,7 +388,7 @@ def test_loads_and_arrivals_in_other_blocks():
     assert [[one.ranks for one in found[number]] for number in (0, 5)] == [
         [(0, 1), (1,), (), (1, 0), ()], [(0, 1), (0,), (), (0, 1), ()],
     ]  # fmt: skip
-    loads = [[(one.turn.number, one.turn.ranks, one.footprint.shift_bytes) for one in found[number] if one.turn] for number in (4, 9)]
+    loads = [[(one.fill.number, one.fill.ranks, one.footprint.shift_bytes) for one in found[number] if one.fill] for number in (4, 9)]
     assert [len(found[number]) for number in (4, 9)] == [6, 4], "what is read of global memory is followed in the first block alone"
     assert loads[0] == [(0, (0,), 0), (0, (1,), 2048), (1, (1,), 2048 + 512), (2, (0,), 0)]
     assert loads[1] == [(0, (0,), 0), (0, (1,), 2048), (1, (0,), 512), (2, (1,), 2048)]
@@ -420,7 +420,7 @@ def test_what_is_under_way():
         (making.wait(0), []),
     ):
         flight.follow(event)
-        assert list(flight.touches) == expected, event
+        assert list(flight.accesses) == expected, event
 
 
 # ---------------------------------------------------------------------------------------------- accesses, in parts
@@ -498,16 +498,16 @@ def test_tiles_of_different_lengths_without_rings():
     program = kernel(over_tiles(6, 2, loop(length, writes(T), BLOCK_BARRIER, var=J), BLOCK_BARRIER), grid=grid_of(6, 2))
     _, tracer = traced(program, SEQUENCE_PART=0)
     (one,) = tracer.loops.varying_tiles.values()
-    for piece in range(one.pieces):
+    for piece in range(one.part_count):
         found, _ = traced(program, SEQUENCE_PART=piece)
         expected = []
-        for turn in range(one.turns(piece)):
-            long = one.at(piece, turn)
-            here = {"turn": turn, TILE_LENGTH.name: long, BLOCK_TILES.name: one.turns(piece)}
+        for turn in range(one.iterations(piece)):
+            long = one.tile_at(piece, turn)
+            here = {"turn": turn, TILE_LENGTH.name: long, BLOCK_TILES.name: one.iterations(piece)}
             expected += [{**here, "j": number} for number in range(long)]
         touches = [event for event in found[0] if isinstance(event, AccessEvent)]
         said = [dict(each.fixed) for each in touches]
-        assert said == expected and len(found[0]) == 2 * len(expected) + one.turns(piece)
+        assert said == expected and len(found[0]) == 2 * len(expected) + one.iterations(piece)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -530,6 +530,6 @@ def test_a_load_to_a_place_that_the_block_says():
     part = attrs.evolve(load(0), accesses=(reads(0, name="g").accesses[0], target), multicast=both)
     found = traces(clustered([full(0)], [part], buffers=(staged(2), G)))
     loads = [
-        [(one.footprint.pattern.bases[0].tolist(), one.footprint.shift_bytes) for one in found[number] if one.turn] for number in (4, 9)
+        [(one.footprint.pattern.bases[0].tolist(), one.footprint.shift_bytes) for one in found[number] if one.fill] for number in (4, 9)
     ]
     assert loads == [[([[0]], 0), ([[0]], 2048)], [([[256]], 0), ([[256]], 2048)]]

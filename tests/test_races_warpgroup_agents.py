@@ -26,10 +26,10 @@ GROUP, PROXY = making.barrier(WARPGROUP_SCOPE), making.fence(FenceKind.ASYNC_PRO
 PAIR = making.barrier(making.scope("pair", 64))
 
 
-def touch(step, atoms, kind=Kind.WRITE, mechanism=AT_ONCE, by_engine=False, turn=None, size=0):
+def touch(step, atoms, kind=Kind.WRITE, mechanism=AT_ONCE, by_engine=False, fill=None, size=0):
     """A segment of each warp, by the atoms that it touches: the same for all of them, or by warp."""
     by_warp = [atoms.get(warp, []) for warp in range(12)] if isinstance(atoms, dict) else [atoms] * 12
-    return Segment(step, Area(0, None, by_warp), kind, mechanism is not AT_ONCE, by_engine, mechanism, turn, size)
+    return Segment(step, Area(0, None, by_warp), kind, mechanism is not AT_ONCE, by_engine, mechanism, fill, size)
 
 
 def each(first=0):
@@ -174,7 +174,7 @@ def test_arrivals_of_a_crew():
 def test_loads_of_a_crew():
     """What a wait for a stage brings is known to all of it."""
     ring = making.ring("r", 1, ("a",), bytes=16, consumers=4)
-    load = touch(5, {4: [0, 1, 2, 3]}, mechanism=TMA_LOADS, turn=StageEvent(ring, StageState.FULL, 0, None, (0,)), size=16)
+    load = touch(5, {4: [0, 1, 2, 3]}, mechanism=TMA_LOADS, fill=StageEvent(ring, StageState.FULL, 0, None, (0,)), size=16)
     producer = [StageEvent(ring, StageState.EMPTY, 0), StageEvent(ring, StageState.FULL, 0, (1,) * 5), load]
     for reading, expected in ((each(), BOTH), (neighbours(), BOTH), ([0, 1, 2, 3], BOTH)):
         consumer = [
@@ -186,7 +186,7 @@ def test_loads_of_a_crew():
         assert answers(*[consumer] * 4, producer) == expected
         early = [consumer[1], consumer[0], *consumer[2:]]
         assert answers(*[early] * 4, producer) == NONE
-    short = [*producer[:2], touch(5, {4: [0]}, mechanism=TMA_LOADS, turn=load.turn, size=12)]
+    short = [*producer[:2], touch(5, {4: [0]}, mechanism=TMA_LOADS, fill=load.fill, size=12)]
     assert answers(*[[StageEvent(ring, StageState.FULL, 0)]] * 4, short) == NONE
 
 

@@ -21,7 +21,7 @@ from fireiron.errors import DecompositionError, SimulationError, VerificationErr
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import Barrier, For, Let, rewritten, statements, verify
-from fireiron.measure.data import drawn
+from fireiron.measure.data import random_inputs
 from fireiron.sim import simulate
 from fireiron.strategies import grouped, grouped_ragged
 from fireiron.values.expr import TRUE, Lookup, Var, less, lookup
@@ -128,10 +128,10 @@ def test_texts(program):
 def test_drawn_offsets():
     """Groups partition the rows in order, some empty; indices bounded on one side only are still in bounds."""
     for seed in range(5):
-        arrays = drawn(grouped_ragged.spec(100, 8, 8, groups=4), {}, np.random.default_rng(seed))
+        arrays = random_inputs(grouped_ragged.spec(100, 8, 8, groups=4), {}, np.random.default_rng(seed))
         begin, end = arrays["begin"], arrays["end"]
         assert begin[0] == 0 and end[-1] == 100 and (begin[1:] == end[:-1]).all() and (begin <= end).all() and (begin == end).any()
-    rows = drawn(grouped.spec(100, 8, 8, groups=50), {}, np.random.default_rng(0))["rows"]
+    rows = random_inputs(grouped.spec(100, 8, 8, groups=50), {}, np.random.default_rng(0))["rows"]
     assert rows.min() >= 0 and 50 < rows.max() <= 100
 
 

@@ -34,7 +34,7 @@ def no_settings(monkeypatch):
     monkeypatch.setattr(collection, "_shipped", lambda: ())
 
 
-def halves(M=256, N=256, K=256, **options):
+def float16_gemm(M=256, N=256, K=256, **options):
     return MatMul(M, N, K, **{**HALF, **options})(GL, GL, GL)(Kernel)
 
 
@@ -44,7 +44,7 @@ def made(problem=None, name="small", **changes):
         "strategy": name,
         "strategy_hash": strategy_hash(library.find(name).strategy),
         "values": {"bm": 32, "bn": 32},
-        "spec": describe(halves() if problem is None else problem),
+        "spec": describe(float16_gemm() if problem is None else problem),
         "architecture": "sm_90",
         "gpu": "NVIDIA H200",
         "us": 10.0,
@@ -76,10 +76,10 @@ def written(path, *some):
 
 
 SPECS = (
-    halves(),
-    halves(sym("M", multiple_of=8), 64, sym("K", low=16, high=4096)),
-    halves(64, 64, 64, A=RowMajor(ld=80), B=ColMajor(ld=sym("ldb", multiple_of=8))),
-    halves(3, 5, 7, c_dtype=float32, accumulator=float32, accumulate=True),
+    float16_gemm(),
+    float16_gemm(sym("M", multiple_of=8), 64, sym("K", low=16, high=4096)),
+    float16_gemm(64, 64, 64, A=RowMajor(ld=80), B=ColMajor(ld=sym("ldb", multiple_of=8))),
+    float16_gemm(3, 5, 7, c_dtype=float32, accumulator=float32, accumulate=True),
     MatMul(8, 8, 8, dtype=(float8_e4m3, float8_e5m2))(GL, GL, GL)(Kernel),
     MatMul(8, 8, 8, dtype=tf32)(GL, GL, GL)(Kernel),
     Move(64, 32, dst_dtype=float16, src=RowMajor)(GL, GL)(Kernel),
@@ -93,7 +93,7 @@ SPECS = (
     Kind("Sums", "s[m,n] = {by} * x[m,n]; d[n,m] = x[m,n] + {by}", (Parameter("by", real=True),)).starter(0.5, 8, 16)(GL, GL, GL)(Kernel),
     Kind("Add", "s[i] += {a} * x[i]", (Parameter("a", 2),), atomic=True).starter(8, a=3, s_dtype=float32)(GL, GL)(Kernel),
     Kind("Any", "y[...] = {a} * x[...]", (Parameter("a", -math.inf, real=True),)).starter(8, 4, 2)(GL, GL)(Kernel),
-    halves(A=Strides(m=ANY(8), k=1), B=Strides(k=sym("step", low=8, multiple_of=4), n=1), C=Strides(m=1, n=ANY)),
+    float16_gemm(A=Strides(m=ANY(8), k=1), B=Strides(k=sym("step", low=8, multiple_of=4), n=1), C=Strides(m=1, n=ANY)),
     Move(64, 32, src=Strides(m=0, n=ANY).aligned(4), dst=RowMajor)(GL, GL)(Kernel),
 )
 
@@ -106,7 +106,7 @@ def test_specs_survive(spec):
 
 
 def test_specs_of_unaligned_arrays_survive():
-    spec = halves()
+    spec = float16_gemm()
     loose = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=4)))
     assert describe(loose)["align"] == {"A": 4} and spec_of(describe(loose)) == loose != spec
 
@@ -122,9 +122,9 @@ def test_all_fields_of_a_spec_count():
     [
         (Kind("Both", "y[m,M] = x[m,M] + 1").starter(8, 8)(GL, GL)(Kernel), "two dimensions are M"),
         (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "for kernels"),
-        (halves(sym("M") * 8, 8, 8), "an integer or a symbol"),
-        (halves(accumulate=sym("k0") < 3), "condition to accumulate"),
-        (attrs.evolve(halves(), in_parts=True), "no words"),
+        (float16_gemm(sym("M") * 8, 8, 8), "an integer or a symbol"),
+        (float16_gemm(accumulate=sym("k0") < 3), "condition to accumulate"),
+        (attrs.evolve(float16_gemm(), in_parts=True), "no words"),
         (attrs.evolve(Move(8, 8)(GL, GL)(Kernel), names=("a", "b")), "no words"),
     ],
     ids=["kind", "level", "expression", "condition", "partial", "names"],
@@ -181,9 +181,9 @@ def test_describe_takes_specs():
 )
 def test_wrong_specs(change):
     with pytest.raises(StoreError):
-        spec_of({**describe(halves()), **change})
+        spec_of({**describe(float16_gemm()), **change})
     with pytest.raises(StoreError):
-        Record.of({**json.loads(made().line()), "spec": {**describe(halves()), **change}})
+        Record.of({**json.loads(made().line()), "spec": {**describe(float16_gemm()), **change}})
 
 
 def test_kinds_are_starters():
@@ -237,7 +237,7 @@ def test_lines_and_specs_do_not_count():
 
     one, other = build(), build()
     other = attrs.evolve(other, steps=tuple(attrs.evolve(step, origin="elsewhere.py:3") for step in other.steps))
-    assert strategy_hash(one) == strategy_hash(other) == strategy_hash(one(halves()))
+    assert strategy_hash(one) == strategy_hash(other) == strategy_hash(one(float16_gemm()))
 
 
 def test_library_has_different_hashes():
@@ -307,7 +307,7 @@ def test_record_does_not_follow_what_it_was_made_from():
 
 def test_ratio_and_shape():
     assert made(us=10.0, library_us=9.0).ratio == 0.9 and made(library_us=None).ratio is None
-    assert made(halves(1, 2, 3)).shape == (1, 2, 3) and made(halves(sym("M"), 2, 3)).shape == ("M", 2, 3)
+    assert made(float16_gemm(1, 2, 3)).shape == (1, 2, 3) and made(float16_gemm(sym("M"), 2, 3)).shape == ("M", 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -396,8 +396,8 @@ def test_infinity_by_an_exponent():
 
 
 def test_files(tmp_path):
-    one = written(tmp_path / "a.jsonl", made(us=1.0), made(halves(512), us=2.0))
-    written(tmp_path / "b.jsonl", made(halves(1024), us=3.0))
+    one = written(tmp_path / "a.jsonl", made(us=1.0), made(float16_gemm(512), us=2.0))
+    written(tmp_path / "b.jsonl", made(float16_gemm(1024), us=3.0))
     (tmp_path / "notes.txt").write_text("no records")
     assert len(Records.load(one)) == 2 and len(Records.load(tmp_path)) == 3
     assert [record.shape[0] for record in Records.load(tmp_path)] == [256, 512, 1024]
@@ -533,7 +533,7 @@ def test_append_to_a_file_that_was_replaced_meanwhile(tmp_path):
     with lock.locked(path):
         waiting = threading.Thread(target=Records.append_to, args=(path, made(us=4.0, values={"bm": 64})))
         waiting.start()
-        records.write_records(path, Records((made(halves(512)),)))
+        records.write_records(path, Records((made(float16_gemm(512)),)))
     waiting.join(30)
     assert {record.shape[0] for record in Records.load(path)} == {512, 256} and len(Records.load(path)) == 2
 
@@ -550,7 +550,7 @@ def test_merging_does_not_depend_on_order():
         made(us=1.0, gpu="NVIDIA H100"),
         made(us=2.0, regime="busy"),
         made(us=2.0, values={"bm": 64}),
-        made(halves(512), us=1.0),
+        made(float16_gemm(512), us=1.0),
     ]
     results = {
         Records().merged(*(Records((record,)) for record in order)).text()
@@ -569,7 +569,7 @@ def test_numbers_in_toolchains_count_as_numbers():
 
 
 def test_merged_text_is_stable():
-    one, other = made(halves(64), us=3.0), made(halves(1024), us=2.0)
+    one, other = made(float16_gemm(64), us=3.0), made(float16_gemm(1024), us=2.0)
     text = Records((other, one)).text()
     assert [json.loads(line)["spec"]["sizes"]["M"] for line in text.splitlines()] == [64, 1024], "by number, not by text"
     assert Records.merged(Records((one,)), Records((other,))).text() == text
@@ -577,7 +577,7 @@ def test_merged_text_is_stable():
 
 def test_merge_files(tmp_path):
     one = written(tmp_path / "a.jsonl", made(us=1.0, date="2026-11-20"))
-    other = written(tmp_path / "b.jsonl", made(us=2.0, date="2026-11-21"), made(halves(64)))
+    other = written(tmp_path / "b.jsonl", made(us=2.0, date="2026-11-21"), made(float16_gemm(64)))
     assert merge_files([one, other], one) == (3, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
     assert len(Records.load(one)) == 2 and {record.us for record in Records.load(one)} == {2.0, 10.0}
@@ -591,64 +591,66 @@ def test_merge_files(tmp_path):
 
 
 def test_exact():
-    some = Records((made(us=10.0), made(us=8.0, values={"bm": 64, "bn": 32}), made(halves(512), us=1.0)))
-    choice = some.best(halves(), "sm_90")
+    some = Records((made(us=10.0), made(us=8.0, values={"bm": 64, "bn": 32}), made(float16_gemm(512), us=1.0)))
+    choice = some.best(float16_gemm(), "sm_90")
     assert choice.exact and choice.record.us == 8.0 and choice.record.values["bm"] == 64
-    assert choice.strategy.spec == halves() and not choice.strategy.tunables()
+    assert choice.strategy.spec == float16_gemm() and not choice.strategy.tunables()
     assert "just this" in choice.why and "bm=64" in choice.why and "NVIDIA H200" in choice.why
     assert choice.strategy.program("sm_90").cuda == choice.program.cuda
 
 
 def test_exact_of_another_gpu_comes_second():
     some = Records((made(us=1.0, gpu="NVIDIA H100"), made(us=2.0)))
-    assert some.best(halves(), "sm_90", gpu="NVIDIA H200").record.us == 2.0
-    assert some.best(halves(), "sm_90", gpu="NVIDIA H20").record.us == 1.0
+    assert some.best(float16_gemm(), "sm_90", gpu="NVIDIA H200").record.us == 2.0
+    assert some.best(float16_gemm(), "sm_90", gpu="NVIDIA H20").record.us == 1.0
 
 
 def test_measured_alike_comes_first():
     some = Records((made(us=1.0, l2="hot"), made(us=1.5, regime="busy"), made(us=2.0)))
-    assert some.best(halves(), "sm_90").record.us == 2.0
+    assert some.best(float16_gemm(), "sm_90").record.us == 2.0
 
 
 def test_architectures():
     some = Records((made(),))
-    assert some.best(halves(), "sm_90a").exact
+    assert some.best(float16_gemm(), "sm_90a").exact
     exclusive = Records((made(architecture="sm_90a"), made(us=50.0)))
-    assert exclusive.best(halves(), "sm_90").record == exclusive.best(halves(), "sm_90a").record == exclusive.records[0], (
+    assert exclusive.best(float16_gemm(), "sm_90").record == exclusive.best(float16_gemm(), "sm_90a").record == exclusive.records[0], (
         "where it is legal"
     )
-    assert some.find(halves(), "sm_80") is None and some.find(halves(), "sm_100") is None
+    assert some.find(float16_gemm(), "sm_80") is None and some.find(float16_gemm(), "sm_100") is None
     ampere = Records((made(architecture="sm_80"),))
-    choice = ampere.best(halves(), "sm_86")
+    choice = ampere.best(float16_gemm(), "sm_86")
     assert not choice.exact and "distance 1.00" in choice.why, "the same major number, as a neighbour"
-    assert ampere.find(halves(), "sm_86", neighbours=False) is None
+    assert ampere.find(float16_gemm(), "sm_86", neighbours=False) is None
 
 
 def test_neighbours_by_distance():
-    some = Records((made(halves(512, 256, 256), us=50.0), made(halves(256, 256, 1024), us=9.0), made(halves(128, 128, 256), us=1.0)))
-    near = some.best(halves(), "sm_90")
+    some = Records(
+        (made(float16_gemm(512, 256, 256), us=50.0), made(float16_gemm(256, 256, 1024), us=9.0), made(float16_gemm(128, 128, 256), us=1.0))
+    )
+    near = some.best(float16_gemm(), "sm_90")
     assert not near.exact and near.record.shape == (256, 256, 1024), "equally near, and faster; K counts half"
     assert "256x256x1024 (distance 1.00)" in near.why
-    assert some.best(halves(500, 256, 256), "sm_90").record.shape == (512, 256, 256)
-    assert some.find(halves(), "sm_90", neighbours=False) is None
+    assert some.best(float16_gemm(500, 256, 256), "sm_90").record.shape == (512, 256, 256)
+    assert some.find(float16_gemm(), "sm_90", neighbours=False) is None
 
 
 def test_far_ones_are_no_neighbours():
-    some = Records((made(halves(256, 256, 256)),))
+    some = Records((made(float16_gemm(256, 256, 256)),))
     assert FARTHEST == 6.0
-    assert some.find(halves(1024, 1024, 4096), "sm_90") is not None
-    assert some.find(halves(1024, 2048, 4096), "sm_90") is None
+    assert some.find(float16_gemm(1024, 1024, 4096), "sm_90") is not None
+    assert some.find(float16_gemm(1024, 2048, 4096), "sm_90") is None
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        halves(dtype=bfloat16),
-        halves(c_dtype=float32),
-        halves(B=ColMajor),
-        halves(C=ColMajor),
-        halves(accumulate=True),
-        halves(accumulator=float32),
+        float16_gemm(dtype=bfloat16),
+        float16_gemm(c_dtype=float32),
+        float16_gemm(B=ColMajor),
+        float16_gemm(C=ColMajor),
+        float16_gemm(accumulate=True),
+        float16_gemm(accumulator=float32),
     ],
     ids=["dtype", "c_dtype", "B", "C", "accumulate", "accumulator"],
 )
@@ -708,56 +710,56 @@ def test_stacks_are_no_neighbours_of_matrices():
 
 
 def test_leading_dimensions_and_alignment_are_neighbours():
-    views = halves(A=RowMajor(ld=264))
+    views = float16_gemm(A=RowMajor(ld=264))
     choice = Records((made(),)).best(views, "sm_90")
     assert not choice.exact and choice.strategy.spec == views
-    odd = halves(255, 257, 255, A=RowMajor(ld=259))
+    odd = float16_gemm(255, 257, 255, A=RowMajor(ld=259))
     assert Records((made(),)).best(odd, "sm_90").strategy.spec == odd, "copies become narrow where rows are not aligned"
     assert Records((made(views),)).best(views, "sm_90").exact
 
 
 def test_run_time_sizes_are_answered_exactly_or_not():
-    free = halves(sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of=8))
+    free = float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of=8))
     some = Records((made(), made(free, us=77.0)))
     assert some.best(free, "sm_90").record.us == 77.0
-    assert some.find(halves(sym("M"), 256, 256), "sm_90") is None
-    assert Records((made(free),)).find(halves(), "sm_90") is None
+    assert some.find(float16_gemm(sym("M"), 256, 256), "sm_90") is None
+    assert Records((made(free),)).find(float16_gemm(), "sm_90") is None
 
 
 def test_illegal_values_are_passed_over():
     """Two million bytes of stages do not fit: the next nearest answers."""
     crowded = made(us=1.0, name="hmma_ampere", values={"bm": 256, "bn": 256, "bk": 64, "wm": 64, "wn": 64, "stages": 5})
-    fits = made(halves(512), us=5.0)
-    choice = Records((crowded, fits)).best(halves(), "sm_90")
+    fits = made(float16_gemm(512), us=5.0)
+    choice = Records((crowded, fits)).best(float16_gemm(), "sm_90")
     assert choice.record == fits and not choice.exact
     edited = made(us=1.0, values={"bm": 33})
-    assert Records((edited,)).find(halves(), "sm_90") is None, "values that the tunable does not have"
-    assert Records((made(values={"nosuch": 3}),)).find(halves(), "sm_90") is None
+    assert Records((edited,)).find(float16_gemm(), "sm_90") is None, "values that the tunable does not have"
+    assert Records((made(values={"nosuch": 3}),)).find(float16_gemm(), "sm_90") is None
 
 
 def test_not_every_neighbour_is_tried():
-    illegal = [made(halves(256 + 8 * number), us=1.0, values={"bm": 33}) for number in range(1, MOST_TRIES + 1)]
-    fits = made(halves(1024), us=5.0)
-    assert Records((*illegal[:-1], fits)).find(halves(), "sm_90") is not None
-    assert Records((*illegal, fits)).find(halves(), "sm_90") is None
+    illegal = [made(float16_gemm(256 + 8 * number), us=1.0, values={"bm": 33}) for number in range(1, MOST_TRIES + 1)]
+    fits = made(float16_gemm(1024), us=5.0)
+    assert Records((*illegal[:-1], fits)).find(float16_gemm(), "sm_90") is not None
+    assert Records((*illegal, fits)).find(float16_gemm(), "sm_90") is None
 
 
 def test_what_is_accepted():
     some = Records((made(us=1.0, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32}), made(us=2.0)))
-    small = some.best(halves(), "sm_90", accept=lambda program: program.ir.threads <= 64)
-    assert small.record.us == 2.0 and some.best(halves(), "sm_90").record.us == 1.0
+    small = some.best(float16_gemm(), "sm_90", accept=lambda program: program.ir.threads <= 64)
+    assert small.record.us == 2.0 and some.best(float16_gemm(), "sm_90").record.us == 1.0
 
 
 def test_outdated_records_are_passed_over_with_a_warning():
     old, new = made(us=1.0, strategy_hash="0123456789abcdef"), made(us=2.0)
     with pytest.warns(OutdatedRecordWarning, match="older version of the strategy.*0123456789abcdef"):
-        assert Records((old, new)).best(halves(), "sm_90").record.us == 2.0
+        assert Records((old, new)).best(float16_gemm(), "sm_90").record.us == 2.0
     with pytest.warns(OutdatedRecordWarning):
-        assert Records((old,)).find(halves(), "sm_90") is None
+        assert Records((old,)).find(float16_gemm(), "sm_90") is None
     gone = made(strategy_hash="0123456789abcdef")
     gone = attrs.evolve(gone, strategy="no_such_strategy")
     with pytest.warns(OutdatedRecordWarning, match="no strategy has this name"):
-        assert Records((gone,)).find(halves(), "sm_90") is None
+        assert Records((gone,)).find(float16_gemm(), "sm_90") is None
 
 
 def test_files_that_records_name_do_not_run(tmp_path):
@@ -765,14 +767,14 @@ def test_files_that_records_name_do_not_run(tmp_path):
     path.write_text("raise SystemExit('ran')\n")
     mine = library.find("small").strategy
     record = attrs.evolve(made(), strategy=f"{path}:mine")
-    assert Records((record,)).find(halves(), "sm_90") is None
-    choice = Records((record,)).best(halves(), "sm_90", strategies={f"{path}:mine": mine})
+    assert Records((record,)).find(float16_gemm(), "sm_90") is None
+    choice = Records((record,)).best(float16_gemm(), "sm_90", strategies={f"{path}:mine": mine})
     assert choice.exact and current_strategy(record, {f"{path}:mine": mine}) is mine
 
 
 def test_nothing_found():
     with pytest.raises(StoreError) as caught:
-        Records((made(), made(halves(512)))).best(halves(dtype=bfloat16), "sm_90")
+        Records((made(), made(float16_gemm(512)))).best(float16_gemm(dtype=bfloat16), "sm_90")
     text = str(caught.value)
     assert "no record answers for MatMul 256x256x256, bfloat16" in text
     assert "MatMul 512x256x256, float16 float16 float16, row row row on sm_90" in text
@@ -785,7 +787,7 @@ def test_tune_command_is_understood():
     """The command line reads the sizes and layouts that the message names."""
     from fireiron.cli.arguments import layouts, size
 
-    words = tune_command(halves(sym("M", multiple_of=8), 64, 64, B=ColMajor), "sm_90").split()
+    words = tune_command(float16_gemm(sym("M", multiple_of=8), 64, 64, B=ColMajor), "sm_90").split()
     assert size(words[words.index("-M") + 1]) == sym("M", multiple_of=8)
     assert layouts(words[words.index("--layouts") + 1]) == "TNT"
 
@@ -796,33 +798,33 @@ def test_tune_command_is_understood():
 def test_best_reads_the_named_file(tmp_path, monkeypatch):
     path = written(tmp_path / "mine.jsonl", made(us=1.0))
     with pytest.raises(StoreError, match="no record answers"):
-        best_strategy(halves())
+        best_strategy(float16_gemm())
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
-    assert best_strategy(halves()).spec == halves()
-    assert best_strategy(halves(512), "sm_90").spec == halves(512), "a neighbour"
+    assert best_strategy(float16_gemm()).spec == float16_gemm()
+    assert best_strategy(float16_gemm(512), "sm_90").spec == float16_gemm(512), "a neighbour"
 
 
 def test_pinned(tmp_path, monkeypatch):
     path = written(tmp_path / "mine.jsonl", made(us=1.0))
     with pytest.raises(StoreError, match="no file of records is named"):
-        best_strategy(halves(), require_record=True)
+        best_strategy(float16_gemm(), require_record=True)
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", "1")
-    assert best_strategy(halves()).spec == halves()
+    assert best_strategy(float16_gemm()).spec == float16_gemm()
     with pytest.raises(StoreError, match="no record answers for MatMul 512x256x256"):
-        best_strategy(halves(512))
-    assert best_strategy(halves(512), require_record=False).spec == halves(512), "the argument decides"
+        best_strategy(float16_gemm(512))
+    assert best_strategy(float16_gemm(512), require_record=False).spec == float16_gemm(512), "the argument decides"
     with pytest.raises(ArgumentError, match="neither true nor false"):
-        best_strategy(halves(), require_record=1)
+        best_strategy(float16_gemm(), require_record=1)
     monkeypatch.setenv("FIREIRON_RECORDS", str(tmp_path / "absent.jsonl"))
     with pytest.raises(StoreError, match="no such file"):
-        best_strategy(halves())
+        best_strategy(float16_gemm())
 
 
 def test_pinned_leaves_the_shipped_records_out(tmp_path, monkeypatch):
     folder = tmp_path / "shipped"
     folder.mkdir()
-    written(folder / "h200.jsonl", made(halves(512)))
+    written(folder / "h200.jsonl", made(float16_gemm(512)))
     monkeypatch.setattr(collection, "_shipped", lambda: (folder,))
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", made())))
     assert {record.shape[0] for record in available()} == {256, 512}
@@ -833,7 +835,7 @@ def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
     """The tuner is asked for the library's default, once; what it finds is kept."""
     import importlib
 
-    asked, found = [], [made(halves(), us=1.5, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32})]
+    asked, found = [], [made(float16_gemm(), us=1.5, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32})]
 
     class Tuning:
         @property
@@ -846,18 +848,18 @@ def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(importlib.import_module("fireiron.tune"), "tune", tune)
     path = tmp_path / "mine.jsonl"
-    monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made(halves(512)))))
-    assert best_strategy(halves(), "sm_90", tune=True) == library.find("small").strategy.with_(
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made(float16_gemm(512)))))
+    assert best_strategy(float16_gemm(), "sm_90", tune=True) == library.find("small").strategy.with_(
         bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, lookahead=2
-    )(halves())
-    assert asked == [(library.find("small").strategy, halves(), {"arch": "sm_90", "name": "small"})]
+    )(float16_gemm())
+    assert asked == [(library.find("small").strategy, float16_gemm(), {"arch": "sm_90", "name": "small"})]
     assert len(Records.load(path)) == 2
-    assert best_strategy(halves(), "sm_90", tune=True).spec == halves() and len(asked) == 1, "recorded now"
+    assert best_strategy(float16_gemm(), "sm_90", tune=True).spec == float16_gemm() and len(asked) == 1, "recorded now"
     with pytest.raises(ArgumentError, match="require_record"):
-        best_strategy(halves(), require_record=True, tune=True)
+        best_strategy(float16_gemm(), require_record=True, tune=True)
     found[0] = None
     with pytest.raises(StoreError, match="found no values"):
-        best_strategy(halves(64), tune=True)
+        best_strategy(float16_gemm(64), tune=True)
     with pytest.raises(StoreError, match="no default strategy"):
         best_strategy(Move(8, 8)(GL, GL)(Kernel), tune=True)
 
@@ -870,7 +872,7 @@ def test_nothing_measures(tmp_path, monkeypatch):
 
     monkeypatch.setattr(launch, "require_cupy", no)
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", made())))
-    assert best_strategy(halves()) is not None
+    assert best_strategy(float16_gemm()) is not None
 
 
 def test_shipped_records_are_whole(monkeypatch):
@@ -886,7 +888,7 @@ def test_shipped_records_are_whole(monkeypatch):
 
 def test_a_shipped_line_that_is_no_record(tmp_path, monkeypatch):
     broken = tmp_path / "h200.jsonl"
-    broken.write_text(f"{made().line()}\n<<<<<<< HEAD\n{made(halves(512)).line()}\n")
+    broken.write_text(f"{made().line()}\n<<<<<<< HEAD\n{made(float16_gemm(512)).line()}\n")
     monkeypatch.setattr(collection, "_shipped", lambda: (tmp_path,))
     with pytest.raises(StoreError, match="a conflict that git left") as caught:
         Records.shipped()
@@ -911,7 +913,7 @@ def fireiron(capsys):
 
 
 def test_list_says_what_is_tuned(fireiron, tmp_path, monkeypatch):
-    path = written(tmp_path / "a.jsonl", made(us=10.0), made(halves(512), us=5.0), made(us=1.0, strategy_hash="0" * 16))
+    path = written(tmp_path / "a.jsonl", made(us=10.0), made(float16_gemm(512), us=5.0), made(us=1.0, strategy_hash="0" * 16))
     Records.append_to(path, made(name="split_k", strategy_hash="0" * 16))
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     status, out, _ = fireiron("list", "small")
@@ -926,7 +928,9 @@ def test_list_says_what_is_tuned(fireiron, tmp_path, monkeypatch):
 
 
 def test_list_records(fireiron, tmp_path, monkeypatch):
-    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "a.jsonl", made(halves(64, 48, 32, A=RowMajor(ld=40))), made(us=5.0))))
+    monkeypatch.setenv(
+        "FIREIRON_RECORDS", str(written(tmp_path / "a.jsonl", made(float16_gemm(64, 48, 32, A=RowMajor(ld=40))), made(us=5.0)))
+    )
     status, out, _ = fireiron("list", "--records")
     assert status == 0 and "64x48x32" in out and "row(40) row row" in out and "1.800" in out and "bm=32 bn=32" in out
     assert "no records" in fireiron("list", "naive", "--records")[1]
@@ -978,7 +982,7 @@ def test_records_check(fireiron, tmp_path):
 
 
 def test_records_show(fireiron, tmp_path):
-    path = written(tmp_path / "a.jsonl", made(), made(halves(512)))
+    path = written(tmp_path / "a.jsonl", made(), made(float16_gemm(512)))
     assert "512x256x256" in fireiron("records", "show", path)[1]
     assert "no records" in fireiron("records", "show", path, "--strategy", "naive")[1]
     assert "no records" in fireiron("records", "show")[1]

@@ -490,7 +490,7 @@ def test_poison_that_a_comparison_drops_is_found(monkeypatch):
     """A comparison with NaN is false, so an uninitialized register left no NaN in the result."""
     monkeypatch.setattr("fireiron.lower.distribute._by_some", lambda kernel, use: False)
     program = _one_choice().program("sm_80")
-    with pytest.raises(SimulationError, match=r"t\[0\] \(register 0\) is read before anything was written to it: thread 1"):
+    with pytest.raises(SimulationError, match=r"t\[0\] \(register 0\) is read before any write to it: thread 1"):
         simulate(program.lowered, {"R": np.zeros((2, 7), np.float32), "alpha": np.float32(0)})
 
 

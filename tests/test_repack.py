@@ -5,7 +5,7 @@ import re
 import attrs
 import numpy as np
 import pytest
-from hopper_cases import ORDERS, halves
+from hopper_cases import ORDERS, float16_gemm
 from printed_text import COMPILER, HostProgram, Printed
 from problems import called, stored
 from problems import integers as integers_of
@@ -20,7 +20,7 @@ from fireiron.inspect.explain import explain, text
 from fireiron.inspect.show import as_dict, show
 from fireiron.ir import Barrier
 from fireiron.language.library import default_strategy, defaults
-from fireiron.measure.data import referred
+from fireiron.measure.data import references_of
 from fireiron.sim import simulate
 from fireiron.strategies import hopper, hopper_batched
 
@@ -44,14 +44,14 @@ def require_right(strategy, spec, sizes):
     M, N, K = sizes
     kernel = CompiledKernel(strategy(spec).program("sm_90a"))
     a, b = integers((M, K)), integers((K, N), 4)
-    np.testing.assert_array_equal(called(kernel, a, b), referred(spec, a, b)["C"])
+    np.testing.assert_array_equal(called(kernel, a, b), references_of(spec, a, b)["C"])
     return kernel.program
 
 
 @pytest.mark.parametrize("orders", ORDERS)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (33, 65, 17), (40, 63, 24), (63, 40, 24), (20, 24, 31)], ids=str)
 def test_products_at_odd_sizes(sizes, orders):
-    program = require_right(STRATEGY, halves(*sizes, orders=orders), sizes)
+    program = require_right(STRATEGY, float16_gemm(*sizes, orders=orders), sizes)
     M, N, K = sizes
     rows = {"A": K if orders[0] == "N" else M, "B": N if orders[1] == "N" else K}
     assert names(program) == [name for name in "AB" if rows[name] % 8], "what TMA takes is not copied"
@@ -65,23 +65,23 @@ def test_products_at_odd_sizes(sizes, orders):
 @pytest.mark.parametrize("sizes", [(65, 63, 33), (72, 129, 40), (130, 72, 71)], ids=str)
 def test_the_strategy_of_the_library(sizes):
     """TMA loads the copies, for all sizes."""
-    program = require_right(HOPPER, halves(*sizes), sizes)
+    program = require_right(HOPPER, float16_gemm(*sizes), sizes)
     assert program.preceding and "tma_load(" in program.text and program.ir.rings
 
 
 def test_one_kernel_for_all_sizes():
     M, N, K = map(sym, "MNK")
-    kernel = CompiledKernel(HOPPER(halves(M, N, K)).program())
+    kernel = CompiledKernel(HOPPER(float16_gemm(M, N, K)).program())
     assert names(kernel.program) == ["A", "B"]
     steps = [step for name in "AB" for step in kernel.program.inner.operands[name].tensor.storage().steps]
     assert all(str(step) == "1" or step.factor % 64 == 0 for step in steps), "whole lines of L2"
     for sizes in ((65, 63, 33), (8, 16, 70)):
         a, b = integers((sizes[0], sizes[2])), integers((sizes[2], sizes[1]), 4)
-        np.testing.assert_array_equal(kernel(a, b), referred(halves(*sizes), a, b)["C"])
+        np.testing.assert_array_equal(kernel(a, b), references_of(float16_gemm(*sizes), a, b)["C"])
 
 
 def test_aligned_operands_are_not_copied():
-    spec = halves(64, 64, 64)
+    spec = float16_gemm(64, 64, 64)
     plain = BODY(spec).program("sm_90a")
     same = STRATEGY(spec).program("sm_90a")
     assert same.preceding == () and same.inner is spec and same.ir.body == plain.ir.body
@@ -90,7 +90,7 @@ def test_aligned_operands_are_not_copied():
 
 def test_arrays_at_odd_addresses_are_copied():
     """A slice of a matrix may start at any element."""
-    spec = halves(64, 64, 64)
+    spec = float16_gemm(64, 64, 64)
     slices = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=2)))
     program = STRATEGY(slices).program("sm_90a")
     assert [str(one) for one in program.preceding] == [
@@ -104,13 +104,13 @@ def test_arrays_of_any_strides():
     spec = MatMul(16, 24, 8, dtype=float16, A=Strides(m=ANY, k=ANY), B=RowMajor)(GL, GL, GL)(Kernel)
     kernel = CompiledKernel(STRATEGY(spec).program("sm_90a"))
     a, b = integers((32, 24))[::2, ::3], integers((8, 24), 4)
-    np.testing.assert_array_equal(kernel(a, b), referred(spec, a, b)["C"])
+    np.testing.assert_array_equal(kernel(a, b), references_of(spec, a, b)["C"])
     assert [launch.reason for launch in kernel.program.preceding] == ["A is contiguous along no dimension"]
 
 
 def test_a_copy_of_ones_own():
     move = Move.tile(8, 32).to(Block).tile(2, 1).to(Thread).tile(1, 1).done()
-    spec = halves(33, 40, 17)
+    spec = float16_gemm(33, 40, 17)
     program = require_right(MatMul.repack(A, move).then(BODY), spec, (33, 40, 17))
     assert program.preceding[0].program.strategy.steps == move.steps
 
@@ -131,7 +131,7 @@ def test_a_copy_of_ones_own():
 )
 def test_refusals(chain, message):
     with pytest.raises(FireironError, match=message):
-        _ = chain(halves(33, 40, 17)).program("sm_90a").tree
+        _ = chain(float16_gemm(33, 40, 17)).program("sm_90a").tree
 
 
 def test_operands_of_other_ranks_are_refused():
@@ -147,7 +147,7 @@ def test_other_orders_are_refused():
 
 
 def test_wrong_arrays_are_refused():
-    kernel = CompiledKernel(STRATEGY(halves(33, 40, 17)).program("sm_90a"))
+    kernel = CompiledKernel(STRATEGY(float16_gemm(33, 40, 17)).program("sm_90a"))
     a, b = integers((33, 17)), integers((17, 40))
     for arrays in ((a,), (a, b, b), (a.T, b), (a, b[:5]), (a.astype(np.float32), b)):
         with pytest.raises(FireironError):
@@ -191,7 +191,7 @@ def require_equal(strategy, spec, shapes):
 def test_all_orders_of_types_that_are_read_along_k(dtype, orders, sizes):
     """TMA loads all of them, for all orders and sizes."""
     M, N, K = sizes
-    spec = halves(M, N, K, f"{orders}N", dtype=dtype, c_dtype=TYPES[dtype])
+    spec = float16_gemm(M, N, K, f"{orders}N", dtype=dtype, c_dtype=TYPES[dtype])
     program = require_equal(product_of(dtype), spec, ((M, K), (K, N)))
     misaligned = {"A": K * dtype.bytes % 16, "B": K * dtype.bytes % 16}
     transposed = {"A": orders[0] == "T", "B": orders[1] == "N"}
@@ -239,7 +239,7 @@ def test_transposing_copies_compile(dtype):
     if not any(chain.serves("sm_90a") for chain in toolchains()):
         pytest.skip("no installed NVRTC serves sm_90a")
     for sizes in ((256, 256, 256), (255, 257, 259)):
-        program = product_of(dtype)(halves(*sizes, "TNN", dtype=dtype, c_dtype=TYPES[dtype])).program("sm_90a")
+        program = product_of(dtype)(float16_gemm(*sizes, "TNN", dtype=dtype, c_dtype=TYPES[dtype])).program("sm_90a")
         resources = compile_cuda(program.cuda, "sm_90a").resources
         assert set(resources) == {"matmul_repack_a", "matmul_repack_b", "matmul"} and all(
             one.spill_stores == 0 for one in resources.values()
@@ -247,28 +247,28 @@ def test_transposing_copies_compile(dtype):
 
 
 def test_outputs_state_why_operands_are_transposed():
-    strategy = product_of(tf32)(halves(64, 64, 64, "TNN", dtype=tf32, c_dtype=float32))
+    strategy = product_of(tf32)(float16_gemm(64, 64, 64, "TNN", dtype=tf32, c_dtype=float32))
     description = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel) with src tf32 RowMajor; dst tf32 ColMajor(ld=64), since B is contiguous along n, and the MMAs read it along k"
     shown = "\n".join(show(strategy.program()))
     assert description in shown and "tile(1, 4).to(Thread).layout(RowMajor)" in shown
-    assert f"launched in front: {description}" in text(explain(strategy))
+    assert f"preceding launch: {description}" in text(explain(strategy))
 
 
 def test_operands_in_the_required_order_are_not_copied():
-    assert ASKED(halves(64, 64, 64, "NTN")).program("sm_90a").preceding == ()
-    program = require_right(ASKED, halves(33, 40, 17, "TNN"), (33, 40, 17))
+    assert ASKED(float16_gemm(64, 64, 64, "NTN")).program("sm_90a").preceding == ()
+    program = require_right(ASKED, float16_gemm(33, 40, 17, "TNN"), (33, 40, 17))
     assert names(program) == ["A", "B"]
     assert [program.inner.operands[name].order for name in "AB"] == ["row", "col"]
 
 
 def test_float16_operands_are_read_in_either_order():
     for orders in ORDERS:
-        assert HOPPER(halves(64, 64, 64, orders)).program().preceding == ()
+        assert HOPPER(float16_gemm(64, 64, 64, orders)).program().preceding == ()
 
 
 def test_one_kernel_of_transposed_operands_for_all_sizes():
     M, N, K = (sym(name, multiple_of=4) for name in "MNK")
-    kernel = CompiledKernel(product_of(tf32)(halves(M, N, K, "TNN", dtype=tf32, c_dtype=float32)).program())
+    kernel = CompiledKernel(product_of(tf32)(float16_gemm(M, N, K, "TNN", dtype=tf32, c_dtype=float32)).program())
     assert names(kernel.program) == ["A", "B"]
     for m, n, k in ((64, 68, 36), (4, 8, 72)):
         a, b = drawn((m, k), tf32, 1), drawn((k, n), tf32, 2)
@@ -341,7 +341,7 @@ def test_matrices_of_a_stack_apart():
 def test_defaults_of_types_that_are_read_along_k(dtype, name, orders):
     """The first default loads by TMA, in every storage order, for aligned and other sizes."""
     for sizes in ((4096, 4096, 4096), (1023, 1025, 1027)):
-        spec = halves(*sizes, f"{orders}N", dtype=dtype, c_dtype=TYPES[dtype])
+        spec = float16_gemm(*sizes, f"{orders}N", dtype=dtype, c_dtype=TYPES[dtype])
         (default_name, values), *_ = defaults(spec, "sm_90a")
         program = default_strategy(default_name, values, spec)(spec).program("sm_90a")
         assert default_name == name and program.ir.rings and values["bk"] * dtype.bytes in (128, 256)
@@ -351,7 +351,7 @@ def test_defaults_of_types_that_are_read_along_k(dtype, name, orders):
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_small_defaults_are_legal(dtype, sizes):
     for orders in ("NNN", "NTN"):
-        spec = halves(*sizes, orders, dtype=dtype, c_dtype=TYPES[dtype])
+        spec = float16_gemm(*sizes, orders, dtype=dtype, c_dtype=TYPES[dtype])
         (default_name, values), *_ = defaults(spec, "sm_90a")
         assert default_strategy(default_name, values, spec)(spec).program("sm_90a").ir.threads
 
@@ -371,7 +371,7 @@ def test_matmul_takes_all_orders(shapes, dtype):
 
 # ---------------------------------------------------------------------------------------------- outputs of a strategy
 
-ODD = halves(95, 97, 99)
+ODD = float16_gemm(95, 97, 99)
 
 
 def test_the_text_is_one_unit_of_all_launches():
@@ -394,7 +394,7 @@ def test_outputs_list_the_copies():
     shown = "\n".join(show(program))
     assert f"launched first   {description}" in shown and "tile(16, 256).to(Block)" in shown
     assert as_dict(program)["launches"][0] == description
-    assert f"launched in front: {description}" in text(explain(HOPPER(ODD)))
+    assert f"preceding launch: {description}" in text(explain(HOPPER(ODD)))
     assert all(not [one for one in check(launch.program.ir) if one.severity == "error"] for launch in program.preceding)
 
 
@@ -402,7 +402,7 @@ def test_their_time_is_a_part_of_the_prediction():
     prediction = predict(HOPPER(ODD).program())
     copies = [predict(launch.program).us for launch in HOPPER(ODD).program().preceding]
     assert prediction.parts["copies in front"] == pytest.approx(sum(copies)) and prediction.us > sum(copies)
-    assert "copies in front" not in predict(HOPPER(halves(96, 96, 96)).program()).parts
+    assert "copies in front" not in predict(HOPPER(float16_gemm(96, 96, 96)).program()).parts
 
 
 def test_stored_and_read_back():

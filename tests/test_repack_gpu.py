@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hopper_cases import ORDERS, halves
+from hopper_cases import ORDERS, float16_gemm
 from test_gpu import check
 
 from fireiron import *
@@ -34,7 +34,7 @@ def product(a, b):
 @pytest.mark.parametrize("orders", ORDERS)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (65, 63, 33), (513, 1000, 1001), (1001, 513, 1000)], ids=str)
 def test_products(sizes, orders):
-    check(STRATEGY, halves(*sizes, orders=orders))
+    check(STRATEGY, float16_gemm(*sizes, orders=orders))
 
 
 @pytest.mark.parametrize("orders", ["NNN", "NTN", "TNN", "TTN"])
@@ -43,7 +43,7 @@ def test_products(sizes, orders):
 def test_transposed_operands(dtype, sizes, orders):
     library_strategy = hopper.integers if dtype == int8 else hopper.strategy
     strategy = library_strategy.with_(bm=64, bn=128, wm=64, wn=128, stages=3, bk=128 // dtype.bytes, epi_n=32)
-    check(strategy, halves(*sizes, orders=orders, dtype=dtype, c_dtype=int32 if dtype == int8 else float32))
+    check(strategy, float16_gemm(*sizes, orders=orders, dtype=dtype, c_dtype=int32 if dtype == int8 else float32))
 
 
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
@@ -53,7 +53,7 @@ def test_transposed_eight_bit_floats(sizes, orders):
     torch = pytest.importorskip("torch")
     M, N, K = sizes
     strategy = hopper.strategy.with_(bm=64, bn=128, wm=64, wn=128, stages=3, bk=128, epi_n=32)
-    kernel = strategy(halves(M, N, K, f"{orders}N", dtype=float8_e4m3, c_dtype=float32)).compile()
+    kernel = strategy(float16_gemm(M, N, K, f"{orders}N", dtype=float8_e4m3, c_dtype=float32)).compile()
     a, b = (torch.randint(-2, 3, shape, device="cuda").float() for shape in ((M, K), (K, N)))
     given = [one.to(torch.float8_e4m3fn) for one in (a, b)]
     given = [one if order == "N" else one.t().contiguous().t() for one, order in zip(given, orders, strict=True)]
@@ -76,7 +76,7 @@ def test_stacks(orders):
 
 
 def test_one_kernel_for_all_sizes():
-    spec = halves(*map(sym, "MNK"))
+    spec = float16_gemm(*map(sym, "MNK"))
     for sizes in ((1, 1, 1), (65, 63, 33), (513, 1000, 1001)):
         check(STRATEGY, spec, **dict(zip("MNK", sizes, strict=True)))
 
@@ -85,7 +85,7 @@ def test_prepared_launches_copy_again():
     """They run on the same arrays with their current contents, and on others like them."""
     import cupy
 
-    kernel = STRATEGY(halves(*SIZES)).compile()
+    kernel = STRATEGY(float16_gemm(*SIZES)).compile()
     (a, b), (c, d) = arrays(1), arrays(2)
     prepared = kernel.prepare(a, b)
     cupy.testing.assert_array_equal(prepared(), product(a, b))
@@ -103,7 +103,7 @@ def test_prepared_launches_copy_again():
 def test_graphs_hold_the_copies():
     import cupy
 
-    kernel = STRATEGY(halves(*SIZES)).compile()
+    kernel = STRATEGY(float16_gemm(*SIZES)).compile()
     (a, b), (c, _) = arrays(1), arrays(2)
     prepared = kernel.prepare(a, b)
     with cupy.cuda.Stream(non_blocking=True) as stream:
@@ -121,7 +121,7 @@ def test_streams_of_ones_own():
     """With many calls in flight on two streams, the new arrays of one are not those of the other."""
     import cupy
 
-    kernel = STRATEGY(halves(*SIZES)).compile()
+    kernel = STRATEGY(float16_gemm(*SIZES)).compile()
     problems = [arrays(seed) for seed in range(6)]
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
     results = [kernel(a, b, stream=streams[number % 2]) for number, (a, b) in enumerate(problems)]
@@ -133,7 +133,7 @@ def test_streams_of_ones_own():
 
 def test_torch():
     torch = pytest.importorskip("torch")
-    kernel = STRATEGY(halves(*SIZES)).compile()
+    kernel = STRATEGY(float16_gemm(*SIZES)).compile()
     a, b = (torch.randint(-2, 3, shape, device="cuda").half() for shape in ((SIZES[0], SIZES[2]), (SIZES[2], SIZES[1])))
     assert torch.equal(kernel(a, b), (a.float() @ b.float()).half())
 

@@ -35,7 +35,7 @@ def torch(monkeypatch):
     return torch_module
 
 
-def halves(torch, *shape, dtype="bfloat16"):
+def float16_array(torch, *shape, dtype="bfloat16"):
     return (torch.randn(shape, device="cuda") * shape[-1] ** -0.5).to(getattr(torch, dtype))
 
 
@@ -50,7 +50,7 @@ def forms(torch):
     softmax, norm = torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.layer_norm
 
     def made(*shapes, **options):
-        return [halves(torch, *shape, **options) for shape in shapes]
+        return [float16_array(torch, *shape, **options) for shape in shapes]
 
     def plain(a, b):
         return matmul(a, b), a @ b
@@ -75,16 +75,16 @@ def forms(torch):
         "out": lambda: filled(*made((64, 96), (96, 80))),
         "halves": lambda: plain(*made((64, 96), (96, 80), dtype="float16")),
         "floats": lambda: plain(*made((64, 96), (96, 80), dtype="float32")),
-        "by columns": lambda: plain(halves(torch, 96, 64).T, halves(torch, 80, 96).T),
+        "by columns": lambda: plain(float16_array(torch, 96, 64).T, float16_array(torch, 80, 96).T),
         "odd": lambda: plain(*made((33, 65), (65, 17))),
-        "a slice": lambda: plain(halves(torch, 64, 104)[:, 3:99], halves(torch, 96, 80)),
+        "a slice": lambda: plain(float16_array(torch, 64, 104)[:, 3:99], float16_array(torch, 96, 80)),
         "stack": lambda: plain(*made((4, 64, 96), (96, 80))),
         "stacks": lambda: plain(*made((4, 64, 96), (4, 96, 80))),
         "broadcast": lambda: plain(*made((2, 1, 64, 48), (3, 48, 80))),
         "vector": lambda: plain(*made((96,), (96, 80))),
-        "Gram": lambda: (lambda a: plain(a, a.T))(halves(torch, 64, 96)),
-        "square": lambda: (lambda a: plain(a, a))(halves(torch, 64, 64)),
-        "steps": lambda: plain(halves(torch, 64, 192)[:, ::2], halves(torch, 96, 80)),
+        "Gram": lambda: (lambda a: plain(a, a.T))(float16_array(torch, 64, 96)),
+        "square": lambda: (lambda a: plain(a, a))(float16_array(torch, 64, 64)),
+        "steps": lambda: plain(float16_array(torch, 64, 192)[:, ::2], float16_array(torch, 96, 80)),
         "epilogue": lambda: biased(*made((64, 96), (96, 80), (80,))),
         "attention": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(
             *made((2, 4, 200, 64), (2, 4, 256, 64), (2, 4, 256, 64))
@@ -95,7 +95,7 @@ def forms(torch):
         "sequence first": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(
             *(one.transpose(1, 2) for one in made(*[(2, 256, 4, 64)] * 3))
         ),
-        "self": lambda: (lambda q: (attention(q, q, q), softmax(q, q, q)))(halves(torch, 2, 4, 256, 64)),
+        "self": lambda: (lambda q: (attention(q, q, q), softmax(q, q, q)))(float16_array(torch, 2, 4, 256, 64)),
         "decode": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(
             *made((2, 4, 1, 128), (2, 4, 4096, 128), (2, 4, 4096, 128))
         ),
@@ -130,7 +130,7 @@ def test_calls_are_replayed(torch, monkeypatch):
 
 
 def test_on_streams(torch):
-    a, b = halves(torch, 512, 512), halves(torch, 512, 512)
+    a, b = float16_array(torch, 512, 512), float16_array(torch, 512, 512)
     expected = a @ b
     matmul(a, b)
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -146,7 +146,10 @@ def test_on_streams(torch):
 
 def test_in_a_graph(torch):
     """With tensors whose values change, and attention in two launches."""
-    calls = [(halves(torch, 256, 256), halves(torch, 256, 256)), tuple(halves(torch, 1, 4, n, 128) for n in (1, 4096, 4096))]
+    calls = [
+        (float16_array(torch, 256, 256), float16_array(torch, 256, 256)),
+        tuple(float16_array(torch, 1, 4, n, 128) for n in (1, 4096, 4096)),
+    ]
 
     def run():
         return matmul(*calls[0]), attention(*calls[1])
@@ -185,11 +188,11 @@ def test_by_threads(torch):
 
 
 def test_an_output_over_an_input_is_refused(torch):
-    a, b = halves(torch, 64, 64), halves(torch, 64, 64)
+    a, b = float16_array(torch, 64, 64), float16_array(torch, 64, 64)
     out = torch.empty_like(a)
     for _ in range(2):
         matmul(a, b, out)
-    for wrong in (a, b, halves(torch, 65, 64)[1:]):
+    for wrong in (a, b, float16_array(torch, 65, 64)[1:]):
         if wrong is a or wrong is b:
             with pytest.raises(LaunchError, match="overlaps"):
                 matmul(a, b, wrong)
@@ -199,7 +202,7 @@ def test_an_output_over_an_input_is_refused(torch):
 
 def test_changes_of_a_call_are_noticed(torch):
     """Autocast, gradients, parameters, other records, tensors in host memory."""
-    a, b = halves(torch, 64, 64, dtype="float32"), halves(torch, 64, 64, dtype="float32")
+    a, b = float16_array(torch, 64, 64, dtype="float32"), float16_array(torch, 64, 64, dtype="float32")
     for _ in range(2):
         assert matmul(a, b).dtype == torch.float32
         with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -214,7 +217,7 @@ def test_changes_of_a_call_are_noticed(torch):
         with pytest.raises(ArgumentError):
             matmul(a.cpu(), b)
         with pytest.raises(ArgumentError):
-            attention(*(halves(torch, 2, 64, 64).requires_grad_() for _ in range(3)))
+            attention(*(float16_array(torch, 2, 64, 64).requires_grad_() for _ in range(3)))
     again = len(matmul.replays.again)
     matmul.clear()
     assert again and len(matmul.replays.again) == 0
@@ -224,8 +227,8 @@ def test_changes_of_a_call_are_noticed(torch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_calls_under_autocast_are_replayed(torch, dtype, monkeypatch):
     """With converted tensors: the replayed call finds its launch without a new recording."""
-    a, b = halves(torch, 64, 64, dtype=dtype), halves(torch, 64, 64, dtype=dtype)
-    q = halves(torch, 2, 4, 64, 64, dtype=dtype)
+    a, b = float16_array(torch, 64, 64, dtype=dtype), float16_array(torch, 64, 64, dtype=dtype)
+    q = float16_array(torch, 2, 4, 64, 64, dtype=dtype)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         first = matmul(a, b), attention(q, q, q)
         monkeypatch.setattr(type(matmul), "answer", None)
@@ -241,7 +244,7 @@ def test_calls_under_autocast_are_replayed(torch, dtype, monkeypatch):
 )
 def test_gradients(torch, shapes):
     for _ in range(3):
-        a, b = (halves(torch, *shape).requires_grad_() for shape in shapes)
+        a, b = (float16_array(torch, *shape).requires_grad_() for shape in shapes)
         got, expected = matmul(a, b), a @ b
         grad = torch.randn_like(expected)
         close(torch, got, expected)
@@ -252,7 +255,7 @@ def test_gradients(torch, shapes):
 
 
 def test_gradients_of_gradients(torch):
-    a, b = (halves(torch, 32, 32, dtype="float32").requires_grad_() for _ in range(2))
+    a, b = (float16_array(torch, 32, 32, dtype="float32").requires_grad_() for _ in range(2))
 
     def twice(multiply):
         (first,) = torch.autograd.grad(multiply(a, b).square().sum(), a, create_graph=True)
@@ -263,7 +266,7 @@ def test_gradients_of_gradients(torch):
 
 
 def test_under_transforms(torch):
-    a, b = halves(torch, 5, 32, 48, dtype="float32"), halves(torch, 48, 64, dtype="float32")
+    a, b = float16_array(torch, 5, 32, 48, dtype="float32"), float16_array(torch, 48, 64, dtype="float32")
     for _ in range(2):
         close(torch, torch.func.vmap(matmul, in_dims=(0, None))(a, b), a @ b)
         matmul(a[0], b)
@@ -278,7 +281,7 @@ def test_modes_see_operators(torch):
             seen.append(str(operator))
             return operator(*args, **(kwargs or {}))
 
-    a, b = (halves(torch, 32, 32, dtype="float32").requires_grad_() for _ in range(2))
+    a, b = (float16_array(torch, 32, 32, dtype="float32").requires_grad_() for _ in range(2))
     for _ in range(2):
         matmul(a, b).sum().backward()
     with Watch():
@@ -288,8 +291,8 @@ def test_modes_see_operators(torch):
 
 def test_compiled(torch):
     torch._dynamo.reset()
-    a, b = halves(torch, 64, 64), halves(torch, 64, 64)
-    q = halves(torch, 2, 4, 64, 64)
+    a, b = float16_array(torch, 64, 64), float16_array(torch, 64, 64)
+    q = float16_array(torch, 2, 4, 64, 64)
     for _ in range(2):
         matmul(a, b), attention(q, q, q)
     layer = torch.compile(lambda a, b, q: (matmul(a.relu(), b), attention(q, q, q)), fullgraph=True)
@@ -300,7 +303,7 @@ def test_compiled(torch):
 
 
 def test_memory_is_given_back(torch):
-    a, b = halves(torch, 1024, 1024), halves(torch, 1024, 1024)
+    a, b = float16_array(torch, 1024, 1024), float16_array(torch, 1024, 1024)
     matmul(a, b), matmul(a, b)
     gc.collect()
     torch.cuda.synchronize()

@@ -14,7 +14,7 @@ from ringed import (
     by_warps,
     dropped,
     errors,
-    halves,
+    float16_gemm,
     inputs_of,
     is_load,
     is_product,
@@ -61,20 +61,20 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_are_right(name):
     strategy, sizes = KERNELS[name]
-    require_right(strategy, halves(*sizes))
+    require_right(strategy, float16_gemm(*sizes))
 
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_storage_orders(orders):
     """Every storage order of A and B is loaded as it is, and read so by wgmma."""
-    program = require_right(product((64, 128, 64), (64, 64)), halves(64, 256, 192, orders=orders))
+    program = require_right(product((64, 128, 64), (64, 64)), float16_gemm(64, 256, 192, orders=orders))
     assert program.cuda.count("tma_load(") > 2
 
 
 @pytest.mark.parametrize("strategy", [by_warps(), by_warps(3, producer=128), by_warps(tma=True), by_threads(3)], ids=str)
 def test_other_consumers(strategy):
     """Whoever reads shared memory by ordinary loads consumes too; a barrier of each warp stands before it says so."""
-    kernel = require_right(strategy, halves(128, 64, 192, c_dtype=float32)).ir
+    kernel = require_right(strategy, float16_gemm(128, 64, 192, c_dtype=float32)).ir
     (loop,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)][
         :1
     ]
@@ -85,14 +85,14 @@ def test_other_consumers(strategy):
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_ragged_sizes(sizes, blocks):
     """What lies beyond the arrays is loaded as zeros, and not stored: the maps know."""
-    program = require_right(product(blocks=blocks, bands=2 * (blocks > 0)), halves(*sizes), orders=(None,))
+    program = require_right(product(blocks=blocks, bands=2 * (blocks > 0)), float16_gemm(*sizes), orders=(None,))
     assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
 
 
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_sizes_known_at_run_time(blocks):
     """One kernel for all of them, checked once."""
-    program = product(blocks=blocks, bands=2 * (blocks > 0))(halves(M, N, K)).program(TARGET)
+    program = product(blocks=blocks, bands=2 * (blocks > 0))(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (200, 136, 328)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -120,7 +120,7 @@ def drawn(seed):
         "tma": chance.random() < 0.7,
     }
     sizes = tuple(max(8, tile * chance.randint(1, 3) - chance.choice((0, 0, 8, 24))) for tile in tiles)
-    return product(tiles, (wm, wn), stages, **options), halves(*sizes, orders=chance.choice(list(ORDERS)))
+    return product(tiles, (wm, wn), stages, **options), float16_gemm(*sizes, orders=chance.choice(list(ORDERS)))
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -162,7 +162,7 @@ def require_found(name, kernel, arrays, expected, orders):
 @pytest.mark.parametrize("problem", ["one tile", *(list(FAULTY)[1:] if SCALE > 1 else ())])
 def test_faults_are_found_by_both(problem):
     strategy, sizes = FAULTY[problem]
-    kernel = strategy(halves(*sizes)).program(TARGET).ir
+    kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
     assert errors(kernel) == []
     count = 0
@@ -177,7 +177,7 @@ def test_faults_are_found_by_both(problem):
 def test_some_faults_of_other_kernels(problem):
     """Of each kernel a few, chosen by chance; the long tier takes all."""
     strategy, sizes = FAULTY[problem]
-    kernel = strategy(halves(*sizes)).program(TARGET).ir
+    kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
     found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel)]
     for name, faulty in random.Random(SEED).sample(found, 6):
@@ -189,7 +189,7 @@ def test_some_faults_of_other_kernels(problem):
 
 def kernel_with_faults():
     """A small kernel to plant faults in, its arrays, and what is right."""
-    kernel = product()(halves(128, 64, 320)).program(TARGET).ir
+    kernel = product()(float16_gemm(128, 64, 320)).program(TARGET).ir
     return kernel, *inputs_of(kernel.spec)
 
 
@@ -214,75 +214,75 @@ FULL, EMPTY = ({"state": side} for side in (ir.StageState.FULL, ir.StageState.EM
 SAID = {
     "parity": (
         lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, later(2)),
-        r"k_ring: the wait for turn 2 to be full passes by parity alone: 0 phases are over, not 2",
+        r"k_ring: the wait for fill 2 to be full passes by parity alone: 0 phases are complete, not 2",
     ),
     "released, not held": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, later(1)),
-        r"k_ring: turn 1 is released by a group that does not hold it",
+        r"k_ring: fill 1 is released by a group that has not acquired it",
     ),
     "released too early": (
         lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=WGMMA_GROUPS), 0, dropped),
-        r"k_ring: turn 0 is released while products that read it are under way",
+        r"k_ring: fill 0 is released while products that read it are in flight",
     ),
     "read, not held": (
         lambda kernel: with_changed(kernel, is_product, 0, stage_moved(0, 2)),
-        r"a_sh: stage 1 is read by a group that does not hold it, full\b.*WGMMA",
+        r"a_sh: stage 1 is read by a group that has not acquired it full\b.*WGMMA",
     ),
     "read, held empty": (
         lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, lambda one: (attrs.evolve(one, state=ir.StageState.EMPTY),)),
-        r"a_sh: stage 0 is read by a group that does not hold it, full",
+        r"a_sh: stage 0 is read by a group that has not acquired it full",
     ),
     "written, not held": (
         lambda kernel: with_changed(kernel, is_load, 0, stage_moved(1, 2)),
-        r"a_sh: stage 1 is written by a group that does not hold it, empty\b.*TMA_LOAD",
+        r"a_sh: stage 1 is written by a group that has not acquired it empty\b.*TMA_LOAD",
     ),
     "full too early": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=128 * 64 * 2)),
-        r"k_ring: turn 0 counts as full while a load to it is under way|deadlock: .* 0 of 1 arrivals and -8192 bytes missing",
+        r"k_ring: fill 0 counts as full while a load to it is in flight|deadlock: .* 0 of 1 arrivals and -8192 bytes missing",
     ),
     "bytes that never come": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=ring.bytes + 16)),
-        r"deadlock: warps 0 to 7 wait for turn 0 of k_ring to be full \(a_sh, b_sh; 0 phases over, 0 of 1 arrivals and 16 bytes missing\): "
-        r"the producer has announced it; the producer waits for turn 2 of k_ring to be empty .*: turn 0 has not been released by warps 0 to 7",
+        r"deadlock: warps 0 to 7 wait for fill 0 of k_ring to be full \(a_sh, b_sh; 0 phases complete, 0 of 1 arrivals and 16 bytes missing\): "
+        r"the producer has arrived; the producer waits for fill 2 of k_ring to be empty .*: fill 0 has not been released by warps 0 to 7",
     ),
     "half a phase": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers - 1)),
-        r"k_ring: the empty barrier of stage 0 is left in the middle of a phase: \d of 7 arrivals and 0 bytes missing",
+        r"k_ring: the empty mbarrier of stage 0 ends with an incomplete phase: \d of 7 arrivals and 0 bytes missing",
     ),
     "nobody releases": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, dropped),
-        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(a_sh, b_sh; 0 phases over, 8 of 8 arrivals and 0 bytes missing\): "
-        r"turn 0 has not been released by warps 0 to 7; warps 0 to 7 wait for turn 2 of k_ring to be full .*: the producer has not announced it"
+        r"deadlock: the producer waits for fill 2 of k_ring to be empty \(a_sh, b_sh; 0 phases complete, 8 of 8 arrivals and 0 bytes missing\): "
+        r"fill 0 has not been released by warps 0 to 7; warps 0 to 7 wait for fill 2 of k_ring to be full .*: the producer has not arrived"
         r".*each turn of a ring is filled once",
     ),
     "nobody fills": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **FULL), 0, dropped),
-        r"deadlock: warps 0 to 7 wait for turn 0 of k_ring to be full .*-24576 bytes missing\): the producer has not announced it; "
-        r"the producer waits for turn 2",
+        r"deadlock: warps 0 to 7 wait for fill 0 of k_ring to be full .*-24576 bytes missing\): the producer has not arrived; "
+        r"the producer waits for fill 2",
     ),
     "one warp does not release": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, not_by_warp_3),
-        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(.*1 of 8 arrivals.*turn 0 has not been released by warp 3; ",
+        r"deadlock: the producer waits for fill 2 of k_ring to be empty \(.*1 of 8 arrivals.*fill 0 has not been released by warp 3; ",
     ),
     "all lanes release": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, by_all_lanes),
-        r"turn 0 has been released by warps 0 to 7, by some of them more than once",
+        r"fill 0 has been released by warps 0 to 7, by some of them more than once",
     ),
     "a consumer too many": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers + 1)),
-        r"deadlock: .*turn 0 has been released by warps 0 to 7, and the ring counts 9 consumers",
+        r"deadlock: .*fill 0 has been released by warps 0 to 7, and the ring counts 9 consumers",
     ),
     "a turn that nobody wants": (
         lambda kernel: with_changed(kernel, lambda one: isinstance(one, ir.For) and is_turn(one), 0, shorter),
-        r"k_ring: turn 4 is filled, and nobody waits for it",
+        r"k_ring: no group waits for fill 4",
     ),
     "a store at the end": (
         lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=TMA_STORES), 0, weaker),
-        r"a store by TMA reads shared memory beyond the end of the kernel",
+        r"a TMA store may read shared memory after the block exits",
     ),
     "no fence": (
         lambda kernel: with_changed(kernel, of_kind(ir.Fence, kind=ir.FenceKind.ASYNC_PROXY), 0, dropped),
-        r"store_c_sh is read through the asynchronous proxy, and what was written to it is not there yet",
+        r"store_c_sh is read through the async proxy, which does not see what was written to it",
     ),
 }
 
@@ -297,13 +297,13 @@ def test_the_simulator_says_what_is_wrong(name, order):
 
 
 CHECKED = {
-    "parity": r"k_ring: the wait for turn 2 to be full passes by parity alone: 0 phases are over, not 1",
-    "released, not held": r"k_ring: the arrival at turn 1 to be empty is at stage 1, and it is the agent's turn 0",
-    "bytes that never come": r"k_ring: agent \d waits for ever for turn 0 to be full",
-    "half a phase": r"k_ring: the empty barrier of stage \d is left in the middle of a phase|a_sh.*\bno barrier orders them",
-    "nobody releases": r"k_ring: agent 8 waits for ever for turn 2 to be empty",
-    "a turn that nobody wants": r"k_ring: turn 4 is filled, and nobody waits for it",
-    "a store at the end": r"store_c_sh: TMA_STORE .* reads it beyond the end of the kernel: nobody waits for its group",
+    "parity": r"k_ring: the wait for fill 2 to be full passes by parity alone: 0 phases are complete, not 1",
+    "released, not held": r"k_ring: the arrival for fill 1 to be empty uses stage 1, but the agent is at fill 0",
+    "bytes that never come": r"k_ring: agent \d waits forever for fill 0 to be full",
+    "half a phase": r"k_ring: the empty mbarrier of stage \d ends with an incomplete phase|a_sh.*\bno barrier orders them",
+    "nobody releases": r"k_ring: agent 8 waits forever for fill 2 to be empty",
+    "a turn that nobody wants": r"k_ring: no group waits for fill 4",
+    "a store at the end": r"store_c_sh: TMA_STORE .* may read it after the block exits: no thread waits for its group",
 }
 
 

@@ -8,7 +8,7 @@ import making
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
-from ringed import TARGET, dropped, errors, halves, is_load, of_kind, product, ring_faults, roles_of, with_changed
+from ringed import TARGET, dropped, errors, float16_gemm, is_load, of_kind, product, ring_faults, roles_of, with_changed
 from test_rings import is_harmless
 from touching import K, buffer, i, kernel, loop, on_registers, products, reads
 
@@ -191,7 +191,7 @@ SECOND = ["full b2 k", "product u", "commit"]
     ],
 )
 def test_groups_in_flight(stages, in_flight, rows, found):
-    """They are counted one by one: a stage is given back when those that read it are done, and no sooner. Of a number that is asked for,
+    """They are counted one by one: a stage is released when those that read it are done, and no sooner. Of a number that is asked for,
     behind each group; else at the end of a turn."""
     bound = of_library(gated, "gate up", "A B1 B2", (128, 64, 320), rows=rows, stages=stages, in_flight=in_flight)
     body, _ = turns_of(bound.program(TARGET))
@@ -362,7 +362,7 @@ def test_texts_hold_what_a_wait_makes_known():
     text = pair("u v low").program(TARGET).cuda
     inside, behind = text[text.index("wgmma_wait_group<1>();") :], text[text.rindex("wgmma_wait_group<0>();") :]
     assert inside.splitlines()[1].strip() == "pin_registers(u);" and behind.splitlines()[1].strip() == "pin_registers(v);"
-    assert "pin_registers(" not in product()(halves(128, 64, 192)).program(TARGET).cuda
+    assert "pin_registers(" not in product()(float16_gemm(128, 64, 192)).program(TARGET).cuda
 
 
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
@@ -403,12 +403,12 @@ def test_registers_of_a_group_that_still_runs(order, number, said):
     kernel = pair(order).program(TARGET).ir
     which = of_kind(ir.Wait, mechanism=WGMMA_GROUPS)
     faulty = with_changed(kernel, which, number, lambda one: (attrs.evolve(one, groups=one.groups + 1),))
-    assert any(one.startswith(f"{said}: ") and "is used by a product under way" in one for one in errors(faulty))
+    assert any(one.startswith(f"{said}: ") and "is used by an MMA in flight" in one for one in errors(faulty))
     # Without the releases, of which the simulator would speak first.
     kept = ir.rewritten(faulty.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     arrays = given(kernel.spec)
     met = outcome(attrs.evolve(faulty, body=kept), arrays, wanted(kernel.spec, arrays), None)
-    assert f"{said} is touched by" in met and "while a product that uses it is under way" in met
+    assert f"{said} is accessed by" in met and "while an MMA that uses it is in flight" in met
 
 
 # ---------------------------------------------------------------------------------------------- what readers are told
@@ -417,11 +417,11 @@ def test_registers_of_a_group_that_still_runs(order, number, said):
 def test_the_account_gives_the_reasons():
     account = synchronization(pair("u low v").program(TARGET).ir)
     assert [ring.why for ring in account.rings] == [
-        "a stage is given back where products are waited for anyway: u is complete",
-        "a stage is given back a turn later where products are waited for anyway: u is complete",
+        "a stage is released at an existing wait for MMAs: u is complete",
+        "a stage is released a turn later at an existing wait for MMAs: u is complete",
     ]
     account = synchronization(pair("u v low high").program(TARGET).ir)
     assert [(ring.name, ring.in_flight) for ring in account.rings] == [("a_sh_ring", 1), ("c_sh_ring", 0)]
     said = text(account)
-    assert "the last one may be left, products of v" in said
-    assert "the wait in front (v is complete) leaves no group that reads it" in said
+    assert "the last one may be pending, products of v" in said
+    assert "the preceding wait (v is complete) leaves no pending group that reads it" in said

@@ -12,7 +12,7 @@ import pytest
 from engines import COLUMNS, LANE, ROWS, STAGES, copied, numbered, streamed
 from handmade import access
 from printed_text import COMPILER, HostProgram, Printed, Refused
-from ringed import TARGET, all_of_kind, early_releases, errors, halves, in_roles, inputs_of, outcome, product, roles_of
+from ringed import TARGET, all_of_kind, early_releases, errors, float16_gemm, in_roles, inputs_of, outcome, product, roles_of
 from test_hopper_attention import chain as keys_and_values
 from test_hopper_attention import require_right as require_attention
 from toys.counted_store import COUNTED_STORE
@@ -38,7 +38,7 @@ COPIES = Move.coalesced_copy(8).done()
 ELEMENTS = Move.coalesced_copy(1).done()
 """Copies of 2 bytes, which cp.async does not do."""
 
-HALVES = halves(128, 64, 320)
+HALVES = float16_gemm(128, 64, 320)
 
 
 def fed(a, b, tiles=(128, 64, 64), stages=3, threads=32, blocks=0):
@@ -65,12 +65,12 @@ KERNELS = {
     "A copied, B by TMA": (fed(COPIES, TMA, stages=2), HALVES, (256, 32, 32), 33, 64 * 64 * 2),
     "all copied": (fed(COPIES, COPIES), HALVES, (256, 32), 32, 0),
     "all copied by a warpgroup": (fed(COPIES, COPIES, threads=128), HALVES, (256, 128), 128, 0),
-    "rows of 8 bytes": (fed(TMA, TMA), halves(128, 60, 320), (256, 32, 32), 33, 128 * 64 * 2),
-    "rows of odd length": (fed(TMA, ELEMENTS, stages=2), halves(128, 63, 192), (256, 32, 32), 33, 128 * 64 * 2),
+    "rows of 8 bytes": (fed(TMA, TMA), float16_gemm(128, 60, 320), (256, 32, 32), 33, 128 * 64 * 2),
+    "rows of odd length": (fed(TMA, ELEMENTS, stages=2), float16_gemm(128, 63, 192), (256, 32, 32), 33, 128 * 64 * 2),
     "cp.async and elements": (fed(COPIES, ELEMENTS, stages=2), HALVES, (256, 32), 64, 0),
-    "ragged": (fed(TMA, COPIES), halves(200, 72, 136), (256, 32, 32), 33, 128 * 64 * 2),
-    "persistent": (fed(TMA, COPIES, (64, 64, 64), blocks=2), halves(128, 128, 192), (128, 32, 32), 33, 64 * 64 * 2),
-    "read by warps": (warps_fed(), halves(128, 64, 160, c_dtype=float32), (128, 32), 32, 0),
+    "ragged": (fed(TMA, COPIES), float16_gemm(200, 72, 136), (256, 32, 32), 33, 128 * 64 * 2),
+    "persistent": (fed(TMA, COPIES, (64, 64, 64), blocks=2), float16_gemm(128, 128, 192), (128, 32, 32), 33, 64 * 64 * 2),
+    "read by warps": (warps_fed(), float16_gemm(128, 64, 160, c_dtype=float32), (128, 32), 32, 0),
 }
 
 
@@ -97,7 +97,7 @@ def test_texts_compile(name):
 
 
 def test_sizes_known_at_run_time():
-    spec = halves(sym("M"), sym("N", multiple_of=4), sym("K", multiple_of=8))
+    spec = float16_gemm(sym("M"), sym("N", multiple_of=4), sym("K", multiple_of=8))
     kernel = fed(TMA, COPIES)(spec).program(TARGET).ir
     for sizes in ({"M": 131, "N": 68, "K": 200}, {"M": 1, "N": 4, "K": 8}):
         arrays, expected = inputs_of(spec, sizes)
@@ -269,9 +269,9 @@ def test_faults_are_found_by_both(name, fault):
 
 
 SAID = {
-    "arrival not deferred": ("while the asynchronous copy is under way", "b_sh: stage 0 is read while a copy to it is under way"),
-    "a count of one less": ("under way", "left in the middle of a phase"),
-    "no fence": ("no fence of it stands between", "b_sh: stage 0 is read through the asynchronous proxy"),
+    "arrival not deferred": ("while the asynchronous copy is in flight", "b_sh: stage 0 is read while a copy to it is in flight"),
+    "a count of one less": ("in flight", "ends with an incomplete phase"),
+    "no fence": ("no fence.proxy.async is between", "b_sh: stage 0 is read through the async proxy"),
 }
 
 
@@ -293,8 +293,8 @@ def test_faults_of_elements_are_found_by_both(fault):
 def test_a_fence_of_elements_behind_their_arrival_is_found_by_both():
     wrong = moved(is_proxy_fence, is_arrival)(program("rows of odd length").ir)
     arrays, expected = inputs_of(KERNELS["rows of odd length"][1])
-    assert any("no fence of it stands between" in one for one in errors(wrong))
-    assert "is read through the asynchronous proxy" in outcome(wrong, arrays, expected, 1)
+    assert any("no fence.proxy.async is between" in one for one in errors(wrong))
+    assert "is read through the async proxy" in outcome(wrong, arrays, expected, 1)
 
 
 # ---------------------------------------------------------------------------------------------- several producers
@@ -402,7 +402,7 @@ SEPARATED = {
 @pytest.mark.parametrize("name", SEPARATED)
 def test_operands_with_a_producer_of_their_own(name):
     strategy, producers = SEPARATED[name]
-    spec = halves(256, 64, 320)
+    spec = float16_gemm(256, 64, 320)
     made = strategy(spec).program(TARGET)
     assert [(role.name, role.threads) for role in roles_of(made.ir)] == [("consumers", 256), *producers]
     assert errors(made.ir) == []
@@ -475,7 +475,7 @@ SEPARATE_REFUSED = {
 def test_what_is_refused_of_separate_producers(name):
     strategy, text = SEPARATE_REFUSED[name]
     with pytest.raises(FireironError, match=text):
-        _ = strategy()(halves(128, 64, 192)).program(TARGET).ir
+        _ = strategy()(float16_gemm(128, 64, 192)).program(TARGET).ir
 
 
 def test_a_role_that_fills_no_ring_is_refused():
@@ -506,7 +506,7 @@ def test_refusals(name):
     chain = chain().epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize(copies=True)
     strategy = chain.load(A, SH, TMA).load(B, SH, COPIES).tile(64, 64).to(Warpgroup).done()
     with pytest.raises(DecompositionError, match=text):
-        _ = strategy(halves(256, 128, 192)).program(TARGET).ir
+        _ = strategy(float16_gemm(256, 128, 192)).program(TARGET).ir
 
 
 def test_threads_that_do_not_divide_those_of_consumers():
@@ -514,7 +514,7 @@ def test_threads_that_do_not_divide_those_of_consumers():
     chain = chain.split(32).pipeline(3).warp_specialize(128, copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
     chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
     with pytest.raises(DecompositionError, match="128 threads cannot copy what is distributed over 96"):
-        _ = chain.tile(16, 16).unroll().mma_tile().done()(halves(96, 32, 64, c_dtype=float32)).program(TARGET).ir
+        _ = chain.tile(16, 16).unroll().mma_tile().done()(float16_gemm(96, 32, 64, c_dtype=float32)).program(TARGET).ir
 
 
 def test_copies_is_a_flag():
@@ -605,23 +605,23 @@ def released(**fields):
 
 
 EMPTY_FAULTS = {
-    "not deferred": (emptied_late(released(by=AT_ONCE)), "is under way", "released while counted stores that read it are under way"),
+    "not deferred": (emptied_late(released(by=AT_ONCE)), "in flight", "released while counted stores that read it are in flight"),
     "an arrival of the thread alone": (
         emptied_late(released(by=None)),
-        "is under way",
-        "released while counted stores that read it are under way",
+        "in flight",
+        "released while counted stores that read it are in flight",
     ),
-    "before the store": (emptied_late(lambda body: (body[0], body[2], body[1])), "does not hold it full", "does not hold it, full"),
+    "before the store": (emptied_late(lambda body: (body[0], body[2], body[1])), "has not acquired it full", "has not acquired it full"),
     "of half the lanes": (
         emptied_late(released(active=less(LANE, 16)), consumers=16),
-        "is under way",
-        "released by 16 of 32 lanes while work of all lanes",
+        "in flight",
+        "released by 16 of 32 lanes while operations of all lanes",
     ),
-    "at the next fill": (emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)), "is at stage 1", "does not hold it"),
-    "none": (emptied_late(lambda body: body[:2]), "waits for ever", "deadlock"),
-    "two": (emptied_late(lambda body: (*body, body[2])), "it is the agent's turn 1", "does not hold it"),
-    "a count of one less": (emptied_late(consumers=31), "in the middle of a phase", "in the middle of a phase"),
-    "a count of one more": (emptied_late(consumers=33), "waits for ever", "deadlock"),
+    "at the next fill": (emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)), "uses stage 1", "does not hold it"),
+    "none": (emptied_late(lambda body: body[:2]), "waits forever", "deadlock"),
+    "two": (emptied_late(lambda body: (*body, body[2])), "the agent is at fill 1", "does not hold it"),
+    "a count of one less": (emptied_late(consumers=31), "incomplete phase", "ends with an incomplete phase"),
+    "a count of one more": (emptied_late(consumers=33), "waits forever", "deadlock"),
 }
 """Kernels with a fault, what the check reports, and what the simulator reports."""
 

@@ -9,8 +9,8 @@ from generator import draw as drawn_strategy
 from test_fused_random import program_to_paste
 
 from fireiron import *
-from fireiron.measure.data import adder_of, all_sizes, drawn, referred, tolerance_of
-from fireiron.measure.inputs import taken_at
+from fireiron.measure.data import accumulator_of, all_sizes, random_inputs, references_of, tolerance_of
+from fireiron.measure.inputs import select_at
 from fireiron.measure.rounding import EIGHT_BITS, Bounded, compared, differing, error_bounds, expected, free_dims, sample
 from fireiron.sim import simulate
 from fireiron.values.expr import TRUE
@@ -129,7 +129,7 @@ def test_values_have_bounds():
 def test_chains_of_products(layers):
     """Layers in float16: worst-case errors grow by the sum of the weights per layer, random weights have both signs."""
     spec = fused_examples.mlp(m=16, n=64, k=64, l=layers)
-    arrays, sizes = drawn(spec, {}, np.random.default_rng(layers)), all_sizes(spec, {})
+    arrays, sizes = random_inputs(spec, {}, np.random.default_rng(layers)), all_sizes(spec, {})
     estimate, certain = expected(spec, arrays, sizes, random=True)["Y"], expected(spec, arrays, sizes)["Y"]
     h, wrong = arrays["X"], None
     for layer in range(layers):
@@ -148,7 +148,7 @@ def test_softmax_rescaled_in_each_iteration(keys):
     """The factors are 1 except where the maximum changes, so bounds do not grow with the number of iterations."""
     spec = fused_examples.attention(m=keys, n=keys, d=16, b=1)
     sizes = all_sizes(spec, {})
-    arrays = drawn(spec, sizes, np.random.default_rng(1))
+    arrays = random_inputs(spec, sizes, np.random.default_rng(1))
     result = expected(spec, arrays, sizes, places={"m": np.array([keys - 1])}, random=True)["O"]
     root = float(np.sqrt((result.value**2).mean()))
     assert result.error.shape == (1, 16, 1) and result.error.max() < 0.02 * root
@@ -161,15 +161,15 @@ def test_samples_equal_the_full_result(name):
     """At some places of the free dimensions, values and bounds are those of the full result."""
     spec = specs()[name][1]
     sizes = all_sizes(spec, {})
-    arrays = drawn(spec, sizes, np.random.default_rng(2))
+    arrays = random_inputs(spec, sizes, np.random.default_rng(2))
     lengths = {dim: int(str(spec.size(dim))) for dim in free_dims(spec)}
     places = {dim: np.array([0, size // 2, size - 1]) for dim, size in lengths.items()}
     assert places
     some, full = expected(spec, arrays, sizes, places=places), expected(spec, arrays, sizes)
     for output in spec.outputs:
         for part, expected_part in ((some[output].value, full[output].value), (some[output].error, full[output].error)):
-            np.testing.assert_allclose(part, taken_at(expected_part, spec.uses[output], places), rtol=1e-9, atol=1e-12)
-        worst = compared(taken_at(full[output].value, spec.uses[output], places), some[output], spec.operands[output].dtype)
+            np.testing.assert_allclose(part, select_at(expected_part, spec.uses[output], places), rtol=1e-9, atol=1e-12)
+        worst = compared(select_at(full[output].value, spec.uses[output], places), some[output], spec.operands[output].dtype)
         assert worst.count == 0 and worst.fraction < 1e-3
 
 
@@ -199,7 +199,7 @@ def shapes_of_the_library():
 def test_bounds_of_the_library_are_small():
     """Bounds are finite and small compared with the values: an infinite bound would accept any number."""
     for spec in shapes_of_the_library():
-        arrays = drawn(spec, {}, np.random.default_rng(4))
+        arrays = random_inputs(spec, {}, np.random.default_rng(4))
         for name, result in expected(spec, arrays, {}, random=True).items():
             root = float(np.sqrt((result.value**2).mean()))
             assert np.isfinite(result.error).all() and np.median(result.error) < 0.02 * root, (str(spec), name)
@@ -218,11 +218,11 @@ def test_samples_are_small_and_have_both_ends():
 def checked_definition(seed):
     draw_of_seed, _ = drawn_definition(seed)
     arrays, sizes = (
-        drawn(draw_of_seed.bound, draw_of_seed.symbols, np.random.default_rng(seed)),
+        random_inputs(draw_of_seed.bound, draw_of_seed.symbols, np.random.default_rng(seed)),
         all_sizes(draw_of_seed.bound, draw_of_seed.symbols),
     )
     got = simulate(draw_of_seed.program.ir, arrays, draw_of_seed.symbols).outputs
-    differences = differing(draw_of_seed.bound, sizes, got, arrays, referred(draw_of_seed.bound, *arrays.values()))
+    differences = differing(draw_of_seed.bound, sizes, got, arrays, references_of(draw_of_seed.bound, *arrays.values()))
     assert not differences, (differences, program_to_paste(draw_of_seed))
 
 
@@ -240,8 +240,8 @@ def checked_strategy(seed):
         all_sizes(draw_of_seed.spec, draw_of_seed.symbols),
         got,
         arrays,
-        referred(draw_of_seed.spec, *arrays.values()),
-        adder_of(draw_of_seed.program),
+        references_of(draw_of_seed.spec, *arrays.values()),
+        accumulator_of(draw_of_seed.program),
     )
     assert not differences, (differences, draw_of_seed.strategy)
     return True
@@ -273,8 +273,8 @@ def test_many_drawn_definitions_stay_within(chunk):
 def test_examples_stay_within_and_a_wrong_element_does_not(name):
     strategy, spec = specs()[name]
     sizes = all_sizes(spec, {})
-    arrays = drawn(spec, sizes, np.random.default_rng(1))
-    right = referred(spec, *arrays.values())
+    arrays = random_inputs(spec, sizes, np.random.default_rng(1))
+    right = references_of(spec, *arrays.values())
     bounds = error_bounds(spec, arrays, sizes)
     for output, value in right.items():
         wide = value.astype(float)

@@ -31,7 +31,7 @@ from fireiron.sim import simulate
 from problems import library, target_of
 from generator import draw
 from fused_generator import draw as drawn_definition
-from fireiron.measure.data import drawn
+from fireiron.measure.data import random_inputs
 
 def digest(*parts):
     return hashlib.sha256(b"".join(one if isinstance(one, bytes) else one.encode() for one in parts)).hexdigest()[:16]
@@ -55,7 +55,7 @@ for name in names:
         from fireiron.measure.data import all_sizes
         from fireiron.measure.inputs import shape_of
         sizes = all_sizes(spec, symbols)
-        arrays = drawn(spec, sizes, np.random.default_rng(3))
+        arrays = random_inputs(spec, sizes, np.random.default_rng(3))
         for output in spec.outputs:  # what adds to what is there is given that
             if output not in arrays:
                 view = spec.operands[output]

@@ -109,7 +109,7 @@ def wrong():
         "start": ("plain", (zeros(*A_, offset=4), b), {}, "A starts at an address that is no multiple of 16 bytes"),
         "start of B": ("plain", (a, zeros(*B_, offset=8)), {}, "B starts at an address that is no multiple of 16 bytes"),
         "out type": ("plain", (a, b), {"out": zeros(*C_, dtype=np.int32)}, "out has elements of another type"),
-        "out shape": ("plain", (a, b), {"out": zeros(20, 11)}, "out has another shape"),
+        "out shape": ("plain", (a, b), {"out": zeros(20, 11)}, "out does not have the shape"),
         "out order": ("plain", (a, b), {"out": zeros(*C_, order="F")}, "out has other strides"),
         "out start": ("plain", (a, b), {"out": zeros(*C_, offset=4)}, "out starts at an address"),
         "out repeats": ("plain", (a, b), {"out": np.lib.stride_tricks.as_strided(c, C_, (0, 4))}, "out has other strides"),

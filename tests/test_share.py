@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
-from ringed import TARGET, dropped, errors, halves, ring_faults, roles_of, with_changed
+from ringed import TARGET, dropped, errors, float16_gemm, ring_faults, roles_of, with_changed
 from test_rings import is_harmless
 from test_rings_by_users import U, V, given, outcome, pair, turns_of, wanted
 
@@ -120,10 +120,10 @@ def test_a_ring_is_needed():
     )
     chain = MatMul.tile(64, 64).to(Block).then(plain).tile(8, 4).to(Thread).tile(1, 1).split(1).done()
     with pytest.raises(DecompositionError, match="share_stages: no producer fills b_sh,"):
-        _ = chain(halves(64, 64, 128)).program(TARGET).stages["pipeline"]
+        _ = chain(float16_gemm(64, 64, 128)).program(TARGET).stages["pipeline"]
     chain = MatMul.tile(64, 64).to(Block).load(A, SH, Move.done()).load(B, RF, Move.done()).share_stages(A).done()
     with pytest.raises(DecompositionError, match="share would change nothing for registers"):
-        _ = chain(halves(64, 64, 64)).program(TARGET).tree
+        _ = chain(float16_gemm(64, 64, 64)).program(TARGET).tree
 
 
 def test_texts():

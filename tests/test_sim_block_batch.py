@@ -51,10 +51,12 @@ def fails(message, *arguments, **options):
 @pytest.mark.parametrize("offset, element, thread", [(33, 64, 31), (40, 64, 24), (-1, -1, 0), (-5, -5, 0)])
 def test_coordinates_outside_the_tensor(offset, element, thread):
     place = THREAD + offset
-    message = rf"src\[{element}\] is outside the tensor: thread {thread} of block 0 reads it(?s:.*)coordinate 0 is {element}(?s:.*)0 ... 63"
+    message = (
+        rf"src\[{element}\] is outside of the tensor: thread {thread} of block 0 reads it(?s:.*)coordinate 0 is {element}(?s:.*)0 ... 63"
+    )
     fails(message, (copy(access("src", (place,)), access("dst", (THREAD,))),))
     fails(
-        rf"dst\[{element}\] is outside the tensor: thread {thread} of block 0 writes it",
+        rf"dst\[{element}\] is outside of the tensor: thread {thread} of block 0 writes it",
         (copy(access("src", (THREAD,)), access("dst", (place,))),),
     )
 
@@ -69,7 +71,7 @@ def test_coordinates_up_to_the_last(offset):
 def test_which_block_is_named():
     place = BLOCK * 16 + THREAD
     fails(
-        r"src\[64\] is outside the tensor: thread 16 of block 3",
+        r"src\[64\] is outside of the tensor: thread 16 of block 3",
         (copy(access("src", (place,)), access("dst", (THREAD * 0 + BLOCK,))),),
         grid=4,
     )
@@ -96,7 +98,7 @@ def test_vectors_begin_at_their_multiple(start, width, right):
     else:
         addresses = ", ".join(str(start + step) for step in range(width))
         fails(
-            rf"src: {width} elements at once from addresses {addresses}: thread 0 of block 0 reads them(?s:.*)a multiple of {width * 4} bytes",
+            rf"src: a vector of {width} elements at addresses {addresses}: thread 0 of block 0 reads them(?s:.*)a multiple of {width * 4} bytes",
             body,
         )
 
@@ -104,7 +106,7 @@ def test_vectors_begin_at_their_multiple(start, width, right):
 def test_vectors_are_of_neighbours():
     fields = {"shape": (2,), "width": 2, "guard": less(THREAD, 1)}
     strided = attrs.evolve(access("src", (THREAD,), (2,)), points=((0,), (8,)))
-    fails("src: 2 elements at once from addresses 0, 8", (copy(strided, access("dst", (THREAD,), (2,)), **fields),))
+    fails("src: a vector of 2 elements at addresses 0, 8", (copy(strided, access("dst", (THREAD,), (2,)), **fields),))
 
 
 def shared(swizzle=None, copies=1, offset=0):
@@ -122,7 +124,7 @@ def test_copies_of_a_buffer(number, swizzle):
         done, given = run(body, shared(swizzle, 2))
         np.testing.assert_array_equal(done.outputs["dst"][:32], given[:32])
     else:
-        fails(r"address \d+ of x\[0\] is outside the buffer: thread 0 of block 0 writes it", body, shared(swizzle, 2))
+        fails(r"address \d+ of x\[0\] is outside of the buffer: thread 0 of block 0 writes it", body, shared(swizzle, 2))
 
 
 def test_a_statement_by_no_thread_does_nothing():
@@ -173,7 +175,7 @@ def test_a_vector_that_nobody_takes_may_begin_anywhere(conditions, right):
         inside = np.repeat(np.stack([np.arange(32) < bound for bound in conditions], 1), 2, 1)
         np.testing.assert_array_equal(done.outputs["dst"].reshape(32, 4), np.where(inside, given[[0, 1, 3, 4]], 0))
     else:
-        fails(r"src: 2 elements at once from addresses 3, 4: thread 0 of block 0 reads them", (move,), elements=128)
+        fails(r"src: a vector of 2 elements at addresses 3, 4: thread 0 of block 0 reads them", (move,), elements=128)
 
 
 @pytest.mark.parametrize("align, width, right", [(16, 4, True), (8, 2, True), (8, 4, False), (4, 2, False), (4, 1, True)])
@@ -186,7 +188,7 @@ def test_vectors_of_an_array_are_no_wider_than_it_is_aligned(align, width, right
     if right:
         simulate(kernel, given)
     else:
-        with pytest.raises(SimulationError, match=f"src: {width} elements at once"):
+        with pytest.raises(SimulationError, match=f"src: a vector of {width} elements at addresses"):
             simulate(kernel, given)
 
 
@@ -204,7 +206,7 @@ def test_vectors_of_shared_memory_are_told_by_its_offset(offset, width, right):
         done, given = run(body, buffer, shared_bytes=512)
         np.testing.assert_array_equal(done.outputs["dst"][:32:4], given[:32:4])
     else:
-        fails(rf"x: {width} elements at once from addresses 0, 1.*: thread 0 of block 0 writes them", body, buffer, shared_bytes=512)
+        fails(rf"x: a vector of {width} elements at addresses 0, 1.*: thread 0 of block 0 writes them", body, buffer, shared_bytes=512)
 
 
 def test_which_vector_is_told():
@@ -214,7 +216,7 @@ def test_which_vector_is_told():
     place = THREAD * 2 + block * 64 + k * 0 + equal(k, 2) * equal(block, 1) * less(3, THREAD)
     move = copy(access("src", (place,), (2,)), access("dst", (THREAD * 2 + block * 64 + k * 128,), (2,)), width=2, shape=(2,))
     fails(
-        r"src: 2 elements at once from addresses 73, 74: thread 4 of block 1 reads them(?s:.*), k=2(?s:.*)",
+        r"src: a vector of 2 elements at addresses 73, 74: thread 4 of block 1 reads them(?s:.*), k=2(?s:.*)",
         (making.loop(k, as_expr(4), (move,)),),
         elements=512,
         grid=2,
@@ -241,7 +243,7 @@ def test_the_last_copy_of_a_buffer_and_the_one_behind(copies, number, right):
     else:
         address = 32 * number
         fails(
-            rf"address {address} of x\[0\] is outside the buffer: thread 0 of block 0 writes it(?s:.*)k=1\n(?s:.*)0 ... {32 * copies - 1}",
+            rf"address {address} of x\[0\] is outside of the buffer: thread 0 of block 0 writes it(?s:.*)k=1\n(?s:.*)0 ... {32 * copies - 1}",
             body,
             shared(None, copies),
         )
@@ -258,7 +260,9 @@ def test_addresses_outside_a_buffer(swizzle):
             run(body, shared(swizzle))
         else:
             fails(
-                r"address 3[2-9] of x\[\d+\] is outside the buffer: thread \d+ of block 0 writes it(?s:.*)0 ... 31", body, shared(swizzle)
+                r"address 3[2-9] of x\[\d+\] is outside of the buffer: thread \d+ of block 0 writes it(?s:.*)0 ... 31",
+                body,
+                shared(swizzle),
             )
 
 
@@ -280,7 +284,7 @@ def test_bounds_as_they_are_or_beyond_the_tensor(bound):
         source = access("src", (THREAD + more,), bounds=(bound,))
         body = (making.execution(text, spec, (source, access("dst", (THREAD,), write=True))),)
         if bound > 32 and more:
-            fails(r"src\[32\] is outside the tensor: thread 24 of block 0 reads it", body, elements=32)
+            fails(r"src\[32\] is outside of the tensor: thread 24 of block 0 reads it", body, elements=32)
             run(body, elements=sizes)
         else:
             done, given = run(body, elements=32)
@@ -299,7 +303,8 @@ def test_a_coordinate_that_differs_between_blocks_and_turns():
         small = kernel_of(Move(60, dtype=float32)(GL, GL), ()).buffers[0]
         kernel = attrs.evolve(kernel, buffers=(small, *kernel.buffers[1:]))
         with pytest.raises(
-            SimulationError, match=r"src\[60\] is outside the tensor: thread \d+ of block 3 reads it(?s:.*)coordinate 0 is 60(?s:.*), k=\d"
+            SimulationError,
+            match=r"src\[60\] is outside of the tensor: thread \d+ of block 3 reads it(?s:.*)coordinate 0 is 60(?s:.*), k=\d",
         ):
             simulate(kernel, {"src": np.zeros(60, np.float32)})
 
@@ -440,7 +445,7 @@ def test_a_coordinate_below_zero_that_a_bound_does_not_guard():
     move = making.execution(
         MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread), (source, access("dst", (THREAD,), write=True))
     )
-    fails(r"src\[-3\] is outside the tensor: thread 0 of block 0 reads it", (move,))
+    fails(r"src\[-3\] is outside of the tensor: thread 0 of block 0 reads it", (move,))
 
 
 @pytest.mark.parametrize("number", [-1, 2])
@@ -448,7 +453,7 @@ def test_a_copy_beside_those_of_a_buffer_of_one_element(number):
     buffer = attrs.evolve(local("x", (1,), SH, copies=2), offset=0)
     there = attrs.evolve(access("x", (THREAD * 0,)), copy=THREAD * 0 + number)
     fails(
-        rf"address {number} of x\[0\] is outside the buffer",
+        rf"address {number} of x\[0\] is outside of the buffer",
         (copy(access("src", (THREAD,)), there, memories=(GL, SH), guard=less(THREAD, 1)),),
         buffer,
     )
@@ -608,7 +613,7 @@ def test_registers_of_a_group(threads, group):
         if memory.defined is not None:
             memory.defined[:] = True
             memory.complete = True
-    batch.give_back(found, where, members)
+    batch.restore(found, where, members)
     for name, count in (("r", 3), ("f", 2)):
         memory = batch.memories[name]
         rows = np.arange(count) * threads + members.threads[0]
@@ -628,13 +633,13 @@ def test_warps_whose_registers_are_all_zero_are_left_out():
     memory.data[:] = 0
     memory.data[5, 0] = 1  # thread 5, number 0, block 0
     memory.data[80 + 70, 1] = -3  # thread 70, number 1, block 1
-    found = batch.left_out("n", group)
+    found = batch.all_lanes_zero("n", group)
     expected = np.ones((80, 2), bool)
     expected[:32, 0] = False
     expected[64:, 1] = False
     np.testing.assert_array_equal(found, expected)
     some = ThreadGroup(np.arange(32, 80), {})
-    np.testing.assert_array_equal(batch.left_out("n", some), expected[32:])
+    np.testing.assert_array_equal(batch.all_lanes_zero("n", some), expected[32:])
 
 
 # ---------------------------------------------------------------------------------------------- places
@@ -664,7 +669,7 @@ def test_a_swizzle_may_lead_out_of_a_buffer_that_is_no_whole_span(number, right)
     if right:
         simulate(made, {"src": np.zeros(64, np.float32)})
     else:
-        with pytest.raises(SimulationError, match=r"address 9 of x\[8\] is outside the buffer: thread 0 of block 0 writes it"):
+        with pytest.raises(SimulationError, match=r"address 9 of x\[8\] is outside of the buffer: thread 0 of block 0 writes it"):
             simulate(made, {"src": np.zeros(64, np.float32)})
 
 
@@ -684,7 +689,7 @@ def places_of(target, *loops, memory=RF, size=12, write=True, condition=TRUE, **
     site = next(one for one in plan.sites if len(one.loops) == len(loops))
     operand = next(one for one in site.operand_list if one.buffer.name == "x" and one.write == write)
     group = run.group(np.arange(32))
-    return run.batch.locate(site, operand, group.environment, group), run.batch.memories["x"]
+    return run.batch.compute(site, operand, group.environment, group), run.batch.memories["x"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from campaign.faults.kernels import case
 from campaign.faults.kind import spots
 from engines import OF_PRODUCTS, by_products, copied, loaded, numbered, of_products, stored
 from handmade import access, kernel_of, local
-from ringed import TARGET, halves, inputs_of, is_product, outcome, product, with_changed
+from ringed import TARGET, float16_gemm, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS
 
 from fireiron import *
@@ -26,7 +26,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir.lanes import LaneMap
 from fireiron.sim import simulate
-from fireiron.sim.execute import _at_threads, _dealt, _folded, _gathered, _numbered, _poison, _read, _registers, _unfolded
+from fireiron.sim.execute import _at_threads, _distributed, _element_numbers, _folded, _gathered, _poison, _read, _registers, _unfolded
 from fireiron.sim.locations import DistributedPart, Flat, Rows, ThreadGroup
 from fireiron.sim.memory import Memory, global_memory
 from fireiron.sim.plan import Plan
@@ -34,19 +34,19 @@ from fireiron.sim.run import Run
 from fireiron.sim.shadow import History
 from fireiron.values.expr import FALSE, TRUE, Var, all_of, as_expr, equal, less
 
-FENCED = "a fence in front of the first product"
+FENCED = "add wgmma.fence before the first MMA"
 ORDERS = (None, 1)
 
 
 @functools.cache
 def one_product():
     """A tile by one warpgroup in two steps, of which the first begins anew: no ordinary statement touches its registers before."""
-    program = product((64, 64, 64), (64, 64), 2)(halves(64, 64, 128)).program(TARGET)
+    program = product((64, 64, 64), (64, 64), 2)(float16_gemm(64, 64, 128)).program(TARGET)
     return program.ir, *inputs_of(program.spec)
 
 
 def is_fence(statement):
-    return isinstance(statement, ir.Fence) and statement.reach is ir.FenceKind.WGMMA_REGISTERS
+    return isinstance(statement, ir.Fence) and statement.kind is ir.FenceKind.WGMMA_REGISTERS
 
 
 def said(change, which=is_fence, number=0):
@@ -64,13 +64,13 @@ def test_it_is_right():
 
 def test_the_first_product_wants_a_fence_whoever_touched_its_registers():
     message = said(lambda one: ())
-    assert "with no fence of registers before it" in message and FENCED in message
+    assert "without a preceding wgmma.fence" in message and FENCED in message
 
 
 def test_the_first_fence_behind_its_product():
     kernel, arrays, expected = one_product()
     (spot, *_) = spots(kernel, ir.Fence, is_fence)
-    (behind, *rest) = spot.behind
+    (behind, *rest) = spot.after
     assert any(map(is_product, ir.statements((behind,))))
     late = spot.with_list((*spot.before, behind, spot.one, *rest))
     assert all(FENCED in outcome(late, arrays, expected, order) for order in ORDERS)
@@ -95,7 +95,7 @@ def test_the_first_fence_of_each_role(form, seed):
         if fences:
             body = ir.rewritten(drawn.kernel.body, lambda one, first=fences[0]: () if one is first else (one,))
             message, _ = shadow_of(drawn, attrs.evolve(drawn.kernel, body=body), clean, [None])
-            assert "fence of registers" in message, message
+            assert "wgmma.fence" in message, message
 
 
 @pytest.mark.parametrize("name", ["a turn in flight", "B, swapped"])
@@ -107,7 +107,7 @@ def test_a_factor_in_registers(name):
     fences = [*spots(kernel, ir.Fence, is_fence)]
     assert fences and outcome(kernel, arrays, expected) == "right"
     for spot in fences:
-        assert re.search("fence of registers|no fence", outcome(spot.with_one(), arrays, expected)), str(spot)
+        assert re.search("wgmma.fence|no fence", outcome(spot.with_one(), arrays, expected)), str(spot)
 
 
 # ---------------------------------------------------------------------------------------------- additions, sums and poison
@@ -152,7 +152,7 @@ def test_additions_to_one_place_are_all_there(dtype, apart):
 def test_additions_to_what_was_never_written():
     spec = AtomicAdd(32, 3, dtype=int32, src=RowMajor, dst=RowMajor)(GL, GL)
     body = (added(access("src", (THREAD, BLOCK)), access("dst", (THREAD, BLOCK)), int32),)
-    with pytest.raises(SimulationError, match=r"dst.* is read before anything was written to it"):
+    with pytest.raises(SimulationError, match=r"dst.* is read before any write to it"):
         of_threads(body, spec=spec, grid=3, src=np.ones((32, 3), np.int32))
 
 
@@ -197,9 +197,7 @@ def test_registers_that_nothing_was_put_into(dtype):
         if right:
             np.testing.assert_array_equal(of_threads((load, store), one, spec=spec, src=given)["dst"], given)
         else:
-            with pytest.raises(
-                SimulationError, match=r"r\[1\] \(register 1\) is read before anything was written to it: thread 0 of block 0"
-            ):
+            with pytest.raises(SimulationError, match=r"r\[1\] \(register 1\) is read before any write to it: thread 0 of block 0"):
                 of_threads((load, store), one, spec=spec, src=given)
 
 
@@ -296,8 +294,8 @@ def test_threads_of_a_unit_mean_the_same(level, unit):
     for number in range(256 // unit):
         np.testing.assert_array_equal(got[number * 32 : number * 32 + 32], np.arange(number * 64, number * 64 + 32))
     for odd in (0, 1, unit - 1, 255):
-        assert f"threads of one {level} disagree about its operands" in outcome_of(equal(thread, odd) * 7)
-        assert f"threads of one {level} disagree about its operands" in outcome_of(thread * 0, less(0, equal(thread, odd)))
+        assert f"threads of one {level} specify different operands" in outcome_of(equal(thread, odd) * 7)
+        assert f"threads of one {level} specify different operands" in outcome_of(thread * 0, less(0, equal(thread, odd)))
     got = outcome_of(thread * 0, less(thread // unit, 1))
     assert np.isnan(got[32:]).all() and not np.isnan(got[:32]).any()
 
@@ -342,10 +340,10 @@ def test_tiles_are_gathered_from_lanes_and_dealt_back(seats, loops):
     row_of = [0, 2, 1, 3]
     for unit, lane, column in np.ndindex(len(seats), 4, 3):
         np.testing.assert_array_equal(tile[row_of[lane], column, ..., unit, :], values[column, ..., seats[unit, lane], :])
-    back = _dealt(tile, TURNED, seats, values.shape)
+    back = _distributed(tile, TURNED, seats, values.shape)
     seated = np.isin(np.arange(threads), seats)
     np.testing.assert_array_equal(back, np.where(seated[:, None], values, 0))
-    wide = _dealt(tile[..., :1], TURNED, seats, values.shape)
+    wide = _distributed(tile[..., :1], TURNED, seats, values.shape)
     np.testing.assert_array_equal(wide, np.where(seated[:, None], np.broadcast_to(values[..., :1], values.shape), 0))
 
 
@@ -358,7 +356,7 @@ def test_what_all_threads_have_alike_is_gathered_too():
     np.testing.assert_array_equal(tile, np.full((4, 3, 2, 1), 5))
     none = np.zeros((0, 4), int)
     tile = _gathered(np.ones((3, 2, 1), int), TURNED, none)
-    assert tile.shape == (4, 3, 0, 1) and not _dealt(tile, TURNED, none, (3, 2, 1)).any()
+    assert tile.shape == (4, 3, 0, 1) and not _distributed(tile, TURNED, none, (3, 2, 1)).any()
     assert _gathered(np.ones((3, 1, 1), int), TURNED, none).shape == (4, 3, 0, 1)
 
 
@@ -377,7 +375,7 @@ def test_what_all_threads_have_alike_is_gathered_too():
 def test_elements_are_unfolded_to_the_dimensions_of_a_view(tile, order, numbers, rest):
     """The first dimension of the access fastest; `order` says which of its dimensions each of the view is."""
     count = int(np.prod(tile))
-    operand = types.SimpleNamespace(tile=tile, count=count, order=order, numbers=None if numbers is None else np.array(numbers))
+    operand = types.SimpleNamespace(tile=tile, count=count, order=order, element_order=None if numbers is None else np.array(numbers))
     values = np.random.default_rng(1).integers(0, 1000, (count, *rest))
     whole = _unfolded(values, operand)
     assert whole.shape == (*(tile[axis] for axis in order), *rest)
@@ -390,19 +388,19 @@ def test_elements_are_unfolded_to_the_dimensions_of_a_view(tile, order, numbers,
 
 def test_one_element_is_unfolded_to_dimensions_of_size_one():
     values = np.arange(6).reshape(1, 2, 3)
-    operand = types.SimpleNamespace(tile=(1, 1, 1), count=1, order=(2, 0, 1), numbers=None)
+    operand = types.SimpleNamespace(tile=(1, 1, 1), count=1, order=(2, 0, 1), element_order=None)
     assert _unfolded(values, operand).shape == (1, 1, 1, 2, 3)
     np.testing.assert_array_equal(_folded(_unfolded(values, operand), operand), values)
-    nothing = types.SimpleNamespace(tile=(), count=1, order=(), numbers=None)
+    nothing = types.SimpleNamespace(tile=(), count=1, order=(), element_order=None)
     np.testing.assert_array_equal(_unfolded(values, nothing), values[0])
     np.testing.assert_array_equal(_folded(values[0], nothing), values)
 
 
 def test_elements_are_numbered_the_last_dimension_fastest():
     rows, columns = np.arange(2)[:, None], np.arange(3)
-    np.testing.assert_array_equal(_numbered([rows, columns], (2, 3)), [[0, 1, 2], [3, 4, 5]])
-    np.testing.assert_array_equal(_numbered([rows, columns, columns * 0 + 1], (9, 3, 2)), [[1, 3, 5], [7, 9, 11]])
-    assert _numbered([], ()) == 0
+    np.testing.assert_array_equal(_element_numbers([rows, columns], (2, 3)), [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(_element_numbers([rows, columns, columns * 0 + 1], (9, 3, 2)), [[1, 3, 5], [7, 9, 11]])
+    assert _element_numbers([], ()) == 0
 
 
 @pytest.mark.parametrize(
@@ -500,11 +498,11 @@ def test_products_of_warps_begin_anew_or_add(adds):
     "steps, message",
     [
         ("x<, sent, arrived, =x", None),
-        ("x<, sent, =x, arrived", "^x.* is read while an asynchronous copy to it is under way"),
-        ("x<, =x, sent, arrived", "^x.* is read while an asynchronous copy to it is under way"),
-        ("x<, x=, sent, arrived, =x", "^x.* is written while an asynchronous copy to it is under way"),
-        ("x<, arrived, =x, sent", "^x.* is read while an asynchronous copy to it is under way"),
-        ("x<, sent, x<, arrived, =x", "^x.* is written while an asynchronous copy to it is under way"),
+        ("x<, sent, =x, arrived", "^x.* is read while an asynchronous copy to it is in flight"),
+        ("x<, =x, sent, arrived", "^x.* is read while an asynchronous copy to it is in flight"),
+        ("x<, x=, sent, arrived, =x", "^x.* is written while an asynchronous copy to it is in flight"),
+        ("x<, arrived, =x, sent", "^x.* is read while an asynchronous copy to it is in flight"),
+        ("x<, sent, x<, arrived, =x", "^x.* is written while an asynchronous copy to it is in flight"),
         ("x<, sent, arrived, x<, sent, arrived, =x", None),
     ],
 )
@@ -549,7 +547,7 @@ def dealt_registers(threads=32, shared_by=1):
     columns = threads // 4 // shared_by
     holder = (thread % 4 * 2, thread // 4 % columns)
     made = local("r", (8, columns), RF, layout=Layout(((2, 4), columns), ((1, 0), 0)))
-    return attrs.evolve(made, storage=attrs.evolve(made.storage, extent=as_expr(2)), elements=as_expr(2), holder=holder), holder
+    return attrs.evolve(made, storage=attrs.evolve(made.storage, extent=as_expr(2)), elements=as_expr(2), register_origin=holder), holder
 
 
 def through_registers(*statements, threads=32, shared_by=1, puts=True, takes=False, target=(8, 8)):
@@ -593,11 +591,11 @@ def test_units_read_what_their_own_threads_hold():
     np.testing.assert_array_equal(got, given)
     given, got = through_registers(stored_by_units((0, 0), (8, 16), level=Block), threads=64, target=(8, 16))
     np.testing.assert_array_equal(got, given)
-    with pytest.raises(SimulationError, match=r"no thread of Warp 0 holds r\[0, 8\]"):
+    with pytest.raises(SimulationError, match=r"no thread of Warp 0 has r\[0, 8\]"):
         through_registers(stored_by_units((0, 8 - P // 32 * 8), (8, 8)), threads=64, target=(8, 16))
-    with pytest.raises(SimulationError, match=r"no thread of Warp 1 holds r\[3, 4\]"):
+    with pytest.raises(SimulationError, match=r"no thread of Warp 1 has r\[3, 4\]"):
         through_registers(stored_by_units((3, P // 32 * 0 + 4), (4, 8)), threads=64, target=(8, 16))
-    with pytest.raises(SimulationError, match=r"no thread of Warp 1 holds r\[0, 7\]"):
+    with pytest.raises(SimulationError, match=r"no thread of Warp 1 has r\[0, 7\]"):
         through_registers(stored_by_units((0, P // 32 * 7), (8, 8)), threads=64, target=(8, 16))
 
 
@@ -665,7 +663,7 @@ def test_a_unit_adds_to_what_its_threads_hold():
 
 
 def test_registers_that_a_unit_reads_were_written():
-    with pytest.raises(SimulationError, match=r"r\[0, 0\] .*is read before anything was written to it"):
+    with pytest.raises(SimulationError, match=r"r\[0, 0\] .*is read before any write to it"):
         through_registers(stored_by_units((0, 0), (8, 8)), puts=False)
 
 
@@ -683,7 +681,7 @@ def test_own_memory_of_a_statement_holds_nothing_afterwards(dtype, watched):
     if watched:
         memory.defined[:] = True
         memory.complete = True
-    operand = types.SimpleNamespace(buffer=mine, watched=False, write=True, adds=False, spread=1)
+    operand = types.SimpleNamespace(buffer=mine, checked=False, write=True, adds=False, spread=1)
     site = types.SimpleNamespace(statement=types.SimpleNamespace(instruction=MOVE))
     executor._scratch(site, operand, {}, group, group)
     rest = np.ones(len(memory.data), bool)
@@ -775,7 +773,7 @@ def test_threads_of_a_unit_mean_the_same_copy():
     given = np.arange(32, dtype=np.float32)
     made = lambda copy: attrs.evolve(kernel_of(Move(32)(GL, GL), move(copy), x), shared_bytes=256)
     np.testing.assert_array_equal(simulate(made(1), {"src": given}).outputs["dst"], given)
-    with pytest.raises(SimulationError, match="threads of one Warp disagree about its operands"):
+    with pytest.raises(SimulationError, match="threads of one Warp specify different operands"):
         simulate(made(less(0, THREAD)), {"src": given})
 
 
@@ -832,7 +830,7 @@ def test_what_lies_beyond_bounds_nobody_needs_to_hold(first):
     expected = np.full((8, 8), np.nan, np.float32)
     expected[:, first:] = given[:, first:]
     np.testing.assert_array_equal(got, expected)
-    with pytest.raises(SimulationError, match=r"no thread of Warp 0 holds r\[0, 8\]|outside the tensor"):
+    with pytest.raises(SimulationError, match=r"no thread of Warp 0 has r\[0, 8\]|outside of the tensor"):
         through_registers(stored_by_units((0, first + 1), (8, 8), bounds=(None, 9)), target=(8, 16))
 
 
@@ -846,7 +844,7 @@ def test_what_a_unit_adds_to_was_written(adds, given):
     a, b = np.arange(16, dtype=np.int32).reshape(8, 2), np.arange(16, dtype=np.int32).reshape(2, 8)
     arrays = {"A": a, "B": b, **({"C": np.full((8, 8), 100, np.int32)} if given else {})}
     if adds and not given:
-        with pytest.raises(SimulationError, match=r"C\[0, 0\] .*is read before anything was written to it"):
+        with pytest.raises(SimulationError, match=r"C\[0, 0\] .*is read before any write to it"):
             simulate(kernel, arrays)
     else:
         np.testing.assert_array_equal(simulate(kernel, arrays).outputs["C"], a @ b + 100 * adds)
@@ -857,7 +855,7 @@ def test_a_store_by_an_engine_is_waited_for(order):
     kernel = stored(making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128))
     given, options = numbered((64, 64)), None if order is None else random.Random(order)
     np.testing.assert_array_equal(copied(kernel, given, options), given)
-    with pytest.raises(SimulationError, match="a store by TMA reads shared memory beyond the end of the kernel"):
+    with pytest.raises(SimulationError, match="a TMA store may read shared memory after the block exits"):
         copied(attrs.evolve(kernel, body=kernel.body[:-1]), given, options)
 
 

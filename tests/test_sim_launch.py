@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from engines import fetched, numbered, stored
 from handmade import access, kernel_of, local
-from ringed import TARGET, halves, inputs_of, outcome, product
+from ringed import TARGET, float16_gemm, inputs_of, outcome, product
 
 from fireiron import *
 from fireiron import ir
@@ -53,10 +53,10 @@ def test_as_many_blocks_as_there_is_work_for(elements, right, order):
     chance = None if order is None else random.Random(order)
     got, given = copy_of(by_blocks(elements, right), elements, order=chance)
     np.testing.assert_array_equal(got, given)
-    message = f"block {right} of the grid has no work: each element that it writes lies outside its tensor"
+    message = f"block {right} of the grid has no work: every element that it writes is out of bounds"
     with pytest.raises(SimulationError, match=message):
         copy_of(by_blocks(elements, right + 1), elements, order=chance)
-    with pytest.raises(SimulationError, match=r"is outside the tensor: thread \d+ of block"):
+    with pytest.raises(SimulationError, match=r"is outside of the tensor: thread \d+ of block"):
         copy_of(by_blocks(elements, right + 1, guarded=False), elements, order=chance)
 
 
@@ -114,7 +114,7 @@ def with_blocks(kernel, more):
 @pytest.mark.parametrize("sizes", [(128, 128, 64), (100, 128, 64), (100, 72, 64), (256, 64, 64)])
 def test_a_block_more_of_products_by_tma(sizes, options):
     """Two rows of tiles and two columns; a block more finds all its tile outside, or stores what another one does."""
-    program = product((64, 64, 64), (64, 64), 2, **options)(halves(*sizes)).program(TARGET)
+    program = product((64, 64, 64), (64, 64), 2, **options)(float16_gemm(*sizes)).program(TARGET)
     arrays, expected = inputs_of(program.spec)
     assert outcome(program.ir, arrays, expected) == "right"
     assert outcome(with_blocks(program.ir, 2 if "cluster" in options else 1), arrays, expected) not in ("right", "wrong")
@@ -122,7 +122,7 @@ def test_a_block_more_of_products_by_tma(sizes, options):
 
 def test_one_tile_by_two_blocks():
     """Of a grid of one block no expression knows a block's number: two do the same, by an engine."""
-    program = product((64, 64, 64), (64, 64), 2)(halves(64, 64, 64)).program(TARGET)
+    program = product((64, 64, 64), (64, 64), 2)(float16_gemm(64, 64, 64)).program(TARGET)
     arrays, expected = inputs_of(program.spec)
     said = outcome(with_blocks(program.ir, 1), arrays, expected)
     assert said.startswith("race on C") and "of block 0" in said and "of block 1" in said
@@ -143,7 +143,7 @@ def of_size(multiple):
     [(2, 7, "8 ... 64, multiples of 2"), (2, 9, "8 ... 64, multiples of 2"), (1, 65, "8 ... 64"), (1, 7, "8 ... 64")],
 )
 def test_sizes_that_break_what_was_declared(multiple, value, legal):
-    with pytest.raises(ArgumentError, match=f"symbol N={value} breaks the facts") as caught:
+    with pytest.raises(ArgumentError, match=f"symbol N={value} violates its declaration") as caught:
         simulate(of_size(multiple), {"src": np.zeros(64, np.float32)}, {"N": value})
     assert caught.value.legal == legal
     for right in (8, 64):
@@ -170,7 +170,7 @@ def test_what_is_counted():
 @pytest.mark.parametrize("given, legal", [(-1, "0 ... 1"), (2, "0 ... 1"), (True, "0 ... 1"), (0.0, "0 ... 1"), ("0", "0 ... 1")])
 def test_blocks_that_are_not_in_the_grid(given, legal):
     kernel = by_blocks(64, 2)
-    with pytest.raises(ArgumentError, match="no such block in the grid") as caught:
+    with pytest.raises(ArgumentError, match="the grid has no such block") as caught:
         simulate(kernel, {"src": np.zeros(64, np.float32)}, blocks=[given])
     assert caught.value.legal == legal
     for right in (0, 1, np.int64(1)):
@@ -247,7 +247,7 @@ def through_shared(blocks, *more, dtype=float32, buffers=(), other=None, active=
 @pytest.mark.parametrize("size", [1 << 21, 4096, 2048, 1])
 def test_chunks_of_all_sizes_do_the_same(blocks, size, order, monkeypatch):
     """However many blocks are executed together, each has memory of its own, and those left over are executed too."""
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     got, given = copy_of(through_shared(blocks), WIDTH * blocks, order=None if order is None else random.Random(order))
     np.testing.assert_array_equal(got, given)
     done = simulate(through_shared(blocks), {"src": given}, order=None if order is None else random.Random(order))
@@ -258,7 +258,7 @@ def test_chunks_of_all_sizes_do_the_same(blocks, size, order, monkeypatch):
 @pytest.mark.parametrize("wrong", [0, 1, 4])
 def test_races_are_found_in_each_block(size, wrong, monkeypatch):
     """Of blocks that use shared memory alike one stands for all; of one that does not, its own is watched."""
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     kernel = through_shared(5, other=lambda block: (THREAD + equal(block, wrong)) % WIDTH)
     with pytest.raises(SimulationError, match=rf"race on x\[\d+\](?s:.*)block {wrong}"):
         copy_of(kernel, WIDTH * 5)
@@ -279,11 +279,11 @@ def test_races_between_blocks_are_not_looked_for_without_shadow():
 
 @pytest.mark.parametrize("size", [1 << 21, 1])
 def test_of_several_errors_the_first_block_tells(size, monkeypatch):
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     block = Var("block", 0, 7)
     for first in (0, 3, 7):
         kernel = by_blocks(8 * WIDTH, 8, place=block * WIDTH + THREAD + 1000 - 1000 * less(block, first), guarded=False)
-        with pytest.raises(SimulationError, match=rf"is outside the tensor: thread \d+ of block {first} "):
+        with pytest.raises(SimulationError, match=rf"is outside of the tensor: thread \d+ of block {first} "):
             copy_of(kernel, 8 * WIDTH)
 
 
@@ -291,11 +291,11 @@ def test_of_several_errors_the_first_block_tells(size, monkeypatch):
 def test_bytes_of_two_types_are_told_apart_in_each_block(blocks):
     """Halves and floats of one place are the same bytes of the same block, however many run together."""
     block = Var("block", 0, blocks - 1)
-    halves = shared("h", 2 * WIDTH, 0, float16)
+    float16_buffer = shared("h", 2 * WIDTH, 0, float16)
     low = mover(float16, (SH, SH))
     swapped = low(access("h", (THREAD * 2,)), access("g", (THREAD,)))
     back = low(access("g", (THREAD,)), access("h", (THREAD * 2,)))
-    kernel = through_shared(blocks, swapped, back, buffers=(halves, shared("g", WIDTH, 256, float16)))
+    kernel = through_shared(blocks, swapped, back, buffers=(float16_buffer, shared("g", WIDTH, 256, float16)))
     given = np.random.default_rng(1).standard_normal(WIDTH * blocks).astype(np.float32)
     np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
     assert block.high == blocks - 1
@@ -352,7 +352,7 @@ def test_what_was_never_written_is_named(types, order):
     chance = None if order is None else random.Random(order)
     given = np.arange(WIDTH).astype(types[0].to_numpy())
     np.testing.assert_array_equal(simulate(of_registers(0, *types), {"src": given}, order=chance).outputs["dst"], given)
-    with pytest.raises(SimulationError, match=r"r\[1\] \(register 1\) is read before anything was written to it: thread 0 of block 0"):
+    with pytest.raises(SimulationError, match=r"r\[1\] \(register 1\) is read before any write to it: thread 0 of block 0"):
         simulate(of_registers(1, *types), {"src": given}, order=chance)
 
 
@@ -369,7 +369,7 @@ def test_a_comparison_that_drops_poison():
     pieces = ((making.piece(0), making.piece(1)), (making.piece(0),))
     join = making.execution(REDUCE, spec, (access("r", (0, 0, 0), (1, 1, 2)), access("dst", (THREAD, 0), write=True)), pieces=pieces)
     kernel = kernel_of(Reduction(WIDTH, 1, 2, by="max")(GL, GL), (load, join), r, threads=WIDTH)
-    with pytest.raises(SimulationError, match=r"r\[0, 0, 1\].* is read before anything was written to it: thread 0 of block 0"):
+    with pytest.raises(SimulationError, match=r"r\[0, 0, 1\].* is read before any write to it: thread 0 of block 0"):
         simulate(kernel, {"src": np.ones((WIDTH, 1, 2), np.float32)})
 
 
@@ -393,7 +393,7 @@ def test_a_block_whose_poison_comes_out_is_named(wrong, shadow):
     kernel = kernel_of(Move(3 * WIDTH, dtype=float32)(GL, GL), (load, store), r, grid=3, threads=WIDTH)
     given = np.arange(3 * WIDTH, dtype=np.float32)
     if shadow or wrong == 0:
-        with pytest.raises(SimulationError, match=rf"r\[0\] .*is read before anything was written to it: thread 0 of block {wrong}"):
+        with pytest.raises(SimulationError, match=rf"r\[0\] .*is read before any write to it: thread 0 of block {wrong}"):
             simulate(kernel, {"src": given}, shadow=shadow)
     else:
         assert np.isnan(simulate(kernel, {"src": given}, shadow=shadow).outputs["dst"][wrong * WIDTH :]).all()
@@ -403,7 +403,7 @@ def test_barriers_that_lie_in_a_buffer_are_refused_before_anything_runs():
     kernel = fetched(2, 1)
     given = np.arange(64, dtype=np.float32)
     np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
-    with pytest.raises(SimulationError, match="the barriers of tiles are bytes"):
+    with pytest.raises(SimulationError, match="the mbarriers of tiles occupy bytes"):
         simulate(attrs.evolve(kernel, shared_bytes=47), {"src": given})
 
 
@@ -433,7 +433,7 @@ def test_what_was_written_between_rows_is_told():
     for step, address in ((10, 10), (9, 9), (8, 8)):
         other = attrs.evolve(move.accesses[1], storage=attrs.evolve(storage, layout=Layout((8, 4), (1, step))))
         faulty = attrs.evolve(kernel, body=(attrs.evolve(move, accesses=(move.accesses[0], other)),))
-        with pytest.raises(SimulationError, match=f"dst: address {address}, outside the tensor, was written"):
+        with pytest.raises(SimulationError, match=f"dst: address {address}, outside of the tensor, was written"):
             simulate(faulty, given)
 
 
@@ -458,10 +458,10 @@ def test_statements_are_counted_however_they_are_performed():
 @pytest.fixture
 def taken(monkeypatch):
     """The blocks of each chunk that is executed, in the order in which they begin."""
-    found, batch = [], launching._Launch._chunk
+    found, batch = [], launching._Launch._run_batch
     monkeypatch.setattr(launching.os, "sched_getaffinity", lambda number: {0}, raising=False)
     monkeypatch.setattr(
-        launching._Launch, "_chunk", lambda one, number, blocks, order: found.append(blocks) or batch(one, number, blocks, order)
+        launching._Launch, "_run_batch", lambda one, number, blocks, order: found.append(blocks) or batch(one, number, blocks, order)
     )
     return found
 
@@ -477,7 +477,7 @@ def groups(*sizes):
 )
 def test_blocks_come_together_as_their_memory_allows(monkeypatch, taken, size, expected):
     """All of them where a cache holds all; else two chunks at least, each of which it holds."""
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     copy_of(through_shared(5), 5 * WIDTH)
     assert taken == groups(*expected)
 
@@ -494,13 +494,13 @@ def test_registers_count_and_at_most_256_come_together(monkeypatch, taken):
     kernel = kernel_of(Move(4 * WIDTH, dtype=float32)(GL, GL), body, r, grid=4, threads=WIDTH)
     each = 4 * 4 * WIDTH
     for size, expected in ((4 * each, [4]), (4 * each - 1, [2, 2]), (2 * each, [2, 2]), (2 * each - 1, [1] * 4)):
-        monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+        monkeypatch.setattr(launching, "_BATCH_BYTES", size)
         copy_of(kernel, 4 * WIDTH)
         assert taken == groups(*expected), size
         taken.clear()
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", 1 << 21)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", 1 << 21)
     for most, expected in ((4 * WIDTH, [4]), (3 * WIDTH, [3, 1]), (2 * WIDTH + 31, [2, 2]), (1, [1] * 4)):
-        monkeypatch.setattr(launching, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(launching, "MAX_ELEMENTS", most)
         copy_of(kernel, 4 * WIDTH)
         assert taken == groups(*expected), most
         taken.clear()
@@ -508,10 +508,10 @@ def test_registers_count_and_at_most_256_come_together(monkeypatch, taken):
 
 def test_blocks_of_which_each_comes_alone(taken):
     """Where bytes are of two types, or loops differ from block to block; a cluster comes whole."""
-    halves = shared("h", 2 * WIDTH, 0, float16)
+    float16_buffer = shared("h", 2 * WIDTH, 0, float16)
     low = mover(float16, (SH, SH))
     swapped = low(access("h", (THREAD * 2,)), access("g", (THREAD,)))
-    mixed = through_shared(3, swapped, buffers=(halves, shared("g", WIDTH, 256, float16)))
+    mixed = through_shared(3, swapped, buffers=(float16_buffer, shared("g", WIDTH, 256, float16)))
     copy_of(mixed, 3 * WIDTH)
     assert taken == groups(1, 1, 1)
     taken.clear()
@@ -532,7 +532,7 @@ def test_blocks_of_which_each_comes_alone(taken):
 def test_clusters_come_together_as_their_memory_allows(monkeypatch, taken):
     kernel = attrs.evolve(through_shared(6), cluster=TWO)
     for size, expected in ((6 * 1024, [6]), (6 * 1024 - 1, [4, 2]), (4 * 1024, [4, 2]), (4 * 1024 - 1, [2] * 3), (1, [2] * 3)):
-        monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+        monkeypatch.setattr(launching, "_BATCH_BYTES", size)
         copy_of(kernel, 6 * WIDTH)
         assert taken == groups(*expected), size
         taken.clear()
@@ -549,8 +549,8 @@ def test_an_error_ends_a_launch(monkeypatch):
         time.sleep(0.01)
         return ()
 
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(launching._Launch, "_chunk", batch)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(launching._Launch, "_run_batch", batch)
     with pytest.raises(SimulationError, match="the first"):
         copy_of(through_shared(40), 40 * WIDTH)
     assert len(begun) < 40
@@ -658,9 +658,9 @@ def launched(monkeypatch):
     """Of each launch whether every value is watched, and whether races are."""
     found, start = [], launching._Launch.__init__
 
-    def begin(one, plan, arrays, blocks, shadow, order, careful=False, dealt=None, **more):
+    def begin(one, plan, arrays, blocks, shadow, order, careful=False, tiles_of_blocks=None, **more):
         found.append((careful, shadow))
-        start(one, plan, arrays, blocks, shadow, order, careful=careful, dealt=dealt, **more)
+        start(one, plan, arrays, blocks, shadow, order, careful=careful, tiles_of_blocks=tiles_of_blocks, **more)
 
     monkeypatch.setattr(launching._Launch, "__init__", begin)
     return found

@@ -104,9 +104,9 @@ def test_positions():
 def test_counts_lie_nowhere():
     place = CoordinateValues(np.array([3, 4]), memory())
     assert [*place.get()] == [3, 4] and place.get().dtype == np.int32 and place.defined().all() and place.shape == (2,)
-    with pytest.raises(SimulationError, match="coordinates are written"):
+    with pytest.raises(SimulationError, match="a coordinate tensor is written"):
         place.put(np.array([1]))
-    with pytest.raises(SimulationError, match="coordinates are written"):
+    with pytest.raises(SimulationError, match="a coordinate tensor is written"):
         place.define()
 
 
@@ -157,7 +157,11 @@ def test_loops_as_axes():
 
 def test_a_group_at_its_start():
     one = group(0)
-    assert one.clock.count == Clock().count == 0 and not one.flights and not (one.fenced or one.touched or one.busy or one.meetings)
+    assert (
+        one.clock.count == Clock().count == 0
+        and not one.in_flight
+        and not (one.fenced or one.accessed or one.conflicting or one.cluster_barriers)
+    )
 
 
 def test_memory_settles_when_all_of_it_is_written():
@@ -166,9 +170,9 @@ def test_memory_settles_when_all_of_it_is_written():
     own.defined[: own.rows] = True
     own.defined[3, 1] = False
     for _ in range(8):
-        own.settle()
+        own.update_complete()
         assert not own.complete
     own.defined[3, 1] = True
     for _ in range(8):
-        own.settle()
+        own.update_complete()
     assert own.complete

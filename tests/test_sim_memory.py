@@ -12,7 +12,7 @@ from fireiron import *
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
-from fireiron.sim.memory import Global, Memory, global_memory, nowhere, registers, shared_memory
+from fireiron.sim.memory import Global, Memory, coordinate_memory, global_memory, registers, shared_memory
 from fireiron.sim.plan import Plan
 from fireiron.values.expr import Var, as_expr
 
@@ -37,7 +37,7 @@ def test_it_looks_at_powers_of_two():
     seen = []
     for _ in range(9):
         memory.defined[1:3] = True
-        memory.settle()
+        memory.update_complete()
         seen.append(memory.complete)
         memory.complete = False
     assert seen == [True, True, False, True, False, False, False, True, False]
@@ -47,13 +47,13 @@ def test_it_looks_at_powers_of_two():
 def test_only_its_own_rows_count(missing, complete):
     memory = Memory(np.zeros((4, 2)), 1, 2, 3, np.ones((4, 2), bool))
     memory.defined[missing, 1] = False
-    memory.settle()
+    memory.update_complete()
     assert memory.complete == complete
 
 
 def test_what_is_not_watched_is_complete():
     memory = Memory(np.zeros((4, 2)), 0, 2, 2, None)
-    memory.settle()
+    memory.update_complete()
     assert memory.complete and (memory.width, memory.flat.size) == (2, 8)
 
 
@@ -80,7 +80,7 @@ def test_copies_of_registers():
 
 
 def test_coordinates_have_no_place():
-    memory = nowhere(COUNTS)
+    memory = coordinate_memory(COUNTS)
     assert (memory.first, memory.rows, memory.zero, memory.complete, memory.data.dtype) == (0, 0, 0, True, np.int32)
 
 
@@ -158,7 +158,7 @@ def test_a_buffer_in_use_lies_in_the_memory_of_the_block(offset, size, right):
     if right:
         simulate(made, given)
     else:
-        with pytest.raises(SimulationError, match=rf"x lies in bytes {offset} ... {offset + 127} of shared memory") as caught:
+        with pytest.raises(SimulationError, match=rf"x occupies bytes {offset} ... {offset + 127} of shared memory") as caught:
             simulate(made, given)
         assert caught.value.legal == f"0 ... {size - 1}"
 
@@ -257,7 +257,7 @@ def test_what_was_written_outside_is_told(address, dtype):
     one.flat[one.guard + address] = 5
     if address == 9:
         one.flat[one.guard + 10] = 5
-    with pytest.raises(SimulationError, match=rf"dst: address {address}, outside the tensor, was written") as caught:
+    with pytest.raises(SimulationError, match=rf"dst: address {address}, outside of the tensor, was written") as caught:
         one.check_guards()
     assert caught.value.legal == "elements of the 8 x 4 tensor"
 

@@ -59,7 +59,7 @@ def test_it_is_right():
     np.testing.assert_array_equal(copied(twice, GIVEN), GIVEN)
 
 
-HIDDEN = r"tile is read through the asynchronous proxy, and what was written to it is not there yet: (?s:.*) at line 0,(?s:.*)at +line 3"
+HIDDEN = r"tile is read through the async proxy, which does not see what was written to it: (?s:.*) at line 0,(?s:.*)at +line 3"
 
 
 @pytest.mark.parametrize("order", [(FILL, BARRIER, STORE), (FILL, BARRIER, FENCE, STORE), (FENCE, FILL, BARRIER, STORE)], ids=str)
@@ -71,7 +71,7 @@ def test_a_barrier_between_the_write_and_the_engine():
     fails(rewritten(FILL, FENCE, STORE, COMMIT, WAIT), r"race on tile.*no barrier orders them(?s:.*)at +line 3|" + HIDDEN)
 
 
-READ = r"tile is written while a product that reads it is under way: TMA_STORE .* at line 3,(?s:.*)at +line 0"
+READ = r"tile is written while an MMA that reads it is in flight: TMA_STORE .* at line 3,(?s:.*)at +line 0"
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_who_waits_orders_readers_with_those_behind_a_barrier():
 def test_a_store_that_nobody_waits_for():
     """In step as well as by warps; one that is in no group, too."""
     for order in ((STORE, COMMIT), (STORE,), (STORE, WAIT), (STORE, COMMIT, making.wait(1, mechanism=TMA_STORES))):
-        fails(rewritten(FILL, FENCE, BARRIER, *order), "a store by TMA reads shared memory beyond the end of the kernel")
+        fails(rewritten(FILL, FENCE, BARRIER, *order), "a TMA store may read shared memory after the block exits")
 
 
 def test_what_was_never_written():
     kernel = rewritten(STORE, COMMIT, WAIT)
-    with pytest.raises(SimulationError, match=r"tile .*is read before anything was written to it: thread 0 of block 0(?s:.*)at +line 3"):
+    with pytest.raises(SimulationError, match=r"tile .*is read before any write to it: thread 0 of block 0(?s:.*)at +line 3"):
         copied(kernel, GIVEN)
 
 
@@ -110,12 +110,12 @@ def test_touches_that_repeat_settle_at_the_third():
     """The first meets what came before, the second what the first left; a place that moves begins anew, for the others too."""
     run = _Repeated("site", clock := Clock(), "group")
     a, b, place, other, moved = object(), object(), object(), object(), object()
-    assert [run.settled(a, place) for _ in range(4)] == [False, False, True, True]
-    assert [run.settled(b, other) for _ in range(2)] == [False, False]
-    assert not run.settled(a, place) and not run.settled(b, other)
-    assert run.settled(a, place) or run.settled(a, place)
-    assert not run.settled(a, moved)
-    assert not run.settled(b, other), "all must be where they were, twice"
+    assert [run.is_repetition(a, place) for _ in range(4)] == [False, False, True, True]
+    assert [run.is_repetition(b, other) for _ in range(2)] == [False, False]
+    assert not run.is_repetition(a, place) and not run.settled(b, other)
+    assert run.is_repetition(a, place) or run.settled(a, place)
+    assert not run.is_repetition(a, moved)
+    assert not run.is_repetition(b, other), "all must be where they were, twice"
     assert run.goes_on("site", clock, "group")
     assert (
         not run.goes_on("other", clock, "group") and not run.goes_on("site", Clock(), "group") and not run.goes_on("site", clock, "other")
@@ -287,7 +287,7 @@ def test_blocks_are_ordered_by_nothing(kind):
     for order in (None, 0):
         assert not is_race(said(kernel((mine, barrier, mine), threads=32, grid=2), order, dst=given))
         text = said(kernel((mine, barrier, theirs), threads=32, grid=2), order, dst=given)
-        assert is_race(text) and "of block 0" in text and "of block 1" in text and "deal each element to one thread only" in text, text
+        assert is_race(text) and "of block 0" in text and "of block 1" in text and "assign each element to one thread only" in text, text
         assert "race on dst[" in text
 
 
@@ -320,7 +320,7 @@ def test_a_race_of_one_statement_with_itself():
     assert text.startswith(
         "race on x[0] (address 0): thread 0 writes it (Move Move(1)(GL,SH)(Thread) at line 1, k=0), thread 1 writes it"
     ), text
-    assert re.search(r"in +block 0, k=0", text) and "deal each element to one thread only" in text
+    assert re.search(r"in +block 0, k=0", text) and "assign each element to one thread only" in text
     body = (touch("x", (THREAD + TURN) % 64, True, line="line 1"), touch("dst", THREAD + 64, True))
     text = said(kernel((making.loop(TURN, as_expr(2), body),), *buffers()))
     assert "at line 1, k=0)" in text and re.search(r"in +block 0, k=1", text) and "a barrier between the two" in text, text
@@ -382,7 +382,7 @@ def test_what_was_never_written_is_told_with_its_place(dtype):
     with pytest.raises(SimulationError) as caught:
         simulate(made, given)
     text = str(caught.value)
-    assert text.startswith("y[2, 5] (address 45) is read before anything was written to it: thread 37 of block 0"), text
+    assert text.startswith("y[2, 5] (address 45) is read before any write to it: thread 37 of block 0"), text
     assert re.search(r"in +Move Move\(1,1.*, k=0", text) and re.search(r"at +line 2", text) and "an init or a copy is missing" in text
 
 
@@ -415,12 +415,12 @@ def under_way(*steps, warps=1):
         ("read copy commit wait read", None),
         (
             "copy commit read wait",
-            r"x is read while an asynchronous copy to it is under way: [A-Z_0-9]+ .* at line 0, outside loops, which nobody has waited for(?s:.*)in +Move .*, outside loops(?s:.*)at +line 2",
+            r"x is read while an asynchronous copy to it is in flight: [A-Z_0-9]+ .* at line 0, outside loops, which no thread has waited for(?s:.*)in +Move .*, outside loops(?s:.*)at +line 2",
         ),
-        ("copy commit write wait", r"x is written while an asynchronous copy to it is under way: [A-Z_0-9]+ .* at line 0(?s:.*)at +line 2"),
+        ("copy commit write wait", r"x is written while an asynchronous copy to it is in flight: [A-Z_0-9]+ .* at line 0(?s:.*)at +line 2"),
         (
             "copy commit copy commit wait",
-            r"x is written while an asynchronous copy to it is under way: [A-Z_0-9]+ .* at line 0(?s:.*)at +line 2",
+            r"x is written while an asynchronous copy to it is in flight: [A-Z_0-9]+ .* at line 0(?s:.*)at +line 2",
         ),
         ("copy wait read", r"x is read while an asynchronous copy"),
         ("copy commit barrier read wait", r"x is read while an asynchronous copy"),
@@ -446,7 +446,7 @@ def test_elements_that_a_copy_leaves_out_are_not_under_way():
     rest = touch("x", THREAD, True, active=less(3, THREAD))
     assert isinstance(said(kernel((beside, making.commit(), rest, making.wait(0)), *buffers())), dict)
     wide = touch("x", THREAD, True, active=less(2, THREAD))
-    assert "under way" in said(kernel((beside, making.commit(), wide, making.wait(0)), *buffers()))
+    assert "in flight" in said(kernel((beside, making.commit(), wide, making.wait(0)), *buffers()))
 
 
 @pytest.mark.parametrize("order", [None, 1])
@@ -614,7 +614,7 @@ def test_lines_of_accesses_go_before_those_of_statements():
     slow = making.under_way(placed(touch("x", THREAD, True, line="line 1"), x="place 1"))
     own = placed(touch("x", THREAD, False, line="line 2"), x="place 2")
     text = said(kernel((slow, making.commit(), own, making.wait(0)), *buffers()))
-    assert "under way" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
+    assert "in flight" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
     text = said(kernel((own,), *buffers()))
     assert "before anything was written" in text and re.search(r"at +place 2", text), text
 
@@ -737,19 +737,19 @@ def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
     plan = Plan(made, {})
     batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
     race_detector, place = RaceDetector(batch, History({}), True), object()
-    operand = types.SimpleNamespace(watched=True, buffer=plan.buffers["x"])
+    operand = types.SimpleNamespace(checked=True, buffer=plan.buffers["x"])
     group, other = ThreadGroup(np.arange(32), {}), ThreadGroup(np.arange(32), {})
-    settled = lambda site, group: race_detector._settled(site, operand, place, group)
+    settled = lambda site, group: race_detector._is_repetition(site, operand, place, group)
     assert [settled("one", group) for _ in range(4)] == [False, False, True, True]
     assert [settled("two", group) for _ in range(3)] == [False, False, True]
     assert [settled("one", group) for _ in range(3)] == [False, False, True]
     assert [settled("one", other) for _ in range(3)] == [False, False, True]
-    other.clock = other.clock.behind(32)
+    other.clock = other.clock.after(32)
     assert [settled("one", other) for _ in range(3)] == [False, False, True]
-    unwatched = types.SimpleNamespace(watched=False, buffer=plan.buffers["x"])
-    assert not any(race_detector._settled("one", unwatched, place, group) for _ in range(4))
+    unwatched = types.SimpleNamespace(checked=False, buffer=plan.buffers["x"])
+    assert not any(race_detector._is_repetition("one", unwatched, place, group) for _ in range(4))
     blind = RaceDetector(batch, History({}), False)
-    assert not any(blind._settled("one", operand, place, group) for _ in range(4))
+    assert not any(blind._is_repetition("one", operand, place, group) for _ in range(4))
 
 
 @pytest.mark.parametrize("order", [None, 1])

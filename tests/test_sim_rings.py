@@ -1,4 +1,6 @@
-"""Rings in the simulator, by hand: barriers and their phases, who holds which turn, and what it says of each fault (`fireiron.sim.rings`)."""
+"""Rings in the simulator, on hand-made kernels: mbarriers and their phases, ownership of fills, and the report of each fault
+(`fireiron.sim.rings`).
+"""
 
 import functools
 import random
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 from campaign.faults.kernels import case
 from engines import ROWS, copied, numbered, streamed
-from ringed import TARGET, cluster_faults, halves, inputs_of, outcome, product
+from ringed import TARGET, cluster_faults, float16_gemm, inputs_of, outcome, product
 
 from fireiron import *
 from fireiron import ir
@@ -21,12 +23,12 @@ from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.sim.locations import PendingGroups, PendingMma, ThreadGroup
-from fireiron.sim.rings import Load, MbarrierState, Rings, require_given_back, require_stored, warps
+from fireiron.sim.rings import Load, MbarrierState, Rings, require_released, require_stored, warps
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 
 FULL, EMPTY = ir.StageState.FULL, ir.StageState.EMPTY
-TURNS = 5
-GIVEN = numbered((TURNS * ROWS, 64))
+FILLS = 5
+GIVEN = numbered((FILLS * ROWS, 64))
 
 
 def right(kernel, given=GIVEN):
@@ -36,28 +38,28 @@ def right(kernel, given=GIVEN):
 
 
 def fails(kernel, message, given=GIVEN, orders=(None, 0, 1)):
-    """The simulator says this, in step and in random orders."""
+    """The simulator reports this, in lockstep and in random orders."""
     for order in orders:
         with pytest.raises(SimulationError, match=message):
             copied(kernel, given, None if order is None else random.Random(order))
 
 
-# ---------------------------------------------------------------------------------------------- right kernels
+# ---------------------------------------------------------------------------------------------- the end, and its reports
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 8])
 @pytest.mark.parametrize("warps", [1, 2, 4])
 def test_rings_that_are_right(stages, warps):
-    right(streamed(TURNS, stages, warps))
+    right(streamed(FILLS, stages, warps))
 
 
 def without(*dropped):
-    """A turn without the statements at these places."""
+    """An iteration without the statements at these positions."""
     return lambda body: tuple(one for number, one in enumerate(body) if number not in {place % len(body) for place in dropped})
 
 
-def at_turn(place, more):
-    """The statement at a place, for a turn so many further on."""
+def at_fill(place, more):
+    """The statement at a position, changed to a fill a given number later."""
     return lambda body: (*body[:place], attrs.evolve(body[place], fill_index=body[place].fill_index + more), *body[place + 1 :])
 
 
@@ -65,24 +67,24 @@ def at_turn(place, more):
 
 
 def test_a_stage_is_read_without_its_wait():
-    fails(streamed(consumer=without(0)), r"tile: stage 0 is read by a group that does not hold it, full")
+    fails(streamed(consumer=without(0)), r"tile: stage 0 is read by a group that has not acquired it full")
 
 
 def test_a_stage_is_released_twice():
-    fails(streamed(consumer=lambda body: (*body, body[-1])), "ring: turn 0 is released by a group that does not hold it")
+    fails(streamed(consumer=lambda body: (*body, body[-1])), "ring: fill 0 is released by a group that has not acquired it")
 
 
-NOT_ANNOUNCED = "warp 0 waits for turn 2 of ring to be full (tile; 1 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"
-NOT_RELEASED = "the producer waits for turn 2 of ring to be empty (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): turn 0 has not been released by warp 0"
+NOT_ANNOUNCED = "warp 0 waits for fill 2 of ring to be full (tile; 1 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not arrived"
+NOT_RELEASED = "the producer waits for fill 2 of ring to be empty (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): fill 0 has not been released by warp 0"
 
 
 def stuck(kernel, *waits):
-    """Nobody goes on, and each of these is said."""
+    """Deadlock, with a report of each wait."""
     for order in (None, 0, 1):
         with pytest.raises(SimulationError, match="^deadlock: ") as caught:
             copied(kernel, GIVEN, None if order is None else random.Random(order))
-        said = str(caught.value).partition("\n")[0].removeprefix("deadlock: ")
-        assert sorted(said.split("; ")) == sorted("; ".join(waits).split("; "))
+        report = str(caught.value).partition("\n")[0].removeprefix("deadlock: ")
+        assert sorted(report.split("; ")) == sorted("; ".join(waits).split("; "))
 
 
 def test_a_stage_is_never_released():
@@ -90,67 +92,67 @@ def test_a_stage_is_never_released():
 
 
 def test_a_stage_is_released_while_lanes_read():
-    fails(streamed(consumer=without(2)), "ring: turn 0 is released by one lane, and the others of its warp may still read it")
+    fails(streamed(consumer=without(2)), "ring: fill 0 is released by one lane, and other lanes of its warp may still read it")
 
 
 def test_all_lanes_release():
     """Each lane for itself: 32 arrivals are 32 phases of a barrier that counts one."""
-    often = "the producer waits for turn 2 of ring to be empty (tile; 32 phases over, 1 of 1 arrivals and 0 bytes missing): "
+    often = "the producer waits for fill 2 of ring to be empty (tile; 32 phases complete, 1 of 1 arrivals and 0 bytes missing): "
     stuck(
         streamed(consumer=lambda body: (*body[:-1], attrs.evolve(body[-1], active=TRUE))),
-        f"{often}turn 0 has been released by warp 0, by some of them more than once",
+        f"{often}fill 0 has been released by warp 0, by some of them more than once",
         NOT_ANNOUNCED,
     )
 
 
 def test_the_barrier_of_the_warp_is_needed_for_one_lane_alone():
-    """Whoever arrives with all of its lanes has read."""
+    """A warp that arrives with all of its lanes has read."""
     right(streamed(consumer=lambda body: (body[0], body[1], attrs.evolve(body[3], active=TRUE)), consumers=32))
 
 
 @pytest.mark.parametrize(
-    "more, message", [(1, "ring: turn 1 is released by a group that does not hold it"), (2, "ring: turn 2 is released")]
+    "more, message", [(1, "ring: fill 1 is released by a group that has not acquired it"), (2, "ring: fill 2 is released")]
 )
-def test_another_turn_is_released(more, message):
-    fails(streamed(consumer=at_turn(3, more)), message)
+def test_another_fill_is_released(more, message):
+    fails(streamed(consumer=at_fill(3, more)), message)
 
 
-def test_the_wait_is_for_the_next_turn():
-    fails(streamed(consumer=at_turn(0, 1)), "tile: stage 0 is read by a group that does not hold it, full")
+def test_the_wait_is_for_the_next_fill():
+    fails(streamed(consumer=at_fill(0, 1)), "tile: stage 0 is read by a group that has not acquired it, full")
 
 
-def test_a_wait_a_round_further_on_passes_by_parity():
-    """Two rounds further on the parity is the same: of the right phase nobody knows."""
-    fails(streamed(consumer=at_turn(0, 4)), r"the wait for turn 4 to be full passes by parity alone: 1 phases are over, not 3")
+def test_a_wait_one_cycle_later_passes_by_parity():
+    """Two cycles later the parity is equal, so the right phase is unknown."""
+    fails(streamed(consumer=at_fill(0, 4)), r"the wait for fill 4 to be full passes by parity alone: 1 phases are complete, not 3")
 
 
 # ---------------------------------------------------------------------------------------------- faults of the producer
 
 
 def test_a_stage_is_filled_without_its_wait():
-    fails(streamed(producer=without(0)), "ring: turn 0 is released by a group that does not hold it")
+    fails(streamed(producer=without(0)), "ring: fill 0 is released by a group that has not acquired it")
 
 
-@pytest.mark.parametrize("place, turn", [(0, 0), (1, 1)])
-def test_the_producer_means_the_next_turn(place, turn):
-    fails(streamed(producer=at_turn(place, 1)), f"ring: turn {turn} is released by a group that does not hold it")
+@pytest.mark.parametrize("place, fill", [(0, 0), (1, 1)])
+def test_the_producer_uses_the_next_fill(place, fill):
+    fails(streamed(producer=at_fill(place, 1)), f"ring: turn {fill} is released by a group that has not acquired it")
 
 
-def test_a_load_that_nobody_announces():
-    first = "warp 0 waits for turn 0 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and -1024 bytes missing): "
-    stuck(streamed(producer=without(1)), f"{first}the producer has not announced it", NOT_RELEASED)
+def test_a_load_without_expected_bytes():
+    first = "warp 0 waits for fill 0 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and -1024 bytes missing): "
+    stuck(streamed(producer=without(1)), f"{first}the producer has not arrived", NOT_RELEASED)
 
 
 @pytest.mark.parametrize(
     "missing, kernel", [(1024, streamed(producer=without(2))), (16, streamed(bytes=1040)), (-16, streamed(bytes=1008))]
 )
-def test_other_bytes_than_are_announced(missing, kernel):
-    first = f"warp 0 waits for turn 0 of ring to be full (tile; 0 phases over, 0 of 1 arrivals and {missing} bytes missing): "
-    stuck(kernel, f"{first}the producer has announced it", NOT_RELEASED)
+def test_other_bytes_than_expected(missing, kernel):
+    first = f"warp 0 waits for fill 0 of ring to be full (tile; 0 phases complete, 0 of 1 arrivals and {missing} bytes missing): "
+    stuck(kernel, f"{first}the producer has arrived", NOT_RELEASED)
 
 
-def test_the_load_comes_before_the_announcement():
-    """Bytes may arrive before they are announced: a phase is over when both are there."""
+def test_the_load_comes_before_the_expected_bytes():
+    """Bytes may arrive before they are expected: a phase completes when both are present."""
     right(streamed(producer=lambda body: (body[0], body[2], body[1])))
 
 
@@ -158,7 +160,7 @@ def test_two_loads_to_a_stage():
     """The first one's bytes are all that the stage has, and the second one is to it as well."""
     fails(
         streamed(producer=lambda body: (*body, body[-1])),
-        r"ring: turn 0 counts as full while a load to it is under way(?s:.*)a stage has more than 1024 bytes",
+        r"ring: fill 0 counts as full while a load to it is in flight(?s:.*)a stage has more than 1024 bytes",
     )
 
 
@@ -167,30 +169,30 @@ def test_two_loads_of_which_the_ring_counts_both():
 
 
 def test_more_arrivals_than_consumers():
-    counted = "the producer waits for turn 2 of ring to be empty (tile; 0 phases over, 1 of 2 arrivals and 0 bytes missing): "
-    stuck(streamed(consumers=2), f"{counted}turn 0 has been released by warp 0, and the ring counts 2 consumers", NOT_ANNOUNCED)
+    counted = "the producer waits for fill 2 of ring to be empty (tile; 0 phases complete, 1 of 2 arrivals and 0 bytes missing): "
+    stuck(streamed(consumers=2), f"{counted}fill 0 has been released by warp 0, and the ring counts 2 consumers", NOT_ANNOUNCED)
 
 
 def test_fewer_arrivals_than_consumers():
-    counted = "the producer waits for turn 2 of ring to be empty (tile; 2 phases over, 1 of 1 arrivals and 0 bytes missing): "
+    counted = "the producer waits for fill 2 of ring to be empty (tile; 2 phases complete, 1 of 1 arrivals and 0 bytes missing): "
     waiting = NOT_ANNOUNCED.replace("warp 0 waits", "warps 0, 1 wait")
-    often = "turn 0 has been released by warps 0, 1, by some of them more than once"
+    often = "fill 0 has been released by warps 0, 1, by some of them more than once"
     stuck(streamed(warps=2, consumers=1), f"{counted}{often}", waiting)
 
 
-def test_a_turn_that_nobody_waits_for():
-    """A load beyond the last turn may arrive when the block is gone."""
-    kernel = streamed(TURNS, 8)
+def test_a_fill_without_a_wait():
+    """A load after the last fill may complete after the block has ended."""
+    kernel = streamed(FILLS, 8)
     (roles,) = kernel.body
     consumers, producer = roles.roles
     (loop,) = consumers.body
-    shorter = attrs.evolve(consumers, body=(attrs.evolve(loop, extent=as_expr(TURNS - 1)),))
-    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: turn {TURNS - 1} is filled, and nobody waits for it")
+    shorter = attrs.evolve(consumers, body=(attrs.evolve(loop, extent=as_expr(FILLS - 1)),))
+    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: no agent waits for fill {FILLS - 1}")
 
 
-def test_a_turn_that_is_held_at_the_end():
-    kernel = streamed(TURNS, 8, consumer=without(3))
-    fails(kernel, "ring: a group ends that holds turn 0 full")
+def test_a_fill_owned_at_the_end():
+    kernel = streamed(FILLS, 8, consumer=without(3))
+    fails(kernel, "ring: a group exits without releasing fill 0")
 
 
 # ---------------------------------------------------------------------------------------------- phases
@@ -199,16 +201,16 @@ def test_a_turn_that_is_held_at_the_end():
 def test_phases_of_a_barrier():
     barrier = MbarrierState(2, 2)
     barrier.arrive()
-    assert (barrier.left, barrier.over) == (1, 0)
+    assert (barrier.pending_arrivals, barrier.completed) == (1, 0)
     barrier.arrive()
-    assert (barrier.left, barrier.over) == (2, 1), "the next phase lacks all arrivals again"
+    assert (barrier.pending_arrivals, barrier.completed) == (2, 1), "the next phase lacks all arrivals again"
     barrier.bytes += 32
     barrier.arrive()
-    barrier.bring(16)
+    barrier.complete_bytes(16)
     barrier.arrive()
-    assert (barrier.left, barrier.bytes, barrier.over) == (0, 16, 1), "bytes are missing"
-    barrier.bring(16)
-    assert (barrier.left, barrier.bytes, barrier.over) == (2, 0, 2)
+    assert (barrier.pending_arrivals, barrier.bytes, barrier.completed) == (0, 16, 1), "bytes are missing"
+    barrier.complete_bytes(16)
+    assert (barrier.pending_arrivals, barrier.bytes, barrier.completed) == (2, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -225,15 +227,15 @@ def test_names_of_warps(numbers, text):
     assert warps(numbers) == text
 
 
-def test_groups_of_a_flight_arrive_in_order():
-    flight = PendingGroups()
+def test_pending_groups_complete_in_order():
+    pending = PendingGroups()
     for copy in "abc":
-        flight.issued.append(copy)
-        flight.commit()
-    assert flight.issued == []
-    assert flight.arrived(5) == []
-    assert flight.arrived(1) == ["a", "b"]
-    assert flight.arrived(0) == ["c"]
+        pending.issued.append(copy)
+        pending.commit()
+    assert pending.issued == []
+    assert pending.complete_groups(5) == []
+    assert pending.complete_groups(1) == ["a", "b"]
+    assert pending.complete_groups(0) == ["c"]
 
 
 # ---------------------------------------------------------------------------------------------- barriers in memory
@@ -252,17 +254,17 @@ def test_barriers_lie_in_bytes_of_their_own(offset):
 
 @pytest.mark.parametrize("offset", [4, 1, 1024 - 28])
 def test_barriers_begin_at_multiples_of_8(offset):
-    fails(placed(offset), f"the barriers of ring begin at byte {offset} of shared memory\n +legal +a multiple of 8")
+    fails(placed(offset), f"the mbarriers of ring start at byte {offset} of shared memory\n +legal +a multiple of 8")
 
 
 @pytest.mark.parametrize("offset, first", [(1024 - 24, 1024), (1024, 1024), (2048, 2048), (3072 - 8, 3064)])
 def test_barriers_in_the_bytes_of_a_buffer(offset, first):
-    fails(placed(offset, shared_bytes=4096), f"the barriers of ring and tile lie in the same bytes of shared memory, from byte {first} on")
+    fails(placed(offset, shared_bytes=4096), f"the mbarriers of ring and tile overlap in shared memory, from byte {first} on")
 
 
 @pytest.mark.parametrize("offset, size", [(3072, 3072 + 24), (-8, 4096)])
 def test_barriers_end_in_the_shared_memory_of_the_block(offset, size):
-    message = rf"the barriers of ring are bytes {offset} ... {offset + 31} of shared memory\n +legal +0 ... {size - 1}"
+    message = rf"the mbarriers of ring occupy bytes {offset} ... {offset + 31} of shared memory\n +legal +0 ... {size - 1}"
     fails(placed(offset, shared_bytes=size), message)
 
 
@@ -273,10 +275,10 @@ def test_barriers_of_two_rings(offset, right_there):
     if right_there:
         right(both)
     else:
-        fails(both, f"the barriers of ring and the barriers of order lie in the same bytes of shared memory, from byte {offset} on")
+        fails(both, f"the mbarriers of ring and the mbarriers of order lie in the same bytes of shared memory, from byte {offset} on")
 
 
-def test_a_buffer_that_nobody_touches_may_lie_there():
+def test_an_unused_buffer_may_share_the_bytes():
     kernel = placed(0)
     tile = kernel.buffer("tile")
     other = attrs.evolve(tile, tensor=attrs.evolve(tile.tensor, name="other"), offset=0)
@@ -293,7 +295,7 @@ def test_barriers_moved_in_kernels(form, seed):
         others = {one.offset for one in kernel.buffers if one.memory.of_block} | {one.offset for one in kernel.rings if one is not ring}
         for offset in {*others, ring.offset + 4} - {ring.offset}:
             rings = (*kernel.rings[:number], attrs.evolve(ring, offset=offset), *kernel.rings[number + 1 :])
-            with pytest.raises(SimulationError, match="the barriers of .* (begin at byte|in the same bytes|are bytes)"):
+            with pytest.raises(SimulationError, match="the mbarriers of .* (start at byte|.* overlap in shared memory|occupy bytes)"):
                 simulate(
                     attrs.evolve(kernel, rings=rings),
                     drawn.arrays,
@@ -308,7 +310,7 @@ def test_barriers_moved_in_kernels(form, seed):
 @functools.cache
 def of_cluster():
     """Two blocks that load halves of B for each other."""
-    program = product((64, 64, 64), (64, 64), 2, cluster=(2, 1), tma=False)(halves(128, 64, 320)).program(TARGET)
+    program = product((64, 64, 64), (64, 64), 2, cluster=(2, 1), tma=False)(float16_gemm(128, 64, 320)).program(TARGET)
     return program.ir, *inputs_of(program.spec)
 
 
@@ -321,33 +323,33 @@ def test_a_cluster_that_is_right():
     assert outcomes(of_cluster()[0]) == {"right"}
 
 
-SAID = {
-    "dropped: the cluster's barrier at the start": "whose barriers may not be made yet",
-    "dropped: the cluster's barrier at the end": "block . of the cluster ends, and others may still arrive at its barriers or send loads",
+REPORTS = {
+    "dropped: the cluster's barrier at the start": "whose mbarriers may not be initialized yet",
+    "dropped: the cluster's barrier at the end": "block . of the cluster exits while others may still arrive at its mbarriers or send loads",
     "a block beyond": "in block 2 of a cluster of 2",
-    "only its own block's consumers": "which has not emptied turn|passes by parity alone|deadlock|released",
+    "only its own block's consumers": "which has not released fill|passes by parity alone|deadlock|released",
 }
 
 
-def of_a_turn_that_is_the_last(name):
-    """Behind the loop stands the arrival of its last turn, for which no load of another block waits."""
+def of_the_last_fill(name):
+    """After the loop is the arrival for its last fill, for which no load of another block waits."""
     return name.startswith("arrival 1: ") and name.endswith("left out")
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    "name, faulty", [pytest.param(*one, id=one[0]) for one in cluster_faults(of_cluster()[0]) if not of_a_turn_that_is_the_last(one[0])]
+    "name, faulty", [pytest.param(*one, id=one[0]) for one in cluster_faults(of_cluster()[0]) if not of_the_last_fill(one[0])]
 )
-def test_what_orders_the_blocks_of_a_cluster(name, faulty):
-    found = outcomes(faulty)
-    assert not found & {"right", "wrong"}, found
-    for part, message in SAID.items():
+def test_synchronization_of_a_cluster(name, faulty):
+    results = outcomes(faulty)
+    assert not results & {"right", "wrong"}, results
+    for part, message in REPORTS.items():
         if part in name:
-            assert all(re.search(message, one) for one in found), found
+            assert all(re.search(message, one) for one in results), results
 
 
-def test_a_load_comes_when_all_warps_have_emptied():
-    """Whoever sends to another block waits for the warps of both."""
+def test_a_load_waits_until_all_warps_have_released():
+    """A sender to another block waits for the warps of both."""
     kernel = of_cluster()[0]
     less = attrs.evolve(kernel, rings=tuple(attrs.evolve(one, consumers=one.consumers - 1) for one in kernel.rings))
     assert not outcomes(less) & {"right", "wrong"}
@@ -356,31 +358,31 @@ def test_a_load_comes_when_all_warps_have_emptied():
 # ---------------------------------------------------------------------------------------------- parts of it
 
 RING = making.ring("ring", 2, ("tile",), bytes=64, consumers=2)
-TURN = Var("k", 0, 9)
+FILL = Var("k", 0, 9)
 WHERE = "outside loops"
 
 
 def rings_of(*rings, workers=64, blocks=1):
     """Rings of the blocks of a cluster, nothing of which has happened."""
     plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=rings or (RING,), workers=workers))
-    made = [Rings(plan, rank) for rank in range(blocks)]
-    for one in made:
-        one.cluster = made
-    return made
+    rings_by_rank = [Rings(plan, rank) for rank in range(blocks)]
+    for ring_state in rings_by_rank:
+        ring_state.cluster = rings_by_rank
+    return rings_by_rank
 
 
-def warp(number=0, meetings=0, threads=32):
+def warp(number=0, cluster_barriers=0, threads=32):
     group = ThreadGroup(np.arange(32 * number, 32 * number + threads), {})
-    group.meetings = meetings
+    group.meetings = cluster_barriers
     return group
 
 
-def acquire(side, turn, ring="ring"):
-    return making.acquire(ring, side, as_expr(turn))
+def acquire(side, fill, ring="ring"):
+    return making.acquire(ring, side, as_expr(fill))
 
 
-def release(side, turn, active=TRUE, ring="ring", to=()):
-    return making.release(ring, side, as_expr(turn), active=active, to=to)
+def release(side, fill, active=TRUE, ring="ring", to=()):
+    return making.release(ring, side, as_expr(fill), active=active, to=to)
 
 
 LANE = Var("thread", 0, 63)
@@ -392,102 +394,104 @@ def env_of(group, **names):
 
 
 @pytest.mark.parametrize("side", [FULL, EMPTY], ids=str)
-@pytest.mark.parametrize("turn", range(6))
+@pytest.mark.parametrize("fill", range(6))
 @pytest.mark.parametrize("over", range(5))
-def test_a_wait_passes_by_parity(side, turn, over):
-    """It is over when as many phases are as it means; of one more or less it waits, and of two it cannot know."""
+def test_a_wait_passes_by_parity(side, fill, over):
+    """It passes after as many phases as it expects; with one more or less it waits, and two are indistinguishable."""
     (rings,), group = rings_of(), warp()
-    rings.phases["ring", side, turn % 2].over = over
-    wanted = turn // 2 + (side is FULL)
+    rings.mbarriers["ring", side, fill % 2].completed = completed
+    wanted = fill // 2 + (side is FULL)
     if over == wanted:
-        assert rings.passes(acquire(side, turn), {}, group, WHERE)
-        assert group.held == {("ring", turn, side)} and rings.awaited == ({("ring", turn)} if side is FULL else set())
+        assert rings.passes(acquire(side, fill), {}, group, WHERE)
+        assert group.owned == {("ring", fill, side)} and rings.awaited == ({("ring", fill)} if side is FULL else set())
     elif abs(over - wanted) % 2:
-        assert not rings.passes(acquire(side, turn), {}, group, WHERE) and not group.held and not rings.awaited
+        assert not rings.passes(acquire(side, fill), {}, group, WHERE) and not group.owned and not rings.awaited
     else:
-        message = f"ring: the wait for turn {turn} to be {side.value} passes by parity alone: {over} phases are over, not {wanted}"
+        message = f"ring: the wait for turn {fill} to be {side.value} passes by parity alone: {complete} phases are complete, not {wanted}"
         with pytest.raises(SimulationError, match=message):
-            rings.passes(acquire(side, turn), {}, group, WHERE)
+            rings.passes(acquire(side, fill), {}, group, WHERE)
 
 
-def test_a_turn_may_be_a_name():
+def test_a_fill_may_be_a_name():
     (rings,), group = rings_of(), warp()
-    assert rings.turn(acquire(FULL, TURN + 1), {"k": 3}) == 4
-    assert rings.passes(acquire(EMPTY, TURN - 2), {"k": np.array([[3], [3]])}, group, WHERE) and group.held == {("ring", 1, EMPTY)}
+    assert rings.fill(acquire(FULL, FILL + 1), {"k": 3}) == 4
+    assert rings.passes(acquire(EMPTY, FILL - 2), {"k": np.array([[3], [3]])}, group, WHERE) and group.owned == {("ring", 1, EMPTY)}
 
 
 def test_a_stage_is_announced():
-    """By whoever holds it empty: one arrival, and the bytes that are to come."""
+    """By the owner of the empty stage: one arrival, and the expected bytes."""
     (rings,), group = rings_of(), warp(2)
-    with pytest.raises(SimulationError, match="ring: turn 3 is released by a group that does not hold it"):
+    with pytest.raises(SimulationError, match="ring: fill 3 is released by a group that has not acquired it"):
         rings.release(release(FULL, 3, FIRST), env_of(group), group, WHERE)
-    group.held = {("ring", 3, EMPTY)}
+    group.owned = {("ring", 3, EMPTY)}
     rings.release(release(FULL, 3, FIRST), env_of(group), group, WHERE)
-    full = rings.phases["ring", FULL, 1]
-    assert (full.left, full.bytes, full.over) == (0, 64, 0) and rings.phases["ring", FULL, 0].left == 1
-    assert group.held == {("ring", 3, EMPTY)} and rings.released["ring", FULL, 3] == [(0, 2)]
+    full = rings.mbarriers["ring", FULL, 1]
+    assert (full.pending_arrivals, full.bytes, full.completed) == (0, 64, 0) and rings.mbarriers["ring", FULL, 0].pending_arrivals == 1
+    assert group.owned == {("ring", 3, EMPTY)} and rings.released["ring", FULL, 3] == [(0, 2)]
     landed = []
     for size in (16, 48):
-        rings.depart(Load("ring", 3, size, functools.partial(landed.append, size)))
+        rings.start_load(Load("ring", 3, size, functools.partial(landed.append, size)))
     assert len(rings.loads) == 2 and [*rings.filled] == [("ring", 3)]
-    rings.arrive(1)
-    assert (full.bytes, full.over, landed) == (16, 0, [48])
-    rings.arrive(0)
-    assert (full.bytes, full.left, full.over, landed, rings.loads) == (0, 1, 1, [48, 16], [])
+    rings.complete_load(1)
+    assert (full.bytes, full.completed, landed) == (16, 0, [48])
+    rings.complete_load(0)
+    assert (full.bytes, full.pending_arrivals, full.completed, landed, rings.loads) == (0, 1, 1, [48, 16], [])
 
 
 @pytest.mark.parametrize("other, wrong", [(("ring", 3), True), (("ring", 1), False), (("next", 3), False), (None, False)], ids=str)
 def test_a_stage_that_is_full_too_early(other, wrong):
-    """While another load to the same turn is under way."""
+    """While another load to the same fill is in flight."""
     (rings,) = rings_of(RING, attrs.evolve(RING, name="next", buffers=("other",)))
-    rings.phases["ring", FULL, 1].bytes, rings.phases["ring", FULL, 1].left = 64, 0
-    rings.depart(Load("ring", 3, 64, lambda: None))
+    rings.mbarriers["ring", FULL, 1].bytes, rings.mbarriers["ring", FULL, 1].pending_arrivals = 64, 0
+    rings.start_load(Load("ring", 3, 64, lambda: None))
     if other is not None:
-        rings.depart(Load(*other, 64, lambda: None))
+        rings.start_load(Load(*other, 64, lambda: None))
     if wrong:
-        with pytest.raises(SimulationError, match=r"ring: turn 3 counts as full while a load to it is under way(?s:.*)more than 64 bytes"):
-            rings.arrive(0)
+        with pytest.raises(SimulationError, match=r"ring: fill 3 counts as full while a load to it is in flight(?s:.*)more than 64 bytes"):
+            rings.complete_load(0)
     else:
-        rings.arrive(0)
-        assert rings.phases["ring", FULL, 1].over == 1
+        rings.complete_load(0)
+        assert rings.mbarriers["ring", FULL, 1].completed == 1
 
 
 @pytest.mark.parametrize("active, arrivals", [(FIRST, 1), (TRUE, 32), (less(LANE, 3), 3)], ids=str)
 def test_a_stage_is_given_back(active, arrivals):
-    """By whoever holds it full, which so ends: each lane that says so arrives."""
+    """By the owner of the full stage, which ends its ownership: each active lane arrives."""
     (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
-    for held in (set(), {("ring", 3, EMPTY)}, {("ring", 1, FULL)}):
-        group.held = held
-        with pytest.raises(SimulationError, match="ring: turn 3 is released by a group that does not hold it"):
+    for owned in (set(), {("ring", 3, EMPTY)}, {("ring", 1, FULL)}):
+        group.held = owned
+        with pytest.raises(SimulationError, match="ring: fill 3 is released by a group that has not acquired it"):
             rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
-    group.held = {("ring", 3, FULL), ("ring", 1, FULL)}
+    group.owned = {("ring", 3, FULL), ("ring", 1, FULL)}
     rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
-    assert group.held == {("ring", 1, FULL)} and rings.emptied == {("ring", 3): arrivals}
-    assert rings.phases["ring", EMPTY, 1].left == 40 - arrivals and rings.phases["ring", EMPTY, 0].left == 40
+    assert group.owned == {("ring", 1, FULL)} and rings.released_warps == {("ring", 3): arrivals}
+    assert rings.mbarriers["ring", EMPTY, 1].pending_arrivals == 40 - arrivals and rings.mbarriers["ring", EMPTY, 0].pending_arrivals == 40
     assert rings.released["ring", EMPTY, 3] == [(0, 0)] * arrivals
-    group.held = {("ring", 3, FULL)}
+    group.owned = {("ring", 3, FULL)}
     rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
-    assert rings.emptied == {("ring", 3): arrivals + 1}
+    assert rings.released_warps == {("ring", 3): arrivals + 1}
 
 
-def test_nobody_who_arrives_gives_nothing_back():
-    """A group none of whose lanes says so need not hold it, and goes on holding it."""
+def test_a_group_without_active_lanes_releases_nothing():
+    """A group without active lanes need not own the stage, and keeps its ownership."""
     (rings,), group = rings_of(), warp(1)
     rings.release(release(EMPTY, 3, less(LANE, 32)), env_of(group), group, WHERE)
-    group.held = {("ring", 3, FULL)}
+    group.owned = {("ring", 3, FULL)}
     rings.release(release(EMPTY, 3, less(LANE, 32)), env_of(group), group, WHERE)
-    assert group.held == {("ring", 3, FULL)} and not rings.emptied and not rings.released
+    assert group.owned == {("ring", 3, FULL)} and not rings.released_warps and not rings.released
 
 
 def test_lanes_that_have_read_by_themselves():
-    """One lane speaks for all behind a barrier, all lanes for themselves, and of another stage anyone."""
+    """One lane arrives for all after a barrier, all lanes for themselves, and any lane for another stage."""
     for apart, active, right in ((1, FIRST, False), (1, TRUE, True), (0, FIRST, True)):
         (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
-        group.held, group.apart = {("ring", 3, FULL)}, {("ring", apart)}
+        group.owned, group.read_by_lanes = {("ring", 3, FULL)}, {("ring", apart)}
         if right:
             rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
         else:
-            with pytest.raises(SimulationError, match="ring: turn 3 is released by one lane, and the others of its warp may still read it"):
+            with pytest.raises(
+                SimulationError, match="ring: fill 3 is released by one lane, and other lanes of its warp may still read it"
+            ):
                 rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
 
 
@@ -496,28 +500,28 @@ def test_lanes_that_have_read_by_themselves():
 @pytest.mark.parametrize(("mechanism", "what"), [(WGMMA_GROUPS, "products"), (TMA_STORES, "stores")])
 def test_products_and_stores_that_read_a_stage(mechanism, what, stage, right, committed):
     (rings,), group = rings_of(), warp()
-    group.held = {("ring", 3, FULL)}
-    group.flights[mechanism].issued.append(PendingMma(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
+    group.owned = {("ring", 3, FULL)}
+    group.in_flight[mechanism].issued.append(PendingMma(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
     if committed:
-        group.flights[mechanism].commit()
-        group.flights[mechanism].commit()
+        group.in_flight[mechanism].commit()
+        group.in_flight[mechanism].commit()
     if right:
         rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
     else:
-        with pytest.raises(SimulationError, match=f"ring: turn 3 is released while {what} that read it are under way"):
+        with pytest.raises(SimulationError, match=f"ring: fill 3 is released while {what} that read it are in flight"):
             rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
 
 
 def test_an_order_of_groups():
-    """Who has the turn of a tile says what the next one waits for: its own number is as many further as there are others."""
+    """The owner of a tile's position determines what the next one waits for: its own number plus the number of groups."""
     order = making.ring("order", 3, (), bytes=0, consumers=1)
     (rings,), group = rings_of(order), warp()
-    assert rings.passes(acquire(EMPTY, 2, "order"), {}, group, WHERE) and group.held == {("order", 2, EMPTY)}
-    for turn in (1, 2):
-        with pytest.raises(SimulationError, match=f"order: turn {turn} is released by a group that does not hold it"):
-            rings.release(release(EMPTY, turn, FIRST, "order"), env_of(group), group, WHERE)
+    assert rings.passes(acquire(EMPTY, 2, "order"), {}, group, WHERE) and group.owned == {("order", 2, EMPTY)}
+    for fill in (1, 2):
+        with pytest.raises(SimulationError, match=f"order: turn {fill} is released by a group that has not acquired it"):
+            rings.release(release(EMPTY, fill, FIRST, "order"), env_of(group), group, WHERE)
     rings.release(release(EMPTY, 0, FIRST, "order"), env_of(group), group, WHERE)
-    assert not group.held and rings.phases["order", EMPTY, 0].over == 1
+    assert not group.owned and rings.mbarriers["order", EMPTY, 0].completed == 1
     assert rings.passes(acquire(EMPTY, 3, "order"), {}, group, WHERE)
 
 
@@ -527,25 +531,25 @@ TILES = making.ring("tiles", 2, (), bytes=0, consumers=1, tiles=True)
 
 
 def test_numbers_of_tiles_in_stages():
-    """Who takes one leaves it in the stage, where the others find it; behind the last one there is none."""
+    """The claiming thread stores the number in the stage, where the others read it; after the last tile there is none."""
     plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=(TILES,), workers=32))
     rings, producer, consumer = Rings(plan, 0, (4, 7)), warp(1), warp()
-    take, read = (making.claim_tile(Var("tile", 0, 9), as_expr(9), "tiles", TURN, takes=takes) for takes in (True, False))
-    for turn, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
-        env = {"k": turn}
+    take, read = (making.claim_tile(Var("tile", 0, 9), as_expr(9), "tiles", FILL, takes=takes) for takes in (True, False))
+    for fill, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
+        env = {"k": fill}
         with pytest.raises(
-            SimulationError, match=f"tiles: the number of turn {turn} is left in a stage by a group that does not hold it empty"
+            SimulationError, match=f"tiles: the tile index of fill {turn} is stored by a group that has not acquired it empty"
         ):
             rings.tile(take, env, producer, WHERE)
-        producer.held = {("tiles", turn, EMPTY)}
+        producer.owned = {("tiles", fill, EMPTY)}
         assert rings.tile(take, env, producer, WHERE) == number
-        with pytest.raises(SimulationError, match=f"tiles: the number of turn {turn} is read by a group that does not hold it full"):
+        with pytest.raises(SimulationError, match=f"tiles: the tile index of fill {turn} is read by a group that has not acquired it full"):
             rings.tile(read, env, consumer, WHERE)
-        consumer.held = {("tiles", turn, FULL)}
+        consumer.owned = {("tiles", fill, FULL)}
         assert rings.tile(read, env, consumer, WHERE) == number
-    consumer.held = {("tiles", 2, FULL)}
+    consumer.owned = {("tiles", 2, FULL)}
     assert rings.tile(read, {"k": 2}, consumer, WHERE) == 9
-    consumer.held = {("tiles", 1, FULL)}
+    consumer.owned = {("tiles", 1, FULL)}
     assert rings.tile(read, {"k": 1}, consumer, WHERE) == 9, "the stage has the number of its last turn"
 
 
@@ -558,58 +562,60 @@ ALL = CLUSTER.block_set((0,))
 
 def test_blocks_that_a_group_reaches_into():
     """Each once, in order; its own where none are named."""
-    made = rings_of(blocks=4)
-    group, env = warp(meetings=2), {"rank": 1}
-    assert made[1].reach((), env, warp(), "it arrives", WHERE) == [made[1]]
-    found = made[1].reach((ALL,), env, group, "it arrives", WHERE)
-    assert [one.rank for one in found] == [*dict.fromkeys(ALL.ranks(ALL.first.evaluate(env)))] and {one.rank for one in found} == {
+    rings_by_rank = rings_of(blocks=4)
+    group, env = warp(cluster_barriers=2), {"rank": 1}
+    assert rings_by_rank[1].reached_rings((), env, warp(), "it arrives", WHERE) == [rings_by_rank[1]]
+    reached_blocks = rings_by_rank[1].reached_rings((ALL,), env, group, "it arrives", WHERE)
+    assert [one.rank for one in reached_blocks] == [*dict.fromkeys(ALL.ranks(ALL.first.evaluate(env)))] and {
+        one.rank for one in reached_blocks
+    } == {
         0,
         1,
         2,
         3,
     }
-    assert made[1].reach((ALL, ALL), env, group, "it arrives", WHERE) == found
-    assert [one.reached for one in made] == [2, -1, 2, 2]
-    made[1].reach((ALL,), env, warp(meetings=1), "it arrives", WHERE)
-    assert [one.reached for one in made] == [2, -1, 2, 2], "the most that any had passed"
-    with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose barriers may not be made yet"):
-        made[1].reach((ALL,), env, warp(), "it arrives", WHERE)
+    assert rings_by_rank[1].reached_rings((ALL, ALL), env, group, "it arrives", WHERE) == reached_blocks
+    assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2]
+    rings_by_rank[1].reached_rings((ALL,), env, warp(cluster_barriers=1), "it arrives", WHERE)
+    assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2], "the most that any had passed"
+    with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose mbarriers may not be made yet"):
+        rings_by_rank[1].reached_rings((ALL,), env, warp(), "it arrives", WHERE)
     for block in (0, 2):
-        made[block].require_met(3)
-    with pytest.raises(SimulationError, match="block 0 of the cluster ends, and others may still arrive at its barriers or send loads"):
-        made[0].require_met(2)
-    made[1].require_met(0)
+        rings_by_rank[block].require_not_accessed(3)
+    with pytest.raises(SimulationError, match="block 0 of the cluster exits while others may still arrive at its mbarriers or send loads"):
+        rings_by_rank[0].require_not_accessed(2)
+    rings_by_rank[1].require_not_accessed(0)
 
 
 def test_blocks_that_are_not_there():
-    made = rings_of(blocks=3)
+    rings_by_rank = rings_of(blocks=3)
     with pytest.raises(SimulationError, match="it arrives in block 3 of a cluster of 3"):
-        made[0].reach((ALL,), {"rank": 0}, warp(meetings=1), "it arrives", WHERE)
+        rings_by_rank[0].reached_rings((ALL,), {"rank": 0}, warp(cluster_barriers=1), "it arrives", WHERE)
 
 
 def test_arrivals_at_other_blocks():
-    """Of a stage that is given back to all who fill it."""
-    made, group = rings_of(attrs.evolve(RING, consumers=4), blocks=4), warp(1, meetings=1)
-    group.held = {("ring", 0, FULL)}
-    made[2].release(release(EMPTY, 0, equal(LANE % 32, 0), to=(ALL,)), env_of(group, rank=2), group, WHERE)
-    assert [one.phases["ring", EMPTY, 0].left for one in made] == [3] * 4
-    assert [one.released["ring", EMPTY, 0] for one in made] == [[(2, 1)]] * 4
-    assert [one.emptied.get(("ring", 0)) for one in made] == [None, None, 1, None]
+    """For a stage that is released to all its producers."""
+    rings_by_rank, group = rings_of(attrs.evolve(RING, consumers=4), blocks=4), warp(1, cluster_barriers=1)
+    group.owned = {("ring", 0, FULL)}
+    rings_by_rank[2].release(release(EMPTY, 0, equal(LANE % 32, 0), to=(ALL,)), env_of(group, rank=2), group, WHERE)
+    assert [one.mbarriers["ring", EMPTY, 0].pending_arrivals for one in rings_by_rank] == [3] * 4
+    assert [one.released["ring", EMPTY, 0] for one in rings_by_rank] == [[(2, 1)]] * 4
+    assert [one.released_warps.get(("ring", 0)) for one in rings_by_rank] == [None, None, 1, None]
 
 
 @pytest.mark.parametrize("workers", [64, 33])
-def test_a_load_from_another_block_comes_to_an_empty_stage(workers):
-    """All warps of the block have given it back, or it is the first of its stage."""
+def test_a_load_from_another_block_needs_an_empty_stage(workers):
+    """All warps of the block have released it, or it is the first fill of its stage."""
     (rings,) = rings_of(workers=workers)
     rings.require_empty("ring", 0, WHERE)
     rings.require_empty("ring", 1, WHERE)
     for count in (0, 1):
-        rings.emptied["ring", 0] = count
-        with pytest.raises(SimulationError, match="ring: turn 2 is sent to block 0 of the cluster, which has not emptied turn 0"):
+        rings.released_warps["ring", 0] = count
+        with pytest.raises(SimulationError, match="ring: fill 2 is sent to block 0 of the cluster, which has not released fill 0"):
             rings.require_empty("ring", 2, WHERE)
-    rings.emptied["ring", 0] = 2
+    rings.released_warps["ring", 0] = 2
     rings.require_empty("ring", 2, WHERE)
-    with pytest.raises(SimulationError, match="turn 3 is sent to block 0 of the cluster, which has not emptied turn 1"):
+    with pytest.raises(SimulationError, match="fill 3 is sent to block 0 of the cluster, which has not released fill 1"):
         rings.require_empty("ring", 3, WHERE)
 
 
@@ -624,77 +630,77 @@ def access_to(copy, write=False, engine=False, name="tile"):
 
 @pytest.mark.parametrize("write", [False, True])
 @pytest.mark.parametrize("engine", [False, True])
-def test_stages_are_held_by_who_touches_them(write, engine):
-    """Full by readers, empty by who fills them; lanes that read by themselves are noted."""
+def test_stages_are_owned_by_the_accessing_group(write, engine):
+    """Full stages by readers, empty ones by producers; lanes that read separately are recorded."""
     (rings,), group = rings_of(), warp()
     side, verb = (EMPTY, "written") if write else (FULL, "read")
     for copy, stages in ((1, {1}), (np.array([[0], [3]]), {0, 1}), (4, {0})):
         site, operand = access_to(copy, write, engine)
         assert rings.stages_of(operand, {}) == {("ring", stage) for stage in stages}
-        group.held = {("ring", 4 + stage, EMPTY if side is FULL else FULL) for stage in (0, 1)}
+        group.owned = {("ring", 4 + stage, EMPTY if side is FULL else FULL) for stage in (0, 1)}
         with pytest.raises(
-            SimulationError, match=rf"tile: stage {min(stages)}|tile: stage 1 is {verb} by a group that does not hold it, {side.value}"
+            SimulationError, match=rf"tile: stage {min(stages)}|tile: stage 1 is {verb} by a group that has not acquired it {side.value}"
         ):
-            rings.require_held(site, operand, {}, group, WHERE)
-        group.held, group.apart = {("ring", 4 + stage, side) for stage in stages}, set()
-        rings.require_held(site, operand, {}, group, WHERE)
-        assert group.apart == (set() if write or engine else {("ring", stage) for stage in stages})
-        for held in ({("ring", 4 + stage, side) for stage in {0, 1} - {max(stages)}}, {("other", 4 + stage, side) for stage in stages}):
-            group.held = held
-            with pytest.raises(SimulationError, match=f"is {verb} by a group that does not hold it"):
-                rings.require_held(site, operand, {}, group, WHERE)
+            rings.require_owned(site, operand, {}, group, WHERE)
+        group.held, group.read_by_lanes = {("ring", 4 + stage, side) for stage in stages}, set()
+        rings.require_owned(site, operand, {}, group, WHERE)
+        assert group.read_by_lanes == (set() if write or engine else {("ring", stage) for stage in stages})
+        for owned in ({("ring", 4 + stage, side) for stage in {0, 1} - {max(stages)}}, {("other", 4 + stage, side) for stage in stages}):
+            group.held = owned
+            with pytest.raises(SimulationError, match=f"is {verb} by a group that has not acquired it"):
+                rings.require_owned(site, operand, {}, group, WHERE)
     site, operand = access_to(1, write, engine, "elsewhere")
     assert rings.stages_of(operand, {}) == frozenset()
-    rings.require_held(site, operand, {}, warp(), WHERE)
+    rings.require_owned(site, operand, {}, warp(), WHERE)
 
 
-def test_each_of_several_warps_holds_what_they_touch_together():
+def test_each_of_several_warps_owns_a_stage_accessed_together():
     (rings,) = rings_of()
     site, operand = access_to(1, engine=True)
     members = warp(0), warp(1)
     team = ThreadGroup(np.arange(64), {}, members=members)
-    members[0].held = {("ring", 1, FULL)}
-    with pytest.raises(SimulationError, match="tile: stage 1 is read by a group that does not hold it, full"):
-        rings.require_held(site, operand, {}, team, WHERE)
-    members[1].held = {("ring", 3, FULL)}
-    rings.require_held(site, operand, {}, team, WHERE)
+    members[0].owned = {("ring", 1, FULL)}
+    with pytest.raises(SimulationError, match="tile: stage 1 is read by a group that has not acquired it full"):
+        rings.require_owned(site, operand, {}, team, WHERE)
+    members[1].owned = {("ring", 3, FULL)}
+    rings.require_owned(site, operand, {}, team, WHERE)
 
 
 # ---------------------------------------------------------------------------------------------- the end, and what it says
 
 
-def test_what_is_left_at_the_end():
+def test_remains_at_the_end():
     """No phase is half over, and each load was waited for."""
     (rings,) = rings_of()
-    rings.require_settled()
-    rings.phases["ring", EMPTY, 1].arrive()
+    rings.require_complete()
+    rings.mbarriers["ring", EMPTY, 1].arrive()
     with pytest.raises(
-        SimulationError, match="ring: the empty barrier of stage 1 is left in the middle of a phase: 1 of 2 arrivals and 0 bytes missing"
+        SimulationError, match="ring: the empty mbarrier of stage 1 ends with an incomplete phase: 1 of 2 arrivals and 0 bytes missing"
     ):
-        rings.require_settled()
-    rings.phases["ring", EMPTY, 1].arrive()
-    rings.require_settled()
-    rings.phases["ring", FULL, 0].bytes = -16
+        rings.require_complete()
+    rings.mbarriers["ring", EMPTY, 1].arrive()
+    rings.require_complete()
+    rings.mbarriers["ring", FULL, 0].bytes = -16
     with pytest.raises(
-        SimulationError, match="the full barrier of stage 0 is left in the middle of a phase: 1 of 1 arrivals and -16 bytes missing"
+        SimulationError, match="the full mbarrier of stage 0 ends with an incomplete phase: 1 of 1 arrivals and -16 bytes missing"
     ):
-        rings.require_settled()
-    rings.phases["ring", FULL, 0].bytes = 0
-    rings.depart(Load("ring", 4, 64, lambda: None))
-    with pytest.raises(SimulationError, match="ring: turn 4 is filled, and nobody waits for it"):
-        rings.require_settled()
+        rings.require_complete()
+    rings.mbarriers["ring", FULL, 0].bytes = 0
+    rings.start_load(Load("ring", 4, 64, lambda: None))
+    with pytest.raises(SimulationError, match="ring: no group waits for fill 4"):
+        rings.require_complete()
     rings.awaited.add(("ring", 4))
-    rings.require_settled()
+    rings.require_complete()
 
 
-def test_turns_that_are_held_at_the_end():
-    """Empty ones may be; of full ones the first is told."""
+def test_fills_owned_at_the_end():
+    """Empty ones may be owned; of full ones the first is reported."""
     group = warp()
-    group.held = {("ring", 4, EMPTY), ("order", 2, EMPTY)}
-    require_given_back(group)
-    group.held |= {("ring", 5, FULL), ("ring", 3, FULL), ("stage", 0, FULL)}
-    with pytest.raises(SimulationError, match="ring: a group ends that holds turn 3 full"):
-        require_given_back(group)
+    group.owned = {("ring", 4, EMPTY), ("order", 2, EMPTY)}
+    require_released(group)
+    group.owned |= {("ring", 5, FULL), ("ring", 3, FULL), ("stage", 0, FULL)}
+    with pytest.raises(SimulationError, match="ring: a group exits without releasing fill 3"):
+        require_released(group)
 
 
 @pytest.mark.parametrize(
@@ -703,47 +709,49 @@ def test_turns_that_are_held_at_the_end():
 )
 def test_stores_that_are_under_way_at_the_end(steps, right):
     group = warp()
-    flight = group.flights[TMA_STORES]
+    pending = group.in_flight[TMA_STORES]
     for step in steps.split():
-        flight.issued.append("store") if step == "issue" else flight.commit()
-    group.flights[CP_ASYNC_GROUPS].issued.append("copy")
+        pending.issued.append("store") if step == "issue" else pending.commit()
+    group.in_flight[CP_ASYNC_GROUPS].issued.append("copy")
     if right:
         require_stored(group)
     else:
-        with pytest.raises(SimulationError, match="a store by TMA reads shared memory beyond the end of the kernel"):
+        with pytest.raises(SimulationError, match="a TMA store may read shared memory after the block exits"):
             require_stored(group)
 
 
 DESCRIBED = [
-    ({}, FULL, 3, [], "turn 3 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"),
-    ({}, FULL, 3, [(FULL, 3, 2)], "turn 3 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has announced it"),
-    ({}, FULL, 3, [(FULL, 1, 2)], "turn 3 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"),
-    ({}, EMPTY, 1, [], "turn 1 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
-    ({}, EMPTY, 2, [], "turn 2 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has not been released by warps 0, 1"),
-    ({}, EMPTY, 3, [(EMPTY, 1, 1)], "turn 3 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 1 has not been released by warp 0"),
-    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "turn 2 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1"),
-    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0), (EMPTY, 0, 1)], "turn 2 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1, by some of them more than once"),
-    ({"consumers": 3}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "turn 2 of ring to be empty (tile; 0 phases over, 3 of 3 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1, and the ring counts 3 consumers"),
-    ({"buffers": ("tile", "other")}, EMPTY, 0, [], "turn 0 of ring to be empty (tile, other; 0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
-    ({"buffers": (), "tiles": True}, EMPTY, 0, [], "turn 0 of ring to be empty (numbers of tiles; 0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
-    ({"buffers": ()}, EMPTY, 0, [], "turn 0 of ring to be empty (0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
-    ({"buffers": (), "each": 32}, EMPTY, 2, [], "turn 2 of ring to be empty (0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has not been given on"),
-    ({"buffers": (), "each": 32}, EMPTY, 2, [(EMPTY, 0, 1)], "turn 2 of ring to be empty (0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has been given on by warp 1"),
+    ({}, FULL, 3, [], "fill 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not arrived"),
+    ({}, FULL, 3, [(FULL, 3, 2)], "fill 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has arrived"),
+    ({}, FULL, 3, [(FULL, 1, 2)], "fill 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not arrived"),
+    ({}, EMPTY, 1, [], "fill 1 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({}, EMPTY, 2, [], "fill 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has not been released by warps 0, 1"),
+    ({}, EMPTY, 3, [(EMPTY, 1, 1)], "fill 3 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 1 has not been released by warp 0"),
+    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "fill 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has been released by warps 0, 1"),
+    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0), (EMPTY, 0, 1)], "fill 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has been released by warps 0, 1, by some of them more than once"),
+    ({"consumers": 3}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "fill 2 of ring to be empty (tile; 0 phases complete, 3 of 3 arrivals and 0 bytes missing): fill 0 has been released by warps 0, 1, and the ring counts 3 consumers"),
+    ({"buffers": ("tile", "other")}, EMPTY, 0, [], "fill 0 of ring to be empty (tile, other; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({"buffers": (), "tiles": True}, EMPTY, 0, [], "fill 0 of ring to be empty (tile indices; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({"buffers": ()}, EMPTY, 0, [], "fill 0 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({"buffers": (), "each": 32}, EMPTY, 2, [], "fill 2 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has not been released"),
+    ({"buffers": (), "each": 32}, EMPTY, 2, [(EMPTY, 0, 1)], "fill 2 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has been released by warp 1"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields, side, turn, done, text", DESCRIBED)
-def test_what_a_wait_is_for(fields, side, turn, done, text):
+@pytest.mark.parametrize("fields, side, fill, done, text", DESCRIBED)
+def test_the_description_of_a_wait(fields, side, fill, done, text):
     (rings,) = rings_of(attrs.evolve(RING, **fields))
     for where, number, warp_number in done:
         rings.released.setdefault(("ring", where, number), []).append((0, warp_number))
-    assert rings.described(acquire(side, turn), {}) == text
+    assert rings.described(acquire(side, fill), {}) == text
 
 
-def test_what_a_wait_is_for_in_a_cluster():
+def test_the_description_of_a_wait_in_a_cluster():
     """Who has released it, by blocks."""
-    made = rings_of(attrs.evolve(RING, consumers=4), blocks=2)
-    assert made[1].described(acquire(EMPTY, 2), {}).endswith("turn 0 has been released by nobody, and the ring counts 4 consumers")
-    made[1].released["ring", EMPTY, 0] = [(1, 1), (0, 0), (1, 0)]
-    said = "turn 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
-    assert made[1].described(acquire(EMPTY, 2), {}).endswith(said)
+    rings_by_rank = rings_of(attrs.evolve(RING, consumers=4), blocks=2)
+    assert (
+        rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith("fill 0 has been released by no warp, and the ring counts 4 consumers")
+    )
+    rings_by_rank[1].released["ring", EMPTY, 0] = [(1, 1), (0, 0), (1, 0)]
+    expected = "fill 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
+    assert rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith(expected)

@@ -115,9 +115,9 @@ def test_names_and_loops_end_with_their_lists():
         (making.loop(J, as_expr(2), (making.let(name, J * 2), making.loop(K, as_expr(2), (put(THREAD + K * 32, THREAD + name * 32),)))),),
     ):
         text = said(kernel((*before, put(THREAD, THREAD + 500))))
-        assert text.startswith("src[512] is outside the tensor") and "outside loops" in text, text
+        assert text.startswith("src[512] is outside of the tensor") and "outside loops" in text, text
         text = said(kernel((*before, making.loop(Var("m", 0, 3), as_expr(3), (put(THREAD), put(THREAD, THREAD + 479 + Var("m", 0, 3)))))))
-        assert text.startswith("src[512] is outside the tensor") and ", m=2\n" in text, text
+        assert text.startswith("src[512] is outside of the tensor") and ", m=2\n" in text, text
         assert not any(f"{name}=" in text for name in ("k", "j", "name"))
 
 
@@ -129,7 +129,7 @@ def test_a_loop_that_is_not_as_long_for_all(order):
     made = kernel(body, threads=64)
     launch = _Launch(Plan(made, {}), {"src": GIVEN}, (0,), True, chance(order))
     if order is None:
-        with pytest.raises(SimulationError, match="loop k has an extent that differs between threads"):
+        with pytest.raises(SimulationError, match="the trip count of loop k differs between threads"):
             launch.run()
     else:
         launch.run()
@@ -254,8 +254,8 @@ def test_copies_under_way_are_waited_for(pending, second, right, order):
     if right:
         np.testing.assert_array_equal(found[:32], GIVEN[32 * second : 32 * second + 32])
     else:
-        assert found.startswith("x is read while an asynchronous copy to it is under way"), found
-    assert "under way" in said(loaded(second=second), order)
+        assert found.startswith("x is read while an asynchronous copy to it is in flight"), found
+    assert "in flight" in said(loaded(second=second), order)
     with pytest.raises(VerificationError, match="a wait of a product in a kernel without such asynchronous statements"):
         said(loaded(making.wait(0, mechanism=WGMMA_GROUPS), second=second), order)
 
@@ -305,15 +305,15 @@ def with_tiles(more):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"consumer": with_tiles(1), "producer": with_tiles(1)}, r"(src|dst)\[160\] is outside the tensor"),
-        ({"consumer": without(ir.ExitIfDone), "producer": without(ir.ExitIfDone)}, r"(src|dst)\[160\] is outside the tensor"),
+        ({"consumer": with_tiles(1), "producer": with_tiles(1)}, r"(src|dst)\[160\] is outside of the tensor"),
+        ({"consumer": without(ir.ExitIfDone), "producer": without(ir.ExitIfDone)}, r"(src|dst)\[160\] is outside of the tensor"),
         ({"consumer": with_tiles(-1), "producer": with_tiles(-1), "blocks": 1}, None),
         ({"producer": with_tiles(-1)}, "deadlock"),
         ({"consumer": with_tiles(-1), "blocks": 1}, None),
-        ({"extent": 5, "blocks": 1}, "loop turn goes on behind the last tile"),
+        ({"extent": 5, "blocks": 1}, "loop turn continues past the last tile"),
         ({"extent": 6, "blocks": 1}, "right"),
-        ({"consumer": without(ir.Acquire)}, "the number of turn 0 is read by a group that does not hold it full"),
-        ({"producer": without(ir.Acquire)}, "the number of turn 0 is left in a stage by a group that does not hold it empty"),
+        ({"consumer": without(ir.Acquire)}, "the tile index of fill 0 is read by a group that has not acquired it full"),
+        ({"producer": without(ir.Acquire)}, "the tile index of fill 0 is stored by a group that has not acquired it empty"),
         ({"consumer": without(ir.Barrier)}, "right"),
         ({"consumer": without(ir.Release)}, "deadlock"),
         ({"producer": without(ir.Release)}, "deadlock"),
@@ -391,9 +391,7 @@ def test_what_nobody_put_into_registers_of_a_warp(threads, lost, order):
         np.testing.assert_array_equal(found[:64], np.arange(64) + 100)
     else:
         wanted = {lost} if order is None else {lost, 32} if not threads else {lost}
-        assert any(
-            found.startswith(f"s[0] (register 0) is read before anything was written to it: thread {one} of block 0") for one in wanted
-        ), found
+        assert any(found.startswith(f"s[0] (register 0) is read before any write to it: thread {one} of block 0") for one in wanted), found
 
 
 def test_a_name_of_what_is_left_out_means_nothing_behind_it():
@@ -402,7 +400,7 @@ def test_a_name_of_what_is_left_out_means_nothing_behind_it():
     inside = lambda move: (making.let(name, as_expr(1)), move(access("needed", (0,)), access("r", (0,)), (RF, RF)))
     behind = lambda move: (move(access("src", (192 + Var("thread", 0, 63),)), access("r", (0,)), (GL, RF)),)
     text = said(left_out(inside, behind), None, needing(*range(64)))
-    assert text.startswith("src[192] is outside the tensor") and "outside loops" in text
+    assert text.startswith("src[192] is outside of the tensor") and "outside loops" in text
 
 
 def test_a_ring_in_step():

@@ -13,7 +13,7 @@ PITCH = 64
 
 def passed(*barriers):
     """The clock of whoever has passed barriers of these numbers of threads."""
-    return functools.reduce(Clock.behind, barriers, Clock())
+    return functools.reduce(Clock.after, barriers, Clock())
 
 
 def at(*numbers):
@@ -27,9 +27,9 @@ def test_a_clock_knows_the_last_barrier_of_each_width():
 
 def test_who_is_a_stranger_to_whom():
     shadow = Shadow(1, PITCH)
-    assert [shadow.strangers_to(kind) for kind in ("read", "write", "add")] == [("write",), ("write", "read"), ("write", "read")]
+    assert [shadow.conflicting_kinds(kind) for kind in ("read", "write", "add")] == [("write",), ("write", "read"), ("write", "read")]
     shadow.add(at(0), at(1), at(1), Clock(), 0)
-    assert [shadow.strangers_to(kind) for kind in ("read", "write", "add")] == [
+    assert [shadow.conflicting_kinds(kind) for kind in ("read", "write", "add")] == [
         ("write", "add"),
         ("write", "read", "add"),
         ("write", "read"),
@@ -43,7 +43,7 @@ def test_each_kind_has_a_place_of_its_own(kind):
     shadow.add(at(0), at(0), at(0), Clock(), 0)
     getattr(shadow, kind)(at(2), at(5), at(7), passed(32, 32), 11)
     for other in ("read", "write", "add"):
-        sides, clocks, logs = shadow.touches(other)
+        sides, clocks, logs = shadow.last_accesses(other)
         found = sides[0][2], sides[1][2], clocks[2], logs[0][2], logs[1][2]
         assert found == ((5, 7, 2, 11, 11) if other == kind else (-1, -1, -1, 0, 0))
 
@@ -53,7 +53,7 @@ def test_two_ends_of_several_readers():
     shadow = Shadow(1, PITCH)
     for number, thread in enumerate((9, 3, 12, 5)):
         shadow.read(at(0), at(thread), at(thread), Clock(), number)
-    sides, _, logs = shadow.touches("read")
+    sides, _, logs = shadow.last_accesses("read")
     assert (sides[0][0], sides[1][0], logs[0][0], logs[1][0]) == (3, 12, 1, 2)
     shadow.read(at(0), at(6), at(6), passed(PITCH), 9)
     assert (sides[0][0], sides[1][0], logs[0][0]) == (6, 6, 9), "a barrier of all is behind those"
@@ -61,31 +61,31 @@ def test_two_ends_of_several_readers():
 
 def test_distinct_addresses():
     shadow = Shadow(10, PITCH)
-    keys, low, high = shadow.gathered(at(4, 2, 9), at(1, 2, 3), at(1, 2, 3))
+    keys, low, high = shadow.merged(at(4, 2, 9), at(1, 2, 3), at(1, 2, 3))
     assert [*keys] == [4, 2, 9] and [*low] == [*high] == [1, 2, 3]
-    keys, low, high = shadow.gathered(at(4, 2, 4, 2, 7), at(8, 2, 3, 6, 1), at(8, 2, 5, 6, 1))
+    keys, low, high = shadow.merged(at(4, 2, 4, 2, 7), at(8, 2, 3, 6, 1), at(8, 2, 5, 6, 1))
     assert ([*keys], [*low], [*high]) == ([2, 4, 7], [2, 3, 1], [6, 8, 1])
 
 
 def test_what_engines_read():
     shadow = Shadow(4, PITCH)
-    assert len(shadow.being_read(at(0, 1, 2))) == 0
-    shadow.lend(at(1, 2), 5)
-    shadow.lend(at(2), 6)
-    assert [*shadow.being_read(at(0, 1, 2))] == [1, 2] and [*shadow.reader_under_way] == [0, 5, 6, 0]
-    shadow.give_back(at(1, 2))
-    assert [*shadow.being_read(at(0, 1, 2))] == [2]
-    shadow.give_back(at(2))
-    assert len(shadow.being_read(at(0, 1, 2))) == 0
+    assert len(shadow.in_read(at(0, 1, 2))) == 0
+    shadow.start_read(at(1, 2), 5)
+    shadow.start_read(at(2), 6)
+    assert [*shadow.in_read(at(0, 1, 2))] == [1, 2] and [*shadow.reader_in_flight] == [0, 5, 6, 0]
+    shadow.end_read(at(1, 2))
+    assert [*shadow.in_read(at(0, 1, 2))] == [2]
+    shadow.end_read(at(2))
+    assert len(shadow.in_read(at(0, 1, 2))) == 0
 
 
 def test_copies_under_way():
     shadow = Shadow(4, PITCH)
-    assert len(shadow.under_way(at(1))) == 0
-    shadow.depart(at(1, 3), 0)
-    assert [*shadow.under_way(at(0, 1, 2, 3))] == [1, 3]
-    shadow.arrive(at(3))
-    assert [*shadow.under_way(at(3, 1))] == [1]
+    assert len(shadow.in_copy(at(1))) == 0
+    shadow.start_copy(at(1, 3), 0)
+    assert [*shadow.in_copy(at(0, 1, 2, 3))] == [1, 3]
+    shadow.end_copy(at(3))
+    assert [*shadow.in_copy(at(3, 1))] == [1]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -98,7 +98,7 @@ def test_what_is_hidden_from_engines_as_by_brute_force(seed):
         clock = passed(*barriers)
         if action == "write":
             shadow.write(at(0), at(thread), at(thread), clock, 0)
-            shadow.hide(at(0))
+            shadow.mark_unfenced(at(0))
             written, fenced = thread, None
         elif action == "fence" and written is not None:
             shadow.fence(at(0), clock)
@@ -109,7 +109,7 @@ def test_what_is_hidden_from_engines_as_by_brute_force(seed):
             there = written is None or (
                 fenced is not None and (written == thread or any(written // size == thread // size for size in barriers[fenced:]))
             )
-            assert (len(shadow.hidden(at(0), at(thread), at(thread), clock)) == 0) == there
+            assert (len(shadow.unfenced(at(0), at(thread), at(thread), clock)) == 0) == there
 
 
 def test_a_number_for_each_note():
@@ -131,7 +131,7 @@ def test_a_barrier_forgets_readers_only_if_it_held_the_first_and_the_last():
     shadow.read(at(0), at(3), at(3), Clock(), 1)
     shadow.read(at(0), at(12), at(12), Clock(), 2)
     shadow.read(at(0), at(13), at(13), passed(8), 3)
-    sides, clocks, logs = shadow.touches("read")
+    sides, clocks, logs = shadow.last_accesses("read")
     assert (sides[0][0], sides[1][0], logs[0][0], logs[1][0]) == (3, 13, 1, 3)
     assert len(shadow.conflicts(sides, clocks, at(0), at(14), at(14), passed(8, 8))) == 1
 
@@ -140,5 +140,5 @@ def test_all_who_add_are_remembered():
     shadow = Shadow(2, PITCH)
     for number, (key, thread) in enumerate(((0, 5), (1, 9), (0, 2))):
         shadow.add(at(key), at(thread), at(thread), Clock(), number)
-    sides, _, logs = shadow.touches("add")
+    sides, _, logs = shadow.last_accesses("add")
     assert [*zip(*(side.tolist() for side in sides), strict=True)] == [(2, 5), (9, 9)] and [*logs[0]] == [2, 1]

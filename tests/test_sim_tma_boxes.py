@@ -66,7 +66,7 @@ def test_a_load_puts_elements_where_the_engine_does(box, span):
     moved = pairs(buffer, box, span)
     if moved is None:
         with pytest.raises(
-            SimulationError, match=r"a box of its tensor map begins at byte \d+ of shared memory(?s:.*)legal +multiples of 128"
+            SimulationError, match=r"a box of its tensor map starts at byte \d+ of shared memory(?s:.*)legal +multiples of 128"
         ):
             copied(kernel, given)
         return
@@ -89,7 +89,7 @@ def test_a_store_takes_elements_where_the_engine_does(box, span):
     buffer = kernel.buffer("tile")
     moved = pairs(buffer, box, span)
     if moved is None or 64 % box[0] or 64 % box[1]:
-        with pytest.raises(SimulationError, match="begins at byte|which is outside the buffer|before anything was written"):
+        with pytest.raises(SimulationError, match="starts at byte|which is outside of the buffer|before any write"):
             copied(kernel, given)
         return
     memory = {byte: given[element] for element, byte in places(buffer)}
@@ -108,7 +108,7 @@ def test_right_maps(span, dtype):
 
 def test_the_order_of_an_array_is_that_of_its_map():
     """Of columns that lie side by side a map by rows knows neither."""
-    with pytest.raises(SimulationError, match=r"no such tensor map as src_map: neighbours along dimension 0 of src are 2 bytes apart"):
+    with pytest.raises(SimulationError, match=r"the tensor map src_map is invalid: the stride of dimension 0 of src is 2 bytes"):
         copied(loaded(RIGHT, layout=ColMajor), numbered((64, 64)))
 
 
@@ -125,7 +125,7 @@ def test_what_lies_outside_the_array_is_not_written():
 
 
 def test_elements_that_no_bound_says_may_lie_outside_are_told():
-    with pytest.raises(SimulationError, match=r"src\[40, 0\] is outside the tensor"):
+    with pytest.raises(SimulationError, match=r"src\[40, 0\] is outside of the tensor"):
         copied(loaded(RIGHT, array=(40, 64), bounded=False), numbered((40, 64)))
 
 
@@ -142,23 +142,23 @@ def test_a_bound_is_not_what_the_engine_knows():
 def test_bytes_that_arrive_are_those_of_boxes():
     """Boxes of another size than the ring counts leave its barrier open, or let it pass too early."""
     for box in ((64, 48), (64, 128)):
-        with pytest.raises(SimulationError, match="deadlock|counts as full|outside the buffer"):
+        with pytest.raises(SimulationError, match="deadlock|counts as full|outside of the buffer"):
             copied(loaded(attrs.evolve(RIGHT, box=box)), numbered((64, 64)))
 
 
 WRONG = {
-    "of another array": ({"buffer": "dst"}, "it is of dst, and the statement copies src"),
+    "of another array": ({"buffer": "dst"}, "it describes dst, but the statement copies src"),
     "no such dimension": ({"order": (2, 0)}, r"dimensions \(2, 0\) of an array of 2 dimensions"),
     "a dimension twice": ({"order": (1, 1)}, r"dimensions \(1, 1\) of an array of 2"),
     "too few dimensions": ({"order": (1,), "box": (64,)}, r"dimensions \(1,\) of an array of 2"),
     "a box of one dimension": ({"box": (64,)}, r"boxes of \(64,\) elements"),
-    "an empty box": ({"box": (64, 0)}, "of 1 to 256 along each of 2"),
-    "a box too long": ({"box": (64, 257)}, "of 1 to 256 along each of 2"),
-    "no such span": ({"span": 48}, "in spans of 48 bytes, of 16, 32, 64, 128"),
-    "half a piece": ({"box": (12, 64), "span": 16}, "rows of 24 bytes, no multiple of 16"),
-    "rows above the span": ({"span": 64}, "rows of 128 bytes, exchanged in spans of 64"),
-    "rows below the span": ({"box": (32, 64)}, "rows of 64 bytes, exchanged in spans of 128"),
-    "turned": ({"order": (0, 1)}, "neighbours along dimension 1 of src are 2 bytes apart, no multiple of 16"),
+    "an empty box": ({"box": (64, 0)}, "legal: 1 to 256 along each of 2"),
+    "a box too long": ({"box": (64, 257)}, "legal: 1 to 256 along each of 2"),
+    "no such span": ({"span": 48}, "a swizzle span of 48 bytes; legal: 16, 32, 64, 128"),
+    "half a piece": ({"box": (12, 64), "span": 16}, "box rows of 24 bytes, which is not a multiple of 16"),
+    "rows above the span": ({"span": 64}, "box rows of 128 bytes with a swizzle span of 64"),
+    "rows below the span": ({"box": (32, 64)}, "box rows of 64 bytes with a swizzle span of 128"),
+    "turned": ({"order": (0, 1)}, "the stride of dimension 1 of src is 2 bytes, which is not a multiple of 16"),
 }
 
 
@@ -166,7 +166,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_there_is_no_such_map(name):
     change, message = WRONG[name]
-    with pytest.raises(SimulationError, match=f"there is no such tensor map as src_map: .*{message}"):
+    with pytest.raises(SimulationError, match=f"the tensor map src_map is invalid: .*{message}"):
         copied(loaded(attrs.evolve(RIGHT, **change)), numbered((64, 64)))
 
 
@@ -184,7 +184,7 @@ def test_strides_are_multiples_of_16_bytes(columns, right):
     if right:
         np.testing.assert_array_equal(copied(kernel, given)[:, :64], given[:, :64])
         return
-    with pytest.raises(SimulationError, match="neighbours along dimension 0 of src are 136 bytes apart, no multiple of 16"):
+    with pytest.raises(SimulationError, match="the stride of dimension 0 of src is 136 bytes, which is not a multiple of 16"):
         copied(kernel, given)
 
 
@@ -197,7 +197,7 @@ def test_an_array_begins_at_a_multiple_of_16_bytes():
     kernel = loaded(RIGHT)
     first, *others = kernel.buffers
     first = attrs.evolve(first, tensor=attrs.evolve(first.tensor, align=8))
-    with pytest.raises(SimulationError, match="src begins at a multiple of 8 bytes, not of 16"):
+    with pytest.raises(SimulationError, match="src is aligned to 8 bytes, not to 16"):
         copied(attrs.evolve(kernel, buffers=(first, *others)), numbered((64, 64)))
 
 
@@ -206,7 +206,7 @@ def test_boxes_begin_at_multiples_of_128_bytes(offset):
     kernel = loaded(RIGHT)
     buffers = [attrs.evolve(one, offset=offset) if one.name == "tile" else one for one in kernel.buffers]
     moved = attrs.evolve(kernel, buffers=tuple(buffers), shared_bytes=kernel.shared_bytes + 64)
-    with pytest.raises(SimulationError, match=f"a box of its tensor map begins at byte {offset} of shared memory"):
+    with pytest.raises(SimulationError, match=f"a box of its tensor map starts at byte {offset} of shared memory"):
         copied(moved, numbered((64, 64)))
 
 
@@ -290,7 +290,7 @@ def test_arrays_of_at_most_five_dimensions(rank):
     """All elements of the tile, in the order in which a box lies in shared memory, each at its own place."""
     if rank > 5:
         with pytest.raises(
-            SimulationError, match=r"dimensions \(5, 4, 3, 2, 1, 0\) of an array of 6 dimensions(?s:.*)`order` is the array's dimensions"
+            SimulationError, match=r"dimensions \(5, 4, 3, 2, 1, 0\) of an array of 6 dimensions(?s:.*)`order` lists the array's dimensions"
         ):
             of_rank(rank)
         return
@@ -298,7 +298,7 @@ def test_arrays_of_at_most_five_dimensions(rank):
     boxes = of_rank(rank)
     expected = [*itertools.product(*map(range, shape))]
     np.testing.assert_array_equal(boxes.outside, expected)
-    assert not boxes.inside.any() and [*boxes.behind] == [2 * number for number in range(len(expected))]
+    assert not boxes.inside.any() and [*boxes.in_box] == [2 * number for number in range(len(expected))]
     assert boxes.strides == strides(shape) and boxes.span == 128
     assert [*boxes.addresses([*boxes.outside.T])] == [*range(len(expected))]
     places = boxes.places(np.full((len(expected), 1), 1024))[:, 0]
@@ -311,7 +311,7 @@ def test_boxes_one_after_the_other():
     expected = [(i, 4 * j + y, x) for i in (0, 1) for j in (0, 1) for y in range(4) for x in range(64)]
     np.testing.assert_array_equal(boxes.outside, expected)
     np.testing.assert_array_equal(boxes.inside, [(i, j // 4 * 4, 0) for i, j, _ in expected])
-    assert [*boxes.behind] == [2 * number for number in range(256)] * 4
+    assert [*boxes.in_box] == [2 * number for number in range(256)] * 4
 
 
 def test_what_no_engine_copies_has_no_boxes():
@@ -329,7 +329,7 @@ def test_what_no_engine_copies_has_no_boxes():
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("steps", "wrong"),
-    [((0, 1), "are 0 bytes apart"), ((4, 1), "are 8 bytes apart"), ((8, 1), None), ((64, 1), None)],
+    [((0, 1), "0 bytes"), ((4, 1), "are 8 bytes apart"), ((8, 1), None), ((64, 1), None)],
 )
 def test_an_array_whose_rows_lie_on_each_other(steps, wrong):
     """Strides of a map are positive multiples of 16 bytes, but for that of neighbours."""
@@ -344,5 +344,5 @@ def test_an_array_whose_rows_lie_on_each_other(steps, wrong):
     if wrong is None:
         assert TmaBoxes.of(load, buffers, lambda value: value.evaluate({})).strides == steps
         return
-    with pytest.raises(SimulationError, match=f"neighbours along dimension 0 of src {wrong}, no multiple of 16"):
+    with pytest.raises(SimulationError, match=f"the stride of dimension 0 of src is {wrong}, which is not a multiple of 16"):
         TmaBoxes.of(load, buffers, lambda value: value.evaluate({}))

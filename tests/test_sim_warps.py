@@ -66,15 +66,15 @@ def barrier(reason, threads=None):
 @pytest.mark.parametrize(
     "threads, turns, said",
     [
-        (64, lambda warp: warp, "warp 1 waits at the block barrier (first); warp 0 has ended"),
-        (128, lambda warp: warp // 2, "warps 2, 3 wait at the block barrier (first); warps 0, 1 have ended"),
-        (192, lambda warp: 1 - warp // 4, "warps 0 to 3 wait at the block barrier (first); warps 4, 5 have ended"),
-        (128, lambda warp: (warp + 1) // 2 % 2, "warps 1, 2 wait at the block barrier (first); warps 0, 3 have ended"),
-        (96, lambda warp: warp // 2, "warp 2 waits at the block barrier (first); warps 0, 1 have ended"),
+        (64, lambda warp: warp, "warp 1 waits at the block barrier (first); warp 0 has exited"),
+        (128, lambda warp: warp // 2, "warps 2, 3 wait at the block barrier (first); warps 0, 1 have exited"),
+        (192, lambda warp: 1 - warp // 4, "warps 0 to 3 wait at the block barrier (first); warps 4, 5 have exited"),
+        (128, lambda warp: (warp + 1) // 2 % 2, "warps 1, 2 wait at the block barrier (first); warps 0, 3 have exited"),
+        (96, lambda warp: warp // 2, "warp 2 waits at the block barrier (first); warps 0, 1 have exited"),
     ],
 )
 def test_a_barrier_that_some_do_not_reach(threads, turns, said, order):
-    """Who waits where, who has ended, and what helps."""
+    """Who waits where, who has exited, and what helps."""
     warp = Var("thread", 0, threads - 1) // 32
     made = kernel((making.loop(K, turns(warp), (barrier("first"),)),), threads=threads)
     text = unverified(made, order)
@@ -109,7 +109,7 @@ def test_a_barrier_of_a_part_wants_that_part_alone(size, right, order):
         assert not isinstance(text, str), text
     else:
         name = "block" if size is None else "group of 128"
-        assert text.startswith(f"deadlock: warps 2, 3 wait at the {name} barrier (part); warps 0, 1 have ended"), text
+        assert text.startswith(f"deadlock: warps 2, 3 wait at the {name} barrier (part); warps 0, 1 have exited"), text
 
 
 @pytest.mark.parametrize("order", range(4))
@@ -136,7 +136,7 @@ def test_a_statement_that_some_do_not_reach(order):
         )
         found = unverified(kernel((making.loop(K, warp // 2, (one,)),)), order)
         assert isinstance(found, str) and f"warps 2, 3 wait at {text.name} Move(128" in found and f"({name})" in found, found
-        assert "warps 0, 1 have ended" in found
+        assert "warps 0, 1 have exited" in found
     alone = making.execution(
         text, Move(32, dtype=float32)(GL, GL)(Warp), (access("src", (warp * 32,), (32,)), access("dst", (warp * 32,), (32,), write=True))
     )
@@ -215,11 +215,11 @@ def test_a_producer_that_waits(order):
     with pytest.raises(SimulationError, match="^deadlock: ") as caught:
         copied(fetched(5, 1, consumer=without(ir.Release)), given, chance(order))
     text = str(caught.value)
-    assert "the producer waits for turn 2 of tiles to be empty" in text and "warp 0 waits for turn 2 of tiles to be full" in text, text
-    assert "each turn of a ring is filled once, and released by all consumers" in text
+    assert "the producer waits for fill 2 of tiles to be empty" in text and "warp 0 waits for fill 2 of tiles to be full" in text, text
+    assert "each fill of a ring must be filled once, and released by all consumers" in text
     with pytest.raises(SimulationError, match="^deadlock: ") as caught:
         copied(fetched(5, 1, producer=without(ir.Release)), given, chance(order))
-    assert "warp 0 waits for turn 0 of tiles to be full" in str(caught.value)
+    assert "warp 0 waits for fill 0 of tiles to be full" in str(caught.value)
 
 
 TWO = making.block_cluster((2,), (Var("rank", 0, 1),))
@@ -250,8 +250,8 @@ def test_a_cluster_of_which_some_do_not_come(order):
     with pytest.raises(SimulationError) as caught:
         launch.run()
     text = str(caught.value).partition("\n")[0]
-    assert "warp 1 of block 0 of the cluster and warp 1 of block 1 of the cluster wait at the barrier of the cluster (all)" in text, text
-    assert "warp 0 of block 0 of the cluster and warp 0 of block 1 of the cluster have ended" in text, text
+    assert "warp 1 of block 0 of the cluster and warp 1 of block 1 of the cluster wait at the cluster barrier (all)" in text, text
+    assert "warp 0 of block 0 of the cluster and warp 0 of block 1 of the cluster have exited" in text, text
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -292,7 +292,7 @@ def test_groups_at_one_place_are_one_group(members):
             "flat": np.array(3),
         }
         environments.append(env)
-    team = warps._team(list(members), environments)
+    team = warps._joined_group(list(members), environments)
     every = np.concatenate([warps.groups[number].threads for number in members])
     np.testing.assert_array_equal(team.threads, every)
     assert team.members == tuple(warps.groups[number] for number in members)
@@ -304,13 +304,13 @@ def test_groups_at_one_place_are_one_group(members):
     np.testing.assert_array_equal(np.broadcast_to(env["blocks"], (len(every), 2)), np.broadcast_to([[5, 6]], (len(every), 2)))
     for number in members:
         warps.groups[number].clock = Clock()
-    again = warps._team(list(members), [{**one, "k": 8} for one in environments])
+    again = warps._joined_group(list(members), [{**one, "k": 8} for one in environments])
     assert again is team and again.environment["k"] == 8 and again.clock is warps.groups[members[0]].clock
 
 
 def test_a_group_alone_is_itself():
     warps = teams()
-    assert warps._team([1], [{}]) is warps.groups[1]
+    assert warps._joined_group([1], [{}]) is warps.groups[1]
     assert [one.threads.tolist() for one in warps.groups] == [list(range(first, first + 32)) for first in (0, 32, 64)]
 
 
@@ -329,11 +329,11 @@ def test_a_group_alone_is_itself():
     ],
 )
 def test_who_comes_together_at_an_event(event, number, members):
-    assert teams(threads=160)._members(number, event) == members
+    assert teams(threads=160)._participants(number, event) == members
 
 
 @pytest.mark.parametrize("numbers, several", [([0], False), ([0, 1], True), ([2], False)])
 def test_one_warp_is_one(numbers, several):
-    assert teams()._several(numbers) == several
+    assert teams()._is_plural(numbers) == several
     together = Warps(teams().runs, None)
-    assert together._several([0]), "all warps of a block in step"
+    assert together._is_plural([0]), "all warps of a block in step"

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
-from ringed import TARGET, errors, halves, is_product, ring_faults, with_changed
+from ringed import TARGET, errors, float16_gemm, is_product, ring_faults, with_changed
 from test_graphene_text import read_back
 from test_rings import is_harmless
 from test_rings_by_users import COPY, PRODUCT, STORED, given, outcome, wanted
@@ -72,7 +72,9 @@ def test_equal_stages_are_those_of_the_pipeline():
     )
     assert code(plain) == code(explicit) and plain.ir.rings == explicit.ir.rings
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize()
-    program = chain.load(A, SH, COPY).stages(2).load(B, SH, COPY).tile(64, 64).to(Warpgroup).done()(halves(64, 64, 128)).program(TARGET)
+    program = (
+        chain.load(A, SH, COPY).stages(2).load(B, SH, COPY).tile(64, 64).to(Warpgroup).done()(float16_gemm(64, 64, 128)).program(TARGET)
+    )
     assert [(ring.buffers, ring.stages) for ring in program.ir.rings] == [(("a_sh",), 2), (("b_sh",), 3)]
 
 
@@ -150,14 +152,16 @@ def test_faults_are_found():
 REFUSED = {
     "no producer": (lambda: sums((64, 64, 128), {"A": 2}, producer=False), r"stages\(2\) of a_sh: no producer fills it in turns"),
     "no loop": (
-        lambda: MatMul.tile(64, 64).to(Block).load(A, SH).stages(2).tile(8, 8).to(Thread).tile(1, 1).split(1).done()(halves(64, 64, 16)),
+        lambda: (
+            MatMul.tile(64, 64).to(Block).load(A, SH).stages(2).tile(8, 8).to(Thread).tile(1, 1).split(1).done()(float16_gemm(64, 64, 16))
+        ),
         r"stages\(2\) of a_sh: no producer fills it in turns",
     ),
     "too many": (lambda: sums((64, 64, 128), {"A": 17}), r"stages: must be at most 16\n +got +17\n(.*\n)* +legal +1 \.\.\. 16"),
     "none": (lambda: sums((64, 64, 128), {"A": 0}), "stages: must be a positive integer"),
     "no room": (lambda: sums((64, 128, 320), {"A": 2, "B1": 16, "B2": 14}), r"stages\(11\), which takes 229888"),
     "registers": (
-        lambda: MatMul.tile(16, 16).to(Block).load(A, RF).stages(2).done()(halves(16, 16, 16)),
+        lambda: MatMul.tile(16, 16).to(Block).load(A, RF).stages(2).done()(float16_gemm(16, 16, 16)),
         "stages would change nothing for registers",
     ),
 }
@@ -178,6 +182,6 @@ def test_where_threads_load_all_have_the_stages_of_the_pipeline():
     def program(deep):
         chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(2).warp_specialize().load(A, SH, copy)
         chain = (chain.stages(3) if deep else chain).load(B, SH, copy).tile(8, 4).to(Thread).tile(1, 1).split(1).done()
-        return chain(halves(64, 64, 128)).program(TARGET)
+        return chain(float16_gemm(64, 64, 128)).program(TARGET)
 
     assert code(program(True)) == code(program(False))

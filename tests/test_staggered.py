@@ -5,7 +5,7 @@ import re
 import attrs
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
-from ringed import TARGET, errors, halves, inputs_of, outcome, product, require_right
+from ringed import TARGET, errors, float16_gemm, inputs_of, outcome, product, require_right
 
 from fireiron import *
 from fireiron import ir
@@ -49,12 +49,12 @@ KERNELS = {
 @pytest.mark.parametrize("orders", ["NN", "NT"])
 def test_kernels_are_right(name, orders):
     strategy, sizes = KERNELS[name]
-    require_right(strategy, halves(*sizes, orders=orders), orders=(1,))
+    require_right(strategy, float16_gemm(*sizes, orders=orders), orders=(1,))
 
 
 def test_sizes_known_at_run_time():
     """One kernel for all of them."""
-    program = product(**SKINNY, stages=3, stagger=1)(halves(M, N, K, orders="NT")).program(TARGET)
+    program = product(**SKINNY, stages=3, stagger=1)(float16_gemm(M, N, K, orders="NT")).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((16, 320, 320), (8, 136, 72), (16, 64, 8)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -84,7 +84,7 @@ def test_parts_of_k_in_blocks():
 
 def test_in_front_of_an_epilogue():
     text = "relu(acc + bias[n])"
-    spec = halves(16, 384, 320)
+    spec = float16_gemm(16, 384, 320)
     program = product(**SKINNY, stages=3, stagger=1)(spec).fuse_epilogue(text).program(TARGET)
     assert errors(program.ir) == [] and "k_start" in program.cuda
     arrays, expected = inputs_of(spec)
@@ -119,7 +119,7 @@ def parts_of(value):
 @pytest.mark.parametrize("shift", [1, 3, 7])
 def test_each_step_occurs_once(shift):
     """In every block the steps are a rotation, which starts `shift` steps later than in the preceding block."""
-    kernel = product(**SKINNY, stagger=shift)(halves(16, 640, 320)).program(TARGET).ir
+    kernel = product(**SKINNY, stagger=shift)(float16_gemm(16, 640, 320)).program(TARGET).ir
     (step,) = [one for one in steps_of(kernel) if one.right == Const(5)]
     lets = {one.var: one.value for one in kernel.body if isinstance(one, ir.Let)}
     for block in range(10):
@@ -128,7 +128,7 @@ def test_each_step_occurs_once(shift):
 
 
 def test_blocks_of_a_cluster_begin_together():
-    kernel = product(cluster=(2, 1), tiles=(64, 64, 64), stagger=1)(halves(256, 128, 192)).program(TARGET).ir
+    kernel = product(cluster=(2, 1), tiles=(64, 64, 64), stagger=1)(float16_gemm(256, 128, 192)).program(TARGET).ir
     lets = {one.var.name: one.value for one in kernel.body if isinstance(one, ir.Let)}
     starts = [lets["k_start"].evaluate({"block": block}) for block in range(8)]
     assert starts == [0, 0, 1, 1, 2, 2, 0, 0]
@@ -136,26 +136,26 @@ def test_blocks_of_a_cluster_begin_together():
 
 
 def test_text():
-    text = product(**SKINNY, stages=3, stagger=1)(halves(16, 512, 320)).program(TARGET).cuda
+    text = product(**SKINNY, stages=3, stagger=1)(float16_gemm(16, 512, 320)).program(TARGET).cuda
     assert ".stagger_blocks()" in text and "const int k_start = blockIdx.x % 5;" in text
     assert text.count("const int k_shifted = k + k_start < 5 ? k + k_start : k + k_start - 5;") == 1
     assert "tma_load(" in text and "k_shifted * 64" in text and "% 5" in text
-    text = product(**SKINNY, stages=3, stagger=1)(halves(16, 512, 512)).program(TARGET).cuda
+    text = product(**SKINNY, stages=3, stagger=1)(float16_gemm(16, 512, 512)).program(TARGET).cuda
     assert "const int k_shifted = (block + k) % 8;" in text or "const int k_shifted = (k + block) % 8;" in text
-    text = product(**SKINNY, stages=3, stagger=1)(halves(M, N, K)).program(TARGET).cuda
+    text = product(**SKINNY, stages=3, stagger=1)(float16_gemm(M, N, K)).program(TARGET).cuda
     assert re.search(r"const unsigned k_shifted = k \+ k_start < (\(K \+ 63\) / 64) \? k \+ k_start : k \+ k_start - \1;", text)
     assert "quotient(blockIdx.x, k_start_reciprocal)" in text
 
 
 def test_a_tunable_of_0_is_as_without():
-    spec, shift = halves(16, 320, 320), Tunable("stagger", 0, 1)
+    spec, shift = float16_gemm(16, 320, 320), Tunable("stagger", 0, 1)
     strategy = product(**SKINNY, stagger=shift)
     texts = [one(spec).program(TARGET).cuda for one in (product(**SKINNY), strategy.with_(stagger=0), strategy.with_(stagger=1))]
     assert texts[0] == texts[1] != texts[2]
 
 
 def test_readers():
-    strategy, spec = product(**SKINNY, stagger=2), halves(16, 320, 320)
+    strategy, spec = product(**SKINNY, stagger=2), float16_gemm(16, 320, 320)
     assert loads(dumps(strategy)) == strategy and eval(repr(strategy)) == strategy
     assert ".stagger_blocks(offset=2)" in str(strategy) and "stagger_blocks(offset=2)" in "\n".join(
         show.show(strategy(spec).program(TARGET))
@@ -175,7 +175,7 @@ def test_the_library_takes_it_for_few_rows_where_b_is_stored_by_columns(order, s
 @pytest.mark.parametrize("sizes", [(16, 4096, 4096), (M, N, K)])
 def test_compiles(sizes):
     strategy = product((16, 64, 128), (16, 64), 8, in_flight=1, stagger=1)
-    compiled = compile_cuda(strategy(halves(*sizes, orders="NT")).program(TARGET).cuda, TARGET)
+    compiled = compile_cuda(strategy(float16_gemm(*sizes, orders="NT")).program(TARGET).cuda, TARGET)
     (resources,) = compiled.resources.values()
     assert resources.spill_stores == resources.spill_loads == 0 and "serializ" not in compiled.log
 
@@ -183,8 +183,8 @@ def test_compiles(sizes):
 # ---------------------------------------------------------------------------------------------- printed text, and faults
 
 TEXTS = [
-    (product(**SKINNY, stages=3, stagger=1), halves(16, 384, 312, orders="NT"), {}),
-    (product(**SKINNY, stages=3, stagger=1), halves(M, N, K, orders="NT"), {"M": 16, "N": 384, "K": 312}),
+    (product(**SKINNY, stages=3, stagger=1), float16_gemm(16, 384, 312, orders="NT"), {}),
+    (product(**SKINNY, stages=3, stagger=1), float16_gemm(M, N, K, orders="NT"), {"M": 16, "N": 384, "K": 312}),
     (by_threads(1, 3), MatMul(sym("M"), sym("N"), sym("K"))(GL, GL, GL)(Kernel), {"M": 33, "N": 47, "K": 45}),
 ]
 
@@ -230,8 +230,8 @@ FAULTS = {
 @pytest.mark.parametrize("problem", ["a block each", "k overhangs, as do tiles"])
 def test_a_wrong_wrap_is_found(fault, problem):
     strategy, sizes = KERNELS[problem]
-    kernel = strategy(halves(*sizes)).program(TARGET).ir
-    arrays, expected = inputs_of(halves(*sizes))
+    kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
+    arrays, expected = inputs_of(float16_gemm(*sizes))
     assert outcome(rewrapped(kernel, lambda step: step), arrays, expected, 1) == "right"
     assert outcome(rewrapped(kernel, FAULTS[fault]), arrays, expected, 1) != "right"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from instructions import product_of_warpgroups
 from problems import integers
-from ringed import halves
+from ringed import float16_gemm
 from ringed import product as ring_product
 from test_pipeline import FLOAT16, ampere, fma
 
@@ -81,9 +81,9 @@ PROBLEMS = {
     "threads": lambda: fma(3)(MatMul(64, 64, 40)(GL, GL, GL)(Kernel)),
     "tensor cores": lambda: ampere()(MatMul(64, 64, 128, **FLOAT16)(GL, GL, GL)(Kernel)),
     "warpgroups": lambda: product_of_warpgroups(WGMMA[0], (64, 64), 32, 2, sizes=(64, 64, 96)),
-    "roles": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2)(halves(256, 64, 192)),
-    "clusters": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2, cluster=(2, 1))(halves(256, 64, 192)),
-    "counter": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2, dynamic=True)(halves(256, 64, 192)),
+    "roles": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2)(float16_gemm(256, 64, 192)),
+    "clusters": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2, cluster=(2, 1))(float16_gemm(256, 64, 192)),
+    "counter": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2, dynamic=True)(float16_gemm(256, 64, 192)),
 }
 ON_HOPPER = ("warpgroups", "roles", "clusters", "counter")
 PROGRAMS = {name: make().program("sm_90a" if name in ON_HOPPER else "sm_80") for name, make in PROBLEMS.items()}

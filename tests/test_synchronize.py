@@ -417,7 +417,7 @@ def test_a_barrier_in_a_loop_of_copies_is_too_early_before_their_commit():
     assert placed(steps, making.commit(), reads(T)) == [[".", "block"], "commit", "warp", "."]
     assert placed(steps, loop(2, writes(T + 512), making.sync_point(True, "i")), making.commit(), reads(T))[2:] == ["commit", "warp", "."]
     behind = placed(steps, making.commit(), loop(2, writes(T + 512), making.sync_point(True, "i")), reads(T))
-    assert behind == [[".", "block"], "commit", [".", "block"], "."], "the barriers of a loop behind the commit are late enough"
+    assert behind == [[".", "block"], "commit", [".", "block"], "."], "the mbarriers of a loop behind the commit are late enough"
 
 
 def test_what_a_loop_has_committed_needs_no_commit_behind_it():

@@ -15,7 +15,7 @@ from fireiron.tasks.dependences import analyzed
 from fireiron.tasks.execute import hazards, run_events
 
 
-def halves(*shape):
+def float16_array(*shape):
     """Small integers."""
     return numpy.random.default_rng(sum(shape)).integers(-3, 4, shape).astype("float16")
 
@@ -34,7 +34,7 @@ def heads(M, N, D):
 ONE_WARP = (16, 16, 32, 1, 1, 2)
 WARPGROUP = {"U": 64, "V": 32, "W": 32, "WGS": 1, "stages": 2, "epi_n": 16}
 ATTENTION = {"U": 32, "W": 16, "D": 16, "warps": 2}
-FACTORS = halves(64, 64), halves(64, 32)
+FACTORS = float16_array(64, 64), float16_array(64, 32)
 PROGRAMS = {
     "causal, FlashAttention-3": (
         attention.causal_3, attention.ampere(16, 16, 16, 1, variant=attention.AHEAD, hides="causal_rows"), heads(16, 40, 16),
@@ -42,17 +42,17 @@ PROGRAMS = {
     "FlashAttention-2": (attention.flash_2, attention.ampere(**ATTENTION), heads(32, 40, 16)),
     "FlashAttention-2 on Hopper": (attention.flash_2, attention.hopper(64, 16, 1), heads(64, 40, 16)),
     "FlashAttention-3 on Hopper": (attention.flash_3, attention.hopper(64, 16, 1, variant=attention.AHEAD), heads(64, 40, 16)),
-    "stacks": (batched.program, batched.ampere(*ONE_WARP), (zeros(2, 24, 16), halves(2, 24, 40), halves(2, 40, 16))),
-    "staged": (gemm.program, gemm.ampere(*ONE_WARP, staged=True), (zeros(24, 16), halves(24, 40), halves(40, 16))),
+    "stacks": (batched.program, batched.ampere(*ONE_WARP), (zeros(2, 24, 16), float16_array(2, 24, 40), float16_array(2, 40, 16))),
+    "staged": (gemm.program, gemm.ampere(*ONE_WARP, staged=True), (zeros(24, 16), float16_array(24, 40), float16_array(40, 16))),
     "staged on Hopper": (gemm.program, gemm.hopper(**WARPGROUP), (zeros(64, 32), *FACTORS)),
-    "dual": (dual.program, dual.ampere(*ONE_WARP), (zeros(24, 16), halves(24, 40), halves(40, 16), halves(40, 16))),
-    "dual on Hopper": (dual.program, dual.hopper(**WARPGROUP), (zeros(64, 32), *FACTORS, halves(64, 32))),
-    "gated": (gated.program, gated.ampere(16, 16, 32, 1, 1, 2), (zeros(24, 16), halves(24, 40), halves(40, 16), halves(40, 16))),
-    "gated on Hopper": (gated.program, gated.hopper(**WARPGROUP), (zeros(64, 32), *FACTORS, halves(64, 32))),
-    "sums": (row_sum.program, row_sum.ampere(*ONE_WARP), (zeros(24, 32), zeros(24, dtype="float32"), halves(24, 40), halves(40, 32))),
-    "sums on Hopper": (row_sum.program, row_sum.hopper(**WARPGROUP), (zeros(64, 64), zeros(64, dtype="float32"), halves(64, 64), halves(64, 64))),
+    "dual": (dual.program, dual.ampere(*ONE_WARP), (zeros(24, 16), float16_array(24, 40), float16_array(40, 16), float16_array(40, 16))),
+    "dual on Hopper": (dual.program, dual.hopper(**WARPGROUP), (zeros(64, 32), *FACTORS, float16_array(64, 32))),
+    "gated": (gated.program, gated.ampere(16, 16, 32, 1, 1, 2), (zeros(24, 16), float16_array(24, 40), float16_array(40, 16), float16_array(40, 16))),
+    "gated on Hopper": (gated.program, gated.hopper(**WARPGROUP), (zeros(64, 32), *FACTORS, float16_array(64, 32))),
+    "sums": (row_sum.program, row_sum.ampere(*ONE_WARP), (zeros(24, 32), zeros(24, dtype="float32"), float16_array(24, 40), float16_array(40, 32))),
+    "sums on Hopper": (row_sum.program, row_sum.hopper(**WARPGROUP), (zeros(64, 64), zeros(64, dtype="float32"), float16_array(64, 64), float16_array(64, 64))),
     "sums in shared memory": (
-        row_sum.program, row_sum.hopper(**WARPGROUP, parts=0), (zeros(64, 64), zeros(64, dtype="float32"), halves(64, 64), halves(64, 64)),
+        row_sum.program, row_sum.hopper(**WARPGROUP, parts=0), (zeros(64, 64), zeros(64, dtype="float32"), float16_array(64, 64), float16_array(64, 64)),
     ),
 }  # fmt: skip
 OFTEN = ("causal, FlashAttention-3",)

@@ -31,7 +31,7 @@ def staged(mapping):
     return attrs.evolve(mapping, instances=tuple(store if one.instance == "copy_tile" else one for one in mapping.instances))
 
 
-def halves(M, N, K, dtype=float16):
+def float16_gemm(M, N, K, dtype=float16):
     return MatMul(M, N, K, dtype=dtype, c_dtype=dtype, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
 
 
@@ -65,7 +65,7 @@ OFTEN = ("mma.sync, ragged", "accumulator in shared memory", "multiply-adds", "F
 @pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.nightly) for name in CASES])
 def test_a_mapping_changes_no_result(name):
     mapping, sizes, target, words = CASES[name]
-    bound = tasks.strategy(gemm.program, mapping)(halves(*sizes))
+    bound = tasks.strategy(gemm.program, mapping)(float16_gemm(*sizes))
     program = bound.program(target)
     assert [one for one in check(program.ir) if one.severity == "error"] == []
     a, b = arrays(*sizes)
@@ -87,14 +87,14 @@ def test_the_sequential_meaning_is_the_product(mapping):
 
 def test_an_accumulator_left_in_registers_has_no_bytes():
     """NONE for a block, REGISTER for its threads: never materialised there (Cypress, section 3.3)."""
-    kernel = tasks.strategy(gemm.program, FIGURE_5)(halves(128, 64, 64)).program("sm_90a").lowered
+    kernel = tasks.strategy(gemm.program, FIGURE_5)(float16_gemm(128, 64, 64)).program("sm_90a").lowered
     assert {one.tensor.name for one in kernel.buffers if one.tensor.memory == SH} == {"a_sh", "b_sh"}
     assert kernel.threads == 2 * 128 + 32
 
 
 def test_sizes_known_at_run_time():
     sizes = [sym(name, high=8192) for name in "MNK"]
-    text = tasks.strategy(gemm.program, SMALL)(halves(*sizes)).cuda("sm_80")
+    text = tasks.strategy(gemm.program, SMALL)(float16_gemm(*sizes)).cuda("sm_80")
     assert "mma_m16n8k16" in text and "int M" in text
 
 
@@ -103,7 +103,7 @@ def test_more_warpgroups_are_a_change_of_the_mapping():
     three = gemm.hopper(192, 64, WGS=3, stages=2)
     lines = gemm.hopper(192, 64, WGS=2, stages=2).diff(three)
     assert lines == ("gemm_tile.WM: 2 -> 3", "clear_tile.WM: 2 -> 3", "copy_tile.WM: 2 -> 3")
-    assert tasks.strategy(gemm.program, three)(halves(192, 64, 64)).program("sm_90a").lowered.threads == 3 * 128 + 32
+    assert tasks.strategy(gemm.program, three)(float16_gemm(192, 64, 64)).program("sm_90a").lowered.threads == 3 * 128 + 32
 
 
 def told(text):
@@ -117,7 +117,7 @@ def told(text):
 def test_figure_5_is_the_fluent_strategy_of_the_same_structure():
     loads = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(2).warp_specialize()
     fluent = loads.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
-    problem = halves(136, 64, 200)
+    problem = float16_gemm(136, 64, 200)
     assert told(tasks.strategy(gemm.program, FIGURE_5)(problem).cuda("sm_90a")) == told(fluent(problem).cuda("sm_90a"))
 
 
@@ -141,7 +141,7 @@ def test_mappings_at_random(seed):
     mapping = staged(mapping) if random.random() < 0.4 else mapping
     mapping = with_mems(mapping, clear_tile=[SHARED]) if random.random() < 0.2 else mapping
     sizes = random.choice([tile[0], tile[0] + 8]), random.choice([tile[1], tile[1] + 8]), random.choice([step, 2 * step, step + 8])
-    bound = tasks.strategy(gemm.program, mapping)(halves(*sizes))
+    bound = tasks.strategy(gemm.program, mapping)(float16_gemm(*sizes))
     a, b = arrays(*sizes)
     assert (bound.compile(target)(a, b) == a.astype("float32") @ b.astype("float32")).all()
 
@@ -150,7 +150,7 @@ def test_amperes_mapping_has_the_statements_of_its_fluent_twin():
     tiles, copy = MatMul.tile(32, 32).to(Block).epilog(RF, float32).split(32).pipeline(2), Move.coalesced_copy(8).done()
     warps = tiles.load(A, SH, copy).swizzle_storage().load(B, SH, copy).swizzle_storage().tile(16, 16).to(Warp).split(16).unroll()
     fluent = warps.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 8).unroll().done()
-    problem = halves(64, 64, 96)
+    problem = float16_gemm(64, 64, 96)
 
     def counted(strategy):
         return Counter(re.findall(r"\b(\w+)\(", told(strategy(problem).cuda("sm_80"))))

@@ -28,7 +28,7 @@ from fireiron.tasks import *
 TARGETS = {"ampere": "sm_80", "hopper": "sm_90a", "hopper, sums shared": "sm_90a"}
 
 
-def halves(*shape, seed=7):
+def float16_array(*shape, seed=7):
     return numpy.random.default_rng(seed).integers(-2, 3, shape).astype("float16")
 
 
@@ -59,7 +59,7 @@ class Case:
 
 
 def factors(M, N, K):
-    return halves(M, K), halves(K, N, seed=8)
+    return float16_array(M, K), float16_array(K, N, seed=8)
 
 
 SMALL = {"U": 16, "V": 16, "W": 32, "rows": 1, "columns": 2, "stages": 2}
@@ -82,21 +82,21 @@ CASES = {
             "hopper": batched.hopper(**GROUP, group_m=2, persistent=3),
         },
         lambda M, N, K: hopper_batched.spec(M, N, K, 2),
-        lambda M, N, K: (halves(2, M, K), halves(2, K, N, seed=8)),
+        lambda M, N, K: (float16_array(2, M, K), float16_array(2, K, N, seed=8)),
         lambda a, b: [product(a, b)],
     ),
     "dual": Case(
         dual.program,
         {"ampere": dual.ampere(**SMALL, group_m=2), "hopper": dual.hopper(**GROUP, group_m=2, num_blocks=2)},
         fluent_dual.spec,
-        lambda M, N, K: (*factors(M, N, K), halves(K, N, seed=9)),
+        lambda M, N, K: (*factors(M, N, K), float16_array(K, N, seed=9)),
         lambda a, left, right: [product(a, left) + product(a, right)],
     ),
     "gated": Case(
         gated.program,
         {"ampere": gated.ampere(**SMALL, group_m=2), "hopper": gated.hopper(**GROUP, group_m=2, num_blocks=2)},
         fluent_gated.spec,
-        lambda M, N, K: (*factors(M, N, K), halves(K, N, seed=9)),
+        lambda M, N, K: (*factors(M, N, K), float16_array(K, N, seed=9)),
         lambda *inputs: [activated(*inputs)],
         1e-2,
     ),

@@ -41,12 +41,12 @@ def hopper(U=128, V=256, W=64, WGS=2, stages=3):
     return trees.product(trees.Tree("gemm", (U, V), levels), W, pipeline=stages, warpspecialize=True)
 
 
-def halves(M, N, K):
+def float16_gemm(M, N, K):
     return MatMul(M, N, K, dtype=float16, c_dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
 
 
 def text(tasks_of, mapping, target, size=(128, 64, 72)):
-    return tasks.strategy(tasks_of, mapping)(halves(*size)).cuda(target)
+    return tasks.strategy(tasks_of, mapping)(float16_gemm(*size)).cuda(target)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_strategy_stands_for_an_instance(name):
     """The kernel is that of the instances, the meaning that of the task's leaf."""
     whole, strategy, target, size = BRIDGED[name]
     mapping = performed(whole, strategy)
-    bound = tasks.strategy(program, mapping)(halves(*size))
+    bound = tasks.strategy(program, mapping)(float16_gemm(*size))
     made = bound.program(target)
     assert [one for one in check(made.ir) if one.severity == "error"] == [] and made.lowered.threads > 32
     calls = lambda found: Counter(re.findall(r"\b(\w+)\(", re.sub(r"//[^\n]*", "", found[found.index("__global__") :])))
@@ -161,7 +161,7 @@ def test_strategies_that_cannot_stand_for_an_instance():
 
     def refused(message, *change):
         with pytest.raises(FireironError, match=message):
-            tasks.strategy(program, performed(whole, *change))(halves(*size)).cuda(target)
+            tasks.strategy(program, performed(whole, *change))(float16_gemm(*size)).cuda(target)
 
     refused(r"a strategy is for the work of a Leaf(.|\n)*gemm_thread", strategy, "gemm_inner")
     refused("the strategy starts from Move", Move.tile(16, 16).to(Warp).done())

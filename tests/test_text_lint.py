@@ -7,7 +7,7 @@ import re
 
 import corpus
 import pytest
-from ringed import TARGET, halves, product
+from ringed import TARGET, float16_gemm, product
 from test_programmatic_launch import CASES, program_of
 from test_programmatic_launch_no_wait import CASES as READY
 from test_programmatic_launch_no_wait import program_of as ready_program
@@ -66,9 +66,9 @@ def test_corpus():
 def text_of(name):
     """Texts into which faults are injected."""
     if name == "cluster":
-        return product((128, 64, 64), (64, 64), 2, blocks=4, producer=128, cluster=(2, 1))(halves(256, 256, 256)).program(TARGET).cuda
+        return product((128, 64, 64), (64, 64), 2, blocks=4, producer=128, cluster=(2, 1))(float16_gemm(256, 256, 256)).program(TARGET).cuda
     if name == "ring":
-        return product((128, 64, 64), (64, 64), 2, producer=128, tma=False)(halves(256, 128, 192)).program(TARGET).cuda
+        return product((128, 64, 64), (64, 64), 2, producer=128, tma=False)(float16_gemm(256, 128, 192)).program(TARGET).cuda
     if name == "chained":
         return program_of("ring").cuda
     if name == "copies":

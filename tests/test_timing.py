@@ -327,10 +327,10 @@ def test_poison(clock):
 
 
 def test_small_problems_cannot_rotate(clock, monkeypatch):
-    monkeypatch.setattr("fireiron.measure.data.MOST_SETS", 50)
+    monkeypatch.setattr("fireiron.measure.data.MAX_SETS", 50)
     data = Data.of(SPECS["float32"])
     assert len(data.sets) == 50 and data.bytes == 50 * 4 * (40 * 50 + 50 * 30 + 40 * 30)
-    with pytest.raises(ArgumentError, match="in the L2 cache together"):
+    with pytest.raises(ArgumentError, match="fit into the L2 cache together"):
         data.check_rotation()
     big = Data.of(Move(3000, 3000)(GL, GL)(Kernel), rotate_bytes=80e6)
     assert len(big.sets) == 2
@@ -368,7 +368,7 @@ def test_the_bound_is_that_of_the_type_a_kernel_adds_in(clock):
     def bound(module):
         spec = module.spec(64, 64, 4096, **({} if module is hgemm_nt else {"dtype": float16, "c_dtype": float16}))
         held = one_set(spec).tolerance_for(module.strategy(spec).compile("sm_90"))
-        return tolerance_of(spec, adder=held.adder)
+        return tolerance_of(spec, accumulator=held.accumulator)
 
     assert bound(hmma_ampere) == pytest.approx(0.58e-3, rel=0.05)
     assert bound(hgemm_nt) > 0.02 and bound(naive) > 0.02
@@ -413,7 +413,7 @@ def test_each_check_starts_from_poison(clock):
 def test_a_small_error_everywhere_is_found(clock):
     data = one_set(matmul(64, 64, 64, dtype=float64, c_dtype=float32))
     bound = data.tolerance
-    with pytest.raises(WrongResultError, match="no single element stands out"):
+    with pytest.raises(WrongResultError, match="without a single outlier"):
         data.verify(computed(data, lambda out: np.multiply(out, 1 + 2 * bound, out=out)))
 
 
@@ -459,7 +459,7 @@ def test_each_element_of_a_kernel_lies_within_its_own_bound(clock, dtype, c_dtyp
     data = one_set(matmul(60, 40, K, dtype=dtype, c_dtype=c_dtype, accumulator=max(float32, c_dtype, key=lambda one: one.bits)))
     held = timing.Derived(data.spec.accumulator)
     assert data.verify(computed(data), held) < 2.0**-c_dtype.mantissa
-    bounds = data._own(held.adder)["C"].bounds
+    bounds = data._element_bounds(held.accumulator)["C"].bounds
     place = tuple(map(int, np.unravel_index(int(bounds.argmin()), bounds.shape)))
 
     def change(out):
@@ -498,7 +498,7 @@ def test_definitions_are_compared_within_bounds(clock, monkeypatch, work):
     """Of many elements those of some rows; the others beside the norm that follows from them."""
     monkeypatch.setattr("fireiron.measure.data.WORK", work)
     data = one_set(softmax_rows())
-    own = data._own(None)["Y"]
+    own = data._element_bounds(None)["Y"]
     assert (list(own.places) == ["m"]) == (work == 400) and own.bounds.shape == ((8 if own.places else 64), 40)
     assert data.verify(computed(data), KERNEL) < 1e-3
     row = 63 if own.places else 17  # the last one is always among them
@@ -672,8 +672,8 @@ def test_a_written_input_beside_several_outputs(clock):
         (lambda src: (src.sum(axis=1),), "Rows.reference: 1 arrays, Rows has 2 outputs"),
         (lambda src: {"total": src.sum(axis=1)}, "Rows.reference: largest missing"),
         (lambda src: {"total": src, "least": src}, "Rows.reference: Rows has no output 'least'"),
-        (lambda src: (src.sum(axis=1), src.max()), "Rows.reference: largest has another shape"),
-        (lambda src: (src.sum(axis=1, keepdims=True), src.max(axis=1)), "Rows.reference: total has another shape"),
+        (lambda src: (src.sum(axis=1), src.max()), "Rows.reference: largest does not have the shape"),
+        (lambda src: (src.sum(axis=1, keepdims=True), src.max(axis=1)), "Rows.reference: total does not have the shape"),
     ],
 )
 def test_references_that_do_not_fit_the_outputs_are_refused(clock, monkeypatch, reference, says):

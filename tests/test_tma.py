@@ -11,7 +11,7 @@ from ringed import (
     all_of_kind,
     by_warps,
     errors,
-    halves,
+    float16_gemm,
     inputs_of,
     is_load,
     outcome,
@@ -145,7 +145,7 @@ def test_a_store_of_half_a_piece_is_reported():
     chain = MatMul.tile(64, 8).to(Block).epilog(RF, float32, Init.done(), pieces).split(64).pipeline(2).warp_specialize()
     strategy = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 8).to(Warpgroup).done()
     with pytest.raises(DecompositionError) as caught:
-        _ = strategy(halves(64, 8, 64)).program(TARGET).ir
+        _ = strategy(float16_gemm(64, 8, 64)).program(TARGET).ir
     assert "TMA_STORE: rows of 4 elements of float16 are no multiple of 16 bytes" in str(caught.value)
     assert "another tile, or .coalesced_copy(8) for a store by all threads" in str(caught.value)
 
@@ -162,7 +162,7 @@ def stored(kernel, name):
 @pytest.mark.parametrize("orders", ORDERS)
 def test_the_reader_settles_the_storage_of_a_load(orders):
     """wgmma determines the storage of its operands, contiguous as in their source; TMA loads them into it."""
-    kernel = product((64, 64, 64), (64, 64))(halves(64, 64, 64, orders=orders)).program(TARGET).ir
+    kernel = product((64, 64, 64), (64, 64))(float16_gemm(64, 64, 64, orders=orders)).program(TARGET).ir
     for name, order in zip(("a_sh", "b_sh"), ORDERS[orders], strict=True):
         chunks = stored(kernel, name)
         assert (chunks.along, chunks.span) == (1 if order == RowMajor else 0, 128)
@@ -171,17 +171,17 @@ def test_the_reader_settles_the_storage_of_a_load(orders):
 @pytest.mark.parametrize(("columns", "span"), [(64, 128), (32, 64), (16, 32), (8, 16)])
 def test_a_store_settles_its_own(columns, span):
     """The widest span that divides its rows."""
-    kernel = require_right(product((64, columns, 64), (64, columns), chunk=columns), halves(64, 2 * columns, 64)).ir
+    kernel = require_right(product((64, columns, 64), (64, columns), chunk=columns), float16_gemm(64, 2 * columns, 64)).ir
     assert (stored(kernel, "store_c_sh").along, stored(kernel, "store_c_sh").span) == (1, span)
     assert {one.tensor_map.span for one in all_of_kind(kernel, ir.Exec) if one.instruction == TMA_STORE} == {span}
 
 
 def test_a_storage_that_the_load_asks_for():
     """Consumers without requirements read the storage that the user specified; without one TMA is not selected."""
-    spec = halves(64, 64, 128, c_dtype=float32)
+    spec = float16_gemm(64, 64, 128, c_dtype=float32)
     assert "tma_load(" in by_warps()(spec).program(TARGET).cuda
     chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(2).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
-    program = chain.tile(8, 4).to(Thread).tile(1, 1).split(1).done()(halves(64, 64, 128)).program(TARGET)
+    program = chain.tile(8, 4).to(Thread).tile(1, 1).split(1).done()(float16_gemm(64, 64, 128)).program(TARGET)
     assert "tma_load(" not in program.cuda
     assert "copied by all threads: TMA_LOAD requires dst storage swizzled chunks, which" in program.cuda
 
@@ -196,7 +196,7 @@ def maps_of(kernel):
 @pytest.mark.parametrize("orders", ORDERS)
 def test_maps_follow_the_order_of_an_array(orders):
     """The contiguous dimension comes first; a box is as wide as a row of a chunk, and as high as the tile."""
-    kernel = product((64, 128, 64), (64, 64))(halves(64, 128, 64, orders=orders)).program(TARGET).ir
+    kernel = product((64, 128, 64), (64, 64))(float16_gemm(64, 128, 64, orders=orders)).program(TARGET).ir
     maps_by_name, (a, b) = maps_of(kernel), ORDERS[orders]
     assert (maps_by_name["A_map"].order, maps_by_name["A_map"].box) == (((1, 0), (64, 64)) if a == RowMajor else ((0, 1), (64, 64)))
     assert (maps_by_name["B_map"].order, maps_by_name["B_map"].box) == (((1, 0), (64, 64)) if b == RowMajor else ((0, 1), (64, 128)))
@@ -209,7 +209,7 @@ def boxes_of(text, name):
 
 def test_a_tile_of_several_chunks_is_several_boxes():
     """128 columns of float16 are two chunks, which are 64 x 128 elements apart in memory."""
-    loads = boxes_of(product((64, 128, 64), (64, 128))(halves(128, 256, 64)).program(TARGET).cuda, "tma_load")
+    loads = boxes_of(product((64, 128, 64), (64, 128))(float16_gemm(128, 256, 64)).program(TARGET).cuda, "tma_load")
     of_b = [one for one in loads if "&B_map" in one]
     assert len(of_b) == 2 and "block_n * 128 + 64" in of_b[1] and "block_n * 128 + 64" not in of_b[0] and "8192" in of_b[1]
 
@@ -218,7 +218,7 @@ def test_boxes_have_at_most_256_rows():
     """384 rows are two boxes of 192 (CUDA Driver API, boxDim)."""
     strategy = MatMul.tile(384, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(1).warp_specialize()
     strategy = strategy.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(128, 64).to(Warpgroup).done()
-    program = require_right(strategy, halves(384, 64, 128), orders=(None,))
+    program = require_right(strategy, float16_gemm(384, 64, 128), orders=(None,))
     assert maps_of(program.ir)["A_map"].box == (64, 192)
     of_a = [one for one in boxes_of(program.cuda, "tma_load") if "&A_map" in one]
     assert len(of_a) == 2 and "192" in of_a[1] and program.ir.rings[0].bytes == (384 + 64) * 64 * 2
@@ -230,7 +230,7 @@ def test_boxes_have_at_most_256_rows():
 @pytest.mark.parametrize("orders", ["NN", "TT"])
 def test_boxes_are_the_whole_tile_once(tiles, warpgroup, orders):
     """As many bytes as the full barrier expects, which is the size of the buffers of a stage."""
-    kernel = product(tiles, warpgroup, tma=False)(halves(*tiles, orders=orders)).program(TARGET).ir
+    kernel = product(tiles, warpgroup, tma=False)(float16_gemm(*tiles, orders=orders)).program(TARGET).ir
     sizes = 0
     for load in filter(is_load, all_of_kind(kernel, ir.Exec)):
         rows, width = load.tensor_map.box[1], load.tensor_map.box[0]
@@ -242,7 +242,7 @@ def test_boxes_are_the_whole_tile_once(tiles, warpgroup, orders):
 
 
 def test_coordinates_begin_with_the_contiguous_dimension():
-    text = product((128, 64, 64), (64, 64))(halves(256, 128, 192)).program(TARGET).cuda
+    text = product((128, 64, 64), (64, 64))(float16_gemm(256, 128, 192)).program(TARGET).cuda
     (a, b) = boxes_of(text, "tma_load")
     assert re.search(r"&A_map, k \* 64, block_m \* 128,", a) and re.search(r"&B_map, block_n \* 64, k \* 64,", b)
     (c,) = boxes_of(text, "tma_store")
@@ -250,7 +250,7 @@ def test_coordinates_begin_with_the_contiguous_dimension():
 
 
 def test_maps_are_parameters_in_the_order_of_the_arrays():
-    program = product()(halves(128, 64, 192)).program(TARGET)
+    program = product()(float16_gemm(128, 64, 192)).program(TARGET)
     names = re.findall(r"const __grid_constant__ TensorMap (\w+)", program.cuda)
     assert names == ["A_map", "B_map", "C_map"] == [one.name for one in program.ir.maps]
     assert all(f"prefetch_tensor_map(&{name});" in program.cuda for name in names)
@@ -288,7 +288,7 @@ def test_maps_are_parameters_in_the_order_of_the_arrays():
 @pytest.mark.parametrize("blocks", [0, 2])
 def test_all_threads_copy(sizes, options, by_all, blocks):
     """One strategy for all sizes: a producer executes all loads of a ring or none, and the text states the reason."""
-    program = require_right(product(blocks=blocks), halves(*sizes, **options))
+    program = require_right(product(blocks=blocks), float16_gemm(*sizes, **options))
     comments = dict.fromkeys(re.findall(r"// copied by all threads: (.*)", program.cuda))
     assert len(comments) == len(by_all) and all(any(wanted in one for one in comments) for wanted in by_all), comments
     assert "tma_load(" not in program.cuda and "mbarrier" not in program.cuda and program.ir.rings == ()
@@ -296,14 +296,14 @@ def test_all_threads_copy(sizes, options, by_all, blocks):
 
 
 def test_a_store_by_all_threads_with_loads_by_a_producer():
-    program = require_right(product(), halves(128, 72, 64, C=RowMajor(ld=76)))
+    program = require_right(product(), float16_gemm(128, 72, 64, C=RowMajor(ld=76)))
     assert "tma_load(" in program.cuda and "tma_store(" not in program.cuda
     assert "copied by all threads: TMA_STORE requires dst strides multiples of 16 bytes, got 76 elements of 2 bytes" in program.cuda
 
 
 def test_sizes_without_known_factors():
     """A run-time size is a multiple of 16 bytes only if it is declared so."""
-    free, eights = (halves(sym("M"), sym("N", multiple_of=n), sym("K", multiple_of=n)) for n in (1, 8))
+    free, eights = (float16_gemm(sym("M"), sym("N", multiple_of=n), sym("K", multiple_of=n)) for n in (1, 8))
     assert "tma_load(" in product()(eights).program(TARGET).cuda
     program = product()(free).program(TARGET)
     assert "tma_load(" not in program.cuda and "src strides multiples of 16 bytes, got K elements of 2 bytes" in program.cuda
@@ -317,13 +317,13 @@ def test_a_chunk_layout_by_hand():
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(128).pipeline(2).warp_specialize()
     chain = chain.load(A, SH, Move.done()).storage_layout(chunk_layout((64, 128), 1, 128, 2)).swizzle_storage(ROWS_OF_128_BYTES)
     strategy = chain.load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
-    program = require_right(strategy, halves(64, 64, 256))
+    program = require_right(strategy, float16_gemm(64, 64, 256))
     assert len([one for one in boxes_of(program.cuda, "tma_load") if "&A_map" in one]) == 2
 
 
 def test_arrays_at_odd_addresses_are_copied_by_threads():
     """A tensor map requires addresses that are multiples of 16 bytes; an array of another alignment declares it."""
-    spec = halves(64, 64, 64)
+    spec = float16_gemm(64, 64, 64)
     loose = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=2)))
     text = product((64, 64, 64), (64, 64), 2)(loose).program(TARGET).cuda
     assert "tma_load(" not in text and "tma_store(" in text  # one loop waits for its copies with one mechanism

@@ -402,13 +402,13 @@ def test_a_call_makes_all_launches(name):
 @pytest.mark.parametrize(
     ("name", "wrong", "said", "simulator_message"),
     [
-        ("k", lambda first, last: (last, first), "the launch last reads C, which no launch before it wrote", "is read before anything was written"),
-        ("k", lambda first, last: (last,), "the launch last reads C, which no launch before it wrote", "is read before anything was written"),
+        ("k", lambda first, last: (last, first), "the launch last reads C, which no earlier launch wrote", "is read before any write"),
+        ("k", lambda first, last: (last,), "the launch last reads C, which no earlier launch wrote", "is read before any write"),
         ("rows", lambda first, last: (first,), r"and no launch before wrote C\[8, 0\]", r"no launch writes C\[8, 0\]"),
         ("rows", lambda first, last: (last,), r"and no launch before wrote C\[0, 0\]", r"no launch writes C\[0, 0\]"),
         ("rows of columns", lambda first, _, last: (first, last), r"and no launch before wrote C\[0, 8\]", r"no launch writes C\[0, 8\]"),
-        ("temporaries", lambda one, other, last: (one, last, other), "reads sum1, which no launch before it wrote", "reads sum1, which no launch"),
-        ("temporaries", lambda one, other, last: (one, other), "MatMul writes C, and no launch does", "no launch writes C"),
+        ("temporaries", lambda one, other, last: (one, last, other), "reads sum1, which no earlier launch wrote", "reads sum1, which no launch"),
+        ("temporaries", lambda one, other, last: (one, other), "MatMul writes C, but no launch does", "no launch writes C"),
         ("columns, with a copy", lambda _, first, *more: (first, *more), "reads part0_copy_of_A, which no launch", "reads part0_copy_of_A, which no"),
     ],
 )  # fmt: skip
@@ -424,7 +424,7 @@ def test_launches_in_another_order_are_found_by_check_and_simulator(name, wrong,
 def test_outputs_list_all_launches():
     program = launched("temporaries")
     assert "launched first   matmul_part1: MatMul(16,24,16)(GL,GL,GL)(Kernel), since its terms are added apart" in "\n".join(show(program))
-    assert f"launched in front: {program.launches[0]}" in text(explain(program.strategy))
+    assert f"preceding launch: {program.launches[0]}" in text(explain(program.strategy))
     assert predict(program).us > sum(predict(launch.program).us for launch in program.preceding) > 0
     assert {line.steps[0][0] for line in program.lines if line.steps} == {launch.program.name for launch in program.launches}
 

@@ -1024,7 +1024,7 @@ def test_command_refuses(monkeypatch, capsys):
     assert command(monkeypatch, "--predict", "--save", "x.jsonl") == 2
     assert "measures nothing" in capsys.readouterr().err
     assert command(monkeypatch, "--predict", "--seed", "20", "--search", "random") == 2
-    assert "--search, --seed already has" in capsys.readouterr().err
+    assert "--search, --seed would have no effect" in capsys.readouterr().err
 
 
 def test_no_candidate_survives(monkeypatch, capsys):
@@ -1211,7 +1211,7 @@ def test_on_gpu_with_several_outputs(monkeypatch):
     cupy = stand_in(Clock())
     cupy.cuda.runtime.deviceSynchronize = lambda: None
     monkeypatch.setattr(launch, "require_cupy", lambda: cupy)
-    monkeypatch.setattr("fireiron.measure.data.MOST_SETS", 3)
+    monkeypatch.setattr("fireiron.measure.data.MAX_SETS", 3)
     monkeypatch.setattr(
         "fireiron.measure.timing.measure", lambda contenders, rounds: {name: FakeTiming(10.0, (9.0, 12.0)) for name in contenders}
     )

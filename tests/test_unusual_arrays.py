@@ -15,7 +15,7 @@ def floats(*shape):
     return RANDOM.standard_normal(shape).astype("float32")
 
 
-def halves(*shape):
+def float16_array(*shape):
     return RANDOM.standard_normal(shape).astype("float16")
 
 
@@ -104,7 +104,7 @@ def test_messages_for_products_without_elements():
     assert matmul(none, other, c_dtype="float32").dtype == np.float32
     out = np.full((4, 3), 7, "float16")
     assert matmul(none, other, out) is out and not out.any()
-    equal_to(matmul(none, other, epilogue="acc + bias[n]", bias=halves(3) * 0 + 2), np.full((4, 3), 2.0))
+    equal_to(matmul(none, other, epilogue="acc + bias[n]", bias=float16_array(3) * 0 + 2), np.full((4, 3), 2.0))
     rows = matmul(np.ones((0, 4), "float32"), floats(4, 3), epilogue="C[m,n] = acc; rows[m] = sum(n, acc)", types={"rows": "float64"})
     assert [one.shape for one in rows] == [(0, 3), (0,)] and rows[1].dtype == np.float64
     for a, b, message in (
@@ -116,7 +116,7 @@ def test_messages_for_products_without_elements():
             matmul(a, b)
     with pytest.raises(ArgumentError, match="out has the shape"):
         matmul(none, other, np.zeros((4, 4), "float16"))
-    with pytest.raises(ArgumentError, match="rows of the epilogue is made of no element"):
+    with pytest.raises(ArgumentError, match="rows of the epilogue is a reduction of no elements"):
         matmul(np.ones((2, 4), "float32"), np.ones((4, 0), "float32"), epilogue="C[m,n] = acc; rows[m] = sum(n, acc)")
     with pytest.raises(ArgumentError, match="no kernel is chosen"):
         matmul.choice(none, other)
@@ -181,7 +181,7 @@ def attended(q, k, v, causal=False):
 
 @pytest.mark.parametrize("elements", [8, 24, 72])
 def test_heads_of_any_multiple_of_8(elements):
-    q, k, v = halves(1, 2, 9, elements), halves(1, 2, 11, elements), halves(1, 2, 11, elements)
+    q, k, v = float16_array(1, 2, 9, elements), float16_array(1, 2, 11, elements), float16_array(1, 2, 11, elements)
     wanted, sums = attended(q, k, v, causal=True)
     result, logs = attention(q, k, v, causal=True, lse=True)
     equal_to(result, wanted, 4e-3)
@@ -192,16 +192,16 @@ def test_heads_of_any_multiple_of_8(elements):
     equal_to(out, wanted, 4e-3)
 
 
-WIDE = halves(1, 2, 11, 64)
+WIDE = float16_array(1, 2, 11, 64)
 
 
 @pytest.mark.parametrize(
     "arrays",
     [
-        (halves(1, 2, 9, 64)[..., ::2], WIDE[..., ::2], WIDE[..., 1::2]),
-        (halves(1, 2, 9, 32)[:, :, ::-1], WIDE[..., :32], WIDE[..., 32:]),
-        (np.moveaxis(halves(64, 9, 2, 1), (3, 2, 1, 0), (0, 1, 2, 3)), WIDE, WIDE),
-        (halves(1, 2, 9, 64), np.broadcast_to(WIDE[:, :1], WIDE.shape), np.broadcast_to(WIDE[:, :1], WIDE.shape)),
+        (float16_array(1, 2, 9, 64)[..., ::2], WIDE[..., ::2], WIDE[..., 1::2]),
+        (float16_array(1, 2, 9, 32)[:, :, ::-1], WIDE[..., :32], WIDE[..., 32:]),
+        (np.moveaxis(float16_array(64, 9, 2, 1), (3, 2, 1, 0), (0, 1, 2, 3)), WIDE, WIDE),
+        (float16_array(1, 2, 9, 64), np.broadcast_to(WIDE[:, :1], WIDE.shape), np.broadcast_to(WIDE[:, :1], WIDE.shape)),
     ],
     ids=["a step", "backwards", "elements of a head apart", "one head for all"],
 )
@@ -226,24 +226,24 @@ def test_an_attention_result_with_unusual_strides():
     ids=["no batch", "no head", "no query", "no key"],
 )
 def test_attention_without_elements(queries, keys):
-    result, logs = attention(halves(*queries), halves(*keys), halves(*keys), lse=True)
+    result, logs = attention(float16_array(*queries), float16_array(*keys), float16_array(*keys), lse=True)
     assert result.shape == queries and logs.shape == queries[:-1] and result.dtype == np.float16 and logs.dtype == np.float32
     assert not result.any() and np.isneginf(logs).all()
 
 
 def test_a_fully_masked_query_has_the_result_of_no_keys():
     """`window` masks all keys for queries far past the last one."""
-    result, logs = attention(halves(1, 1, 40, 16), WIDE[:, :1, :8, :16], WIDE[:, :1, :8, :16], window=1, lse=True)
+    result, logs = attention(float16_array(1, 1, 40, 16), WIDE[:, :1, :8, :16], WIDE[:, :1, :8, :16], window=1, lse=True)
     assert not result[0, 0, -1].any() and np.isneginf(logs[0, 0, -1])
 
 
 def test_attention_without_elements_reports_no_choice():
-    none = halves(1, 2, 0, 16)
+    none = float16_array(1, 2, 0, 16)
     for ask in (attention.choice, attention.kernel):
         with pytest.raises(ArgumentError, match="no element"):
             ask(none, WIDE[..., :16], WIDE[..., :16])
     with pytest.raises(ArgumentError, match="2 heads of queries for 0 heads of keys"):
-        attention(halves(1, 2, 9, 16), halves(1, 0, 9, 16), halves(1, 0, 9, 16))
+        attention(float16_array(1, 2, 9, 16), float16_array(1, 0, 9, 16), float16_array(1, 0, 9, 16))
 
 
 def test_a_gradient_of_attention_is_refused(monkeypatch):

@@ -24,7 +24,7 @@ def torch(monkeypatch):
     return torch_module
 
 
-def halves(torch, *shape):
+def float16_array(torch, *shape):
     return torch.randn(shape, device="cuda").bfloat16()
 
 
@@ -35,14 +35,14 @@ def close(torch, got, expected):
 
 
 LIE = {
-    "rows": lambda torch, m, k: halves(torch, m, k),
-    "columns": lambda torch, m, k: halves(torch, k, m).T,
-    "steps": lambda torch, m, k: halves(torch, m, 2 * k)[:, ::2],
-    "steps of rows": lambda torch, m, k: halves(torch, 2 * m, k)[::2],
-    "one row": lambda torch, m, k: halves(torch, 1, k).expand(m, k),
-    "one column": lambda torch, m, k: halves(torch, m, 1).expand(m, k),
-    "one element": lambda torch, m, k: halves(torch, 1, 1).expand(m, k),
-    "from one element on": lambda torch, m, k: halves(torch, m * k + 1)[1:].view(m, k),
+    "rows": lambda torch, m, k: float16_array(torch, m, k),
+    "columns": lambda torch, m, k: float16_array(torch, k, m).T,
+    "steps": lambda torch, m, k: float16_array(torch, m, 2 * k)[:, ::2],
+    "steps of rows": lambda torch, m, k: float16_array(torch, 2 * m, k)[::2],
+    "one row": lambda torch, m, k: float16_array(torch, 1, k).expand(m, k),
+    "one column": lambda torch, m, k: float16_array(torch, m, 1).expand(m, k),
+    "one element": lambda torch, m, k: float16_array(torch, 1, 1).expand(m, k),
+    "from one element on": lambda torch, m, k: float16_array(torch, m * k + 1)[1:].view(m, k),
 }
 
 
@@ -54,8 +54,8 @@ def test_products(torch, left, other):
 
 
 def test_outputs(torch):
-    a, b = halves(torch, 64, 96), halves(torch, 96, 80)
-    for out in (halves(torch, 64, 160)[:, ::2], halves(torch, 80, 64).T, halves(torch, 64, 100)[:, 3:83]):
+    a, b = float16_array(torch, 64, 96), float16_array(torch, 96, 80)
+    for out in (float16_array(torch, 64, 160)[:, ::2], float16_array(torch, 80, 64).T, float16_array(torch, 64, 100)[:, 3:83]):
         assert matmul(a, b, out=out) is out
         close(torch, out, a @ b)
 
@@ -67,31 +67,31 @@ EMPTY = [
 
 @pytest.mark.parametrize("shapes", EMPTY, ids=str)
 def test_arrays_without_elements(torch, shapes):
-    a, b = (halves(torch, *shape) for shape in shapes)
+    a, b = (float16_array(torch, *shape) for shape in shapes)
     close(torch, matmul(a, b), a @ b)
 
 
 @pytest.mark.parametrize("elements", [8, 16, 24, 40, 64, 72, 80, 96, 128, 136, 192, 256])
 def test_heads(torch, elements):
     softmax = torch.nn.functional.scaled_dot_product_attention
-    q, k, v = (halves(torch, 2, 4, 200, elements) for _ in range(3))
+    q, k, v = (float16_array(torch, 2, 4, 200, elements) for _ in range(3))
     for causal in (False, True):
         close(torch, attention(q, k, v, causal=causal), softmax(q, k, v, is_causal=causal))
 
 
 def test_heads_that_lie_otherwise(torch):
     softmax = torch.nn.functional.scaled_dot_product_attention
-    q, k, v = (halves(torch, 2, 256, 8, 64).transpose(1, 2) for _ in range(3))
+    q, k, v = (float16_array(torch, 2, 256, 8, 64).transpose(1, 2) for _ in range(3))
     for keys, two in (
         (k, v),
-        (halves(torch, 2, 1, 256, 64).expand(2, 8, 256, 64),) * 2,
-        (halves(torch, 1, 8, 256, 64).expand(2, 8, 256, 64), v),
+        (float16_array(torch, 2, 1, 256, 64).expand(2, 8, 256, 64),) * 2,
+        (float16_array(torch, 1, 8, 256, 64).expand(2, 8, 256, 64), v),
     ):
         close(torch, attention(q, keys, two), softmax(q, keys, two))
-    repeated, stepped = halves(torch, 2, 8, 1, 64).expand(2, 8, 256, 64), halves(torch, 2, 8, 256, 128)[..., ::2]
+    repeated, stepped = float16_array(torch, 2, 8, 1, 64).expand(2, 8, 256, 64), float16_array(torch, 2, 8, 256, 128)[..., ::2]
     close(torch, attention(repeated, k, v), softmax(repeated, k, v))
     close(torch, attention(q, stepped, v), softmax(q, stepped, v))
-    out = halves(torch, 2, 8, 256, 128)[..., ::2]
+    out = float16_array(torch, 2, 8, 256, 128)[..., ::2]
     assert attention(q, k, v, out=out) is out
     close(torch, out, softmax(q, k, v))
     assert attention(q[:, :, :0], k, v).shape == (2, 8, 0, 64)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from instructions import product_of_warpgroups
 from printed_text import HostProgram, Printed, Refused
-from ringed import all_of_kind, dropped, errors, halves, inputs_of, is_load, of_kind, outcome, ring_faults, weaker, with_changed
+from ringed import all_of_kind, dropped, errors, float16_gemm, inputs_of, is_load, of_kind, outcome, ring_faults, weaker, with_changed
 from test_printed_text import agrees
 from test_rings import is_harmless
 
@@ -78,11 +78,11 @@ def test_through_registers_by_ldmatrix(form, orders, stages):
 
 
 RINGS = {
-    "A": (ring(), halves(128, 128, 256)),
-    "A, TT": (ring(), halves(136, 128, 200, orders="TT")),
-    "a turn in flight": (ring(tiles=(64, 64), in_flight=1), halves(64, 64, 320)),
-    "B, swapped": (ring(B, (16, 128), (16, 64)), halves(16, 128, 256, orders="NT")),
-    "steps of 128": (ring(tiles=(64, 64), bk=128, stages=2), halves(64, 64, 512)),
+    "A": (ring(), float16_gemm(128, 128, 256)),
+    "A, TT": (ring(), float16_gemm(136, 128, 200, orders="TT")),
+    "a turn in flight": (ring(tiles=(64, 64), in_flight=1), float16_gemm(64, 64, 320)),
+    "B, swapped": (ring(B, (16, 128), (16, 64)), float16_gemm(16, 128, 256, orders="NT")),
+    "steps of 128": (ring(tiles=(64, 64), bk=128, stages=2), float16_gemm(64, 64, 512)),
 }
 
 

@@ -159,7 +159,7 @@ def test_a_turn_that_is_never_given_back():
         if given_back:
             assert "release" in text(wgmma_waits(asked).body)[1]
         else:
-            with pytest.raises(VerificationError, match="ring ring: turn i is acquired full, but never released"):
+            with pytest.raises(VerificationError, match="ring ring: fill i is acquired full, but never released"):
                 wgmma_waits(asked)
 
 
@@ -273,32 +273,32 @@ def test_each_statement_of_order_is_needed(name):
 
 def test_accumulators_touched_before_the_wait():
     bad = program(REGISTERS_FENCE, products(0), COMMITTED, on_registers(), SETTLED)
-    assert problems(bad) == ["r: step Move(1,1)(RF,SH)(Thread) touches it, and it is used by a product under way"]
+    assert problems(bad) == ["r: step Move(1,1)(RF,SH)(Thread) accesses it, but it is used by an MMA in flight"]
     assert problems(program(REGISTERS_FENCE, products(0), COMMITTED, SETTLED, on_registers())) == []
 
 
 def test_products_behind_ordinary_touches():
     (message,) = problems(program(on_registers(), products(0), COMMITTED, SETTLED))
-    assert message == "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) touches it, and it was touched since the last fence of registers"
+    assert message == "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) accesses it, but it was accessed since the last wgmma.fence"
     assert problems(program(REGISTERS_FENCE, on_registers("q"), products(0), COMMITTED, SETTLED)) == [], "other registers"
     assert problems(program(REGISTERS_FENCE, products(0), products(16), COMMITTED, SETTLED)) == [], "products among each other"
 
 
 def test_touches_between_a_product_and_its_commit():
     bad = program(REGISTERS_FENCE, products(0), on_registers(), COMMITTED, SETTLED)
-    assert problems(bad) == ["r: step Move(1,1)(RF,SH)(Thread) touches it, and it is used by a product under way"]
+    assert problems(bad) == ["r: step Move(1,1)(RF,SH)(Thread) accesses it, but it is used by an MMA in flight"]
 
 
 def test_touches_in_the_next_iteration():
     step = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED)
-    assert any("is used by a product under way" in one for one in problems(program(loop(3, *step), SETTLED)))
+    assert any("is used by an MMA in flight" in one for one in problems(program(loop(3, *step), SETTLED)))
     assert problems(program(loop(1, *step), SETTLED)) == [] == problems(program(loop(3, *step, SETTLED)))
     late = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED, making.wait(1, mechanism=PRODUCT))
     assert problems(program(loop(K, *late))) != [], "one group is left"
 
 
 def test_products_that_nobody_commits():
-    assert problems(program(REGISTERS_FENCE, products(0))) == ["r: a product is never committed, so nothing can wait for it"]
+    assert problems(program(REGISTERS_FENCE, products(0))) == ["r: an MMA is never committed, so no wait covers it"]
 
 
 def test_waits_count_groups_of_products_alone():
@@ -324,7 +324,7 @@ def test_the_proxy_sees_what_was_fenced_in_front_of_the_barrier():
     product = (REGISTERS_FENCE, products(0), COMMITTED, SETTLED)
     assert problems(program(writes(T), PROXY_FENCE, BLOCK_BARRIER, *product)) == []
     (message,) = problems(program(writes(T), BLOCK_BARRIER, *product))
-    assert "through the asynchronous proxy, and no fence of it stands between" in message
+    assert "through the async proxy, and no fence.proxy.async is between" in message
     assert problems(program(writes(T), BLOCK_BARRIER, PROXY_FENCE, *product)) != [], "a fence is for what the own thread wrote"
     assert problems(program(PROXY_FENCE, writes(T), BLOCK_BARRIER, *product)) != []
     assert problems(program(writes(T), REGISTERS_FENCE, BLOCK_BARRIER, *product)) != [], "one of registers says nothing of memory"
@@ -337,9 +337,9 @@ def test_the_proxy_sees_what_was_fenced_in_front_of_the_barrier():
 
 # ---------------------------------------------------------------------------------------------- the first fence, and ways that part
 
-FIRST = "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) touches it, and it is of a first product, with no fence of registers (wgmma.fence) before it"
-UNDER_WAY = "r: step Move(1,1)(RF,SH)(Thread) touches it, and it is used by a product under way"
-SINCE_FENCE = "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) touches it, and it was touched since the last fence of registers"
+FIRST = "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) accesses it, but it belongs to the first MMA, which no wgmma.fence precedes"
+UNDER_WAY = "r: step Move(1,1)(RF,SH)(Thread) accesses it, but it is used by an MMA in flight"
+SINCE_FENCE = "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) accesses it, but it was accessed since the last wgmma.fence"
 AT_MOST = Var("count", 0, 5, 1, True)
 AT_LEAST = Var("least", 1, 5, 1, True)
 GROUP_OF_R = (products(0), COMMITTED, SETTLED)

@@ -7,7 +7,7 @@ import attrs
 import making
 import pytest
 from handmade import local
-from ringed import TARGET, errors, halves, inputs_of, outcome
+from ringed import TARGET, errors, float16_gemm, inputs_of, outcome
 from test_allocate import X, Y, Z, both, kernel, loop, offsets, shared, use
 
 from fireiron import *
@@ -124,7 +124,7 @@ def strategy(bound, blocks=65536, stages=3):
     return chain.pipeline(stages).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 128).to(Warpgroup).done()
 
 
-SPEC = halves(200, 136, 328)
+SPEC = float16_gemm(200, 136, 328)
 
 
 def freed(kernel):
@@ -160,7 +160,7 @@ def test_blocks_that_stay_have_no_room_to_share():
 def test_sharing_while_both_are_in_use_is_an_error():
     kernel = strategy(100_000)(SPEC).program(TARGET).ir
     other = attrs.evolve(kernel, buffers=tuple(attrs.evolve(one, offset=0) if one.name == "b_sh" else one for one in kernel.buffers))
-    assert any("while both are in use" in one.message for one in safety(other)) and errors(kernel) == []
+    assert any("while both are live" in one.message for one in safety(other)) and errors(kernel) == []
 
 
 @pytest.mark.sampled(1)

@@ -344,7 +344,9 @@ def test_shared_memory_of_turing():
     """T015: two padded tiles of 128 x 128 float16 do not fit a block of sm_75; a split of 64 does."""
     module = library("wmma_optimized")
     spec = module.spec(1024, 1024, 1024)
-    with pytest.raises(ResourceError, match=r"69632 bytes of shared memory in a block, sm_75 has 65536: a_sh 34816, b_sh 34816") as caught:
+    with pytest.raises(
+        ResourceError, match=r"69632 bytes of shared memory in a block, but sm_75 has 65536: a_sh 34816, b_sh 34816"
+    ) as caught:
         module.strategy.with_(bk=128)(spec).cuda("sm_75")
     assert "a smaller split" in str(caught.value)
     program = module.strategy(spec).program("sm_75")
@@ -521,7 +523,7 @@ def test_commands_on_otherwise(capsys):
 
     for command in ("show", "emit", "check", "explain"):
         assert main([command, "wmma_simple", "-M", "100", "-N", "60", "-K", "20"]) == 0
-    assert "refused before it: load_matrix_sync" in capsys.readouterr().out
+    assert "alternative refused: load_matrix_sync" in capsys.readouterr().out
     assert main(["run", "wmma_simple", "-M", "100", "-N", "60", "-K", "20", "--simulate"]) == 0
 
 

@@ -1,5 +1,5 @@
-"""Static checks of the kernel IR: races, registers and shared memory that nothing was written to, bounds, boxes of TMA, alignment, bank
-conflicts, coalescing, resources, refinements without effect.
+"""Static checks of the kernel IR: races, uninitialized registers and shared memory, bounds, TMA boxes, alignment, bank conflicts,
+coalescing, resources, refinements without effect.
 
 May import: values, specs, ir.
 """
@@ -35,13 +35,13 @@ PROMISES = (
     check_alignment,
     check_resources,
 )
-"""The checks that may report an error. Compilation runs all of them before it makes code."""
+"""The checks that may report an error. Compilation runs all of them before it prints code."""
 
 ADVICE = (check_banks, check_coalescing, check_ineffective)
-"""The checks that report warnings and notes alone: a kernel with any of them is right, and may be slow."""
+"""The checks that report only warnings and notes: such a kernel is correct, but may be slow."""
 
 CHECKS = (*PROMISES, *ADVICE)
-"""All checks, each from a `AccessTrace` to findings."""
+"""All checks, each from an `AccessTrace` to findings."""
 
 
 def check(kernel: Kernel) -> Findings:
@@ -51,7 +51,7 @@ def check(kernel: Kernel) -> Findings:
 
 
 def safety(kernel: Kernel) -> Findings:
-    """The errors among the findings: each of them stops compilation."""
+    """The errors among the findings; each of them stops compilation."""
     access_trace = AccessTrace(kernel)
     return ordered(finding for promise in PROMISES for finding in promise(access_trace) if finding.severity == "error")
 

@@ -1,4 +1,4 @@
-"""A kernel on a stage: its accesses in program order, and values of expressions for threads, blocks and loops, with NumPy."""
+"""The accesses of a kernel in program order, and the values of expressions for threads, blocks and loops, with NumPy."""
 
 from __future__ import annotations
 
@@ -33,28 +33,31 @@ from fireiron.values.machine import int32
 Array = Any
 
 MANY = 1 << 22
-"""Most values that a check enumerates for one access; above it ranges decide, or the check is undecided."""
+"""Maximum number of values that a check enumerates for one access. Beyond it, ranges decide, or the check is undecided."""
 
 
-MARKED = 1 << 16
-"""Possible rows up to which each has a mark, even if few occur."""
+MAX_MARKED_ROWS = 1 << 16
+"""Maximum number of possible rows for which `distinct` uses a mark per row, even if few occur."""
 
 
 def distinct(values: Any, axis: int | None = None) -> Array:
-    """The different values, or rows, in order. Asked for nothing else, `numpy.unique` loads `numpy.ma`, which takes 15 ms."""
+    """The distinct values, or rows, in ascending order.
+
+    `numpy.unique` without further outputs loads `numpy.ma`, which takes 15 ms, so an output is requested.
+    """
     if axis == 0 and values.size and values.dtype.kind == "i":
-        low, extents = values.min(axis=0), tuple(int(one) + 1 for one in np.ptp(values, axis=0))
-        if math.prod(extents) <= max(MARKED, 2 * len(values)):  # a mark for each possible row: sorting them takes many times as long
+        low, extents = values.min(axis=0), tuple(int(size) + 1 for size in np.ptp(values, axis=0))
+        if math.prod(extents) <= max(MAX_MARKED_ROWS, 2 * len(values)):  # one mark per possible row: sorting takes many times as long
             marks = np.zeros(extents, dtype=bool)
             marks[tuple((values - low).T)] = True
             return np.argwhere(marks) + low
-    found, _ = np.unique(values, return_index=True, axis=axis)
-    return found
+    result, _ = np.unique(values, return_index=True, axis=axis)
+    return result
 
 
 @attrs.frozen(eq=False)
 class Use:
-    """An access with its statement and the loops around it, outermost first."""
+    """An access with its statement and the surrounding loops, outermost first."""
 
     statement: Exec
     loops: tuple[For, ...]
@@ -62,32 +65,32 @@ class Use:
 
     @property
     def atomic(self) -> bool:
-        """Whether it adds atomically, which needs no order among those that do."""
+        """Whether it is an atomic addition, which needs no order among atomic additions."""
         return self.statement.atomic and self.access.write
 
     @property
     def position(self) -> int | None:
-        """The operand that the access belongs to; None for the statement's own scratch memory."""
+        """The operand index of the access; None for the statement's scratch memory."""
         return next((position for position, access in enumerate(self.statement.accesses) if access is self.access), None)
 
     @property
     def width(self) -> int:
-        """Elements that one load or store takes."""
+        """The number of elements per load or store."""
         return 1 if self.position is None else self.statement.width(self.position)
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The parts in which it is loaded or stored, each under its condition; none where the statement's text tests the bounds."""
+        """The parts of the access, each with its condition; none if the statement's own text tests the bounds."""
         return () if self.position is None or not self.statement.pieces else self.statement.pieces[self.position]
 
 
 def fills_rings(role: Role) -> bool:
-    """Whether a role fills stages of rings for others."""
+    """Whether a role fills ring stages for other roles."""
     return role.elected or any(one.ring for one, _ in execs(role.body))
 
 
 class Frame(dict[str, Any]):
-    """Values of variables by name, each an integer or an array along its own axis; named values appear when asked for."""
+    """Values of variables by name, each an integer or an array along its own axis. Named values are computed on first use."""
 
     def __init__(self, lets: Mapping[str, Expr], axes: Sequence[tuple[str, Array]], fixed: Mapping[str, int]) -> None:
         super().__init__(fixed)
@@ -99,12 +102,12 @@ class Frame(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         if name.endswith(BRACKETS):
-            raise VerificationError(f"{name} is known only when the kernel runs, and a check asks for its elements")
+            raise VerificationError(f"{name} is known only at run time, but a check needs its elements")
         self[name] = value = compiled(self.lets[name])(self)
         return value
 
     def value(self, expression: Expr) -> Array:
-        """The value, which broadcasts to the frame's shape."""
+        """The value of an expression; it broadcasts to the frame's shape."""
         return compiled(expression)(self)
 
     def full(self, expression: Expr) -> Array:
@@ -113,12 +116,12 @@ class Frame(dict[str, Any]):
         return value if value.shape == self.shape else np.broadcast_to(value, self.shape)
 
     def at(self, index: Sequence[int]) -> dict[str, int]:
-        """The variables of the axes at one point."""
+        """The axis variables at one point."""
         return {name: int(values[position]) for (name, values), position in zip(self.axes, index, strict=True)}
 
 
 class Elements:
-    """Elements of an array in memory, all the same: for estimates, which have no data."""
+    """An array in memory whose elements are all equal: for estimates, which have no data."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -127,32 +130,32 @@ class Elements:
         return np.zeros_like(np.asarray(index)) + self.value
 
 
-def assumed(access_trace: AccessTrace, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Elements by the name of each array of integers: the least or the most, by which block 0 takes more turns.
+def assumed_elements(access_trace: AccessTrace, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Assumed elements of each integer array, by name: the minimum or the maximum, whichever gives block 0 more iterations.
 
-    For estimates and pictures, of ranges that are as long as they can be.
+    For estimates and pictures, which assume that ranges have their maximum length.
     """
     loops = [one for one in statements(access_trace.kernel.body) if isinstance(one, For)]
     names = [f"{one.name}{BRACKETS}" for one in access_trace.kernel.buffers if one.memory.of_grid and one.dtype == int32]
-    found: dict[str, Any] = {name: Elements(0) for name in names}
+    elements: dict[str, Any] = {name: Elements(0) for name in names}
     if not any(tables_of(value) for value in (*access_trace.lets.values(), *(one.extent for one in loops))):
-        return found
+        return elements
 
-    def turns() -> int:
-        still = {**dict.fromkeys((*(one.var.name for one in loops), "block", "thread"), 0), **sizes, **found}
-        return sum(max(int(np.max(Frame(access_trace.lets, (), still).value(one.extent))), 0) for one in loops)
+    def iterations() -> int:
+        values = {**dict.fromkeys((*(one.var.name for one in loops), "block", "thread"), 0), **sizes, **elements}
+        return sum(max(int(np.max(Frame(access_trace.lets, (), values).value(one.extent))), 0) for one in loops)
 
     for name in names:
-        few, found[name] = turns(), Elements(INT_MAX)
-        if turns() <= few:
-            found[name] = Elements(0)
-    return found
+        fewer, elements[name] = iterations(), Elements(INT_MAX)
+        if iterations() <= fewer:
+            elements[name] = Elements(0)
+    return elements
 
 
 class AccessTrace:
-    """A kernel with its named values; the starting point of every check.
+    """A kernel with its named values; the input of every check.
 
-    `tiles` says of each number of a tile that blocks take as they become free how many tiles there are.
+    `tiles` gives the number of tiles by the variable of each dynamically claimed tile.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -160,9 +163,9 @@ class AccessTrace:
         self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
         for one in statements(kernel.body):
-            # Passes copy parts of a program with the names in them: a name must mean the same wherever it stands.
+            # Passes copy parts of a program with their names, so a name must have one meaning everywhere.
             if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
-                raise VerificationError(f"{one.var} has two meanings, {self.lets[one.var.name]} and {one.value}")
+                raise VerificationError(f"{one.var} has two values, {self.lets[one.var.name]} and {one.value}")
         self.tiles = {one.var.name: one.tiles for one in statements(kernel.body) if isinstance(one, ClaimTile)}
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)
@@ -171,59 +174,59 @@ class AccessTrace:
 
     def _roots(self, expression: Expr) -> frozenset[str]:
         """Names of the thread, block, loops and sizes that an expression depends on, through named values."""
-        found: set[str] = set()
+        roots: set[str] = set()
         for var in expression.variables():
-            found |= self.roots(self.lets[var.name]) if var.name in self.lets else {var.name}
-        return frozenset(found)
+            roots |= self.roots(self.lets[var.name]) if var.name in self.lets else {var.name}
+        return frozenset(roots)
 
     def needs(self, expressions: Iterable[Expr]) -> frozenset[str]:
         """The roots of several expressions."""
         return frozenset().union(*(self.roots(expression) for expression in expressions))
 
     def _opened(self, expression: Expr) -> Expr:
-        """The expression over threads, blocks, loops and sizes alone, without named values."""
+        """The expression in terms of threads, blocks, loops and sizes only, without named values."""
         while True:
             named = {var: self.lets[var.name] for var in expression.variables() if var.name in self.lets}
             if not named:
                 return expression
             try:
                 expression = expression.substitute(named)
-            except ArgumentError:  # a divisor that is positive only because a name is bounded more closely than its value
+            except ArgumentError:  # a divisor that is positive only because the bounds of a name are tighter than those of its value
                 expression = expression.substitute({var: minimum(value, as_expr(var.high)) for var, value in named.items()})
 
     def guards(self, statement: Exec, known: frozenset[str]) -> tuple[list[Expr], list[Expr]]:
         """The conditions of a statement that depend on `known` names only, and the others."""
-        kept: list[Expr] = []
-        assumed: list[Expr] = []
+        known_conditions: list[Expr] = []
+        assumed_elements: list[Expr] = []
         for condition in conjuncts(statement.active):
-            (kept if self.roots(condition) <= known else assumed).append(condition)
-        return kept, assumed
+            (known_conditions if self.roots(condition) <= known else assumed_elements).append(condition)
+        return known_conditions, assumed_elements
 
     def frame(self, axes: Sequence[tuple[str, Array]], fixed: Mapping[str, int] | None = None) -> Frame:
-        """Values along axes."""
+        """A frame of values along axes."""
         return Frame(self.lets, axes, fixed or {})
 
     def loop_axes(self, loops: Sequence[For], needed: frozenset[str], limit: int = MANY) -> list[tuple[str, Array]] | None:
-        """All values of the needed loops, or None where they are not known or too many."""
+        """All values of the needed loops; None if they are unknown or too many."""
         around = [loop for loop in loops if loop.var.name in needed]
         known = {loop.var.name: loop.values(count) for loop in around if (count := constant(loop.extent)) is not None}
-        # Half of the values decide nothing: whoever asks then reasons by ranges.
+        # A part of the values proves nothing: the caller then uses ranges.
         if len(known) < len(around) or math.prod(map(len, known.values())) > limit:
             return None
         return [(name, np.arange(values.start, values.stop, values.step)) for name, values in known.items()]
 
     def inside(self, use: Use, frame: Frame, known: frozenset[str] | None = None) -> Array:
-        """Which elements of an access are touched by those who perform its statement: the frame's shape, the elements along a last axis.
+        """The mask of elements that an access covers: the frame's shape, the elements along a last axis.
 
-        Conditions on other names than the `known` ones, if these are given, count as true.
+        Conditions on names other than the `known` ones, if given, are assumed to hold.
         """
         if use.pieces:
-            held: dict[Expr, Array] = {}
+            masks: dict[Expr, Array] = {}
             for piece in use.pieces:
-                if piece.condition not in held:
+                if piece.condition not in masks:
                     parts = [part for part in conjuncts(piece.condition) if known is None or self.roots(part) <= known]
-                    held[piece.condition] = frame.full(all_of(parts)) != 0
-            return np.stack([held[piece.condition] for piece in use.pieces for _ in range(piece.width)], axis=-1)
+                    masks[piece.condition] = frame.full(all_of(parts)) != 0
+            return np.stack([masks[piece.condition] for piece in use.pieces for _ in range(piece.width)], axis=-1)
         mask = np.ones((*frame.shape, use.access.count), dtype=bool)
         steps = use.access.table().T
         for base, step, bound in zip(use.access.base, steps, use.access.bounds, strict=True):
@@ -240,7 +243,7 @@ class AccessTrace:
         if not storage.layout.static:
             parts = [frame.full(buffer.address(access, offset)) for offset in access.elements()]
             return np.stack(parts, axis=-1)
-        # Numbers from here on: an expression of each element's address would take longer to simplify than to evaluate.
+        # Numbers from here on: simplifying an expression per element would take longer than evaluating it.
         steps = access.table().T
         places = storage.address([_along(frame, base) + step for base, step in zip(access.base, steps, strict=True)])
         if access.copy != ZERO:
@@ -254,7 +257,7 @@ class AccessTrace:
 
 
 def _along(frame: Frame, expression: Expr) -> Array:
-    """A value over the axes of a frame that it depends on, with room for an access's elements along a last axis."""
+    """A value over the frame axes that it depends on, with a last axis for the access's elements."""
     return np.asarray(frame.value(expression))[..., None]
 
 
@@ -265,7 +268,7 @@ def _uses(body: tuple[Stmt, ...]) -> Iterator[Use]:
 
 
 def accesses_of(statement: Exec) -> tuple[Access, ...]:
-    """All accesses of a statement, that to its scratch memory included."""
+    """All accesses of a statement, including the one to its scratch memory."""
     return statement.accesses if statement.scratch is None else (*statement.accesses, scratch_access(statement.scratch))
 
 
@@ -278,7 +281,7 @@ def linear(expression: Expr) -> tuple[list[tuple[tuple[Expr, ...], int]], int]:
 
 
 def less_a_minimum(value: Expr) -> bool:
-    """Whether a value is a number less a minimum of it and another, and so not negative."""
+    """Whether a value is an expression minus a minimum that includes it, and so not negative."""
     minima = [atom for (atom, *others), times in linear(value)[0] if times == -1 and not others]
     return any((value + one - side).low >= 0 for one in minima if isinstance(one, Min) for side in (one.left, one.right))
 

@@ -1,14 +1,13 @@
-"""The alignment check: every load and store of several elements is aligned and whole, every buffer lies in shared memory.
+"""The alignment check: vector loads and stores are aligned and uniformly in bounds, and buffers are inside shared memory.
 
-A second opinion on what `vectorize`, `allocate` and `guard` decided, from the final IR alone and in another way: the bits of
-addresses that are known whatever the thread, block, loops and sizes (`known_bits`), and where these do not decide, all threads
-and iterations. What it cannot prove is an error.
+An independent check of `vectorize`, `allocate` and `guard`, from the final IR alone. It uses the address bits that are known for any
+thread, block, loop and size (`known_bits`). If these do not decide, it enumerates all threads and iterations. What it cannot prove is an
+error.
 
-- *aligned*: the first element of a vector lies at a multiple of the vector's size, and so does its buffer (PTX ISA, "Operands as
-  addresses"; CUDA C++ Programming Guide, "Device Memory Accesses");
-- *whole*: its elements lie one behind the other, and all of them inside the tensor or all outside, as only one is tested;
-- *inside*: a buffer with all its copies ends within the block's shared memory, and shares it with no buffer that is in use; nor do the
-  barriers of rings.
+- *Aligned*: the first element of a vector is at a multiple of the vector's size, and so is its buffer (PTX ISA, "Operands as addresses";
+  CUDA C++ Programming Guide, "Device Memory Accesses").
+- *Whole*: its elements are contiguous, and all in bounds or all out of bounds, since only one of them is tested.
+- *Inside*: a buffer with all its copies ends within the block's shared memory and overlaps no live buffer and no mbarrier.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, as_expr, constant
 from fireiron.values.layout import Digit, Swizzle, require_integer
 
 LARGEST = 16
-"""Bytes of the widest load or store of one thread; every array in shared memory starts at a multiple of it."""
+"""Bytes of the widest load or store of one thread. Every array in shared memory starts at a multiple of it."""
 
 MATRIX_BYTES, SMALL_MATRIX_BYTES = 32, 16
 """A WMMA matrix begins at a multiple of 256 bits, of 128 for elements of 8 bits (CUDA C++ Programming Guide, "Warp Matrix Functions")."""
@@ -38,11 +37,11 @@ BARRIER = 8
 """Bytes of an mbarrier, and its alignment (PTX ISA, "mbarrier object")."""
 
 ROW_BYTES = 16
-"""Bytes: the rows (or columns) of a matrix are a multiple of it apart."""
+"""The stride between rows (or columns) of a matrix is a multiple of this many bytes."""
 
 
 def check_alignment(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """All vectors that are not proved aligned and whole, and all shared buffers that lie wrongly."""
+    """All vectors that are not proved aligned and whole, and all misplaced shared buffers."""
     return (*_Shared(access_trace).findings(), *_Vectors(access_trace).findings())
 
 
@@ -50,67 +49,67 @@ def check_alignment(access_trace: AccessTrace) -> tuple[Finding, ...]:
 
 
 class _Shared:
-    """Where the buffers of a block lie."""
+    """The placement of the buffers of a block."""
 
     def __init__(self, access_trace: AccessTrace) -> None:
         self.kernel: Kernel = access_trace.kernel
-        self.lives = _lives(access_trace)
-        self.buffers = [buffer for buffer in self.kernel.buffers if buffer.memory.of_block and buffer.name in self.lives]
+        self.live_ranges = _live_ranges(access_trace)
+        self.buffers = [buffer for buffer in self.kernel.buffers if buffer.memory.of_block and buffer.name in self.live_ranges]
 
     def findings(self) -> Iterator[Finding]:
-        """One finding for each buffer outside, each that begins wrongly, and each pair that share bytes and should not."""
+        """A finding for each buffer outside of shared memory, each misaligned one, and each pair that overlaps illegally."""
         for buffer in self.buffers:
             end = buffer.offset + buffer.bytes
             if buffer.memory.in_shared and not 0 <= buffer.offset <= end <= self.kernel.shared_bytes:
                 yield _of_buffer(
-                    buffer, f"lies in bytes {buffer.offset} ... {end - 1}, and the block has {self.kernel.shared_bytes}", end=end
+                    buffer, f"occupies bytes {buffer.offset} ... {end - 1}, but the block has {self.kernel.shared_bytes} bytes", end=end
                 )
             if buffer.offset % max(LARGEST, buffer.tensor.align):
-                yield _of_buffer(buffer, f"begins at byte {buffer.offset}, no multiple of {max(LARGEST, buffer.tensor.align)}")
+                yield _of_buffer(buffer, f"starts at byte {buffer.offset}, which is not a multiple of {max(LARGEST, buffer.tensor.align)}")
         if self.kernel.shared_bytes > self.kernel.architecture.shared_per_block:
-            message = f"{self.kernel.shared_bytes} bytes of shared memory, {self.kernel.architecture} has at most"
+            message = f"the kernel needs {self.kernel.shared_bytes} bytes of shared memory, but {self.kernel.architecture} has at most"
             yield Finding("alignment", "error", None, f"{message} {self.kernel.architecture.shared_per_block}")
         for one, other in itertools.combinations(self.buffers, 2):
             yield from self._shared_by(one, other)
         yield from self._barriers()
 
     def _barriers(self) -> Iterator[Finding]:
-        """Barriers of rings that lie outside, or wrongly, or in bytes of anything else: they are in use all the time."""
-        taken = [(buffer.name, buffer.offset, buffer.offset + buffer.bytes) for buffer in self.buffers]
+        """Ring mbarriers that are outside of shared memory, misaligned, or overlap anything: they are live all the time."""
+        prior_iterations = [(buffer.name, buffer.offset, buffer.offset + buffer.bytes) for buffer in self.buffers]
         for ring in self.kernel.rings:
             begin, end = ring.offset, ring.offset + ring.barrier_bytes
-            what = f"the barriers of {ring.name} lie in bytes {begin} ... {end - 1} of shared memory"
-            shared = [name for name, first, last in taken if first < end and begin < last]
+            what = f"the mbarriers of {ring.name} occupy bytes {begin} ... {end - 1} of shared memory"
+            shared = [name for name, first, last in prior_iterations if first < end and begin < last]
             if shared:
-                yield Finding("alignment", "error", None, f"{what}, as {', '.join(shared)} does")
+                yield Finding("alignment", "error", None, f"{what}, which overlap {', '.join(shared)}")
             if begin % BARRIER or not 0 <= begin <= end <= self.kernel.shared_bytes:
                 legal = f"multiples of {BARRIER} in the block's {self.kernel.shared_bytes} bytes"
                 yield Finding("alignment", "error", None, f"{what}; legal: {legal}")
-            taken.append((f"the barriers of {ring.name}", begin, end))
+            prior_iterations.append((f"the mbarriers of {ring.name}", begin, end))
 
     def _shared_by(self, one: Buffer, other: Buffer) -> Iterator[Finding]:
         if other.offset >= one.offset + one.bytes or one.offset >= other.offset + other.bytes:
             return
-        (begin, end), (other_begin, other_end) = self.lives[one.name], self.lives[other.name]
+        (begin, end), (other_begin, other_end) = self.live_ranges[one.name], self.live_ranges[other.name]
         apart = end < other_begin or other_end < begin
         if not apart:
-            yield _of_buffer(other, f"shares bytes with {one.name} while both are in use")
+            yield _of_buffer(other, f"overlaps {one.name} while both are live")
         elif not (one.tensor.reuse or other.tensor.reuse):
-            yield _of_buffer(other, f"shares bytes with {one.name}, and nothing asks for that")
+            yield _of_buffer(other, f"overlaps {one.name}, which no refinement requests")
 
 
-def _lives(access_trace: AccessTrace) -> dict[str, tuple[int, int]]:
-    """The first and the last statement of the program's outermost list that touches a buffer.
+def _live_ranges(access_trace: AccessTrace) -> dict[str, tuple[int, int]]:
+    """The first and the last statement of the outermost statement list that accesses each buffer.
 
-    What a loop touches is in use all through it. Of a program in roles it is the list of those who empty the rings: each turn that the
-    producer fills is waited for there.
+    A buffer that a loop accesses is live during the whole loop. In a program with roles, the list is that of the consumers: each fill of
+    the producer is awaited there.
     """
-    lives: dict[str, tuple[int, int]] = {}
-    for place, outermost in enumerate(_outermost(access_trace.kernel.body)):
+    live_ranges: dict[str, tuple[int, int]] = {}
+    for index, outermost in enumerate(_outermost(access_trace.kernel.body)):
         for statement in statements((outermost,)):
-            for name in _touched(access_trace.kernel, statement):
-                lives[name] = (lives.get(name, (place, place))[0], place)
-    return lives
+            for name in _accessed_buffers(access_trace.kernel, statement):
+                live_ranges[name] = (live_ranges.get(name, (index, index))[0], index)
+    return live_ranges
 
 
 def _outermost(body: Sequence[Stmt]) -> Iterator[Stmt]:
@@ -122,8 +121,8 @@ def _outermost(body: Sequence[Stmt]) -> Iterator[Stmt]:
             yield statement
 
 
-def _touched(kernel: Kernel, statement: Stmt) -> tuple[str, ...]:
-    """The buffers that a statement touches, or waits for."""
+def _accessed_buffers(kernel: Kernel, statement: Stmt) -> tuple[str, ...]:
+    """The buffers that a statement accesses or waits for."""
     if isinstance(statement, (Acquire, Release)):
         return kernel.ring(statement.ring).buffers
     if not isinstance(statement, Exec):
@@ -132,8 +131,8 @@ def _touched(kernel: Kernel, statement: Stmt) -> tuple[str, ...]:
     return names if statement.scratch is None else (*names, statement.scratch.name)
 
 
-def _stays(start: Bits, count: int, swizzle: Swizzle) -> bool:
-    """Whether a swizzle leaves so many addresses from the first on where they are: all bits that it exchanges others with are 0."""
+def _swizzle_keeps(start: Bits, count: int, swizzle: Swizzle) -> bool:
+    """Whether a swizzle maps `count` addresses from the first on to themselves: all bits that it XORs into others are 0."""
     source = ((1 << swizzle.bits) - 1) << (swizzle.base + max(swizzle.shift, 0))
     return all(not source & ~(start + Bits.of(step)).zeros for step in range(count))
 
@@ -147,14 +146,14 @@ def _of_buffer(buffer: Buffer, what: str, **details: Any) -> Finding:
 
 
 class _Vectors:
-    """The pieces of all accesses, as the pass `guard` left them."""
+    """The pieces of all accesses, as the pass `guard` produced them."""
 
     def __init__(self, access_trace: AccessTrace) -> None:
         self.access_trace, self.kernel = access_trace, access_trace.kernel
         self.known = KnownBits(access_trace.lets)
 
     def findings(self) -> Iterator[Finding]:
-        """The first thing that is wrong with each access."""
+        """The first problem of each access."""
         for use in self.access_trace.uses:
             if use.statement.performed == FALSE:
                 continue
@@ -167,44 +166,46 @@ class _Vectors:
                 yield Finding("alignment", "error", use.access.buffer, message, at, access, details)
 
     def _problem(self, use: Use) -> str | None:
-        """Why a vector of an access is not proved aligned and whole."""
+        """Why a vector of an access is not proved aligned and whole; None if it is."""
         buffer = self.kernel.buffer(use.access.buffer)
         for piece in use.pieces:
             if piece.width == 1:
                 continue
             size = piece.width * buffer.dtype.bytes
             if power_of_two(piece.width) is None or size > LARGEST:
-                return f"{piece.width} elements of {buffer.dtype.bytes} bytes are taken at once, and no load or store has {size} bytes"
-            if _begins_at(buffer) % size:
-                return f"{size} bytes are taken at once, and it begins at a multiple of {_begins_at(buffer)} bytes only"
-            problem = self._apart(use, buffer, piece) or self._straddling(use, piece)
+                return f"{piece.width} elements of {buffer.dtype.bytes} bytes form a vector, but no load or store has {size} bytes"
+            if _start_multiple(buffer) % size:
+                return f"a vector has {size} bytes, but the buffer starts at a multiple of {_start_multiple(buffer)} bytes only"
+            problem = self._not_contiguous(use, buffer, piece) or self._straddles_bound(use, piece)
             if problem is not None:
                 return problem
         return None
 
     # -------------------------------------------------------------------------------------- aligned, one behind the other
 
-    def _apart(self, use: Use, buffer: Buffer, piece: Piece) -> str | None:
-        """Why the elements of a vector may not lie one behind the other from a multiple of its width on."""
+    def _not_contiguous(self, use: Use, buffer: Buffer, piece: Piece) -> str | None:
+        """Why the elements of a vector may not be contiguous from a multiple of its width on; None if they are."""
         if self._proved(use, buffer, piece):
             return None
-        places = [buffer.address(use.access, use.access.elements()[piece.first + step]) for step in range(piece.width)]
-        frame = self._frame(use, places)
+        addresses_ = [buffer.address(use.access, use.access.elements()[piece.first + step]) for step in range(piece.width)]
+        frame = self._frame(use, addresses_)
         if frame is None:
-            return f"{piece.width} elements are taken at once from address {places[0]}, which is not proved a multiple of {piece.width}"
-        addresses = np.stack([frame.full(place) for place in places], axis=-1)
+            return (
+                f"a vector of {piece.width} elements is at address {addresses_[0]}, which is not proved to be a multiple of {piece.width}"
+            )
+        addresses = np.stack([frame.full(place) for place in addresses_], axis=-1)
         first = addresses[..., :1]
-        wrong = ((first % piece.width != 0) | (addresses - first != np.arange(piece.width))).any(axis=-1) & self._performing(use, frame)
+        wrong = ((first % piece.width != 0) | (addresses - first != np.arange(piece.width))).any(axis=-1) & self._active_threads(use, frame)
         if not wrong.any():
             return None
         index = tuple(int(one) for one in np.argwhere(wrong)[0])
         where = ", ".join(f"{name} {value}" for name, value in frame.at(index).items())
-        taken = ", ".join(map(str, addresses[index]))
-        wanted = f"{piece.width} neighbours from a multiple of {piece.width} on"
-        return f"{where or 'every thread'} takes addresses {taken} at once, which are not {wanted}"
+        prior_iterations = ", ".join(map(str, addresses[index]))
+        wanted = f"{piece.width} contiguous addresses from a multiple of {piece.width} on"
+        return f"{where or 'every thread'} accesses addresses {prior_iterations} as a vector, which are not {wanted}"
 
     def _proved(self, use: Use, buffer: Buffer, piece: Piece) -> bool:
-        """Whether the known bits say so, for all threads, blocks, iterations and sizes."""
+        """Whether the known bits prove it for all threads, blocks, iterations and sizes."""
         access, storage = use.access, use.access.storage or buffer.storage
         offsets = access.elements()[piece.first : piece.first + piece.width]
         start, steps = Bits.of(0), np.zeros(piece.width, dtype=np.int64)
@@ -212,32 +213,32 @@ class _Vectors:
             coordinate = self.known.of(access.base[dim]) + Bits.of(offsets[0][dim])
             reach = [offset[dim] - offsets[0][dim] for offset in offsets]
             for digit in digits:
-                start = start + _value(coordinate, digit) * self.known.of(as_expr(digit.weight))
+                start = start + _digit_bits(coordinate, digit) * self.known.of(as_expr(digit.weight))
                 if any(reach):
-                    change, weight = _changes(coordinate, digit, reach), constant(digit.weight)
+                    change, weight = _digit_changes(coordinate, digit, reach), constant(digit.weight)
                     if change is None or weight is None:
                         return False
                     steps += np.array(change) * weight
         width = power_of_two(piece.width)
         assert width is not None
-        if storage.swizzle is not None and storage.swizzle.base < width and not _stays(start, piece.width, storage.swizzle):
-            return False  # it takes or flips bits among those that count the elements of the vector
+        if storage.swizzle is not None and storage.swizzle.base < width and not _swizzle_keeps(start, piece.width, storage.swizzle):
+            return False  # it reads or flips bits that count the elements of the vector
         if start.trailing_zeros < width or not np.array_equal(steps, np.arange(piece.width)):
             return False
         return access.copy == ZERO or (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
 
     # -------------------------------------------------------------------------------------- inside as a whole, or outside
 
-    def _straddling(self, use: Use, piece: Piece) -> str | None:
-        """Why some elements of a vector may lie inside the bounds of its access, and others outside."""
+    def _straddles_bound(self, use: Use, piece: Piece) -> str | None:
+        """Why some elements of a vector may be in bounds and others out of bounds; None if not."""
         offsets = use.access.elements()[piece.first : piece.first + piece.width]
         for dim, bound in enumerate(use.access.bounds):
             steps = [offset[dim] for offset in offsets]
-            if bound is not None and min(steps) != max(steps) and not self._together(use, use.access.base[dim], steps, bound):
-                return f"{piece.width} elements are taken at once, and the last of them are not proved to lie below {bound} with the first"
+            if bound is not None and min(steps) != max(steps) and not self._inside_together(use, use.access.base[dim], steps, bound):
+                return f"a vector of {piece.width} elements is not proved to be below {bound} as a whole, if its first element is"
         return None
 
-    def _together(self, use: Use, base: Expr, steps: Sequence[int], bound: Expr) -> bool:
+    def _inside_together(self, use: Use, base: Expr, steps: Sequence[int], bound: Expr) -> bool:
         first, last = base + min(steps), base + max(steps)
         span = (max(steps) - min(steps)).bit_length()
         if self.known.of(first).trailing_zeros >= span and self.known.of(bound).trailing_zeros >= span:
@@ -249,12 +250,12 @@ class _Vectors:
             return False
         limit = frame.full(bound)
         apart = (frame.full(first) < limit) != (frame.full(last) < limit)
-        return not (apart & self._performing(use, frame)).any()
+        return not (apart & self._active_threads(use, frame)).any()
 
     # -------------------------------------------------------------------------------------- all threads and iterations
 
     def _frame(self, use: Use, values: Sequence[Expr]) -> Frame | None:
-        """All threads and iterations that values depend on; None where sizes or blocks enter, or where they are too many."""
+        """All threads and iterations that values depend on; None if sizes or blocks are involved, or if there are too many."""
         static = frozenset({"thread", *(loop.var.name for loop in use.loops if constant(loop.extent) is not None)})
         kept, _ = self.access_trace.guards(use.statement, static)
         needed = self.access_trace.needs((*values, *kept))
@@ -263,8 +264,8 @@ class _Vectors:
             return None
         return self.access_trace.frame([("thread", self.access_trace.threads), *axes])
 
-    def _performing(self, use: Use, frame: Frame) -> Any:
-        """Who may perform a statement: conditions on sizes and blocks count as true."""
+    def _active_threads(self, use: Use, frame: Frame) -> Any:
+        """The threads that may execute a statement; conditions on sizes and blocks are assumed to hold."""
         static = frozenset({"thread", *(name for name, _ in frame.axes)})
         kept, _ = self.access_trace.guards(use.statement, static)
         result = np.ones(frame.shape, dtype=bool)
@@ -281,42 +282,44 @@ class _Vectors:
             return None
         size = SMALL_MATRIX_BYTES if buffer.dtype.bytes == 1 else MATRIX_BYTES
         if any(bound is not None for bound in use.access.bounds):
-            return "a fragment is taken as a whole, and a part of its matrix may lie outside"
-        if _begins_at(buffer) % size:
-            return f"a matrix begins at a multiple of {size} bytes, and it begins at one of {_begins_at(buffer)} only"
+            return "a fragment is accessed as a whole, but a part of its matrix may be out of bounds"
+        if _start_multiple(buffer) % size:
+            return (
+                f"a matrix must start at a multiple of {size} bytes, but the buffer starts at a multiple of {_start_multiple(buffer)} only"
+            )
         if buffer.storage.swizzle is not None or None in buffer.storage.steps:
-            return "a fragment is taken from rows or columns that lie a fixed step apart, and its storage is another"
-        return self._matrix_apart(use, buffer, size)
+            return "a fragment needs rows or columns with a fixed stride, which its storage does not have"
+        return self._matrix_misaligned(use, buffer, size)
 
-    def _matrix_apart(self, use: Use, buffer: Buffer, size: int) -> str | None:
+    def _matrix_misaligned(self, use: Use, buffer: Buffer, size: int) -> str | None:
         origin, start = tile_origin(self.kernel, use.access), Bits.of(0)
         for base, offset, step in zip(origin.base, origin.elements()[0], buffer.storage.steps, strict=True):
             assert step is not None
             start = start + (self.known.of(base) + Bits.of(offset)) * self.known.of(step)
-            if step != ONE and _bytes(self.known.of(step), buffer) % ROW_BYTES:
-                return f"rows or columns of a matrix lie {step} elements apart, not proved a multiple of {ROW_BYTES} bytes"
+            if step != ONE and _byte_multiple(self.known.of(step), buffer) % ROW_BYTES:
+                return f"the stride of rows or columns of a matrix, {step} elements, is not proved to be a multiple of {ROW_BYTES} bytes"
         start = start + self.known.of(origin.copy) * self.known.of(buffer.elements)
-        if _bytes(start, buffer) % size:
+        if _byte_multiple(start, buffer) % size:
             return (
-                f"a matrix at address {buffer.address(origin, origin.elements()[0])} is not proved to begin at a multiple of {size} bytes"
+                f"a matrix at address {buffer.address(origin, origin.elements()[0])} is not proved to start at a multiple of {size} bytes"
             )
         return None
 
 
-def _bytes(elements: Bits, buffer: Buffer) -> int:
-    """A power of two of bytes, of which a number of elements is a multiple."""
+def _byte_multiple(elements: Bits, buffer: Buffer) -> int:
+    """A power of two of which a number of elements, in bytes, is a multiple."""
     return (1 << min(elements.trailing_zeros, 16)) * buffer.dtype.bytes
 
 
-def _begins_at(buffer: Buffer) -> int:
-    """A number of bytes of whose multiples one is a buffer's first."""
+def _start_multiple(buffer: Buffer) -> int:
+    """A number of bytes of which the start of a buffer is a multiple."""
     if buffer.memory.of_block:
         return math.gcd(buffer.offset, max(LARGEST, buffer.tensor.align)) if buffer.offset else max(LARGEST, buffer.tensor.align)
     return buffer.tensor.align
 
 
-def _value(coordinate: Bits, digit: Digit) -> Bits:
-    """What is known of a digit of a coordinate."""
+def _digit_bits(coordinate: Bits, digit: Digit) -> Bits:
+    """The known bits of a digit of a coordinate."""
     exponent = power_of_two(digit.step)
     if exponent is None:
         return Bits()
@@ -327,15 +330,15 @@ def _value(coordinate: Bits, digit: Digit) -> Bits:
     return Bits() if size is None else quotient.lowest(size)
 
 
-def _changes(coordinate: Bits, digit: Digit, reach: Sequence[int]) -> list[int] | None:
-    """How much greater a digit is at each step beyond a coordinate; None where that is not known."""
+def _digit_changes(coordinate: Bits, digit: Digit, reach: Sequence[int]) -> list[int] | None:
+    """The increase of a digit at each step from a coordinate; None if it is unknown."""
     if digit.step == 1 and digit.open:
         return list(reach)
     span = 1 << max(reach).bit_length()
     if min(reach) < 0 or 1 << coordinate.trailing_zeros < span:
         return None
     if digit.step % span == 0:
-        return [0] * len(reach)  # all steps stay within one value of the digit
+        return [0] * len(reach)  # all steps are within one value of the digit
     if span % digit.step:
         return None
     counted = span // digit.step

@@ -1,8 +1,8 @@
-"""The bank check: how many passes each shared-memory request of a warp takes, and the padding or swizzle that frees it.
+"""The bank check: wavefronts per shared-memory request of a warp, and the padding or swizzle that avoids conflicts.
 
-Shared memory has 32 banks of 4-byte words. A request of a warp is served in phases: all lanes at once for up to 4 bytes a
-lane, half a warp for 8, a quarter for 16. In a phase each bank serves one word per pass; lanes that want the same word
-share it (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later).
+Shared memory has 32 banks of 4-byte words. A warp's request is served in phases: all lanes at once for up to 4 bytes per lane, half a warp
+for 8, a quarter for 16. In a phase, each bank serves one word per wavefront; lanes that access the same word share it (CUDA C++ Programming
+Guide, "Shared Memory" of compute capability 5.x and later).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from fireiron.check.access_trace import AccessTrace, Array, Use
 from fireiron.check.finding import Finding, described, line_of
-from fireiron.check.persistence import dealt, fetched
+from fireiron.check.persistence import dynamic_tiles, static_schedule
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 from fireiron.values.layout import Swizzle, require_integer
@@ -32,29 +32,29 @@ _SAMPLE = 1 << 16
 
 @attrs.frozen(eq=False)
 class Request:
-    """What the warps of a block ask of shared memory in one access: coordinates of the first element of each lane's vector.
+    """The shared-memory requests of one access: coordinates of the first element of each lane's vector.
 
-    `places` are coordinates per dimension, `copies` the copy; both `(requests, 32)`, a row for one instruction of one warp.
-    `active` says which lanes take part.
+    `coordinates` are per dimension, `copies` is the copy index; both have shape `(requests, 32)`, one row per instruction of one warp.
+    `active` masks the participating lanes.
     """
 
     use: Use
-    places: tuple[Array, ...]
+    coordinates: tuple[Array, ...]
     copies: Array
     active: Array
     vector: int
 
     def passes(self, buffer: Buffer) -> Array:
-        """Passes (wavefronts) of each request."""
+        """Wavefronts of each request."""
         elements = require_integer(buffer.elements)
         return wavefronts(
-            (buffer.storage.address(self.places) + self.copies * elements) * buffer.dtype.bytes + buffer.offset,
+            (buffer.storage.address(self.coordinates) + self.copies * elements) * buffer.dtype.bytes + buffer.offset,
             self.vector * buffer.dtype.bytes,
             self.active,
         )
 
     def ideal(self, buffer: Buffer) -> Array:
-        """Passes without any conflict: one for each phase in which a lane takes part."""
+        """Wavefronts without any conflict: one per phase with an active lane."""
         lanes = lanes_per_phase(self.vector * buffer.dtype.bytes)
         return self.active.reshape(len(self.active), -1, lanes).any(axis=2).sum(axis=1)
 
@@ -65,19 +65,19 @@ def lanes_per_phase(width: int) -> int:
 
 
 def wavefronts(start: Array, width: int, active: Array) -> Array:
-    """Passes of each request: `start` are byte addresses `(requests, 32)`, `width` the bytes of a lane.
+    """Wavefronts of each request: `start` are byte addresses `(requests, 32)`, `width` the bytes per lane.
 
-    Lanes that take aligned vectors of 8 or 16 bytes always use the same 2 or 4 banks together, which then count as one.
+    Lanes with aligned vectors of 8 or 16 bytes always use the same 2 or 4 banks together, which then count as one.
     """
     lanes = lanes_per_phase(width)
     phases = 32 // lanes
-    together = width if width > WORD and not (start % width).any() else WORD
-    banks, count = BANKS * WORD // together, max(width // together, 1)
-    words = start[:, :, None] // together + np.arange(count)
+    bank_group = width if width > WORD and not (start % width).any() else WORD
+    banks, count = BANKS * WORD // bank_group, max(width // bank_group, 1)
+    words = start[:, :, None] // bank_group + np.arange(count)
     words = np.where(active[:, :, None], words, -1).reshape(len(start) * phases, lanes * count)
     words = np.sort(words, axis=1)
     fresh = np.ones(words.shape, dtype=bool)
-    # Lanes that want the same word share it: of equal neighbours in the sorted row the first counts.
+    # Lanes that access the same word share it: of equal values in the sorted row the first one counts.
     fresh[:, 1:] = words[:, 1:] != words[:, :-1]
     fresh &= words >= 0
     rows = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
@@ -86,8 +86,8 @@ def wavefronts(start: Array, width: int, active: Array) -> Array:
 
 
 def check_banks(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """A finding for each access to shared memory; a warning with the repair where lanes collide."""
-    access_trace = AccessTrace(dealt(access_trace.kernel)) if fetched(access_trace.kernel) else access_trace
+    """A finding for each access to shared memory; a warning with a repair if lanes conflict."""
+    access_trace = AccessTrace(static_schedule(access_trace.kernel)) if dynamic_tiles(access_trace.kernel) else access_trace
     findings: list[Finding] = []
     for buffer in access_trace.kernel.buffers:
         if not buffer.memory.in_shared:
@@ -102,7 +102,7 @@ def check_banks(access_trace: AccessTrace) -> tuple[Finding, ...]:
 
 
 def request(access_trace: AccessTrace, use: Use) -> Request | None:
-    """The requests of an access, or None where it is collective, or its lanes are not known."""
+    """The requests of an access; None if it is collective or its lanes are unknown."""
     statement, access = use.statement, use.access
     if statement.collective or access.spread or access not in statement.accesses:
         return None
@@ -112,7 +112,7 @@ def request(access_trace: AccessTrace, use: Use) -> Request | None:
     fixed = {loop.var.name: 0 for loop in use.loops if constant(loop.extent) is None}
     axes = []
     room = max(_SAMPLE // access_trace.kernel.workers, 1)
-    # Inner loops have the room first; of each outer one at least two iterations are looked at.
+    # Inner loops get the sample budget first; at least two iterations of each outer loop are sampled.
     for loop in reversed(use.loops):
         count = constant(loop.extent)
         if loop.var.name in needed and count is not None:
@@ -123,17 +123,17 @@ def request(access_trace: AccessTrace, use: Use) -> Request | None:
     frame = access_trace.frame([("thread", access_trace.threads), *axes], fixed)
     vector = use.width
     steps = np.array(access.elements()[::vector]).T
-    places = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))
+    coordinates = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))
     active = np.ones(frame.shape, dtype=bool)
     for condition in conditions:
         active = active & np.asarray(frame.full(condition), dtype=bool)
     wide = (*frame.shape, steps.shape[1])
     lanes = _by_warp(np.broadcast_to(active[..., None], wide), False)
-    return Request(use, places, _by_warp(np.broadcast_to(frame.full(access.copy)[..., None], wide)), lanes, vector)
+    return Request(use, coordinates, _by_warp(np.broadcast_to(frame.full(access.copy)[..., None], wide)), lanes, vector)
 
 
 def _by_warp(values: Array, fill: Any = 0) -> Array:
-    """`(threads, ...)` as `(requests, 32)`, the last warp filled up."""
+    """Reshape `(threads, ...)` to `(requests, 32)`, with the last warp padded."""
     missing = -len(values) % 32
     if missing:
         values = np.concatenate([values, np.full((missing, *values.shape[1:]), fill, dtype=values.dtype)])
@@ -155,9 +155,9 @@ def _finding(buffer: Buffer, one: Request, passes: Array, ideal: Array, repair: 
     use = one.use
     access = described(use.statement, use.access)
     if worst <= best:
-        message = f"{access}: no bank conflict, {best} wavefront{'s' if best != 1 else ''} for {width} bytes a lane"
+        message = f"{access}: no bank conflict, {best} wavefront{'s' if best != 1 else ''} for {width} bytes per lane"
         return Finding("banks", "note", buffer.name, message, line_of(use.statement, use.access), access, details)
-    message = f"{access}: {details['degree']}-way bank conflict, {worst} wavefronts where {best} would do; {repair['text']}"
+    message = f"{access}: {details['degree']}-way bank conflict, {worst} wavefronts instead of {best}; {repair['text']}"
     extra = {name: value for name, value in repair.items() if name != "text"}
     return Finding("banks", "warning", buffer.name, message, line_of(use.statement, use.access), access, details | extra)
 
@@ -166,43 +166,45 @@ def _finding(buffer: Buffer, one: Request, passes: Array, ideal: Array, repair: 
 
 
 def _repair(buffer: Buffer, requests: Sequence[Request]) -> dict[str, Any]:
-    """The smallest padding, or the first swizzle, that frees all accesses to the buffer; else the best padding."""
+    """The smallest padding, or the first swizzle, that avoids all conflicts of the buffer; else the best padding."""
     result: dict[str, Any] = {}
-    rows = [_thinned(one) for one in requests]
+    rows = [_sampled(one) for one in requests]
     ideal = sum(int(one.ideal(buffer).sum()) for one in rows)
     now = sum(int(one.passes(buffer).sum()) for one in rows)
     best = (now, 0)
     for pad, padded in _padded(buffer, requests):
         cost = sum(int(one.passes(padded).sum()) for one in rows)
         best = min(best, (cost, pad))
-        # Judged by a sample, so that 32 pads cost little; the one that is proposed is counted in full.
-        if cost == ideal and _free(padded, requests):
+        # A sample selects candidates, so that 32 pads cost little; the proposed one is counted in full.
+        if cost == ideal and _conflict_free(padded, requests):
             result["pad"] = pad
             break
     for swizzle, swizzled in _swizzled(buffer, requests):
-        if sum(int(one.passes(swizzled).sum()) for one in rows) == ideal and _free(swizzled, requests):
+        if sum(int(one.passes(swizzled).sum()) for one in rows) == ideal and _conflict_free(swizzled, requests):
             result["swizzle"] = [swizzle.bits, swizzle.base, swizzle.shift]
             break
     ways = [f"pad({result['pad']})"] if "pad" in result else []
     ways += [f"swizzle_storage(Swizzle({', '.join(map(str, result['swizzle']))}))"] if "swizzle" in result else []
     if ways:
-        result["text"] = f"{' or '.join(ways)} on {buffer.name} makes all its accesses free of conflicts"
+        result["text"] = f"{' or '.join(ways)} on {buffer.name} removes all bank conflicts of its accesses"
     elif best[1]:
         result |= {"best_pad": best[1], "best_share": round(best[0] / now, 3)}
         share = f"pad({best[1]}) takes {best[0] / now:.0%} of the wavefronts"
-        result["text"] = f"no pad up to {PADS[-1]} and no XOR swizzle frees all accesses; {share}"
+        result["text"] = f"no pad up to {PADS[-1]} and no XOR swizzle removes all conflicts; {share}"
     else:
-        result["text"] = f"no pad up to {PADS[-1]} and no XOR swizzle is better: deal the elements to lanes in another order"
+        result["text"] = f"no pad up to {PADS[-1]} and no XOR swizzle is better: assign the elements to lanes in another order"
     return result
 
 
-def _thinned(one: Request) -> Request:
+def _sampled(one: Request) -> Request:
     """Enough requests to judge a candidate; the chosen one is verified on all."""
     step = max(len(one.active) // 64, 1)
-    return attrs.evolve(one, places=tuple(part[::step] for part in one.places), copies=one.copies[::step], active=one.active[::step])
+    return attrs.evolve(
+        one, coordinates=tuple(part[::step] for part in one.coordinates), copies=one.copies[::step], active=one.active[::step]
+    )
 
 
-def _free(buffer: Buffer, requests: Sequence[Request]) -> bool:
+def _conflict_free(buffer: Buffer, requests: Sequence[Request]) -> bool:
     return all(bool((one.passes(buffer) <= one.ideal(buffer)).all()) for one in requests)
 
 
@@ -210,7 +212,7 @@ def _padded(buffer: Buffer, requests: Sequence[Request]) -> Iterator[tuple[int, 
     layout = buffer.tensor.layout
     if not isinstance(layout, MatrixLayout) or layout.leading is not None or buffer.tensor.swizzle is not None:
         return
-    # Another pad would move rows off the multiples at which vectors must begin.
+    # Other pads would move rows off the multiples at which vectors must start.
     unit = max(one.vector for one in requests)
     for extra in PADS:
         pad = buffer.tensor.pad + extra
@@ -224,7 +226,7 @@ def _swizzled(buffer: Buffer, requests: Sequence[Request]) -> Iterator[tuple[Swi
     if buffer.tensor.swizzle is not None:
         return
     highest = (require_integer(buffer.elements) - 1).bit_length()
-    # Below the base are the elements of a vector, which must stay together.
+    # The bits below the base index the elements of a vector, which must stay together.
     base = int(math.log2(max(one.vector for one in requests)))
     for bits in range(1, 6):
         for low in range(base, base + 4):

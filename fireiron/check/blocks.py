@@ -1,9 +1,8 @@
-"""Races between blocks: no two blocks may touch one element of an array that one of them writes.
+"""Races between blocks: no two blocks may access one element of an array that one of them writes.
 
-A coordinate is the block's offset plus what thread and loops add. The offsets are decoded digit by digit: if every step of
-a digit is wider than all that lies below it, equal coordinates mean equal digits, and equal digits mean the same block. A condition
-`digit < 1` of all that touches an array says another digit: those that touch it have the same. What walks on a curve or in bands through
-a known number of tiles is no digit, and is enumerated.
+A coordinate is the block's offset plus what thread and loops add. The offsets are decoded digit by digit: if every step of a digit is wider
+than everything below it, equal coordinates mean equal digits, and equal digits mean the same block. A condition `digit < 1` on all accesses
+to an array fixes another digit. Hilbert order and grouped tile order over a known number of tiles have no digits, and are enumerated.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ from fireiron.values.expr import (
     tables_of,
 )
 
-MOST_TOGETHER = 1 << 16
-"""Most adjacent blocks that are enumerated, where their number is known at compile time."""
+MAX_ENUMERATED_BLOCKS = 1 << 16
+"""Maximum number of adjacent blocks that are enumerated, if their number is known at compile time."""
 
 
 @attrs.frozen(eq=False)
 class Local:
-    """Coordinates in an array of global memory without the offset of the block, which all accesses share.
+    """Coordinates in an array of global memory relative to the block's offset, which all accesses share.
 
-    `parts` are the local coordinates by base, `offset` the block's offset per dimension, `low` and `high` the local
-    coordinates' range; `problem` says why they cannot be told apart.
+    `parts` are the local coordinates by base, `offset` is the block's offset per dimension, `low` and `high` the range of the local
+    coordinates. `problem` states why accesses of different blocks cannot be distinguished.
     """
 
     parts: dict[tuple[Expr, ...], tuple[Expr, ...]]
@@ -82,7 +81,7 @@ class Local:
 
 def local_coordinates(access_trace: AccessTrace) -> dict[str, Local]:
     """Local coordinates for each array in global memory that the kernel writes."""
-    # A loop over tiles moves all accesses alike, as the block's number does.
+    # A loop over tiles moves all accesses equally, as the block index does.
     outer = (
         access_trace.symbols
         | {"block"}
@@ -119,7 +118,7 @@ def _local(access_trace: AccessTrace, accesses: Iterable[Access], outer: frozens
 
 
 def _split(access_trace: AccessTrace, base: Expr, outer: frozenset[str]) -> tuple[Expr, Expr] | None:
-    """What of a coordinate the block and the sizes give, and what thread and loops give."""
+    """Split a coordinate into the part of the block and the sizes, and the part of thread and loops."""
     terms, number = linear(base)
     outside: Expr = ZERO
     inside: Expr = ZERO + number
@@ -139,7 +138,7 @@ def _split(access_trace: AccessTrace, base: Expr, outer: frozenset[str]) -> tupl
 
 
 def between_blocks(access_trace: AccessTrace) -> list[Finding]:
-    """Elements that two blocks touch, one of them writing."""
+    """Elements that two blocks access, if one of them writes."""
     if constant(access_trace.kernel.grid) == 1:
         return []
     flat = one_tile_per_block(access_trace.kernel)
@@ -155,10 +154,10 @@ def between_blocks(access_trace: AccessTrace) -> list[Finding]:
 
 
 def _undecided(use: Use, why: str) -> Finding:
-    """What could not be decided is refused."""
+    """An error for a case that is not decided."""
     message = (
-        f"undecided whether two blocks touch one element of {use.access.buffer}: {why}; sizes known before the kernel runs, or tiles "
-        "that the blocks count in digits, would decide it, or take it on yourself: .unchecked(reason)"
+        f"undecided whether two blocks access one element of {use.access.buffer}: {why}; use compile-time sizes, or tiles "
+        "indexed by digits of the block index, or accept the risk with .unchecked(reason)"
     )
     return Finding("race", "error", use.access.buffer, message, line_of(use.statement, use.access), described(use.statement, use.access))
 
@@ -166,26 +165,27 @@ def _undecided(use: Use, why: str) -> Finding:
 def _compared(access_trace: AccessTrace, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
     offset = tuple(access_trace.opened(part) for part in local.offset)
     fixed = _fixed(access_trace, uses)
-    # By the values of names, or name by name, where sums of their values have become other digits.
+    # With names replaced by their values; or name by name, if sums of values have merged into other digits.
     if any(
-        _told_apart(access_trace, _digits(access_trace, local, uses, parts), (*offset, *fixed), fixed) for parts in (offset, local.offset)
+        _distinguished(access_trace, _digits(access_trace, local, uses, parts), (*offset, *fixed), fixed)
+        for parts in (offset, local.offset)
     ):
         return None
-    if _told_apart(access_trace, _tight(access_trace, local, uses, offset), (*offset, *fixed), fixed):
+    if _distinguished(access_trace, _tight_digits(access_trace, local, uses, offset), (*offset, *fixed), fixed):
         return None
     parts = dict.fromkeys((offset, local.offset))
-    if any(_in_bands(access_trace, widths, walked, write, fixed) for widths in _widths(access_trace, local, uses) for walked in parts):
+    if any(_in_tile_order(access_trace, widths, walked, write, fixed) for widths in _widths(access_trace, local, uses) for walked in parts):
         return None
     grid = constant(access_trace.kernel.grid)
     if all(not part.variables() for part in (*offset, *fixed)):
         return _overlap(write, (0, 1), local.low, {})
     if grid is not None and grid > MANY:
         return _undecided(write, f"{grid} blocks are too many to enumerate")
-    if grid is not None and not any(_sizes(part) for part in (*offset, *fixed)):
-        if _apart_in_turns(access_trace, local, uses, offset, fixed):
+    if grid is not None and not any(_depends_on_sizes(part) for part in (*offset, *fixed)):
+        if _apart_in_each_iteration(access_trace, local, uses, offset, fixed):
             return None
         return _enumerated(access_trace, local, uses, write, offset, fixed, {})
-    # Nothing was proved for all sizes. At two of them a pair of blocks may show that there is a race; otherwise it stays undecided.
+    # Nothing was proved for all sizes. At two of them, a pair of blocks may prove a race; otherwise it stays undecided.
     for target in (300, 1000):
         sizes = {
             one.name: min(max(-(-target // one.multiple_of) * one.multiple_of, one.low), one.high) for one in access_trace.kernel.symbols
@@ -197,45 +197,51 @@ def _compared(access_trace: AccessTrace, local: Local, uses: Sequence[Use], writ
 
 
 def _fixed(access_trace: AccessTrace, uses: Sequence[Use]) -> tuple[Expr, ...]:
-    """Digits of the block's number that are 0 wherever one of the uses takes place."""
-    found = []
-    for one in conjuncts(uses[0].statement.active):
-        digit = access_trace.opened(one.left) if isinstance(one, Less) and one.right == ONE and one.left.low >= 0 else ZERO
-        everywhere = all(one in conjuncts(use.statement.active) for use in uses)
+    """Digits of the block index that are 0 wherever all the uses execute."""
+    digits = []
+    for condition in conjuncts(uses[0].statement.active):
+        digit = (
+            access_trace.opened(condition.left)
+            if isinstance(condition, Less) and condition.right == ONE and condition.left.low >= 0
+            else ZERO
+        )
+        everywhere = all(condition in conjuncts(use.statement.active) for use in uses)
         if everywhere and "block" in access_trace.roots(digit) and access_trace.roots(digit) <= access_trace.symbols | {"block"}:
-            found.append(digit)
-    return tuple(found)
+            digits.append(digit)
+    return tuple(digits)
 
 
-def _sizes(part: Expr) -> bool:
+def _depends_on_sizes(part: Expr) -> bool:
     return any(var.name != "block" for var in part.variables())
 
 
 @attrs.frozen
 class _Digits:
-    """A coordinate as a sum of digits: `terms` are steps of blocks, and of what all accesses share; below is a rest of `width`."""
+    """A coordinate as a sum of digits: `terms` are the steps of blocks, and common steps of all accesses; below them is a rest of
+    `width`.
+    """
 
     terms: tuple[tuple[Expr, int], ...]
     width: int
 
 
 def _digits(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
-    """The digits of each dimension, if the blocks' parts are such."""
-    found = []
+    """The digits of each dimension, if the block's parts are digits; else None."""
+    digits = []
     for dim, part in enumerate(offset):
         terms = [(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)]
         if any(len(atoms) > 1 for atoms, _ in terms):
             return None
-        least = min((abs(factor) for _, factor in terms), default=0)
-        around, rests = _moves(uses, [local.parts[use.access.base][dim] for use in uses], least)
+        smallest = min((abs(factor) for _, factor in terms), default=0)
+        common, rests = _common_steps(uses, [local.parts[use.access.base][dim] for use in uses], smallest)
         reach = max(use.access.reach[dim] for use in uses)
         width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + reach + 1
-        found.append(_Digits((*((atom, factor) for (atom,), factor in terms), *around), width))
-    return found
+        digits.append(_Digits((*((atom, factor) for (atom,), factor in terms), *common), width))
+    return digits
 
 
-def _tight(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
-    """The same with widths of what is touched, all threads and loops enumerated: where conditions on them take away what ranges allow."""
+def _tight_digits(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
+    """The same, with the widths of the accessed ranges from enumerating all threads and loops: conditions may reduce the ranges."""
     parts = [[(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)] for part in offset]
     widths = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _reach(access_trace, local, uses)
     if widths is None:
@@ -244,7 +250,7 @@ def _tight(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset:
 
 
 def _widths(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> Iterator[Sequence[int]]:
-    """How far what a block touches reaches along each dimension: by ranges; then for all threads and loops, less what conditions take."""
+    """The extent of a block's accesses along each dimension: by ranges; then from all threads and loops, minus what conditions remove."""
     yield [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
     widths = _reach(access_trace, local, uses)
     if widths is not None:
@@ -252,9 +258,7 @@ def _widths(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> Ite
 
 
 def _reach(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> list[int] | None:
-    """How far what a block touches reaches along each dimension, from the first to the last; None where it touches nothing, or too much
-    to enumerate.
-    """
+    """The extent of a block's accesses along each dimension; None if it accesses nothing, or too much to enumerate."""
     touching = _touching(access_trace, local, uses)
     ends: list[list[tuple[int, int]]] = []
     for use, frame, active in touching or ():
@@ -267,67 +271,68 @@ def _reach(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> list
     return [max(high for _, high in dim) - min(low for low, _ in dim) + 1 for dim in zip(*ends, strict=True)]
 
 
-def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list[tuple[Expr, int]], list[Expr]]:
-    """What moves all accesses by the same step, more than `least`: loops around all of them, then threads; and what is left of the
-    coordinates. Blocks whose elements lie between those of one thread and the next are told apart below these steps."""
-    found: list[tuple[Expr, int]] = []
+def _common_steps(uses: Sequence[Use], parts: Sequence[Expr], smallest: int) -> tuple[list[tuple[Expr, int]], list[Expr]]:
+    """The loops, then thread parts, that move all accesses by the same step above `smallest`, and the rests of the coordinates.
+
+    Blocks whose elements interleave with those of one thread and the next are distinguished below these steps.
+    """
+    steps_: list[tuple[Expr, int]] = []
     rests = list(parts)
     for loop in uses[0].loops:
         steps = {next((factor for atoms, factor in linear(part)[0] if atoms == (loop.var,)), 0) for part in parts}
         (step, *others) = steps
-        if step > least > 0 and not others and all(any(one is loop for one in use.loops) for use in uses):
-            found.append((loop.var, step))
+        if step > smallest > 0 and not others and all(any(one is loop for one in use.loops) for use in uses):
+            steps_.append((loop.var, step))
             rests = [rest - loop.var * step for rest in rests]
     common = [set(linear(rest)[0]) for rest in rests]
     loops = {loop.var for use in uses for loop in use.loops}
-    for atoms, step in linear(rests[0])[0] if least > 0 else ():
+    for atoms, step in linear(rests[0])[0] if smallest > 0 else ():
         atom, *further = atoms
-        alike = step > least and not further and all((atoms, step) in one for one in common)
+        alike = step > smallest and not further and all((atoms, step) in one for one in common)
         if alike and atom.variables().isdisjoint(loops):
-            found.append((atom, step))
+            steps_.append((atom, step))
             rests = [rest - atom * step for rest in rests]
-    return found, rests
+    return steps_, rests
 
 
-def _told_apart(access_trace: AccessTrace, dimensions: Sequence[_Digits] | None, offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:
-    """Whether the digits of all dimensions can be decoded, and, with those that are fixed, give the block's number."""
+def _distinguished(access_trace: AccessTrace, dimensions: Sequence[_Digits] | None, offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:
+    """Whether the digits of all dimensions can be decoded and, with the fixed digits, determine the block index."""
     if dimensions is None:
         return False
     known: set[Expr] = set(fixed)
     for one in dimensions:
         width = one.width
         for digit, step in sorted(one.terms, key=lambda term: abs(term[1])):
-            # A digit that steps over all that lower ones reach can be read off the sum; else two blocks may meet there.
+            # A digit can be read off the sum only if its step exceeds the reach of all lower ones; else two blocks may overlap there.
             if abs(step) < width:
                 return False
             value = access_trace.opened(digit)
             width += abs(step) * (value.high - value.low)
-            known |= {_counted(access_trace, value)} if _blocks(access_trace, (digit,)) else set()
+            known |= {_counted_value(access_trace, value)} if _blocks(access_trace, (digit,)) else set()
     return _recovered(next((var for part in offset for var in part.variables() if var.name == "block"), None), frozenset(known), 6)
 
 
-def _counted(access_trace: AccessTrace, value: Expr) -> Expr:
-    """The digit that a value says: of one that counts down from a size, such as the number of tiles less 1, that which it counts."""
+def _counted_value(access_trace: AccessTrace, value: Expr) -> Expr:
+    """The value that an expression determines: for one that counts down from a size, such as the number of tiles minus 1, the counter."""
     terms = [term for term in linear(value)[0] if _blocks(access_trace, term[0])]
     if len(terms) == 1 and len(terms[0][0]) == 1 and abs(terms[0][1]) == 1 and terms[0][0][0] != value:
-        return _counted(access_trace, terms[0][0][0])
-    return _counted(access_trace, value.value) if isinstance(value, Positive) else value
+        return _counted_value(access_trace, terms[0][0][0])
+    return _counted_value(access_trace, value.value) if isinstance(value, Positive) else value
 
 
-def _in_bands(access_trace: AccessTrace, widths: Sequence[int], offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:
-    """Whether blocks walk along Hilbert's curve; or down some tile rows, then one tile column on, and so on in each band of so many rows.
-    Each touches no more than `widths` along the dimensions.
+def _in_tile_order(access_trace: AccessTrace, widths: Sequence[int], offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:
+    """Whether blocks walk along a Hilbert curve, or in grouped tile order: down some tile rows, then to the next tile column, in each group
+    of rows. Each block covers at most `widths` along the dimensions.
 
-    With `lines` x `columns` tiles in bands of `rows`, block `b` is number `q = b % (columns * rows)` of band
-    `b // (columns * rows)`, whose height `h` is `rows`, or what is left; its tile is `(band * rows + q % h, q // h)`. For
-    all `b < lines * columns` that is inside, so that the limits of the expressions never hold, and gives `b` back. In a stack
-    of matrices that is so for the number within a matrix, `b % (lines * columns)`, and other coordinates say which matrix it is.
-    Clusters walk so over as many tiles as they have, one to each of their blocks. Of a digit that is fixed the grid says how many
-    values it has.
+    With `lines` x `columns` tiles in groups of `rows`, block `b` is number `q = b % (columns * rows)` of group `b // (columns * rows)`,
+    whose height `h` is `rows`, or what is left; its tile is `(group * rows + q % h, q // h)`. For all `b < lines * columns` that is in
+    bounds, so the limits of the expressions never apply, and it determines `b`. In a batch, the same holds for the index within a matrix,
+    `b % (lines * columns)`, and other coordinates give the matrix. Clusters walk over groups of as many tiles as they have blocks, one per
+    block. The grid gives the number of values of a fixed digit.
     """
     cluster = access_trace.kernel.cluster
     places = {} if cluster is None else {access_trace.opened(var): size for var, size in zip(cluster.places, cluster.sizes, strict=True)}
-    told: set[Expr] = set()
+    determined: set[Expr] = set()
     tiles = []
     for part, width, extent in zip(offset, widths, access_trace.kernel.buffer(write.access.buffer).tensor.shape, strict=True):
         terms = sorted(
@@ -335,10 +340,10 @@ def _in_bands(access_trace: AccessTrace, widths: Sequence[int], offset: Sequence
         )
         if any(len(atoms) > 1 for atoms, _ in linear(part)[0] if _blocks(access_trace, atoms)):
             return False
-        # Within a cluster the lowest digits say which of its tiles a block has.
+        # Within a cluster the lowest digits select the block's tile.
         while terms and terms[0][0] in places and terms[0][1] >= width:
             atom, factor = terms.pop(0)
-            told.add(atom)
+            determined.add(atom)
             width += factor * (places[atom] - 1)
         if len(terms) > 1 or any(factor < width for _, factor in terms):
             return False
@@ -347,17 +352,18 @@ def _in_bands(access_trace: AccessTrace, widths: Sequence[int], offset: Sequence
         tiles.append((digit, floordiv(access_trace.kernel.grid, math.prod((count for _, count in tiles), start=as_expr(1)))))
     block = next((var for part in offset for var in access_trace.opened(part).variables() if var.name == "block"), None)
     each = 1 if cluster is None else cluster.blocks
-    if block is None or len(tiles) < 2 or told != set(places):
+    if block is None or len(tiles) < 2 or determined != set(places):
         return False
     if math.prod((count for _, count in tiles), start=as_expr(each)) != access_trace.kernel.grid:
         return False
-    return any(_bands_of(block, each, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2))
+    return any(_walks_tiles(block, each, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2))
 
 
-def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
-    """Whether blocks walk in bands over two dimensions' tiles, each with their count, for each tile of the other dimensions.
+def _walks_tiles(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
+    """Whether blocks walk over two dimensions' tiles, given with their counts, in Hilbert or grouped order for each tile of the other
+    dimensions.
 
-    So many for `each` step: the blocks of a cluster go together.
+    The `each` blocks of a cluster move together.
     """
     count = pair[0][1] * pair[1][1] * each
     if others:
@@ -365,23 +371,23 @@ def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others:
             return False
         block = mod(block, count)
     quotients = [one for atom, _ in pair for one in _nodes(atom) if isinstance(one, FloorDiv)]
-    # The quotient of a cluster's number is one of the block's, where the divisor is known.
-    bands = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
+    # The quotient of a cluster index is a quotient of the block index, if the divisor is known.
+    groups = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
     block = floordiv(block, as_expr(each))
-    bands |= {one.right for one in quotients if one.left == block}
-    heights = {rows for band in bands for _, columns in pair if (rows := _times(band, columns))}
+    groups |= {one.right for one in quotients if one.left == block}
+    group_heights = {rows for band in groups for _, columns in pair if (rows := _times(band, columns))}
     orders = ((pair[0], pair[1]), (pair[1], pair[0]))
     for (line, lines), (column, columns) in orders:
         place = hilbert(block, lines, columns)
         if (line, column) in _limited(floordiv(place, columns), mod(place, columns), lines, columns):
             return True
-        if any((line, column) in _walks(block, lines, columns, rows) for rows in heights):
+        if any((line, column) in _grouped_tiles(block, lines, columns, rows) for rows in group_heights):
             return True
     return False
 
 
 def _times(whole: Expr, part: Expr) -> int:
-    """How often one size goes into another where both are largest: as `N // 2` columns do in a band of `N` tiles."""
+    """How often one size goes into another at their largest values: as `N // 2` columns do in a group of `N` tiles."""
     largest = {var.name: var.high for var in whole.variables() | part.variables()}
     return int(whole.evaluate(largest)) // max(int(part.evaluate(largest)), 1)
 
@@ -390,15 +396,15 @@ def _factor(term: tuple[Expr, int]) -> int:
     return term[1]
 
 
-def _walks(block: Expr, lines: Expr, columns: Expr, rows: int) -> tuple[tuple[Expr, Expr], ...]:
-    """The tile of a block in bands, with and without limits that never hold."""
+def _grouped_tiles(block: Expr, lines: Expr, columns: Expr, rows: int) -> tuple[tuple[Expr, Expr], ...]:
+    """The tile of a block in grouped order, with and without limits that never apply."""
     band, inside = floordiv(block, columns * rows), mod(block, columns * rows)
-    found: list[tuple[Expr, Expr]] = []
+    tiles: list[tuple[Expr, Expr]] = []
     for height in (assume_positive(minimum(as_expr(rows), lines - band * rows)), as_expr(rows)):
         line, column = band * rows + mod(inside, height), floordiv(inside, height)
-        found += _limited(line, column, lines, columns)
+        tiles += _limited(line, column, lines, columns)
     whole = mod(lines, as_expr(rows)) == ZERO
-    return tuple(found) if whole else tuple(found[:2])
+    return tuple(tiles) if whole else tuple(tiles[:2])
 
 
 def _limited(line: Expr, column: Expr, lines: Expr, columns: Expr) -> tuple[tuple[Expr, Expr], ...]:
@@ -416,7 +422,7 @@ def _blocks(access_trace: AccessTrace, atoms: Sequence[Expr]) -> bool:
 
 
 def _recovered(value: Expr | None, known: frozenset[Expr], depth: int) -> bool:
-    """Whether a value follows from known ones: itself, or its quotient and remainder by one divisor."""
+    """Whether known values determine a value: directly, or by its quotient and remainder by one divisor."""
     if value is None or depth == 0:
         return False
     if value in known or not value.variables() or value.low == value.high or _enumerable(value, known):
@@ -431,52 +437,55 @@ def _recovered(value: Expr | None, known: frozenset[Expr], depth: int) -> bool:
 
 
 def _enumerable(value: Expr, known: frozenset[Expr]) -> bool:
-    """Whether no two values of a remainder by a known number give the same values of those that are known and depend on it alone.
+    """Whether the known values that depend only on a remainder by a constant are distinct for distinct remainders.
 
-    So are the tiles along Hilbert's curve, or in bands of which the last is lower, of each block of a known number that come together.
+    This holds for tiles along a Hilbert curve, or in groups of which the last is lower, of a known number of adjacent blocks.
     """
     size = constant(value.right) if isinstance(value, Mod) else None
-    if not isinstance(value, Mod) or size is None or size > MOST_TOGETHER:
+    if not isinstance(value, Mod) or size is None or size > MAX_ENUMERATED_BLOCKS:
         return False
     place = Var("the remainder", 0, size - 1)
-    turned = {value.left: Var("the quotient", 0, max(value.left.high // size, 0)) * size + place}
-    images = [image for image in (_image(one, turned) for one in known) if image is not None and image.variables() == {place}]
+    substitution = {value.left: Var("the quotient", 0, max(value.left.high // size, 0)) * size + place}
+    images = [image for image in (_image(one, substitution) for one in known) if image is not None and image.variables() == {place}]
     if not images:
         return False
     values = np.stack([np.broadcast_to(compiled(one)({place.name: np.arange(size)}), (size,)) for one in images], axis=-1)
     return len(distinct(values, axis=0)) == size
 
 
-def _image(value: Expr, turned: Mapping[Expr, Expr]) -> Expr | None:
-    """A value with others in the place of some of its parts; None where data say it, and where a divisor may then be no positive number:
-    a quotient and a remainder reach further apart from each other than together.
+def _image(value: Expr, substitution: Mapping[Expr, Expr]) -> Expr | None:
+    """A value with replacements for some of its parts; None if it depends on data, or if a divisor may then not be positive: a quotient and
+    a remainder have a wider combined range than the original.
     """
     if tables_of(value):
         return None
     try:
-        return replaced(value, turned)
+        return replaced(value, substitution)
     except ArgumentError:
         return None
 
 
-def _apart_in_turns(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:
-    """Whether all blocks of a grid of known size touch other boxes in each turn of the loops around, which step over all of their boxes.
+def _apart_in_each_iteration(
+    access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr], fixed: Sequence[Expr]
+) -> bool:
+    """Whether all blocks of a grid of known size access disjoint boxes in each iteration of the common loops, which step over all the
+    boxes.
 
-    Where coordinates are equal, so are the turns then, however many there are, and the boxes meet.
+    Equal coordinates then imply equal iterations, however many there are, and overlapping boxes.
     """
     count = constant(access_trace.kernel.grid)
     assert count is not None
     frame = access_trace.frame([("block", np.arange(count))])
-    taken = functools.reduce(np.logical_and, (frame.full(one) == 0 for one in fixed), np.ones(count, dtype=bool))
-    places = np.stack([frame.full(part)[taken] for part in offset], axis=-1)
+    active_blocks = functools.reduce(np.logical_and, (frame.full(one) == 0 for one in fixed), np.ones(count, dtype=bool))
+    places = np.stack([frame.full(part)[active_blocks] for part in offset], axis=-1)
     widths = []
     for dim, part in enumerate(offset):
-        least = min((abs(factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)), default=0)
-        around, rests = _moves(uses, [local.parts[use.access.base][dim] for use in uses], least)
+        smallest = min((abs(factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)), default=0)
+        common, rests = _common_steps(uses, [local.parts[use.access.base][dim] for use in uses], smallest)
         width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + max(use.access.reach[dim] for use in uses) + 1
         widths.append(width)
         width += int(np.ptp(places[:, dim]))
-        for digit, step in sorted(around, key=_factor):
+        for digit, step in sorted(common, key=_factor):
             if step < width:
                 return False
             value = access_trace.opened(digit)
@@ -495,7 +504,7 @@ def _enumerated(
     fixed: Sequence[Expr],
     sizes: Mapping[str, int],
 ) -> Finding | None:
-    """All blocks of a grid of known size: first by the boxes that they touch, then element by element."""
+    """Enumerate all blocks of a grid of known size: first by their bounding boxes, then element by element."""
     count = int(access_trace.frame([], sizes).value(access_trace.kernel.grid))
     if count > MANY:
         return _undecided(write, f"{count} blocks are too many to enumerate")
@@ -511,18 +520,18 @@ def _enumerated(
         element = places[other] + np.array(local.low)
         if _inside(access_trace, write, element, sizes):
             return _overlap(write, (int(numbers[owners[other]]), int(numbers[other])), element, sizes)
-    # Boxes at multiples of a step, and no wider than it, do not overlap.
+    # Boxes at multiples of a step, and no wider than the step, do not overlap.
     elif all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True)):
         return None
     elements = _elements(access_trace, local, uses)
     if elements is None or len(elements) * len(places) > MANY:
-        return _undecided(write, f"{len(places)} blocks touch interleaved elements, too many to enumerate")
+        return _undecided(write, f"{len(places)} blocks access interleaved elements, too many to enumerate")
     touched = (places[:, None, :] + elements[None, :, :]).reshape(-1, places.shape[1])
     blocks = np.repeat(np.arange(len(places)), len(elements))
     _, index, inverse = np.unique(touched, axis=0, return_index=True, return_inverse=True)
     owners = blocks[index][inverse.ravel()]
     for where in np.flatnonzero(owners != blocks):
-        # Beyond the end of the tensor tiles of two blocks may overlap: neither touches anything there.
+        # Past the end of the tensor, tiles of two blocks may overlap: neither accesses anything there.
         if _inside(access_trace, write, touched[where], sizes):
             return _overlap(write, (int(numbers[owners[where]]), int(numbers[blocks[where]])), touched[where], sizes)
     return None
@@ -535,7 +544,7 @@ def _inside(access_trace: AccessTrace, use: Use, element: Array, sizes: Mapping[
 
 
 def _elements(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> Array | None:
-    """All local coordinates that a block touches."""
+    """All local coordinates that a block accesses."""
     touching = _touching(access_trace, local, uses)
     if touching is None:
         return None
@@ -547,8 +556,8 @@ def _elements(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> A
 
 
 def _touching(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> list[tuple[Use, Frame, Array]] | None:
-    """The accesses with all threads and iterations of a block, and in which of these they touch anything; None where they are too many."""
-    found = []
+    """The accesses with all threads and iterations of a block, and the mask of those that are active; None if there are too many."""
+    result = []
     for use in uses:
         guards, _ = access_trace.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in use.loops)}))
         needed = access_trace.needs((*local.parts[use.access.base], *guards))
@@ -557,15 +566,15 @@ def _touching(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> l
             return None
         frame = access_trace.frame([("thread", access_trace.threads), *axes])
         active = functools.reduce(np.logical_and, (frame.full(guard).astype(bool) for guard in guards), np.ones(frame.shape, dtype=bool))
-        found.append((use, frame, active))
-    return found
+        result.append((use, frame, active))
+    return result
 
 
 def _overlap(use: Use, blocks: tuple[int, int], element: Iterable[int], sizes: Mapping[str, int]) -> Finding:
     name = use.access.buffer
     place = [int(one) for one in element]
     at_sizes = f" at {', '.join(f'{name}={value}' for name, value in sizes.items())}" if sizes else ""
-    message = f"{name}{place}: blocks {blocks[0]} and {blocks[1]} both touch it{at_sizes}, and blocks do not wait for each other"
+    message = f"{name}{place}: blocks {blocks[0]} and {blocks[1]} both access it{at_sizes}, and blocks are not ordered"
     details = {"blocks": blocks, "element": place, "sizes": dict(sizes), "statements": [described(use.statement, use.access)] * 2}
     details |= {"buffers": [name, name], "lines": [line_of(use.statement, use.access)] * 2}
     return Finding("race", "error", name, message, line_of(use.statement, use.access), described(use.statement, use.access), details)

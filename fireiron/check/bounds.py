@@ -1,8 +1,8 @@
 """The bounds check: no access leaves its buffer, for all run-time sizes.
 
-Each coordinate in global memory lies below its extent by ranges, by the largest value that a loop or a block's digit
-takes (over the sizes, so exactly), or the access carries the extent as a predicate. Where ranges do not decide, all values
-are enumerated if they are static. What is not proved is an error, with a counterexample where one is found.
+Each coordinate in global memory is below its extent by ranges, or by the largest value of a loop variable or a digit of the block index
+(over the sizes, so exactly), or the access carries the extent as a predicate. If ranges do not decide, all values are enumerated, provided
+they are static. What is not proved is an error, with a counterexample if one exists.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ from fireiron.values.tensor import Storage
 
 
 def check_bounds(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """All accesses that are not proved to stay inside, all named values that are not proved to keep their range, and places that may need
-    more than 64 bits.
-    """
+    """All accesses that are not proved in bounds, all named values that may leave their range, and indices that may exceed 64 bits."""
     return (*_Bounds(access_trace).findings(), *beyond_64_bits(access_trace))
 
 
@@ -54,21 +52,21 @@ class _Bounds:
     def __init__(self, access_trace: AccessTrace) -> None:
         self.access_trace = access_trace
         self.kernel = access_trace.kernel
-        every = [one for one in statements(self.kernel.body) if isinstance(one, For)]
+        loops_ = [one for one in statements(self.kernel.body) if isinstance(one, For)]
         self.persistence = persistence(self.kernel)
         self.counts = {"block": self.kernel.grid, **{one.tile.var.name: one.tiles for one in self.persistence}}
-        # A block's turns are no more than the tiles.
-        self.turns = {one.loop.var.name for one in self.persistence if self._most(one.tiles) - 1 <= one.loop.var.high}
+        # A block executes no more iterations than there are tiles.
+        self.iteration_vars = {one.loop.var.name for one in self.persistence if self._upper_limit(one.tiles) - 1 <= one.loop.var.high}
         self.lengths = {"thread": ZERO + self.kernel.workers, "block": self._blocks()}
-        loops = {one.var.name: one.extent for one in every}
+        loops = {one.var.name: one.extent for one in loops_}
         self.extents = {name: max_trip_count(extent) for name, extent in loops.items()}
-        self.several = {one.var.name for one in every if one.extent != loops[one.var.name]}
+        self.renamed_loops = {one.var.name for one in loops_ if one.extent != loops[one.var.name]}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
-        self.kept: dict[tuple[Var, tuple[int, ...]], bool] = {}
-        self.counts_down = functools.cache(self._counts_down)
+        self.range_kept: dict[tuple[Var, tuple[int, ...]], bool] = {}
+        self.counts_down_from_one_or_more = functools.cache(self._counts_down_from_one_or_more)
 
     def _blocks(self) -> Expr:
-        """The blocks of the grid; no launch has more than the target allows."""
+        """The number of blocks; a launch cannot exceed the target's limit."""
         limit = self.kernel.architecture.grid_x
         return self.kernel.grid if self.kernel.grid.high <= limit else ZERO + limit
 
@@ -78,7 +76,7 @@ class _Bounds:
             buffer = self.kernel.buffer(use.access.buffer)
             if use.statement.active == FALSE or buffer.memory.counts:
                 continue
-            if self.several:
+            if self.renamed_loops:
                 self._enter(use.loops)
             self.trusted = self._trusts(use)
             if buffer.memory.of_grid:
@@ -87,49 +85,49 @@ class _Bounds:
                 yield from self._in_buffer(use)
 
     def _enter(self, loops: Sequence[For]) -> None:
-        """Prove from here on what holds inside these loops: loops that follow each other may have the same name."""
-        if not self.several.isdisjoint(one.var.name for one in loops):
+        """Use the extents of these loops from here on: consecutive loops may have the same name."""
+        if not self.renamed_loops.isdisjoint(one.var.name for one in loops):
             self.extents = self.extents | {one.var.name: max_trip_count(one.extent) for one in loops}
             self.proved = {}
 
     # -------------------------------------------------------------------------------------- named values
 
     def _trusts(self, use: Use) -> bool:
-        """Whether all ranges that this access rests on hold, its statement's condition given."""
+        """Whether all ranges that this access relies on hold under its statement's condition."""
         values = use.access.expressions()
         names = {var for value in values for var in self._closure(value)}
-        return all(map(self.counts_down, values)) and all(self._keeps_range(var, use) for var in names)
+        return all(map(self.counts_down_from_one_or_more, values)) and all(self._keeps_range(var, use) for var in names)
 
     def _closure(self, value: Expr) -> set[Var]:
-        found = set(value.variables())
+        names = set(value.variables())
         for var in value.variables():
             if var.name in self.access_trace.lets:
-                found |= self._closure(self.access_trace.lets[var.name])
-        return found
+                names |= self._closure(self.access_trace.lets[var.name])
+        return names
 
     def _keeps_range(self, var: Var, use: Use) -> bool:
-        """Whether a variable lies in the range that it states where an access is."""
+        """Whether a variable stays in its declared range at an access."""
         length = self.extents.get(var.name, self.lengths.get(var.name))
-        if length is not None:  # threads, blocks and iterations count from 0, whatever range a variable claims
-            return var.low <= 0 and (length.high - 1 <= var.high or var.name in self.turns)
+        if length is not None:  # threads, blocks and iterations count from 0, whatever range a variable declares
+            return var.low <= 0 and (length.high - 1 <= var.high or var.name in self.iteration_vars)
         value = self.access_trace.lets.get(var.name)
         if value is None:
             return True
-        if not self.counts_down(value):
+        if not self.counts_down_from_one_or_more(value):
             return False
         below = value.high <= var.high or self._implied(conjuncts(use.statement.performed), value, ZERO + (var.high + 1))
         if below and value.low >= var.low:
             return True
         key = (var, tuple(map(id, use.loops)))
-        if key not in self.kept:
-            self.kept[key] = self._always_keeps_range(var, value, use.loops)
-        return self.kept[key]
+        if key not in self.range_kept:
+            self.range_kept[key] = self._always_keeps_range(var, value, use.loops)
+        return self.range_kept[key]
 
     def _always_keeps_range(self, var: Var, value: Expr, around: Sequence[For]) -> bool:
-        """Whether a named value lies in the range of its variable in each turn of the loops around it, under no condition."""
-        if var.name in self.counts and min(self.counts[var.name].high, self._most(self.counts[var.name])) <= var.high + 1:
+        """Whether a named value stays in the range of its variable in each iteration of the surrounding loops, unconditionally."""
+        if var.name in self.counts and min(self.counts[var.name].high, self._upper_limit(self.counts[var.name])) <= var.high + 1:
             return True
-        if var.low == 0 and value.high <= var.high and (less_a_minimum(value) or self._is_turn(value, around)):
+        if var.low == 0 and value.high <= var.high and (less_a_minimum(value) or self._nonnegative_in_loop(value, around)):
             return True
         loops = {loop.var.name: loop for loop in around if loop.var.name in self.access_trace.roots(value)}
         needed = self.access_trace.needs((value, *(loop.extent for loop in loops.values())))
@@ -141,18 +139,18 @@ class _Bounds:
         if math.prod(len(values) for _, values in ranges) > MANY:
             return False
         frame = self.access_trace.frame([(name, np.asarray(values)) for name, values in ranges])
-        turns = (frame.full(less(loop.var, loop.extent)) for loop in loops.values())
-        values = frame.full(value)[functools.reduce(np.logical_and, turns, np.ones(frame.shape, dtype=bool))]
+        iteration_vars = (frame.full(less(loop.var, loop.extent)) for loop in loops.values())
+        values = frame.full(value)[functools.reduce(np.logical_and, iteration_vars, np.ones(frame.shape, dtype=bool))]
         return bool(np.all((values >= var.low) & (values <= var.high)))
 
-    def _is_turn(self, value: Expr, around: Sequence[For]) -> bool:
-        """Whether a named value is not negative because a loop around it, whose extent is a minimum, takes a turn."""
+    def _nonnegative_in_loop(self, value: Expr, around: Sequence[For]) -> bool:
+        """Whether a named value is not negative because a surrounding loop, whose extent is a minimum, executes an iteration."""
         extents = (loop.extent for loop in around)
         sides = (side for extent in extents for side in (extent.children if isinstance(extent, Min) else (extent,)))
         return any((value - side).low >= -1 for side in sides)
 
-    def _counts_down(self, value: Expr) -> bool:
-        """Whether sizes less a digit of the block's number, taken to be at least 1, are so over all sizes; true of others."""
+    def _counts_down_from_one_or_more(self, value: Expr) -> bool:
+        """Whether sizes minus a digit of the block index, if assumed to be at least 1, are so for all sizes; True for other values."""
         for atoms, _ in linear(value)[0]:
             for left in (atom.value for atom in atoms if isinstance(atom, Positive)):
                 digits = [
@@ -165,13 +163,13 @@ class _Bounds:
                     return False
         return True
 
-    def _most(self, value: Expr) -> int:
-        """The most that a value is by a fact that the launcher checks."""
+    def _upper_limit(self, value: Expr) -> int:
+        """The upper limit of a value by a fact that the launcher checks."""
         facts = (one.right for _, one in self.kernel.facts if isinstance(one, Less) and one.left == value)
         return min((limit - 1 for one in facts if (limit := constant(one)) is not None), default=value.high)
 
     def _largest_digit(self, value: Expr) -> Expr | None:
-        """The largest value of a digit of the number of the block, or of its tile, over the sizes: what a range does not know."""
+        """The largest value of a digit of the block or tile index, in terms of the sizes; ranges do not express it."""
         if isinstance(value, Mod):
             return value.right - 1
         if isinstance(value, Min):
@@ -191,7 +189,7 @@ class _Bounds:
         return self._largest_down(value)
 
     def _quotient(self, total: Expr, divisor: Expr) -> Expr | None:
-        """A quotient without a remainder, None of others: also where a size is a multiple of a number, and a count of tiles takes part."""
+        """An exact quotient, else None; also if a size is a multiple of a number and part of a tile count."""
         count = floordiv(total, divisor)
         if count * divisor == total:
             return count
@@ -203,23 +201,25 @@ class _Bounds:
         return count.substitute({unit: floordiv(one, as_expr(one.multiple_of)) for one, unit in units.items()})
 
     def _largest_down(self, value: Expr) -> Expr | None:
-        """The largest of what counts down from a size, taken to be at least 1: where nothing is taken away yet."""
+        """The largest value of an expression that counts down from a size and is assumed to be at least 1: its value with nothing
+        subtracted.
+        """
         terms, number = linear(value)
         if len(terms) != 1 or terms[0][1] != 1 or len(terms[0][0]) != 1 or not isinstance(terms[0][0][0], Positive):
             return None
         parts, rest = linear(terms[0][0][0].value)
-        most = ZERO + rest
+        highest = ZERO + rest
         for atoms, times in parts:
             part = product(atoms, times)
-            most = most if part.high <= 0 else most + part
-        return self._largest(most) + number
+            highest = highest if part.high <= 0 else highest + part
+        return self._largest(highest) + number
 
     # -------------------------------------------------------------------------------------- proofs
 
     def _largest(self, value: Expr, side: int | None = None) -> Expr:
-        """An upper bound over the sizes: loops at their last iteration, digits of the block at their largest value.
+        """An upper bound in terms of the sizes: loops at their last iteration, digits of the block index at their largest value.
 
-        Of loops that end with the first of several numbers of turns, `side` takes the first or the last one that sizes say.
+        For a loop whose extent is a minimum of several trip counts, `side` selects the first or the last one that depends on sizes.
         """
         terms, number = linear(value)
         total: Expr = ZERO + number
@@ -236,11 +236,11 @@ class _Bounds:
             extent = self.extents[atom.name]
             sized = [one for one in extent.children if one.variables()] if isinstance(extent, Min) else []
             return (sized[side] if sized and side is not None else extent) - 1
-        # A tile's number has a count, which its value does not tell.
+        # The tile index has a count that its value does not show.
         return self._largest_digit(atom if atom.name in self.counts else self.access_trace.lets.get(atom.name, atom))
 
     def _below(self, value: Expr, extent: Expr) -> bool:
-        """Whether `value < extent` always."""
+        """Whether `value < extent` always holds."""
         key = (value, extent)
         if key not in self.proved:
             tops = itertools.chain((value,), (self._largest(value, side) for side in (None, 0, -1)))
@@ -248,19 +248,19 @@ class _Bounds:
         return self.proved[key]
 
     def _implied(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> bool:
-        """Whether conditions say `value < extent`."""
-        # What divides a difference above zero is at most as large.
+        """Whether conditions imply `value < extent`."""
+        # A divisor of a positive difference is at most as large as the difference.
         gaps = [one.right - one.left for one in conditions if isinstance(one, Less)]
         spares = [gap - gap.factor for gap in gaps]
         choices = [_multiples(value, spare) for spare in spares]
         combined = itertools.islice(itertools.product(*choices), MOST_COMBINATIONS)
-        # One condition may suffice, and come last: each alone, where not all combinations were tried.
+        # One condition may suffice, and come last: if not all combinations are tried, try each condition alone.
         alone = _each_alone(choices) if math.prod(map(len, choices)) > MOST_COMBINATIONS else ()
         for times in itertools.chain(combined, alone):
-            most = value
+            highest = value
             for spare, number in zip(spares, times, strict=True):
-                most = most + spare * number
-            if self._below(most, extent) or less(self.access_trace.opened(most), extent) == TRUE:
+                highest = highest + spare * number
+            if self._below(highest, extent) or less(self.access_trace.opened(highest), extent) == TRUE:
                 return True
         return False
 
@@ -268,12 +268,12 @@ class _Bounds:
 
     def _in_global(self, use: Use) -> Iterator[Finding]:
         for dim in range(len(use.access.base)):
-            found = self._in_dimension(use, dim)
-            if found is not None:
-                yield found
+            finding = self._in_dimension(use, dim)
+            if finding is not None:
+                yield finding
 
     def _in_dimension(self, use: Use, dim: int) -> Finding | None:
-        """What is wrong with the coordinates along a dimension, if they are not proved to stay inside."""
+        """The problem of the coordinates along a dimension, if they are not proved in bounds."""
         base = use.access.base[dim]
         extent = self.kernel.buffer(use.access.buffer).tensor.shape[dim]
         if self.trusted and base.low >= 0 and self._below(base + use.access.reach[dim], extent):
@@ -281,10 +281,10 @@ class _Bounds:
         steps = use.access.steps(dim)
         if self.trusted and base.low >= 0 and self._proved(use, dim, base, steps, extent):
             return None
-        return self._straddling(use, base, steps, extent, dim) or self._enumerated(use, dim, base, steps, extent)
+        return self._straddles_bound(use, base, steps, extent, dim) or self._enumerated(use, dim, base, steps, extent)
 
     def _proved(self, use: Use, dim: int, base: Expr, steps: Sequence[int], extent: Expr) -> bool:
-        """Whether all elements that are touched lie below the extent of a dimension by what their pieces test."""
+        """Whether the tests of the pieces prove all accessed elements below the extent of a dimension."""
         last = base + use.access.reach[dim]
         outer = conjuncts(use.statement.performed)
         if use.pieces:
@@ -293,22 +293,22 @@ class _Bounds:
         return (bound is not None and self._below(bound, extent + 1)) or self._implied(outer, last, extent)
 
     def _inside_with_first(self, piece: Piece, outer: tuple[Expr, ...], base: Expr, steps: Sequence[int], extent: Expr) -> bool:
-        """Whether a piece lies below the extent: a test of its first element may be one of all, where it divides what is below a bound."""
+        """Whether a piece is below the extent. A test of its first element covers all elements if the piece width divides the bound."""
         part = steps[piece.first : piece.first + piece.width]
         last = base + max(part)
         conditions = (*outer, *conjuncts(piece.condition))
-        if FALSE in conditions:  # it is never touched
+        if FALSE in conditions:  # it is never accessed
             return True
         return self._below(last, extent) or self._implied(conditions, last, extent)
 
     def _tests(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> Iterator[Less]:
-        """The conditions that say of a value that it lies below the extent."""
+        """The conditions that place a value below the extent."""
         for one in conditions:
             if isinstance(one, Less) and one == less(value, one.right) and self._below(one.right, extent + 1):
                 yield one
 
-    def _straddling(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr, dim: int) -> Finding | None:
-        """A piece of several elements of which the first is tested, and of which the others may lie outside all the same."""
+    def _straddles_bound(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr, dim: int) -> Finding | None:
+        """A piece of several elements whose first element is tested while the others may still be out of bounds."""
         outer = conjuncts(use.statement.performed)
         for piece in use.pieces:
             first = base + steps[piece.first]
@@ -316,8 +316,8 @@ class _Bounds:
                 if piece.width == 1 or self._inside_with_first(piece, outer, base, steps, extent):
                     continue
                 message = (
-                    f"{use.access.buffer}: {piece.width} elements are moved at once, and only the first one is tested against "
-                    f"{test.right}; the others may lie outside, as {test.right} is not known to be a multiple of {piece.width}"
+                    f"{use.access.buffer}: a vector of {piece.width} elements is accessed, but only its first element is tested against "
+                    f"{test.right}; the others may be out of bounds, since {test.right} is not known to be a multiple of {piece.width}"
                 )
                 return _finding(use, message, {"dimension": dim, "bound": str(test.right), "vector": piece.width})
         return None
@@ -325,7 +325,7 @@ class _Bounds:
     # -------------------------------------------------------------------------------------- shared memory and registers
 
     def _in_buffer(self, use: Use) -> Iterator[Finding]:
-        """Addresses in shared memory and register numbers: by the ranges of coordinates, else of addresses, else by enumeration."""
+        """Check addresses in shared memory and register indices: by ranges of coordinates, else of addresses, else by enumeration."""
         buffer = self.kernel.buffer(use.access.buffer)
         if not buffer.memory.private:
             outside = next((found for dim in range(len(use.access.base)) if (found := self._in_dimension(use, dim))), None)
@@ -334,7 +334,7 @@ class _Bounds:
                 return
         total = buffer.total
         if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
-            # An access of its own, by its bounds: pieces of a statement are touched under its guard alone, which is not asked here.
+            # A separate access, checked by its bounds: the pieces of a statement run under its guard alone, which is not considered here.
             use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
             total = buffer.elements
         if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
@@ -348,18 +348,18 @@ class _Bounds:
         access, storage = use.access, use.access.storage or buffer.storage
         if access.copy != ZERO or any(base.low < 0 for base in access.base):
             return False
-        most = 0
+        highest = 0
         for base, step, digits in zip(access.base, access.reach, storage.dims, strict=True):
             for digit in digits:
                 value = (base.high + step) // digit.step
-                most += as_expr(digit.weight).high * (value if digit.open else min(value, as_expr(digit.size).high - 1))
-        return _last_of_span(most, storage.swizzle) < total.low
+                highest += as_expr(digit.weight).high * (value if digit.open else min(value, as_expr(digit.size).high - 1))
+        return _last_of_span(highest, storage.swizzle) < total.low
 
     def _by_addresses(self, use: Use, buffer: Buffer, total: Expr) -> bool:
-        """Whether the ranges of the addresses, or the statement's condition, say that each lies below the total."""
+        """Whether the ranges of the addresses, or the statement's condition, prove each of them below the total."""
         storage = use.access.storage or buffer.storage
         if storage.swizzle is not None and total.factor % storage.swizzle.size() == 0:
-            storage = storage.plain  # what is below the total stays there, as spans end with it
+            storage = storage.plain  # addresses below the total stay below it, since spans end at it
         access = attrs.evolve(use.access, storage=storage)
         elements = access.elements()
         if _monotone(storage):
@@ -371,14 +371,14 @@ class _Bounds:
         return all(part.low >= 0 and (less(part, total) == TRUE or self._implied(tests, part, total)) for part in parts)
 
     def _by_enumeration(self, use: Use, buffer: Buffer, total: Expr) -> Finding | None:
-        """The first address outside, over all threads and loops, as far as they are known and matter."""
+        """The first out-of-bounds address over all threads and relevant loops of known length."""
         static = tuple(loop for loop in use.loops if constant(loop.extent) is not None)
         conditions, _ = self.access_trace.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in static)}))
         needed = self.access_trace.needs((*use.access.base, use.access.copy, *conditions))
         axes = self.access_trace.loop_axes(use.loops, needed, MANY // (self.kernel.workers * len(use.access.elements())))
         limit = constant(total)
         if axes is None or limit is None or not needed <= {"thread", *(name for name, _ in axes)}:
-            return _finding(use, f"{buffer.name}: the address could not be proved to lie below {total}", {"elements": str(total)})
+            return _finding(use, f"{buffer.name}: the address is not proved to be below {total}", {"elements": str(total)})
         frame = self.access_trace.frame([("thread", self.access_trace.threads), *axes])
         values = self.access_trace.addresses(frame, use.access)
         bad = (values < 0) | (values >= limit)
@@ -389,17 +389,17 @@ class _Bounds:
             return None
         index = tuple(int(x) for x in np.argwhere(bad)[0])
         point = frame.at(index[:-1])
-        message = f"{buffer.name}: {_where(point)} touches address {int(values[index])}, it has {limit} elements"
+        message = f"{buffer.name}: {_where(point)} accesses address {int(values[index])}, but it has {limit} elements"
         return _finding(use, message, {**_split(point), "address": int(values[index]), "elements": limit})
 
     # -------------------------------------------------------------------------------------- enumeration
 
     def _enumerated(self, use: Use, dim: int, base: Expr, steps: Sequence[int], extent: Expr) -> Finding | None:
-        """A coordinate at all threads, blocks and loop values: None if it stays inside, else the first that does not."""
+        """Check a coordinate at all threads, blocks and loop values: None if it stays in bounds, else the first violation."""
         complete = False
         if self.trusted and self._stays_inside(use, base, steps, extent):
             return None
-        tested = (base, extent, use.statement.performed, *(one.condition for one in use.pieces), *_told(use))
+        tested = (base, extent, use.statement.performed, *(one.condition for one in use.pieces), *_tested_bounds(use))
         for sizes in self._sizes():
             frame, complete = self._frame(use, sizes, tested)
             bad = self._outside(use, frame, base, steps, extent)
@@ -409,30 +409,31 @@ class _Bounds:
         if complete and self._static(tested, use):
             return None
         name = use.access.buffer
-        message = f"{name}: coordinate {dim}, {base + max(steps)}, could not be proved to lie in 0 .. {extent - 1}, and is not tested"
+        message = f"{name}: coordinate {dim}, {base + max(steps)}, is not proved to be in 0 .. {extent - 1}, and is not tested"
         return _finding(use, message, {"dimension": dim, "coordinate": str(base), "extent": str(extent)})
 
     def _stays_inside(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr) -> bool:
-        """Whether a coordinate stays inside, of which threads and loops give a part at all of whose values the rest, by its range, does not
-        lead out; conditions on what is known only when the kernel runs just take some of these away."""
+        """Whether a coordinate stays in bounds: the part of threads and static loops is enumerated, the rest bounded by its range. Run-time
+        conditions only remove accesses.
+        """
         static = {loop.var.name: loop for loop in use.loops if constant(loop.extent) is not None}
         inner = frozenset({"thread", *static})
         parts = self._parts(base, inner)
-        kept, _ = self.access_trace.guards(use.statement, inner)
-        needed = self.access_trace.needs((parts[1], *kept))
+        range_kept, _ = self.access_trace.guards(use.statement, inner)
+        needed = self.access_trace.needs((parts[1], *range_kept))
         axes = self.access_trace.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
         if axes is None:
             return False
         frame = self.access_trace.frame([("thread", self.access_trace.threads), *axes])
-        there = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in kept), np.ones(frame.shape, dtype=bool))
+        there = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in range_kept), np.ones(frame.shape, dtype=bool))
         values = frame.full(parts[1])[there]
         if values.size == 0:
             return True
-        least, most = int(values.min()) + min(steps), int(values.max()) + max(steps)
-        return parts[0].low + least >= 0 and self._below(parts[0] + most, extent)
+        lowest, highest = int(values.min()) + min(steps), int(values.max()) + max(steps)
+        return parts[0].low + lowest >= 0 and self._below(parts[0] + highest, extent)
 
     def _parts(self, base: Expr, inner: frozenset[str]) -> tuple[Expr, Expr]:
-        """What of a coordinate blocks and sizes have a part in, and what threads and loops of known lengths give alone."""
+        """Split a coordinate into the part that depends on blocks and sizes, and the part of threads and static loops."""
         terms, number = linear(base)
         outside: Expr = ZERO
         inside = as_expr(number)
@@ -445,7 +446,7 @@ class _Bounds:
         return outside, inside
 
     def _static(self, values: Iterable[Expr], use: Use) -> bool:
-        """Whether nothing that matters depends on a size known at run time."""
+        """Whether nothing relevant depends on a run-time size."""
         needed = self.access_trace.needs((*values, *(loop.extent for loop in use.loops)))
         launched = {"block": self.kernel.grid, **self.access_trace.tiles}
         return needed.isdisjoint(self.access_trace.symbols) and all(
@@ -463,7 +464,7 @@ class _Bounds:
             yield {symbol.name: value for symbol, value in zip(self.kernel.symbols, combination, strict=True)}
 
     def _frame(self, use: Use, sizes: Mapping[str, int], values: Iterable[Expr]) -> tuple[Frame, bool]:
-        """Threads, blocks and loops with given sizes, and whether that is all of them."""
+        """Threads, blocks and loops at given sizes, and whether that covers all of them."""
         needed = self.access_trace.needs(values)
         empty = self.access_trace.frame([], sizes)
         axes: list[tuple[str, Sequence[int]]] = [("thread", range(self.kernel.workers if "thread" in needed else 1))]
@@ -480,7 +481,7 @@ class _Bounds:
         while math.prod(len(one) for _, one in axes) > MANY:
             largest = max(range(len(axes)), key=lambda position: len(axes[position][1]))
             name, one = axes[largest]
-            # Of a long one the ends and one between, then its ends, then its first value: so this ends with a value of each.
+            # A long axis keeps its ends and the middle, then its ends, then its first value. So each axis keeps at least one value.
             places = {0, 1, len(one) // 2, len(one) - 2, len(one) - 1} if len(one) > 5 else {0, len(one) - 1} if len(one) > 2 else {0}
             axes[largest] = (name, [one[place] for place in sorted(places)])
             complete = False
@@ -502,20 +503,22 @@ class _Bounds:
         limit = int(np.asarray(frame.full(extent))[index[:-1]])
         at_sizes = f" at {', '.join(f'{name}={value}' for name, value in sizes.items())}" if sizes else ""
         verb = "writes" if use.access.write else "reads"
-        message = f"{use.access.buffer}: {_where(point)} {verb} coordinate {coordinate} of dimension {dim}, which has {limit}{at_sizes}"
+        message = (
+            f"{use.access.buffer}: {_where(point)} {verb} coordinate {coordinate} of dimension {dim}, whose extent is {limit}{at_sizes}"
+        )
         details = {**_split(point), "dimension": dim, "coordinate": coordinate, "extent": limit, "sizes": dict(sizes)}
         return _finding(use, message, details)
 
 
 MOST_ADDRESSES = 8
-"""Most elements of an access whose addresses are checked one by one."""
+"""Maximum number of elements of an access whose addresses are checked individually."""
 
 MOST_COMBINATIONS = 64
-"""Most combinations of a statement's conditions that one proof tries."""
+"""Maximum number of combinations of a statement's conditions that one proof tries."""
 
 
 def _versions(use: Use) -> Iterator[Use]:
-    """An access of a statement, and that of its version for where all lies inside."""
+    """An access of a statement, and that of its in-bounds version."""
     yield use
     if use.statement.whole != FALSE and use.position is not None:
         version = inside(use.statement)
@@ -523,20 +526,20 @@ def _versions(use: Use) -> Iterator[Use]:
 
 
 def _multiples(value: Expr, spare: Expr) -> list[int]:
-    """How often a number that is not negative may be added to a value so that a variable of both drops out; or once, or never."""
+    """How often a nonnegative expression may be added to a value so that a common variable cancels; or once, or never."""
     own = dict(linear(value)[0])
     ratios = {-own[atoms] // coefficient for atoms, coefficient in linear(spare)[0] if atoms in own and own[atoms] % coefficient == 0}
     return [*sorted(ratio for ratio in ratios if ratio > 1), 1, 0]
 
 
 def _each_alone(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Each number of each place, with zeros in all other places."""
+    """Each factor of each condition, with zeros for all others."""
     for place, numbers in enumerate(choices):
         yield from (tuple(number * (other == place) for other in range(len(choices))) for number in numbers if number)
 
 
-def _told(use: Use) -> tuple[Expr, ...]:
-    """The bounds that a statement's text tests itself, and the coordinates that it compares with them."""
+def _tested_bounds(use: Use) -> tuple[Expr, ...]:
+    """The bounds that a statement's text tests itself, and the tested coordinates."""
     pairs = () if use.pieces else zip(use.access.base, use.access.bounds, strict=True)
     return tuple(value for base, bound in pairs if bound is not None for value in (base, bound))
 
@@ -551,7 +554,7 @@ def _split(point: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _last_of_span(address: int, swizzle: Swizzle | None) -> int:
-    """The largest address that a swizzle makes of one up to this: it moves elements inside aligned spans only."""
+    """The largest address to which a swizzle maps any address up to this one: it permutes within aligned spans only."""
     span = 1 if swizzle is None else swizzle.size()
     return address // span * span + span - 1
 

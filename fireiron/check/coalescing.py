@@ -1,7 +1,7 @@
-"""The coalescing check: 32-byte sectors of global memory that each request of a warp moves, against the least possible.
+"""The coalescing check: 32-byte sectors of global memory that each request of a warp moves, compared with the minimum.
 
-Counted for block 0, at the first iterations of the loops, away from the edges. Sizes known at run time are taken as about
-4096, a multiple of their known divisor: a large leading dimension, so that neighbours across it never share a sector.
+Counted for block 0, in the first iterations of the loops, away from the edges. Run-time sizes are assumed to be about 4096, at their known
+multiple: with such a large leading dimension, elements adjacent across it never share a sector.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fireiron.check.access_trace import AccessTrace, Array, Use, assumed
+from fireiron.check.access_trace import AccessTrace, Array, Use, assumed_elements
 from fireiron.check.finding import Finding, described, line_of
-from fireiron.check.persistence import dealt, fetched
+from fireiron.check.persistence import dynamic_tiles, static_schedule
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 
@@ -23,18 +23,18 @@ LARGE = 4096
 
 @attrs.frozen(eq=False)
 class _Traffic:
-    """Coordinates per dimension `(requests, 32)` of the first element of each lane's vector, and who takes part."""
+    """Coordinates per dimension `(requests, 32)` of the first element of each lane's vector, and the mask of active lanes."""
 
-    places: tuple[Array, ...]
+    coordinates: tuple[Array, ...]
     active: Array
     vector: int
 
 
 def check_coalescing(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """A finding for each access to global memory; a warning where a warp moves more than twice the sectors it needs."""
-    access_trace = AccessTrace(dealt(access_trace.kernel)) if fetched(access_trace.kernel) else access_trace
+    """A finding for each access to global memory; a warning if a warp moves more than twice the sectors that it needs."""
+    access_trace = AccessTrace(static_schedule(access_trace.kernel)) if dynamic_tiles(access_trace.kernel) else access_trace
     sizes = {symbol.name: -(-max(LARGE, symbol.low) // symbol.multiple_of) * symbol.multiple_of for symbol in access_trace.kernel.symbols}
-    sizes |= assumed(access_trace, sizes)
+    sizes |= assumed_elements(access_trace, sizes)
     findings = []
     for use in access_trace.uses:
         buffer = access_trace.kernel.buffer(use.access.buffer)
@@ -59,26 +59,26 @@ def _traffic(access_trace: AccessTrace, use: Use, sizes: dict[str, int]) -> _Tra
     frame = access_trace.frame([("thread", access_trace.threads), *axes], fixed)
     vector = use.width
     steps = np.array(access.elements()[::vector]).T
-    places = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))
+    coordinates = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))
     active = np.asarray(frame.full(statement.performed), dtype=bool)
-    return _Traffic(places, _by_warp(np.broadcast_to(active[..., None], (*frame.shape, steps.shape[1]))), vector)
+    return _Traffic(coordinates, _by_warp(np.broadcast_to(active[..., None], (*frame.shape, steps.shape[1]))), vector)
 
 
 def _by_warp(values: Array) -> Array:
-    """`(threads, ...)` as `(requests, 32)`; lanes that do not exist are zero, or inactive."""
+    """Reshape `(threads, ...)` to `(requests, 32)`; missing lanes are zero, or inactive."""
     missing = -len(values) % 32
     if missing:
         values = np.concatenate([values, np.zeros((missing, *values.shape[1:]), dtype=values.dtype)])
     return np.moveaxis(values.reshape(len(values) // 32, 32, -1), 1, 2).reshape(-1, 32)
 
 
-def _start(buffer: Buffer, places: tuple[Array, ...], sizes: dict[str, int]) -> Array:
-    """Byte addresses, the array starting at a multiple of 256 bytes as allocations do."""
-    return buffer.storage.evaluated(sizes).address(places) * buffer.dtype.bytes
+def _start(buffer: Buffer, coordinates: tuple[Array, ...], sizes: dict[str, int]) -> Array:
+    """Byte addresses; the array starts at a multiple of 256 bytes, as allocations do."""
+    return buffer.storage.evaluated(sizes).address(coordinates) * buffer.dtype.bytes
 
 
 def sectors(start: Array, width: int, active: Array) -> tuple[Array, Array]:
-    """Sectors that each request moves, and the least that hold its bytes; `width` is the bytes of a lane."""
+    """Sectors that each request moves, and the minimum that holds its bytes; `width` is the bytes per lane."""
     step = min(width, SECTOR)
     pieces = start[:, :, None] + np.arange(0, width, step)
     moved = _distinct(np.where(active[:, :, None], pieces // SECTOR, -1))
@@ -87,7 +87,7 @@ def sectors(start: Array, width: int, active: Array) -> tuple[Array, Array]:
 
 
 def _distinct(values: Array) -> Array:
-    """Different values that are not negative, in each row."""
+    """The number of distinct nonnegative values in each row."""
     rows = np.sort(values.reshape(len(values), -1), axis=1)
     fresh = np.ones(rows.shape, dtype=bool)
     fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
@@ -96,7 +96,7 @@ def _distinct(values: Array) -> Array:
 
 def _finding(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int]) -> Finding:
     width = traffic.vector * buffer.dtype.bytes
-    moved, ideal = sectors(_start(buffer, traffic.places, sizes), width, traffic.active)
+    moved, ideal = sectors(_start(buffer, traffic.coordinates, sizes), width, traffic.active)
     busy = ideal > 0
     count, least = (int(moved[busy].sum()), int(ideal[busy].sum())) if busy.any() else (0, 0)
     where = int(np.argmax(moved - ideal))
@@ -108,22 +108,26 @@ def _finding(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traf
         "vector_bytes": width,
         "assumed_sizes": sizes,
     }
-    assumed = f" (with {', '.join(f'{name}={value}' for name, value in sizes.items())})" if sizes else ""
-    message = f"{access}: {moved[where]} sectors of 32 bytes a warp request, {ideal[where]} needed, {width} bytes a lane{assumed}"
-    poor = count > 2 * least
-    if poor:
+    note = f" (with {', '.join(f'{name}={value}' for name, value in sizes.items())})" if sizes else ""
+    message = f"{access}: {moved[where]} 32-byte sectors per warp request, {ideal[where]} needed, {width} bytes per lane{note}"
+    uncoalesced = count > 2 * least
+    if uncoalesced:
         order = _better_order(access_trace, use, buffer, traffic, sizes, count)
         if order is not None:
             details["layout"] = order
-            message += f"; .layout({order}) on the tile dealt to threads makes neighbouring lanes touch neighbouring elements"
+            message += f"; .layout({order}) on the tile of the threads makes adjacent lanes access adjacent elements"
         elif any(access_trace.kernel.buffer(other.buffer).memory.private for other in use.statement.accesses):
-            through = "load(SRC, SH) in a store goes" if use.access.write else f"load({buffer.name}, SH) in front goes"
-            message += f"; a Strided tile gives neighbouring lanes neighbours to hold, {through} through shared memory"
-    return Finding("coalescing", "warning" if poor else "note", buffer.name, message, line_of(use.statement, use.access), access, details)
+            through = "load(SRC, SH) in a store" if use.access.write else f"a preceding load({buffer.name}, SH)"
+            message += f"; a Strided tile assigns adjacent elements to adjacent lanes, and {through} goes through shared memory"
+    return Finding(
+        "coalescing", "warning" if uncoalesced else "note", buffer.name, message, line_of(use.statement, use.access), access, details
+    )
 
 
 def _better_order(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int], count: int) -> str | None:
-    """The order of dealing that moves at most half the sectors, found by dealing the same tiles the other way round."""
+    """The order of the lanes that moves at most half the sectors, from assigning the same tiles in the other order; None if there
+    is none.
+    """
     dims = len(use.access.base)
     if dims != 2 or len(traffic.active) * 32 < access_trace.kernel.workers:
         return None
@@ -135,12 +139,15 @@ def _better_order(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: 
     values = [np.unique(part) for part in lanes]
     if len(values[0]) * len(values[1]) != access_trace.kernel.workers:
         return None
-    for name, fast in (("ColMajor", 0), ("RowMajor", 1)):
-        digits = {fast: access_trace.threads % len(values[fast]), 1 - fast: access_trace.threads // len(values[fast])}
-        places = tuple(_by_warp(values[dim][digits[dim]][:, None]) for dim in (0, 1))
-        active = np.ones(places[0].shape, dtype=bool)
-        moved, _ = sectors(_start(buffer, places, sizes), traffic.vector * buffer.dtype.bytes, active)
-        # Advice is worth following only where it halves the traffic.
+    for name, contiguous in (("ColMajor", 0), ("RowMajor", 1)):
+        digits = {
+            contiguous: access_trace.threads % len(values[contiguous]),
+            1 - contiguous: access_trace.threads // len(values[contiguous]),
+        }
+        coordinates = tuple(_by_warp(values[dim][digits[dim]][:, None]) for dim in (0, 1))
+        active = np.ones(coordinates[0].shape, dtype=bool)
+        moved, _ = sectors(_start(buffer, coordinates, sizes), traffic.vector * buffer.dtype.bytes, active)
+        # Advice is only given if it halves the traffic.
         if moved.mean() * 2 <= count / len(traffic.active):
             return name
     return None

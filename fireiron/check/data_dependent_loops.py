@@ -1,9 +1,9 @@
-"""Loops of which data say what turns are taken, as loops of so many turns: what the checks follow.
+"""Replace loops whose executed iterations depend on data by loops with a run-time trip count, which the checks can follow.
 
-A turn that is left out touches nothing. Where all turns touch the same elements of what threads share, whichever of them are taken are as
-good as the first ones: as many turns, a number known only at run time. Reads of global memory that the turn moves do not matter, as
-nothing writes there. Barriers, fences and waits for copies after a turn that is left out would order more, and are not
-counted. The number of a turn among those that were taken, by which a ring goes on, is that of the counted loop.
+A skipped iteration accesses nothing. If all iterations access the same elements of shared data, it does not matter which ones are executed:
+they are equivalent to the first n, with n known at run time. Reads of global memory that vary by iteration do not matter, since nothing
+writes there. Barriers, fences and waits for copies after a skipped iteration would only add order, and are not counted. The index among the
+executed iterations, which a ring uses as fill index, is the variable of the counted loop.
 """
 
 from __future__ import annotations
@@ -16,43 +16,46 @@ import attrs
 from fireiron.ir import Acquire, Barrier, Comment, Fence, For, Kernel, Let, Release, Stmt, Wait, execs, statements, substituted
 from fireiron.values.expr import ONE, Expr, Min, Var, constant, minimum, tables_of
 
-TAKEN: Final = "_taken"
-"""The end of the name of how many turns of a loop are taken."""
+COUNT_SUFFIX: Final = "_taken"
+"""The suffix of the variable that counts the executed iterations of a loop."""
 
 ORDERING: Final = (Barrier, Fence, Wait)
-"""Statements that touch nothing and order what others touch."""
+"""Statements that access nothing and order other accesses."""
 
 
 def with_counted_iterations(kernel: Kernel) -> Kernel:
-    """The kernel with loops of so many turns, known at run time, in the place of those whose turns data choose, where that is the same."""
+    """The kernel with counted loops in place of data-dependent ones, if they are equivalent."""
     lets = {one.var: one.value for one in statements(kernel.body) if isinstance(one, Let)}
     if not any(tables_of(value) for value in lets.values()):
         return kernel
-    counts: list[Var] = []
-    body = tuple(_counted(one, kernel, lets, counts, False) for one in kernel.body)
-    return attrs.evolve(kernel, body=body, symbols=(*kernel.symbols, *counts)) if counts else kernel
+    counters: list[Var] = []
+    body = tuple(_with_counted_loops(one, kernel, lets, counters, False) for one in kernel.body)
+    return attrs.evolve(kernel, body=body, symbols=(*kernel.symbols, *counters)) if counters else kernel
 
 
 def max_trip_count(extent: Expr) -> Expr:
-    """The turns that a loop may have: of one that is counted, those that it had before."""
+    """The maximum trip count of a loop: for a counted loop, the original extent."""
     if isinstance(extent, Min):
-        for count, turns in ((extent.left, extent.right), (extent.right, extent.left)):
-            if isinstance(count, Var) and count.parameter and count.name.endswith(TAKEN):
-                return turns
+        for count, extent_ in ((extent.left, extent.right), (extent.right, extent.left)):
+            if isinstance(count, Var) and count.parameter and count.name.endswith(COUNT_SUFFIX):
+                return extent_
     return extent
 
 
-def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[Var], again: bool) -> Stmt:
-    """A statement with such loops in it counted; `again` says that a loop around executes it again and again."""
+def _with_counted_loops(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counters: list[Var], repeated: bool) -> Stmt:
+    """A statement with such loops in it counted. `repeated`: a surrounding loop executes it repeatedly."""
     if not one.children:
         return one
-    inner = _chosen(one, lets) if isinstance(one, For) else None
-    if inner is None or not isinstance(one, For) or not _may_count(one, inner, kernel, lets, again):
-        again = again or isinstance(one, For)
-        return one.rebuilt(tuple(tuple(_counted(part, kernel, lets, counts, again) for part in child) for child in one.children))
-    count = next((known for known in counts if known.name == f"{one.var.name}{TAKEN}"), None)  # another role takes the same turns
+    inner = _conditional_body(one, lets) if isinstance(one, For) else None
+    if inner is None or not isinstance(one, For) or not _can_count(one, inner, kernel, lets, repeated):
+        repeated = repeated or isinstance(one, For)
+        return one.rebuilt(
+            tuple(tuple(_with_counted_loops(part, kernel, lets, counters, repeated) for part in child) for child in one.children)
+        )
+    # another role executes the same iterations
+    count = next((known for known in counters if known.name == f"{one.var.name}{COUNT_SUFFIX}"), None)
     if count is None:
-        counts.append(count := Var(f"{one.var.name}{TAKEN}", 0, max(one.extent.high, 0), parameter=True))
+        counters.append(count := Var(f"{one.var.name}{COUNT_SUFFIX}", 0, max(one.extent.high, 0), parameter=True))
     if inner.prior_iterations is not None:
         inner = attrs.evolve(inner, prior_iterations=None, body=substituted(inner.body, {inner.prior_iterations: one.var}))
     ends = tuple(part for part in one.body if isinstance(part, ORDERING))
@@ -60,32 +63,32 @@ def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[V
     return attrs.evolve(one, extent=extent, body=(attrs.evolve(inner, extent=ONE), *ends))
 
 
-def _may_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], again: bool) -> bool:
-    """Whether as many turns are as good as those that data choose."""
-    goes_on = again and inner.prior_iterations is not None  # its count would go on from one execution to the next
-    return not goes_on and _alike(loop, inner, kernel, lets) and _of_whole_clusters(inner.extent, kernel, lets)
+def _can_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], repeated: bool) -> bool:
+    """Whether n iterations are equivalent to those that data select."""
+    continues = repeated and inner.prior_iterations is not None  # its count would continue from one execution to the next
+    return not continues and _iterations_equivalent(loop, inner, kernel, lets) and _of_whole_clusters(inner.extent, kernel, lets)
 
 
-def _chosen(loop: For, lets: Mapping[Var, Expr]) -> For | None:
-    """What a turn does if data say so, and nothing else does anything in it, but for `ORDERING` statements after it."""
+def _conditional_body(loop: For, lets: Mapping[Var, Expr]) -> For | None:
+    """The data-dependent body of an iteration, if the iteration contains nothing else but `ORDERING` statements after it; else None."""
     rest = [one for one in loop.body if not isinstance(one, (Let, Comment))]
     if not rest or any(not isinstance(one, ORDERING) for one in rest[1:]) or not isinstance(rest[0], For) or rest[0].extent.high > 1:
         return None
     return rest[0] if isinstance(rest[0].extent, Var) and _reads(rest[0].extent, lets) else None
 
 
-def _of_whole_clusters(taken: Expr, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
-    """Whether all blocks of a cluster, which wait for each other, take a turn or none does."""
-    return kernel.cluster is None or kernel.cluster.is_uniform(taken, kernel.block, lets)
+def _of_whole_clusters(executed: Expr, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
+    """Whether either all blocks of a cluster, which wait for each other, execute an iteration, or none does."""
+    return kernel.cluster is None or kernel.cluster.is_uniform(executed, kernel.block, lets)
 
 
 def _reads(value: Expr, lets: Mapping[Var, Expr]) -> bool:
-    """Whether a value is made of what the kernel reads from memory."""
+    """Whether a value depends on data that the kernel reads from memory."""
     return bool(tables_of(value)) or any(_reads(lets[var], lets) for var in value.variables() if var in lets)
 
 
-def _alike(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
-    """Whether all turns touch the same elements of what threads share, and write nothing else."""
+def _iterations_equivalent(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
+    """Whether all iterations access the same elements of shared data, and write nothing else."""
     if any(isinstance(one, (Acquire, Release)) and _depends(one.fill_index, loop.var, lets) for one in statements(inner.body)):
         return False
     for statement, _ in execs(inner.body):

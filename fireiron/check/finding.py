@@ -1,4 +1,4 @@
-"""What a check reports: one value for all kinds, that prints, sorts and stores."""
+"""The result of a check: one class for all kinds, which prints, sorts and converts to JSON."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from fireiron.display import Displayed
 from fireiron.ir import Access, Exec
 
 SEVERITIES = ("error", "warning", "note")
-"""`error`: the kernel is wrong. `warning`: it is slow, or taken on trust. `note`: good to know."""
+"""`error`: the kernel is wrong. `warning`: it is slow, or unchecked on request. `note`: information."""
 
 
 @attrs.frozen
 class Finding(Displayed):
     """One result of a check.
 
-    `kind` is `"race"`, `"registers"`, `"bounds"`, `"alignment"`, `"banks"`, `"coalescing"`, `"resources"` or `"ineffective"` (the command
-    line adds `"decomposition"`, `"micro-kernel"` and, of programs of tasks, `"events"`); `at` the line of the user's strategy,
-    `access` says who touches the buffer how; `details` are numbers and names for programs, with plain values only.
+    `kind` is `"race"`, `"registers"`, `"shared"`, `"bounds"`, `"boxes"`, `"alignment"`, `"banks"`, `"coalescing"`, `"resources"`,
+    `"launches"` or `"ineffective"` (the command line adds `"decomposition"`, `"micro-kernel"` and, for task programs, `"events"`). `at` is
+    the line of the user's strategy, `access` describes which statement reads or writes the buffer. `details` are numbers and names for
+    programs, with plain values only.
     """
 
     kind: str
@@ -41,7 +42,7 @@ class Finding(Displayed):
 
 
 def plain(value: Any) -> Any:
-    """NumPy numbers, tuples and mappings as the types that JSON has."""
+    """Convert NumPy numbers, tuples and mappings to JSON types."""
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -54,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 class Findings(tuple[Finding, ...], Displayed):
-    """What checks found."""
+    """The results of checks."""
 
     __slots__ = ()
 
@@ -62,7 +63,7 @@ class Findings(tuple[Finding, ...], Displayed):
 def ordered(findings: Iterable[Finding]) -> Findings:
     """Errors first, then by kind; program order among equals.
 
-    What is said of several accesses alike, such as a pipelined load in front of its loop and in it, is said once.
+    A finding that several accesses share, such as a pipelined load before its loop and in it, occurs once.
     """
     once: dict[tuple[str | None, ...], Finding] = {}
     for one in findings:
@@ -71,14 +72,14 @@ def ordered(findings: Iterable[Finding]) -> Findings:
 
 
 def table(findings: Iterable[Finding]) -> list[list[str]]:
-    """Rows for the command line: a head, then severity, kind, buffer, line, message."""
+    """Rows for the command line: a header, then severity, kind, buffer, line, message."""
     rows = [["severity", "kind", "buffer", "at", "message"]]
     rows += [[one.severity, one.kind, one.buffer or "", one.at or "", one.message] for one in findings]
     return rows
 
 
 def described(statement: Exec, access: Access) -> str:
-    """`c_rf read by FFMA MatMul(1,1,1)(RF,RF,RF)(Thread)`; `a_sh read by Move(1,1)(SH,RF)(Thread)`, where both have one name."""
+    """`c_rf read by FFMA MatMul(1,1,1)(RF,RF,RF)(Thread)`; `a_sh read by Move(1,1)(SH,RF)(Thread)` if both names are equal."""
     name, spec = statement.instruction.name, str(statement.spec)
     return f"{access.buffer} {'written' if access.write else 'read'} by {spec if spec.startswith(f'{name}(') else f'{name} {spec}'}"
 

@@ -1,7 +1,7 @@
-"""Refinements that changed nothing about this kernel: `sync` and `no_sync` where the barriers stand as they do without them.
+"""Refinements without effect on this kernel: `sync` and `no_sync` where the barriers are the same without them.
 
-Others that might are refused: `reuse_buffer` where no buffer is dead (`allocate`), both on registers (`load`). Of the rest a kernel
-knows nothing: `inspect/ineffective.py` leaves each out of the strategy.
+Other ineffective refinements are rejected elsewhere: `reuse_buffer` if no buffer is dead (`allocate`), both on registers (`load`). A kernel
+does not show the rest: `inspect/ineffective.py` omits each from the strategy and compares.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from fireiron.check.finding import Finding
 
 
 def check_ineffective(access_trace: AccessTrace) -> Iterator[Finding]:
-    """A note for each such refinement, with the line of the strategy and why it changes nothing."""
+    """A note for each such refinement, with the line of the strategy and the reason."""
     for point in access_trace.kernel.ineffective:
         if point.require:
             name, buffer = "sync", None
-            message = "sync() has no effect: a barrier of the block stands at the end of the loop's body without it; drop it"
+            message = "sync() has no effect: the loop body ends with a block barrier without it; remove it"
         else:
             name, buffer = "no_sync", point.subject
-            message = f"no_sync() on the load to {point.subject} has no effect: the barriers stand as they do without it; drop it"
+            message = f"no_sync() on the load to {point.subject} has no effect: the barriers are the same without it; remove it"
         yield Finding("ineffective", "note", buffer, message, point.origin, None, {"refinement": name})

@@ -1,7 +1,7 @@
-"""What is known of the bits of a value, whatever the thread, block, loops and sizes: the lowest 64, as two masks.
+"""Known bits of a value, for any thread, block, loop iteration and size: the lowest 64, as two masks.
 
-Each operation says what it leaves known, as a carry or a shift does it; nothing here looks at how an expression is simplified or
-at the divisor that it carries. Values are taken modulo 2**64, so that negative ones need no case of their own.
+Each operation determines which bits stay known, as carries and shifts do. The analysis is independent of how an expression is simplified
+and of the divisor that it carries. Values are taken modulo 2**64, so negative values need no special case.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORD = (1 << 64) - 1
 
 @attrs.frozen
 class Bits:
-    """`zeros` are the positions that are 0 for certain, `ones` those that are 1.
+    """`zeros` are the positions that are certainly 0, `ones` those that are certainly 1.
 
     >>> (Bits.of(4) + Bits(zeros=WORD - 8)).zeros & 15  # 4 + (0 or 8): bits 0, 1 are 0
     3
@@ -46,45 +46,45 @@ class Bits:
 
     @property
     def trailing(self) -> int:
-        """How many of the lowest bits are known."""
+        """The number of known lowest bits."""
         return _run(self.zeros | self.ones)
 
     @property
     def trailing_zeros(self) -> int:
-        """How many of the lowest bits are 0: the value is a multiple of that power of two."""
+        """The number of lowest bits that are 0: the value is a multiple of that power of two."""
         return _run(self.zeros)
 
     @property
     def places(self) -> int | None:
-        """The exponent of a power of two of which all bits are known."""
+        """The exponent, if the value is a known power of two; else None."""
         return power_of_two(self.ones) if self.zeros | self.ones == WORD else None
 
     def __add__(self, other: Bits) -> Bits:
         if self.zeros == WORD or other.zeros == WORD:  # 0 adds nothing
             return other if self.zeros == WORD else self
-        # A bit of a sum is known where both bits are and the carry between them: 0 if not even the largest values carry, 1 if the smallest
-        # do. Carries are what a sum differs by from the exclusive or.
-        most = (~self.zeros & WORD) + (~other.zeros & WORD)
+        # A bit of a sum is known if both bits and the carry between them are: the carry is 0 if not even the largest values carry, and 1 if
+        # the smallest do. The carries are the difference between the sum and the exclusive or.
+        largest = (~self.zeros & WORD) + (~other.zeros & WORD)
         least = self.ones + other.ones
-        carries = ~(most ^ self.zeros ^ other.zeros) | (least ^ self.ones ^ other.ones)
+        carries = ~(largest ^ self.zeros ^ other.zeros) | (least ^ self.ones ^ other.ones)
         known = (self.zeros | self.ones) & (other.zeros | other.ones) & carries & WORD
-        return Bits(~most & known, least & known)
+        return Bits(~largest & known, least & known)
 
     def __mul__(self, other: Bits) -> Bits:
         if self.ones == 1 and self.zeros == WORD - 1:
             return other
         if other.ones == 1 and other.zeros == WORD - 1:
             return self
-        # The first unknown bit of one side enters the product where the lowest possible one of the other lifts it to.
+        # The first unknown bit of one side reaches the product at its position plus the lowest possible bit of the other side.
         known = min(self.trailing + other.trailing_zeros, other.trailing + self.trailing_zeros, 64)
         mask = (1 << known) - 1
         product = self.ones * other.ones & mask
         low = Bits(~product & mask, product)
-        # What is moved by a known number of places is known as before; and no product is larger than that of the largest values.
+        # A shift by a known number of bits keeps all known bits. And no product exceeds that of the largest values.
         for one, places in ((self, other.places), (other, self.places)):
             low = low if places is None else low.also(one.raised(places))
-        most = (~self.zeros & WORD) * (~other.zeros & WORD)
-        return low.also(_up_to(most))
+        largest = (~self.zeros & WORD) * (~other.zeros & WORD)
+        return low.also(_up_to(largest))
 
     def __and__(self, other: Bits) -> Bits:
         return Bits(self.zeros | other.zeros, self.ones & other.ones)
@@ -98,7 +98,7 @@ class Bits:
         return Bits(known & ~ones, ones)
 
     def shifted(self, bits: int) -> Bits:
-        """The value divided by a power of two, rounded down; the uppermost bits are that of its sign, which the range says."""
+        """The value divided by a power of two, rounded down. The uppermost bits depend on the sign, which the range determines."""
         return Bits(self.zeros >> bits, self.ones >> bits)
 
     def raised(self, bits: int) -> Bits:
@@ -106,16 +106,16 @@ class Bits:
         return Bits((self.zeros << bits | (1 << bits) - 1) & WORD, self.ones << bits & WORD)
 
     def lowest(self, bits: int) -> Bits:
-        """The remainder by a power of two."""
+        """The remainder modulo a power of two."""
         mask = (1 << bits) - 1
         return Bits(self.zeros | (WORD & ~mask), self.ones & mask)
 
     def either(self, other: Bits) -> Bits:
-        """What holds of both: one of the two is the value."""
+        """The bits known for a value that is one of the two."""
         return Bits(self.zeros & other.zeros, self.ones & other.ones)
 
     def also(self, other: Bits) -> Bits:
-        """What two ways of knowing the same value say together."""
+        """The bits known from two descriptions of the same value."""
         return Bits(self.zeros | other.zeros, self.ones | other.ones)
 
 
@@ -123,28 +123,28 @@ UNKNOWN = Bits()
 
 
 def _run(mask: int) -> int:
-    """The length of the run of ones at the lower end of a mask."""
+    """The number of consecutive ones at the lower end of a mask."""
     return (mask ^ mask + 1).bit_length() - 1
 
 
 def power_of_two(number: int | None) -> int | None:
-    """The exponent of a power of two, None for other numbers."""
+    """The exponent of a power of two; None for other numbers."""
     return number.bit_length() - 1 if number is not None and number > 0 and number & (number - 1) == 0 else None
 
 
 class KnownBits:
-    """The known bits of expressions, where names have values; each sub-expression is looked at once."""
+    """The known bits of expressions with named values; each sub-expression is analyzed once."""
 
     def __init__(self, lets: Mapping[str, Expr]) -> None:
         self.lets = lets
-        self.found: dict[Expr, Bits] = {}
+        self.bits_of: dict[Expr, Bits] = {}
 
     def of(self, value: Expr) -> Bits:
-        """What is known of an expression."""
-        bits = self.found.get(value)
+        """The known bits of an expression."""
+        bits = self.bits_of.get(value)
         if bits is None:
             own = self._of(value)
-            bits = self.found[value] = own.also(_up_to(value.high)) if value.low >= 0 else own
+            bits = self.bits_of[value] = own.also(_up_to(value.high)) if value.low >= 0 else own
         return bits
 
     def _of(self, value: Expr) -> Bits:
@@ -184,11 +184,11 @@ class KnownBits:
         return total
 
     def _remainder(self, left: Expr, right: Expr) -> Bits:
-        """Bits below the lowest one of the divisor stay; its range says how a power of two cuts the others off."""
+        """The bits below the lowest set bit of the divisor stay; the range determines the upper bits."""
         bits, mask = self.of(left), (1 << self.of(right).trailing_zeros) - 1
         return Bits(bits.zeros & mask, bits.ones & mask)
 
 
-def _up_to(most: int) -> Bits:
-    """The upper bits of a number from 0 to `most` are 0."""
-    return Bits(WORD & ~((1 << most.bit_length()) - 1))
+def _up_to(largest: int) -> Bits:
+    """The bits of a number from 0 to `most`: the upper ones are 0."""
+    return Bits(WORD & ~((1 << largest.bit_length()) - 1))

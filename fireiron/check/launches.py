@@ -1,7 +1,7 @@
-"""Launches in order: what one reads, the caller or a launch before it wrote, and every output is written.
+"""Sequences of launches: a launch reads only what the caller or an earlier launch wrote, and every output is written.
 
-The end of a launch orders all that it touches before the next one. What is left to prove is that the order is right: it is compared by
-parts of arrays, the boxes that the operands of launches are.
+The end of a launch orders its accesses before those of the next one. It remains to prove that the sequence is correct: the check compares
+parts of arrays, the boxes that the operands of launches cover.
 """
 
 from __future__ import annotations
@@ -21,73 +21,73 @@ from fireiron.values.expr import FALSE, constant
 from fireiron.values.tensor import Dim, View
 
 
-class Joined(Protocol):
-    """A launch: its name, its spec, and which array each operand is."""
+class Launch(Protocol):
+    """A launch: its name, its spec, and the array of each operand."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     @property
     def spec(self) -> Spec:
-        """What it performs."""
+        """The spec that it performs."""
 
     @property
     def arrays(self) -> Mapping[str, str]:
-        """By operand, the name of the array."""
+        """The array name of each operand."""
 
 
-def check_launches(spec: Spec, launches: Sequence[Joined]) -> Iterator[Finding]:
-    """What is wrong with the order of launches that perform a spec together."""
-    known = {name: [_Box.of(view)] for name, view in spec.operands.items() if name in spec.inputs or _adds(spec)}
+def check_launches(spec: Spec, launches: Sequence[Launch]) -> Iterator[Finding]:
+    """The errors in a sequence of launches that together perform a spec."""
+    known = {name: [_Box.of(view)] for name, view in spec.operands.items() if name in spec.inputs or _accumulates(spec)}
     written: dict[str, list[_Box]] = {}
     for launch in launches:
         title = f"the launch {launch.name or 'last'}"
         for name in _read(launch.spec):
             array, box = launch.arrays[name], _Box.of(launch.spec.operands[name])
-            yield from _missing(box, [*known.get(array, ()), *written.get(array, ())], f"{title} reads {array}", array)
+            yield from _uncovered_part(box, [*known.get(array, ()), *written.get(array, ())], f"{title} reads {array}", array)
         yield from _shared(launch, title)
         for name in launch.spec.outputs:
             written.setdefault(launch.arrays[name], []).append(_Box.of(launch.spec.operands[name]))
     for name in spec.outputs:
-        yield from _missing(_Box.of(spec.operands[name]), written.get(name, []), f"{spec.title} writes {name}", name)
+        yield from _uncovered_part(_Box.of(spec.operands[name]), written.get(name, []), f"{spec.title} writes {name}", name)
     for name in spec.inputs:
         if name in written:
-            yield _error(name, f"{name} is an input of {spec.title}, and a launch writes it")
+            yield _error(name, f"{name} is an input of {spec.title}, but a launch writes it")
 
 
-def check_effects(launches: Sequence[tuple[Joined, Effects]]) -> Iterator[Finding]:
-    """What kernels say of arrays that launches before them wrote."""
+def check_effects(launches: Sequence[tuple[Launch, Effects]]) -> Iterator[Finding]:
+    """The errors in what kernels assume about arrays that earlier launches wrote."""
     written: set[str] = set()
     for launch, effects in launches:
         title = f"the launch {launch.name or 'last'}"
         for name in effects[Chaining].ready:
             if launch.arrays[name] in written:
-                yield _error(launch.arrays[name], f"{title} takes {name} as ready, and a launch before it writes {launch.arrays[name]}")
+                yield _error(launch.arrays[name], f"{title} does not wait for {name}, but an earlier launch writes {launch.arrays[name]}")
         for name in effects[Zeroed].names:
             array = launch.arrays[name]
             if array in written and not _Box.of(launch.spec.operands[name]).whole:
-                yield _error(array, f"{title} sets all of {array} to zero, of which a launch before it wrote a part")
+                yield _error(array, f"{title} sets all of {array} to zero, but an earlier launch wrote a part of it")
         written |= {launch.arrays[name] for name in launch.spec.outputs}
 
 
-def _adds(spec: Spec) -> bool:
-    """Whether outputs hold something that is added to."""
+def _accumulates(spec: Spec) -> bool:
+    """Whether outputs are accumulated into."""
     return spec.atomic or spec.accumulate != FALSE
 
 
 def _read(spec: Spec) -> tuple[str, ...]:
-    """The operands that are read, from arrays."""
-    added = spec.outputs if _adds(spec) else ()
+    """The operands that are read from arrays."""
+    added = spec.outputs if _accumulates(spec) else ()
     return tuple(name for name in dict.fromkeys((*spec.inputs, *added)) if not spec.operands[name].memory.counts)
 
 
-def _shared(launch: Joined, title: str) -> Iterator[Finding]:
-    """An array that a launch writes is none of its other operands: blocks of one launch are in no order."""
+def _shared(launch: Launch, title: str) -> Iterator[Finding]:
+    """Report an array that a launch writes and also uses as another operand: blocks of one launch are not ordered."""
     for name in launch.spec.outputs:
         others = [other for other, array in launch.arrays.items() if array == launch.arrays[name] and other != name]
         if others:
-            yield _error(launch.arrays[name], f"{title} writes {launch.arrays[name]} as {name}, and it is its operand {others[0]} too")
+            yield _error(launch.arrays[name], f"{title} writes {launch.arrays[name]} as {name}, but it is also its operand {others[0]}")
 
 
 # ---------------------------------------------------------------------------------------------- boxes
@@ -95,7 +95,7 @@ def _shared(launch: Joined, title: str) -> Iterator[Finding]:
 
 @attrs.frozen
 class _Span:
-    """A dimension of a box: from `start` up to `end` where these are known, else `form`, which is compared as it is."""
+    """A dimension of a box: from `start` to `end` if these are known, else `form`, which is compared for equality."""
 
     form: object
     start: int | None
@@ -103,7 +103,7 @@ class _Span:
     whole: bool
 
     def covers(self, other: _Span) -> bool:
-        """Whether all of the other one is surely inside."""
+        """Whether it certainly contains another span."""
         if self.whole or self.form == other.form:
             return True
         if self.start is None or self.end is None or other.start is None or other.end is None:
@@ -113,7 +113,7 @@ class _Span:
 
 @attrs.frozen
 class _Box:
-    """The part of an array that a view is."""
+    """The part of an array that a view covers."""
 
     spans: tuple[_Span, ...]
 
@@ -126,11 +126,11 @@ class _Box:
         return all(span.whole for span in self.spans)
 
     def covers(self, other: _Box) -> bool:
-        return len(self.spans) == len(other.spans) and all(mine.covers(its) for mine, its in zip(self.spans, other.spans, strict=True))
+        return len(self.spans) == len(other.spans) and all(own.covers(span) for own, span in zip(self.spans, other.spans, strict=True))
 
 
 def _span(dim: Dim, view: View, axis: int) -> _Span:
-    """A dimension of a view; its interval where it is one, of known ends."""
+    """A dimension of a view; with its interval if it is contiguous with known ends."""
     extent, base, size = constant(view.tensor.shape[axis]), constant(dim.base), constant(dim.size)
     contiguous = not dim.modes or (len(dim.modes) == 1 and constant(dim.modes[0].stride) == 1)
     whole = dim.whole and dim.size == view.tensor.shape[axis]
@@ -139,12 +139,12 @@ def _span(dim: Dim, view: View, axis: int) -> _Span:
     return _Span(dim, base, base + size if extent is None else min(base + size, extent), whole)
 
 
-def _missing(box: _Box, written: Sequence[_Box], what: str, array: str) -> Iterator[Finding]:
-    """The finding that a box is not covered by others, or that this is not known."""
+def _uncovered_part(box: _Box, written: Sequence[_Box], what: str, array: str) -> Iterator[Finding]:
+    """A finding if a box is not covered by others, or if that is unknown."""
     if any(other.covers(box) for other in written):
         return
     if not written:
-        yield _error(array, f"{what}, which no launch before it wrote" if " reads " in what else f"{what}, and no launch does")
+        yield _error(array, f"{what}, which no earlier launch wrote" if " reads " in what else f"{what}, but no launch does")
         return
     same = [all(other.spans[axis].covers(span) for other in written) for axis, span in enumerate(box.spans)]
     own, *others = [_intervals(part, same) for part in (box, *written)]
@@ -153,18 +153,18 @@ def _missing(box: _Box, written: Sequence[_Box], what: str, array: str) -> Itera
         return
     at = _uncovered(own, [other for other in others if other is not None])
     if at is not None:
-        yield _error(array, f"{what}, and no launch before wrote {array}[{', '.join(map(str, at))}]")
+        yield _error(array, f"{what}, but no earlier launch wrote {array}[{', '.join(map(str, at))}]")
 
 
-def _intervals(box: _Box, same: Sequence[bool]) -> list[tuple[int, int]] | None:
-    """The intervals of a box, one element long where all boxes cover the one that is asked for; None where one is not known."""
-    spans = [(0, 1) if alike else (span.start, span.end) for span, alike in zip(box.spans, same, strict=True)]
+def _intervals(box: _Box, covered_everywhere: Sequence[bool]) -> list[tuple[int, int]] | None:
+    """The intervals of a box, of length one in dimensions that all boxes cover; None if one is unknown."""
+    spans = [(0, 1) if covered else (span.start, span.end) for span, covered in zip(box.spans, covered_everywhere, strict=True)]
     known = [(start, end) for start, end in spans if start is not None and end is not None]
     return known if len(known) == len(spans) else None
 
 
 def _uncovered(own: Sequence[tuple[int, int]], others: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, ...] | None:
-    """The first element of a box that is in none of the others: corners of cells that no edge divides stand for all elements."""
+    """The first element of a box that none of the others contains. The corners of cells between box edges represent all elements."""
     cuts = [
         sorted({start, *(edge for other in others for edge in other[axis] if start <= edge < end)}) for axis, (start, end) in enumerate(own)
     ]
@@ -179,4 +179,4 @@ def _error(array: str, message: str, legal: str = "") -> Finding:
     return Finding("launches", "error", array, message + (f" (legal: {legal})" if legal else ""))
 
 
-__all__ = ["Joined", "check_effects", "check_launches"]
+__all__ = ["Launch", "check_effects", "check_launches"]

@@ -1,10 +1,10 @@
-"""Persistent blocks: a loop in which a block takes every so-many-th tile, told from the program itself.
+"""Recognize persistent blocks: loops in which block b computes tiles b, b + gridDim.x, ...
 
-    for turn in range(tiles / blocks + (block < tiles % blocks)):  tile = block + turn * blocks
+    for i in range(tiles / blocks + (block < tiles % blocks)):  tile = block + i * blocks
 
-Every tile below `tiles` belongs to one block and one turn, where no more blocks than `blocks` are launched. So tiles may stand for blocks
-where these are compared: a kernel that deals the same tiles to a block each has the same tiles, and is checked in its place. So do those
-that blocks take from a counter, whichever block takes which.
+If the grid has at most `blocks` blocks, every tile below `tiles` belongs to one block and one iteration. So a comparison of blocks can
+compare tiles instead: a kernel with one tile per block computes the same tiles, and is checked in its place. The same holds for tiles that
+blocks claim dynamically, whichever block claims which.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fireiron.values.expr import Expr, FloorDiv, Less, Min, Var, as_expr, consta
 
 @attrs.frozen
 class Persistence:
-    """A loop over a block's tiles: `tile` names the number of the one it is at, of `tiles` in all."""
+    """A loop over a block's tiles: `tile` names the index of the current tile, of `tiles` in total."""
 
     loop: For
     tile: Let | ClaimTile
@@ -29,12 +29,12 @@ class Persistence:
 
 def persistence(kernel: Kernel) -> tuple[Persistence, ...]:
     """The loops over tiles, one in each role that has it."""
-    found = (_of(kernel, one) for one in statements(kernel.body) if isinstance(one, For))
-    return tuple(one for one in found if one is not None)
+    loops = (_of(kernel, one) for one in statements(kernel.body) if isinstance(one, For))
+    return tuple(one for one in loops if one is not None)
 
 
-def fetched(kernel: Kernel) -> frozenset[str]:
-    """The names of tiles that blocks take from a counter."""
+def dynamic_tiles(kernel: Kernel) -> frozenset[str]:
+    """The variables of tiles that blocks claim at run time."""
     return frozenset(one.var.name for one in statements(kernel.body) if isinstance(one, ClaimTile))
 
 
@@ -53,41 +53,41 @@ def _of(kernel: Kernel, loop: For) -> Persistence | None:
     return None
 
 
-def dealt(kernel: Kernel) -> Kernel:
-    """The kernel that deals tiles in turns, where blocks take them from a counter: one of the ways in which they may come to take them, for
-    readers who ask how long a kernel takes, or who draw it; any other kernel itself.
+def static_schedule(kernel: Kernel) -> Kernel:
+    """The kernel with a static tile schedule in place of a dynamic one: one of the possible schedules, for estimates and pictures. Other
+    kernels are returned as they are.
     """
-    if not fetched(kernel):
+    if not dynamic_tiles(kernel):
         return kernel
 
     def static(statement: Stmt) -> tuple[Stmt, ...]:
         tile = next((one for one in statement.body if isinstance(one, ClaimTile)), None) if isinstance(statement, For) else None
         if tile is None or not isinstance(statement, For):
             return (statement,)
-        blocks = _most(kernel.grid, tile.tiles.substitute(lets(kernel.body)))
+        blocks = _block_limit(kernel.grid, tile.tiles.substitute(lets(kernel.body)))
         number = Let(tile.var, kernel.block + statement.var * blocks)
-        body = tuple(number if one is tile else one for one in statement.body if not _asks(one, tile))
+        body = tuple(number if one is tile else one for one in statement.body if not _claims_tile(one, tile))
         return (attrs.evolve(statement, extent=tile.tiles // blocks + less(kernel.block, tile.tiles % blocks), body=body),)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, static), counter=None)
 
 
-def _most(grid: Expr, tiles: Expr) -> Expr:
-    """Of a grid that is the smaller of two, the number of blocks that is not that of tiles."""
+def _block_limit(grid: Expr, tiles: Expr) -> Expr:
+    """Of a grid that is the smaller of two numbers, the number of blocks, not that of tiles."""
     return next((one for one in grid.children if one != tiles), grid) if isinstance(grid, Min) else grid
 
 
-def _asks(statement: Stmt, tile: Let | ClaimTile) -> bool:
-    """Whether a statement is about how a block comes by its next tile."""
+def _claims_tile(statement: Stmt, tile: Let | ClaimTile) -> bool:
+    """Whether a statement is part of claiming a block's next tile."""
     about = isinstance(statement, (Acquire, Release)) and isinstance(tile, ClaimTile) and statement.ring == tile.ring
     return about or isinstance(statement, ExitIfDone)
 
 
 @functools.lru_cache(maxsize=1024)
 def _tiles(extent: Expr, block: Var, blocks: int) -> Expr | None:
-    """How many tiles there are, if each of so many blocks has `extent` of them; the candidates stand in the extent itself."""
-    candidates = [extent, *(one.left for one in _nodes(extent) if isinstance(one, FloorDiv))]  # one block has all of them
-    candidates += [one.right for one in _nodes(extent) if isinstance(one, Less) and one.left == block]  # no block has two
+    """The number of tiles, if each of `blocks` blocks computes `extent` of them; the candidates occur in the extent itself."""
+    candidates = [extent, *(one.left for one in _nodes(extent) if isinstance(one, FloorDiv))]  # one block computes all tiles
+    candidates += [one.right for one in _nodes(extent) if isinstance(one, Less) and one.left == block]  # no block computes two tiles
     if extent.variables() <= {block}:
         candidates.append(as_expr(sum(int(extent.evaluate({block.name: number})) for number in range(blocks))))
     return next((one for one in candidates if extent == one // blocks + less(block, one % blocks)), None)
@@ -100,23 +100,23 @@ def _nodes(value: Expr) -> Iterator[Expr]:
 
 
 def one_tile_per_block(kernel: Kernel) -> Kernel:
-    """The kernel that deals a tile to a block each, where a persistent one deals them in turns; any other kernel itself.
+    """The kernel with one tile per block in place of a persistent one. Other kernels are returned as they are.
 
-    Where blocks come in clusters, their numbers are multiples of these, so that a block's place in its cluster is that of its tile.
+    With clusters, tile indices are multiples of the cluster size, so that a block's cluster coordinates are those of its tile.
     """
-    found = {id(one.loop): one for one in persistence(kernel)}
-    if not found:
+    loops = {id(one.loop): one for one in persistence(kernel)}
+    if not loops:
         return kernel
-    first = next(iter(found.values()))
+    first = next(iter(loops.values()))
     tiles, count = first.tiles, constant(first.tiles)
     block = Var("block", 0, first.tile.var.high if count is None else (count or 1) - 1)
-    number = Var("number of the tile", block.low, block.high)  # not to be taken for the number of a block that stays
+    number = Var("number of the tile", block.low, block.high)  # distinct from the index of a persistent block
 
     def flat(statement: Stmt) -> tuple[Stmt, ...]:
-        one = found.get(id(statement))
+        one = loops.get(id(statement))
         if one is None:
             return (statement,)
-        parts = (part for part in one.loop.body if not _asks(part, one.tile))
+        parts = (part for part in one.loop.body if not _claims_tile(part, one.tile))
         body = tuple(Let(one.tile.var, number) if part is one.tile else part for part in parts)
         return substituted(body, {one.loop.var: as_expr(0)})
 

@@ -1,4 +1,4 @@
-"""The resource check: threads, shared memory, registers, and how many blocks a multiprocessor holds."""
+"""The resource check: threads, shared memory, registers, and resident blocks per SM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture
 
 OVERHEAD = 24
-"""Registers that a kernel uses in addition to its arrays: indices, pointers, loop counters; an estimate."""
+"""Registers that a kernel uses in addition to its arrays: indices, pointers, loop counters. An estimate."""
 
 RESERVED_SHARED = 1024
 """Bytes of shared memory that the system reserves per block (compute capability 8.0 and later)."""
@@ -25,37 +25,37 @@ REGISTER_UNIT = 256
 """Allocation unit of registers per warp (compute capability 3.0 and later)."""
 
 REGISTERS_OF_ROLES = range(24, 257, 8)
-"""What threads may keep or get when they exchange registers (PTX ISA, "setmaxnreg")."""
+"""The register counts that `setmaxnreg` accepts (PTX ISA)."""
 
 
 def register_estimate(kernel: Kernel) -> int:
-    """32-bit registers of a thread: its arrays that can live in registers, and a constant for the rest."""
+    """32-bit registers per thread: the arrays that fit in registers, plus a constant for the rest."""
     return OVERHEAD + sum(one.amount for one in register_usage(kernel))
 
 
 def register_limit(kernel: Kernel) -> int:
-    """The registers a thread that the compiler may take: the block must fit, as often as `min_blocks_per_sm` asks (`__launch_bounds__`)."""
+    """The registers per thread that the compiler may use, such that `min_blocks_per_sm` blocks fit on an SM (`__launch_bounds__`)."""
     target = kernel.architecture
     warps = _rounded(_warps(kernel), _partitions(target)) * max(kernel.effects[Residency].blocks, 1)
     return min(target.registers_per_thread, target.registers_per_sm // (32 * warps) // 8 * 8)
 
 
 def array_limit(kernel: Kernel) -> int:
-    """The registers that a thread which holds the arrays may have: where roles exchange theirs, as many as its role gets."""
+    """The registers of the threads that hold the arrays: with `setmaxnreg`, the number that their role gets."""
     given = [role.registers for one in kernel.body if isinstance(one, Roles) for role in one.roles]
     return max([register_limit(kernel), *given])
 
 
 @attrs.frozen
 class Occupancy:
-    """How much of a multiprocessor the blocks of a kernel fill.
+    """How much of an SM the blocks of a kernel fill.
 
     Attributes:
-        blocks: blocks on a multiprocessor at once.
+        blocks: resident blocks per SM.
         warps: their warps.
-        share: these, of the warps that a multiprocessor holds, 0 to 1.
-        limited_by: what runs out first: `"threads"`, `"registers"`, `"blocks"` or `"shared memory"`.
-        limits: the blocks that each of them alone would allow.
+        share: these, of the maximum number of warps per SM, 0 to 1.
+        limited_by: the limiting resource: `"threads"`, `"registers"`, `"blocks"` or `"shared memory"`.
+        limits: the blocks that each resource alone would allow.
     """
 
     blocks: int
@@ -66,15 +66,15 @@ class Occupancy:
 
 
 def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
-    """The occupancy with so many registers a thread, as the compiler reports them; by default with the estimate.
+    """The occupancy for a number of registers per thread, as reported by the compiler; by default the estimate.
 
-    The rules are those of `cuda_occupancy.h` in the CUDA toolkit: registers are given to whole warps in units of 256, by the
-    four partitions of a multiprocessor (two on sm_60), each of which has its share; shared memory is given in units of 128
-    bytes from compute capability 8.0, of 256 before, with a kilobyte for the system (CUDA C++ Programming Guide, compute
-    capabilities 8.x); and the check of a launch counts the warps of a block up to whole partitions.
+    The rules follow `cuda_occupancy.h` of the CUDA toolkit. Registers are allocated per warp in units of 256, by the four partitions of an
+    SM (two on sm_60), each of which has its share. Shared memory is allocated in units of 128 bytes from compute capability 8.0, 256
+    before, plus one kilobyte for the system (CUDA C++ Programming Guide, compute capabilities 8.x). The launch check rounds the warps of a
+    block up to whole partitions.
     """
     target, warps = kernel.architecture, _warps(kernel)
-    # Beyond the limit the compiler spills; it does not take more.
+    # At the limit the compiler spills instead of using more registers.
     used = min(register_estimate(kernel), register_limit(kernel)) if registers is None else registers
     limits = {
         "threads": target.threads_per_sm // 32 // warps,
@@ -90,7 +90,7 @@ def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
 
 
 def _by_registers(target: Architecture, warps: int, registers: int) -> int:
-    """Blocks that the registers of a multiprocessor serve: none where those of one block, in whole partitions, are more than it has."""
+    """Blocks for which the registers of an SM suffice: none if one block, rounded up to whole partitions, needs more than the SM has."""
     partitions = _partitions(target)
     each = _rounded(max(registers, 1) * 32, REGISTER_UNIT)
     return target.registers_per_sm // (partitions * each) * partitions // warps
@@ -109,7 +109,7 @@ def _rounded(value: int, unit: int) -> int:
 
 
 def check_resources(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """Errors where the target cannot run the kernel, warnings where registers overflow, notes with the numbers."""
+    """Errors if the target cannot run the kernel, warnings if registers overflow, notes with the numbers."""
     kernel = access_trace.kernel
     return (
         *_threads(kernel),
@@ -123,14 +123,14 @@ def check_resources(access_trace: AccessTrace) -> tuple[Finding, ...]:
 
 
 def lacking(kernel: Kernel) -> tuple[Finding, ...]:
-    """The errors alone: what the kernel needs and the target lacks."""
+    """Only the errors: what the kernel needs and the target lacks."""
     return tuple(
         finding for finding in (*_threads(kernel), *_shared(kernel), *_regions(kernel), *_exchanged(kernel)) if finding.severity == "error"
     )
 
 
 def _of_effects(kernel: Kernel) -> list[Finding]:
-    """What is said of the kernel as a whole, and not kept."""
+    """Effects on the kernel as a whole that do not hold."""
     return [Finding("resources", "error", None, problem) for one in kernel.effects for problem in one.problems(kernel)]
 
 
@@ -138,7 +138,7 @@ def _threads(kernel: Kernel) -> list[Finding]:
     limit = kernel.architecture.threads_per_block
     details = {"threads": kernel.threads, "limit": limit}
     if kernel.threads > limit:
-        message = f"{kernel.threads} threads in a block, {kernel.architecture} has at most {limit}"
+        message = f"{kernel.threads} threads in a block, but {kernel.architecture} has at most {limit}"
         return [Finding("resources", "error", None, message, details=details)]
     if kernel.threads % 32:
         idle = -kernel.threads % 32
@@ -155,25 +155,25 @@ def _shared(kernel: Kernel) -> list[Finding]:
     parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
     top = max((buffer.offset + buffer.bytes for buffer in kernel.buffers if buffer.memory.in_shared), default=0)
     if max(kernel.shared_bytes, top) > limit:
-        text = f"{max(kernel.shared_bytes, top)} bytes of shared memory in a block, {kernel.architecture} has {limit}: {parts}"
+        text = f"{max(kernel.shared_bytes, top)} bytes of shared memory in a block, but {kernel.architecture} has {limit}: {parts}"
         return [Finding("resources", "error", None, text, details=details)]
     if top > kernel.shared_bytes:
-        text = f"buffers reach byte {top} of shared memory, the kernel asks for {kernel.shared_bytes}"
+        text = f"buffers end at byte {top} of shared memory, but the kernel requests {kernel.shared_bytes} bytes"
         return [Finding("resources", "error", None, text, details=details)]
     text = f"{kernel.shared_bytes} of {limit} bytes of shared memory: {parts}" if sizes else "no shared memory"
     return [Finding("resources", "note", None, text, details=details)]
 
 
 def _regions(kernel: Kernel) -> list[Finding]:
-    """Errors of arrays of a block that lie in other regions than shared memory: in bytes that it has not, or that are others'."""
+    """Errors of block arrays in regions other than shared memory: bytes that the region lacks, or that others use."""
     findings, reached = [], kernel.shared_bytes
     inside = sorted((one for one in kernel.buffers if one.memory.of_block and not one.memory.in_shared), key=lambda one: one.offset)
-    for region, some in itertools.groupby(inside, key=lambda one: one.memory.region):
-        arrays = tuple(some)
+    for region, group in itertools.groupby(inside, key=lambda one: one.memory.region):
+        arrays = tuple(group)
         first, end = arrays[0].offset, max(one.offset + one.bytes for one in arrays)
         if end - first > region.bytes or first < reached:
-            why = f"it has {region.bytes}" if end - first > region.bytes else f"the first {reached} are others'"
-            text = f"{', '.join(one.name for one in arrays)} take bytes {first} to {end} in {region.name}: {why}"
+            why = f"it has {region.bytes}" if end - first > region.bytes else f"others use the first {reached}"
+            text = f"{', '.join(one.name for one in arrays)} use bytes {first} to {end} in {region.name}: {why}"
             findings.append(Finding("resources", "error", arrays[0].name, text, arrays[0].tensor.origin))
         reached = end
     return findings
@@ -185,60 +185,60 @@ def _registers(kernel: Kernel) -> list[Finding]:
     arrays = {buffer.name: constant(buffer.elements) or 0 for buffer in kernel.buffers if buffer.memory.private}
     for buffer in kernel.buffers:
         if arrays.get(buffer.name, 0) > most:
-            text = f"{buffer.name} has {arrays[buffer.name]} elements in each thread: it lives in local memory, not in registers"
+            text = f"{buffer.name} has {arrays[buffer.name]} elements per thread: it is placed in local memory, not in registers"
             details = {"elements": arrays[buffer.name], "limit": most}
             findings.append(Finding("resources", "warning", buffer.name, text, buffer.tensor.origin, details=details))
     estimate, limit, rows = register_estimate(kernel), array_limit(kernel), register_usage(kernel)
     numbers = {"registers": estimate, "limit": limit, "arrays": arrays, "by_buffer": {one.name: one.amount for one in rows}}
-    text = f"about {estimate} registers a thread ({', '.join([*(f'{one.name} {one.amount}' for one in rows), f'the rest {OVERHEAD}'])})"
+    text = f"about {estimate} registers per thread ({', '.join([*(f'{one.name} {one.amount}' for one in rows), f'the rest {OVERHEAD}'])})"
     if estimate > limit:
-        why = "there are" if limit == most else f"a thread of {_resident(kernel)} can have"
+        why = "available" if limit == most else f"that {_required_blocks(kernel)} leave per thread"
         at = max(rows, key=lambda one: one.amount).origin if rows else None
-        findings.append(Finding("resources", "warning", None, f"{text}: more than the {limit} {why}, some will spill", at, details=numbers))
+        findings.append(Finding("resources", "warning", None, f"{text}: more than the {limit} {why}; some will spill", at, details=numbers))
     else:
         findings.append(Finding("resources", "note", None, text, details=numbers))
     return findings
 
 
 def _exchanged(kernel: Kernel) -> list[Finding]:
-    """Roles whose threads exchange registers: legal numbers, of whole warpgroups, and not more together than were launched with."""
+    """Check roles that use `setmaxnreg`: legal counts, whole warpgroups, and a total within the launch allocation."""
     roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
     given = {role.name: role.registers for role in roles if role.registers}
     if not given:
         return []
     launched = register_limit(kernel)
     each = ", ".join(f"{name} {registers}" for name, registers in given.items())
-    text = f"each thread keeps or gets so many registers: {each}; launched with {launched}"
+    text = f"registers per thread by role: {each}; launched with {launched}"
     wrong = [name for name, registers in given.items() if registers not in REGISTERS_OF_ROLES]
     if wrong:
         legal = f"multiples of {REGISTERS_OF_ROLES.step} from {REGISTERS_OF_ROLES[0]} to {REGISTERS_OF_ROLES[-1]}"
-        return [Finding("resources", "error", None, f"{text}; legal: {legal}, not so of {', '.join(wrong)}")]
+        return [Finding("resources", "error", None, f"{text}; legal: {legal}, which {', '.join(wrong)} violates")]
     if len(given) < len(roles) or any(role.threads % 128 for role in roles):
-        return [Finding("resources", "error", None, f"{text}; legal: all threads, by whole warpgroups")]
-    # Who keeps fewer says so at once; who gets more waits until there are as many.
+        return [Finding("resources", "error", None, f"{text}; legal: a count for every role, of whole warpgroups")]
+    # setmaxnreg.dec takes effect at once; setmaxnreg.inc waits until enough registers are free.
     if any((role.registers < launched) != role.elected for role in roles):
-        return [Finding("resources", "error", None, f"{text}; legal: fewer for the producer, as many or more for the others")]
+        return [Finding("resources", "error", None, f"{text}; legal: fewer for the producer, at least as many for the others")]
     if sum(role.threads * role.registers for role in roles) > launched * kernel.threads:
-        return [Finding("resources", "error", None, f"{text}; legal: at most {launched * kernel.threads} of all threads together")]
+        return [Finding("resources", "error", None, f"{text}; legal: at most {launched * kernel.threads} for all threads together")]
     return []
 
 
-def _resident(kernel: Kernel) -> str:
-    """`256 threads`, `2 blocks of 256 threads`: what must fit a multiprocessor."""
+def _required_blocks(kernel: Kernel) -> str:
+    """`256 threads`, `2 blocks of 256 threads`: what must fit on an SM."""
     blocks, threads = kernel.effects[Residency].blocks, f"{kernel.threads} threads"
     return f"{blocks} blocks of {threads}" if blocks > 1 else threads
 
 
 def _occupancy(kernel: Kernel) -> list[Finding]:
-    found = occupancy(kernel)
-    details = {"blocks": found.blocks, "limited_by": found.limited_by, "share": round(found.share, 3), "limits": dict(found.limits)}
-    text = f"{_held(found)}; limited by {found.limited_by} (estimated)"
-    return [Finding("resources", "note" if found.blocks else "warning", None, text, details=details)]
+    result = occupancy(kernel)
+    details = {"blocks": result.blocks, "limited_by": result.limited_by, "share": round(result.share, 3), "limits": dict(result.limits)}
+    text = f"{_occupancy_text(result)}; limited by {result.limited_by} (estimated)"
+    return [Finding("resources", "note" if result.blocks else "warning", None, text, details=details)]
 
 
-def _held(found: Occupancy) -> str:
-    number = f"{found.blocks} block{'' if found.blocks == 1 else 's'}"
-    return f"{number} on a multiprocessor at once, {found.warps} warps, {found.share:.0%} of what it holds"
+def _occupancy_text(result: Occupancy) -> str:
+    number = f"{result.blocks} block{'' if result.blocks == 1 else 's'}"
+    return f"{number} per SM, {result.warps} warps, {result.share:.0%} of the maximum"
 
 
 # --- a report for people ----------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def _held(found: Occupancy) -> str:
 
 @attrs.frozen
 class Measured:
-    """What the compiler made of a kernel: registers a thread, bytes a thread spilled and kept in local memory."""
+    """What the compiler reports: registers per thread, bytes per thread spilled and in local memory."""
 
     registers: int
     spill_stores: int = 0
@@ -255,13 +255,13 @@ class Measured:
 
 
 def report(kernel: Kernel, measured: Measured | None = None) -> str:
-    """Registers and shared memory by buffer, spills and occupancy; predicted, or as the compiler measured them."""
+    """Registers and shared memory by buffer, spills and occupancy; predicted, or as reported by the compiler."""
     return "\n".join([*_head(kernel), *_register_lines(kernel, measured), *_shared_lines(kernel), *_occupancy_lines(kernel, measured)])
 
 
 def _head(kernel: Kernel) -> list[str]:
     warps = _warps(kernel)
-    return [f"{kernel.name} for {kernel.architecture}: {kernel.threads} threads a block, {warps} warp{'' if warps == 1 else 's'}"]
+    return [f"{kernel.name} for {kernel.architecture}: {kernel.threads} threads per block, {warps} warp{'' if warps == 1 else 's'}"]
 
 
 def _register_lines(kernel: Kernel, measured: Measured | None) -> list[str]:
@@ -271,12 +271,12 @@ def _register_lines(kernel: Kernel, measured: Measured | None) -> list[str]:
     if measured is None:
         total = OVERHEAD + arrays
         most = array_limit(kernel)
-        head = f"registers: about {total} a thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")
-        rest = Usage("the rest", OVERHEAD, "indices, pointers, counters: a rule of thumb", None)
+        head = f"registers: about {total} per thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")
+        rest = Usage("the rest", OVERHEAD, "indices, pointers, counters: an estimate", None)
     else:
-        head = f"registers: {measured.registers} a thread, of {limit} (about {OVERHEAD + arrays} were expected)"
+        head = f"registers: {measured.registers} per thread, of {limit} (about {OVERHEAD + arrays} expected)"
         left = measured.registers - arrays
-        what = "indices, pointers, counters, temporaries" if left >= 0 else "not all arrays live in registers at the same time"
+        what = "indices, pointers, counters, temporaries" if left >= 0 else "not all arrays are live at the same time"
         rest = Usage("the rest", left, what, None)
     return [head, *_indented(usage_lines((*rows, rest), "registers")), *_local(kernel), *_spills(measured)]
 
@@ -285,7 +285,7 @@ def _local(kernel: Kernel) -> list[str]:
     """The arrays that are too large for registers."""
     most = kernel.architecture.registers_per_thread
     large = [one for one in kernel.buffers if one.memory.private and (constant(one.elements) or 0) > most]
-    return [f"  {one.name} lies in local memory: {one.bytes} bytes a thread  {one.tensor.origin or ''}".rstrip() for one in large]
+    return [f"  {one.name} is in local memory: {one.bytes} bytes per thread  {one.tensor.origin or ''}".rstrip() for one in large]
 
 
 def _spills(measured: Measured | None) -> list[str]:
@@ -295,8 +295,8 @@ def _spills(measured: Measured | None) -> list[str]:
         stack = f"; {measured.stack} bytes of arrays in local memory" if measured.stack else ""
         return [f"spills: none{stack}"]
     return [
-        f"spills: {measured.spill_stores} bytes a thread stored, {measured.spill_loads} loaded ({measured.stack} bytes of local memory)",
-        "  less: smaller tiles for Warp or Lane, more threads, fewer stages in registers, or fewer resident blocks",
+        f"spills: {measured.spill_stores} bytes per thread stored, {measured.spill_loads} loaded ({measured.stack} bytes of local memory)",
+        "  to reduce: smaller tiles for Warp or Lane, more threads, fewer stages in registers, or fewer resident blocks",
     ]
 
 
@@ -305,17 +305,17 @@ def _shared_lines(kernel: Kernel) -> list[str]:
     rows = shared_usage(kernel.buffers, stages)
     if not rows:
         return ["shared memory: none"]
-    head = f"shared memory: {kernel.shared_bytes} of {kernel.architecture.shared_per_block} bytes a block"
+    head = f"shared memory: {kernel.shared_bytes} of {kernel.architecture.shared_per_block} bytes per block"
     saved = sum(one.amount for one in rows) - kernel.shared_bytes
     lines = [*usage_lines(rows, "bytes"), *(f"a stage of {', '.join(one.buffers)} takes {one.each} bytes" for one in stages)]
-    return [head, *_indented([*lines, *([f"storage that is shared saves {saved} bytes"] if saved > 0 else [])])]
+    return [head, *_indented([*lines, *([f"shared storage saves {saved} bytes"] if saved > 0 else [])])]
 
 
 def _occupancy_lines(kernel: Kernel, measured: Measured | None) -> list[str]:
-    found = occupancy(kernel, None if measured is None else measured.registers)
-    limits = ", ".join(f"{name} {number}" for name, number in found.limits.items())
+    result = occupancy(kernel, None if measured is None else measured.registers)
+    limits = ", ".join(f"{name} {number}" for name, number in result.limits.items())
     guess = " (estimated)" if measured is None else ""
-    return [f"occupancy: {_held(found)}{guess}", f"  limited by {found.limited_by}; blocks by each: {limits}"]
+    return [f"occupancy: {_occupancy_text(result)}{guess}", f"  limited by {result.limited_by}; blocks by resource: {limits}"]
 
 
 def _indented(lines: list[str]) -> list[str]:

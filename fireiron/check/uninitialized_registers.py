@@ -1,10 +1,9 @@
-"""Registers that are read before anything was written to them: on some path no load and no other write precedes the read.
+"""Reads of registers before any write: on some path, no load and no other write precedes the read.
 
-The check follows the program of a block's threads, with a mark for each register of each thread. Loops lose no register, so it follows
-a loop for the values of its variable on which register numbers or conditions in it depend, else once. Where all that a loop reads was
-written before it, its writes are marked together. What is written in a loop that may have no iteration, or in a body that a warp may
-skip, counts inside it alone. Conditions on threads and loops are evaluated; those on blocks, sizes and data count as true, for writes
-and for reads.
+The check executes the program of a block's threads with a mark per register and thread. Loops never remove a mark, so a loop is followed
+only for the values of its variable that change register indices or conditions in it, else once. If everything that a loop reads was written
+before it, its writes are marked at once. Writes in a loop that may have no iteration, or in a body that a warp may skip, count inside it
+only. Conditions on threads and loops are evaluated; those on blocks, sizes and data are assumed to hold, for writes and for reads.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ from fireiron.values.expr import FALSE, Expr, all_of, conjuncts, constant
 Array = Any
 
 MANY = 256
-"""Most values of a loop that are followed: a thread has no more registers for a loop to index."""
+"""Maximum number of values of a loop that are followed: a thread has no more registers for a loop to index."""
 
 POINTS = 1 << 20
-"""Most registers of threads that are marked together."""
+"""Maximum number of registers of all threads that are marked at once."""
 
 
 def check_uninitialized_registers(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """An error for each statement that reads a register to which nothing was written."""
+    """An error for each statement that reads a register before any write to it."""
     if not any(buffer.memory.private for buffer in access_trace.kernel.buffers):
         return ()
-    path = _Path(access_trace)
+    path = _Execution(access_trace)
     path.follow(access_trace.kernel.body, {})
     return tuple(path.findings.values())
 
 
 @attrs.frozen(eq=False)
-class _Touch:
-    """Registers by thread, `(threads, elements)`, and which of them are touched."""
+class _Accessed:
+    """Registers by thread, `(threads, elements)`, and the mask of accessed ones."""
 
     registers: Array
     mask: Array
@@ -72,17 +71,19 @@ class _Touch:
 
 @attrs.frozen(eq=False)
 class _Marks:
-    """What was written so far: per buffer `(registers, threads)`, and the buffers of which every reader's registers all were."""
+    """The state so far: per buffer the written `(registers, threads)`, and the complete buffers, in which all registers of readers were
+    written.
+    """
 
     written: Mapping[str, Array]
-    whole: frozenset[str]
+    complete: frozenset[str]
 
 
-class _Path:
-    """The threads of a block on their path.
+class _Execution:
+    """The execution of the threads of a block.
 
-    `written` says per buffer which registers of which threads were written. `whole` names the buffers of which all registers were, in each
-    thread that reads some: nothing has to be asked about these any more.
+    `written` holds, per buffer, the written registers of each thread. `complete` names the buffers of which all registers were written in
+    each thread that reads some. Reads of those need no check.
     """
 
     def __init__(self, access_trace: AccessTrace) -> None:
@@ -90,15 +91,15 @@ class _Path:
         self.thread = next(iter(access_trace.kernel.thread.variables())).name
         self.private = {buffer.name: buffer for buffer in access_trace.kernel.buffers if buffer.memory.private}
         self.written: dict[str, Array] = {}
-        self.whole: set[str] = set()
+        self.complete: set[str] = set()
         self.findings: dict[tuple[int, str], Finding] = {}
-        self.touches: dict[tuple[Any, ...], _Touch | None] = {}
-        self.relied: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+        self.accessed_by: dict[tuple[Any, ...], _Accessed | None] = {}
+        self.dependences: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
         self.inner: dict[int, tuple[tuple[Exec, tuple[For, ...]], ...]] = {}
         self.readers = _readers(access_trace, self.private)
 
     def follow(self, body: Sequence[Stmt], loops: Mapping[str, int]) -> None:
-        """Follow a list, at values of the loops around it."""
+        """Execute a list at the given values of the surrounding loops."""
         for statement in body:
             match statement:
                 case For():
@@ -130,33 +131,35 @@ class _Path:
                     raise unknown(statement, "the check of registers")
 
     def _roles(self, statement: Roles, loops: Mapping[str, int]) -> None:
-        """Each role begins with what was written before; after them counts what threads of any role wrote, each to its own registers."""
+        """Each role starts with what was written before. After the roles, the writes of all roles count, each to its own threads'
+        registers.
+        """
         before, after = self._marks(), []
         for child in statement.children:
             self._restore(before)
             self.follow(child, loops)
             after.append(self._marks())
         self.written = _joined([marks.written for marks in after])
-        self.whole = set().union(*(marks.whole for marks in after))
+        self.complete = set().union(*(marks.complete for marks in after))
 
     def _marks(self) -> _Marks:
-        return _Marks({name: marks.copy() for name, marks in self.written.items()}, frozenset(self.whole))
+        return _Marks({name: marks.copy() for name, marks in self.written.items()}, frozenset(self.complete))
 
     def _restore(self, marks: _Marks) -> None:
         self.written = {name: written.copy() for name, written in marks.written.items()}
-        self.whole = set(marks.whole)
+        self.complete = set(marks.complete)
 
     # ------------------------------------------------------------------------------------------ loops
 
     def _loop(self, loop: For, loops: Mapping[str, int]) -> None:
-        if all(access.buffer in self.whole for statement, _ in self._inside(loop) for access in self._touching(statement)):
+        if all(access.buffer in self.complete for statement, _ in self._inside(loop) for access in self._accesses(statement)):
             return
         count = self._count(loop, loops)
-        if count is not None and self._mark_together(loop, count, loops):
+        if count is not None and self._mark_at_once(loop, count, loops):
             return
         before = self._marks() if count is None and loop.extent.low < 1 else None
         values: Sequence[int] = loop.values(count if count is not None else max(loop.extent.low, loop.first + 2 * loop.step))
-        numbered, tested = self._reliance(loop)
+        numbered, tested = self._dependences(loop)
         if loop.var.name not in numbered:
             values = [*values[:3], *values[3:][-1:]] if loop.var.name in tested else values[:1]
         for value in values[:MANY]:
@@ -165,10 +168,10 @@ class _Path:
             self._restore(before)
 
     def _inside(self, loop: For) -> tuple[tuple[Exec, tuple[For, ...]], ...]:
-        """The statements in a loop that touch registers, each with the loops around it from this one on."""
+        """The statements in a loop that access registers, each with the loops around it from this one on."""
         if id(loop) not in self.inner:
             inside = execs(loop.body)
-            self.inner[id(loop)] = tuple((statement, (loop, *inner)) for statement, inner in inside if self._touching(statement))
+            self.inner[id(loop)] = tuple((statement, (loop, *inner)) for statement, inner in inside if self._accesses(statement))
         return self.inner[id(loop)]
 
     def _count(self, loop: For, loops: Mapping[str, int]) -> int | None:
@@ -176,29 +179,29 @@ class _Path:
             return int(self.access_trace.frame([], loops).value(loop.extent))
         return None
 
-    def _mark_together(self, loop: For, count: int, loops: Mapping[str, int]) -> bool:
-        """Mark all that a loop writes, if it reads nothing but registers that were written before it; False if it may."""
+    def _mark_at_once(self, loop: For, count: int, loops: Mapping[str, int]) -> bool:
+        """Mark everything that a loop writes, if it reads only registers that were written before; False if it may read others."""
         if any(isinstance(statement, (Roles, IfAnyLane)) for statement in statements(loop.body)):
             return False
-        touches: list[tuple[Access, _Touch]] = []
+        accessed_by: list[tuple[Access, _Accessed]] = []
         for statement, around in self._inside(loop):
-            for access in self._touching(statement):
-                if access.buffer in self.whole:
+            for access in self._accesses(statement):
+                if access.buffer in self.complete:
                     continue
                 if not access.write or statement.accumulate != FALSE:
                     return False
-                touch = self._touch_of_loops(statement, access, around, count, loops)
+                touch = self._accessed_in_loops(statement, access, around, count, loops)
                 if touch is None:
                     return False
-                touches.append((access, touch))
-        for access, touch in touches:
+                accessed_by.append((access, touch))
+        for access, touch in accessed_by:
             self._write(access, touch)
         return True
 
-    def _touch_of_loops(
+    def _accessed_in_loops(
         self, statement: Exec, access: Access, around: Sequence[For], count: int, loops: Mapping[str, int]
-    ) -> _Touch | None:
-        """What an access touches in all iterations of the loops around it; None where that depends on more, or is too much."""
+    ) -> _Accessed | None:
+        """The registers of an access in all iterations of the surrounding loops; None if they depend on more, or are too many."""
         if statement.collective:
             return None
         counts = [count]
@@ -214,54 +217,54 @@ class _Path:
             return None
         return self._enumerated(statement, access, axes, loops, statement.performed)
 
-    def _reliance(self, loop: For) -> tuple[frozenset[str], frozenset[str]]:
-        """The names on which the numbers of registers in a loop depend, and those on which conditions do."""
-        if id(loop) not in self.relied:
+    def _dependences(self, loop: For) -> tuple[frozenset[str], frozenset[str]]:
+        """The names that register indices in a loop depend on, and those that conditions depend on."""
+        if id(loop) not in self.dependences:
             inside = [statement for statement in statements(loop.body) if isinstance(statement, Exec)]
-            numbers = [value for statement in inside for access in self._touching(statement) for value in access.expressions()]
+            numbers = [value for statement in inside for access in self._accesses(statement) for value in access.expressions()]
             tested = [value for statement in inside for value in (statement.active, statement.guard, statement.accumulate)]
-            tested += [value for statement in inside for access in self._touching(statement) for value in _tests(statement, access)]
+            tested += [value for statement in inside for access in self._accesses(statement) for value in _tests(statement, access)]
             tested += [nested.extent for nested in statements(loop.body) if isinstance(nested, For)]
-            self.relied[id(loop)] = self.access_trace.needs(numbers), self.access_trace.needs(tested)
-        return self.relied[id(loop)]
+            self.dependences[id(loop)] = self.access_trace.needs(numbers), self.access_trace.needs(tested)
+        return self.dependences[id(loop)]
 
     def _known(self, loops: Iterable[str]) -> frozenset[str]:
         return frozenset((*loops, self.thread))
 
     # ------------------------------------------------------------------------------------------ statements
 
-    def _touching(self, statement: Exec) -> list[Access]:
+    def _accesses(self, statement: Exec) -> list[Access]:
         return [access for access in statement.accesses if access.buffer in self.private]
 
     def _perform(self, statement: Exec, loops: Mapping[str, int]) -> None:
-        touched = [access for access in self._touching(statement) if access.buffer not in self.whole]
+        touched = [access for access in self._accesses(statement) if access.buffer not in self.complete]
         for access in touched:
             if not access.write:
-                self._read(statement, access, self._touch(statement, access, loops, statement.performed))
+                self._read(statement, access, self._accessed(statement, access, loops, statement.performed))
             elif statement.accumulate != FALSE:
                 condition = all_of((statement.performed, statement.accumulate))
                 decided = self.access_trace.roots(statement.accumulate) <= self._known(loops)
-                self._read(statement, access, self._touch(statement, access, loops, condition) if decided else None)
+                self._read(statement, access, self._accessed(statement, access, loops, condition) if decided else None)
         for access in touched:
             if access.write:
-                self._write(access, self._touch(statement, access, loops, statement.performed))
+                self._write(access, self._accessed(statement, access, loops, statement.performed))
 
-    def _touch(self, statement: Exec, access: Access, loops: Mapping[str, int], condition: Expr) -> _Touch | None:
-        """What an access touches; None where that depends on more than threads and loops, and where only the text of a micro-kernel says
-        which thread of a group touches which registers.
+    def _accessed(self, statement: Exec, access: Access, loops: Mapping[str, int], condition: Expr) -> _Accessed | None:
+        """The registers of an access; None if they depend on more than threads and loops, or if only the text of a micro-kernel determines
+        them.
         """
         if statement.collective:
             return None
         roots = self.access_trace.needs((*access.expressions(), condition, *_tests(statement, access)))
         key = (id(statement), id(access), condition, *((name, loops[name]) for name in sorted(roots & frozenset(loops))))
-        if key not in self.touches:
-            self.touches[key] = self._enumerated(statement, access, (), loops, condition)
-        return self.touches[key]
+        if key not in self.accessed_by:
+            self.accessed_by[key] = self._enumerated(statement, access, (), loops, condition)
+        return self.accessed_by[key]
 
     def _enumerated(
         self, statement: Exec, access: Access, axes: Sequence[tuple[str, Array]], loops: Mapping[str, int], condition: Expr
-    ) -> _Touch | None:
-        """The registers of an access by thread, in the iterations that the axes name; None where they depend on more than these."""
+    ) -> _Accessed | None:
+        """The registers of an access by thread, in the iterations of the axes; None if they depend on other names."""
         access_trace, known = self.access_trace, self._known((*loops, *(name for name, _ in axes)))
         if not access_trace.needs((*access.base, access.copy)) <= known:
             return None
@@ -269,9 +272,9 @@ class _Path:
         performing = _holds(access_trace, frame, condition, known)
         mask = access_trace.inside(Use(statement, (), access), frame, known) & performing[..., None]
         threads = len(access_trace.threads)
-        return _Touch(access_trace.addresses(frame, access).reshape(threads, -1), mask.reshape(threads, -1))
+        return _Accessed(access_trace.addresses(frame, access).reshape(threads, -1), mask.reshape(threads, -1))
 
-    def _of(self, name: str, registers: int) -> Array:
+    def _marks_of(self, name: str, registers: int) -> Array:
         """The marks of a buffer, of at least this many registers."""
         marks = self.written.get(name)
         if marks is None or len(marks) < registers:
@@ -281,24 +284,26 @@ class _Path:
             marks = self.written[name] = longer
         return marks
 
-    def _write(self, access: Access, touch: _Touch | None) -> None:
+    def _write(self, access: Access, touch: _Accessed | None) -> None:
         if touch is None:
-            self._of(access.buffer, 1)[:] = True
+            self._marks_of(access.buffer, 1)[:] = True
         else:
-            self._of(access.buffer, int(touch.registers.max(initial=0)) + 1)[touch.registers[touch.mask], np.nonzero(touch.mask)[0]] = True
+            self._marks_of(access.buffer, int(touch.registers.max(initial=0)) + 1)[
+                touch.registers[touch.mask], np.nonzero(touch.mask)[0]
+            ] = True
         if constant(self.private[access.buffer].total) is not None and self.written[access.buffer][:, self.readers[access.buffer]].all():
-            self.whole.add(access.buffer)
+            self.complete.add(access.buffer)
 
-    def _read(self, statement: Exec, access: Access, touch: _Touch | None) -> None:
+    def _read(self, statement: Exec, access: Access, touch: _Accessed | None) -> None:
         if touch is None or (id(statement), access.buffer) in self.findings:
             return
-        marks = self._of(access.buffer, int(touch.registers.max(initial=0)) + 1)
-        lanes = np.broadcast_to(np.arange(len(touch.mask))[:, None], touch.mask.shape)
-        missing = np.argwhere(touch.mask & ~marks[touch.registers, lanes])
+        marks = self._marks_of(access.buffer, int(touch.registers.max(initial=0)) + 1)
+        threads_ = np.broadcast_to(np.arange(len(touch.mask))[:, None], touch.mask.shape)
+        missing = np.argwhere(touch.mask & ~marks[touch.registers, threads_])
         if len(missing):
             thread, element = map(int, missing[0])
             number, threads = int(touch.registers[thread, element]), len(set(missing[:, 0]))
-            text = f"{statement.spec} reads {access.buffer}[{number}], a register that nothing was put into before, in thread {thread}" + (
+            text = f"{statement.spec} reads register {access.buffer}[{number}] before any write to it, in thread {thread}" + (
                 f" and {threads - 1} others" if threads > 1 else ""
             )
             finding = Finding("registers", "error", access.buffer, text, access.origin or statement.origin)
@@ -306,7 +311,7 @@ class _Path:
 
 
 def _readers(access_trace: AccessTrace, private: Mapping[str, Buffer]) -> dict[str, Array]:
-    """Per buffer, which threads may read it: those for which the conditions on threads hold of some statement that does."""
+    """Per buffer, the threads that may read it: those for which the thread conditions of some reading statement hold."""
     thread = next(iter(access_trace.kernel.thread.variables())).name
     frame, known = access_trace.frame([(thread, access_trace.threads)]), frozenset((thread,))
     readers = {name: np.zeros(len(access_trace.threads), dtype=bool) for name in private}
@@ -321,7 +326,7 @@ def _readers(access_trace: AccessTrace, private: Mapping[str, Buffer]) -> dict[s
 
 
 def _joined(ways: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """What was written by the threads of any role."""
+    """The registers written by the threads of any role."""
     joined: dict[str, Array] = {}
     for way in ways:
         for name, marks in way.items():
@@ -334,12 +339,12 @@ def _joined(ways: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _holds(access_trace: AccessTrace, frame: Frame, condition: Expr, known: frozenset[str]) -> Array:
-    """For which threads a condition holds, as far as it depends on known names."""
+    """The threads for which a condition holds, as far as it depends on known names."""
     return frame.full(all_of([part for part in conjuncts(condition) if access_trace.roots(part) <= known])) != 0
 
 
 def _tests(statement: Exec, access: Access) -> Iterator[Expr]:
-    """The conditions under which elements of an access are touched."""
+    """The conditions of the elements of an access."""
     for position, other in enumerate(statement.accesses):
         if other is access and statement.pieces:
             yield from (piece.condition for piece in statement.pieces[position])

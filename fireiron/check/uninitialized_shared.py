@@ -1,15 +1,15 @@
-"""Shared memory that is read before anything was written to it: no load and no other write precedes the read in the program.
+"""Reads of shared memory before any write: no load and no other write precedes the read in program order.
 
-The check follows the program of a block, with a mark for each element of shared memory, whichever threads write and read: the race check
-requires that they are ordered as the program says. A loop in which nothing orders threads is taken as a whole, its writes first. Any
-other loop is followed for the values of its variable with which addresses or conditions differ, once round where they repeat, and for its
-last: nothing is lost on the path. What is written in a loop that may have no iteration counts inside it alone. Consumers of a ring find
-what its producer writes there in all iterations: the race check requires that they wait for it, too.
+The check executes the program of a block with a mark per element of shared memory, regardless of which threads write and read: the race
+check requires program order. A loop without ordering statements is taken as a whole, its writes first. Any other loop is followed for the
+values of its variable that change addresses or conditions, through one period if they repeat, and for its last value: execution never loses
+a mark. Writes in a loop that may have no iteration count inside it only. Consumers of a ring see everything that its producer writes in all
+iterations, because the race check requires that they wait for it.
 
-Conditions on threads and loops are evaluated; those on blocks, sizes and data count as true, for writes and for reads; and a write of
-which the place is not known counts as one to the whole buffer.
+Conditions on threads and loops are evaluated. Those on blocks, sizes and data are assumed to hold, for writes and for reads. A write to an
+unknown location counts as a write to the whole buffer.
 
-A copy of a buffer (a stage, or that of a unit) in which all elements were written is *whole*: nothing has to be asked about it any more.
+A copy of a buffer (a stage, or a unit's copy) is *complete* if all its elements were written. Reads of complete copies need no check.
 """
 
 from __future__ import annotations
@@ -52,43 +52,43 @@ from fireiron.values.expr import FALSE, ZERO, Expr, all_of, conjuncts, constant
 Array = Any
 
 ORDERING = (Barrier, Wait, Acquire, Release, ClusterBarrier, ClaimTile)
-"""What orders threads."""
+"""The statements that order threads."""
 
-FOLLOWED = 1024
-"""Most values of a loop that are followed."""
+MAX_FOLLOWED = 1024
+"""Maximum number of values of a loop that are followed."""
 
 POINTS = 1 << 20
-"""Most elements that are compared together; the location of more is unknown."""
+"""Maximum number of elements that are compared at once; if there are more, the location is unknown."""
 
 
 def check_uninitialized_shared(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """An error for each statement that reads an element of shared memory to which nothing was written."""
+    """An error for each statement that reads an element of shared memory before any write to it."""
     if not any(buffer.memory.of_block for buffer in access_trace.kernel.buffers):
         return ()
-    path = _Path(access_trace)
+    path = _Execution(access_trace)
     path.follow(access_trace.kernel.body, {})
     return tuple(path.findings.values())
 
 
 @attrs.frozen(eq=False)
-class _Work:
-    """A statement that touches shared memory, with the loops around it that are taken as a whole."""
+class _Access:
+    """A statement that accesses shared memory, with the surrounding loops that are taken as a whole."""
 
     statement: Exec
     inner: tuple[For, ...] = ()
 
 
 @attrs.frozen(eq=False)
-class _Touch:
-    """Elements inside one copy of a buffer, `(*frame, elements)`, and which of them are touched; the frame and its values of loops."""
+class _Accessed:
+    """Elements within one copy of a buffer, `(*frame, elements)`, the mask of accessed ones, and the loop values of the frame."""
 
     elements: Array
     mask: Array
     axes: tuple[tuple[str, Array], ...]
 
 
-class _Marks:
-    """The elements of a buffer that were written, `(copies, elements)`; and the copies in which all were."""
+class _Written:
+    """The written elements of a buffer, `(copies, elements)`, and the complete copies."""
 
     def __init__(self, buffer: Buffer) -> None:
         self.copies = buffer.tensor.copies
@@ -96,56 +96,57 @@ class _Marks:
         sizes = [constant(size) for size in buffer.tensor.shape]
         self.needed = math.prod(size or 0 for size in sizes) or elements
         self.written = np.zeros((self.copies, elements), dtype=bool)
-        self.whole = np.zeros(self.copies, dtype=bool)
+        self.complete = np.zeros(self.copies, dtype=bool)
 
-    def copied(self) -> _Marks:
-        """The same marks, to come back to."""
-        other = object.__new__(_Marks)
+    def copied(self) -> _Written:
+        """A copy of the marks, to restore later."""
+        other = object.__new__(_Written)
         other.copies, other.needed = self.copies, self.needed
-        other.written, other.whole = self.written.copy(), self.whole.copy()
+        other.written, other.complete = self.written.copy(), self.complete.copy()
         return other
 
     @property
-    def all_whole(self) -> bool:
+    def all_complete(self) -> bool:
         """Whether all elements of all copies were written."""
-        return bool(self.whole.all())
+        return bool(self.complete.all())
 
     def write(self, copies: Array, elements: Array) -> None:
         """Mark elements of copies."""
         self.written[copies, elements] = True
-        for copy in np.flatnonzero(~self.whole):
-            # Coordinates have different places: with as many marks as the tensor has elements, all of these are marked, and no gap between.
-            self.whole[copy] = np.count_nonzero(self.written[copy]) >= self.needed
+        for copy in np.flatnonzero(~self.complete):
+            # Different coordinates have different addresses. If the number of marks equals the tensor size, all of its elements are marked,
+            # and padding is not.
+            self.complete[copy] = np.count_nonzero(self.written[copy]) >= self.needed
 
     def write_all(self) -> None:
         """Mark everything."""
         self.written[:] = True
-        self.whole[:] = True
+        self.complete[:] = True
 
 
-class _Path:
-    """A block on its path; `marks` says per buffer which elements were written."""
+class _Execution:
+    """The execution of a block; `marks` holds the written elements per buffer."""
 
     def __init__(self, access_trace: AccessTrace) -> None:
         self.access_trace = access_trace
         self.thread = access_trace.kernel.thread.name
         self.shared = {buffer.name: buffer for buffer in access_trace.kernel.buffers if buffer.memory.of_block}
-        self.marks = {name: _Marks(buffer) for name, buffer in self.shared.items()}
+        self.marks = {name: _Written(buffer) for name, buffer in self.shared.items()}
         self.producing = False
         self.findings: dict[tuple[int, str], Finding] = {}
-        self.touches: dict[tuple[Any, ...], _Touch | None] = {}
-        self.relied: dict[int, tuple[frozenset[str], bool]] = {}
+        self.accessed_by: dict[tuple[Any, ...], _Accessed | None] = {}
+        self.dependences: dict[int, tuple[frozenset[str], bool]] = {}
         self.roots: dict[int, frozenset[str]] = {}
-        self.works: dict[int, list[_Work]] = {}
+        self.accesses_of: dict[int, list[_Access]] = {}
 
     def follow(self, body: Sequence[Stmt], loops: Mapping[str, int]) -> None:
-        """Follow a list, at values of the loops around it."""
+        """Execute a list at the given values of the surrounding loops."""
         for statement in body:
             match statement:
                 case For():
                     self._loop(statement, loops)
                 case Exec():
-                    self._perform((_Work(statement),), loops)
+                    self._perform((_Access(statement),), loops)
                 case IfAnyLane():
                     before = self._saved()
                     self.follow(statement.body, loops)
@@ -176,38 +177,38 @@ class _Path:
             self.follow(role.body, loops)
         self.producing = False
 
-    def _saved(self) -> dict[str, _Marks]:
+    def _saved(self) -> dict[str, _Written]:
         return {name: marks.copied() for name, marks in self.marks.items()}
 
     # ------------------------------------------------------------------------------------------ loops
 
     def _loop(self, loop: For, loops: Mapping[str, int]) -> None:
-        if self._is_whole(loop):
+        if self._is_complete(loop):
             return
-        roots, ordered = self._reliance(loop)
+        roots, ordered = self._dependences(loop)
         count = self._count(loop, loops)
         if count == 0:
             return
-        # Without an iteration of its loop the producer of a ring leaves out what its consumers leave out, too.
+        # If its loop has no iteration, the producer of a ring skips what its consumers skip, too.
         before = self._saved() if count is None and loop.extent.low < 1 else None
         if not ordered and count is not None:
             self._perform(self._inside(loop), loops)
         else:
             values = loop.values(max(loop.extent.low, loop.first + 2 * loop.step) if count is None else count)
-            for value in self._few(values, loop, loop.var.name in roots):
-                if self._is_whole(loop):
+            for value in self._followed_values(values, loop, loop.var.name in roots):
+                if self._is_complete(loop):
                     break
                 self.follow(loop.body, {**loops, loop.var.name: value})
         if before is not None and not self.producing:
             self.marks = before
 
-    def _inside(self, loop: For) -> list[_Work]:
-        if id(loop) not in self.works:
+    def _inside(self, loop: For) -> list[_Access]:
+        if id(loop) not in self.accesses_of:
             inside = execs(loop.body)
-            self.works[id(loop)] = [_Work(statement, (loop, *inner)) for statement, inner in inside if self._touching(statement)]
-        return self.works[id(loop)]
+            self.accesses_of[id(loop)] = [_Access(statement, (loop, *inner)) for statement, inner in inside if self._accesses(statement)]
+        return self.accesses_of[id(loop)]
 
-    def _touching(self, statement: Exec) -> list[Access]:
+    def _accesses(self, statement: Exec) -> list[Access]:
         return [access for access in statement.accesses if access.buffer in self.shared]
 
     def _count(self, loop: For, loops: Mapping[str, int]) -> int | None:
@@ -215,36 +216,41 @@ class _Path:
             return int(self.access_trace.frame([], loops).value(loop.extent))
         return None
 
-    def _is_whole(self, loop: For) -> bool:
-        """Whether all that a loop touches was written."""
-        return all(self.marks[access.buffer].all_whole for work in self._inside(loop) for access in self._touching(work.statement))
+    def _is_complete(self, loop: For) -> bool:
+        """Whether everything that a loop accesses was written."""
+        return all(self.marks[access.buffer].all_complete for work in self._inside(loop) for access in self._accesses(work.statement))
 
-    def _few(self, values: Sequence[int], loop: For, matters: bool) -> Sequence[int]:
-        """The values of a loop that are followed: once round its period, if nothing but the copies of buffers depends on its variable."""
-        inside = [self._roots_inside(work.statement, access) for work in self._inside(loop) for access in self._touching(work.statement)]
+    def _followed_values(self, values: Sequence[int], loop: For, matters: bool) -> Sequence[int]:
+        """The values of a loop that are followed: one period, if its variable affects only the copy indices of buffers."""
+        inside = [self._roots_inside(work.statement, access) for work in self._inside(loop) for access in self._accesses(work.statement)]
         alone = loop.period and not any(loop.var.name in roots for roots in inside)
-        once = (loop.period if alone else FOLLOWED) + 1 if matters else 1
+        once = (loop.period if alone else MAX_FOLLOWED) + 1 if matters else 1
         return values if len(values) <= once else [*values[:once], values[-1]] if matters else values[:1]
 
-    def _reliance(self, loop: For) -> tuple[frozenset[str], bool]:
-        """The names on which depends what is touched in a loop; and whether anything orders threads there."""
-        if id(loop) not in self.relied:
+    def _dependences(self, loop: For) -> tuple[frozenset[str], bool]:
+        """The names that the accesses in a loop depend on, and whether the loop contains ordering statements."""
+        if id(loop) not in self.dependences:
             inside = list(statements(loop.body))
-            touching = [self._roots(work.statement, access) for work in self._inside(loop) for access in self._touching(work.statement)]
+            touching = [self._roots(work.statement, access) for work in self._inside(loop) for access in self._accesses(work.statement)]
             lengths = self.access_trace.needs(nested.extent for nested in inside if isinstance(nested, For))
             ordered = any(isinstance(statement, ORDERING) for statement in inside)
-            self.relied[id(loop)] = lengths.union(*touching), ordered
-        return self.relied[id(loop)]
+            self.dependences[id(loop)] = lengths.union(*touching), ordered
+        return self.dependences[id(loop)]
 
     # ------------------------------------------------------------------------------------------ statements
 
-    def _perform(self, works: Sequence[_Work], loops: Mapping[str, int]) -> None:
-        """Some work between two events that order threads: what one statement reads of its own output, then all writes, then all reads."""
-        touching = [(work, access) for work in works for access in self._touching(work.statement)]
-        touching = [(work, access) for work, access in touching if not self.marks[access.buffer].all_whole]
+    def _perform(self, accesses_of: Sequence[_Access], loops: Mapping[str, int]) -> None:
+        """Execute the accesses between two ordering events: reads of a statement's own output first, then all writes, then all reads."""
+        touching = [(work, access) for work in accesses_of for access in self._accesses(work.statement)]
+        touching = [(work, access) for work, access in touching if not self.marks[access.buffer].all_complete]
         for work, access in touching:
             accumulate = work.statement.accumulate
-            if access.write and accumulate != FALSE and len(works) == 1 and self.access_trace.roots(accumulate) <= {*loops, self.thread}:
+            if (
+                access.write
+                and accumulate != FALSE
+                and len(accesses_of) == 1
+                and self.access_trace.roots(accumulate) <= {*loops, self.thread}
+            ):
                 self._read(work, access, loops, (work.statement.performed, accumulate))
         for work, access in touching:
             if access.write:
@@ -253,42 +259,42 @@ class _Path:
             if not access.write:
                 self._read(work, access, loops, (work.statement.performed,))
 
-    def _write(self, work: _Work, access: Access, loops: Mapping[str, int]) -> None:
+    def _write(self, work: _Access, access: Access, loops: Mapping[str, int]) -> None:
         marks = self.marks[access.buffer]
-        if self._all_whole(access, loops):
+        if self._all_complete(access, loops):
             return
-        touch = self._touch(work, access, loops, (work.statement.performed,))
+        touch = self._accessed(work, access, loops, (work.statement.performed,))
         if touch is None:
             marks.write_all()
         else:
-            marks.write(*self._places(touch, access, loops))
+            marks.write(*self._locations(touch, access, loops))
 
-    def _read(self, work: _Work, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> None:
+    def _read(self, work: _Access, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> None:
         statement, marks = work.statement, self.marks[access.buffer]
-        if (id(statement), access.buffer) in self.findings or self._all_whole(access, loops):
+        if (id(statement), access.buffer) in self.findings or self._all_complete(access, loops):
             return
-        touch = self._touch(work, access, loops, conditions)
+        touch = self._accessed(work, access, loops, conditions)
         if touch is None:
             return
-        copies, elements = self._places(touch, access, loops)
+        copies, elements = self._locations(touch, access, loops)
         unwritten = ~marks.written[copies, elements]
         if unwritten.any():
             missing = sorted(set((copies * marks.written.shape[1] + elements)[unwritten].tolist()))
             many = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-            text = f"{statement.spec} reads {access.buffer}[{missing[0]}]{many}, shared memory that nothing was put into before"
+            text = f"{statement.spec} reads {access.buffer}[{missing[0]}]{many} before any write to this shared memory"
             finding = Finding("shared", "error", access.buffer, text, access.origin or statement.origin)
             self.findings[id(statement), access.buffer] = finding
 
-    def _all_whole(self, access: Access, loops: Mapping[str, int]) -> bool:
-        """Whether all copies that an access may touch are whole, as far as the loops around it decide which these are."""
+    def _all_complete(self, access: Access, loops: Mapping[str, int]) -> bool:
+        """Whether all copies that an access may use are complete, as far as the surrounding loops determine them."""
         marks = self.marks[access.buffer]
-        if marks.all_whole or not marks.whole.any() or not self.access_trace.roots(access.copy) <= frozenset(loops):
-            return marks.all_whole
+        if marks.all_complete or not marks.complete.any() or not self.access_trace.roots(access.copy) <= frozenset(loops):
+            return marks.all_complete
         copy = int(self.access_trace.frame([], loops).value(access.copy))
-        return 0 <= copy < marks.copies and bool(marks.whole[copy])
+        return 0 <= copy < marks.copies and bool(marks.complete[copy])
 
-    def _places(self, touch: _Touch, access: Access, loops: Mapping[str, int]) -> tuple[Array, Array]:
-        """The copies and the elements in them that are touched, as two lists; the bounds check reports those outside of the buffer."""
+    def _locations(self, touch: _Accessed, access: Access, loops: Mapping[str, int]) -> tuple[Array, Array]:
+        """The accessed copies and the elements in them, as two lists. The bounds check reports elements outside of the buffer."""
         frame, marks = self.access_trace.frame(touch.axes, loops), self.marks[access.buffer]
         copies = np.broadcast_to(frame.full(access.copy)[..., None], touch.mask.shape)[touch.mask]
         elements = touch.elements[touch.mask]
@@ -296,11 +302,11 @@ class _Path:
         return copies[inside], elements[inside]
 
     def _roots(self, statement: Exec, access: Access) -> frozenset[str]:
-        """What decides which elements an access touches, and in which copy."""
+        """The names that determine the accessed elements and their copy."""
         return self._roots_inside(statement, access) | self.access_trace.roots(access.copy)
 
     def _roots_inside(self, statement: Exec, access: Access) -> frozenset[str]:
-        """What decides which elements of a copy an access touches: that of the copy changes from iteration to iteration, often alone."""
+        """The names that determine the accessed elements within a copy. Often only the copy changes from iteration to iteration."""
         if id(access) not in self.roots:
             pieces = [parts for other, parts in zip(statement.accesses, statement.pieces, strict=False) if other is access]
             tested = {piece.condition for parts in pieces for piece in parts}
@@ -309,23 +315,23 @@ class _Path:
             self.roots[id(access)] = self.access_trace.needs((*access.base, *bounds, statement.performed, *accumulate, *tested))
         return self.roots[id(access)]
 
-    def _touch(self, work: _Work, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> _Touch | None:
-        """What an access touches, at all values of the inner loops; None where that depends on more than threads and loops."""
+    def _accessed(self, work: _Access, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> _Accessed | None:
+        """The accessed elements, at all values of the inner loops; None if they depend on more than threads and loops."""
         roots = self._roots_inside(work.statement, access)
         key = (id(access), len(conditions), *((name, value) for name, value in loops.items() if name in roots))
-        if key not in self.touches:
-            self.touches[key] = self._enumerated(work, access, loops, conditions)
-        return self.touches[key]
+        if key not in self.accessed_by:
+            self.accessed_by[key] = self._enumerated(work, access, loops, conditions)
+        return self.accessed_by[key]
 
-    def _enumerated(self, work: _Work, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> _Touch | None:
+    def _enumerated(self, work: _Access, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> _Accessed | None:
         access_trace, statement = self.access_trace, work.statement
         needed = self._roots(statement, access)
         inner = access_trace.loop_axes(work.inner, needed)
         if inner is None:
             return None
-        # The first of the threads that perform a statement together stands for all of them.
-        together = (statement.spec.level.threads or len(access_trace.threads)) if statement.collective else 1
-        threads = access_trace.threads[::together] if self.thread in needed else access_trace.threads[:1]
+        # The first thread of a group that executes a statement represents all of them.
+        group_size = (statement.spec.level.threads or len(access_trace.threads)) if statement.collective else 1
+        threads = access_trace.threads[::group_size] if self.thread in needed else access_trace.threads[:1]
         axes: list[tuple[str, Array]] = [(self.thread, threads), *inner]
         frame = access_trace.frame(axes, loops)
         known = frozenset((self.thread, *loops, *(name for name, _ in inner)))
@@ -333,7 +339,7 @@ class _Path:
             return None
         parts = [part for condition in conditions for part in conjuncts(condition) if access_trace.roots(part) <= known]
         mask = access_trace.inside(Use(statement, (), access), frame, known) & (frame.full(all_of(parts)) != 0)[..., None]
-        return _Touch(access_trace.addresses(frame, attrs.evolve(access, copy=ZERO)), mask, tuple(axes))
+        return _Accessed(access_trace.addresses(frame, attrs.evolve(access, copy=ZERO)), mask, tuple(axes))
 
 
 __all__ = ["check_uninitialized_shared"]

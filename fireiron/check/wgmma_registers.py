@@ -1,12 +1,12 @@
-"""Registers of products under way: before they are waited for nothing but products touches those that they write, and nothing writes
-those that they read; and a fence stands in front of products.
+"""Registers of wgmma instructions in flight. Until the wait, only wgmma may access the registers that they write, no statement may write
+those that they read, and wgmma.fence precedes them.
 
-A warpgroup's products run beside its threads (wgmma, PTX ISA 9.7.15.5). The program of one thread is followed; loops run often enough
-that every group that an iteration leaves behind is met by the next ones, as all iterations commit and wait alike. Behind a loop that may
-have no turn, and behind roles, all is under way, and unfenced, that is so on any of the ways there.
+Warpgroup MMAs run asynchronously to their threads (wgmma, PTX ISA 9.7.15.5). The check follows the program of one thread. Loops run often
+enough that the groups which an iteration leaves in flight meet the following iterations, since all iterations commit and wait alike. After
+a loop that may have no iteration, and after roles, an MMA counts as in flight, or unfenced, if it is so on any path.
 
-A fence stands in front of the first product of a warpgroup too, whether or not anything touched its registers before
-(`wgmma.fence`, PTX ISA 9.7.15.7.1): those that a kernel begins with count as touched.
+The first MMA of a warpgroup needs a fence too, whether or not its registers were accessed before (`wgmma.fence`, PTX ISA 9.7.15.7.1): the
+initial registers count as accessed.
 """
 
 from __future__ import annotations
@@ -45,84 +45,86 @@ from fireiron.values.expr import constant
 
 
 def check_wgmma_registers(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """Every touch of registers that races with a product; an error each."""
+    """An error for each register access that races with an MMA in flight."""
     body = access_trace.kernel.body
     if not any(isinstance(one, Exec) and one.mechanism.in_registers for one in statements(body)):
         return ()
-    run = _Run(access_trace)
+    run = _Execution(access_trace)
     run.follow(body)
     run.end()
     return tuple(run.findings.values())
 
 
 @attrs.define
-class _Registers:
-    """The registers of products: those that they write, and those that they only read."""
+class _MmaRegisters:
+    """The registers of MMAs: those that they write, and those that they only read."""
 
     written: set[str] = attrs.field(factory=set)
     read: set[str] = attrs.field(factory=set)
 
     def add(self, written: set[str], read: set[str]) -> None:
-        """Those of a further product."""
+        """Add the registers of another MMA."""
         self.written |= written
         self.read |= read
 
-    def joined(self, other: _Registers) -> _Registers:
-        """Those of both."""
-        return _Registers(self.written | other.written, self.read | other.read)
+    def joined(self, other: _MmaRegisters) -> _MmaRegisters:
+        """The registers of both."""
+        return _MmaRegisters(self.written | other.written, self.read | other.read)
 
 
 @attrs.define
 class _State:
-    """Where a thread is: `groups` are the registers of each group under way, oldest first, `open` those not committed yet, `touched` those
-    that other work has touched since the last fence; `fenced` says whether there was one.
+    """The state of a thread: `groups` are the registers of each group in flight, oldest first, `uncommitted` those not committed yet,
+    `accessed` those that other statements accessed since the last fence; `fenced` records whether there was a fence.
     """
 
-    open: _Registers = attrs.field(factory=_Registers)
-    groups: list[_Registers] = attrs.field(factory=list)
-    touched: set[str] = attrs.field(factory=set)
+    uncommitted: _MmaRegisters = attrs.field(factory=_MmaRegisters)
+    groups: list[_MmaRegisters] = attrs.field(factory=list)
+    accessed: set[str] = attrs.field(factory=set)
     fenced: bool = False
 
     def copy(self) -> _State:
-        """The same, to go on from."""
-        return _State(self.open.joined(_Registers()), [one.joined(_Registers()) for one in self.groups], set(self.touched), self.fenced)
+        """A copy, to continue from."""
+        return _State(
+            self.uncommitted.joined(_MmaRegisters()), [one.joined(_MmaRegisters()) for one in self.groups], set(self.accessed), self.fenced
+        )
 
     def joined(self, other: _State) -> _State:
-        """What holds on one of two ways: groups as young as on either, and no fence that one of them lacks."""
-        pairs = itertools.zip_longest(reversed(self.groups), reversed(other.groups), fillvalue=_Registers())
+        """The state after either of two paths: groups as young as on either path, and a fence only if both have one."""
+        pairs = itertools.zip_longest(reversed(self.groups), reversed(other.groups), fillvalue=_MmaRegisters())
         groups = [one.joined(another) for one, another in pairs][::-1]
-        return _State(self.open.joined(other.open), groups, self.touched | other.touched, self.fenced and other.fenced)
+        return _State(self.uncommitted.joined(other.uncommitted), groups, self.accessed | other.accessed, self.fenced and other.fenced)
 
 
-class _Run:
-    """A thread on its way."""
+class _Execution:
+    """The execution of a thread."""
 
     def __init__(self, access_trace: AccessTrace) -> None:
         self.private = {buffer.name for buffer in access_trace.kernel.buffers if buffer.memory.private}
         waits = [one.groups for one in statements(access_trace.kernel.body) if isinstance(one, Wait) and one.mechanism.in_registers]
-        self.turns = max(waits, default=0) + 2
+        self.max_iterations = max(waits, default=0) + 2
         self.state = _State()
         self.findings: dict[tuple[int, str], Finding] = {}
 
     def follow(self, body: Sequence[Stmt]) -> None:
-        """Follow a list."""
+        """Execute a list."""
         for statement in body:
             match statement:
                 case For():
                     self._loop(statement)
                 case Exec() if statement.mechanism.in_registers:
-                    self._product(statement)
+                    self._mma(statement)
                 case Exec():
                     written, read = self._registers(statement)
-                    for one in (self.state.open, *self.state.groups):
-                        self._refuse(statement, one.written & (written | read) | one.read & written, "is used by a product under way")
-                    self.state.touched |= written | read
+                    for one in (self.state.uncommitted, *self.state.groups):
+                        self._refuse(statement, one.written & (written | read) | one.read & written, "is used by an MMA in flight")
+                    self.state.accessed |= written | read
                 case Fence(kind=FenceKind.WGMMA_REGISTERS):
-                    self.state.touched.clear()
+                    self.state.accessed.clear()
                     self.state.fenced = True
                 case Commit() if statement.mechanism.in_registers:
-                    self.state.groups.append(self.state.open)
-                    self.state.open = _Registers()
+                    self.state.groups.append(self.state.uncommitted)
+                    self.state.uncommitted = _MmaRegisters()
                 case Wait(groups=groups) if statement.mechanism.in_registers:
                     del self.state.groups[: max(len(self.state.groups) - groups, 0)]
                 case Roles():
@@ -145,12 +147,12 @@ class _Run:
                 case ClaimTile() | ExitIfDone():
                     pass
                 case _:
-                    raise unknown(statement, "the check of products")
+                    raise unknown(statement, "the check of wgmma registers")
 
     def _loop(self, loop: For) -> None:
         count = constant(loop.extent)
         before = self.state.copy() if count is None and loop.extent.low < 1 else None
-        for _ in range(self.turns if count is None else min(count, self.turns)):
+        for _ in range(self.max_iterations if count is None else min(count, self.max_iterations)):
             self.follow(loop.body)
         if before is not None:
             self.state = self.state.joined(before)
@@ -163,30 +165,30 @@ class _Run:
             ends.append(self.state)
         self.state = functools.reduce(_State.joined, ends)
 
-    def _product(self, statement: Exec) -> None:
+    def _mma(self, statement: Exec) -> None:
         written, read = self._registers(statement)
-        self._refuse(statement, (written | read) & self.state.touched, "was touched since the last fence of registers")
+        self._refuse(statement, (written | read) & self.state.accessed, "was accessed since the last wgmma.fence")
         if not self.state.fenced:
-            self._refuse(statement, written, "is of a first product, with no fence of registers (wgmma.fence) before it")
-        for one in (self.state.open, *self.state.groups):
-            # Products add to the same registers one behind the other; a factor is another matter.
-            self._refuse(statement, one.written & read | one.read & written, "is used by a product under way")
-        self.state.open.add(written, read)
+            self._refuse(statement, written, "belongs to the first MMA, which no wgmma.fence precedes")
+        for one in (self.state.uncommitted, *self.state.groups):
+            # MMAs accumulate into the same registers in order; A operands in registers are different.
+            self._refuse(statement, one.written & read | one.read & written, "is used by an MMA in flight")
+        self.state.uncommitted.add(written, read)
 
     def end(self) -> None:
-        """A product that no commit makes a group cannot be waited for."""
-        for name in sorted(self.state.open.written | self.state.open.read):
-            self._add(name, None, f"{name}: a product is never committed, so nothing can wait for it")
+        """Report MMAs that no commit adds to a group, so that no wait can cover them."""
+        for name in sorted(self.state.uncommitted.written | self.state.uncommitted.read):
+            self._add(name, None, f"{name}: an MMA is never committed, so no wait covers it")
 
     def _registers(self, statement: Exec) -> tuple[set[str], set[str]]:
         """The registers that a statement writes, and those that it only reads."""
-        mine = [access for access in statement.accesses if access.buffer in self.private]
-        written = {access.buffer for access in mine if access.write}
-        return written, {access.buffer for access in mine} - written
+        own = [access for access in statement.accesses if access.buffer in self.private]
+        written = {access.buffer for access in own if access.write}
+        return written, {access.buffer for access in own} - written
 
     def _refuse(self, statement: Exec, names: set[str], why: str) -> None:
         for name in sorted(names):
-            self._add(name, statement, f"{name}: {statement.instruction.name} {statement.spec} touches it, and it {why}")
+            self._add(name, statement, f"{name}: {statement.instruction.name} {statement.spec} accesses it, but it {why}")
 
     def _add(self, name: str, statement: Exec | None, message: str) -> None:
         key = (id(statement), name)

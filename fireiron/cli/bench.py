@@ -249,7 +249,7 @@ def _simulated(line: Line, program: Program, arguments: argparse.Namespace) -> L
     from fireiron.cost import predict
     from fireiron.measure.simulated import verified
 
-    checked = verified(program, run_time_sizes(arguments, program.spec, line.strategy), seconds=SECONDS, tell=progress)
+    checked = verified(program, run_time_sizes(arguments, program.spec, line.strategy), seconds=SECONDS, progress=progress)
     prediction = predict(program, arguments.gpu, dict(checked.at))
     return attrs.evolve(
         line,

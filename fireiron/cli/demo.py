@@ -125,12 +125,12 @@ def _compared(program: Program) -> tuple[bool, list[str]]:
     """Return whether each element of the simulated result is within its error bound, and the errors of kernel and NumPy."""
     import numpy
 
-    from fireiron.measure.inputs import drawn
+    from fireiron.measure.inputs import random_inputs
     from fireiron.measure.judge import Judge
     from fireiron.sim import simulate
 
     spec = program.spec
-    arrays = drawn(spec, {}, numpy.random.default_rng(SEED))
+    arrays = random_inputs(spec, {}, numpy.random.default_rng(SEED))
     a, b = arrays["A"], arrays["B"]
     result = simulate(program.ir, arrays)
     right = a.astype(numpy.float64) @ b.astype(numpy.float64)
@@ -141,7 +141,7 @@ def _compared(program: Program) -> tuple[bool, list[str]]:
     lines = [
         f"{threads} threads executed in the simulator in {result.seconds:.2f} s, with race detection",
         f"relative error against float64: kernel {errors[0]:.2e}, NumPy's a @ b {errors[1]:.2e}",
-        f"{paint('PASS', 32)}  at worst {judge.said('C')}" if wrong is None else f"{paint('FAIL', 31)}  {wrong['message']}",
+        f"{paint('PASS', 32)}  at worst {judge.summary('C')}" if wrong is None else f"{paint('FAIL', 31)}  {wrong['message']}",
     ]
     return wrong is None, lines
 

@@ -77,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
             wrong = {"message": known.wrong, "error": "micro-kernel" if known.error is None else type(known.error).__name__}
         else:
             wrong = simulated(program, symbols, arrays, judge, arguments.blocks, say, progress)
-    if judge is not None and judge.nearest:
-        say("errors", "; ".join(map(judge.said, judge.nearest)), plain=judge.as_dict())
+    if judge is not None and judge.closest:
+        say("errors", "; ".join(map(judge.summary, judge.closest)), plain=judge.as_dict())
     return say.verdict(wrong)
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from fireiron.check.access_trace import AccessTrace, assumed
-from fireiron.check.persistence import dealt
+from fireiron.check.access_trace import AccessTrace, assumed_elements
+from fireiron.check.persistence import static_schedule
 from fireiron.check.variable_trip_count import TripCounts, typical_block, varying_trip_counts
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
@@ -74,11 +74,11 @@ class Work:
     """A kernel's work for given sizes."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int] | None = None) -> None:
-        self.access_trace = AccessTrace(dealt(kernel))
+        self.access_trace = AccessTrace(static_schedule(kernel))
         # Of turns that data choose one is taken: tiles of which several share one are few.
         chosen = {symbol.name: 1 for symbol in self.access_trace.kernel.symbols if symbol not in kernel.symbols}
         self.sizes = {**checked_sizes(kernel, sizes or {}), **chosen}
-        self.sizes |= assumed(self.access_trace, self.sizes)
+        self.sizes |= assumed_elements(self.access_trace, self.sizes)
         self.kernel = kernel = self.access_trace.kernel
         self.grid = int(kernel.grid.evaluate(self.sizes))
         self.fixed = {**self.sizes, "block": typical_block(tuple(self.uneven.values()))}

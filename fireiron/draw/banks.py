@@ -11,7 +11,7 @@ import numpy as np
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.banks import BANKS, WORD, Request, check_banks, lanes_per_phase, request
 from fireiron.check.finding import Finding
-from fireiron.check.persistence import dealt
+from fireiron.check.persistence import static_schedule
 from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.picture import Page, Picture
@@ -80,7 +80,7 @@ def _load(buffer: Buffer, one: Request, finding: Finding) -> Load:
 def _words(buffer: Buffer, one: Request, index: int) -> Array:
     """The 4-byte words that each lane asks for in one request."""
     elements = constant(buffer.elements) or 0
-    places = [part[index] for part in one.places]
+    places = [part[index] for part in one.coordinates]
     start = (buffer.storage.address(places) + one.copies[index] * elements) * buffer.dtype.bytes + buffer.offset
     words = start[:, None] // WORD + np.arange(max(one.vector * buffer.dtype.bytes // WORD, 1))
     return np.where(one.active[index][:, None], words, -1)
@@ -88,7 +88,7 @@ def _words(buffer: Buffer, one: Request, index: int) -> Array:
 
 def banks(program: Program) -> Picture:
     """The picture; a sentence where no access to shared memory can be drawn."""
-    access_trace = AccessTrace(dealt(program.lowered))
+    access_trace = AccessTrace(static_schedule(program.lowered))
     found = loads(access_trace)
     page = Page()
     page.heading(f"Banks of shared memory: {program.spec}")
@@ -251,7 +251,7 @@ def _frames(xs: tuple[float, ...], ys: tuple[float, ...], buffer: Buffer, one: R
     for lane in range(lanes_per_phase(one.vector * buffer.dtype.bytes)):
         if not one.active[index, lane]:
             continue
-        first = [int(part[index, lane]) for part in one.places]
+        first = [int(part[index, lane]) for part in one.coordinates]
         points = [tuple(int(a) for a in first + step) for step in (steps - steps[0])]
         rows = [point[0] if len(point) > 1 else 0 for point in points]
         columns = [point[1] if len(point) > 1 else point[0] for point in points]

@@ -12,8 +12,8 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from fireiron.check.access_trace import AccessTrace, Frame, assumed
-from fireiron.check.persistence import dealt
+from fireiron.check.access_trace import AccessTrace, Frame, assumed_elements
+from fireiron.check.persistence import static_schedule
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.picture import Page, Picture
@@ -95,10 +95,10 @@ class _Walk:
     """Follows the consumers of block 0, and with them the producer, who asks for a stage as soon as it is given back."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
-        self.access_trace = AccessTrace(dealt(kernel))
+        self.access_trace = AccessTrace(static_schedule(kernel))
         self.kernel, self.ring = self.access_trace.kernel, self.access_trace.kernel.rings[0]
         self.values: dict[str, Any] = {**sample_sizes(self.kernel, sizes), "block": 0, "thread": 0}
-        self.values |= assumed(self.access_trace, self.values)
+        self.values |= assumed_elements(self.access_trace, self.values)
         self.now, self.over = 0, False
         self.asked: list[int] = []
         self.parts: list[tuple[int, int, int]] = []

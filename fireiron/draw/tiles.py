@@ -8,8 +8,8 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from fireiron.check.access_trace import AccessTrace, Use, assumed
-from fireiron.check.persistence import dealt, persistence
+from fireiron.check.access_trace import AccessTrace, Use, assumed_elements
+from fireiron.check.persistence import persistence, static_schedule
 from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
@@ -42,11 +42,11 @@ class Place:
 
 def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     """The picture; run-time sizes take the values of `sizes`, or a sample."""
-    kernel = dealt(program.lowered)
+    kernel = static_schedule(program.lowered)
     access_trace = AccessTrace(kernel)
     values = sample_sizes(kernel, sizes or {})
     fixed = {"block": 0, **sample_sizes(access_trace.kernel, values)}
-    fixed |= assumed(access_trace, fixed)
+    fixed |= assumed_elements(access_trace, fixed)
     page = Page()
     page.heading(f"Who has what: {program.spec}")
     y = page.paragraph(16, 48, _explanation(values, program))

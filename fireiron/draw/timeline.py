@@ -8,8 +8,8 @@ from typing import Final
 import attrs
 import numpy as np
 
-from fireiron.check.access_trace import AccessTrace, Frame, Use, assumed
-from fireiron.check.persistence import dealt
+from fireiron.check.access_trace import AccessTrace, Frame, Use, assumed_elements
+from fireiron.check.persistence import static_schedule
 from fireiron.check.variable_trip_count import varying_trip_counts
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
@@ -37,7 +37,7 @@ class Slot:
 
 def pipeline_loop(program: Program) -> For | None:
     """The loop whose iterations use the copies of a shared buffer in turn, if there is one."""
-    kernel = dealt(program.lowered)
+    kernel = static_schedule(program.lowered)
     access_trace = AccessTrace(kernel)
     for use in access_trace.uses:
         buffer = kernel.buffer(use.access.buffer)
@@ -54,7 +54,7 @@ def slots(program: Program, loop: For, steps: int, sizes: Mapping[str, int]) -> 
     Copies, and the conditions under which a statement takes part, are evaluated. Data that are written are numbered by how far into
     global memory their source lies; data that are read are those written last into that copy.
     """
-    access_trace = AccessTrace(dealt(program.lowered))
+    access_trace = AccessTrace(static_schedule(program.lowered))
     turning = [
         use
         for use in access_trace.uses
@@ -122,8 +122,8 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
         page.text(16, 52, "No shared buffer of this kernel has several copies that iterations use in turn.", 11)
         return page.picture("timeline", title, WIDTH, 72)
     values = sample_sizes(program.lowered, sizes or {})
-    access_trace = AccessTrace(dealt(program.lowered))
-    values |= assumed(access_trace, values)
+    access_trace = AccessTrace(static_schedule(program.lowered))
+    values |= assumed_elements(access_trace, values)
     uneven = {one.loop.var.name: one for one in varying_trip_counts(access_trace, values)}.get(loop.var.name)
     block = 0 if uneven is None else int(uneven.blocks[np.argmax(uneven.counts)])
     values = {**values, "block": block}

@@ -23,8 +23,8 @@ def awaited(kernel: Kernel) -> frozenset[int]:
         loop = innermost.get(id(statement))
         if not statement.mechanism.in_registers or loop is None:
             continue
-        inside = (one for one, _ in execs(loop.body) if not one.mechanism.in_registers and innermost[id(one)] is loop)
+        inside = (stmt for stmt, _ in execs(loop.body) if not stmt.mechanism.in_registers and innermost[id(stmt)] is loop)
         written = {access.buffer for access in statement.accesses if access.write}
-        if any(access.buffer in written for one in inside for access in one.accesses):
+        if any(access.buffer in written for stmt in inside for access in stmt.accesses):
             result.add(id(statement))
     return frozenset(result)

@@ -89,12 +89,12 @@ class Kernel(Displayed):
 
     def ring(self, name: str) -> Ring:
         """A ring by name."""
-        return next(one for one in self.rings if one.name == name)
+        return next(ring for ring in self.rings if ring.name == name)
 
     @property
     def block_bytes(self) -> int:
         """Bytes of all memories of a block in one numbering: shared memory, then other regions."""
-        other_regions = (one for one in self.buffers if one.memory.of_block and not one.memory.in_shared)
+        other_regions = (buffer for buffer in self.buffers if buffer.memory.of_block and not buffer.memory.in_shared)
         return max((one.offset + one.bytes for one in other_regions), default=self.shared_bytes)
 
     @property
@@ -117,7 +117,7 @@ class Kernel(Displayed):
         reciprocals, and the tile counter.
         """
         result: list[TensorMap | Buffer | Var] = []
-        performed = [one for one, _ in execs(self.body)]
+        performed = [stmt for stmt, _ in execs(self.body)]
         for buffer in self.buffers:
             if buffer.parameter:
                 touching = [one for one in performed if any(access.buffer == buffer.name for access in one.accesses)]

@@ -142,7 +142,7 @@ class LaneMap:
         return Access(
             view.tensor.name,
             tuple(base),
-            tuple(tuple(one) or (Mode(as_expr(1), as_expr(1)),) for one in modes),
+            tuple(tuple(mode) or (Mode(as_expr(1), as_expr(1)),) for mode in modes),
             tuple(dim.bound for dim in numerals),
             write,
             view.copy,

@@ -46,7 +46,7 @@ def is_opaque(kernel: Kernel, statement: Exec) -> bool:
 def _without_unused(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The program without unused names at its top level; names that a buffer's register origin contains stay."""
     used = {var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()}
-    needed = variables(one for one in body if not isinstance(one, Let))
+    needed = variables(stmt for stmt in body if not isinstance(stmt, Let))
     used = (used - lane_variables(kernel)) | needed
     kept: list[Stmt] = []
     for statement in reversed(body):

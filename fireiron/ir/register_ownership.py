@@ -124,12 +124,12 @@ class Ownership:
     @property
     def visited(self) -> tuple[Digit, ...]:
         """The digits of which a thread owns all coordinates, in registers."""
-        return tuple(one for one in self.digits if one.index is None)
+        return tuple(digit for digit in self.digits if digit.index is None)
 
     @property
     def dealt(self) -> bool:
         """Whether threads own different elements."""
-        return any(one.index is not None for one in self.digits)
+        return any(digit.index is not None for digit in self.digits)
 
     def inside(self, view: View) -> tuple[Digit, ...] | None:
         """The digits inside a view of the tensor, with strides in the view's coordinates; None if they do not enumerate its elements."""

@@ -50,7 +50,7 @@ def substituted(body: Iterable[Stmt], values: Mapping[Var, Expr | int]) -> tuple
 
 def without_asks(body: tuple[Stmt, ...], *kinds: type[Ask]) -> tuple[Stmt, ...]:
     """The program after a pass that handles these kinds of requests: no loop has them."""
-    if not any(kind in one.asks for one in statements(body) if isinstance(one, For) for kind in kinds):
+    if not any(kind in stmt.asks for stmt in statements(body) if isinstance(stmt, For) for kind in kinds):
         return body
     return rewritten(body, lambda statement: (statement.without(*kinds) if isinstance(statement, For) else statement,))
 

@@ -20,7 +20,7 @@ class Rotations:
     """
 
     def __init__(self, kernel: Kernel) -> None:
-        lets = (one for one in statements(kernel.body) if isinstance(one, Let))
+        lets = (stmt for stmt in statements(kernel.body) if isinstance(stmt, Let))
         self._rights: Mapping[Var, Expr] = {one.var: one.value.right for one in lets if isinstance(one.value, Mod)}
         self.steps: dict[Expr, tuple[For, int]] = {}
         for statement, loops in execs(kernel.body):

@@ -44,7 +44,9 @@ def shared_usage(buffers: Iterable[Buffer], stages: Iterable[Stages] = ()) -> tu
     """The buffers in shared memory, in the order of their declaration."""
     depth = {name: one.stages for one in stages for name in one.buffers}
     return tuple(
-        Usage(one.name, one.bytes, _described(one, depth.get(one.name, 1)), one.tensor.origin) for one in buffers if one.memory.in_shared
+        Usage(buffer.name, buffer.bytes, _described(buffer, depth.get(buffer.name, 1)), buffer.tensor.origin)
+        for buffer in buffers
+        if buffer.memory.in_shared
     )
 
 
@@ -65,9 +67,9 @@ def register_words(buffer: Buffer) -> int:
 def register_usage(kernel: Kernel) -> tuple[Usage, ...]:
     """The arrays in registers. Arrays with more elements than a thread has registers are in local memory and are omitted."""
     return tuple(
-        Usage(one.name, register_words(one), _described(one, 1), one.tensor.origin)
-        for one in kernel.buffers
-        if one.memory.private and (constant(one.elements) or 0) <= kernel.architecture.registers_per_thread
+        Usage(buffer.name, register_words(buffer), _described(buffer, 1), buffer.tensor.origin)
+        for buffer in kernel.buffers
+        if buffer.memory.private and (constant(buffer.elements) or 0) <= kernel.architecture.registers_per_thread
     )
 
 
@@ -80,9 +82,9 @@ def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
         if isinstance(loop, For) and loop.period > 1:
             names = dict.fromkeys(_staged(loop, loop.body))
             buffers = [kernel.buffer(name) for name in names if name not in counted]
-            depth = {one.name: rings.get(one.name, loop.period) for one in buffers}
+            depth = {buffer.name: rings.get(buffer.name, loop.period) for buffer in buffers}
             for stages in dict.fromkeys(depth.values()):
-                candidates = (one for one in buffers if depth[one.name] == stages)
+                candidates = (buffer for buffer in buffers if depth[buffer.name] == stages)
                 staged = [one for one in candidates if one.memory.in_shared and one.tensor.copies % stages == 0]
                 counted |= {one.name for one in staged}
                 if staged:

@@ -48,14 +48,18 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     thread. With `final`, no hole, sync point or request to a pass is left, and statements have the completion mechanisms of their
     instructions.
     """
-    if kernel.threads != kernel.workers and not any(isinstance(one, Roles) for one in kernel.body):
+    if kernel.threads != kernel.workers and not any(isinstance(stmt, Roles) for stmt in kernel.body):
         raise VerificationError(
             f"tiles are distributed over {kernel.workers} of a block's {kernel.threads} threads, and no role specifies the program of the "
             "others"
         )
     _verify_cluster(kernel)
     scope = {var.name: var for var in (*kernel.symbols, kernel.thread, kernel.block)}
-    scope |= {table(one.name).name: table(one.name) for one in kernel.buffers if one.parameter and not one.written and one.dtype == int32}
+    scope |= {
+        table(buffer.name).name: table(buffer.name)
+        for buffer in kernel.buffers
+        if buffer.parameter and not buffer.written and buffer.dtype == int32
+    }
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
         raise VerificationError(f"buffers share a name: {names}")
@@ -83,13 +87,13 @@ def _verify_groups(kernel: Kernel) -> None:
     """Commits, waits, fences of registers and pinned registers of loops refer to asynchronous statements of the kernel."""
     inside = tuple(statements(kernel.body))
     mechanisms = {stmt.mechanism for stmt in inside if isinstance(stmt, Exec)}
-    for one in inside:
-        what = type(one).__name__.lower()
-        if isinstance(one, (Commit, Wait)):
-            what, is_for = f"{what} of a {one.mechanism.name}", one.mechanism in mechanisms
+    for stmt in inside:
+        what = type(stmt).__name__.lower()
+        if isinstance(stmt, (Commit, Wait)):
+            what, is_for = f"{what} of a {stmt.mechanism.name}", stmt.mechanism in mechanisms
         else:
-            of_registers = (isinstance(one, Fence) and one.kind is FenceKind.WGMMA_REGISTERS) or (
-                isinstance(one, For) and bool(one.pinned_registers)
+            of_registers = (isinstance(stmt, Fence) and stmt.kind is FenceKind.WGMMA_REGISTERS) or (
+                isinstance(stmt, For) and bool(stmt.pinned_registers)
             )
             is_for = not of_registers or any(each.in_registers for each in mechanisms)
         if not is_for:
@@ -126,7 +130,7 @@ def _verify_chain(kernel: Kernel) -> None:
     """With programmatic launch, all threads of a kernel wait for the preceding kernel before they access global memory; other kernels have
     no `griddepcontrol`.
     """
-    inside = [one.action for one in statements(kernel.body) if isinstance(one, GridDepControl)]
+    inside = [stmt.action for stmt in statements(kernel.body) if isinstance(stmt, GridDepControl)]
     if not kernel.effects[Chaining].chained:
         if inside:
             raise VerificationError("griddepcontrol in a kernel without programmatic launch")
@@ -134,7 +138,7 @@ def _verify_chain(kernel: Kernel) -> None:
     if kernel.effects[Chaining].ready:
         _verify_ready(kernel)
         return
-    links = [one.action for one in kernel.body if isinstance(one, GridDepControl)]
+    links = [stmt.action for stmt in kernel.body if isinstance(stmt, GridDepControl)]
     if links != inside or sorted(link.value for link in inside) != [
         link.value for link in (GridDepAction.LAUNCH_DEPENDENTS, GridDepAction.WAIT)
     ]:
@@ -153,16 +157,16 @@ def _verify_chain(kernel: Kernel) -> None:
 
 def _verify_ready(kernel: Kernel) -> None:
     """With programmatic launch and inputs that no preceding kernel writes, each role waits by itself before it accesses anything else."""
-    top = [one.action for one in kernel.body if isinstance(one, GridDepControl)]
-    roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
-    inside = sum(isinstance(one, GridDepControl) for one in statements(kernel.body)) - len(top)
-    waits = [sum(one == GridDepControl(GridDepAction.WAIT) for one in role.body) for role in roles]
+    top = [stmt.action for stmt in kernel.body if isinstance(stmt, GridDepControl)]
+    roles = [role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
+    inside = sum(isinstance(stmt, GridDepControl) for stmt in statements(kernel.body)) - len(top)
+    waits = [sum(stmt == GridDepControl(GridDepAction.WAIT) for stmt in role.body) for role in roles]
     if top != [GridDepAction.LAUNCH_DEPENDENTS] or not roles or waits != [1] * len(roles) or inside != len(roles):
         raise VerificationError(
             f"programmatic_launch(no_wait=) needs griddepcontrol.launch_dependents once and griddepcontrol.wait once in each role: got "
             f"{len(top)} at the top level, {inside} inside"
         )
-    for body in (tuple(one for one in kernel.body if not isinstance(one, Roles)), *(role.body for role in roles)):
+    for body in (tuple(stmt for stmt in kernel.body if not isinstance(stmt, Roles)), *(role.body for role in roles)):
         for stmt in itertools.takewhile(lambda stmt: stmt != GridDepControl(GridDepAction.WAIT), body):
             for access in (access for part, _ in execs((stmt,)) for access in part.accesses):
                 if kernel.buffer(access.buffer).memory.of_grid and (access.write or access.buffer not in kernel.effects[Chaining].ready):
@@ -191,7 +195,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 if statement.prior_iterations is not None:
                     _fresh(statement.prior_iterations, inner)
                     inner[statement.prior_iterations.name] = statement.prior_iterations
-                    named = {one.var.name: one.var for one in statement.body if isinstance(one, (Let, ClaimTile))}
+                    named = {stmt.var.name: stmt.var for stmt in statement.body if isinstance(stmt, (Let, ClaimTile))}
                     _bound(statement.increment, {**inner, **named}, statement)
                 _verify_list(kernel, statement.body, inner, divergent, final)
             case ClaimTile(var=var, ring=ring):
@@ -212,7 +216,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
             case Acquire() | Release():
                 for value in statement.expressions:
                     _bound(value, scope, statement)
-                if all(one.name != statement.ring for one in kernel.rings):
+                if all(ring.name != statement.ring for ring in kernel.rings):
                     raise VerificationError(f"{_described(statement)}: unknown ring {statement.ring}")
                 if isinstance(statement, Release):
                     _verify_release(statement)
@@ -288,7 +292,7 @@ def _verify_release(release: Release) -> None:
 def _verify_deferred(role: Role) -> None:
     """A role does not wait for groups of a mechanism that defers its arrivals: either signals completion, not both."""
     inside = tuple(statements(role.body))
-    deferred = {one.by for one in inside if isinstance(one, Release) and one.by is not None and one.by.defers}
+    deferred = {stmt.by for stmt in inside if isinstance(stmt, Release) and stmt.by is not None and stmt.by.defers}
     for stmt in inside:
         if isinstance(stmt, (Commit, Wait)) and stmt.mechanism in deferred:
             raise VerificationError(
@@ -304,10 +308,10 @@ def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], diverg
         if role.first != reached or role.threads < 1:
             raise VerificationError(f"role {role.name} begins at thread {role.first}, but the previous role ends at {reached}")
         reached += role.threads
-        if any(isinstance(one, Barrier) and one.scope.threads is None for one in statements(role.body)):
+        if any(isinstance(stmt, Barrier) and stmt.scope.threads is None for stmt in statements(role.body)):
             raise VerificationError(f"a block barrier in role {role.name}, which other roles never reach")
         _verify_deferred(role)
-        if role.elected and any(isinstance(one, IfAnyLane) for one in statements(role.body)):
+        if role.elected and any(isinstance(stmt, IfAnyLane) for stmt in statements(role.body)):
             raise VerificationError(f"skip: role {role.name} is one thread, so no warp can vote")
         if role.first < kernel.workers:
             own = scope
@@ -379,7 +383,9 @@ def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) 
     if final and statement.instruction.each and len({access.count for access in statement.accesses}) > 1:
         counts = [access.count for access in statement.accesses]
         raise VerificationError(f"{_described(statement)}: elementwise, but its accesses have {counts} elements")
-    if statement.whole != FALSE and not (statement.implied and all(isinstance(one, Less) for one in conjuncts(statement.whole))):
+    if statement.whole != FALSE and not (
+        statement.implied and all(isinstance(condition, Less) for condition in conjuncts(statement.whole))
+    ):
         raise VerificationError(
             f"{_described(statement)}: the condition {statement.whole} of its two versions is not a conjunction of comparisons"
         )

@@ -39,7 +39,7 @@ def nest_of(statement: Stmt) -> tuple[tuple[For, ...], Exec | None]:
     """The nested loops of known trip counts around a single statement, and that statement; `((), None)` for anything else."""
     loops: list[For] = []
     while isinstance(statement, For) and constant(statement.extent) is not None:
-        inner = [one for one in statement.body if not isinstance(one, Comment)]
+        inner = [stmt for stmt in statement.body if not isinstance(stmt, Comment)]
         if len(inner) != 1:
             return (), None
         loops.append(statement)

@@ -55,7 +55,7 @@ MOST_CHOICES = 4096
 def _shared_within(kernel: Kernel, bound: int) -> Kernel | None:
     """The kernel with buffers that share bytes, with the fewest such pairs that fit the bound; None if nothing fits."""
     spans = live_spans(kernel)
-    buffers = [one for one in kernel.buffers if one.memory.in_shared and one.name in spans]
+    buffers = [buffer for buffer in kernel.buffers if buffer.memory.in_shared and buffer.name in spans]
     apart = [
         frozenset((one.name, other.name))
         for one, other in itertools.combinations(buffers, 2)
@@ -63,9 +63,9 @@ def _shared_within(kernel: Kernel, bound: int) -> Kernel | None:
     ]
     for pairs in _choices(buffers, apart):
         offsets = _packed(buffers, pairs)
-        found = _with_offsets(kernel, offsets, {max(pair, key=lambda name: spans[name]) for pair in pairs})
-        if found.shared_bytes <= bound:
-            return found
+        shared = _with_offsets(kernel, offsets, {max(pair, key=lambda name: spans[name]) for pair in pairs})
+        if shared.shared_bytes <= bound:
+            return shared
     return None
 
 
@@ -105,7 +105,7 @@ def _stacked(buffers: Sequence[Buffer], pairs: frozenset[Pair]) -> dict[str, int
 
 
 def _top(buffers: Sequence[Buffer], offsets: Mapping[str, int]) -> int:
-    return max(offsets[one.name] + one.bytes for one in buffers)
+    return max(offsets[buffer.name] + buffer.bytes for buffer in buffers)
 
 
 def _with_offsets(kernel: Kernel, offsets: Mapping[str, int], later: Collection[str]) -> Kernel:
@@ -116,8 +116,9 @@ def _with_offsets(kernel: Kernel, offsets: Mapping[str, int], later: Collection[
             tensor = attrs.evolve(buffer.tensor, reuse=True) if buffer.name in later else buffer.tensor
             buffer = attrs.evolve(buffer, offset=offsets[buffer.name], tensor=tensor)
         buffers.append(buffer)
-    return _behind(
-        attrs.evolve(kernel, buffers=tuple(buffers)), max(offsets[one.name] + one.bytes for one in buffers if one.name in offsets)
+    return _with_barriers_last(
+        attrs.evolve(kernel, buffers=tuple(buffers)),
+        max(offsets[buffer.name] + buffer.bytes for buffer in buffers if buffer.name in offsets),
     )
 
 
@@ -128,7 +129,7 @@ def _in_regions(kernel: Kernel) -> Kernel:
     Raises: ResourceError if a region is too small.
     """
     top = kernel.shared_bytes
-    beside = [one for one in kernel.buffers if one.memory.of_block and not one.memory.in_shared]
+    beside = [buffer for buffer in kernel.buffers if buffer.memory.of_block and not buffer.memory.in_shared]
     placed: dict[str, Buffer] = {}
     for region in dict.fromkeys(one.memory.region for one in beside):
         inside = [one for one in beside if one.memory.region == region]
@@ -139,10 +140,10 @@ def _in_regions(kernel: Kernel) -> Kernel:
         if top - start > region.bytes:
             largest = max(inside, key=lambda one: one.bytes)
             raise ResourceError(
-                f"{top - start} bytes in {region.name}: {', '.join(f'{one.name} {one.bytes}' for one in inside)}",
+                f"{top - start} bytes in {region.name}: {', '.join(f'{buffer.name} {buffer.bytes}' for buffer in inside)}",
                 within=kernel.spec, legal=f"at most {region.bytes} bytes", at=largest.tensor.origin, hint="smaller tiles, or a load to SH",
             )  # fmt: skip
-    return attrs.evolve(kernel, buffers=tuple(placed.get(one.name, one) for one in kernel.buffers)) if placed else kernel
+    return attrs.evolve(kernel, buffers=tuple(placed.get(buffer.name, buffer) for buffer in kernel.buffers)) if placed else kernel
 
 
 def _placed(kernel: Kernel) -> Kernel:
@@ -158,10 +159,10 @@ def _placed(kernel: Kernel) -> Kernel:
             placed.append(buffer)
             top = max(top, offset + buffer.bytes)
         result.append(buffer)
-    return _behind(attrs.evolve(kernel, buffers=tuple(result)), top)
+    return _with_barriers_last(attrs.evolve(kernel, buffers=tuple(result)), top)
 
 
-def _behind(kernel: Kernel, top: int) -> Kernel:
+def _with_barriers_last(kernel: Kernel, top: int) -> Kernel:
     """The kernel with the mbarriers of its rings after all buffers."""
     rings = []
     for ring in kernel.rings:
@@ -252,11 +253,11 @@ def _refuse(kernel: Kernel) -> None:
     """The error for too much shared memory: the bytes and origin of each buffer, and how many stages would fit."""
     limit = _bound(kernel)
     stages, spans = pipelines(kernel), live_spans(kernel)
-    rows = shared_usage((one for one in kernel.buffers if one.name in spans), stages)
+    rows = shared_usage((buffer for buffer in kernel.buffers if buffer.name in spans), stages)
     largest = max(rows, key=lambda row: row.amount)
     parts = ", ".join(f"{row.name} {row.amount}" for row in rows)
-    said = kernel.effects[SharedBound].bytes
-    who = f"within({said}) allows" if limit == said else f"{kernel.architecture} has"
+    bound = kernel.effects[SharedBound].bytes
+    who = f"within({bound}) allows" if limit == bound else f"{kernel.architecture} has"
     text = f"{kernel.shared_bytes} bytes of shared memory in a block, {who} {limit}: {parts}"
     advice = [one for one in (_fewer(kernel, stage) for stage in stages) if one]
     raise ResourceError(
@@ -288,9 +289,9 @@ def _fewer(kernel: Kernel, stages: Stages) -> str:
 def _with_stages(kernel: Kernel, stages: Stages, number: int) -> Kernel:
     """The kernel as if its pipeline had another number of stages."""
     buffers = tuple(
-        attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies // stages.stages * number))
-        if one.name in stages.buffers
-        else one
-        for one in kernel.buffers
+        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, copies=buffer.tensor.copies // stages.stages * number))
+        if buffer.name in stages.buffers
+        else buffer
+        for buffer in kernel.buffers
     )
     return _placed(attrs.evolve(kernel, buffers=buffers))

@@ -22,11 +22,11 @@ def cluster(kernel: Kernel) -> Kernel:
     """The kernel with the barriers of its cluster; a `DecompositionError` if its blocks share no load."""
     if kernel.cluster is None:
         return kernel
-    if all(one.multicast is None for one, _ in execs(kernel.body)):
+    if all(stmt.multicast is None for stmt, _ in execs(kernel.body)):
         raise _nothing_shared(kernel)
     _require_turns_of_all(kernel, kernel.cluster)
-    names = tuple(one for one in kernel.body if isinstance(one, Let))
-    program = tuple(one for one in kernel.body if not isinstance(one, Let))
+    names = tuple(stmt for stmt in kernel.body if isinstance(stmt, Let))
+    program = tuple(stmt for stmt in kernel.body if not isinstance(stmt, Let))
     return attrs.evolve(kernel, body=(*names, ClusterBarrier(MADE), *program, ClusterBarrier(LAST)))
 
 
@@ -34,7 +34,7 @@ def _require_turns_of_all(kernel: Kernel, cluster: BlockCluster) -> None:
     """Refuse loops over ring fills whose trip count depends on data of each block."""
     named = lets(kernel.body)
     for loop in statements(kernel.body):
-        waits = isinstance(loop, For) and any(isinstance(one, Acquire) for one in statements(loop.body))
+        waits = isinstance(loop, For) and any(isinstance(stmt, Acquire) for stmt in statements(loop.body))
         if not isinstance(loop, For) or not waits or not _read(loop.extent, named) or cluster.is_uniform(loop.extent, kernel.block, named):
             continue
         raise DecompositionError(
@@ -53,7 +53,7 @@ def _read(value: Expr, named: Mapping[Var, Expr]) -> bool:
 
 def _nothing_shared(kernel: Kernel) -> DecompositionError:
     assert kernel.cluster is not None
-    loads = [one for one, _ in execs(kernel.body) if one.mechanism.counted]
+    loads = [stmt for stmt, _ in execs(kernel.body) if stmt.mechanism.counted]
     why = "no load is a TMA load into a ring" if not loads else "; ".join(dict.fromkeys(map(_why, loads)))
     return DecompositionError(
         f"a cluster of {kernel.cluster.blocks} blocks that share no load: {why}",

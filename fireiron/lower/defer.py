@@ -47,7 +47,7 @@ from fireiron.values.expr import FALSE, ONE, ZERO, Expr, Less, Mod, Var, all_of,
 
 def defer(kernel: Kernel) -> Kernel:
     """The kernel with its deferred steps in the next iteration; a `DecompositionError` for two statements that do not commute."""
-    if not any(isinstance(one, For) and Deferred in one.asks for one in statements(kernel.body)):
+    if not any(isinstance(stmt, For) and Deferred in stmt.asks for stmt in statements(kernel.body)):
         return kernel
     return attrs.evolve(kernel, body=without_marks(_Deferral(kernel).deferred(kernel.body, {})))
 
@@ -65,7 +65,7 @@ class _Deferral:
         """A statement list with deferred steps. A transformed loop is surrounded by parts of its first and last iteration. `names` are the
         values defined before the list.
         """
-        found: list[Stmt] = []
+        result: list[Stmt] = []
         known = dict(names)
         for statement in body:
             if isinstance(statement, Let):
@@ -75,10 +75,10 @@ class _Deferral:
             if isinstance(statement, For) and Deferred in statement.asks:
                 runs = max(statement.extent.low, statement.extent.substitute(known).low) > 0
                 request = statement.asks[Deferred]
-                found += self._loop(statement.without(Deferred), request.step, request.after, runs)
+                result += self._loop(statement.without(Deferred), request.step, request.after, runs)
             else:
-                found.append(statement)
-        return tuple(found)
+                result.append(statement)
+        return tuple(result)
 
     def _loop(self, loop: For, step: str, after: str, runs: bool) -> list[Stmt]:
         """A loop as the first iteration up to the deferred step, a loop over pairs of iterations, and the deferred steps of the last
@@ -114,10 +114,10 @@ class _Deferral:
         """All iterations without the first part of the first one; each runs the first part of the next one, if there is one."""
         next_turn = {loop.var: loop.var + 1}
         guarded = [
-            attrs.evolve(one, statement=_guarded(substituted((one.statement,), next_turn), less(loop.var + 1, loop.extent))[0])
-            if one.early
-            else one
-            for one in pieces
+            attrs.evolve(piece, statement=_guarded(substituted((piece.statement,), next_turn), less(loop.var + 1, loop.extent))[0])
+            if piece.early
+            else piece
+            for piece in pieces
         ]
         return attrs.evolve(loop, body=(_note(loop.var, step), *(one.statement for one in guarded)))
 
@@ -174,7 +174,7 @@ class _Piece:
 def _pieces(loop: For, step: str, after: str) -> list[_Piece]:
     """The statements of a loop, in the order of a transformed iteration."""
     body = _without_names(loop.body)
-    marks = {one.step: place for place, one in enumerate(body) if isinstance(one, StepMarker)}
+    marks = {stmt.step: place for place, stmt in enumerate(body) if isinstance(stmt, StepMarker)}
     missing = [name for name in (step, after) if name not in marks]
     if missing:
         raise DecompositionError(
@@ -197,18 +197,18 @@ def _step_at(place: int, marks: Mapping[str, int]) -> str:
 
 def _without_names(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """A list with names replaced by their values, since a name is valid in one iteration only."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     names: dict[Var, Expr] = {}
-    for one in body:
-        (statement,) = substituted((one,), names) if names else (one,)
+    for stmt in body:
+        (statement,) = substituted((stmt,), names) if names else (stmt,)
         if isinstance(statement, Let):
             names[statement.var] = statement.value
         else:
-            found.append(statement)
-    return tuple(found)
+            result.append(statement)
+    return tuple(result)
 
 
-def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -> list[_Piece]:
+def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], request: str) -> list[_Piece]:
     """The statements before the first step, such as loads: each runs with the steps that read it; loads that fill one ring run together.
 
     If both parts read it, it runs with the first one, unless it could overwrite what the other one still reads; then with the second.
@@ -217,22 +217,22 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -
     for places in _together(body):
         written = set().union(*(_touched(body[place], write=True) for place in places))
         readers = {one.early for one in (*decided, *steps) if written & _touched(one.statement, write=False)}
-        _require_same_iteration(loop, [body[place] for place in places], readers, said)
+        _require_same_iteration(loop, [body[place] for place in places], readers, request)
         early = readers <= {True}
         pieces = [_Piece(body[place], place, _title(body[place]), early) for place in places]
         if readers == {True, False}:
-            first = [attrs.evolve(one, early=True) for one in pieces]
+            first = [attrs.evolve(piece, early=True) for piece in pieces]
             pieces = first if _clash(loop, [*first, *steps]) is None else pieces
         decided += pieces
     return _with_others(body, {one.place: one for one in decided})
 
 
-def _require_same_iteration(loop: For, loads: Sequence[Stmt], readers: set[bool], said: str) -> None:
+def _require_same_iteration(loop: For, loads: Sequence[Stmt], readers: set[bool], request: str) -> None:
     """Refuse loads that share the stages of a ring if some are read an iteration later than others."""
-    written = {access.copy: access.buffer for one, _ in execs(loads) for access in one.accesses if access.write}
+    written = {access.copy: access.buffer for stmt, _ in execs(loads) for access in stmt.accesses if access.write}
     if readers == {True, False} and ProducerThreads in loop.asks and len(written) > 1 and len(set(written.values())) < len(written):
         raise DecompositionError(
-            f"{said}: loads that share the stages of {next(iter(written.values()))} are read in different iterations, and a ring is "
+            f"{request}: loads that share the stages of {next(iter(written.values()))} are read in different iterations, and a ring is "
             "emptied in the order in which it is filled",
             at=loop.origin,
             hint="leave out share_stages(...), so that each load has its own ring, or leave out defer(...)",
@@ -241,24 +241,24 @@ def _require_same_iteration(loop: For, loads: Sequence[Stmt], readers: set[bool]
 
 def _together(body: Sequence[Stmt]) -> list[list[int]]:
     """The positions of statements that do something, the last first; those that fill one ring together."""
-    found: dict[str | int, list[int]] = {}
+    groups: dict[str | int, list[int]] = {}
     for place in reversed(range(len(body))):
-        inside = [one for one, _ in execs((body[place],))]
+        inside = [stmt for stmt, _ in execs((body[place],))]
         if inside:
-            found.setdefault(next((one.ring for one in inside if one.ring), place), []).append(place)
-    return list(found.values())
+            groups.setdefault(next((stmt.ring for stmt in inside if stmt.ring), place), []).append(place)
+    return list(groups.values())
 
 
 def _with_others(body: Sequence[Stmt], decided: Mapping[int, _Piece]) -> list[_Piece]:
     """The pieces of a list, with comments and synchronization added to the pieces that they belong to."""
-    found: list[_Piece] = []
+    pieces: list[_Piece] = []
     early = True
     for place in reversed(range(len(body))):
         always = isinstance(body[place], (SyncPoint, Commit))
         piece = decided.get(place, _Piece(body[place], place, "", early, always))
         early = piece.early
-        found.append(piece)
-    return found[::-1]
+        pieces.append(piece)
+    return pieces[::-1]
 
 
 def _title(statement: Stmt) -> str:
@@ -267,7 +267,7 @@ def _title(statement: Stmt) -> str:
 
 def _touched(statement: Stmt, write: bool) -> set[str]:
     """The buffers that a statement writes, or reads."""
-    return {access.buffer for one, _ in execs((statement,)) for access in one.accesses if access.write is write}
+    return {access.buffer for stmt, _ in execs((statement,)) for access in stmt.accesses if access.write is write}
 
 
 # ---------------------------------------------------------------------------------------------- iterations
@@ -277,31 +277,31 @@ def _iteration(pieces: Sequence[_Piece], early: Values | None = None, late: Valu
     """One or both parts of an iteration, with the iteration number of each; without statements that do nothing there, such as loads
     ahead.
     """
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     for piece in pieces:
         values = early if piece.early else late
         if values is None and not piece.always:
             continue
         statement = piece.statement if values is None else substituted((piece.statement,), values)[0]
-        inside = [one.active for one, _ in execs((statement,))]
+        inside = [stmt.active for stmt, _ in execs((statement,))]
         if inside and all(active == FALSE for active in inside):
-            while found and isinstance(found[-1], Comment):
-                found.pop()
+            while result and isinstance(result[-1], Comment):
+                result.pop()
         else:
-            found.append(statement)
-    return _without_empty_commits(found)
+            result.append(statement)
+    return _without_empty_commits(result)
 
 
 def _without_empty_commits(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
     """A list without commits of copies that have no copies before them."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     issued = False
-    for one in body:
-        if commits_copies(one) and not issued:
+    for stmt in body:
+        if commits_copies(stmt) and not issued:
             continue
-        issued = not commits_copies(one) and (issued or any(part.mechanism.arrives_in_groups for part, _ in execs((one,))))
-        found.append(one)
-    return tuple(found)
+        issued = not commits_copies(stmt) and (issued or any(part.mechanism.arrives_in_groups for part, _ in execs((stmt,))))
+        result.append(stmt)
+    return tuple(result)
 
 
 # ---------------------------------------------------------------------------------------------- what commutes
@@ -314,7 +314,8 @@ def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, after: st
         return
     first, second, access, next_turn = clash
     stages = next(
-        (one.statement for one in pieces if one.title.startswith("the load") and access.buffer in _touched(one.statement, True)), None
+        (piece.statement for piece in pieces if piece.title.startswith("the load") and access.buffer in _touched(piece.statement, True)),
+        None,
     )
     does = "writes" if access.write else "reads"
     other = f"{second.title} of the next iteration" if next_turn else second.title
@@ -331,10 +332,10 @@ def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, after: st
 def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, after: str) -> None:
     """Refuse a ring whose stages both parts read: a fill is acquired and released in one iteration."""
     filled: dict[str, set[str]] = {}
-    for one in (one for piece in pieces for one, _ in execs((piece.statement,)) if one.ring):
-        filled.setdefault(one.ring, set()).update(_touched(one, write=True))
+    for stmt in (stmt for piece in pieces for stmt, _ in execs((piece.statement,)) if stmt.ring):
+        filled.setdefault(stmt.ring, set()).update(_touched(stmt, write=True))
     for ring, buffers in filled.items():
-        readers = {one.early: one.title for one in pieces if buffers & _touched(one.statement, write=False)}
+        readers = {piece.early: piece.title for piece in pieces if buffers & _touched(piece.statement, write=False)}
         if len(readers) == 2:
             raise DecompositionError(
                 f"{_asked(step, after)}: {readers[True]} and {readers[False]}, which runs an iteration later, read stages of one ring, "
@@ -377,9 +378,9 @@ def _exchanged(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, _Piece, int]]
 def _common(loop: For, first: Stmt, second: Stmt, later: int) -> Access | None:
     """An access of the first statement to a part that the second one, `later` iterations later, also accesses, if one of them writes."""
     shift = {loop.var: loop.var + later}
-    others = [access for one, _ in execs((second,)) for access in one.accesses]
-    for one, _ in execs((first,)):
-        for access in one.accesses:
+    others = [access for stmt, _ in execs((second,)) for access in stmt.accesses]
+    for stmt, _ in execs((first,)):
+        for access in stmt.accesses:
             for other in others:
                 same = access.buffer == other.buffer and (access.write or other.write)
                 if same and not _apart(loop, access.copy, other.copy.substitute(shift)):

@@ -55,8 +55,8 @@ class _Versioning:
                 parts = self._parts(one, loops, known, around)
                 whole = strongest(parts.values())
                 if whole not in (TRUE, FALSE):
-                    made = attrs.evolve(one, whole=whole, implied=tuple(parts))
-                    (statement,) = edited((statement,), lambda _, made=made: made)  # type: ignore[misc]
+                    versioned = attrs.evolve(one, whole=whole, implied=tuple(parts))
+                    (statement,) = edited((statement,), lambda _, made=versioned: made)  # type: ignore[misc]
             elif statement.children:
                 loop = statement if isinstance(statement, For) else around
                 statement = statement.rebuilt(tuple(self.listed(child, known, loop) for child in statement.children))
@@ -127,11 +127,11 @@ def strongest(conditions: Iterable[Expr]) -> Expr:
     kept.
     """
     kept: list[Less] = []
-    for one in dict.fromkeys(part for part in conditions if isinstance(part, Less)):
-        gaps = [(other, constant(one.left - other.left)) for other in kept if other.right == one.right]
+    for comparison in dict.fromkeys(part for part in conditions if isinstance(part, Less)):
+        gaps = [(other, constant(comparison.left - other.left)) for other in kept if other.right == comparison.right]
         if all(gap is None or gap > 0 for _, gap in gaps):
             weaker = [other for other, gap in gaps if gap is not None]
-            kept = [*(other for other in kept if other not in weaker), one]
+            kept = [*(other for other in kept if other not in weaker), comparison]
     return all_of(kept)
 
 

@@ -72,7 +72,7 @@ def thread_values(kernel: Kernel) -> Named:
     """The values of all names of a kernel that are known before any loop runs."""
     values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
     least = {var.name: var.low for var in kernel.symbols}
-    tiles = {one.var.name for one in statements(kernel.body) if isinstance(one, ClaimTile)}  # depends on the block
+    tiles = {stmt.var.name for stmt in statements(kernel.body) if isinstance(stmt, ClaimTile)}  # depends on the block
     values |= dict.fromkeys(tiles, values["block"])
     block_alone = {"block", *tiles}
     of_block = {"block", *tiles}
@@ -125,7 +125,7 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
 @by_identity
 def _named(body: tuple[Stmt, ...]) -> tuple[tuple[Var, Expr, frozenset[str]], ...]:
     """All names with their definitions and the names in these, in program order."""
-    return tuple((var, value, frozenset(one.name for one in value.variables())) for var, value in lets(body).items())
+    return tuple((var, value, frozenset(inner.name for inner in value.variables())) for var, value in lets(body).items())
 
 
 def require_few(points: int, loops: Sequence[For]) -> None:
@@ -180,11 +180,11 @@ def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
 @by_identity
 def _closures(body: tuple[Stmt, ...]) -> Mapping[Var, frozenset[Var]]:
     """For each name, all names from which it is computed."""
-    found: dict[Var, frozenset[Var]] = {}
+    result: dict[Var, frozenset[Var]] = {}
     for var, value in lets(body).items():  # a name depends on earlier ones only
         parts = frozenset(value.variables())
-        found[var] = parts.union(*(found[one] for one in parts if one in found))
-    return found
+        result[var] = parts.union(*(result[one] for one in parts if one in result))
+    return result
 
 
 def evaluate(value: Expr, grid: Grid) -> Array:
@@ -217,30 +217,30 @@ def active_mask(statement: Exec, grid: Grid) -> Array:
 
 def _sometimes(loop: For, conditions: Sequence[Expr]) -> Array:
     """For each position in the period of a loop, whether conditions are true together in some iteration there."""
-    return _turns(loop, conditions) > 0
+    return _iterations(loop, conditions) > 0
 
 
-def _turns(loop: For, conditions: Sequence[Expr]) -> Array:
+def _iterations(loop: For, conditions: Sequence[Expr]) -> Array:
     """For each position in the period of a loop of known extent, the number of its iterations in which conditions are true together."""
     count = constant(loop.extent) or 0
     if count > MOST_POINTS:
-        return _turns_of_steps(loop, conditions, count)
+        return _iterations_of_steps(loop, conditions, count)
     values = {loop.var.name: np.arange(count)}
     # Padded to whole periods with iterations that do not run.
     holds = np.zeros(-(-count // loop.period) * loop.period, dtype=bool)
     holds[:count] = True
-    for one in conditions:
-        holds[:count] &= np.asarray(compiled(one)(values), dtype=bool)
+    for condition in conditions:
+        holds[:count] &= np.asarray(compiled(condition)(values), dtype=bool)
     return holds.reshape(-1, loop.period).sum(axis=0)
 
 
-def _turns_of_steps(loop: For, conditions: Sequence[Expr], count: int) -> Array:
+def _iterations_of_steps(loop: For, conditions: Sequence[Expr], count: int) -> Array:
     """The same for more iterations than are enumerated: linear comparisons are true from one iteration on, or up to one; others count as
     true.
     """
     first, end = 0, count
-    for one in conditions:
-        moving = one.left - one.right if isinstance(one, Less) else as_expr(0)
+    for condition in conditions:
+        moving = condition.left - condition.right if isinstance(condition, Less) else as_expr(0)
         free = Var(loop.var.name, loop.var.low, loop.var.high + 1)
         now = moving.substitute({loop.var: free})
         step, start = constant(now.substitute({free: free + 1}) - now), constant(moving.substitute({loop.var: as_expr(0)}))
@@ -257,8 +257,8 @@ def revisits(statement: Exec, loop: For) -> bool:
     # for some sizes it has enough iterations
     if constant(loop.extent) is None:
         return True
-    alone = [one for one in conjuncts(statement.active) if one.variables() == {loop.var}]
-    return bool((_turns(loop, alone) > 1).any())
+    alone = [condition for condition in conjuncts(statement.active) if condition.variables() == {loop.var}]
+    return bool((_iterations(loop, alone) > 1).any())
 
 
 def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozenset[Var]:

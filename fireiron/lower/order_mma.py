@@ -24,34 +24,34 @@ from fireiron.values.units import index_in
 
 def with_ordered_registers(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """The program with the requests of loops naming the registers that the MMAs of their steps write, instead of the steps."""
-    if not any(isinstance(one, For) and OrderedMma in one.asks for one in statements(body)):
+    if not any(isinstance(stmt, For) and OrderedMma in stmt.asks for stmt in statements(body)):
         return tuple(body)
 
     def edit(statement: Stmt) -> tuple[Stmt, ...]:
         if not (isinstance(statement, For) and OrderedMma in statement.asks):
             return (statement,)
-        said = statement.asks[OrderedMma]
-        return (statement.with_asks(OrderedMma(_written_in(statement, said.first), _written_in(statement, said.last))),)
+        request = statement.asks[OrderedMma]
+        return (statement.with_asks(OrderedMma(_written_in(statement, request.first), _written_in(statement, request.last))),)
 
     return rewritten(tuple(body), edit)
 
 
 def _written_in(loop: For, step: str) -> str:
     """The registers that the MMAs of a step write; a `DecompositionError` if there are none."""
-    said = loop.asks[OrderedMma]
+    request = loop.asks[OrderedMma]
     inside, own = [], False
-    for one in loop.body:
-        own = one.step == step if isinstance(one, StepMarker) else own
-        inside += [one] if own else []
-    found = {access.buffer for one, _ in execs(inside) if one.mechanism.in_registers for access in one.accesses if access.write}
-    if len(found) != 1:
+    for stmt in loop.body:
+        own = stmt.step == step if isinstance(stmt, StepMarker) else own
+        inside += [stmt] if own else []
+    registers = {access.buffer for stmt, _ in execs(inside) if stmt.mechanism.in_registers for access in stmt.accesses if access.write}
+    if len(registers) != 1:
         raise DecompositionError(
-            f'order_mma("{said.first}", "{said.last}"): step {step} has no asynchronous MMA',
+            f'order_mma("{request.first}", "{request.last}"): step {step} has no asynchronous MMA',
             at=loop.origin,
             legal="steps directly in the loop that wgmma performs",
-            hint=f'leave out order_mma("{said.first}", "{said.last}")',
+            hint=f'leave out order_mma("{request.first}", "{request.last}")',
         )
-    return found.pop()
+    return registers.pop()
 
 
 def order_mma(kernel: Kernel) -> Kernel:
@@ -59,13 +59,13 @@ def order_mma(kernel: Kernel) -> Kernel:
     order = next((ring for ring in kernel.rings if ring.each), None)
     if order is None:
         return kernel
-    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and OrderedMma in one.asks)
+    loop = next(stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and OrderedMma in stmt.asks)
     writer = _OrderWriter(kernel, order, loop.asks[OrderedMma])
 
     def edit(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, Roles):
             return (statement.without(OrderedMma),) if isinstance(statement, For) else (statement,)
-        return (Roles(tuple(one if one.elected else attrs.evolve(one, body=writer.written(one.body)) for one in statement.roles)),)
+        return (Roles(tuple(role if role.elected else attrs.evolve(role, body=writer.written(role.body)) for role in statement.roles)),)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, edit))
 
@@ -73,38 +73,41 @@ def order_mma(kernel: Kernel) -> Kernel:
 class _OrderWriter:
     """Adds the synchronization of the order to the consumers' program."""
 
-    def __init__(self, kernel: Kernel, order: Ring, said: OrderedMma) -> None:
-        self.order, self.first, self.last = order, said.first, said.last
+    def __init__(self, kernel: Kernel, order: Ring, request: OrderedMma) -> None:
+        self.order, self.first, self.last = order, request.first, request.last
         unit = kernel.thread // order.each
-        named = (one.var for one in kernel.body if isinstance(one, Let) and one.value == unit)  # a name that is uniform in a warp
+        named = (stmt.var for stmt in kernel.body if isinstance(stmt, Let) and stmt.value == unit)  # a name that is uniform in a warp
         self.unit, self.elected = next(named, unit), equal(index_in(Warp, kernel.thread), 0)
-        read = {access.buffer for one, _ in execs(kernel.body) if _writes(one, self.first) for access in one.accesses}
-        loops = [one for one in statements(kernel.body) if isinstance(one, For) and OrderedMma in one.asks]
+        read = {access.buffer for stmt, _ in execs(kernel.body) if _writes(stmt, self.first) for access in stmt.accesses}
+        loops = [stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and OrderedMma in stmt.asks]
         filled = {ring.name for ring in kernel.rings if not read.isdisjoint(ring.buffers)}
         acquired = {
-            (one.ring, one.fill_index) for loop in loops for one in loop.body if isinstance(one, Acquire) and one.state is StageState.FULL
+            (stmt.ring, stmt.fill_index)
+            for loop in loops
+            for stmt in loop.body
+            if isinstance(stmt, Acquire) and stmt.state is StageState.FULL
         }
         self.rings = Counter(ring for ring, _ in acquired if ring in filled)
 
     def written(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A list with the waits and arrivals around its MMAs."""
-        found: list[Stmt] = []
+        result: list[Stmt] = []
         number: Expr | None = None
         given: tuple[int, Expr] | None = None
         for statement in body:
             if isinstance(statement, Acquire) and statement.ring in self.rings and statement.state is StageState.FULL:
                 number = statement.fill_index // self.rings[statement.ring]
-            if isinstance(statement, For) and any(isinstance(one, Acquire) for one in statements(statement.body)):
-                found, given = self._with_arrival(found, given), None
+            if isinstance(statement, For) and any(isinstance(stmt, Acquire) for stmt in statements(statement.body)):
+                result, given = self._with_arrival(result, given), None
                 statement = statement.rebuilt((self.written(statement.body),))
             elif number is not None and given is None and _issues(statement, self.first):
                 turn = number * self.order.stages + self.unit
-                found.append(Acquire(self.order.name, StageState.EMPTY, turn + (self.order.stages - 1)))
-                given = len(found) + 1, turn
+                result.append(Acquire(self.order.name, StageState.EMPTY, turn + (self.order.stages - 1)))
+                given = len(result) + 1, turn
             elif given is not None and _issues(statement, self.last):
-                given = len(found) + 1, given[1]
-            found.append(statement)
-        return tuple(self._with_arrival(found, given))
+                given = len(result) + 1, given[1]
+            result.append(statement)
+        return tuple(self._with_arrival(result, given))
 
     def _with_arrival(self, body: list[Stmt], given: tuple[int, Expr] | None) -> list[Stmt]:
         """A list with the arrival inserted at a position."""
@@ -116,8 +119,8 @@ class _OrderWriter:
 
 def _issues(statement: Stmt, registers: str) -> bool:
     """Whether a statement contains MMAs that write some registers."""
-    return any(_writes(one, registers) for one, _ in execs((statement,)))
+    return any(_writes(stmt, registers) for stmt, _ in execs((statement,)))
 
 
 def _writes(statement: Exec, registers: str) -> bool:
-    return statement.mechanism.in_registers and any(one.write and one.buffer == registers for one in statement.accesses)
+    return statement.mechanism.in_registers and any(access.write and access.buffer == registers for access in statement.accesses)

@@ -29,8 +29,8 @@ class PeeledFills:
 
     def __init__(self, body: Sequence[Stmt]) -> None:
         self.body = body
-        opened = {one.accesses[1].buffer for one in body if is_open(one)}
-        self.loop = next((one for one in body if isinstance(one, For) and ProducerThreads in one.asks and opened & _loaded(one)), None)
+        opened = {stmt.accesses[1].buffer for stmt in body if is_open(stmt)}
+        self.loop = next((stmt for stmt in body if isinstance(stmt, For) and ProducerThreads in stmt.asks and opened & _loaded(stmt)), None)
         self.buffers = opened & _loaded(self.loop) if self.loop is not None else set()
 
     def number(self, loop: For, names: Sequence[str], usual: Expr, first: Expr, alone: bool) -> Expr:
@@ -58,7 +58,7 @@ class PeeledFills:
 
     def _counted(self, name: str) -> tuple[int, int]:
         """The number of loads that fill a buffer before the loop, and after it."""
-        place = next(place for place, one in enumerate(self.body) if self._is(one))
+        place = next(place for place, stmt in enumerate(self.body) if self._is(stmt))
         parts = self.body[:place], self.body[place:]
         front, behind = (sum(is_open(one, (name,)) for one in part) for part in parts)
         return front, behind
@@ -70,34 +70,34 @@ class PeeledFills:
         """
         if self.loop is None:
             return tuple(body)
-        found = list(body)
+        result = list(body)
         for ring in rings:
             if self.buffers & set(ring.buffers):
                 front, behind = self._counted(ring.buffers[0])
-                found = _numbered(found, ring, self.loop, first * (self.loop.extent + front + behind) - 1)
-        return tuple(found)
+                result = _numbered(result, ring, self.loop, first * (self.loop.extent + front + behind) - 1)
+        return tuple(result)
 
 
 def _loaded(loop: For) -> set[str]:
     """The buffers that TMA loads directly in a loop."""
-    return {one.accesses[1].buffer for one in loop.body if is_open(one)}
+    return {stmt.accesses[1].buffer for stmt in loop.body if is_open(stmt)}
 
 
 def _numbered(body: Sequence[Stmt], ring: Ring, loop: For, before: Expr) -> list[Stmt]:
     """A list whose loads outside a loop fill a ring in order, after the fill `before`."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     turns = dict.fromkeys(ring.buffers, before)
-    for one in body:
-        if isinstance(one, For) and one.var == loop.var:
+    for stmt in body:
+        if isinstance(stmt, For) and stmt.var == loop.var:
             turns = {name: turn + loop.extent for name, turn in turns.items()}
-            found.append(one)
+            result.append(stmt)
             continue
-        if is_open(one, ring.buffers):
-            name = one.accesses[1].buffer
+        if is_open(stmt, ring.buffers):
+            name = stmt.accesses[1].buffer
             turns[name] = turns[name] + 1
-            one = attrs.evolve(one, ring=ring.name, fill_index=turns[name])
-        found += _at_stages(one, turns, ring.stages)
-    return found
+            stmt = attrs.evolve(stmt, ring=ring.name, fill_index=turns[name])
+        result += _at_stages(stmt, turns, ring.stages)
+    return result
 
 
 def _at_stages(statement: Stmt, turns: Mapping[str, Expr], stages: int) -> tuple[Stmt, ...]:

@@ -48,7 +48,9 @@ def programmatic_launch(kernel: Kernel) -> Kernel:
             hint="leave out programmatic_launch(), or split k inside a block",
         )
     if kernel.effects[Chaining].ready:
-        return attrs.evolve(kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, one) for one in kernel.body)))
+        return attrs.evolve(
+            kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, stmt) for stmt in kernel.body))
+        )
     place = _first_access(kernel, kernel.body)
     before, after = kernel.body[:place], kernel.body[place:]
     launch, wait = GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), GridDepControl(GridDepAction.WAIT)
@@ -61,8 +63,8 @@ def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
         if _touches(kernel, statement):
             raise _refused(kernel, "the kernel has no producer", "pipeline(stages).warp_specialize()")
         return statement
-    roles = tuple(_ahead(kernel, role) if _fills(role) else _linked(kernel, role) for role in statement.roles)
-    loads = [_is_load_of(kernel, one, True) for role in statement.roles if _fills(role) for one in _loop_of(role).body if _loads(one)]
+    roles = tuple(_ahead(kernel, role) if _fills(role) else _with_wait(kernel, role) for role in statement.roles)
+    loads = [_is_load_of(kernel, stmt, True) for role in statement.roles if _fills(role) for stmt in _loop_of(role).body if _loads(stmt)]
     if all(loads) or not any(loads):
         why = f"the producer loads {'only' if any(loads) else 'none of'} these inputs"
         raise _refused(kernel, why, "no_wait= with one of the two operands")
@@ -71,10 +73,10 @@ def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
 
 def _fills(role: Role) -> bool:
     """Whether a role loads into rings."""
-    return any(one.ring for one, _ in execs(role.body))
+    return any(stmt.ring for stmt, _ in execs(role.body))
 
 
-def _linked(kernel: Kernel, role: Role) -> Role:
+def _with_wait(kernel: Kernel, role: Role) -> Role:
     """A role that waits before its first access to global memory."""
     place = _first_access(kernel, role.body)
     return attrs.evolve(role, body=(*role.body[:place], GridDepControl(GridDepAction.WAIT), *role.body[place:]))
@@ -82,7 +84,7 @@ def _linked(kernel: Kernel, role: Role) -> Role:
 
 def _loop_of(role: Role) -> For:
     """The loop of a producer."""
-    return next(one for one in role.body if isinstance(one, For))
+    return next(stmt for stmt in role.body if isinstance(stmt, For))
 
 
 def _ahead(kernel: Kernel, role: Role) -> Role:
@@ -91,29 +93,29 @@ def _ahead(kernel: Kernel, role: Role) -> Role:
     A load before the loop, such as an epilogue vector, comes after the wait unless its input is in `no_wait`. Arrivals of copying threads
     follow the last copy of their fill: an arrival that a mechanism defers also covers the copies before the wait.
     """
-    place = next((place for place, one in enumerate(role.body) if isinstance(one, For)), len(role.body))
+    place = next((place for place, stmt in enumerate(role.body) if isinstance(stmt, For)), len(role.body))
     loop, *others = role.body[place:] or (None,)
-    if not isinstance(loop, For) or others or any(isinstance(one, Acquire) for part in loop.body for one in statements(_inside(part))):
+    if not isinstance(loop, For) or others or any(isinstance(stmt, Acquire) for part in loop.body for stmt in statements(_inside(part))):
         raise _refused(kernel, "a block has several tiles, or several loops with loads", "a block for each tile, without persistent()")
-    stages = _turns_that_fit(kernel, loop)
-    ready, rest = (tuple(one for one in loop.body if _is_load_of(kernel, one, early)) for early in (True, False))
+    stages = _iterations_that_fit(kernel, loop)
+    ready, rest = (tuple(stmt for stmt in loop.body if _is_load_of(kernel, stmt, early)) for early in (True, False))
     if not ready:
-        return _linked(kernel, role)
-    names = {one.var.name for one in statements(kernel.body) if isinstance(one, (For, Let))}
+        return _with_wait(kernel, role)
+    names = {stmt.var.name for stmt in statements(kernel.body) if isinstance(stmt, (For, Let))}
     free = (name for number in range(len(names) + 1) if (name := f"{loop.var.name}_ahead{number or ''}") not in names)
-    turn = Var(next(free), 0, stages - 1)
-    last = tuple(one for one in loop.body if isinstance(one, Fence) or (isinstance(one, Release) and one.by is not None))
-    notes = tuple(one for one in loop.body if one not in last and not _loads(one) and not isinstance(one, Comment))
+    iteration = Var(next(free), 0, stages - 1)
+    last = tuple(stmt for stmt in loop.body if isinstance(stmt, Fence) or (isinstance(stmt, Release) and stmt.by is not None))
+    notes = tuple(stmt for stmt in loop.body if stmt not in last and not _loads(stmt) and not isinstance(stmt, Comment))
     lets = tuple(one for one in notes if isinstance(one, Let))
 
-    def turns(*inside: Stmt) -> For:
-        return attrs.evolve(loop, var=turn, extent=minimum(loop.extent, stages), body=substituted(inside, {loop.var: turn}))
+    def peeled_loop(*inside: Stmt) -> For:
+        return attrs.evolve(loop, var=iteration, extent=minimum(loop.extent, stages), body=substituted(inside, {loop.var: iteration}))
 
-    first = turns(*notes, *ready, *(() if rest else last))
-    second = (turns(*lets, *rest, *last),) if rest else ()
-    behind = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
+    first = peeled_loop(*notes, *ready, *(() if rest else last))
+    second = (peeled_loop(*lets, *rest, *last),) if rest else ()
+    rest_of_loop = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
     early, late = _by_readiness(kernel, role.body[:place])
-    return attrs.evolve(role, body=(*early, first, GridDepControl(GridDepAction.WAIT), *late, *second, *behind))
+    return attrs.evolve(role, body=(*early, first, GridDepControl(GridDepAction.WAIT), *late, *second, *rest_of_loop))
 
 
 def _inside(statement: Stmt) -> tuple[Stmt, ...]:
@@ -131,13 +133,13 @@ def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], l
     return parts
 
 
-def _turns_that_fit(kernel: Kernel, loop: For) -> int:
+def _iterations_that_fit(kernel: Kernel, loop: For) -> int:
     """The number of iterations of a producer's loop that fit in its rings, so that their loads wait for no consumer."""
-    rings = [one.ring for one in loop.body if isinstance(one, Acquire)]
-    turns = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
-    if not turns:
+    rings = [stmt.ring for stmt in loop.body if isinstance(stmt, Acquire)]
+    peeled_loop = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
+    if not peeled_loop:
         raise _refused(kernel, "a ring has fewer stages than an iteration fills", "more stages in pipeline(stages)")
-    return turns
+    return peeled_loop
 
 
 def _loads(statement: Stmt) -> bool:
@@ -147,7 +149,7 @@ def _loads(statement: Stmt) -> bool:
 
 def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
     """Whether all loads of a statement are of inputs in `no_wait` (`ready`), or not."""
-    loaded = [one.accesses[0].buffer in kernel.effects[Chaining].ready for one, _ in execs((statement,))]
+    loaded = [stmt.accesses[0].buffer in kernel.effects[Chaining].ready for stmt, _ in execs((statement,))]
     return bool(loaded) and all(loaded) is ready
 
 
@@ -161,12 +163,12 @@ def _refused(kernel: Kernel, why: str, hint: str) -> DecompositionError:
 
 def _first_access(kernel: Kernel, body: tuple[Stmt, ...]) -> int:
     """The position of the first statement that accesses global memory, or of the comments before it."""
-    place = next((place for place, one in enumerate(body) if _touches(kernel, one)), len(body))
+    place = next((place for place, stmt in enumerate(body) if _touches(kernel, stmt)), len(body))
     while place and isinstance(body[place - 1], Comment):
         place -= 1
     return place
 
 
 def _touches(kernel: Kernel, statement: Stmt) -> bool:
-    inside = (access for one, _ in execs((statement,)) for access in one.accesses)
+    inside = (access for stmt, _ in execs((statement,)) for access in stmt.accesses)
     return any(kernel.buffer(access.buffer).memory.of_grid for access in inside)

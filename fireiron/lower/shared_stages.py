@@ -14,8 +14,8 @@ class SharedStages:
     """The sharing buffers of a kernel: `of` maps a buffer to the one whose stages it uses."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.of: Mapping[str, str] = {one.name: one.tensor.shares for one in kernel.buffers if one.tensor.shares}
-        self._tensors = {one.name: one.tensor for one in kernel.buffers}
+        self.of: Mapping[str, str] = {buffer.name: buffer.tensor.shares for buffer in kernel.buffers if buffer.tensor.shares}
+        self._tensors = {buffer.name: buffer.tensor for buffer in kernel.buffers}
 
     def moved(self, statement: Exec) -> Exec:
         """A statement in which sharing buffers are replaced by the buffers whose stages they use."""
@@ -23,7 +23,7 @@ class SharedStages:
         if not views:
             return statement
         given = {name: attrs.evolve(view, tensor=self._tensors[self.of[view.tensor.name]]) for name, view in views.items()}
-        accesses = tuple(attrs.evolve(one, buffer=self.of.get(one.buffer, one.buffer)) for one in statement.accesses)
+        accesses = tuple(attrs.evolve(access, buffer=self.of.get(access.buffer, access.buffer)) for access in statement.accesses)
         return attrs.evolve(statement, spec=statement.spec.with_operands(**given), accesses=accesses)
 
     def rings(self, used: Sequence[Sequence[str]], depth: Mapping[str, int], loop: For) -> list[list[Sequence[str]]]:
@@ -48,9 +48,9 @@ class SharedStages:
 
     def _ring_of(self, names: Sequence[str], rings: Mapping[frozenset[str], list[Sequence[str]]], loop: For) -> list[Sequence[str]]:
         others = [self.of.get(name, "its own") for name in names]
-        found = rings.get(frozenset(others))
-        if found is None or len(set(others)) < len(others):
-            legal = " or ".join(f"those of {', '.join(sorted(one))}" for one in rings) or "this split has no ring of other buffers"
+        ring = rings.get(frozenset(others))
+        if ring is None or len(set(others)) < len(others):
+            legal = " or ".join(f"those of {', '.join(sorted(names))}" for names in rings) or "this split has no ring of other buffers"
             raise DecompositionError(
                 f"share_stages: {', '.join(names)} are used together, so each must share the stages of another buffer of one ring",
                 got=", ".join(f"{name} in {other}" for name, other in zip(names, others, strict=True)),
@@ -68,7 +68,7 @@ class SharedStages:
                     at=one.origin,
                     hint="leave share_stages out",
                 )
-        return found
+        return ring
 
 
 __all__ = ["SharedStages"]

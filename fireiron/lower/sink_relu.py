@@ -15,13 +15,13 @@ import attrs
 from fireiron.ir import Exec, For, IfAnyLane, Kernel, Stmt, execs, statements
 from fireiron.values.expr import FALSE, TRUE, Expr, conjuncts, constant
 
-MOST_TURNS = 4096
+MOST_ITERATIONS = 4096
 """Most loop iterations that are followed to determine which registers a statement writes."""
 
 
 def sink_relu(kernel: Kernel) -> Kernel:
     """The kernel with each `max(x, 0)` where it costs least; the same kernel if none can move."""
-    if not any(one.instruction.clamped_later(one.spec) for one, _ in execs(kernel.body)):
+    if not any(stmt.instruction.clamped_later(stmt.spec) for stmt, _ in execs(kernel.body)):
         return kernel
     return attrs.evolve(kernel, body=_moved(kernel, kernel.body, ()))
 
@@ -29,24 +29,24 @@ def sink_relu(kernel: Kernel) -> Kernel:
 def _moved(kernel: Kernel, body: tuple[Stmt, ...], around: tuple[For, ...]) -> tuple[Stmt, ...]:
     """A list and its nested lists; `around` are the enclosing loops."""
     body = tuple(
-        one.rebuilt(tuple(_moved(kernel, child, (*around, one) if isinstance(one, For) else around) for child in one.children))
-        if one.children
-        else one
-        for one in body
+        stmt.rebuilt(tuple(_moved(kernel, child, (*around, stmt) if isinstance(stmt, For) else around) for child in stmt.children))
+        if stmt.children
+        else stmt
+        for stmt in body
     )
     for place, statement in enumerate(body):
         name = _clamped(kernel, statement)
         if name is not None and _may_move(kernel, name, body, place, bool(around)):
-            behind = tuple(_edited(one, name, False) for one in body[place + 1 :])
-            body = (*body[:place], _edited(statement, name, True), *behind)
+            after = tuple(_edited(stmt, name, False) for stmt in body[place + 1 :])
+            body = (*body[:place], _edited(statement, name, True), *after)
     return body
 
 
 def _clamped(kernel: Kernel, statement: Stmt) -> str | None:
     """The registers that a statement fills, each once, with results of `max(x, 0)`; None if it does anything else."""
-    found = list(execs((statement,)))
-    names = {one.accesses[list(one.operands).index(one.spec.outputs[0])].buffer for one, _ in found}
-    if len(names) != 1 or not all(one.instruction.clamped_later(one.spec) for one, _ in found):
+    inside = list(execs((statement,)))
+    names = {one.accesses[list(one.operands).index(one.spec.outputs[0])].buffer for one, _ in inside}
+    if len(names) != 1 or not all(one.instruction.clamped_later(one.spec) for one, _ in inside):
         return None
     (name,) = names
     return name if kernel.buffer(name).memory.private and _fills(kernel, statement, name) else None
@@ -54,16 +54,16 @@ def _clamped(kernel: Kernel, statement: Stmt) -> str | None:
 
 def _may_move(kernel: Kernel, name: str, body: Sequence[Stmt], place: int, repeated: bool) -> bool:
     """Whether all readers of a statement's registers follow it and apply `max`; in a loop, each iteration must overwrite the registers."""
-    touching = [number for number, one in enumerate(body) if _uses(one, name)]
-    if any(isinstance(one, IfAnyLane) for number in touching for one in statements((body[number],))):
+    touching = [number for number, stmt in enumerate(body) if _uses(stmt, name)]
+    if any(isinstance(stmt, IfAnyLane) for number in touching for stmt in statements((body[number],))):
         return False
-    behind = [one for number in touching if number > place for one in _uses(body[number], name)]
-    outside = sum(1 for one, _ in execs(kernel.body) if _touches(one, name)) - sum(len(_uses(one, name)) for one in body)
-    if outside or not behind or not all(_reads(one, name) and one.instruction.clamping(one.spec) for one in behind):
+    after = [one for number in touching if number > place for one in _uses(body[number], name)]
+    outside = sum(1 for stmt, _ in execs(kernel.body) if _touches(stmt, name)) - sum(len(_uses(stmt, name)) for stmt in body)
+    if outside or not after or not all(_reads(one, name) and one.instruction.clamping(one.spec) for one in after):
         return False
     start = body[touching[0]]
-    writers = [one for one, _ in execs((body[place], start))]
-    if any(not set(conjuncts(one.performed)) <= set(conjuncts(other.performed)) for one in writers for other in behind):
+    writers = [stmt for stmt, _ in execs((body[place], start))]
+    if any(not set(conjuncts(one.performed)) <= set(conjuncts(other.performed)) for one in writers for other in after):
         return False
     begins = all(one.spec.fills and one.accumulate == FALSE for one in _uses(start, name))
     return not repeated or (begins and _fills(kernel, start, name))
@@ -74,13 +74,13 @@ def _edited(statement: Stmt, name: str, writer: bool) -> Stmt:
     if isinstance(statement, Exec):
         if not _touches(statement, name):
             return statement
-        made = statement.instruction.clamped_later(statement.spec) if writer else statement.instruction.clamping(statement.spec)
-        return statement if made is None else attrs.evolve(statement, instruction=made)
+        instruction = statement.instruction.clamped_later(statement.spec) if writer else statement.instruction.clamping(statement.spec)
+        return statement if instruction is None else attrs.evolve(statement, instruction=instruction)
     return statement.rebuilt(tuple(tuple(_edited(one, name, writer) for one in child) for child in statement.children))
 
 
 def _uses(statement: Stmt, name: str) -> list[Exec]:
-    return [one for one, _ in execs((statement,)) if _touches(one, name)]
+    return [stmt for stmt, _ in execs((statement,)) if _touches(stmt, name)]
 
 
 def _touches(statement: Exec, name: str) -> bool:
@@ -95,17 +95,17 @@ def _fills(kernel: Kernel, statement: Stmt, name: str) -> bool:
     """Whether a statement writes all registers of an array once, in every thread."""
     buffer, registers = kernel.buffer(name), set()
     count = 0
-    for one, loops in execs((statement,)):
-        if one.guard != TRUE:
+    for stmt, loops in execs((statement,)):
+        if stmt.guard != TRUE:
             return False
-        turns = [constant(loop.extent) for loop in loops]
-        for position, access in enumerate(one.accesses):
+        iterations = [constant(loop.extent) for loop in loops]
+        for position, access in enumerate(stmt.accesses):
             if access.buffer != name or not access.write:
                 continue
-            if any(condition != TRUE for condition in one.conditions(position)):
+            if any(condition != TRUE for condition in stmt.conditions(position)):
                 return False
             places = [buffer.address(access, offset) for offset in access.elements()]
-            found = _values(places, loops, turns)
+            found = _values(places, loops, iterations)
             if found is None:
                 return False
             count += len(found)
@@ -113,14 +113,14 @@ def _fills(kernel: Kernel, statement: Stmt, name: str) -> bool:
     return count == len(registers) == constant(buffer.elements)
 
 
-def _values(places: Sequence[Expr], loops: Sequence[For], turns: Sequence[int | None]) -> list[int] | None:
+def _values(places: Sequence[Expr], loops: Sequence[For], iterations: Sequence[int | None]) -> list[int] | None:
     """The values of expressions in all iterations of loops; None if they depend on anything else or there are too many."""
     known = {loop.var for loop in loops}
-    extents = [extent for extent in turns if extent is not None]
-    if len(extents) < len(turns) or any(not place.variables() <= known for place in places):
+    extents = [extent for extent in iterations if extent is not None]
+    if len(extents) < len(iterations) or any(not place.variables() <= known for place in places):
         return None
-    steps = list(itertools.islice(itertools.product(*map(range, extents)), MOST_TURNS + 1))
-    if len(steps) > MOST_TURNS:
+    steps = list(itertools.islice(itertools.product(*map(range, extents)), MOST_ITERATIONS + 1))
+    if len(steps) > MOST_ITERATIONS:
         return None
     values = ({loop.var.name: number for loop, number in zip(loops, step, strict=True)} for step in steps)
     return [int(place.evaluate(value)) for value in values for place in places]

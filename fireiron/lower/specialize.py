@@ -56,13 +56,13 @@ def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None
 
     `divide` returns the partition, from a kernel and the most producer threads that a loop requests; None: `usual`.
     """
-    made = _specialized(kernel, usual if divide is None else divide)
-    body = without_asks(made.body, ProducerThreads, ConsumerGroups, DynamicTiles)
-    return made if body is made.body else attrs.evolve(made, body=body)
+    split = _specialized(kernel, usual if divide is None else divide)
+    body = without_asks(split.body, ProducerThreads, ConsumerGroups, DynamicTiles)
+    return split if body is split.body else attrs.evolve(split, body=body)
 
 
 def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> Kernel:
-    lonely = next((one for one, _ in execs(kernel.body) if one.mechanism.counted and not one.ring), None)
+    lonely = next((stmt for stmt, _ in execs(kernel.body) if stmt.mechanism.counted and not stmt.ring), None)
     if lonely is not None:
         raise DecompositionError(
             f"{lonely.instruction.name} needs a producer, and the strategy has none",
@@ -70,20 +70,20 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
             at=lonely.origin,
             hint=".split(64).pipeline(4).warp_specialize(), or .coalesced_copy(8) in the load for copies by all threads",
         )
-    loops = [one for one in statements(kernel.body) if isinstance(one, For) and ProducerThreads in one.asks]
+    loops = [stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and ProducerThreads in stmt.asks]
     _require_producer(kernel, loops)
     if not loops:
         return kernel
-    partition = divide(kernel, max(one.asks[ProducerThreads].threads for one in loops))
+    partition = divide(kernel, max(loop.asks[ProducerThreads].threads for loop in loops))
     rings = tuple(partition.counted(ring) for ring in kernel.rings)
-    names = tuple(one for one in kernel.body if isinstance(one, Let))
-    program = tuple(one for one in kernel.body if not isinstance(one, Let))
+    names = tuple(stmt for stmt in kernel.body if isinstance(stmt, Let))
+    program = tuple(stmt for stmt in kernel.body if not isinstance(stmt, Let))
     written = [(part, Writer.of(partition, part, rings).list(program)) for part in partition.parts]
     kernel = attrs.evolve(kernel, rings=rings)
     if any(ring.tiles for ring in rings):
         kernel = attrs.evolve(kernel, counter=Counter(_fresh(kernel, "tiles_taken")))
     if any(ring.is_order and not ring.each for ring in rings):
-        return _in_turns(kernel, names, written)
+        return _alternating(kernel, names, written)
     roles: list[Role] = []
     for part, body in written:
         roles.append(Role(part.name, partition.first_thread(part), part.threads, body, part.elected, part.registers))
@@ -96,8 +96,8 @@ def usual(kernel: Kernel, producers: int) -> Partition:
 
     Without copies and separate producers, the TMA role has all `producers` threads, and may release registers to the consumers.
     """
-    loads = [one for one, _ in execs(kernel.body) if one.ring]
-    copies = [one for one in loads if not one.mechanism.counted]
+    loads = [stmt for stmt, _ in execs(kernel.body) if stmt.ring]
+    copies = [load for load in loads if not load.mechanism.counted]
     separate = _separate(kernel, loads)
     if copies or separate:
         what = f"{copies[0].instruction.name} fills a ring with dedicated threads" if copies else "several producers fill a ring"
@@ -118,9 +118,9 @@ def usual(kernel: Kernel, producers: int) -> Partition:
 
 def _separate(kernel: Kernel, loads: Sequence[Exec]) -> tuple[str, ...]:
     """The arrays with a separate producer."""
-    loops = (one for one in statements(kernel.body) if isinstance(one, For))
-    separate = tuple(dict.fromkeys(name for one in loops for name in one.asks[ProducerThreads].separate))
-    loaded = dict.fromkeys(_array_of(one) for one in loads)
+    loops = (stmt for stmt in statements(kernel.body) if isinstance(stmt, For))
+    separate = tuple(dict.fromkeys(name for loop in loops for name in loop.asks[ProducerThreads].separate))
+    loaded = dict.fromkeys(_array_of(load) for load in loads)
     idle = next((name for name in separate if name not in loaded), None)
     if idle is not None:
         raise DecompositionError(
@@ -142,9 +142,9 @@ def _producers_of(loads: Sequence[Exec], array: str, separate: Sequence[str], th
         own = _array_of(one) == array if array else _array_of(one) not in separate
         return bool(one.ring) and one.mechanism.counted is counted and own
 
-    if any(is_own(one, False) for one in loads):
+    if any(is_own(load, False) for load in loads):
         yield Part(f"copying producer{name}", threads, lambda one: is_own(one, False))
-    if any(is_own(one, True) for one in loads):
+    if any(is_own(load, True) for load in loads):
         yield Part(f"producer{name}", ELECTED_THREADS, lambda one: is_own(one, True), elected=True)
 
 
@@ -162,10 +162,12 @@ def _groups(kernel: Kernel) -> int:
     """The number of consumer groups that alternate the tiles of a loop; 0 without them."""
     if not any(ring.is_order and not ring.each for ring in kernel.rings):
         return 0
-    return next(one.asks[ConsumerGroups].groups for one in statements(kernel.body) if isinstance(one, For) and ConsumerGroups in one.asks)
+    return next(
+        stmt.asks[ConsumerGroups].groups for stmt in statements(kernel.body) if isinstance(stmt, For) and ConsumerGroups in stmt.asks
+    )
 
 
-def _require_plain(kernel: Kernel, load: Exec, asked: str, hint: str) -> None:
+def _require_plain(kernel: Kernel, load: Exec, requested: str, hint: str) -> None:
     """Refuse several producers, and threads that copy into rings, where roles do more than fill and use rings."""
     what = ""
     if kernel.cluster is not None:
@@ -176,7 +178,7 @@ def _require_plain(kernel: Kernel, load: Exec, asked: str, hint: str) -> None:
         what = "with dynamic tile scheduling"
     if what:
         raise DecompositionError(
-            f"warp_specialize: {asked} {what}",
+            f"warp_specialize: {requested} {what}",
             within=load.spec,
             at=load.origin,
             legal="persistent(blocks), or one block per tile",
@@ -186,7 +188,7 @@ def _require_plain(kernel: Kernel, load: Exec, asked: str, hint: str) -> None:
 
 def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
     """Require a producer for dynamic tile scheduling: it claims the tiles."""
-    fetched = next((one for one in statements(kernel.body) if isinstance(one, For) and DynamicTiles in one.asks), None)
+    fetched = next((stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and DynamicTiles in stmt.asks), None)
     if fetched is not None and not loops:
         raise DecompositionError(
             "persistent(dynamic=True): the kernel has no producer to claim tiles",
@@ -196,15 +198,15 @@ def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
         )
 
 
-def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part, tuple[Stmt, ...]]]) -> Kernel:
+def _alternating(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part, tuple[Stmt, ...]]]) -> Kernel:
     """The kernel in which consumer groups, each a role, alternate the iterations of a loop.
 
     Thread numbers become numbers in the group, and each statement is performed by the threads of one group.
     """
     (consumers, program), (producer, loads) = written
     producers = producer.threads
-    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and ConsumerGroups in one.asks)
-    groups, turn = loop.asks[ConsumerGroups].groups, loop.var
+    loop = next(stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and ConsumerGroups in stmt.asks)
+    groups, iteration = loop.asks[ConsumerGroups].groups, loop.var
     each, workers = kernel.workers, kernel.workers * groups
     _check_groups(kernel, groups, producers)
     whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
@@ -218,24 +220,26 @@ def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part
             if isinstance(statement, For) and ConsumerGroups in statement.asks:
                 return (attrs.evolve(statement, first=group, step=groups),)
             if isinstance(statement, Exec):
-                mine = equal(whole.thread // each, group)
+                in_group = equal(whole.thread // each, group)
                 accesses = tuple(
-                    one if one.buffer in in_rings else attrs.evolve(one, copy=replaced(one.copy, {turn % groups: as_expr(group)}))
-                    for one in statement.accesses
+                    access
+                    if access.buffer in in_rings
+                    else attrs.evolve(access, copy=replaced(access.copy, {iteration % groups: as_expr(group)}))
+                    for access in statement.accesses
                 )
                 lane = statement.lane.substitute(own)
-                return (attrs.evolve(statement, accesses=accesses, active=all_of((mine, statement.active)), lane=lane),)
+                return (attrs.evolve(statement, accesses=accesses, active=all_of((in_group, statement.active)), lane=lane),)
             return (statement,)
 
         return Role(f"consumers, group {group}", group * each, each, rewritten(program, edit), registers=consumers.registers)
 
     last = Role(producer.name, workers, producers, loads, elected=True, registers=producer.registers)
     roles = Roles((*(role(group) for group in range(groups)), last))
-    return attrs.evolve(whole, body=(number, *(one.substitute(own) for one in names), roles))
+    return attrs.evolve(whole, body=(number, *(let.substitute(own) for let in names), roles))
 
 
 def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:
-    loops = [one for one in statements(kernel.body) if isinstance(one, For) and ProducerThreads in one.asks]
+    loops = [stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and ProducerThreads in stmt.asks]
     if kernel.workers % GROUP_THREADS:
         raise DecompositionError(
             f"pingpong({groups}): the tile is distributed over {kernel.workers} threads, but a consumer group consists of warpgroups",
@@ -258,7 +262,10 @@ def _kept(kernel: Kernel, producers: int) -> int:
     """The registers that each producer thread keeps: fewer if consumers then get more and their data needs it."""
     if kernel.cluster is not None:
         return KEPT_IN_CLUSTER
-    data = sum(one.tensor.copies * one.elements.high * one.dtype.bytes for one in kernel.buffers if one.memory.private) // REGISTER_BYTES
+    data = (
+        sum(buffer.tensor.copies * buffer.elements.high * buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory.private)
+        // REGISTER_BYTES
+    )
     given = [_registers(kernel.workers, producers, kept, kernel.effects[Residency].blocks)[1] for kept in (KEPT, KEPT_AT_LEAST)]
     return KEPT_AT_LEAST if 0 < given[0] < given[1] and data + SPARE > given[0] else KEPT
 

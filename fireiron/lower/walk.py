@@ -78,8 +78,8 @@ class Grown:
     @property
     def names(self) -> dict[Var, Expr]:
         """All named values: those of the whole kernel, and those inside loops over a block's tiles."""
-        inside = (one for node in self.node.nodes() for one in statements(node.program) if isinstance(one, Let))
-        return {**self.whole.definitions, **{one.var: one.value for one in inside}}
+        inside = (stmt for node in self.node.nodes() for stmt in statements(node.program) if isinstance(stmt, Let))
+        return {**self.whole.definitions, **{let.var: let.value for let in inside}}
 
     @property
     def grid(self) -> Expr:
@@ -123,12 +123,12 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
 
 def _fills_a_ring(node: Node) -> bool:
     """Whether a step creates a loop with a producer, possibly inside its other loops."""
-    return any(isinstance(one, For) and ProducerThreads in one.asks for one in statements(node.program))
+    return any(isinstance(stmt, For) and ProducerThreads in stmt.asks for stmt in statements(node.program))
 
 
 def _copies(node: Node) -> bool:
     """Whether the producer of a loop copies what TMA does not load."""
-    return any(isinstance(one, For) and one.asks[ProducerThreads].copies for one in statements(node.program))
+    return any(isinstance(stmt, For) and stmt.asks[ProducerThreads].copies for stmt in statements(node.program))
 
 
 def _is_mixed(node: Node) -> bool:
@@ -149,15 +149,15 @@ def _has_producer(node: Node) -> bool:
 
 def _is_lonely(node: Node) -> bool:
     """Whether TMA would fill a ring, but the strategy does not name the instruction and has no producer."""
-    asked = getattr(node.step, "executable", None) is not None
-    return (_load(node) and not asked) or any(_is_lonely(child) for _, child in node.children)
+    named = getattr(node.step, "executable", None) is not None
+    return (_load(node) and not named) or any(_is_lonely(child) for _, child in node.children)
 
 
 def _load(node: Node) -> bool | None:
     """For a load, whether it fills a ring by TMA; None for other specs."""
     if not node.spec.copies or node.spec.level.threads == 1 or [one.shared_by for one in node.spec.memories] != [sharer.GRID, sharer.BLOCK]:
         return None
-    return any(one.mechanism.counted for one, _ in execs(node.program))
+    return any(stmt.mechanism.counted for stmt, _ in execs(node.program))
 
 
 def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], workers: int | None) -> Context:
@@ -168,9 +168,9 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
             raise ArgumentError(
                 f"the symbol name {var.name} is used by generated code", within=spec, hint=f'another name: sym("{var.name}_size")'
             )
-    taken = RESERVED | _contract(spec.uses, spec.dims) | {var.name for var in symbols} | set(spec.operands)
+    used_names = RESERVED | _contract(spec.uses, spec.dims) | {var.name for var in symbols} | set(spec.operands)
     thread = THREAD if workers is None else Var(THREAD.name, 0, workers - 1)
-    return Context(architecture, instructions, BLOCK, thread, workers, whole=Whole(taken))
+    return Context(architecture, instructions, BLOCK, thread, workers, whole=Whole(used_names))
 
 
 def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
@@ -183,7 +183,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         raise DecompositionError("split_k(.., Block): no later step distributes tiles over Block", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
     body = with_ordered_registers(_program(grown.node, ()))
-    if not any(isinstance(one, For) and Deferred in one.asks for one in statements(body)):
+    if not any(isinstance(stmt, For) and Deferred in stmt.asks for stmt in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
     kernel = Kernel(
@@ -244,11 +244,11 @@ def taken_names(kernel: Kernel) -> set[str]:
     return {*RESERVED, *bound, *(buffer.name for buffer in kernel.buffers), *(symbol.name for symbol in kernel.symbols)}
 
 
-def fresh_name(wanted: str, taken: set[str]) -> str:
+def fresh_name(preferred: str, used_names: set[str]) -> str:
     """The preferred name or, if it is used, the first free one with a number from 2 on; it counts as used from then on."""
-    numbered = (f"{wanted}{number}" for number in itertools.count(2))
-    name = next(one for one in itertools.chain((wanted,), numbered) if one not in taken)
-    taken.add(name)
+    numbered = (f"{preferred}{number}" for number in itertools.count(2))
+    name = next(one for one in itertools.chain((preferred,), numbered) if one not in used_names)
+    used_names.add(name)
     return name
 
 
@@ -258,7 +258,7 @@ def prune(kernel: Kernel) -> Kernel:
     rest = tuple(statement for statement in kernel.body if not isinstance(statement, Let))
     # Register coordinates are needed only for collective statements; other names in them may be removed.
     holders = [var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()]
-    return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(one.collective for one, _ in execs(rest)) else ()) + rest)
+    return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(stmt.collective for stmt, _ in execs(rest)) else ()) + rest)
 
 
 def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var] = ()) -> tuple[Stmt, ...]:

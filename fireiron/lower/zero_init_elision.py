@@ -25,8 +25,8 @@ from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of, any_of, c
 
 def zero_init_elision(kernel: Kernel) -> Kernel:
     """The kernel without zero initializations that its MMAs make redundant."""
-    products = (one for one, _ in execs(kernel.body) if one.mechanism.in_registers)
-    names = dict.fromkeys(access.buffer for one in products for access in one.accesses if access.write)
+    products = (stmt for stmt, _ in execs(kernel.body) if stmt.mechanism.in_registers)
+    names = dict.fromkeys(access.buffer for mma in products for access in mma.accesses if access.write)
     shared = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.of_block)
     for name in names:
         kernel = attrs.evolve(kernel, body=_elided(kernel.body, name, shared))
@@ -35,18 +35,18 @@ def zero_init_elision(kernel: Kernel) -> Kernel:
 
 def _elided(body: Sequence[Stmt], name: str, shared: frozenset[str]) -> tuple[Stmt, ...]:
     """A list without redundant zero initializations of an accumulator, in this list and in nested ones."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     rest = list(body)
     while rest:
         one = rest.pop(0)
         count = _zeroed(one, name)
         rest_of = None if count is None else _Traversal(name, count, shared).listed(rest, FALSE)
         if rest_of is not None and rest_of.added == TRUE and rest_of.worth:
-            found.append(Comment(f"the first MMA initializes {name}"))
+            result.append(Comment(f"the first MMA initializes {name}"))
             rest = list(rest_of.body)
         else:
-            found.append(one.rebuilt(tuple(_elided(child, name, shared) for child in one.children)) if one.children else one)
-    return tuple(found)
+            result.append(one.rebuilt(tuple(_elided(child, name, shared) for child in one.children)) if one.children else one)
+    return tuple(result)
 
 
 @attrs.frozen
@@ -74,31 +74,31 @@ class _Traversal:
 
     def listed(self, body: Sequence[Stmt], added: Expr, inner: bool = False) -> _Rest | None:
         """The statements of a list that starts with the accumulator written where `added` is true; None if they need the zero."""
-        found: list[Stmt] = []
+        result: list[Stmt] = []
         worth = False
-        for place, one in enumerate(body):
+        for place, stmt in enumerate(body):
             if added == TRUE:
-                return _Rest((*found, *body[place:]), TRUE, worth)
-            if not _touches(one, self.name):
-                found.append(one)
-            elif _scales(one, self.name):
+                return _Rest((*result, *body[place:]), TRUE, worth)
+            if not _touches(stmt, self.name):
+                result.append(stmt)
+            elif _scales(stmt, self.name):
                 worth = True
-                found += _without(found, one, added)
-            elif (product := self._product(one, added)) is not None:
+                result += _without(result, stmt, added)
+            elif (product := self._product(stmt, added)) is not None:
                 worth = worth or not inner
-                found.append(product)
+                result.append(product)
                 added = TRUE
             else:
-                in_loop = self._loop(one, added)
+                in_loop = self._loop(stmt, added)
                 if in_loop is None:
                     return None
-                found.append(in_loop.body[0])
+                result.append(in_loop.body[0])
                 added, worth = in_loop.added, worth or in_loop.worth
-        return _Rest(tuple(found), added, worth)
+        return _Rest(tuple(result), added, worth)
 
     def _product(self, statement: Stmt, added: Expr) -> Stmt | None:
         """A statement that only adds MMAs to the whole accumulator; it overwrites the accumulator where nothing was added."""
-        accesses = [(access, one, loops) for one, loops in execs((statement,)) for access in one.accesses]
+        accesses = [(access, stmt, loops) for stmt, loops in execs((statement,)) for access in stmt.accesses]
         inside = [(one, loops) for access, one, loops in accesses if access.buffer == self.name]
         if len(inside) != 1 or any(access.write and access.buffer in self.shared for access, _, _ in accesses):
             return None
@@ -127,13 +127,13 @@ class _Traversal:
 
 
 def _touches(statement: Stmt, name: str) -> bool:
-    return any(access.buffer == name for one, _ in execs((statement,)) for access in one.accesses)
+    return any(access.buffer == name for stmt, _ in execs((statement,)) for access in stmt.accesses)
 
 
 def _only_access(statement: Exec, name: str) -> Access | None:
     """The access of a statement to a buffer; None if there are none or several."""
-    found = [access for access in statement.accesses if access.buffer == name]
-    return found[0] if len(found) == 1 else None
+    matches = [access for access in statement.accesses if access.buffer == name]
+    return matches[0] if len(matches) == 1 else None
 
 
 def _variables(access: Access) -> set[Var]:
@@ -149,10 +149,10 @@ def _count(access: Access, loops: Sequence[For]) -> int | None:
 def _zeroed(statement: Stmt, name: str) -> int | None:
     """The number of registers per thread that a statement zeroes in a buffer, if it does nothing else."""
     total = 0
-    for one, loops in execs((statement,)):
-        access = _only_access(one, name)
-        value = one.spec.definition.only.value if one.spec.fills and one.spec.definition.only is not None else None
-        if access is None or len(one.accesses) > 1 or getattr(value, "value", None) != 0 or one.active != TRUE:
+    for stmt, loops in execs((statement,)):
+        access = _only_access(stmt, name)
+        value = stmt.spec.definition.only.value if stmt.spec.fills and stmt.spec.definition.only is not None else None
+        if access is None or len(stmt.accesses) > 1 or getattr(value, "value", None) != 0 or stmt.active != TRUE:
             return None
         count = _count(access, loops)
         if count is None:
@@ -163,11 +163,11 @@ def _zeroed(statement: Stmt, name: str) -> int | None:
 
 def _scales(statement: Stmt, name: str) -> bool:
     """Whether the only effect of a statement on a buffer is to scale its elements in place."""
-    for one, _ in execs((statement,)):
-        operands = {operand: access for operand, access in one.operands.items() if access.buffer == name}
+    for stmt, _ in execs((statement,)):
+        operands = {operand: access for operand, access in stmt.operands.items() if access.buffer == name}
         read = [operand for operand, access in operands.items() if not access.write]
         write = [access for access in operands.values() if access.write]
-        formula = one.spec.definition.only if one.spec.pointwise else None
+        formula = stmt.spec.definition.only if stmt.spec.pointwise else None
         if formula is None or len(read) != 1 or len(write) != 1:
             return False
         (source,), (target,) = read, write

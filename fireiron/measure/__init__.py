@@ -1,4 +1,4 @@
-"""Times: one measuring function, its data, sweeps, and the pytest-benchmark plugin.
+"""Timing: one measuring function, its data, sweeps, and the pytest-benchmark plugin.
 
 May import: gpu and what that may import.
 """

@@ -1,12 +1,13 @@
-"""Data for a spec on the GPU, and whether a kernel computes with them what the spec says.
+"""Data for a spec on the GPU, and the check that a kernel computes what the spec specifies.
 
-Inputs are standard normal (small integers for integer types): zeros hide what is never written and draw less power. The
-outputs are poisoned before each check. The reference is computed once, in float64 on the GPU where it is a product of matrices or of
-stacks, in NumPy by the spec's own `reference` otherwise: an array, or a tuple or a mapping by name where the spec has several outputs.
+Inputs are standard normal (small integers for integer types): zeros would hide unwritten elements and draw less power. Outputs are poisoned
+before each check. The reference is computed once: in float64 on the GPU for (batched) matrix products, otherwise in NumPy by the spec's own
+`reference`, which returns an array, or a tuple or a mapping by name for several outputs.
 
-Of a kernel each element is compared within its own bound (`measure/rounding.py`): all elements of products, whose bounds are made on the
-GPU, and of other specs as many as NumPy analyses in a second or two. What is beyond that, and what others launch, who may round more often
-than the spec says, is compared as a whole (`measure/norms.py`), and each element beside the mean square of all.
+Each element of a kernel's output is compared within its own error bound (`measure/rounding.py`): all elements of products, whose bounds are
+computed on the GPU; of other specs as many as NumPy analyzes in one or two seconds. The other elements, and the outputs of other launches,
+which may round more often than the spec specifies, are compared as a whole (`measure/norms.py`), and each element relative to the root mean
+square.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fireiron.gpu import launch
 from fireiron.gpu.arguments import evaluated, in_order, reads_output, require_room, returned
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
-from fireiron.measure.inputs import added, all_sizes, drawn, shape_of, taken_at
+from fireiron.measure.inputs import all_sizes, initial_output, random_inputs, select_at, shape_of
 from fireiron.measure.norms import PER_ELEMENT, ratio, tolerance_of, tolerances_of
 from fireiron.measure.products import CHUNK, multiplies, product, product_bounds
 from fireiron.measure.rounding import Bounded, expected, rounded_by, sample
@@ -32,22 +33,22 @@ from fireiron.values.machine import DType
 from fireiron.values.tensor import View
 
 ROTATE_BYTES = 240e6
-"""Bytes over which buffers rotate, so that none stays in a cache: four times the L2 of an H200."""
+"""Total bytes of rotating buffers, so that none stays in a cache: four times the L2 of an H200."""
 
-MOST_SETS = 10_000
-"""Most sets of buffers; for a float16 matmul of 64 x 64 x 64 they take 240 MB, for smaller problems less."""
+MAX_SETS = 10_000
+"""Maximum number of buffer sets; for a float16 matmul of 64 x 64 x 64 they take 240 MB, for smaller problems less."""
 
 WORK: Final = 1 << 27
-"""Terms whose errors NumPy analyses for one check: one or two seconds. Larger problems are sampled by rows and columns."""
+"""Number of terms whose errors NumPy analyzes for one check: one or two seconds. Larger problems are sampled by rows and columns."""
 
 Call = Callable[[], object]
 
 
 @attrs.frozen
 class Derived:
-    """Each element within its own bound, where products are added up in a type; None: in that of the spec."""
+    """Compare each element within its own bound, for products accumulated in a type; None: the spec's."""
 
-    adder: DType | None = None
+    accumulator: DType | None = None
 
 
 Tolerance = float | Mapping[str, float] | Derived
@@ -55,8 +56,10 @@ Tolerance = float | Mapping[str, float] | Derived
 
 
 @attrs.frozen(eq=False)
-class _Own:
-    """The bounds of elements of an output: of all, or of those at some `places` by dimension. `whole` is the tolerance for the others."""
+class _ElementBounds:
+    """The error bounds of the elements of an output: of all, or of those at some `places` by dimension. `whole` is the tolerance for the
+    others.
+    """
 
     bounds: Any
     places: Mapping[str, Any]
@@ -65,57 +68,56 @@ class _Own:
 
 @attrs.frozen(eq=False, slots=False)
 class Data:
-    """Sets of arrays by operand name, alike in content, and the reference for them.
+    """Sets of arrays by operand name, with equal contents, and their reference.
 
-    `sizes` are the values of the spec's symbols. `initials` are what the outputs hold before a kernel that adds to them.
+    `sizes` are the values of the spec's symbols. `initials` are the contents of outputs before a kernel accumulates into them.
     """
 
     spec: Spec
     sizes: Mapping[str, int]
     sets: tuple[dict[str, Any], ...]
     initials: Mapping[str, Any] = attrs.field(factory=dict)
-    _bounds: dict[DType | None, dict[str, _Own]] = attrs.field(factory=dict, init=False, repr=False)
+    _bounds: dict[DType | None, dict[str, _ElementBounds]] = attrs.field(factory=dict, init=False, repr=False)
 
     @staticmethod
     def of(spec: Spec, *, sizes: Mapping[str, int] | None = None, seed: int = 0, rotate_bytes: float = ROTATE_BYTES) -> Data:
         """Data on the current GPU.
 
-        Args: `sizes` of the spec's symbols; `rotate_bytes`: so many sets that together they are larger, at least two and at most
-            10 000; 0: one set.
-        Raises: `LaunchError` without a GPU, `ArgumentError` where a size is missing or the type has no arrays there.
+        Args: `sizes` of the spec's symbols; `rotate_bytes`: as many sets as exceed this size together, at least two and at most 10 000; 0:
+        one set. Raises: `LaunchError` without a GPU, `ArgumentError` if a size is missing or CuPy has no arrays of the type.
         """
         import numpy
 
         cupy = launch.require_cupy()
         known = all_sizes(spec, sizes)
         generator = numpy.random.default_rng(seed)
-        hosts = drawn(spec, known, generator)
-        adds = spec.outputs if reads_output(spec, known) else ()
-        hosts |= {name: added(spec, name, known, generator) for name in adds}
-        taken = {name: view for name, view in spec.operands.items() if not view.memory.counts}
-        first = {name: _placed(cupy, view, known, hosts.get(name)) for name, view in taken.items()}
-        count = min(MOST_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
-        others = [{name: _placed(cupy, view, known, first[name]) for name, view in taken.items()} for _ in range(count - 1)]
-        data = Data(spec, known, (first, *others), {name: cupy.asarray(hosts[name]) for name in adds})
+        hosts = random_inputs(spec, known, generator)
+        accumulated = spec.outputs if reads_output(spec, known) else ()
+        hosts |= {name: initial_output(spec, name, known, generator) for name in accumulated}
+        stored = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+        first = {name: _device_array(cupy, view, known, hosts.get(name)) for name, view in stored.items()}
+        count = min(MAX_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
+        others = [{name: _device_array(cupy, view, known, first[name]) for name, view in stored.items()} for _ in range(count - 1)]
+        data = Data(spec, known, (first, *others), {name: cupy.asarray(hosts[name]) for name in accumulated})
         for index in range(count):
             data.reset(index)
         return data
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the operands that are written, in order."""
+        """The names of the written operands, in order."""
         return self.spec.outputs
 
     @property
     def output(self) -> str:
-        """The name of the operand that is written, where it is one."""
+        """The name of the only written operand; raises if there are several."""
         if len(self.outputs) != 1:
             raise ArgumentError(f"{self.spec.title} has {len(self.outputs)} outputs", got=self.outputs, hint="ask by name: references")
         return self.outputs[0]
 
     @property
     def initial(self) -> Any:
-        """What the one output holds before a kernel that adds to it, else None."""
+        """The contents of the only output before a kernel accumulates into it, else None."""
         return self.initials.get(self.output)
 
     @property
@@ -124,10 +126,10 @@ class Data:
         return len(self.sets) * _bytes_of_set(self.spec, self.sizes)
 
     def check_rotation(self) -> None:
-        """Refuse sets that all fit into the L2 cache of the current GPU: cycling through them does not empty it."""
+        """Raise if all sets together fit into the L2 cache of the current GPU: cycling through them would not evict them."""
         cache = int(launch.require_cupy().cuda.Device().attributes.get("L2CacheSize", 0))
         if len(self.sets) < 2 or self.bytes <= cache:
-            asked = f"{self.spec}: its {len(self.sets)} sets of buffers, {self.bytes} bytes, lie in the L2 cache together"
+            asked = f"{self.spec}: its {len(self.sets)} sets of buffers, {self.bytes} bytes, fit into the L2 cache together"
             raise ArgumentError(asked, legal=f"more than {cache} bytes", hint='l2="flushed" or l2="hot"')
 
     @property
@@ -136,7 +138,9 @@ class Data:
         return self.spec.inputs
 
     def reset(self, index: int = 0) -> None:
-        """The outputs of a set as before the first run: NaN, the least integer, or what a kernel adds to."""
+        """Set the outputs of a set to their state before the first run: NaN, the least integer, or the values that a kernel accumulates
+        into.
+        """
         import numpy
 
         for name in self.outputs:
@@ -149,7 +153,7 @@ class Data:
     def calls(self, contender: CompiledKernel | Callable[[Mapping[str, Any]], Call]) -> tuple[Call, ...]:
         """One launch for each set.
 
-        Args: a compiled kernel, or a function that is given the arrays of a set by name and returns the launch on them.
+        Args: a compiled kernel, or a function that takes the arrays of a set by name and returns the launch on them.
         """
         if isinstance(contender, CompiledKernel):
             return tuple(_launch(contender, self, arrays) for arrays in self.sets)
@@ -157,78 +161,85 @@ class Data:
 
     @functools.cached_property
     def references(self) -> dict[str, Any]:
-        """The right outputs by name: float64 (int64 for integers) on the GPU, before they are rounded to the output's type."""
+        """The correct outputs by name: float64 (int64 for integers) on the GPU, before rounding to the output's type."""
         cupy = launch.require_cupy()
         arrays = [self.sets[0][name] for name in self.inputs]
         if multiplies(self.spec):
             found = {self.output: product(cupy, self.spec, *arrays)}
         else:
-            found = {name: cupy.asarray(_wide(one)) for name, one in referred(self.spec, *map(cupy.asnumpy, arrays)).items()}
+            found = {name: cupy.asarray(_widened(one)) for name, one in references_of(self.spec, *map(cupy.asnumpy, arrays)).items()}
         for name, right in found.items():
             if right.shape != self.sets[0][name].shape:
-                asked = f"{self.spec.title}.reference: {name} has another shape than the spec says"
+                asked = f"{self.spec.title}.reference: {name} does not have the shape of the spec"
                 raise ArgumentError(asked, got=right.shape, legal=str(self.sets[0][name].shape))
         return {name: right + self.initials[name].astype(right.dtype) if name in self.initials else right for name, right in found.items()}
 
     @property
     def expected(self) -> Any:
-        """The reference of the one output."""
+        """The reference of the only output."""
         return self.references[self.output]
 
     @functools.cached_property
     def tolerance(self) -> float | Mapping[str, float]:
-        """The bound of `tolerance_of`; by name where there are several outputs."""
+        """The bound of `tolerance_of`; by name if there are several outputs."""
         found = tolerances_of(self.spec, self.sizes)
         return found if len(found) > 1 else found[self.output]
 
     @functools.cached_property
     def originals(self) -> dict[str, Any]:
-        """Copies of the first set's inputs, as they are when this is first asked for."""
+        """Copies of the first set's inputs, as they are on first use."""
         return {name: self.sets[0][name].copy() for name in self.inputs if not self.spec.operands[name].memory.by_value}
 
     def tolerance_for(self, contender: object) -> Tolerance:
-        """What a contender of `calls` is held to: a kernel to the bounds of elements, by the type it adds in; others to `tolerance`."""
-        return Derived(adder_of(contender)) if isinstance(contender, CompiledKernel) else self.tolerance
+        """The tolerance for a contender of `calls`: for a kernel element bounds, by its accumulator type; for others `tolerance`."""
+        return Derived(accumulator_of(contender)) if isinstance(contender, CompiledKernel) else self.tolerance
 
     def verify(self, call: Call, tolerance: Tolerance | None = None) -> float:
-        """Run a launch on the first set, its outputs poisoned, and compare each.
+        """Run a launch on the first set with poisoned outputs, and compare each output.
 
         Args: `call` launches on the arrays of `sets[0]`; `tolerance` is that of a contender (`tolerance_for`), by default the spec's own
-            relative error in the Frobenius norm.
-        Returns: the relative error in the Frobenius norm, against float64; of several outputs the largest.
-        Raises: `WrongResultError` where an element is off by more than its bound, or the whole by more than its tolerance, or, where that
-            is all that is known, an element by `PER_ELEMENT` times as much, relative to its size and the root of the mean square of all;
-            it names the first such element. And where the launch writes to an input, which is then restored.
+        relative error in the Frobenius norm. Returns: the relative error in the Frobenius norm, against float64; the largest one of several
+        outputs. Raises: `WrongResultError`, naming the first wrong element, if an element is off by more than its bound, or the whole by
+        more than its tolerance; or, if only the latter is known, if an element is off by more than `PER_ELEMENT` times as much, relative to
+        its size and the root mean square. Also if the launch writes to an input, which is then restored.
         """
         device = launch.require_cupy().cuda.Device()
-        _ = self.references, self.originals  # of the inputs as they are before a launch that might write over them
+        _ = self.references, self.originals  # computed before a launch that might overwrite the inputs
         bound = self.tolerance if tolerance is None else tolerance
-        own = self._own(bound.adder) if isinstance(bound, Derived) else {}
-        whole = tolerances_of(self.spec, self.sizes, bound.adder) if isinstance(bound, Derived) and len(own) < len(self.outputs) else bound
+        bounds_ = self._element_bounds(bound.accumulator) if isinstance(bound, Derived) else {}
+        whole = (
+            tolerances_of(self.spec, self.sizes, bound.accumulator)
+            if isinstance(bound, Derived) and len(bounds_) < len(self.outputs)
+            else bound
+        )
         self.reset()
         device.synchronize()
         call()
         device.synchronize()
         self._check_inputs()
-        return max(_compared(self, name, own.get(name) or _tolerance_of(name, whole)) for name in self.outputs)
+        return max(_compared(self, name, bounds_.get(name) or _tolerance_of(name, whole)) for name in self.outputs)
 
-    def _own(self, adder: DType | None) -> dict[str, _Own]:
-        """The bounds of elements by output, if products are added up in a type; none where all is exact, or something is added to."""
-        if adder not in self._bounds:
-            self._bounds[adder] = self._bounds_of_product(adder) if multiplies(self.spec) else self._bounds_of_steps(adder)
-        return self._bounds[adder]
+    def _element_bounds(self, accumulator: DType | None) -> dict[str, _ElementBounds]:
+        """The bounds of elements by output, for products accumulated in a type; none if all is exact, or if the kernel accumulates into its
+        output.
+        """
+        if accumulator not in self._bounds:
+            self._bounds[accumulator] = (
+                self._bounds_of_product(accumulator) if multiplies(self.spec) else self._bounds_of_steps(accumulator)
+            )
+        return self._bounds[accumulator]
 
-    def _bounds_of_product(self, adder: DType | None) -> dict[str, _Own]:
-        """Of all elements; and of the whole a tolerance that is sharper."""
+    def _bounds_of_product(self, accumulator: DType | None) -> dict[str, _ElementBounds]:
+        """Bounds of all elements, and a sharper tolerance for the whole."""
         name = self.output
         if self.spec.operands[name].dtype.kind == "int" or self.initials:
             return {}
         factors = [self.sets[0][one] for one in self.inputs]
-        bounds = product_bounds(launch.require_cupy(), self.spec, factors, self.references[name], adder)
-        return {name: _Own(bounds, {}, tolerance_of(self.spec, self.sizes, adder))}
+        bounds = product_bounds(launch.require_cupy(), self.spec, factors, self.references[name], accumulator)
+        return {name: _ElementBounds(bounds, {}, tolerance_of(self.spec, self.sizes, accumulator))}
 
-    def _bounds_of_steps(self, adder: DType | None) -> dict[str, _Own]:
-        """Of as many elements as NumPy analyses soon."""
+    def _bounds_of_steps(self, accumulator: DType | None) -> dict[str, _ElementBounds]:
+        """Bounds of as many elements as NumPy analyzes within seconds."""
         import numpy
 
         cupy, spec = launch.require_cupy(), self.spec
@@ -236,8 +247,8 @@ class Data:
             return {}
         places = sample(spec, self.sizes, WORK, numpy.random.default_rng(0))
         arrays = {name: cupy.asnumpy(self.sets[0][name]) for name in self.inputs}
-        made = expected(spec, arrays, self.sizes, adder, places=places, random=True)
-        return {name: _own(cupy, one, spec.operands[name].dtype, places) for name, one in made.items()}
+        bounded = expected(spec, arrays, self.sizes, accumulator, places=places, random=True)
+        return {name: _element_bounds(cupy, one, spec.operands[name].dtype, places) for name, one in bounded.items()}
 
     def _check_inputs(self) -> None:
         for name, original in self.originals.items():
@@ -248,13 +259,13 @@ class Data:
                 raise WrongResultError(f"the launch writes to its input {name}", legal=f"only {written} written")
 
 
-def referred(spec: Spec, *inputs: Any) -> dict[str, Any]:
-    """What the spec's `reference` says of each output."""
+def references_of(spec: Spec, *inputs: Any) -> dict[str, Any]:
+    """The result of the spec's `reference` for each output."""
     return dict(zip(spec.outputs, in_order(spec, spec.reference(*inputs), f"{spec.title}.reference"), strict=True))
 
 
-def adder_of(kernel: CompiledKernel) -> DType | None:
-    """The least precise type in which the kernel's instructions add products up; None where none does."""
+def accumulator_of(kernel: CompiledKernel) -> DType | None:
+    """The least precise type in which the kernel's instructions accumulate products; None if none does."""
     types = [one.spec.C.dtype for one, _ in execs(kernel.ir.body) if one.spec.contracts]
     return min(types, key=lambda dtype: dtype.mantissa, default=None)
 
@@ -267,21 +278,21 @@ def _bytes_of_set(spec: Spec, sizes: Mapping[str, int]) -> int:
 
 
 def _extent(view: View, sizes: Mapping[str, int]) -> int:
-    """Elements of the memory that an operand takes, gaps between rows included."""
+    """Elements of the memory of an operand, including gaps between rows."""
     return evaluated(view.tensor.storage().extent, sizes)
 
 
 def _steps(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The strides of an operand, in elements; an `ArgumentError` where a dimension has several, as no array has such."""
+    """The strides of an operand, in elements. Raises `ArgumentError` if a dimension has several, which no array supports."""
     steps = view.tensor.storage().steps
     if None in steps:
-        what = f"{view.tensor.name}: no array is stored as {view.tensor.layout}, where a dimension has several strides"
+        what = f"{view.tensor.name}: no array has the layout {view.tensor.layout}, in which a dimension has several strides"
         raise ArgumentError(what, legal="RowMajor ColMajor Strides(...)")
     return tuple(evaluated(step, sizes) for step in steps if step is not None)
 
 
-def _placed(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any:
-    """An array on the GPU in the storage of an operand, with the values if there are any."""
+def _device_array(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any:
+    """An array on the GPU in the storage of an operand, with the values if given."""
     if view.memory.by_value:
         return values
     steps, shape = _steps(view, sizes), shape_of(view, sizes)
@@ -298,7 +309,7 @@ def _placed(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any
 
 
 def _same_bits(left: Any, right: Any) -> bool:
-    """Whether two arrays hold the same bits; NaN is like NaN."""
+    """Whether two arrays hold the same bits; NaN equals NaN."""
     cupy = launch.require_cupy()
     views = [cupy.ascontiguousarray(one).view(f"uint{8 * one.dtype.itemsize}") for one in (left, right)]
     return bool((views[0] == views[1]).all())
@@ -314,27 +325,27 @@ def _launch(kernel: CompiledKernel, data: Data, arrays: Mapping[str, Any]) -> Ca
 # ---------------------------------------------------------------------------------------------- comparing
 
 
-def _wide(values: Any) -> Any:
+def _widened(values: Any) -> Any:
     import numpy
 
     return values.astype(numpy.int64 if values.dtype.kind in "iu" else numpy.float64)
 
 
-def _own(cupy: Any, made: Bounded, dtype: DType, places: Mapping[str, Any]) -> _Own:
+def _element_bounds(cupy: Any, bounded: Bounded, dtype: DType, places: Mapping[str, Any]) -> _ElementBounds:
     """The bounds of an output from the analysis of its elements, or of those at some places; the reference was rounded to its type."""
     import numpy
 
-    error = made.error + rounded_by(dtype, made.value)
+    error = bounded.error + rounded_by(dtype, bounded.value)
     known = dtype.kind != "int" and bool(places) and bool(numpy.isfinite(error).all())
-    whole = ratio(made) if known else 0.0 if dtype.kind == "int" else math.inf
-    return _Own(cupy.asarray(error), {dim: cupy.asarray(one) for dim, one in places.items()}, whole)
+    whole = ratio(bounded) if known else 0.0 if dtype.kind == "int" else math.inf
+    return _ElementBounds(cupy.asarray(error), {dim: cupy.asarray(one) for dim, one in places.items()}, whole)
 
 
-def _compared(data: Data, name: str, allowed: float | _Own) -> float:
-    """The relative error of an output, in the Frobenius norm; refused where it, or an element, is more than allowed."""
+def _compared(data: Data, name: str, allowed: float | _ElementBounds) -> float:
+    """The relative error of an output in the Frobenius norm; raises if it, or an element, exceeds the tolerance."""
     out, expected = data.sets[0][name], data.references[name]
-    own = allowed if isinstance(allowed, _Own) else None
-    tolerance = own.whole if own is not None else allowed
+    bounds_ = allowed if isinstance(allowed, _ElementBounds) else None
+    tolerance = bounds_.whole if bounds_ is not None else allowed
     assert isinstance(tolerance, (int, float))
     square = _square(expected)
     mean = math.sqrt(square / max(expected.size, 1))
@@ -343,11 +354,11 @@ def _compared(data: Data, name: str, allowed: float | _Own) -> float:
     for start in range(0, expected.shape[0], step):
         right = expected[start : start + step]
         off = _off(out[start : start + step], right)
-        if own is not None and not own.places:
-            limit = own.bounds[start : start + step]
+        if bounds_ is not None and not bounds_.places:
+            limit = bounds_.bounds[start : start + step]
         else:
             limit = PER_ELEMENT * tolerance * (abs(right) + mean) if math.isfinite(tolerance) else math.inf
-        bad = ~((off <= limit) | (off == 0))  # true for NaN in the place of a number
+        bad = ~((off <= limit) | (off == 0))  # true for NaN instead of a number
         total += float((off.astype("float64") ** 2).sum())
         count = int(bad.sum())
         if count and first is None:
@@ -355,26 +366,28 @@ def _compared(data: Data, name: str, allowed: float | _Own) -> float:
         wrong += count
     error = math.sqrt(total / square) if square else math.sqrt(total)
     if wrong or not error <= tolerance:
-        raise _refusal(data, name, wrong, first, error, own if own is not None and not own.places and first is not None else tolerance)
-    if own is not None and own.places:
-        _compare_at(data, name, own)
+        raise _wrong_result(
+            data, name, wrong, first, error, bounds_ if bounds_ is not None and not bounds_.places and first is not None else tolerance
+        )
+    if bounds_ is not None and bounds_.places:
+        _compare_at(data, name, bounds_)
     return error
 
 
-def _compare_at(data: Data, name: str, own: _Own) -> None:
-    """Refuse an output of which an element at one of the places is off by more than its bound."""
+def _compare_at(data: Data, name: str, bounds_: _ElementBounds) -> None:
+    """Raise if an element at one of the positions is off by more than its bound."""
     dims = data.spec.uses[name]
-    right = taken_at(data.references[name], dims, own.places)
-    off = _off(taken_at(data.sets[0][name], dims, own.places), right)
-    bad = ~((off <= own.bounds) | (off == 0))
+    right = select_at(data.references[name], dims, bounds_.places)
+    off = _off(select_at(data.sets[0][name], dims, bounds_.places), right)
+    bad = ~((off <= bounds_.bounds) | (off == 0))
     if count := int(bad.sum()):
         at = _position(int(bad.argmax()), bad.shape, 0)
-        place = tuple(int(own.places[dim][index]) if dim in own.places else index for dim, index in zip(dims, at, strict=True))
-        raise _refusal(data, name, count, place, 0.0, attrs.evolve(own, bounds=own.bounds[at]), bad.size)
+        place = tuple(int(bounds_.places[dim][index]) if dim in bounds_.places else index for dim, index in zip(dims, at, strict=True))
+        raise _wrong_result(data, name, count, place, 0.0, attrs.evolve(bounds_, bounds=bounds_.bounds[at]), bad.size)
 
 
 def _off(out: Any, right: Any) -> Any:
-    """How far elements are off; not at all where both are NaN, or the same infinity."""
+    """The absolute error of elements; zero if both are NaN, or the same infinity."""
     import numpy
 
     have = out.astype(right.dtype)
@@ -385,7 +398,7 @@ def _off(out: Any, right: Any) -> Any:
 
 
 def _square(values: Any) -> float:
-    """The sum of the squares of what is finite."""
+    """The sum of the squares of finite elements."""
     wide = values.astype("float64")
     return float((wide[abs(wide) < math.inf] ** 2).sum())
 
@@ -400,7 +413,7 @@ def _tolerance_of(name: str, tolerance: Tolerance) -> float:
 
 
 def _position(flat: int, shape: tuple[int, ...], start: int) -> tuple[int, ...]:
-    """The index of an element from its number in row-major order of a part that begins at row `start`."""
+    """The index of an element from its number in row-major order, for a part that starts at row `start`."""
     index: list[int] = []
     for size in reversed(shape):
         index.insert(0, flat % size)
@@ -408,26 +421,26 @@ def _position(flat: int, shape: tuple[int, ...], start: int) -> tuple[int, ...]:
     return (index[0] + start, *index[1:])
 
 
-def _refusal(
-    data: Data, name: str, wrong: int, first: tuple[int, ...] | None, error: float, allowed: float | _Own, of: int | None = None
+def _wrong_result(
+    data: Data, name: str, wrong: int, first: tuple[int, ...] | None, error: float, allowed: float | _ElementBounds, of: int | None = None
 ) -> WrongResultError:
-    """The error that names the first wrong element; `of` how many were compared, where not all were."""
-    if isinstance(allowed, _Own):
+    """The error that names the first wrong element; `of` is the number of compared elements, if not all."""
+    if isinstance(allowed, _ElementBounds):
         assert first is not None
         bound = float(allowed.bounds if of is not None else allowed.bounds[first])
-        legal = f"at most {bound:.2g} off, as its terms are rounded"
+        legal = f"an error of at most {bound:.2g}, the rounding bound of its terms"
     else:
         legal = f"a relative error of at most {allowed:.2g} in the Frobenius norm"
     if first is None:
-        return WrongResultError(f"{name} is wrong: its relative error is {error:.2g}, no single element stands out", legal=legal)
+        return WrongResultError(f"{name} is wrong: its relative error is {error:.2g}, without a single outlier", legal=legal)
     got, right = data.sets[0][name][first].item(), data.references[name][first].item()
     unwritten = not reads_output(data.spec, data.sizes) and _is_poison(data, name, got)
-    whole = f"{math.prod(data.references[name].shape)}" if of is None else f"{of} that were looked at"
+    whole = f"{math.prod(data.references[name].shape)}" if of is None else f"{of} compared"
     return WrongResultError(
         f"{name} is wrong: {wrong} of {whole} elements, the first is {name}{list(first)}, {right:.7g} expected",
         got=got,
         legal=legal,
-        hint="the output held this before the kernel ran: it may not write the element at all" if unwritten else None,
+        hint="the output had this value before the kernel ran; the kernel may not write the element" if unwritten else None,
     )
 
 
@@ -440,6 +453,7 @@ def _is_poison(data: Data, name: str, got: Any) -> bool:
 
 
 __all__: list[str] = [
-    "CHUNK", "PER_ELEMENT", "ROTATE_BYTES", "Call", "Data", "Derived", "Tolerance", "adder_of", "all_sizes", "drawn", "referred",
+    "CHUNK", "PER_ELEMENT", "ROTATE_BYTES", "Call", "Data", "Derived", "Tolerance",
+    "accumulator_of", "all_sizes", "random_inputs", "references_of",
     "tolerance_of",
 ]  # fmt: skip

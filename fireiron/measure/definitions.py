@@ -1,4 +1,4 @@
-"""What random data for definitions of several steps are like: how large factors of products are, and where groups begin."""
+"""The distribution of random data for definitions of several steps: the scale of MMA operands, and group boundaries."""
 
 from __future__ import annotations
 
@@ -14,47 +14,48 @@ from fireiron.stepping.masks import AtLeast, all_of_them
 from fireiron.values.machine import int32
 
 
-def spreads(spec: Spec, made: FusedDefinition, sizes: Mapping[str, int]) -> dict[str, float]:
-    """The standard deviation of each input, 1 but for factors of products: so that sums of K products are as large as their terms.
+def spreads(spec: Spec, definition: FusedDefinition, sizes: Mapping[str, int]) -> dict[str, float]:
+    """The standard deviation of each input: 1, but smaller for operands of products, so that sums of K products are as large as their
+    terms.
 
     A chain of products, such as the layers of a network, then stays within the range of float16.
     """
-    found = dict.fromkeys(spec.inputs, 1.0)
-    for step in made.steps:
+    deviations = dict.fromkeys(spec.inputs, 1.0)
+    for step in definition.steps:
         if not step.formula.contracts:
             continue
-        factors = [one.tensor for one in step.formula.elements]
-        known = [name for name in factors if name in found]
+        operands = [one.tensor for one in step.formula.elements]
+        known = [name for name in operands if name in deviations]
         terms = math.prod(evaluated(spec.size(dim), sizes) for dim in step.formula.over)
         for name in known:
-            found[name] = min(found[name], terms ** (-0.5 / len(known)))
-    return found
+            deviations[name] = min(deviations[name], terms ** (-0.5 / len(known)))
+    return deviations
 
 
-def borders(spec: Spec, made: FusedDefinition, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
-    """Integers that conditions compare with coordinates, drawn as places along the dimension, by operand.
+def borders(spec: Spec, definition: FusedDefinition, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
+    """Integers that conditions compare with coordinates, as random positions along the dimension, by operand.
 
-    `begin[g] <= m and m < end[g]` says where groups begin and end: they fill the dimension, one behind the other, and one of them is empty.
-    An operand that stands on one side only is any place, from 0 to the size.
+    `begin[g] <= m and m < end[g]` defines groups: they fill the dimension, one after the other, and one of them is empty. An operand that
+    occurs on one side only is any position from 0 to the size.
     """
     numbers = {name for name in spec.inputs if spec.operands[name].dtype == int32 and spec.operands[name].memory.of_grid}
-    found: dict[str, Any] = {}
-    for condition in (one for step in made.steps for one in _conditions(step.formula.value)):
+    values: dict[str, Any] = {}
+    for condition in (one for step in definition.steps for one in _conditions(step.formula.value)):
         sides = [side for bound in all_of_them(condition, numbers) if bound is not None and (side := _side(bound, numbers)) is not None]
         for name, dim, first in sides:
             shape = [evaluated(size, sizes) for size in spec.operands[name].shape]
             other = next(
                 (one for one, along, lower in sides if along == dim and lower != first and spec.uses[one] == spec.uses[name]), None
             )
-            if name not in found and first and other is not None:
-                found[name], found[other] = _groups(shape, evaluated(spec.size(dim), sizes), generator)
-            elif name not in found and other is None:
-                found[name] = generator.integers(0, evaluated(spec.size(dim), sizes) + 1, shape)
-    return {name: values.astype(int32.to_numpy()) for name, values in found.items()}
+            if name not in values and first and other is not None:
+                values[name], values[other] = _groups(shape, evaluated(spec.size(dim), sizes), generator)
+            elif name not in values and other is None:
+                values[name] = generator.integers(0, evaluated(spec.size(dim), sizes) + 1, shape)
+    return {name: values.astype(int32.to_numpy()) for name, values in values.items()}
 
 
 def _groups(shape: Sequence[int], size: int, generator: Any) -> tuple[Any, Any]:
-    """Where groups begin and end that fill a dimension; of several, one in the middle is empty."""
+    """The begins and ends of groups that fill a dimension; if there are several, one in the middle is empty."""
     import numpy
 
     count = math.prod(shape)
@@ -66,7 +67,9 @@ def _groups(shape: Sequence[int], size: int, generator: Any) -> tuple[Any, Any]:
 
 
 def _side(bound: AtLeast, numbers: Collection[str]) -> tuple[str, str, bool] | None:
-    """The operand, the dimension, and whether the operand is the lower end, of a condition that compares one with one."""
+    """The operand, the dimension, and whether the operand is the lower end, of a condition that compares one operand with one coordinate;
+    else None.
+    """
     named = [(name, count) for name, count in bound.terms if name in numbers]
     counted = [name for name, _ in bound.terms if name.startswith(INDICES)]
     if len(bound.terms) != 2 or len(named) != 1 or len(counted) != 1:
@@ -75,9 +78,9 @@ def _side(bound: AtLeast, numbers: Collection[str]) -> tuple[str, str, bool] | N
 
 
 def _conditions(value: Value | None) -> Iterator[Value]:
-    """The conditions of all choices in a value."""
+    """The conditions of all `where` operations in a value."""
     if isinstance(value, Operation):
         if value.name == "where":
             yield value.arguments[0]
-        for one in value.arguments:
-            yield from _conditions(one)
+        for argument in value.arguments:
+            yield from _conditions(argument)

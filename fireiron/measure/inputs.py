@@ -1,4 +1,6 @@
-"""Random inputs of a spec on the host: standard normal numbers, small integers, factors of the products of a definition smaller."""
+"""Random inputs of a spec on the host: standard normal numbers, or small integers; operands of the products of a definition are scaled
+down.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from fireiron.values.tensor import View
 
 
 def all_sizes(spec: Spec, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """The values of a spec's symbols; refused where a size is missing or outside its facts. Strides that are not given leave no gaps."""
+    """The values of a spec's symbols. Raises if a size is missing or violates its facts. Strides that are not given leave no gaps."""
     sizes = sizes or {}
     missing = [var.name for var in sizes_of(spec) if var.name not in sizes]
     if missing:
@@ -28,42 +30,42 @@ def shape_of(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluated(size, sizes) for size in view.shape)
 
 
-def taken_at(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
-    """The part of an operand at the given places of its dimensions; an array of NumPy or CuPy, as the places are."""
+def select_at(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
+    """The part of an operand at the given positions of its dimensions; a NumPy or CuPy array, as the positions are."""
     for axis, dim in enumerate(dims):
         if dim in places:
             array = array.take(places[dim], axis)
     return array
 
 
-def drawn(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
-    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small.
+def random_inputs(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
+    """Random inputs on the host by name, in logical shape; operands of products are scaled so that sums stay small.
 
-    Numbers passed by value are positive: scales, and what is added below a root.
+    Numbers passed by value are positive: scales, and terms below a root.
     """
     shapes = {name: shape_of(view, sizes) for name, view in spec.operands.items()}
     return {name: as_stored(spec.operands[name].tensor, one, sizes) for name, one in values_of(spec, sizes, shapes, generator).items()}
 
 
-def drawn_at(spec: Spec, sizes: Mapping[str, int], places: Mapping[str, Any], generator: Any) -> dict[str, Any]:
-    """The same at some places of some dimensions alone: as few numbers are drawn as there are."""
+def random_inputs_at(spec: Spec, sizes: Mapping[str, int], places: Mapping[str, Any], generator: Any) -> dict[str, Any]:
+    """The same at some positions of some dimensions only; no more numbers are generated."""
     shapes = {
         name: tuple(len(places[dim]) if dim in places else size for dim, size in zip(spec.uses[name], shape_of(view, sizes), strict=True))
         for name, view in spec.operands.items()
     }
-    found = values_of(spec, sizes, shapes, generator)
-    return {name: one if one.shape == shapes[name] else taken_at(one, spec.uses[name], places) for name, one in found.items()}
+    values = values_of(spec, sizes, shapes, generator)
+    return {name: one if one.shape == shapes[name] else select_at(one, spec.uses[name], places) for name, one in values.items()}
 
 
 def values_of(spec: Spec, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]], generator: Any) -> dict[str, Any]:
-    """Random values of each input, of these shapes; coordinates, which conditions compare, are those of the whole dimensions."""
-    made = fused(spec)
-    scales = {} if made is None else spreads(spec, made, sizes)
-    found = {} if made is None else borders(spec, made, sizes, generator)
+    """Random values of each input, in these shapes. Coordinates that conditions compare refer to the whole dimensions."""
+    definition = fused(spec)
+    scales = {} if definition is None else spreads(spec, definition, sizes)
+    values = {} if definition is None else borders(spec, definition, sizes, generator)
     for name in spec.inputs:
-        if name not in found:
-            found[name] = _values(generator, spec.operands[name].dtype, shapes[name], scales.get(name, 1.0))
-    return {name: abs(found[name]) if spec.operands[name].memory.by_value else found[name] for name in spec.inputs}
+        if name not in values:
+            values[name] = _values(generator, spec.operands[name].dtype, shapes[name], scales.get(name, 1.0))
+    return {name: abs(values[name]) if spec.operands[name].memory.by_value else values[name] for name in spec.inputs}
 
 
 def _values(generator: Any, dtype: DType, shape: Sequence[int], scale: float = 1.0) -> Any:
@@ -75,7 +77,7 @@ def _values(generator: Any, dtype: DType, shape: Sequence[int], scale: float = 1
     return numpy.asarray((normal if scale == 1 else normal * numpy.float32(scale)).astype(dtype.to_numpy()))
 
 
-def added(spec: Spec, name: str, sizes: Mapping[str, int], generator: Any) -> Any:
-    """What an output holds before a kernel adds to it."""
+def initial_output(spec: Spec, name: str, sizes: Mapping[str, int], generator: Any) -> Any:
+    """The contents of an output before a kernel accumulates into it."""
     view = spec.operands[name]
     return as_stored(view.tensor, _values(generator, view.dtype, shape_of(view, sizes)), sizes)

@@ -1,8 +1,7 @@
-"""Outputs beside what a spec is in float64: each element within its own bound, and which of them came nearest to it.
+"""Compare outputs with a float64 evaluation of a spec, each element within its own error bound.
 
-judge = Judge(spec, sizes, arrays, adder)
-wrong = judge.wrong("O", got)                 # None, or what the worst element is
-print(judge.said("O"))                        # O[3, 17] is off by 1.1e-4, 31 % of its bound
+judge = Judge(spec, sizes, arrays, accumulator) wrong = judge.wrong("O", got)                 # None, or a description of the worst element
+print(judge.summary("O"))                     # O[3, 17] is off by 1.1e-4, 31 % of its bound
 """
 
 from __future__ import annotations
@@ -14,117 +13,117 @@ from typing import Any, Final
 import attrs
 
 from fireiron.gpu.arguments import evaluated
-from fireiron.measure.inputs import taken_at
+from fireiron.measure.inputs import select_at
 from fireiron.measure.rounding import Bounded, Worst, compared, expected, free_dims, sample
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.machine import DType
 
 WORK: Final = 1 << 28
-"""Terms whose errors NumPy analyses for one comparison: some seconds. Larger problems are sampled by rows and columns."""
+"""Number of terms whose errors NumPy analyzes for one comparison: some seconds. Larger problems are sampled by rows and columns."""
 
 
 @attrs.define(eq=False)
 class Judge:
-    """Compares the outputs of a spec, made of `arrays`, with products added up in the type `adder` (None: the spec's).
+    """Compares the outputs of a spec, computed from `arrays`, with products accumulated in the type `accumulator` (None: the spec's).
 
-    `random` says that the arrays were drawn, each number by itself and of mean zero, as `measure/inputs.py` does.
-    `nearest` has for each output the element that took up most of its bound, `compared` how many elements were compared, and `unknown` how
-    many of them have no finite bound: of these any number is right.
+    `random`: the arrays are random, each number independent and of mean zero, as `measure/inputs.py` generates them. `closest` holds for
+    each output the element that used the largest part of its bound, `compared` the number of compared elements, and `unknown` how many of
+    them have no finite bound: for these any number is accepted.
     """
 
     spec: Spec
     sizes: Mapping[str, int]
     arrays: Mapping[str, Any]
-    adder: DType | None = None
+    accumulator: DType | None = None
     work: int = WORK
     random: bool = True
-    nearest: dict[str, Worst] = attrs.field(factory=dict, init=False)
+    closest: dict[str, Worst] = attrs.field(factory=dict, init=False)
     compared: dict[str, int] = attrs.field(factory=dict, init=False)
     unknown: dict[str, int] = attrs.field(factory=dict, init=False)
-    _made: tuple[Mapping[str, Any], dict[str, Bounded]] | None = attrs.field(default=None, init=False)
+    _expected_values: tuple[Mapping[str, Any], dict[str, Bounded]] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.spec.kind.check_meaning(self.spec.definition)
 
     def wrong(self, output: str, got: Any) -> Mapping[str, Any] | None:
-        """What is wrong with a whole output, of which a sample is compared where it is large; None where nothing is."""
-        if self._made is None:
+        """The error of a whole output, of which a sample is compared if it is large; None if it is correct."""
+        if self._expected_values is None:
             import numpy
 
             found = sample(self.spec, self.sizes, self.work, numpy.random.default_rng(0))
-            self._made = found, self._expected(found)
-        places, made = self._made
+            self._expected_values = found, self._expected(found)
+        places, made = self._expected_values
         shape = [evaluated(size, self.sizes) for size in self.spec.operands[output].shape]
         if list(got.shape) != shape:
             return {"message": f"the result has the shape {got.shape}, expected {tuple(shape)}"}
         dims = self.spec.uses[output]
-        return self._judged(output, taken_at(got, dims, places), made[output], [places.get(dim) for dim in dims])
+        return self._compare(output, select_at(got, dims, places), made[output], [places.get(dim) for dim in dims])
 
     def wrong_at(self, output: str, got: Any, places: Sequence[Any]) -> Mapping[str, Any] | None:
-        """What is wrong with the elements at these places, by dimension, of a whole output."""
+        """The error of the elements at these positions, by dimension, of a whole output; None if they are correct."""
         by_dim = dict(zip(self.spec.uses[output], places, strict=True))
         part: Mapping[str, Any] = {dim: place for dim, place in by_dim.items() if len(place) < evaluated(self.spec.size(dim), self.sizes)}
         if not set(part) <= set(free_dims(self.spec)):
             part = {}
         if not all(map(len, places)):
             return None  # a tile outside of the output
-        if self._made is None or not _alike(self._made[0], part):
-            self._made = part, self._expected(part)
-        made = self._made[1]
+        if self._expected_values is None or not _same_places(self._expected_values[0], part):
+            self._expected_values = part, self._expected(part)
+        made = self._expected_values[1]
         dims, rest = self.spec.uses[output], {dim: place for dim, place in by_dim.items() if dim not in part}
-        right = Bounded(*(taken_at(one, dims, rest) for one in (made[output].value, made[output].error)))
-        return self._judged(output, taken_at(got, dims, by_dim), right, list(places))
+        reference = Bounded(*(select_at(one, dims, rest) for one in (made[output].value, made[output].error)))
+        return self._compare(output, select_at(got, dims, by_dim), reference, list(places))
 
     def values(self, output: str) -> Any:
-        """What `wrong` compared an output with, in float64."""
-        assert self._made is not None
-        return self._made[1][output].value
+        """The float64 values that `wrong` compared an output with."""
+        assert self._expected_values is not None
+        return self._expected_values[1][output].value
 
-    def said(self, output: str) -> str:
-        """Which element took up most of its bound, and how much of it."""
-        worst, count = self.nearest.get(output), self.compared.get(output, 0)
+    def summary(self, output: str) -> str:
+        """The element that used the largest part of its bound, and how much."""
+        worst, count = self.closest.get(output), self.compared.get(output, 0)
         if worst is None:
             return f"{output} has no elements"
         whole = math.prod(evaluated(size, self.sizes) for size in self.spec.operands[output].shape)
         some = "" if count >= whole else f"; {count} of {whole} elements were compared"
         some += f"; {self.unknown[output]} of these have no bound" if self.unknown[output] else ""
         if worst.off == 0:
-            return f"{output} is what it is in float64{some}"
+            return f"{output} equals the float64 result{some}"
         if worst.fraction > 1:
             return f"{output}{list(worst.at)} is off by {worst.off:.2g}, its bound is {worst.bound:.2g}{some}"
         at = f"{output}{list(worst.at)}" if worst.at else output
         return f"{at} is off by {worst.off:.2g} of at most {worst.bound:.2g}, {worst.fraction:.0%} of its bound{some}"
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """The same for other programs, by output."""
+        """The same as plain values, by output."""
         return {
             name: {"at": list(one.at), "off": one.off, "bound": one.bound, "fraction": one.fraction, "compared": self.compared[name]}
             | ({"unknown": self.unknown[name]} if self.unknown[name] else {})
-            for name, one in self.nearest.items()
+            for name, one in self.closest.items()
         }
 
     def _expected(self, places: Mapping[str, Any]) -> dict[str, Bounded]:
-        """Outputs at some places. What they are does not depend on how many elements a turn of a loop takes; how far off, does."""
-        made = expected(self.spec, self.arrays, self.sizes, self.adder, places=places, random=self.random)
+        """Outputs at some positions. Their values do not depend on the chunk size of a loop; their errors do."""
+        made = expected(self.spec, self.arrays, self.sizes, self.accumulator, places=places, random=self.random)
         steps = fused(self.spec)
         if steps is None or not steps.over:
             return made
-        whole = expected(self.spec, self.arrays, self.sizes, self.adder, chunk=0, places=places)
+        whole = expected(self.spec, self.arrays, self.sizes, self.accumulator, chunk=0, places=places)
         return {name: Bounded(whole[name].value, one.error) for name, one in made.items()}
 
-    def _judged(self, output: str, got: Any, right: Bounded, places: Sequence[Any]) -> Mapping[str, Any] | None:
+    def _compare(self, output: str, got: Any, reference: Bounded, places: Sequence[Any]) -> Mapping[str, Any] | None:
         import numpy
 
-        worst = compared(got, right, self.spec.operands[output].dtype)
+        worst = compared(got, reference, self.spec.operands[output].dtype)
         if worst is None:
             return None
         at = tuple(index if place is None else int(place[index]) for place, index in zip(places, worst.at, strict=True))
         worst = attrs.evolve(worst, at=at)
         self.compared[output] = self.compared.get(output, 0) + got.size
-        self.unknown[output] = self.unknown.get(output, 0) + int((~numpy.isfinite(right.error)).sum())
-        if output not in self.nearest or worst.fraction > self.nearest[output].fraction:
-            self.nearest[output] = worst
+        self.unknown[output] = self.unknown.get(output, 0) + int((~numpy.isfinite(reference.error)).sum())
+        if output not in self.closest or worst.fraction > self.closest[output].fraction:
+            self.closest[output] = worst
         if not worst.count:
             return None
         return {
@@ -137,7 +136,7 @@ class Judge:
         }
 
 
-def _alike(places: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+def _same_places(places: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Whether these are the same places of the same dimensions."""
     return places.keys() == others.keys() and all(list(one) == list(others[dim]) for dim, one in places.items())
 

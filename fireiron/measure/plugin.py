@@ -1,9 +1,8 @@
-"""What the pytest plugin does: `pytest_fireiron` loads this when a test uses `gpu_benchmark`.
+"""The implementation of the pytest plugin: `pytest_fireiron` loads it when a test uses `gpu_benchmark`.
 
-A benchmark verifies the kernel and its rivals, measures them on the GPU, and hands the rounds to pytest-benchmark: its table,
-`--benchmark-json`, `--benchmark-autosave`, `--benchmark-compare` and `--benchmark-compare-fail` work with GPU times then.
-pytest-benchmark reads a clock before and after each round; the plugin gives it one that stands still but for the seconds that
-a launch took.
+A benchmark verifies the kernel and its rivals, measures them on the GPU, and passes the rounds to pytest-benchmark, so that its table,
+`--benchmark-json`, `--benchmark-autosave`, `--benchmark-compare` and `--benchmark-compare-fail` work with GPU times. pytest-benchmark reads
+a clock before and after each round. The plugin provides a clock that advances only by the seconds that a launch took.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ SIMULATED_SECONDS = 10.0
 """Approximate limit in seconds for verifying one kernel in the simulator."""
 
 ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError)
-"""Errors that say that a combination of a sweep is none; others are defects."""
+"""Errors that mark an illegal combination of a sweep; others are defects."""
 
 
 @attrs.frozen
@@ -60,7 +59,7 @@ class Row:
 
 @attrs.frozen
 class Benchmarked:
-    """What a benchmark found: errors by contender and, unless benchmarks are disabled or simulated, timings by contender."""
+    """The result of a benchmark: errors by contender and, unless benchmarks are disabled or simulated, timings by contender."""
 
     kernel: CompiledKernel
     errors: Mapping[str, float]
@@ -69,7 +68,7 @@ class Benchmarked:
 
     @property
     def timing(self) -> Any:
-        """The kernel's own timing; None where benchmarks are disabled."""
+        """The kernel's own timing; None if benchmarks are disabled."""
         return self.timings.get(OURS)
 
     @property
@@ -79,7 +78,7 @@ class Benchmarked:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast as the first rival the kernel is."""
+        """The speedup over the first rival."""
         return self.info.get("ratio")
 
 
@@ -107,19 +106,19 @@ class GpuBenchmark:
         flops: int | None = None,
         **options: Any,
     ) -> Benchmarked:
-        """Verify a kernel and its rivals, measure them beside each other, and report the GPU's times to pytest-benchmark.
+        """Verify a kernel and its rivals, measure them alternately, and report the GPU times to pytest-benchmark.
 
         Args:
             kernel: a case of `sweep`, a strategy (bound, or with `spec`), or a compiled kernel.
             sizes: of the spec's symbols.
-            against: rivals by name: a function that is given the arrays of a set by name and returns the launch on them
+            against: rivals by name: a function that takes the arrays of a set by name and returns the launch on them
                 (`fireiron.measure.timing.cublas`), or a compiled kernel.
-            rounds, regime, l2: as for `timing.measure`; by default what the command line says.
+            rounds, regime, l2: as for `timing.measure`; by default the command line's.
             tolerance: as for `Data.verify`.
-            flops: operations of a launch, for a spec of your own.
+            flops: operations of a launch, for user-defined specs.
             options: further options of `timing.measure`.
 
-        Raises: `WrongResultError` where one of them is wrong. A combination of a sweep that is illegal skips the test.
+        Raises: `WrongResultError` if one of them is wrong. An illegal combination of a sweep skips the test.
         """
         if self._simulates:
             return self._simulated(kernel, spec, sizes)
@@ -127,8 +126,8 @@ class GpuBenchmark:
         rivals = dict(against or {})
         if OURS in rivals:
             raise ArgumentError(f"against: {OURS} is the name of the kernel itself", got=tuple(rivals), hint="take another name")
-        chosen = {"rounds": rounds, "regime": regime, "l2": l2}
-        settings: dict[str, Any] = {name: self.options[name] if value is None else value for name, value in chosen.items()}
+        options_ = {"rounds": rounds, "regime": regime, "l2": l2}
+        settings: dict[str, Any] = {name: self.options[name] if value is None else value for name, value in options_.items()}
 
         def work() -> Benchmarked:
             data, calls, errors = self._verified(compiled, rivals, sizes, settings["l2"], tolerance)
@@ -157,30 +156,30 @@ class GpuBenchmark:
 
     @property
     def _simulates(self) -> bool:
-        """Whether kernels are verified in the simulator: asked for, and there is no GPU."""
+        """Whether kernels are verified in the simulator: if requested and no GPU is available."""
         return bool(self.options["simulate"]) and not launch.gpu_available()
 
     def _simulated(self, kernel: Any, spec: Spec | None, sizes: Mapping[str, int] | None) -> Benchmarked:
-        """Verified in the simulator; no rival runs, nothing is timed, and pytest-benchmark records nothing."""
+        """Verify in the simulator: no rival runs, nothing is timed, and pytest-benchmark records nothing."""
         program = self._program(kernel, spec)
-        found: list[Verified] = []
+        results: list[Verified] = []
 
         def work() -> None:
-            found.append(verified(program, sizes, seconds=SIMULATED_SECONDS))
+            results.append(verified(program, sizes, seconds=SIMULATED_SECONDS))
 
         if self.benchmark is None:
             work()
         else:
             self.benchmark.disabled = True
             self.benchmark.pedantic(work)
-        return Benchmarked(CompiledKernel(program), {}, info={"simulated": str(found[0])})
+        return Benchmarked(CompiledKernel(program), {}, info={"simulated": str(results[0])})
 
     def _program(self, kernel: Any, spec: Spec | None) -> Program:
-        """The program for the target that is named, or that of the strategy."""
+        """The program for the requested target, or that of the strategy."""
         if isinstance(kernel, CompiledKernel):
             return kernel.program
         bound = kernel.bound if isinstance(kernel, Case) else _strategy(kernel) if spec is None else _strategy(kernel)(spec)
-        with _illegal_is_skipped(isinstance(kernel, Case)):
+        with _skip_illegal(isinstance(kernel, Case)):
             program: Program = bound.program(self.options["architecture"])
             _ = program.ir
             return program
@@ -196,7 +195,7 @@ class GpuBenchmark:
             return kernel, kernel.program.chosen
         architecture = self.options["architecture"] or target_for(launch.device_arch())
         if isinstance(kernel, Case):
-            with _illegal_is_skipped():
+            with _skip_illegal():
                 compiled = kernel.bound.compile(architecture)
                 _ = compiled.ir
             return compiled, {**compiled.program.chosen, **kernel.values}
@@ -205,26 +204,26 @@ class GpuBenchmark:
         return compiled, compiled.program.chosen
 
     def _recorded(self, work: Callable[[], Benchmarked], rounds: int) -> Benchmarked:
-        """Let pytest-benchmark run rounds on a clock that each moves on by the seconds that a launch took on the GPU.
+        """Let pytest-benchmark run rounds on a clock that each round advances by the seconds that a launch took on the GPU.
 
-        The work is done as part of the first, so that pytest-benchmark knows of a benchmark that fails.
+        The work is part of the first round, so that pytest-benchmark notices a failing benchmark.
         """
-        found: list[Benchmarked] = []
+        results: list[Benchmarked] = []
         seconds: Iterator[float] = iter(())
 
         def restart() -> None:
             nonlocal seconds
-            if not found:
-                found.append(work())
-                self.benchmark.extra_info.update(found[0].info)
-                seconds = itertools.cycle(() if found[0].timing is None else [us / 1e6 for us in found[0].timing.rounds])
+            if not results:
+                results.append(work())
+                self.benchmark.extra_info.update(results[0].info)
+                seconds = itertools.cycle(() if results[0].timing is None else [us / 1e6 for us in results[0].timing.rounds])
             self.clock.now = 0.0
 
         def one_round() -> None:
             self.clock.now += next(seconds, 0.0)
 
         self.benchmark.pedantic(one_round, setup=restart, rounds=rounds, iterations=1, warmup_rounds=0)
-        return found[0]
+        return results[0]
 
 
 def _strategy(kernel: Any) -> Strategy:
@@ -234,8 +233,8 @@ def _strategy(kernel: Any) -> Strategy:
 
 
 @contextlib.contextmanager
-def _illegal_is_skipped(sweeps: bool = True) -> Iterator[None]:
-    """Skips the test of a sweep's combination that turns out to be none."""
+def _skip_illegal(sweeps: bool = True) -> Iterator[None]:
+    """Skip the test if the sweep's combination is illegal."""
     import pytest
 
     try:
@@ -249,7 +248,7 @@ def _illegal_is_skipped(sweeps: bool = True) -> Iterator[None]:
 def _information(
     kernel: CompiledKernel, values: Mapping[str, int], timings: Mapping[str, Any], errors: Mapping[str, float], speed: Any
 ) -> dict[str, Any]:
-    """What a benchmark's record says beside its times: plain JSON."""
+    """The benchmark's record in addition to its times: plain JSON."""
     ours, resources = timings[OURS], kernel.resources
     occupancy = getattr(kernel, "occupancy", None)
     rivals = {name: one for name, one in timings.items() if name != OURS}
@@ -291,7 +290,7 @@ def _row(name: str, spec: Spec, sizes: Mapping[str, int], info: Mapping[str, Any
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The benchmarks of a session, a line each."""
+    """The benchmarks of a session, one line each."""
     from tabulate import tabulate
 
     return str(tabulate([attrs.astuple(row) for row in rows], Row.HEADS, floatfmt=".4g", missingval="-"))
@@ -299,6 +298,6 @@ def table(rows: Sequence[Row]) -> str:
 
 def make(request: Any, benchmark: Any, clock: Any, rows: list[Row]) -> GpuBenchmark:
     """The fixture's value, with the defaults of the command line."""
-    chosen = request.config.getoption
-    options = {name: chosen(f"fireiron_{name}") for name in ("rounds", "regime", "l2", "architecture", "simulate")}
+    options_ = request.config.getoption
+    options = {name: options_(f"fireiron_{name}") for name in ("rounds", "regime", "l2", "architecture", "simulate")}
     return GpuBenchmark(request.node, benchmark, clock, options, rows.append)

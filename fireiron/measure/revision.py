@@ -1,7 +1,7 @@
-"""Which code was measured, told by its content: the commit where the files are those of one, else names of trees by which git finds it.
+"""Which code was measured, identified by content: the commit if the files match it, else names of git trees.
 
-Git names a folder by what lies in it (Git Book, "Git Internals - Git Objects"), so a copy of files without their history has the same name:
-`git rev-parse COMMIT:fireiron` of the right commit prints it.
+Git names a folder by its content (Git Book, "Git Internals - Git Objects"), so a copy of files without history has the same name: `git
+rev-parse COMMIT:fireiron` of the right commit prints it.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 from fireiron.package_paths import PACKAGE, library_folder
 
 UNTRACKED = ("__pycache__", ".pyc", ".pyo")
-"""Endings of names that are no source."""
+"""Name endings that are not source files."""
 
 
 def revision() -> str:
-    """The commit that package and strategy library are, 40 digits, where their repository's newest commit has just these files; else the
-    names of both folders' trees, `fireiron 0123456789ab strategies 0123456789ab`.
+    """The 40-digit commit of package and strategy library, if the newest commit of their repository has exactly these files; else the tree
+    names of both folders, `fireiron 0123456789ab strategies 0123456789ab`.
     """
     folders = {"fireiron": PACKAGE, "strategies": library_folder()}
     trees = {name: tree_name(folder) for name, folder in folders.items()}
     root = PACKAGE.parent
-    commit, *known = (_asked(root, what) for what in ("HEAD", *(f"HEAD:{name}" for name in folders)))
+    commit, *known = (_git_answer(root, what) for what in ("HEAD", *(f"HEAD:{name}" for name in folders)))
     if commit and known == list(trees.values()):
         return commit
     return " ".join(f"{name} {tree[:12]}" for name, tree in trees.items())
 
 
 def tree_name(folder: Path) -> str:
-    """The name that git gives to a folder of these files, 40 digits; without what Python compiled."""
+    """The 40-digit name that git gives to a folder with these files, excluding Python's compiled files."""
     return _tree(folder).hex()
 
 
@@ -49,7 +49,7 @@ def _entries(folder: Path) -> Iterator[tuple[bytes, bytes, bytes]]:
         if path.is_symlink():
             yield b"120000", name, _object(b"blob", os.fsencode(os.readlink(path)))
         elif path.is_dir():
-            if any(True for _ in _entries(path)):  # git knows no empty folders
+            if any(True for _ in _entries(path)):  # git does not store empty folders
                 yield b"40000", name, _tree(path)
         else:
             yield b"100755" if os.access(path, os.X_OK) else b"100644", name, _object(b"blob", path.read_bytes())
@@ -59,8 +59,8 @@ def _object(kind: bytes, content: bytes) -> bytes:
     return hashlib.sha1(kind + b" %d\0" % len(content) + content, usedforsecurity=False).digest()
 
 
-def _asked(root: Path, what: str) -> str:
-    """What git answers about the repository that lies at a folder; nothing where there is none."""
+def _git_answer(root: Path, what: str) -> str:
+    """The output of `git rev-parse` in the repository at a folder; empty if there is none."""
     if not (root / ".git").exists():
         return ""
     try:

@@ -42,7 +42,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.gpu.arguments import evaluated as number_of_elements
-from fireiron.measure.inputs import taken_at
+from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
@@ -58,33 +58,33 @@ DEVIATIONS: Final = math.sqrt(2 * math.log(2 / IMPROBABLE))
 """L above: 2 exp(-L^2 / 2) is `IMPROBABLE`."""
 
 
-def _least(function: Any) -> float:
-    """The least value of a function of m, 0 < m < pi / 2."""
+def _minimum(function: Any) -> float:
+    """The minimum of a function of m, 0 < m < pi / 2."""
     return float(min(function(math.pi / 2 * step / 1000) for step in range(1, 1000)))
 
 
-WALK: Final = _least(lambda m: (math.log(2 / IMPROBABLE) - math.log(math.cos(m)) / 2) / m)
+WALK: Final = _minimum(lambda m: (math.log(2 / IMPROBABLE) - math.log(math.cos(m)) / 2) / m)
 """Bound of the sum of n independent errors, each proportional to a partial sum of a walk of n steps, in units of sqrt(n) times its
 length: 21.
 """
 
-ROOT: Final = math.sqrt(_least(lambda m: (math.log(1 / IMPROBABLE) - math.log(math.cos(m)) / 2) * 2 / m**2))
+ROOT: Final = math.sqrt(_minimum(lambda m: (math.log(1 / IMPROBABLE) - math.log(math.cos(m)) / 2) * 2 / m**2))
 """Bound of the root mean square of the partial sums of a walk, relative to the length of all its steps: 5."""
 
 ERROR: Final = "error of "
-"""In front of a tensor's name: its bound."""
+"""Prefix of the tensor that holds the bound of another one."""
 
 SAME: Final = "same as "
-"""In front of the names of a tensor and of the larger one of it and another: where these are surely the same."""
+"""Prefix of the tensor that marks where a tensor certainly equals the maximum of itself and another one."""
 
 
 @attrs.frozen
 class MatrixArithmetic:
-    """How many products a matrix instruction adds at once, and where it cuts them off: so many bits below the leading one of the largest.
+    """How many products a matrix instruction adds at once, and where it truncates them: `bits` below the leading bit of the largest.
 
-    Of the instructions of V100, A100 and H100, the coarsest that a type has: the spec does not say which will run. Sources: Fasi, Higham,
-    Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Comput. Sci. 7, 2021 (V100 to A100); Khattak and Mikaitis,
-    "Accurate Models of NVIDIA Tensor Cores", arXiv:2512.07004 (to B200, 8-bit floats among them).
+    Of the instructions of V100, A100 and H100, the least precise one for a type: the spec does not determine which one runs. Sources: Fasi,
+    Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Comput. Sci. 7, 2021 (V100 to A100); Khattak and
+    Mikaitis, "Accurate Models of NVIDIA Tensor Cores", arXiv:2512.07004 (to B200, including 8-bit floats).
     """
 
     terms: int
@@ -92,13 +92,13 @@ class MatrixArithmetic:
 
 
 FLOATS: Final = MatrixArithmetic(4, 23)
-"""fp16 and bf16, as V100 multiplies: four products; later ones add 8 or 16 at once and keep one or two bits more."""
+"""float16 and bfloat16 on V100: four products; later GPUs add 8 or 16 at once and keep one or two more bits."""
 
 EIGHT_BITS: Final = MatrixArithmetic(32, 13)
 """8-bit floats on Hopper."""
 
 LAST_PLACES: Final[Mapping[str, float]] = {"exp": 2, "exp2": 4, "log": 1, "log2": 1, "erf": 2, "rsqrt": 2, "tanh": 2, "sqrt": 0.5}
-"""Errors of functions in float in units in the last place; `exp2` is ex2.approx, whose relative error is 2^-22."""
+"""Errors of float32 functions in units in the last place; `exp2` is ex2.approx, whose relative error is 2^-22."""
 
 APPROXIMATE_TANH: Final = 2.0**-10.987
 """Relative error of tanh.approx.f32 (PTX ISA)."""
@@ -106,41 +106,41 @@ APPROXIMATE_TANH: Final = 2.0**-10.987
 
 @attrs.frozen(eq=False)
 class Bounded:
-    """Values in float64, and how far the computed ones may be off."""
+    """Values in float64, and the error bounds of the computed ones."""
 
     value: Any
     error: Any
 
 
-def error_bounds(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int], adder: DType | None = None) -> dict[str, Any]:
-    """For each output, how far each element of a right kernel may be off what the definition is in float64, from these inputs.
+def error_bounds(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int], accumulator: DType | None = None) -> dict[str, Any]:
+    """For each output, the error bound of each element of a correct kernel, relative to a float64 evaluation on these inputs.
 
     Args: as for `expected`.
     """
-    return {name: one.error for name, one in expected(spec, arrays, sizes, adder).items()}
+    return {name: one.error for name, one in expected(spec, arrays, sizes, accumulator).items()}
 
 
 def expected(
     spec: Spec,
     arrays: Mapping[str, Any],
     sizes: Mapping[str, int],
-    adder: DType | None = None,
+    accumulator: DType | None = None,
     chunk: int = 32,
     places: Mapping[str, Any] | None = None,
     random: bool = False,
 ) -> dict[str, Bounded]:
-    """For each output, what it is in float64, and how far each element of a right kernel may be off that.
+    """For each output, its float64 value and the error bound of each element of a correct kernel.
 
-    Args: `adder` is the type that products are added up in (`adder_of` a kernel), the type of the sum if it is not given; loops of a
-    definition are taken `chunk` elements at a time, each of which is joined once. `places` are the coordinates along some of the
-    `free_dims` to which the outputs are confined; the arrays are whole. `random`: the inputs were drawn, each number by itself and of
+    Args: `accumulator` is the type in which products are accumulated (`accumulator_of` a kernel), by default the type of the sum. Loops of
+    a definition are evaluated `chunk` elements at a time, each of which is joined once. `places` are the coordinates along some of the
+    `free_dims` to which the outputs are restricted; the arrays are whole. `random`: the inputs are random, each number independent and of
     mean zero.
 
     Integers, fills and copies are exact: rounded, without an error.
     """
     places = places or {}
     return expected_at(
-        spec, {name: taken_at(one, spec.uses[name], places) for name, one in arrays.items()}, sizes, places, adder, chunk, random
+        spec, {name: select_at(one, spec.uses[name], places) for name, one in arrays.items()}, sizes, places, accumulator, chunk, random
     )
 
 
@@ -149,11 +149,11 @@ def expected_at(
     arrays: Mapping[str, Any],
     sizes: Mapping[str, int],
     places: Mapping[str, Any],
-    adder: DType | None = None,
+    accumulator: DType | None = None,
     chunk: int = 32,
     random: bool = False,
 ) -> dict[str, Bounded]:
-    """`expected`, of arrays that hold the elements at these places alone."""
+    """`expected`, for arrays that hold only the elements at these positions."""
     import numpy
 
     types = {name: view.dtype for name, view in spec.operands.items()}
@@ -161,14 +161,14 @@ def expected_at(
     known = {dim: len(places[dim]) if dim in places else size for dim, size in whole.items()}
     taken = {name: numpy.asarray(one) for name, one in arrays.items()}
     with numpy.errstate(all="ignore"):
-        made = fused(spec)
-        if made is not None:
-            found = _Analysis.of(made, _Rounding(types, adder)).made(taken, known, chunk, places, whole)
-            alone = _read_once(made) if random else frozenset()
-            if not alone:
+        evaluated_ = fused(spec)
+        if evaluated_ is not None:
+            found = _Analysis.of(evaluated_, _Rounding(types, accumulator)).evaluated_(taken, known, chunk, places, whole)
+            independent = _independent_inputs(evaluated_) if random else frozenset()
+            if not independent:
                 return found
-            typical = _Analysis.of(made, _Rounding(types, adder, alone)).made(taken, known, chunk, places, whole)
-            return {name: _smaller(one, typical[name], types[name]) for name, one in found.items()}
+            typical = _Analysis.of(evaluated_, _Rounding(types, accumulator, independent)).evaluated_(taken, known, chunk, places, whole)
+            return {name: _smaller_bound(one, typical[name], types[name]) for name, one in found.items()}
         simple = {}
         for one in spec.definition.formulas:
             shape = [known[dim] for dim in one.target.dims]
@@ -178,27 +178,27 @@ def expected_at(
                 simple[one.output] = Bounded(value, numpy.zeros(shape))
                 continue
             made_in = types[one.output] if spec.accumulator is None else spec.accumulator
-            result = _Rounding(types, adder).of_formula(one, _given(one, taken, types), (), made_in)
+            result = _Rounding(types, accumulator).of_formula(one, _exact_elements(one, taken, types), (), made_in)
             error = result.error + rounded_by(types[one.output], result.value)
             if types[one.output].kind == "int":
                 value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))
-                result, error = Bounded(value, error), _cut_off(result.value, error)
+                result, error = Bounded(value, error), _truncation_error(result.value, error)
             simple[one.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
         return simple
 
 
-def _read_once(made: FusedDefinition) -> frozenset[str]:
-    """Inputs that are multiplied by temporaries, and that no other step reads."""
-    products = [[one.tensor for one in step.formula.elements] for step in made.steps if step.formula.contracts]
-    reads = [name for step in made.steps for name in step.reads]
-    inputs = {name for name in made.uses if name not in made.outputs}
+def _independent_inputs(evaluated_: FusedDefinition) -> frozenset[str]:
+    """Inputs that are multiplied by temporaries and that no other step reads."""
+    products = [[one.tensor for one in step.formula.elements] for step in evaluated_.steps if step.formula.contracts]
+    reads = [name for step in evaluated_.steps for name in step.reads]
+    inputs = {name for name in evaluated_.uses if name not in evaluated_.outputs}
     return frozenset(
-        name for pair in products if {*pair} & {*made.temporaries} for name in pair if name in inputs and reads.count(name) == 1
+        name for pair in products if {*pair} & {*evaluated_.temporaries} for name in pair if name in inputs and reads.count(name) == 1
     )
 
 
-def _smaller(certain: Bounded, typical: Bounded, dtype: DType) -> Bounded:
-    """The bound in the worst case, or that from the root of the mean square, whichever is smaller; the last rounding is certain."""
+def _smaller_bound(certain: Bounded, typical: Bounded, dtype: DType) -> Bounded:
+    """The worst-case bound, or the one from the root mean square, whichever is smaller; the last rounding counts in full."""
     import numpy
 
     last = rounded_by(dtype, certain.value)
@@ -211,28 +211,28 @@ def differing(
     got: Mapping[str, Any],
     arrays: Mapping[str, Any],
     right: Mapping[str, Any],
-    adder: DType | None = None,
+    accumulator: DType | None = None,
 ) -> list[str]:
-    """What is further off than the bounds, as a text for each output that names the worst element; `got` and `right` by name.
+    """The outputs with elements beyond their bounds, as one text each that names the worst element; `got` and `right` by name.
 
-    NaN has to be NaN. Where infinite inputs leave no bound, any number will do.
+    NaN must be NaN. Where infinite inputs leave no bound, any number is accepted.
     """
     import numpy
 
     found = []
-    for name, bound in error_bounds(spec, arrays, sizes, adder).items():
+    for name, bound in error_bounds(spec, arrays, sizes, accumulator).items():
         want = numpy.asarray(right[name]).astype(numpy.float64)
         dtype = spec.operands[name].dtype
-        off = worst(got[name], Bounded(want, bound + rounded_by(dtype, want)), dtype)
-        if off is not None:
-            sums = "" if adder is None else f", sums in {adder}"
-            found.append(f"{name}{list(off.at)} is {off}{sums}; {off.count} of {want.size}")
+        error_of = worst(got[name], Bounded(want, bound + rounded_by(dtype, want)), dtype)
+        if error_of is not None:
+            sums = "" if accumulator is None else f", sums in {accumulator}"
+            found.append(f"{name}{list(error_of.at)} is {error_of}{sums}; {error_of.count} of {want.size}")
     return found
 
 
 @attrs.frozen
 class Worst:
-    """The element that is off the most beside its bound, and how many are further off than theirs."""
+    """The element with the largest error relative to its bound, and the number of elements beyond their bounds."""
 
     at: tuple[int, ...]
     got: float
@@ -257,16 +257,17 @@ class Worst:
 
 
 def worst(got: Any, right: Bounded, dtype: DType) -> Worst | None:
-    """The worst element that is further off than its bound; None where there is none.
+    """The worst element beyond its bound; None if there is none.
 
-    NaN has to be NaN, and what is infinite in the output's type may be. Where the bound is infinite or unknown, any number is right.
+    NaN must be NaN, and a value that is infinite in the output's type may be infinite. Where the bound is infinite or unknown, any number
+    is accepted.
     """
     found = compared(got, right, dtype)
     return found if found is not None and found.count else None
 
 
 def compared(got: Any, right: Bounded, dtype: DType) -> Worst | None:
-    """The element that takes up most of its bound, one that is wrong first, as `worst` says; None where there are no elements."""
+    """The element that uses the largest part of its bound, wrong ones first, as in `worst`; None if there are no elements."""
     import numpy
 
     have, want = numpy.asarray(got).astype(numpy.float64), numpy.asarray(right.value).astype(numpy.float64)
@@ -275,12 +276,12 @@ def compared(got: Any, right: Bounded, dtype: DType) -> Worst | None:
     error = numpy.broadcast_to(right.error, want.shape)
     with numpy.errstate(all="ignore"):
         rounded = convert(want, dtype).astype(numpy.float64)
-        # No result is nearer than the nearest number of the output's type: that is within the bound, whatever else is.
+        # No result is closer than the closest number of the output's type, so that distance is always within the bound.
         error = numpy.where(numpy.isfinite(rounded), numpy.maximum(error, abs(rounded - want)), error)
-        off = abs(have - want)
-        near = ~(off > error) & (numpy.isnan(have) == numpy.isnan(want)) | numpy.isposinf(error) & ~numpy.isnan(have)
+        error_of = abs(have - want)
+        near = ~(error_of > error) & (numpy.isnan(have) == numpy.isnan(want)) | numpy.isposinf(error) & ~numpy.isnan(have)
         near |= have == rounded  # infinities of the type
-        used = numpy.where(near, numpy.fmin(numpy.where(off > 0, off / error, 0.0), 1.0), off / error + 2.0)
+        used = numpy.where(near, numpy.fmin(numpy.where(error_of > 0, error_of / error, 0.0), 1.0), error_of / error + 2.0)
         ratio = numpy.where(near, numpy.nan_to_num(used), numpy.where(numpy.isnan(used), numpy.inf, used))
     at = tuple(int(index) for index in numpy.unravel_index(int(ratio.argmax()), ratio.shape))
     return Worst(at, float(have[at]), float(want[at]), float(error[at]), int((~near).sum()))
@@ -290,34 +291,38 @@ def compared(got: Any, right: Bounded, dtype: DType) -> Worst | None:
 
 
 def free_dims(spec: Spec) -> tuple[str, ...]:
-    """The dimensions along which no element of an output depends on another place: any places of them may be looked at alone.
+    """The dimensions along which no output element depends on other positions, so that any positions can be evaluated separately.
 
-    They are not reduced, no loop goes over them, and each tensor has all of its elements where the formula is.
+    They are not reduced, no loop iterates over them, and each tensor has all of its elements at the position of the formula.
     """
-    made = fused(spec)
-    formulas = [step.formula for step in made.steps] if made is not None else spec.definition.formulas
+    evaluated_ = fused(spec)
+    formulas = [step.formula for step in evaluated_.steps] if evaluated_ is not None else spec.definition.formulas
     bound = {dim for one in formulas for dim in one.over}
     bound |= {index.dim for one in formulas for element in (*one.elements, one.target) for index in element.index if not index.plain}
-    if made is not None:
-        bound |= {*made.loops, *(step.parts for step in made.steps), *(dim for pair in made.equal_sizes for dim in pair[:2])}
+    if evaluated_ is not None:
+        bound |= {
+            *evaluated_.loops,
+            *(step.parts for step in evaluated_.steps),
+            *(dim for pair in evaluated_.equal_sizes for dim in pair[:2]),
+        }
     return tuple(dim for dim in spec.dims if dim not in bound and all(dim in spec.uses[name] for name in spec.outputs))
 
 
-LEAST: Final = 8
-"""Sampled positions of a dimension, if it has as many; two if every step takes one element of it."""
+MIN_SAMPLES: Final = 8
+"""Sampled positions of a dimension, if it has as many; two if every step uses one element of it."""
 
 
 def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> dict[str, Any]:
-    """Random places along the free dimensions, the first and the last among them: so few that about `work` terms are evaluated.
+    """Random positions along the free dimensions, including the first and the last, so that about `work` terms are evaluated.
 
-    Empty where there are no more than that as it is. Args: `generator` is one of NumPy's.
+    Empty if there are no more terms than that. Args: `generator` is a NumPy generator.
     """
     import numpy
 
     whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
     counts, free = dict(whole), free_dims(spec)
-    made = fused(spec)
-    least = {dim: 2 if made is not None and dim in made.batch else LEAST for dim in free}
+    evaluated_ = fused(spec)
+    least = {dim: 2 if evaluated_ is not None and dim in evaluated_.batch else MIN_SAMPLES for dim in free}
     while math.prod(counts.values()) > work:
         longest = max((dim for dim in free if counts[dim] > least[dim]), key=lambda dim: counts[dim] / least[dim], default=None)
         if longest is None:
@@ -330,8 +335,8 @@ def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> d
     return found
 
 
-def _given(one: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[Element, Bounded]:
-    """The elements of a formula, without errors; factors as matrix instructions take them."""
+def _exact_elements(one: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[Element, Bounded]:
+    """The elements of a formula, without errors; operands as matrix instructions use them."""
     import numpy
 
     taken = {element: arrays[element.tensor] for element in one.elements}
@@ -341,7 +346,7 @@ def _given(one: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) 
 
 
 def _exact(array: Any) -> tuple[Any, Any]:
-    """An input as it is, without an error."""
+    """An input, without an error."""
     import numpy
 
     wide = numpy.asarray(array).astype(numpy.float64)
@@ -349,14 +354,14 @@ def _exact(array: Any) -> tuple[Any, Any]:
 
 
 def rounded_by(dtype: DType, value: Any) -> Any:
-    """What rounding a value to a type may change; an integer is exact. Of arrays of NumPy or CuPy."""
+    """The error of rounding a value to a type; zero for integers. For NumPy or CuPy arrays."""
     if dtype.kind == "int":
         return abs(value) * 0.0
     return _relative(value, 2.0**-dtype.mantissa) + (2.0**-25 if dtype == float16 else 2.0**-134)
 
 
 def _relative(value: Any, unit: float) -> Any:
-    """So much of a value, of one that is infinite nothing."""
+    """A fraction of a value; zero for infinite values."""
     import numpy
 
     return numpy.where(numpy.isfinite(value), abs(value) * unit, 0.0)
@@ -369,25 +374,25 @@ def _relative(value: Any, unit: float) -> Any:
 class _Rounding:
     """The error analysis of formulas over operands of some types.
 
-    Errors are bounds; where there are inputs `alone`, whose signs are independent of the errors of what they are multiplied with, they are
-    roots of mean squares.
+    Errors are bounds. If there are `independent` inputs, whose signs are independent of the errors of the other operand, errors are root
+    mean squares.
     """
 
     types: Mapping[str, DType]
-    adder: DType | None
-    alone: frozenset[str] = frozenset()
+    accumulator: DType | None
+    independent: frozenset[str] = frozenset()
 
     @property
     def deviations(self) -> float:
-        """How many standard deviations an error is."""
-        return 1.0 if self.alone else DEVIATIONS
+        """The number of standard deviations in an error."""
+        return 1.0 if self.independent else DEVIATIONS
 
-    def is_alone(self, one: Formula) -> bool:
+    def is_independent(self, one: Formula) -> bool:
         """Whether a formula multiplies by an input that stands alone."""
-        return one.contracts and any(element.tensor in self.alone for element in one.elements)
+        return one.contracts and any(element.tensor in self.independent for element in one.elements)
 
     def of_formula(self, one: Formula, given: Mapping[Element, Bounded], dropped: tuple[str, ...], kept: DType) -> Bounded:
-        """The value of a formula, not yet rounded to the type of its output."""
+        """The value of a formula, before rounding to the type of its output."""
         values = aligned(one, {element: bounded.value for element, bounded in given.items()}, dropped)
         errors = aligned(one, {element: bounded.error for element, bounded in given.items()}, dropped)
         read = [self.types.get(element.tensor) for element in one.elements]
@@ -399,8 +404,8 @@ class _Rounding:
             return terms
         axes = tuple(range(len(one.target.dims), len(one.dims)))
         if one.reduction in ("max", "min"):
-            ends = [_extreme(one.reduction, end, axes) for end in (terms.value - terms.error, terms.value, terms.value + terms.error)]
-            return Bounded(ends[1], _wider(*ends))
+            ends = [_extremum(one.reduction, end, axes) for end in (terms.value - terms.error, terms.value, terms.value + terms.error)]
+            return Bounded(ends[1], _interval_error(*ends))
         count = math.prod(terms.value.shape[axis] for axis in axes)
         if one.reduction == "prod":
             relative = (terms.error / abs(terms.value)).sum(axes) + count * 2.0**-kept.mantissa
@@ -410,13 +415,13 @@ class _Rounding:
         return self._sum(sums, terms.error.sum(axes), count, kept if kept.bits > 16 else float32)
 
     def _contraction(self, one: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
-        """A sum of products, of which matrix instructions may cut something off."""
+        """A sum of products, which matrix instructions may truncate."""
 
         def summed_of(function: Any) -> Any:
             return summed(one, {element: function(element) for element in values})
 
         size = summed_of(lambda element: abs(values[element]))
-        given = [element for element in values if element.tensor in self.alone]
+        given = [element for element in values if element.tensor in self.independent]
         if given:
             inherited = summed_of(lambda element: (values if element == given[0] else errors)[element] ** 2) ** 0.5
         else:
@@ -426,11 +431,11 @@ class _Rounding:
         count = math.prod(lengths[dim] for dim in one.over)
         sums = summed_of(values.__getitem__), size, squares
         kinds = [self.types[element.tensor] for element in one.elements if element.tensor in self.types]
-        return Bounded(sums[0], inherited + sum_error(sums, count, self.adder or kept, kinds, self.deviations))
+        return Bounded(sums[0], inherited + sum_error(sums, count, self.accumulator or kept, kinds, self.deviations))
 
-    def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, adder: DType) -> Bounded:
-        """A sum, from its value, that of the sizes of its terms, and the root of that of their squares."""
-        return Bounded(sums[0], inherited + sum_error(sums, count, adder, (), self.deviations))
+    def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, accumulator: DType) -> Bounded:
+        """A sum, from its value, the sum of absolute terms, and the root of the sum of squares."""
+        return Bounded(sums[0], inherited + sum_error(sums, count, accumulator, (), self.deviations))
 
     # ------------------------------------------------------------------------------------------ values
 
@@ -440,29 +445,32 @@ class _Rounding:
         return limits_of(self.types)
 
     def _ranges_in(self, value: Value) -> Mapping[str, Range]:
-        """Those, and those of the coordinates and extents in a value."""
-        return {**self.ranges, **{one.tensor: _COUNTED for one in elements_of(value) if one.tensor.startswith((INDICES, EXTENTS))}}
+        """The ranges of integers, coordinates and extents in a value."""
+        return {**self.ranges, **{one.tensor: _COORDINATE_RANGE for one in elements_of(value) if one.tensor.startswith((INDICES, EXTENTS))}}
 
     def _is_integral(self, value: Value) -> bool:
         return is_integral(value, self._ranges_in(value))
 
     def of_value(self, value: Value | None, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
-        """A value as threads compute it in a type of floats: an integer exactly, converted once."""
+        """A value as threads compute it in a floating-point type: integers exactly, converted once."""
         if value is None or isinstance(value, Number) or not self._is_integral(value):
             return self._of_float(value, given, wide)
-        made = self._of_integer(value, given)
-        return Bounded(made.value, made.error + _relative(made.value, 2.0**-wide.mantissa) * (abs(made.value) > 2.0**wide.mantissa))
+        evaluated_ = self._of_integer(value, given)
+        return Bounded(
+            evaluated_.value,
+            evaluated_.error + _relative(evaluated_.value, 2.0**-wide.mantissa) * (abs(evaluated_.value) > 2.0**wide.mantissa),
+        )
 
     def _of_integer(self, value: Value, given: Mapping[Element, Bounded]) -> Bounded:
-        """An integer, whose operations round nothing."""
+        """An integer, whose operations do not round."""
         if isinstance(value, Number):
             return Bounded(float(value.value), 0.0)
         if isinstance(value, Element):
             return given[value]
         if value.name == "where":
             condition, *rest = value.arguments
-            return _chosen(self._condition(condition, given, float32), *(self._of_integer(one, given) for one in rest))
-        return Bounded(*_carried(value.name, [self._of_integer(one, given) for one in value.arguments], float64))
+            return _select(self._condition(condition, given, float32), *(self._of_integer(one, given) for one in rest))
+        return Bounded(*_propagated(value.name, [self._of_integer(one, given) for one in value.arguments], float64))
 
     def _of_float(self, value: Value | None, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         import numpy
@@ -476,37 +484,37 @@ class _Rounding:
         if value.name == "where":
             return self._choice(value, given, wide)
         parts = [self.of_value(one, given, wide) for one in value.arguments]
-        made, error = _carried(value.name, parts, wide)
-        equal = _same(value) if value.name == "-" else None
+        evaluated_, error = _propagated(value.name, parts, wide)
+        equal = _equality_of(value) if value.name == "-" else None
         same = None if equal is None else given.get(equal)
         if same is not None:
             error = numpy.where(same.value, 0.0, error)
         exact = value.name in ("max", "min", "relu", "abs") or (len(parts) == 1 and value.name == "-")
-        if exact or (value.name in ("+", "-", "*") and _whole(parts, made, wide)):
-            return Bounded(made, error)
-        return Bounded(made, error + _relative(made, 2.0**-wide.mantissa))
+        if exact or (value.name in ("+", "-", "*") and _exact_integers(parts, evaluated_, wide)):
+            return Bounded(evaluated_, error)
+        return Bounded(evaluated_, error + _relative(evaluated_, 2.0**-wide.mantissa))
 
     def _choice(self, value: Operation, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         condition, *rest = value.arguments
-        return _chosen(self._condition(condition, given, wide), *(self.of_value(one, given, wide) for one in rest))
+        return _select(self._condition(condition, given, wide), *(self.of_value(one, given, wide) for one in rest))
 
     def _condition(self, value: Value, given: Mapping[Element, Bounded], wide: DType) -> tuple[Any, Any]:
-        """Whether a condition holds, and where the errors leave that open."""
+        """Whether a condition holds, and where the errors leave it open."""
         assert isinstance(value, Operation)
         if value.name in ("and", "or"):
             (left, open_left), (right, open_right) = (self._condition(one, given, wide) for one in value.arguments)
             return (left & right if value.name == "and" else left | right), open_left | open_right
         integral = all(map(self._is_integral, sides_of(value, self._ranges_in(value))))
         left, right = (self._of_integer(one, given) if integral else self.of_value(one, given, wide) for one in value.arguments)
-        off = left.error + right.error
-        return value_of(value.name, left.value, right.value), (off > 0) & (abs(left.value - right.value) <= off)
+        error_of = left.error + right.error
+        return value_of(value.name, left.value, right.value), (error_of > 0) & (abs(left.value - right.value) <= error_of)
 
 
-_COUNTED: Final[Range] = (0, 2**31)
-"""Where coordinates and extents lie, as far as it counts here: that they are integers."""
+_COORDINATE_RANGE: Final[Range] = (0, 2**31)
+"""The range of coordinates and extents, sufficient to show that they are integers."""
 
 
-def _chosen(condition: tuple[Any, Any], first: Bounded, second: Bounded) -> Bounded:
+def _select(condition: tuple[Any, Any], first: Bounded, second: Bounded) -> Bounded:
     """One of two values by a condition, which the errors may leave open."""
     import numpy
 
@@ -517,24 +525,24 @@ def _chosen(condition: tuple[Any, Any], first: Bounded, second: Bounded) -> Boun
     return Bounded(numpy.where(holds, first.value, second.value), error)
 
 
-def _cut_off(value: Any, error: Any) -> Any:
-    """How far a float with an error may be off when it is an integer, cut toward zero."""
+def _truncation_error(value: Any, error: Any) -> Any:
+    """The error of a float with an error after truncation to an integer."""
     import numpy
 
-    made = numpy.trunc(value)
-    return numpy.maximum(abs(numpy.trunc(value + error) - made), abs(numpy.trunc(value - error) - made))
+    evaluated_ = numpy.trunc(value)
+    return numpy.maximum(abs(numpy.trunc(value + error) - evaluated_), abs(numpy.trunc(value - error) - evaluated_))
 
 
-def _whole(parts: Sequence[Bounded], made: Any, wide: DType) -> bool:
-    """Whether all are integers without an error that the type has, such as coordinates: what they make is not rounded."""
+def _exact_integers(parts: Sequence[Bounded], evaluated_: Any, wide: DType) -> bool:
+    """Whether all are integers without an error that the type can represent, such as coordinates: their results are not rounded."""
     import numpy
 
     integers = all(not numpy.any(one.error) and numpy.all(one.value == numpy.floor(one.value)) for one in parts)
-    return integers and bool(numpy.all(abs(made) <= 2.0**wide.mantissa))
+    return integers and bool(numpy.all(abs(evaluated_) <= 2.0**wide.mantissa))
 
 
-def _same(value: Operation) -> Element | None:
-    """What says where the two elements of a difference are the same, if it is one."""
+def _equality_of(value: Operation) -> Element | None:
+    """The tensor that marks where both elements of a difference are equal, if the operation is such a difference."""
     if len(value.arguments) != 2 or not all(isinstance(one, Element) for one in value.arguments):
         return None
     left, right = value.arguments
@@ -542,114 +550,116 @@ def _same(value: Operation) -> Element | None:
     return attrs.evolve(right, tensor=f"{SAME}{left.tensor} {right.tensor}") if left.index == right.index else None
 
 
-def sum_error(sums: tuple[Any, Any, Any], count: int, adder: DType, factors: Sequence[DType] = (), deviations: float = DEVIATIONS) -> Any:
-    """How far a sum of `count` terms may be off, in any order.
+def sum_error(
+    sums: tuple[Any, Any, Any], count: int, accumulator: DType, factors: Sequence[DType] = (), deviations: float = DEVIATIONS
+) -> Any:
+    """The error bound of a sum of `count` terms, in any order.
 
-    Args: `sums` are its value, the sum of the sizes of its terms, and the root of that of their squares; products of `factors` may be
-    made by matrix instructions, where such take these types. `deviations` is L.
+    Args: `sums` are its value, the sum of absolute terms, and the root of the sum of squares. Products of `factors` may be computed by
+    matrix instructions, if these support the types. `deviations` is L.
     """
     import numpy
 
     total, size, squares = sums
-    if adder.kind == "int":
+    if accumulator.kind == "int":
         return abs(total) * 0.0
     walk, root = (1.0, 1.0) if deviations == 1 else (WALK, ROOT)
-    unit, ways, whole = 2.0**-adder.mantissa + 2.0**-float64.mantissa, math.sqrt(count), abs(total)
+    unit, ways, whole = 2.0**-accumulator.mantissa + 2.0**-float64.mantissa, math.sqrt(count), abs(total)
     chain = unit * numpy.minimum(count * size, ways * (deviations / math.sqrt(3) * whole + walk * squares))
-    how = matrix_arithmetic(factors)
-    if how is None:
+    arithmetic = matrix_arithmetic(factors)
+    if arithmetic is None:
         return chain
     partial = numpy.minimum(size, whole + root * squares)
     one_sided = numpy.where(size > 0, whole / numpy.where(size > 0, size, 1.0), 0.0) * count * partial
     products = numpy.minimum(count * size, ways * (deviations * whole + walk * squares) + one_sided)
-    return chain + 2.0**-how.bits * (products + 2 * math.ceil(count / how.terms) * partial)
+    return chain + 2.0**-arithmetic.bits * (products + 2 * math.ceil(count / arithmetic.terms) * partial)
 
 
 def matrix_arithmetic(factors: Sequence[DType]) -> MatrixArithmetic | None:
-    """That of products of these types; None where no matrix instruction multiplies such."""
+    """The arithmetic of products of these types; None if no matrix instruction supports them."""
     if not factors or not all(kind == tf32 or kind.bits <= 16 for kind in factors):
         return None
     return EIGHT_BITS if any(kind.bits == 8 for kind in factors) else FLOATS
 
 
-def _extreme(name: str, values: Any, axes: tuple[int, ...]) -> Any:
+def _extremum(name: str, values: Any, axes: tuple[int, ...]) -> Any:
     import numpy
 
     return (numpy.fmax if name == "max" else numpy.fmin).reduce(values, axis=axes)
 
 
-def _wider(low: Any, made: Any, high: Any) -> Any:
-    """How far a value is off the further one of two ends; not at all where all are the same infinity."""
+def _interval_error(low: Any, evaluated_: Any, high: Any) -> Any:
+    """The distance of a value from the further one of two ends; zero if all are the same infinity."""
     import numpy
 
-    return numpy.where((low == made) & (made == high), 0.0, numpy.maximum(made - low, high - made))
+    return numpy.where((low == evaluated_) & (evaluated_ == high), 0.0, numpy.maximum(evaluated_ - low, high - evaluated_))
 
 
-def _carried(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]:
-    """The result of an operation, and its error but for the rounding of the result itself."""
+def _propagated(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]:
+    """The result of an operation, and its error without the rounding of the result itself."""
     import numpy
 
     first = parts[0]
     if len(parts) == 1 and name in ("-", "abs"):
         return value_of(name, first.value), first.error
     if len(parts) == 1:
-        return _applied(name, first, wide)
+        return _function_error(name, first, wide)
     second = parts[1]
-    made = value_of(name, first.value, second.value)
+    evaluated_ = value_of(name, first.value, second.value)
     if name in ("+", "-"):
-        return made, first.error + second.error
+        return evaluated_, first.error + second.error
     if name in ("max", "min"):
         low, high = (value_of(name, *(one.value + sign * one.error for one in parts)) for sign in (-1, 1))
-        return made, _wider(low, made, high)
+        return evaluated_, _interval_error(low, evaluated_, high)
     if name == "*":
-        return made, _by(first.value, second) + _by(abs(second.value) + second.error, first)
+        return evaluated_, _scaled_error(first.value, second) + _scaled_error(abs(second.value) + second.error, first)
     assert name == "/", name
     room = numpy.maximum(abs(second.value) - second.error, 0)
-    carried = first.error + _by(made, second)
-    return made, numpy.where(carried == 0, 0.0, carried / room)
+    carried = first.error + _scaled_error(evaluated_, second)
+    return evaluated_, numpy.where(carried == 0, 0.0, carried / room)
 
 
-def _by(factor: Any, other: Bounded) -> Any:
-    """How far a product is off by the error of one factor; infinity times what surely is not 0 stays what it is."""
+def _scaled_error(factor: Any, other: Bounded) -> Any:
+    """The error of a product due to one factor; infinity times a value that is certainly not 0 stays infinite."""
     import numpy
 
     stays = (other.error == 0) | numpy.isinf(factor) & (abs(other.value) > other.error)
     return numpy.where(stays, 0.0, abs(factor) * other.error)
 
 
-def _applied(name: str, one: Bounded, wide: DType) -> tuple[Any, Any]:
-    """A function: how its values at the ends of the interval differ, and its own error."""
+def _function_error(name: str, one: Bounded, wide: DType) -> tuple[Any, Any]:
+    """A function: the difference of its values at the ends of the interval, and its own rounding error."""
     import numpy
 
-    made = value_of(name, one.value)
-    ends = [value_of(name, _within(name, one.value + sign * one.error)) for sign in (-1.0, 1.0)]
-    slack = numpy.where(one.error == 0, 0.0, numpy.maximum(abs(ends[0] - made), abs(ends[1] - made)))
-    if name in ("gelu", "silu"):  # least at -0.75 and -1.28, between the ends: nowhere steeper than 1.13 and 1.1
+    evaluated_ = value_of(name, one.value)
+    ends = [value_of(name, _clamped_to_domain(name, one.value + sign * one.error)) for sign in (-1.0, 1.0)]
+    slack = numpy.where(one.error == 0, 0.0, numpy.maximum(abs(ends[0] - evaluated_), abs(ends[1] - evaluated_)))
+    if name in ("gelu", "silu"):  # minimum at -0.75 and -1.28, between the ends; the slope is at most 1.13 and 1.1
         slack = numpy.minimum(numpy.where(numpy.isnan(slack), numpy.inf, slack) + 1.13 * one.error, 1.13 * one.error)
-    return made, slack + _own(name, one.value, made, wide)
+    return evaluated_, slack + _function_rounding(name, one.value, evaluated_, wide)
 
 
-def _within(name: str, values: Any) -> Any:
-    """What lies outside of a function's domain only by the error is at its end."""
+def _clamped_to_domain(name: str, values: Any) -> Any:
+    """Clamp values that leave a function's domain only because of the error."""
     import numpy
 
     return numpy.maximum(values, 0.0) if name in ("sqrt", "rsqrt", "log", "log2") else values
 
 
-def _own(name: str, argument: Any, made: Any, wide: DType) -> Any:
+def _function_rounding(name: str, argument: Any, evaluated_: Any, wide: DType) -> Any:
     """The error of a function beyond one rounding of its result."""
-    unit = 2.0 ** (1 - wide.mantissa)  # one in the last place, relative
+    unit = 2.0 ** (1 - wide.mantissa)  # one unit in the last place, relative
     if name == "tanh_approx":
-        return abs(made) * APPROXIMATE_TANH
+        return abs(evaluated_) * APPROXIMATE_TANH
     if name == "sigmoid":  # 1 / (1 + exp(-x)): the error of exp weighs no more than it itself in the sum
-        return abs(made) * (LAST_PLACES["exp"] + 1) * unit
+        return abs(evaluated_) * (LAST_PLACES["exp"] + 1) * unit
     if name == "silu":
-        return abs(made) * (LAST_PLACES["exp"] + 2) * unit
+        return abs(evaluated_) * (LAST_PLACES["exp"] + 2) * unit
     if name == "gelu":  # 0.5 x (1 + erf(x / sqrt 2)): erf may cancel, so its error counts against 1
         return abs(argument) * (LAST_PLACES["erf"] + 2) * unit
     if name == "exp2" and wide == float32:
-        return abs(made) * LAST_PLACES[name] * unit + 2.0**-126
-    return abs(made) * LAST_PLACES.get(name, 0.0) * unit
+        return abs(evaluated_) * LAST_PLACES[name] * unit + 2.0**-126
+    return abs(evaluated_) * LAST_PLACES.get(name, 0.0) * unit
 
 
 # ---------------------------------------------------------------------------------------------- definitions of several steps
@@ -666,19 +676,19 @@ def _differences(value: Value | None) -> Iterator[Operation]:
 
 @attrs.frozen
 class _Analysis(FusedDefinition):
-    """A definition whose values have their bounds beside them, as further tensors."""
+    """A definition that is evaluated together with the error bounds of its values, as further tensors."""
 
     rounding: Any = None
     kept: Any = None
 
     @staticmethod
-    def of(made: FusedDefinition, rounding: _Rounding) -> _Analysis:  # type: ignore[override]
+    def of(evaluated_: FusedDefinition, rounding: _Rounding) -> _Analysis:  # type: ignore[override]
         """The analysis of a definition whose operands have these types."""
-        fields = {one.name: getattr(made, one.name) for one in attrs.fields(FusedDefinition) if one.init}
-        kept = {**rounding.types, **{name: made.dtype_of(name, rounding.types) for name in made.temporaries}}
+        fields = {one.name: getattr(evaluated_, one.name) for one in attrs.fields(FusedDefinition) if one.init}
+        kept = {**rounding.types, **{name: evaluated_.dtype_of(name, rounding.types) for name in evaluated_.temporaries}}
         return _Analysis(**fields, rounding=attrs.evolve(rounding, types=kept), kept=kept)
 
-    def made(
+    def evaluated_(
         self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int, places: Mapping[str, Any], whole: Mapping[str, int]
     ) -> dict[str, Bounded]:
         """The outputs with their bounds; of `whole` sizes there are only some `places`, `sizes` in number."""
@@ -699,7 +709,7 @@ class _Analysis(FusedDefinition):
         return {name: Bounded(values[name], values[f"{ERROR}{name}"]) for name in self.outputs}
 
     def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice], types: Mapping[str, DType]) -> None:
-        """The values of a step as they are, and their bounds, those before and what rounding adds."""
+        """Evaluate a step and its bounds: the propagated ones and those of rounding."""
         import numpy
 
         one = step.formula
@@ -708,7 +718,7 @@ class _Analysis(FusedDefinition):
             element: Bounded(self.read(one, values, element, place).astype(numpy.float64), self._error(values, element, place))
             for element in one.elements
         }
-        equal = [element for element in map(_same, _differences(one.value)) if element is not None and element.tensor in values]
+        equal = [element for element in map(_equality_of, _differences(one.value)) if element is not None and element.tensor in values]
         given |= {element: Bounded(values[element.tensor], values[element.tensor]) for element in equal}
         known = self._which_is_larger(one, given)
         now = self.present_types(step, values, types)
@@ -723,20 +733,22 @@ class _Analysis(FusedDefinition):
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
         result = attrs.evolve(self.rounding, types={**self.rounding.types, **now}).of_formula(one, given, dropped, dtype)
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
-        made = self.taken(values, step.formula.target, place)
+        evaluated_ = self.taken(values, step.formula.target, place)
         if old is not None:  # sums of products with other elements of an input that stands alone are independent
-            error = numpy.hypot(error, old) if self.rounding.is_alone(one) else error + old
+            error = numpy.hypot(error, old) if self.rounding.is_independent(one) else error + old
         if dtype.kind == "int":
-            error = _cut_off(result.value, error)
-        kept = 2 if dtype == tf32 else 1  # what is more than the upper bits is cut off by who multiplies, not rounded
-        error = numpy.broadcast_to(error, made.shape) + kept * rounded_by(dtype, made)
+            error = _truncation_error(result.value, error)
+        kept = 2 if dtype == tf32 else 1  # bits below the upper 19 are truncated by the multiplication, not rounded
+        error = numpy.broadcast_to(error, evaluated_.shape) + kept * rounded_by(dtype, evaluated_)
         if self.writes_operand(step):
             values[f"{ERROR}{one.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
         else:
             values[f"{ERROR}{one.output}"] = error
 
     def _which_is_larger(self, one: Formula, given: Mapping[Element, Bounded]) -> dict[str, Any]:
-        """Of `new[m] = max(old[m], other[m])` where it surely is the old one, whatever the errors: the difference of both is 0 then."""
+        """For `new[m] = max(old[m], other[m])`, where the result certainly is the old value, whatever the errors: their difference is 0
+        there.
+        """
         value, target = one.value, one.target
         if not isinstance(value, Operation) or value.name != "max" or one.reduction is not None or one.output in self.uses:
             return {}
@@ -751,7 +763,7 @@ class _Analysis(FusedDefinition):
         return self._error(values, one.target, place) if one.output in values else 0.0
 
     def _error(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
-        """The bounds of the part of an operand that a turn works on; coordinates and sizes are exact."""
+        """The bounds of the part of an operand that an iteration uses; coordinates and sizes are exact."""
         import numpy
 
         if element.tensor.startswith((INDICES, EXTENTS)):

@@ -1,7 +1,7 @@
-"""Whether a kernel computes what its spec says, in the simulator: all blocks of small problems, a sample of those of large ones.
+"""Check in the simulator whether a kernel computes what its spec specifies: all blocks of small problems, a sample for large ones.
 
-The data are small integers whose sums are exact in every type that adds them up, so results are compared exactly; those of definitions
-of several steps, and others if that is wanted, are normal numbers, each element compared within its own bound (`measure/judge.py`).
+The data are small integers whose sums are exact in every accumulator type, so results are compared exactly. Definitions of several steps,
+and others on request, use normally distributed numbers, and each element is compared within its own bound (`measure/judge.py`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ SIMULATED_SECONDS: Final = 60.0
 """Seconds above which a simulation uses a sample of blocks."""
 
 MULTIPLY_ADDS: Final = 2e7
-"""Work that is simulated without an estimate of its time."""
+"""Work that is simulated without estimating its time."""
 
-Say = Callable[..., None]
-"""Is told what happens: a name, a value, `plain=` the value for other programs where it is not the text, and more by name."""
+Report = Callable[..., None]
+"""Receives what happens: a name, a value, `plain=` the value for programs if it differs from the text, and further values by name."""
 
 
-def _silent(name: str, value: Any, **more: Any) -> None:
-    """Tells nobody."""
+def _no_report(name: str, value: Any, **more: Any) -> None:
+    """Ignore reports."""
 
 
 def symbol_values(spec: Spec, given: Mapping[str, int]) -> dict[str, int]:
-    """Values for the sizes known at run time: those given, else one more than a full tile, as far as its facts allow; no gaps."""
+    """Values of the run-time sizes: the given ones, else one more than a full tile, as far as its facts allow; strides leave no gaps."""
     from fireiron.spec import sizes_of, symbols_of, with_strides
 
     symbols = {var.name: var for var in symbols_of(spec)}
@@ -54,15 +54,15 @@ def shapes_of(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ..
 
 
 def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False) -> tuple[dict[str, Any], Judge | None]:
-    """Random data, and who compares what becomes of them within bounds; nobody where sums are exact.
+    """Random data, and the judge that compares results within bounds; no judge if sums are exact.
 
-    Args: `normal`: normal numbers also where integers would do.
-    Raises: `ArgumentError` where no bounds are known of normal numbers.
+    Args: `normal`: normally distributed numbers even if integers would do. Raises: `ArgumentError` if no bounds are known for normally
+    distributed numbers.
     """
     import numpy
 
     from fireiron.ir import execs
-    from fireiron.measure.data import drawn
+    from fireiron.measure.data import random_inputs
     from fireiron.measure.judge import Judge
     from fireiron.specs.fused import fused
 
@@ -70,14 +70,14 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
     if fused(spec) is None and not normal:
         return exact_data(program, symbols, seed), None
     if first_value(spec, symbols) is not None:
-        raise ArgumentError(f"{spec} adds to what its output holds", hint="--inputs auto: integers, whose sums are exact")
-    arrays = drawn(spec, symbols, numpy.random.default_rng(seed))
+        raise ArgumentError(f"{spec} accumulates into its output", hint="--inputs auto: integers, whose sums are exact")
+    arrays = random_inputs(spec, symbols, numpy.random.default_rng(seed))
     adders = [one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts]
     return arrays, Judge(spec, symbols, arrays, min(adders, key=lambda dtype: dtype.mantissa, default=None))
 
 
 def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, Any]:
-    """Random integers by operand, so few and small that every sum is exact in every type that adds up."""
+    """Random integers by operand, so few and small that every sum is exact in every accumulator type."""
     import numpy
 
     from fireiron.gpu.arguments import as_stored
@@ -98,7 +98,7 @@ def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[
 
 
 def _exact_limit(program: Program) -> int:
-    """The largest integer up to which all are exact in every type that products are added up in."""
+    """The largest integer up to which all integers are exact in every type in which products are accumulated."""
     from fireiron.ir import execs
 
     dtypes = {view.dtype for name, view in program.spec.operands.items() if name in program.spec.outputs}
@@ -107,20 +107,20 @@ def _exact_limit(program: Program) -> int:
 
 
 def _largest_sum(values: Mapping[str, Any]) -> float:
-    """The largest sum of magnitudes: no partial sum in any order is larger."""
+    """The largest sum of absolute values: no partial sum in any order exceeds it."""
     left, right = (abs(values[name]).astype("float32") for name in ("A", "B"))
     return float((left @ right).max(initial=0))
 
 
 def first_value(spec: Spec, symbols: Mapping[str, int]) -> int | None:
-    """What outputs hold before a kernel that adds to them; None where what they hold does not matter."""
+    """The contents of outputs before a kernel accumulates into them; None if they do not matter."""
     from fireiron.gpu.arguments import reads_output
 
     return 1 if reads_output(spec, symbols) else None
 
 
 def with_outputs(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arrays with those of the outputs that a kernel adds to."""
+    """The arrays, with the outputs that a kernel accumulates into."""
     import numpy
 
     spec, first = program.spec, first_value(program.spec, symbols)
@@ -136,14 +136,14 @@ def simulated(
     arrays: Mapping[str, Any],
     judge: Judge | None,
     wanted: int | None = None,
-    say: Say = _silent,
-    tell: Callable[[str], object] = str,
+    report: Report = _no_report,
+    progress: Callable[[str], object] = str,
     seconds: float | None = None,
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of a simulated run, or what the simulator met.
+    """The first wrong element of a simulated run, or the simulator's error.
 
-    All blocks at once where the work is small; else, or with `wanted`, a sample of them, as many as the time allows: `seconds`, or
-    `SIMULATED_SECONDS`. `say` is told what was done, `tell` how far it is.
+    All blocks at once for little work; else, or with `wanted`, a sample of them, as many as the time allows: `seconds`, or
+    `SIMULATED_SECONDS`. `report` receives what was done, `progress` how far it is.
     """
     import math
 
@@ -153,58 +153,58 @@ def simulated(
     work = math.prod(int(size.evaluate(symbols)) for size in program.spec.sizes)
     try:
         if any(not launch.spec.copies for launch in program.preceding):
-            return _all_launches(program, symbols, arrays, judge, say)
-        arrays, wrong = _behind_copies(program, symbols, arrays, say)
+            return _all_launches(program, symbols, arrays, judge, report)
+        arrays, wrong = _after_copies(program, symbols, arrays, report)
         if wrong is not None:
             return wrong
         if _block_tiles(program) is None or (wanted is None and work <= MULTIPLY_ADDS):
-            say("blocks", total)
+            report("blocks", total)
             result = simulate(program.ir, with_outputs(program, symbols, arrays), symbols)
-            say("ran in", f"the simulator, {result.seconds:.2f} s")
+            report("ran in", f"the simulator, {result.seconds:.2f} s")
             return first_wrong(program.spec, result.outputs, arrays, first_value(program.spec, symbols), judge)
-        chosen = order_of(program, symbols, total)[: _whole(program, wanted or total)]
+        chosen = order_of(program, symbols, total)[: _whole_sums(program, wanted or total)]
         most = SIMULATED_SECONDS if seconds is None else seconds
-        return _sampled(program, symbols, arrays, judge, chosen, wanted is not None, say, tell, most)
+        return _sampled(program, symbols, arrays, judge, chosen, wanted is not None, report, progress, most)
     except SimulationError as error:
         return {"message": str(error), "error": type(error).__name__}
 
 
 def _all_launches(
-    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: Say
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, report: Report
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of what all launches make together; all blocks of each are simulated."""
+    """The first wrong element of the result of all launches; all blocks of each are simulated."""
     from fireiron.sim import simulate_launches
 
     started = time.monotonic()
     for launch in program.launches:
-        say("launched", f"{launch.program.name}, {int(launch.kernel.grid.evaluate(symbols))} blocks")
+        report("launched", f"{launch.program.name}, {int(launch.kernel.grid.evaluate(symbols))} blocks")
     outputs = simulate_launches(program.launches, with_outputs(program, symbols, arrays), symbols, outputs=program.spec.outputs)
-    say("ran in", f"the simulator, {time.monotonic() - started:.2f} s")
+    report("ran in", f"the simulator, {time.monotonic() - started:.2f} s")
     return first_wrong(program.spec, outputs, arrays, first_value(program.spec, symbols), judge)
 
 
-def _behind_copies(
-    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], say: Say
+def _after_copies(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], report: Report
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The arrays of the last launch as the copies before it leave them, and the first wrong element of one of these."""
+    """The arrays of the last launch after the preceding copy kernels, and the first wrong element of a copy."""
     from fireiron.gpu.arguments import as_stored
     from fireiron.sim import simulate
 
-    held = dict(arrays)
+    current = dict(arrays)
     for launch in program.preceding:
-        given = held[launch.arrays["src"]]
-        result = simulate(launch.kernel, {"src": given}, _own(launch, symbols))
-        say("copied", f"{launch.name} in {result.seconds:.2f} s, since {launch.reason}")
+        given = current[launch.arrays["src"]]
+        result = simulate(launch.kernel, {"src": given}, _sizes_of(launch, symbols))
+        report("copied", f"{launch.name} in {result.seconds:.2f} s, since {launch.reason}")
         wrong = _compared(result.outputs["dst"], given)
         if wrong is not None:
             return arrays, {**wrong, "message": f"the copy of {launch.name}: {wrong['message']}"}
-        held[launch.arrays["dst"]] = as_stored(launch.kernel.buffer("dst").tensor, result.outputs["dst"], symbols)
+        current[launch.arrays["dst"]] = as_stored(launch.kernel.buffer("dst").tensor, result.outputs["dst"], symbols)
     last = program.launches[-1].arrays
-    return {name: held[last.get(name, name)] for name in arrays}, None
+    return {name: current[last.get(name, name)] for name in arrays}, None
 
 
-def _own(launch: Launch, symbols: Mapping[str, int]) -> Mapping[str, int]:
-    """The sizes that a launch knows."""
+def _sizes_of(launch: Launch, symbols: Mapping[str, int]) -> Mapping[str, int]:
+    """The sizes that are symbols of a launch."""
     known = {symbol.name for symbol in launch.program.ir.symbols}
     return {name: value for name, value in symbols.items() if name in known}
 
@@ -216,16 +216,16 @@ def _sampled(
     judge: Judge | None,
     order: Sequence[int],
     all_of_them: bool,
-    say: Say,
-    tell: Callable[[str], object],
+    report: Report,
+    progress: Callable[[str], object],
     most: float,
 ) -> Mapping[str, Any] | None:
-    """Blocks in the given order, batch after batch until the time is over, each compared where it writes."""
+    """Simulate blocks in the given order, batch after batch until the time is over, and compare the elements that each writes."""
     from fireiron.sim import simulate
 
     started = time.monotonic()
     total = int(program.ir.grid.evaluate(symbols))
-    done, size, seconds = 0, len(order) if all_of_them else _whole(program, 1), 0.0
+    done, size, seconds = 0, len(order) if all_of_them else _whole_sums(program, 1), 0.0
     wrong: Mapping[str, Any] | None = None
     while done < len(order) and wrong is None:
         batch = sorted(order[done : done + size])
@@ -234,46 +234,48 @@ def _sampled(
         done, seconds = done + len(batch), seconds + result.seconds
         left = most - (time.monotonic() - started)
         each = (most - left) / done
-        tell(f"{done} of {total} blocks")
+        progress(f"{done} of {total} blocks")
         if each > left and not all_of_them:
             break
-        size = _whole(program, max(1, min(int(left / 2 / each), 8 * size)))
-    tell("")
+        size = _whole_sums(program, max(1, min(int(left / 2 / each), 8 * size)))
+    progress("")
     rest = total - done
     text = f"{done} of {total} are simulated and compared; the other {rest} are NOT executed" if rest else total
-    say("blocks", text, plain=sorted(order[:done]), total=total)
-    say("ran in", f"the simulator, {seconds:.2f} s")
+    report("blocks", text, plain=sorted(order[:done]), total=total)
+    report("ran in", f"the simulator, {seconds:.2f} s")
     return wrong
 
 
-def _whole(program: Program, blocks: int) -> int:
-    """The number of blocks, rounded up to those that add to the same tiles of the outputs: only their sum can be compared."""
+def _whole_sums(program: Program, blocks: int) -> int:
+    """The number of blocks, rounded up to those that accumulate into the same output tiles: only their sum can be compared."""
     part = program.grown.whole.part
     parts = 1 if part is None else part.high + 1
     return -(-blocks // parts) * parts
 
 
 def order_of(program: Program, symbols: Mapping[str, int], total: int) -> list[int]:
-    """All blocks: the first, the last, those in the corners of the outputs, then the others at random; those of one tile together."""
+    """All blocks: the first, the last, those in the corners of the outputs, then the others in random order; blocks of one tile are
+    adjacent.
+    """
     import numpy
 
     blocks = dict.fromkeys((0, total - 1))
     tiles = _block_tiles(program)
     if tiles is not None:
         tile = max(tiles.values(), key=len)
-        first = {**symbols, **_turns(program, symbols, 0)[0]}
+        first = {**symbols, **_tile_iterations(program, symbols, 0)[0]}
         starts = [
             numpy.broadcast_to(start, (total,)) for start in _evaluated(program, first, numpy.arange(total), [dim.base for dim in tile])
         ]
         for keys in (starts, [-start for start in starts], [starts[0], -starts[-1]], [-starts[0], starts[-1]]):
             blocks[int(numpy.lexsort(keys)[0])] = None
     blocks |= dict.fromkeys(numpy.random.default_rng(total).permutation(total).tolist())
-    parts = _whole(program, 1)
+    parts = _whole_sums(program, 1)
     return [first * parts + part for first in dict.fromkeys(block // parts for block in blocks) for part in range(parts)]
 
 
 def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
-    """By output, the dimensions of the view that one block is responsible for."""
+    """By output, the dimensions of the view that one block computes."""
     from fireiron.values.machine import Block
 
     outputs = {name: program.inner.operands[name].tensor for name in program.inner.outputs}
@@ -286,7 +288,7 @@ def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
 
 
 def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values: Iterable[Any]) -> list[Any]:
-    """Expressions of the block's number, with the names that the tree gave to parts of it."""
+    """Evaluate expressions of the block index, with the names that the tree defines."""
     context = program.grown.context
     environment: dict[str, Any] = {**symbols, context.block.name: block}
     for var, value in program.grown.names.items():
@@ -303,41 +305,43 @@ def _compared_blocks(
     blocks: Sequence[int],
     judge: Judge | None,
 ) -> Mapping[str, Any] | None:
-    """The first wrong element among those that the blocks are responsible for."""
+    """The first wrong element among those that the blocks compute."""
     tiles, first = _block_tiles(program), first_value(program.spec, symbols)
     assert tiles is not None
-    for block, turn in [(one, turn) for one in blocks for turn in _turns(program, symbols, one)]:
+    for block, iteration in [(one, iteration) for one in blocks for iteration in _tile_iterations(program, symbols, one)]:
         for output, tile in tiles.items():
-            places = _places(program, symbols, block, tile, got[output].shape, turn)
+            places = _tile_coordinates(program, symbols, block, tile, got[output].shape, iteration)
             if judge is None:
-                wrong = _wrong_part(program.spec, output, places, got[output], arrays, first)
+                wrong = _first_wrong_at(program.spec, output, places, got[output], arrays, first)
             else:
-                wrong = _named(program.spec, output, judge.wrong_at(output, got[output], places))
+                wrong = _with_output_name(program.spec, output, judge.wrong_at(output, got[output], places))
             if wrong is not None:
                 return {**wrong, "block": block, "message": f"block {block}: {wrong['message']}"}
     return None
 
 
-def _turns(program: Program, symbols: Mapping[str, int], block: int) -> list[Mapping[str, int]]:
-    """The turns in which a block takes its tiles, as values of the loop's variable; one without a variable where it has one tile."""
-    from fireiron.check.persistence import dealt, persistence
+def _tile_iterations(program: Program, symbols: Mapping[str, int], block: int) -> list[Mapping[str, int]]:
+    """The iterations in which a block computes its tiles, as values of the loop variable; one without a variable if it has one tile."""
+    from fireiron.check.persistence import persistence, static_schedule
 
-    found = persistence(dealt(program.lowered))
+    found = persistence(static_schedule(program.lowered))
     if not found:
         return [{}]
     loop = found[0].loop
     (count,) = _evaluated(program, symbols, block, [loop.extent])
-    return [{loop.var.name: turn} for turn in range(int(count))]
+    return [{loop.var.name: iteration} for iteration in range(int(count))]
 
 
-def _places(
-    program: Program, symbols: Mapping[str, int], block: int, tile: Sequence[Any], shape: Sequence[int], turn: Mapping[str, int]
+def _tile_coordinates(
+    program: Program, symbols: Mapping[str, int], block: int, tile: Sequence[Any], shape: Sequence[int], iteration: Mapping[str, int]
 ) -> list[Any]:
-    """The coordinates of a block's tile, in one of its turns, that lie inside the output, by dimension."""
+    """The in-bounds coordinates of a block's tile in one iteration, by dimension."""
     import numpy
 
     places = []
-    for dim, start, extent in zip(tile, _evaluated(program, {**symbols, **turn}, block, [dim.base for dim in tile]), shape, strict=True):
+    for dim, start, extent in zip(
+        tile, _evaluated(program, {**symbols, **iteration}, block, [dim.base for dim in tile]), shape, strict=True
+    ):
         steps = numpy.zeros(1, dtype=numpy.int64)
         for mode in dim.modes:
             size, stride = int(mode.size.evaluate(symbols)), int(mode.stride.evaluate(symbols))
@@ -346,38 +350,40 @@ def _places(
     return places
 
 
-def _wrong_part(
+def _first_wrong_at(
     spec: Spec, output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of an output at these places, if it held `first` before."""
+    """The first wrong element of an output at these positions, if it had the value `first` before."""
     import numpy
 
-    from fireiron.measure.data import referred
-    from fireiron.measure.inputs import taken_at
+    from fireiron.measure.data import references_of
+    from fireiron.measure.inputs import select_at
 
     by_dim = dict(zip(spec.uses[output], places, strict=True))
-    right = referred(spec, *(taken_at(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
+    right = references_of(spec, *(select_at(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
     read = {dim for name in arrays for dim in spec.uses[name]}
-    whole = {dim: place for dim, place in by_dim.items() if dim not in read}  # no input tells the reference which part is wanted
-    return _named(spec, output, _compared(got[numpy.ix_(*places)], taken_at(right + (first or 0), spec.uses[output], whole), places))
+    whole = {dim: place for dim, place in by_dim.items() if dim not in read}  # no input determines which part of the reference is wanted
+    return _with_output_name(
+        spec, output, _compared(got[numpy.ix_(*places)], select_at(right + (first or 0), spec.uses[output], whole), places)
+    )
 
 
 def first_wrong(
     spec: Spec, got: Mapping[str, Any], arrays: Mapping[str, Any], first: int | None, judge: Judge | None
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of the first output that has one, if they held `first` before."""
-    from fireiron.measure.data import referred
+    """The first wrong element of the first output that has one, if they had the value `first` before."""
+    from fireiron.measure.data import references_of
 
     if judge is not None:
-        compared = (_named(spec, name, judge.wrong(name, got[name])) for name in spec.outputs)
+        compared = (_with_output_name(spec, name, judge.wrong(name, got[name])) for name in spec.outputs)
     else:
-        found = referred(spec, *arrays.values())
-        compared = (_named(spec, name, _compared(got[name], right + (first or 0))) for name, right in found.items())
+        found = references_of(spec, *arrays.values())
+        compared = (_with_output_name(spec, name, _compared(got[name], right + (first or 0))) for name, right in found.items())
     return next((wrong for wrong in compared if wrong is not None), None)
 
 
-def _named(spec: Spec, output: str, wrong: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The finding, with the output's name where there are several."""
+def _with_output_name(spec: Spec, output: str, wrong: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The finding, with the output's name if there are several."""
     if wrong is None or len(spec.outputs) == 1:
         return wrong
     return {**wrong, "output": output, "message": f"{output}: {wrong['message']}"}
@@ -406,7 +412,7 @@ def _compared(got: Any, want: Any, places: Sequence[Any] | None = None) -> Mappi
 
 @attrs.frozen
 class Verified:
-    """What was executed: `blocks` of `total`, in so many `seconds`; `at` are the sizes known at run time."""
+    """What was executed: `blocks` of `total`, in `seconds`; `at` are the run-time sizes."""
 
     blocks: int
     total: int
@@ -425,23 +431,28 @@ def verified(
     *,
     seed: int = 0,
     seconds: float | None = None,
-    tell: Callable[[str], object] = str,
+    progress: Callable[[str], object] = str,
 ) -> Verified:
-    """Execute a kernel in the simulator on data of its own, and compare.
+    """Execute a kernel in the simulator on generated data, and compare.
 
-    Args: `sizes` of those known at run time; `seconds` that it may take about, before a sample of the blocks is enough.
-    Raises: `WrongResultError` where an element is wrong, or the simulator refuses what the kernel does; a `FireironError` where there is
-        no kernel.
+    Args: `sizes`: the run-time sizes; `seconds`: the approximate time after which a sample of the blocks suffices. Raises:
+    `WrongResultError` if an element is wrong, or if the simulator reports an error; a `FireironError` if there is no kernel.
     """
     symbols = symbol_values(program.spec, sizes or {})
     arrays, judge = data_for(program, symbols, seed)
-    told: dict[str, Any] = {}
+    reports: dict[str, Any] = {}
     started = time.monotonic()
     wrong = simulated(
-        program, symbols, arrays, judge, say=lambda name, value, **more: told.update({name: (value, more)}), tell=tell, seconds=seconds
+        program,
+        symbols,
+        arrays,
+        judge,
+        report=lambda name, value, **more: reports.update({name: (value, more)}),
+        progress=progress,
+        seconds=seconds,
     )
     if wrong is not None:
         raise WrongResultError(f"{program.spec}: {wrong['message']}")
-    value, more = told["blocks"]
+    value, more = reports["blocks"]
     done = more.get("plain")
     return Verified(value if done is None else len(done), more.get("total", value), time.monotonic() - started, symbols)

@@ -46,30 +46,28 @@ def sweep(
     argument: str = "case",
     **tunables: int | Sequence[int],
 ) -> Any:
-    """A mark that runs a test for each strategy, each combination of values of its tunables, and each shape.
+    """A pytest mark that runs a test for each strategy, each combination of tunable values, and each shape.
 
     Args:
-        strategies: a name of the strategy library, a module that defines `strategy` and `spec`, a strategy, or several of
-            these, as a list or by name in a mapping.
+        strategies: a name of the strategy library, a module that defines `strategy` and `spec`, a strategy, or several of these, as a list
+            or by name in a mapping.
         shapes: sizes, as the function `spec` takes them: `(4096, 4096, 4096)`.
-        spec: makes a spec from sizes; where a strategy comes without a function of its own.
-        values: combinations of values, one mapping each; or by keyword the values of each tunable, all combinations of them:
-            `bm=(64, 128)`.
+        spec: makes a spec from sizes; required for a strategy without its own function.
+        values: combinations of values, one mapping each; or by keyword the values of each tunable, for all combinations: `bm=(64, 128)`.
         argument: the test's argument that receives the `Case`.
 
-    Returns: `pytest.mark.parametrize`, with ids such as `hmma_ampere-bm=128,bn=256-4096x4096x4096`. A shape for which there is
-        no spec is skipped with the reason, and so is, by `gpu_benchmark`, a combination that is illegal.
-    Raises: `ArgumentError` where a strategy does not have a tunable.
+    Returns: `pytest.mark.parametrize`, with ids such as `hmma_ampere-bm=128,bn=256-4096x4096x4096`. A shape without a spec is skipped with
+    the reason, and so is, by `gpu_benchmark`, an illegal combination. Raises: `ArgumentError` if a strategy does not have a tunable.
     """
     import pytest
 
     if values is not None and tunables:
         raise ArgumentError("sweep: values= and tunables by keyword", legal="one of them", got=tuple(tunables))
-    listed = [dict(one) for one in values] if values is not None else _combinations(tunables)
+    combinations = [dict(one) for one in values] if values is not None else _combinations(tunables)
     parameters = []
     for name, strategy, make in _strategies(strategies, spec):
-        _check_tunables(name, strategy, listed)
-        for combination, shape in itertools.product(listed, map(tuple, shapes := list(shapes))):
+        _check_tunables(name, strategy, combinations)
+        for combination, shape in itertools.product(combinations, map(tuple, shapes := list(shapes))):
             try:
                 case = Case(name, strategy, make(*shape), combination, shape)
             except FireironError as error:
@@ -78,49 +76,47 @@ def sweep(
                 continue
             parameters.append(pytest.param(case, id=str(case)))
     if not parameters:
-        raise ArgumentError("sweep: no combination at all", hint="name at least one strategy and one shape")
+        raise ArgumentError("sweep: no combinations", hint="name at least one strategy and one shape")
     return pytest.mark.parametrize(argument, parameters)
 
 
 def _combinations(tunables: Mapping[str, int | Sequence[int]]) -> list[dict[str, int]]:
     choices = [(value,) if isinstance(value, int) else tuple(value) for value in tunables.values()]
-    return [dict(zip(tunables, chosen, strict=True)) for chosen in itertools.product(*choices)]
+    return [dict(zip(tunables, selected, strict=True)) for selected in itertools.product(*choices)]
 
 
-def _check_tunables(name: str, strategy: Strategy, listed: Sequence[Mapping[str, int]]) -> None:
+def _check_tunables(name: str, strategy: Strategy, combinations: Sequence[Mapping[str, int]]) -> None:
     known = strategy.tunables()
-    unknown = sorted({key for one in listed for key in one if key not in known})
+    unknown = sorted({key for one in combinations for key in one if key not in known})
     if unknown:
         raise ArgumentError(f"sweep: {name} has no tunable {', '.join(unknown)}", legal=known or "none")
-    for one in listed:
-        strategy.with_(**one)  # refuses what is not among a tunable's values
+    for one in combinations:
+        strategy.with_(**one)  # raises for values that a tunable does not have
 
 
 def _strategies(given: Any, spec: Callable[..., Spec] | None) -> list[tuple[str, Strategy, Callable[..., Spec]]]:
-    """Name, strategy and function that makes its specs, of each strategy given."""
+    """Name, strategy and spec function of each given strategy."""
     if isinstance(given, Mapping):
         return [(name, *_strategy(one, spec)[1:]) for name, one in given.items()]
-    several = given if isinstance(given, (list, tuple)) else [given]
-    return [_strategy(one, spec) for one in several]
+    strategies_ = given if isinstance(given, (list, tuple)) else [given]
+    return [_strategy(one, spec) for one in strategies_]
 
 
 def _strategy(given: Any, spec: Callable[..., Spec] | None) -> tuple[str, Strategy, Callable[..., Spec]]:
-    name, strategy, own = "strategy", given, None
+    name, strategy, default_spec = "strategy", given, None
     if isinstance(given, str):
         from fireiron.language import library
 
         entry = library.find(given)
-        name, strategy, own = given, entry.strategy, entry.problem
+        name, strategy, default_spec = given, entry.strategy, entry.problem
     elif isinstance(given, ModuleType):
         name = given.__name__.rpartition(".")[2]
-        strategy, own = getattr(given, "strategy", None), getattr(given, "spec", None)
+        strategy, default_spec = getattr(given, "strategy", None), getattr(given, "spec", None)
     if not isinstance(strategy, Strategy):
         raise ArgumentError("sweep: no strategy", got=given, legal="a name of the library, a module with `strategy`, a strategy")
-    make = spec or own
+    make = spec or default_spec
     if make is None and strategy.spec is not None:
         raise ArgumentError(f"sweep: {name} is bound to {strategy.spec}", hint="give it unbound, and spec=")
     if make is None:
-        raise ArgumentError(
-            f"sweep: {name} comes without a spec", hint="sweep(..., spec=lambda M, N, K: MatMul(M, N, K)(GL, GL, GL)(Kernel))"
-        )
+        raise ArgumentError(f"sweep: {name} has no spec", hint="sweep(..., spec=lambda M, N, K: MatMul(M, N, K)(GL, GL, GL)(Kernel))")
     return name, strategy, make

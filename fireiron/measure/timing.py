@@ -1,4 +1,4 @@
-"""How long kernels take: the one function that measures, for the benchmarks, the tuner, the tests and for users.
+"""Measure kernel times: the one function that measures, for benchmarks, the tuner, tests and users.
 
     data = Data.of(spec)
     calls = {"ours": data.calls(kernel), "cublas": data.calls(cublas)}
@@ -6,17 +6,16 @@
         data.verify(launches[0])
     times = measure(calls)
 
-- The contenders' launches are captured in CUDA graphs whose replay takes about 4 ms, and timed with events around replays;
-  what cannot be captured is launched again and again, and its `Timing` says so.
-- Contenders take turns. In the regime `"burst"` each turn is a pause of 0.25 s and then about 25 ms of work: a card that is
-  capped in power runs near its highest clock then. `"busy"` is without pauses, on a card that has worked for a second.
-  Only times of one regime, measured in one call, may be compared.
-- L2: `"rotated"` cycles through sets of buffers that together are larger than the cache (`Data` makes them); `"flushed"` writes
-  over the cache before each launch and times each launch alone, which adds the one or two microseconds that starting a
-  graph costs; `"hot"` uses the first set again and again.
-- Of a kernel whose rounds would take longer than `seconds` there are fewer, three at least: how many follows from the time of one launch.
-- `us` is the median of the rounds. The minimum is there too: the Fireiron paper reports the least kernel time of 1000 runs,
-  which is `measure(..., rounds=1000, launches=1, l2="hot")[name].minimum`.
+- The contenders' launches are captured in CUDA graphs whose replay takes about 4 ms, and timed with events around replays. What cannot be
+  captured is launched repeatedly, and its `Timing` records that.
+- Contenders alternate. In the clock state `"burst"`, a pause of 0.25 s precedes about 25 ms of work each time: a power-limited GPU then
+  runs near its highest clock. `"busy"` has no pauses, on a GPU that has worked for a second. Only times of one clock state, measured in one
+  call, are comparable.
+- L2: `"rotated"` cycles through buffer sets that together exceed the cache (`Data` makes them). `"flushed"` overwrites the cache before
+  each launch and times each launch separately, which adds one or two microseconds for starting a graph. `"hot"` reuses the first set.
+- A kernel whose rounds would take longer than `seconds` runs fewer of them, at least three, depending on the time of one launch.
+- `us` is the median of the rounds. The minimum is available too: the Fireiron paper reports the least kernel time of 1000 runs, which is
+  `measure(..., rounds=1000, launches=1, l2="hot")[name].minimum`.
 
 Sources: CUDA C++ Programming Guide, "CUDA Graphs"; `cupy.cuda.Stream.begin_capture` of CuPy 14; `torch.cuda.ExternalStream`.
 """
@@ -61,9 +60,9 @@ PAUSE = 0.25
 """Seconds before each burst."""
 
 SECONDS = 10.0
-"""Most seconds for the rounds of one contender, without pauses, if that leaves `FEWEST`."""
+"""Maximum number of seconds for the rounds of one contender, without pauses, if that allows `MIN_ROUNDS`."""
 
-FEWEST = 3
+MIN_ROUNDS = 3
 """Rounds of a contender that takes longer."""
 
 WARMING = 100_000.0
@@ -72,33 +71,33 @@ WARMING = 100_000.0
 HEATING = 1.0
 """Seconds of work before the busy clock state is measured."""
 
-MOST_LAUNCHES = 4000
-"""Most launches in one graph."""
+MAX_LAUNCHES = 4000
+"""Maximum number of launches in one graph."""
 
 SAMPLE = 64
-"""Most launches that determine the length of a graph."""
+"""Maximum number of launches that determine the length of a graph."""
 
 FLUSH_BYTES = 256_000_000
-"""Bytes written over the cache between two launches; at least four times the cache."""
+"""Bytes that overwrite the cache between two launches; at least four times the cache."""
 
 
 @attrs.frozen
 class Timing:
-    """What was measured of one contender; times in microseconds of one launch.
+    """The measurement of one contender; times in microseconds per launch.
 
     Attributes:
         us: the median of the rounds.
         quartiles: the first and the third.
-        minimum: the least round.
-        rounds: one value a round.
-        launches: launches a round, over which its value is the mean (with a flushed cache: the median).
+        minimum: the fastest round.
+        rounds: one value per round.
+        launches: launches per round, whose mean is its value (with a flushed cache: the median).
         regime: "burst" or "busy".
         l2: "rotated", "flushed" or "hot".
-        clocks: of the multiprocessors in MHz, after the first replay and after the last round; None if unknown.
+        clocks: SM clocks in MHz, after the first replay and after the last round; None if unknown.
         temperature: degrees Celsius after the last round, if known.
         power: watts, likewise.
-        held_back: why the clock was held back after the last round, as NVML calls it: "power cap", "heat", ...
-        graph: whether the launches were replayed from a graph; else the host launched each, which may be what was timed.
+        held_back: why the clock was limited after the last round, as NVML calls it: "power cap", "heat", ...
+        graph: whether the launches were replayed from a graph; else the host launched each, and its overhead may be included.
         note: why there is no graph.
     """
 
@@ -118,7 +117,7 @@ class Timing:
 
     @staticmethod
     def of(rounds: Sequence[float], launches: int = 1, regime: str = "burst", l2: str = "rotated", **others: Any) -> Timing:
-        """The timing whose rounds are these, in microseconds; an `ArgumentError` unless all are positive, and there is one."""
+        """The timing with these rounds, in microseconds. Raises `ArgumentError` unless there is at least one and all are positive."""
         values = tuple(float(value) for value in rounds)
         if not values or not all(math.isfinite(value) and value > 0 for value in values):
             raise ArgumentError("a timing is made of positive times, at least one", got=values)
@@ -137,33 +136,32 @@ def measure(
     heating: float = HEATING,
     seconds: float = SECONDS,
 ) -> dict[str, Timing]:
-    """Time contenders beside each other on the current GPU.
+    """Time contenders alternately on the current GPU.
 
     Args:
-        contenders: by name, one callable for each set of buffers. It takes nothing and launches on the current stream, CuPy's or
-            PyTorch's (both are set), into memory that is already there (`out=`). Verify it before.
+        contenders: by name, one callable per buffer set. It takes no arguments and launches on the current stream, CuPy's or PyTorch's
+            (both are set), into existing memory (`out=`). Verify it before.
         rounds: how many times each is timed, if `seconds` allow.
         regime, l2: see the module. "rotated" needs at least two sets.
-        launches: launches a round; by default as many as fill 4 ms.
-        pause, heating: seconds before each burst, and of work before the busy regime.
-        seconds: how long the rounds of one contender may take, pauses not counted: of what takes longer there are fewer rounds, three
-            at least (or `rounds`, if that is less). `math.inf`: all rounds.
+        launches: launches per round; by default as many as fill 4 ms.
+        pause, heating: seconds before each burst, and of work before the busy clock state.
+        seconds: how long the rounds of one contender may take, excluding pauses: slower ones run fewer rounds, at least three (or `rounds`,
+            if that is less). `math.inf`: all rounds.
 
-    Returns: a timing for each name; `len(timing.rounds)` is how many there were.
-    Raises: `ArgumentError` for arguments outside this, and for a contender that launches on another stream; `LaunchError`
-        without a GPU; whatever a contender raises when it is called the first time.
+    Returns: a timing for each name; `len(timing.rounds)` is the number of rounds. Raises: `ArgumentError` for invalid arguments, and for a
+    contender that launches on another stream; `LaunchError` without a GPU; any error that a contender raises in its first call.
     """
     _check(contenders, rounds, regime, l2, launches, seconds)
     cupy = launch.require_cupy()
     cupy.cuda.Device().synchronize()
     with _on(_stream(cupy, cupy.cuda.Device().id)) as stream:
         made = {name: _prepared(cupy, stream, name, tuple(calls), l2, launches) for name, calls in contenders.items()}
-        watched = {name: _Watched(one, _fitting(one.work, rounds, regime, seconds)) for name, one in made.items()}
+        contenders_ = {name: _Contender(one, _round_count(one.work, rounds, regime, seconds)) for name, one in made.items()}
         if regime == "burst":
-            _run_bursts(watched, pause)
+            _run_bursts(contenders_, pause)
         else:
-            _run_busy(watched, heating)
-        return {name: one.timing(regime, l2) for name, one in watched.items()}
+            _run_busy(contenders_, heating)
+        return {name: one.timing(regime, l2) for name, one in contenders_.items()}
 
 
 def time_kernel(
@@ -179,8 +177,8 @@ def time_kernel(
 ) -> Timing:
     """Verify a kernel, then measure it.
 
-    Args: `sizes` of the spec's symbols, or `data` made before; the rest as for `Data.verify` and `measure`.
-    Raises: `WrongResultError` where the kernel is wrong; it is not timed then.
+    Args: `sizes` of the spec's symbols, or existing `data`; the rest as for `Data.verify` and `measure`. Raises: `WrongResultError` if the
+    kernel is wrong; it is not timed then.
     """
     if not isinstance(kernel, CompiledKernel):
         raise ArgumentError("time_kernel: no compiled kernel", got=kernel, hint="strategy(spec).compile()")
@@ -212,16 +210,16 @@ def cublas(arrays: Mapping[str, Any]) -> Call:
 
 
 def library(data: Data) -> tuple[Call, ...] | None:
-    """Launches of the vendor's matrix product, verified; None where there is none for the spec, or it does not compute it."""
+    """Launches of the vendor's matrix product, verified; None if there is none for the spec, or if it does not compute it."""
     spec = data.spec
     if spec.title != "MatMul" or spec.operands["C"].dtype.kind != "float" or data.initials:
         return None
     with contextlib.suppress(ImportError, OSError):
-        importlib.import_module("torch")  # where there is no PyTorch, CuPy calls the same library
+        importlib.import_module("torch")  # without PyTorch, CuPy calls the same library
     try:
         calls = data.calls(cublas)
         data.verify(calls[0])
-    except (FireironError, RuntimeError, TypeError, ValueError):  # PyTorch and CuPy: a type that they do not multiply
+    except (FireironError, RuntimeError, TypeError, ValueError):  # PyTorch and CuPy: an unsupported type
         return None
     return calls
 
@@ -231,7 +229,7 @@ def library(data: Data) -> tuple[Call, ...] | None:
 
 @attrs.frozen
 class Throughput:
-    """Arithmetic operations and the fewest bytes of one launch, and both per second."""
+    """Arithmetic operations and minimum bytes of one launch, and both per second."""
 
     flops: int
     bytes: int
@@ -240,14 +238,14 @@ class Throughput:
 
 
 def throughput(spec: Spec, us: float, sizes: Mapping[str, int] | None = None, *, flops: int | None = None) -> Throughput:
-    """Throughput of a launch that takes `us` microseconds; an `ArgumentError` unless these are more than none.
+    """Throughput of a launch that takes `us` microseconds. Raises `ArgumentError` unless `us` is positive.
 
-    A product is counted as 2 M N K operations, a pointwise operation and an addition as one, a copy as none; `flops` names them
-    for a spec of your own. Bytes are the least traffic: each input read once, each output written once, and read where it is
-    added to.
+    A matrix product counts as 2 M N K operations, a pointwise operation and an addition as one, a copy as none; `flops` gives them for
+    user-defined specs. Bytes are the minimum traffic: each input read once, each output written once, and read if the kernel accumulates
+    into it.
     """
     if not us > 0:
-        raise ArgumentError("throughput: a launch takes more than no time", got=us)
+        raise ArgumentError("throughput: the time of a launch must be positive", got=us)
     known = all_sizes(spec, sizes)
     operations = evaluated(spec.flops, known) if flops is None else flops
     moved = evaluated(spec.bytes, known)
@@ -258,7 +256,7 @@ def throughput(spec: Spec, us: float, sizes: Mapping[str, int] | None = None, *,
 
 
 def environment() -> dict[str, Any]:
-    """Date, GPU, driver and versions, as plain JSON; what is not there is None."""
+    """Date, GPU, driver and versions, as plain JSON; missing ones are None."""
     torch = sys.modules.get("torch")
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -294,13 +292,13 @@ def _gpu_environment() -> dict[str, Any]:
 
 @functools.cache
 def _stream(cupy: Any, device: int) -> Any:
-    """The stream that is captured: one for each GPU, because cuBLAS keeps a workspace for each stream it has seen."""
+    """The stream for captures: one per GPU, because cuBLAS keeps a workspace for each stream that it has seen."""
     return cupy.cuda.Stream(non_blocking=True)
 
 
 @contextlib.contextmanager
 def _on(stream: Any) -> Iterator[Any]:
-    """The stream as the current one, of CuPy and, if it is imported and sees the GPU, of PyTorch."""
+    """Make the stream current, in CuPy and, if it is imported and has a GPU, in PyTorch."""
     with contextlib.ExitStack() as both:
         both.enter_context(stream)
         torch = sys.modules.get("torch")
@@ -311,7 +309,7 @@ def _on(stream: Any) -> Iterator[Any]:
 
 
 def _as_torch(torch: Any, array: Any) -> Any:
-    """The array as PyTorch sees it; bfloat16 by way of integers, which every exchange of arrays knows."""
+    """The array as a PyTorch tensor; bfloat16 via integers, which every array exchange protocol supports."""
     import numpy
 
     if array.dtype.name == "bfloat16":
@@ -320,9 +318,9 @@ def _as_torch(torch: Any, array: Any) -> Any:
 
 
 def _captured(stream: Any, name: str, calls: Sequence[Call]) -> tuple[Any, str]:
-    """A graph of the calls, or None and why there is none.
+    """A graph of the calls; or None and the reason.
 
-    Raises: `ArgumentError` where the calls launched less than one kernel each on the stream: they work on another.
+    Raises: `ArgumentError` if the calls launch fewer than one kernel each on the stream: they use another one.
     """
     stream.begin_capture()
     graph, nodes, why = None, None, ""
@@ -335,7 +333,7 @@ def _captured(stream: Any, name: str, calls: Sequence[Call]) -> tuple[Any, str]:
         why = f"it cannot be captured: {(str(error) or type(error).__name__).splitlines()[0]}"
     finally:
         if graph is None:
-            _abandon(stream)
+            _discard_capture(stream)
     if graph is None:
         return None, why
     if nodes is not None and nodes < len(calls):
@@ -346,8 +344,8 @@ def _captured(stream: Any, name: str, calls: Sequence[Call]) -> tuple[Any, str]:
     return graph, ""
 
 
-def _abandon(stream: Any) -> None:
-    """End a capture whose graph nobody wants; the driver reports that it is invalid, which is known."""
+def _discard_capture(stream: Any) -> None:
+    """End a capture without using its graph; the driver's error about an invalid capture is expected."""
     with contextlib.suppress(RuntimeError):
         stream.end_capture()
 
@@ -357,7 +355,7 @@ def _abandon(stream: Any) -> None:
 
 @attrs.frozen(eq=False)
 class _Replays:
-    """Replays that follow each other: round `i` runs `replays[i]`, beginning anew after the last."""
+    """A cyclic sequence of replays: round `i` runs `replays[i % len(replays)]`."""
 
     cupy: Any
     stream: Any
@@ -371,7 +369,7 @@ class _Replays:
         return self._elapsed(self.replays[number % len(self.replays)]) / self.launches
 
     def warm(self, number: int = 0) -> None:
-        """The replay before round `number`, so that the buffers of that round are the longest unused."""
+        """Run the replay before round `number`, so that the buffers of that round are the least recently used."""
         self.replays[(number - 1) % len(self.replays)]()
         self.stream.synchronize()
 
@@ -386,7 +384,7 @@ class _Replays:
 
 @attrs.frozen(eq=False)
 class _Flushed(_Replays):
-    """Replays of one launch each, timed one by one, the cache written over before each."""
+    """Replays of one launch each, timed individually, with the cache overwritten before each."""
 
     flush: Call
 
@@ -405,7 +403,7 @@ class _Flushed(_Replays):
 
 
 def _prepared(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], l2: str, launches: int | None) -> _Replays:
-    """Warm a contender up, find out about how long it takes, and capture it."""
+    """Warm up a contender, estimate its time, and capture it."""
     if l2 == "hot":
         calls = calls[:1]
     calls[0]()
@@ -424,25 +422,25 @@ def _prepared(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], l2: st
 
 
 def _replays(stream: Any, name: str, parts: Sequence[Sequence[Call]], note: str) -> tuple[tuple[Call, ...], str]:
-    """A replay for each part, of graphs if all parts can be captured."""
+    """A replay for each part; of graphs if all parts can be captured."""
     graphs = []
     for part in () if note else parts:
         graph, note = _captured(stream, name, part)
         if graph is None:
             break
         graphs.append(functools.partial(graph.launch, stream))
-    return (tuple(functools.partial(_all, part) for part in parts) if note else tuple(graphs)), note
+    return (tuple(functools.partial(_call_all, part) for part in parts) if note else tuple(graphs)), note
 
 
-def _all(calls: Sequence[Call]) -> None:
+def _call_all(calls: Sequence[Call]) -> None:
     for call in calls:
         call()
 
 
 def _estimate(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...]) -> tuple[float, str]:
-    """Microseconds of one launch, roughly, and why it cannot be captured if so."""
+    """An estimate of the microseconds of one launch, and the reason if it cannot be captured."""
     one = _Replays(cupy, stream, calls, 1, 0.0, "")
-    slow = max(1.0, min(one.round(number) for number in range(2)))  # with what the host needs to launch it
+    slow = max(1.0, min(one.round(number) for number in range(2)))  # including the host's launch overhead
     part = list(itertools.islice(itertools.cycle(calls), max(1, min(SAMPLE, round(REPLAY / slow)))))
     replays, note = _replays(stream, name, [part], "")
     sample = _Replays(cupy, stream, replays, len(part), 0.0, note)
@@ -451,13 +449,13 @@ def _estimate(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...]) -> tup
 
 
 def _parts(calls: tuple[Call, ...], us: float, launches: int | None) -> list[list[Call]]:
-    """The calls of each replay, equally many in each; one replay after the other goes through all sets before one returns."""
+    """The calls of each replay, equally many in each; consecutive replays use all sets before reusing one."""
     sets = len(calls)
-    count = launches or max(1, min(MOST_LAUNCHES, round(REPLAY / us)))
+    count = launches or max(1, min(MAX_LAUNCHES, round(REPLAY / us)))
     if launches is None:
         count = count // sets * sets if count >= sets else math.ceil(sets / math.ceil(sets / count))
     whole = math.lcm(count, sets)
-    replays = whole // count if whole <= MOST_LAUNCHES else math.ceil(sets / count)
+    replays = whole // count if whole <= MAX_LAUNCHES else math.ceil(sets / count)
     endless = itertools.cycle(calls)
     return [list(itertools.islice(endless, count)) for _ in range(replays)]
 
@@ -476,8 +474,8 @@ def _flushed(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], us: flo
 # ---------------------------------------------------------------------------------------------- turns
 
 
-class _Watched:
-    """A contender with its times, as many as there are to be, and the state of the GPU before and after them."""
+class _Contender:
+    """A contender with its times, the number of rounds to run, and the state of the GPU before and after them."""
 
     def __init__(self, contender: _Replays, wanted: int) -> None:
         self.contender = contender
@@ -487,21 +485,21 @@ class _Watched:
         self.after: gpu_state.State | None = None
 
     @property
-    def left(self) -> int:
-        """Rounds that are to come."""
+    def remaining(self) -> int:
+        """Remaining rounds."""
         return self.wanted - len(self.times)
 
-    def turn(self, rounds: int) -> None:
+    def run_rounds(self, rounds: int) -> None:
         """Time some rounds."""
         if not self.times:
             self.before = gpu_state.read_state()
         for _ in range(rounds):
             self.times.append(self.contender.round(len(self.times)))
-        if not self.left:
+        if not self.remaining:
             self.after = gpu_state.read_state()
 
     def timing(self, regime: str, l2: str) -> Timing:
-        """What was measured."""
+        """The measurement."""
         before, after = self.before, self.after
         return Timing.of(
             self.times,
@@ -517,39 +515,39 @@ class _Watched:
         )
 
 
-def _fitting(work: float, rounds: int, regime: str, seconds: float) -> int:
-    """As many of the rounds, each of so many microseconds, as take so many seconds; three at least. Each burst has one replay more."""
-    repeated = 1 + 1 / _of_burst(work) if regime == "burst" else 1
-    return int(max(min(FEWEST, rounds), min(rounds, seconds * 1e6 / (work * repeated))))
+def _round_count(work: float, rounds: int, regime: str, seconds: float) -> int:
+    """The number of rounds of `work` microseconds that fit into `seconds`, at least three. Each burst has one additional replay."""
+    repeated = 1 + 1 / _rounds_per_burst(work) if regime == "burst" else 1
+    return int(max(min(MIN_ROUNDS, rounds), min(rounds, seconds * 1e6 / (work * repeated))))
 
 
-def _of_burst(work: float) -> int:
-    """Rounds of so many microseconds in a burst."""
+def _rounds_per_burst(work: float) -> int:
+    """Rounds of `work` microseconds per burst."""
     return max(1, round(BURST / work))
 
 
-def _run_bursts(contenders: Mapping[str, _Watched], pause: float) -> None:
-    """Each in turn: a pause, a replay, and the rounds of about 20 ms."""
-    while any(one.left for one in contenders.values()):
+def _run_bursts(contenders: Mapping[str, _Contender], pause: float) -> None:
+    """Alternate bursts: a pause, a replay, and rounds of about 20 ms."""
+    while any(one.remaining for one in contenders.values()):
         for one in contenders.values():
-            if one.left:
+            if one.remaining:
                 time.sleep(pause)
                 one.contender.warm(len(one.times))
-                one.turn(min(one.left, _of_burst(one.contender.work)))
+                one.run_rounds(min(one.remaining, _rounds_per_burst(one.contender.work)))
 
 
-def _run_busy(contenders: Mapping[str, _Watched], heating: float) -> None:
-    """Without pauses, one round each in turn, after some seconds of work."""
+def _run_busy(contenders: Mapping[str, _Contender], heating: float) -> None:
+    """Alternate single rounds without pauses, after some seconds of work."""
     stop = time.monotonic() + heating
     while True:
         for one in contenders.values():
             one.contender.warm()
         if time.monotonic() >= stop:
             break
-    while any(one.left for one in contenders.values()):
+    while any(one.remaining for one in contenders.values()):
         for one in contenders.values():
-            if one.left:
-                one.turn(1)
+            if one.remaining:
+                one.run_rounds(1)
 
 
 def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l2: str, launches: int | None, seconds: float) -> None:
@@ -561,9 +559,9 @@ def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise ArgumentError("measure: seconds must be a positive number", got=seconds)
     if regime not in REGIMES:
-        raise ArgumentError("measure: no such regime", got=regime, legal=REGIMES)
+        raise ArgumentError("measure: unknown clock state", got=regime, legal=REGIMES)
     if l2 not in L2_STATES:
-        raise ArgumentError("measure: no such state of the cache", got=l2, legal=L2_STATES)
+        raise ArgumentError("measure: unknown cache state", got=l2, legal=L2_STATES)
     few = [name for name, calls in contenders.items() if len(calls) < 2]
     if l2 == "rotated" and few:
         raise ArgumentError(f"measure: {', '.join(few)} has one set of buffers, which cannot rotate", hint='l2="hot", or Data.of(spec)')

@@ -1,16 +1,16 @@
-"""Kernel IR executed in NumPy, for all threads of all blocks, with shadow memory that finds every race.
+"""Simulate kernel IR in NumPy, for all threads of all blocks, with shadow memory that finds every race.
 
-The simulator derives what happens from the IR alone: which elements a statement touches from its accesses and the buffers'
-storage (of copies by TMA from their tensor maps), what it does with them from its spec (`Spec.perform`). Threads, blocks and loops
-around a single statement are array axes (elements, loops, threads, blocks); all other loops run in Python. Three things are watched:
+The simulator derives everything from the IR alone: the accessed elements from a statement's accesses and the storage of its buffers (for
+TMA copies, from their tensor maps), and the computation from its spec (`Spec.perform`). Threads, blocks and the loops around a single
+statement are array axes (elements, loops, threads, blocks). All other loops run in Python. Three properties are checked:
 
-- *bounds*: coordinates outside a tensor, addresses outside a buffer, and guard rows around every array in global memory;
-- *fresh memory*: registers, shared memory and outputs are poisoned, and a read of what was never written is named;
-- *races*: shadow memory keeps, per address of shared and written global memory, the last writer and the readers since, with
-  the barriers passed at that time. Two threads at one address, one of them writing, need a barrier between them.
+- *Bounds*: coordinates outside of a tensor, addresses outside of a buffer, and guard rows around every array in global memory.
+- *Initialization*: registers, shared memory and outputs are poisoned, and a read before any write is reported.
+- *Races*: per address of shared and written global memory, shadow memory holds the last writer and the readers since, with the barriers
+  passed at that time. Two threads at one address, one of them writing, need a barrier between them.
 
-A multiply-add of float32 is a multiplication, then an addition: rounded twice, where FFMA rounds once. On integers of
-moderate size both are exact, so tests compare exactly.
+A float32 multiply-add is a multiplication, then an addition: it rounds twice, where FFMA rounds once. On integers of moderate size both are
+exact, so tests compare exactly.
 
 May import: values, specs, ir.
 """

@@ -1,7 +1,7 @@
-"""A chunk of blocks that are simulated together: their memory, and where accesses go in it.
+"""A batch of blocks that are simulated together: their memory, and the locations of accesses in it.
 
-Coordinates, masks and addresses are computed for all elements, loops that are axes, threads and blocks at once, and kept as long
-as the loops they depend on stand still. Coordinates outside a tensor and addresses outside a buffer are found here.
+Coordinates, masks and addresses are computed for all elements, vector loops, threads and blocks at once, and cached while the loops that
+they depend on do not advance. Out-of-bounds coordinates and addresses are reported here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fireiron.sim.locations import (
     steps_of,
     vector_environment,
 )
-from fireiron.sim.memory import Global, Memory, nowhere, registers, shared_memory
+from fireiron.sim.memory import Global, Memory, coordinate_memory, registers, shared_memory
 from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatement
 from fireiron.sim.tma_boxes import LINE, TmaBoxes
 from fireiron.values.expr import table
@@ -49,13 +49,13 @@ class BlockBatch:
             if buffer.memory.private:
                 self.memories[buffer.name] = registers(plan, buffer, self.width, careful)
             elif buffer.memory.counts:
-                self.memories[buffer.name] = nowhere(buffer)
+                self.memories[buffer.name] = coordinate_memory(buffer)
         self.read_bytes = self.written_bytes = 0
-        # Which blocks came to a write to global memory, and of which some element lay inside.
-        self.writing, self.wrote = (np.zeros(self.width, dtype=bool) for _ in range(2))
+        # The blocks that executed a write to global memory, and those of which some written element was in bounds.
+        self.has_write, self.in_bounds_write = (np.zeros(self.width, dtype=bool) for _ in range(2))
 
-    def left_out(self, needed: str, group: ThreadGroup) -> Array:
-        """For each thread of a group and each block, whether its warp has zeros only in some registers."""
+    def all_lanes_zero(self, needed: str, group: ThreadGroup) -> Array:
+        """For each thread of a group and each block, whether its warp has only zeros in some registers."""
         (number, _), *_ = self.registers_of((needed,), group).values()
         present, warps = np.unique(group.threads // WARP, return_inverse=True)
         asked = np.zeros((len(present), self.width), dtype=bool)
@@ -63,16 +63,16 @@ class BlockBatch:
         return ~asked[warps]
 
     def registers_of(self, names: Iterable[str], group: ThreadGroup) -> dict[str, tuple[Array, Array | None]]:
-        """Copies of what threads have in registers, `(registers, threads, blocks)`, and which of that was written, where it is watched."""
+        """Copies of the threads' registers, `(registers, threads, blocks)`, and the mask of written ones, if it is tracked."""
         found = {}
         for name in names:
             memory, rows = self._rows_of(name, group)
             found[name] = (memory.data[rows], None if memory.defined is None else memory.defined[rows])
         return found
 
-    def give_back(self, kept: Mapping[str, tuple[Array, Array | None]], where: Array, group: ThreadGroup) -> None:
-        """Put back what threads had in registers, those of them for which `where` holds."""
-        for name, (values, defined) in kept.items():
+    def restore(self, saved: Mapping[str, tuple[Array, Array | None]], where: Array, group: ThreadGroup) -> None:
+        """Restore the registers of threads for which `where` holds."""
+        for name, (values, defined) in saved.items():
             memory, rows = self._rows_of(name, group)
             memory.data[rows] = np.where(where, values, memory.data[rows])
             if memory.defined is not None:
@@ -83,19 +83,19 @@ class BlockBatch:
         memory, threads = self.memories[name], self.plan.kernel.threads
         return memory, np.arange(0, memory.rows, threads)[:, None] + group.threads
 
-    def place(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup) -> Location:
-        """The place of an access, from the group's cache where some loop around does not move it."""
-        # Every loop around moves it, so that no place would be found again.
-        if not operand.kept and operand.key:
-            return self.locate(site, operand, env, group)
+    def location(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup) -> Location:
+        """The location of an access, from the group's cache if some surrounding loop does not move it."""
+        # Every surrounding loop moves it, so no location would be reused.
+        if not operand.cacheable and operand.key:
+            return self.compute(site, operand, env, group)
         key = (operand, *(env[name] for name in operand.key))
-        found = group.places.get(key)
+        found = group.location_cache.get(key)
         if found is None:
-            found = group.places[key] = self.locate(site, operand, env, group)
+            found = group.location_cache[key] = self.compute(site, operand, env, group)
         return found
 
-    def locate(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup) -> Location:
-        """The place of an access, computed and checked."""
+    def compute(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup) -> Location:
+        """Compute and check the location of an access."""
         if operand.buffer.memory.counts:
             rank = len(site.loops) + 3
             values = self._dimension(operand, 0, vector_environment(site, env), rank)[0]
@@ -106,7 +106,7 @@ class BlockBatch:
         numbers = self.address(site, operand, env, mask, coordinates, parts, group)
         self._check_vectors(site, operand, env, mask, numbers, group)
         if operand.boxes is not None:
-            mask, numbers = self._by_boxes(operand.boxes, site, operand, env, coordinates, numbers)
+            mask, numbers = self._with_boxes(operand.boxes, site, operand, env, coordinates, numbers)
         if private and mask is None:
             view = self._view(site, operand, env, numbers, group)
             if view is not None:
@@ -115,10 +115,10 @@ class BlockBatch:
         if operand.write and site.loops:
             self._check_distinct(self._full(site, env, operand, rows[..., 0], group))
         if mask is not None:
-            # Masked reads find zero; masked writes go to the row behind it, which nobody reads.
+            # Masked reads get zero; masked writes go to the row after it, which is never read.
             rows = np.where(mask, rows, memory.zero + operand.write)
         if operand.buffer.memory.of_grid:
-            self._count(site, operand, rows, mask, env, group)
+            self._count_bytes(site, operand, rows, mask, env, group)
             return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
         if rows.shape[-1] == 1:
             rows = rows.squeeze(axis=-1)
@@ -126,10 +126,10 @@ class BlockBatch:
         rows = rows * self.width + np.arange(self.width)
         return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
 
-    def _by_boxes(
+    def _with_boxes(
         self, boxes: TmaBoxes, site: PlannedStatement, operand: Operand, env: Environment, coordinates: list[Array], starts: Array
     ) -> tuple[Array | None, Array]:
-        """Which elements of a tensor map's boxes take part, and their numbers in the buffer, as the engine finds them."""
+        """The mask of participating elements of a tensor map's boxes, and their addresses in the buffer as TMA computes them."""
         mask = self._conditions(operand, env, len(site.loops) + 3)
         if operand.buffer.memory.of_grid:
             for value, size in zip(coordinates, operand.sizes, strict=True):
@@ -139,7 +139,7 @@ class BlockBatch:
             offset, size = operand.buffer.offset, operand.buffer.dtype.bytes
             places = starts * size + offset
             if (places % LINE).any():
-                what = f"{site.what}: a box of its tensor map begins at byte {int(places[places % LINE != 0][0])} of shared memory"
+                what = f"{site.what}: a box of its tensor map starts at byte {int(places[places % LINE != 0][0])} of shared memory"
                 raise SimulationError(what, legal=f"multiples of {LINE}", within=self.where(env), at=site.statement.origin)
             numbers = (boxes.places(places) - offset) // size
         bad = (numbers < 0) | (numbers >= operand.total)
@@ -147,12 +147,12 @@ class BlockBatch:
         if bad.any():
             verb = "writes to" if operand.write else "reads from"
             raise SimulationError(
-                f"{site.what}: the engine {verb} address {int(np.broadcast_to(numbers, bad.shape)[bad][0])} of {operand.buffer.name}, "
-                "which is outside the buffer",
+                f"{site.what}: TMA {verb} address {int(np.broadcast_to(numbers, bad.shape)[bad][0])} of {operand.buffer.name}, "
+                "which is outside of the buffer",
                 legal=f"0 ... {operand.total - 1}",
                 within=self.where(env),
                 at=site.statement.origin,
-                hint="the boxes of the tensor map are not the tile of the statement",
+                hint="the boxes of the tensor map do not match the tile of the statement",
             )
         return mask, numbers
 
@@ -164,37 +164,37 @@ class BlockBatch:
         return mask
 
     def _full(self, site: PlannedStatement, env: Environment, operand: Operand, rows: Array, group: ThreadGroup, *blocks: int) -> Array:
-        """Index arrays of what is written name every turn, thread and block."""
+        """Index arrays of writes, broadcast to every iteration, thread and block."""
         shape = (operand.count, *(env[name].size for name, _ in site.loops), group.threads.size, *blocks)
         return rows if rows.shape == shape else np.ascontiguousarray(np.broadcast_to(rows, shape))
 
     def _check_distinct(self, rows: Array) -> None:
-        """Turns of a loop that is an axis must write different elements; masks only take elements away."""
+        """Require that iterations of a vector loop write different elements; masks only remove elements."""
         if np.unique(rows).size != rows.size:
             raise OverlappingWrites
 
-    def _count(
+    def _count_bytes(
         self, site: PlannedStatement, operand: Operand, rows: Array, mask: Array | None, env: Environment, group: ThreadGroup
     ) -> None:
-        """Bytes of global memory that all threads ask for."""
+        """Count the bytes of global memory that all threads request."""
         size = operand.count * math.prod(env[name].size for name, _ in site.loops) * group.threads.size * self.width
         if mask is not None:
             size = size * int(np.count_nonzero(mask)) // mask.size
         if operand.write:
             self.written_bytes += size * operand.buffer.dtype.bytes
-            self.writing |= self._by_block(functools.reduce(_both, (np.asarray(one(env)) for one in site.assigned), None))
-            self.wrote |= self._by_block(mask)
+            self.has_write |= self._by_block(functools.reduce(_both, (np.asarray(one(env)) for one in site.assigned), None))
+            self.in_bounds_write |= self._by_block(mask)
         else:
             self.read_bytes += size * operand.buffer.dtype.bytes
 
     def _by_block(self, mask: Array | None) -> Array:
-        """In which blocks a mask holds somewhere."""
+        """The blocks in which a mask holds somewhere."""
         if mask is None or mask.ndim == 0:
             return np.full(self.width, mask is None or bool(mask))
         return np.broadcast_to(mask.any(axis=tuple(range(mask.ndim - 1))), self.width)
 
     def _view(self, site: PlannedStatement, operand: Operand, env: Environment, numbers: Array, group: ThreadGroup) -> Window | None:
-        """The registers as a strided window, where their numbers are the same in all threads and affine in the loops."""
+        """The registers as a strided window, if their indices are equal in all threads and affine in the loops."""
         same = numbers[..., :1, :1]
         if (numbers != same).any():
             return None
@@ -208,7 +208,7 @@ class BlockBatch:
     def coordinates(
         self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup
     ) -> tuple[Array | None, list[Array], list[tuple[Array, int, int]]]:
-        """The mask of elements that take part, coordinates, and each coordinate's part of the address with its range."""
+        """The mask of participating elements, their coordinates, and each coordinate's contribution to the address with its range."""
         vector = vector_environment(site, env)
         rank = len(site.loops) + 3
         mask = self._conditions(operand, vector, rank)
@@ -219,11 +219,11 @@ class BlockBatch:
         for dim in range(len(operand.base)):
             names = operand.keys[dim]
             key = (operand, dim, *(env[name] for name in names)) if len(names) < len(site.enclosing) else None
-            part = group.parts.get(key) if key is not None else None
+            part = group.part_cache.get(key) if key is not None else None
             if part is None:
                 part = self._dimension(operand, dim, vector, rank)
                 if key is not None:
-                    group.parts[key] = part
+                    group.part_cache[key] = part
             value, contribution, inside, ok = part
             mask = _both(mask, inside)
             coordinates.append(value)
@@ -236,7 +236,9 @@ class BlockBatch:
     def _dimension(
         self, operand: Operand, dim: int, env: Environment, rank: int
     ) -> tuple[Array, tuple[Array, int, int], Array | None, bool]:
-        """Coordinates; their part of the address with its range; which lie inside; whether the tensor provably holds all that count."""
+        """Coordinates; their contribution to the address with its range; the in-bounds mask; whether all that count are provably in
+        bounds.
+        """
         value = _aligned(np.asarray(operand.base[dim](env)), rank)
         if operand.count > 1:
             value = value + operand.offsets[dim].reshape((-1,) + (1,) * (rank - 1))
@@ -262,7 +264,7 @@ class BlockBatch:
                 where = first_true(bad, site, group)
                 element = tuple(pick(one, where[0]) for one in coordinates)
                 raise SimulationError(
-                    f"{operand.buffer.name}[{', '.join(map(str, element))}] is outside the tensor: thread {where[1]} of block "
+                    f"{operand.buffer.name}[{', '.join(map(str, element))}] is outside of the tensor: thread {where[1]} of block "
                     f"{self.block(where[2])} {'writes' if operand.write else 'reads'} it",
                     got=f"coordinate {dim} is {element[dim]}",
                     legal=f"0 ... {size - 1}",
@@ -281,7 +283,7 @@ class BlockBatch:
         parts: list[tuple[Array, int, int]],
         group: ThreadGroup,
     ) -> Array:
-        """Addresses in elements from the start of the buffer; a `SimulationError` names the first that lies outside it."""
+        """Addresses in elements from the start of the buffer. Raises `SimulationError` for the first one outside of it."""
         low, high = sum(part[1] for part in parts), sum(part[2] for part in parts)
         # Small arrays first: only the last additions are of full size.
         ordered = sorted((part[0] for part in parts), key=lambda one: one.size)
@@ -300,7 +302,7 @@ class BlockBatch:
                 where = first_true(bad, site, group)
                 element = tuple(pick(one, where[0]) for one in coordinates)
                 raise SimulationError(
-                    f"address {pick(address, where[0])} of {operand.buffer.name}[{', '.join(map(str, element))}] is outside the buffer: "
+                    f"address {pick(address, where[0])} of {operand.buffer.name}[{', '.join(map(str, element))}] is outside of the buffer: "
                     f"thread {where[1]} of block {self.block(where[2])} {'writes' if operand.write else 'reads'} it",
                     legal=f"0 ... {operand.total - 1}",
                     within=f"{site.what}, {self.where(env, where[3])}",
@@ -311,34 +313,34 @@ class BlockBatch:
     def _check_vectors(
         self, site: PlannedStatement, operand: Operand, env: Environment, mask: Array | None, numbers: Array, group: ThreadGroup
     ) -> None:
-        """Elements that one load or store takes must lie side by side, from a multiple of its bytes on."""
+        """Require that the elements of one load or store are contiguous and start at a multiple of its size."""
         buffer = operand.buffer
         for piece in operand.vectors:
             taken = numbers[piece.first : piece.first + piece.width]
             start, size = taken[0], piece.width * buffer.dtype.bytes
             steps = np.arange(piece.width).reshape((-1,) + (1,) * (numbers.ndim - 1))
             bad = ((start * buffer.dtype.bytes + buffer.offset) % size != 0) | (taken - start != steps).any(axis=0)
-            # In shared memory the very offset is known; any other array begins at a multiple of `align`, and no more is known.
+            # In shared memory the exact offset is known; of any other array only its alignment `align` is known.
             bad = bad | (buffer.tensor.align % size != 0 and not buffer.memory.of_block)
             bad = bad if mask is None else bad & mask[min(piece.first, len(mask) - 1)]
             if bad.any():
                 where = first_true(bad[None], site, group)
                 addresses = ", ".join(str(pick(one[None], where[0])) for one in taken)
                 raise SimulationError(
-                    f"{buffer.name}: {piece.width} elements at once from addresses {addresses}: thread {where[1]} of block "
+                    f"{buffer.name}: a vector of {piece.width} elements at addresses {addresses}: thread {where[1]} of block "
                     f"{self.block(where[2])} {'writes' if operand.write else 'reads'} them",
-                    legal=f"{piece.width} neighbours, the first at a multiple of {size} bytes",
+                    legal=f"{piece.width} contiguous elements, the first at a multiple of {size} bytes",
                     within=f"{site.what}, {self.where(env, where[3])}",
                     at=operand.origin or site.statement.origin,
-                    hint="the pass vectorize proved too much, or the buffer begins elsewhere",
+                    hint="the pass vectorize is wrong, or the buffer starts elsewhere",
                 )
 
     def idle(self) -> Array:
-        """The blocks, by position, that came to writes to global memory, all of whose elements lie outside their tensors."""
-        return np.flatnonzero(self.writing & ~self.wrote)
+        """The blocks, by position, that executed writes to global memory, all of which were out of bounds."""
+        return np.flatnonzero(self.has_write & ~self.in_bounds_write)
 
     def block(self, position: int) -> int:
-        """The number of a block of the chunk, by position."""
+        """The number of a block of the batch, by position."""
         return int(self.blocks[min(position, self.width - 1)])
 
     def where(self, env: Environment, more: Mapping[str, int] | None = None) -> str:
@@ -348,7 +350,7 @@ class BlockBatch:
 
 
 def _aligned(values: Array, rank: int) -> Array:
-    """The array with axes of size 1 in front."""
+    """The array with leading axes of size 1."""
     return values.reshape((1,) * (rank - values.ndim) + values.shape)
 
 

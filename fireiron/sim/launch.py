@@ -1,7 +1,7 @@
-"""A simulated launch, from arguments to outputs.
+"""Simulate a launch, from arguments to outputs.
 
-Arguments are checked, the grid is cut into chunks of blocks that fit a core's cache, and chunks run in Python threads. Where NaN
-comes out, a block is executed again with every value watched, which names the first bad read.
+Arguments are checked, the grid is divided into batches of blocks that fit a core's cache, and batches run in Python threads. If an output
+contains NaN, a block is executed again with every value tracked, to report the first read of an uninitialized value.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Kernel, verify
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.sim.block_batch import BlockBatch
-from fireiron.sim.dynamic_scheduler import deal
+from fireiron.sim.dynamic_scheduler import assign_tiles
 from fireiron.sim.memory import global_memory
-from fireiron.sim.plan import MOST_ELEMENTS, Array, Plan
+from fireiron.sim.plan import MAX_ELEMENTS, Array, Plan
 from fireiron.sim.rings import check_barriers
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History, Shadow
@@ -31,18 +31,17 @@ from fireiron.sim.warps import Warps
 from fireiron.spec import with_strides
 from fireiron.values.expr import compiled
 
-_CHUNK_BYTES: Final = 1 << 21
-"""Working memory of the blocks that one Python thread simulates together: what a core keeps in its cache."""
+_BATCH_BYTES: Final = 1 << 21
+"""Working memory of the blocks that one Python thread simulates together: the size of a core's cache."""
 
 
 @attrs.frozen(eq=False)
 class Simulation:
-    """What a simulated launch left behind.
+    """The result of a simulated launch.
 
-    `outputs` are the written parameters in logical shape, and `written` which of their elements the launch wrote, where shadow memory
-    was kept; `blocks` those executed, of `threads` threads each. `statements`
-    counts executed statements and `barriers` passed barriers, both of one block; `read_bytes` and `written_bytes` count what
-    all threads asked of global memory.
+    `outputs` are the written parameters in logical shape. `written` masks their written elements, if shadow memory was kept. `blocks` are
+    the executed blocks, of `threads` threads each. `statements` and `barriers` count executed statements and passed barriers of one block;
+    `read_bytes` and `written_bytes` count the global memory traffic requested by all threads.
     """
 
     outputs: dict[str, Array]
@@ -66,14 +65,13 @@ def simulate(
     order: random.Random | None = None,
     known: Mapping[str, Array] | None = None,
 ) -> Simulation:
-    """Execute a kernel; a `SimulationError` names the first race, access out of bounds or read of uninitialised data.
+    """Execute a kernel. A `SimulationError` describes the first race, out-of-bounds access or read of uninitialized data.
 
-    `arrays` are the parameters by buffer name, in logical shape; an output may be left out, and then starts as poison (NaN
-    for floats). `known` says of arrays which of their elements hold anything, by name: the others are poison; where it is given, the
-    result says which elements were written. `symbols` are the sizes known at run time;
-    strides that are not among them leave no gaps. `blocks` is a sample of blocks instead of the whole grid. `shadow`
-    watches for races. With `order`, each warp runs on its own from barrier to barrier, warps in random order; without it all
-    threads of a block go in step. See the text of `fireiron.sim` for what fp32 multiply-adds round.
+    `arrays` are the parameters by buffer name, in logical shape. A missing output starts as poison (NaN for floats). `known` masks, by
+    array name, the elements that hold values; the others are poison. If it is given, the result contains a mask of the written elements.
+    `symbols` are the run-time sizes; strides that are not among them leave no gaps. `blocks` selects a sample of the grid. `shadow` enables
+    race detection. With `order`, each warp runs separately from barrier to barrier, in random order; without it all threads of a block run
+    in lockstep. See `fireiron.sim` for the rounding of float32 multiply-adds.
     """
     start = time.perf_counter()
     verify(kernel, final=True)
@@ -82,30 +80,30 @@ def simulate(
     chosen = _chosen_blocks(plan, blocks)
     launch = _Launch(plan, arrays, chosen, shadow, order, careful=_may_drop_poison(plan), known=known or {})
     launch.run()
-    _name_poison(plan, arrays, launch)
-    found = Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts)
-    return found if known is None else attrs.evolve(found, written=launch.written())
+    _locate_poison(plan, arrays, launch)
+    result = Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts)
+    return result if known is None else attrs.evolve(result, written=launch.written())
 
 
 # ---------------------------------------------------------------------------------------------- arguments
 
 
-def _checked_symbols(kernel: Kernel, given: Mapping[str, int]) -> dict[str, int]:
+def _checked_symbols(kernel: Kernel, common: Mapping[str, int]) -> dict[str, int]:
     known = {symbol.name for symbol in kernel.symbols}
-    for name in given:
+    for name in common:
         if name not in known:
             raise ArgumentError(f"{kernel.name} has no symbol {name}", legal=sorted(known) or "none")
     values: dict[str, int] = {}
     for symbol in kernel.symbols:
-        if symbol.name not in given:
+        if symbol.name not in common:
             raise ArgumentError(f"{kernel.name}: the symbol {symbol.name} has no value", hint=f"symbols={{{symbol.name!r}: ...}}")
-        value = given[symbol.name]
+        value = common[symbol.name]
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise ArgumentError(f"symbol {symbol.name}: not an integer", got=value)
         values[symbol.name] = int(value.__index__())
         if not symbol.low <= values[symbol.name] <= symbol.high or values[symbol.name] % symbol.multiple_of:
             legal = f"{symbol.low} ... {symbol.high}" + (f", multiples of {symbol.multiple_of}" if symbol.multiple_of > 1 else "")
-            raise ArgumentError(f"symbol {symbol.name}={values[symbol.name]} breaks the facts it was declared with", legal=legal)
+            raise ArgumentError(f"symbol {symbol.name}={values[symbol.name]} violates its declaration", legal=legal)
     for text, condition in kernel.facts:
         if not compiled(condition)(values):
             raise ArgumentError(f"{kernel.name} requires that {text}: {condition}", got=values)
@@ -117,12 +115,12 @@ def _chosen_blocks(plan: Plan, blocks: Sequence[int] | None) -> tuple[int, ...]:
         return tuple(range(plan.grid))
     for block in blocks:
         if isinstance(block, bool) or not hasattr(block, "__index__") or not 0 <= int(block) < plan.grid:
-            raise ArgumentError("blocks: no such block in the grid", got=block, legal=f"0 ... {plan.grid - 1}")
+            raise ArgumentError("blocks: the grid has no such block", got=block, legal=f"0 ... {plan.grid - 1}")
     return _whole_clusters(plan, map(int, blocks))
 
 
 def _whole_clusters(plan: Plan, blocks: Iterable[int]) -> tuple[int, ...]:
-    """Blocks with all others of their clusters, for which they wait."""
+    """Blocks, completed to whole clusters, since the blocks of a cluster wait for each other."""
     clusters = dict.fromkeys(block // plan.cluster for block in blocks)
     return tuple(number * plan.cluster + rank for number in clusters for rank in range(plan.cluster))
 
@@ -131,7 +129,7 @@ def _whole_clusters(plan: Plan, blocks: Iterable[int]) -> tuple[int, ...]:
 
 
 class _Launch:
-    """One simulated launch: global memory, the blocks in chunks, shadow memory."""
+    """One simulated launch: global memory, the blocks in batches, shadow memory."""
 
     def __init__(
         self,
@@ -141,49 +139,49 @@ class _Launch:
         shadow: bool,
         order: random.Random | None,
         careful: bool = False,
-        dealt: Mapping[int, Sequence[int]] | None = None,
+        tiles_of_blocks: Mapping[int, Sequence[int]] | None = None,
         known: Mapping[str, Array] = MappingProxyType({}),
     ) -> None:
         self.plan, self.blocks, self.order, self.careful, self.shadow = plan, blocks, order, careful, shadow
         self.known = known
-        self.dealt = deal(plan, order) if dealt is None else dealt
+        self.tiles_of_blocks = assign_tiles(plan, order) if tiles_of_blocks is None else tiles_of_blocks
         self.parameters = global_memory(plan, arrays, careful, known)
         written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written}
         self.history = History({name: Shadow(one.flat.size, plan.pitch) for name, one in written.items()})
         self.counts = [0, 0, 0, 0]
 
     def run(self) -> None:
-        """Execute all chunks; of several errors the one in the first block counts."""
-        chunks = self._chunks()
-        # A generator for each chunk: they run in parallel, and the orders of warps must not depend on which comes first.
-        seeds = [None if self.order is None else type(self.order)(self.order.getrandbits(64)) for _ in chunks]
-        jobs = [(number, batch, seed) for number, (batch, seed) in enumerate(zip(chunks, seeds, strict=True))]
+        """Execute all batches. If several fail, the error of the first block is raised."""
+        batches = self._batches()
+        # One random generator per batch: batches run in parallel, and the order of warps must not depend on which batch runs first.
+        seeds = [None if self.order is None else type(self.order)(self.order.getrandbits(64)) for _ in batches]
+        jobs = [(number, batch, seed) for number, (batch, seed) in enumerate(zip(batches, seeds, strict=True))]
         workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
         if workers <= 1:
-            runs = [self._chunk(*job) for job in jobs]
+            runs = [self._run_batch(*job) for job in jobs]
         else:
             with ThreadPoolExecutor(workers) as pool:
-                futures = [pool.submit(self._chunk, *job) for job in jobs]
+                futures = [pool.submit(self._run_batch, *job) for job in jobs]
                 try:
                     runs = [future.result() for future in futures]
                 finally:
                     for future in futures:
                         future.cancel()
-        for run in (one for together in runs for one in together):
+        for run in (one for ranks in runs for one in ranks):
             self.counts[2] += run.batch.read_bytes
             self.counts[3] += run.batch.written_bytes
         if runs:
             self.counts[0], self.counts[1] = runs[0][0].executor.statements, runs[0][0].barriers
-        for together in runs:
-            _require_work([run.batch for run in together])
+        for ranks in runs:
+            _require_work([run.batch for run in ranks])
         for parameter in self.parameters.values():
             parameter.check_guards()
 
-    def _chunks(self) -> list[tuple[int, ...]]:
+    def _batches(self) -> list[tuple[int, ...]]:
         plan, blocks = self.plan, self.blocks
         each = plan.cluster
-        # Blocks of a chunk run the same turns of all loops. And buffers of several types that overlap are the same bytes only where a row
-        # has one column.
+        # Blocks of a batch run the same iterations of all loops. And overlapping buffers of different types share bytes only if a row has
+        # one column.
         if plan.block_loops or plan.mixed:
             return [blocks[start : start + each] for start in range(0, len(blocks), each)]
         size = plan.kernel.block_bytes
@@ -191,18 +189,18 @@ class _Launch:
             if buffer.memory.private:
                 size += plan.number(buffer.elements) * buffer.dtype.bytes * plan.kernel.threads
         count = len(blocks) // each
-        # Two chunks take two threads; what one chunk holds is executed before threads that take turns in Python are.
-        shared_out = count if size * len(blocks) <= _CHUNK_BYTES else -(-count // 2)
-        width = max(1, min(_CHUNK_BYTES // max(size * each, 1), MOST_ELEMENTS // plan.largest, 256, shared_out)) * each
+        # Two batches use two threads: wide batches beat parallel small ones, since Python threads alternate.
+        per_thread_count = count if size * len(blocks) <= _BATCH_BYTES else -(-count // 2)
+        width = max(1, min(_BATCH_BYTES // max(size * each, 1), MAX_ELEMENTS // plan.largest, 256, per_thread_count)) * each
         return [blocks[start : start + width] for start in range(0, len(blocks), width)]
 
-    def _chunk(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> Sequence[Run]:
+    def _run_batch(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> Sequence[Run]:
         each = self.plan.cluster
         with np.errstate(all="ignore"):
-            # Where all blocks touch shared memory alike, those of the first chunk stand for all.
-            watch = self.shadow and (number == 0 or not self.plan.uniform)
-            given = self.plan, self.parameters, self.history
-            runs = [Run(*given, blocks[rank::each], watch, self.careful, rank, self.dealt) for rank in range(each)]
+            # If all blocks access shared memory alike, those of the first batch represent all.
+            detect_races = self.shadow and (number == 0 or not self.plan.uniform)
+            common = self.plan, self.parameters, self.history
+            runs = [Run(*common, blocks[rank::each], detect_races, self.careful, rank, self.tiles_of_blocks) for rank in range(each)]
             if order is None and each == 1 and not self.plan.kernel.rings:
                 runs[0].in_step()
             else:
@@ -214,7 +212,7 @@ class _Launch:
         return {name: one.array for name, one in self.parameters.items() if one.buffer.written}
 
     def written(self) -> dict[str, Array]:
-        """Which elements of the written parameters were written, by the launch or before it."""
+        """The mask of elements of the written parameters that this or an earlier launch wrote."""
         zeroed = self.plan.kernel.effects[Zeroed].names
         shadows = self.history.shadows
         return {
@@ -224,29 +222,31 @@ class _Launch:
 
 
 def _require_work(cluster: Sequence[BlockBatch]) -> None:
-    """Refuse a grid with blocks all of whose results lie outside their tensors; in a cluster, whose blocks come together, with none inside.
+    """Raise if a block, or all blocks of a cluster, write only out-of-bounds elements.
 
-    Where arrays of integers say who does what, the grid is a bound, and blocks beyond the last one's work have none. So it is where tiles
-    interleave, as layouts do that deal every fourth row to a block: past the end of an array some blocks of the last period have none.
+    If integer arrays determine the work, the grid is an upper bound, and some blocks have none. The same holds for interleaved tiles, such
+    as every fourth row per block: past the end of an array, some blocks of the last period have no work.
     """
     if cluster[0].tables or _interleaves(cluster[0].plan):
         return
     for position in set.intersection(*(set(batch.idle().tolist()) for batch in cluster)):
         raise SimulationError(
-            f"block {cluster[0].block(position)} of the grid has no work: each element that it writes lies outside its tensor",
-            hint="the grid has a block too many, or guards leave out too much",
+            f"block {cluster[0].block(position)} of the grid has no work: every element that it writes is out of bounds",
+            hint="the grid is too large, or guards are too strict",
         )
 
 
 def _interleaves(plan: Plan) -> bool:
-    """Whether elements of one block lie between those of another: what was dealt first, to blocks, has not the largest stride."""
+    """Whether elements of one block are between those of another: the mode of the blocks does not have the largest stride."""
     written = [operand.access for site in plan.sites for operand in site.operand_list if operand.write and operand.buffer.memory.of_grid]
-    strides = [[dealt.stride for dealt in modes if dealt.unit] for access in written for modes in access.dealt]
+    strides = [
+        [tiles_of_blocks.stride for tiles_of_blocks in modes if tiles_of_blocks.unit] for access in written for modes in access.dealt
+    ]
     return any(along and along[0] < max(along) for along in strides)
 
 
 def _may_drop_poison(plan: Plan) -> bool:
-    """Whether a value that was never written may leave no NaN in an output: a comparison, a maximum, a conversion to integers drops it."""
+    """Whether an unwritten value may leave no NaN in an output: comparisons, maxima and conversions to integers drop NaN."""
     return any(
         any(formula.drops_nan for formula in site.statement.spec.definition.formulas)
         or any(
@@ -258,8 +258,8 @@ def _may_drop_poison(plan: Plan) -> bool:
     )
 
 
-def _name_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> None:
-    """Where NaN reached an output, execute a block again with every value watched, which names the first bad read."""
+def _locate_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> None:
+    """If NaN reached an output, execute a block again with every value tracked, to report the first read of an uninitialized value."""
     for name, parameter in launch.parameters.items():
         if not parameter.buffer.written or parameter.buffer.dtype.kind != "float":
             continue
@@ -271,4 +271,6 @@ def _name_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> No
         else:
             blocks = launch.blocks[: plan.cluster]
         if bad.size:
-            _Launch(plan, arrays, blocks, False, launch.order, careful=True, dealt=launch.dealt, known=launch.known).run()
+            _Launch(
+                plan, arrays, blocks, False, launch.order, careful=True, tiles_of_blocks=launch.tiles_of_blocks, known=launch.known
+            ).run()

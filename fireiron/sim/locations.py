@@ -1,7 +1,7 @@
-"""Places: where an access lies in memory, as index arrays over elements, loops, threads and blocks.
+"""Locations: the memory that an access covers, as index arrays over elements, loops, threads and blocks.
 
-A place reads (`get`), writes (`put`), and tells and notes what was written (`defined`, `define`). There are four kinds: a
-strided window of registers, rows that all blocks share, positions one by one, and the parts of a distributed array.
+A location reads (`get`) and writes (`put`) values, and reports and records which were written (`defined`, `define`). The kinds: a strided
+window of registers, rows that all blocks share, individual positions, parts of distributed arrays, and coordinates.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from fireiron.sim.shadow import Clock
 
 @attrs.define(eq=False)
 class PendingGroups:
-    """Copies, or products, of a group of threads: those issued since the last commit, and groups not waited for yet."""
+    """Copies or MMAs of a group of threads: those issued since the last commit, and the committed groups not waited for."""
 
     issued: list[Any] = attrs.field(factory=list)
     groups: list[list[Any]] = attrs.field(factory=list)
 
     def commit(self) -> None:
-        """What was issued becomes a group."""
+        """Make a group of what was issued since the last commit."""
         self.groups.append(self.issued)
         self.issued = []
 
-    def taken(self) -> list[Any]:
-        """All that is under way, which from now on something else waits for."""
-        found = [copy for group in (*self.groups, self.issued) for copy in group]
+    def take_all(self) -> list[Any]:
+        """Remove and return everything in flight; something else waits for it from now on."""
+        operations = [copy for group in (*self.groups, self.issued) for copy in group]
         self.groups, self.issued = [[] for _ in self.groups], []
-        return found
+        return operations
 
-    def arrived(self, pending: int) -> list[Any]:
-        """The copies of all groups but the `pending` last ones, which are under way no more."""
+    def complete_groups(self, pending: int) -> list[Any]:
+        """Remove and return the operations of all groups but the last `pending` ones."""
         count = max(len(self.groups) - pending, 0)
         done, self.groups = self.groups[:count], self.groups[count:]
         return [copy for group in done for copy in group]
@@ -47,10 +47,10 @@ class PendingGroups:
 
 @attrs.define(eq=False)
 class PendingMma:
-    """A product under way: how many groups of threads have yet to wait for it, the registers it uses, each with whether it writes them,
-    and what happens when all have.
+    """An MMA in flight: `waiting` thread groups have yet to wait for it; `registers` are those that it uses, each with whether it writes
+    them; `done` is called when all groups have waited.
 
-    `stages` are those of rings that it reads.
+    `stages` are the ring stages that it reads.
     """
 
     waiting: int
@@ -61,44 +61,43 @@ class PendingMma:
 
 @attrs.define(eq=False)
 class ThreadGroup:
-    """Threads that run together: all of a block, or a warp; or the warps that are its `members`, for one statement.
+    """Threads that run together: all of a block, or a warp; or, for one statement, the warps that are its `members`.
 
-    `touched` are the registers that they touched by ordinary statements since their last fence, and `fenced` is whether there was one;
-    `busy` are those of each product under way, with whether it writes them;
-    `held` are the turns of rings that they acquired and did not release; `unfenced` are the places in shared memory that they wrote since
-    the last fence of the proxy; `meetings` counts the barriers of the cluster that they passed; `apart` are the stages of rings that lanes
-    read by themselves since they last met. Of stages of rings, `filled` are those that they said to be full since they last acquired them
-    empty; of stages of buffers in rings, `unfenced_stages` are those that they wrote since the last fence of the proxy, and `hidden` those
-    that they acquired full and that engines may not read before a fence of theirs.
+    Registers: `accessed` are those that other statements accessed since the last `wgmma.fence`, `fenced` records whether there was one, and
+    `conflicting` are those of each MMA in flight, with whether it writes them. Rings: `owned` are the fills that the group acquired and did
+    not release, `read_by_lanes` the stages that lanes have read individually since they last synchronized, `filled` the stages that the
+    group marked full since it last acquired them empty. Async proxy: `unfenced` are the shared-memory locations that the group wrote since
+    the last proxy fence, `unfenced_stages` the buffer stages that it wrote since then, and `hidden_stages` the stages that it acquired full
+    but that the async proxy may not read before a fence by the group. `cluster_barriers` counts the cluster barriers that it passed.
     """
 
     threads: Array
     environment: Environment
     clock: Clock = attrs.field(factory=Clock)
-    places: dict[Any, Any] = attrs.field(factory=dict)
-    parts: dict[Any, Any] = attrs.field(factory=dict)
-    own: dict[Any, ThreadGroup] = attrs.field(factory=dict)
-    seats: dict[Any, Any] = attrs.field(factory=dict)
-    flights: dict[Mechanism, PendingGroups] = attrs.field(factory=lambda: collections.defaultdict(PendingGroups))
+    location_cache: dict[Any, Any] = attrs.field(factory=dict)
+    part_cache: dict[Any, Any] = attrs.field(factory=dict)
+    leaders: dict[Any, ThreadGroup] = attrs.field(factory=dict)
+    lane_positions: dict[Any, Any] = attrs.field(factory=dict)
+    in_flight: dict[Mechanism, PendingGroups] = attrs.field(factory=lambda: collections.defaultdict(PendingGroups))
     members: tuple[ThreadGroup, ...] = ()
-    touched: set[str] = attrs.field(factory=set)
+    accessed: set[str] = attrs.field(factory=set)
     fenced: bool = False
-    busy: list[tuple[str, bool]] = attrs.field(factory=list)
-    held: set[Any] = attrs.field(factory=set)
+    conflicting: list[tuple[str, bool]] = attrs.field(factory=list)
+    owned: set[Any] = attrs.field(factory=set)
     unfenced: list[Array] = attrs.field(factory=list)
-    meetings: int = 0
-    apart: set[tuple[str, int]] = attrs.field(factory=set)
+    cluster_barriers: int = 0
+    read_by_lanes: set[tuple[str, int]] = attrs.field(factory=set)
     filled: set[tuple[str, int]] = attrs.field(factory=set)
     unfenced_stages: set[tuple[str, int]] = attrs.field(factory=set)
-    hidden: set[tuple[str, int]] = attrs.field(factory=set)
+    hidden_stages: set[tuple[str, int]] = attrs.field(factory=set)
 
 
 class Window:
-    """Registers with the same numbers in all threads: a strided window, updated in place."""
+    """Registers with the same indices in all threads: a strided window, updated in place."""
 
     def __init__(self, memory: Memory, numbers: Array, threads: int, group: ThreadGroup) -> None:
         self.memory, self.rows = memory, numbers
-        # Registers of one number lie side by side, a row a thread: a step of the number is a step over all threads.
+        # Registers of one index are contiguous, one row per thread: a step of the index is a step over all threads.
         self.start, self.steps = int(numbers.flat[0]), steps_of(numbers)
         self.shape = (*numbers.shape, len(group.threads), memory.width)
         self.threads, self.first = threads, int(group.threads[0])
@@ -124,7 +123,7 @@ class Window:
 
 
 def steps_of(numbers: Array) -> tuple[int, ...] | None:
-    """The step of an array along each axis, if it is affine in its indices."""
+    """The step of an array along each axis, if it is affine in its indices; else None."""
     first = int(numbers.flat[0])
     steps = []
     total: Array = np.int64(first)
@@ -137,12 +136,12 @@ def steps_of(numbers: Array) -> tuple[int, ...] | None:
 
 
 class Rows:
-    """Rows that are the same in all blocks: axes elements, loops, threads; a value is a row, over blocks."""
+    """Rows that are the same in all blocks: axes elements, loops, threads; a value is a row over blocks."""
 
     def __init__(self, memory: Memory, rows: Array) -> None:
         self.memory, self.rows = memory, rows
         self.shape = (*rows.shape, memory.width)
-        self.touched: Any = None
+        self.accessed: Any = None
 
     def get(self) -> Array:
         memory = self.memory
@@ -165,7 +164,7 @@ class Rows:
         self.memory.defined[self.rows] = True
 
     def masked(self) -> Array:
-        """Which elements are not read."""
+        """The elements that are not read."""
         return (self.rows == self.memory.zero)[..., None]
 
 
@@ -175,7 +174,7 @@ class Flat:
     def __init__(self, memory: Memory, rows: Array) -> None:
         self.memory, self.rows = memory, rows
         self.shape = rows.shape
-        self.touched: Any = None
+        self.accessed: Any = None
 
     def get(self) -> Array:
         return self.memory.flat.take(self.rows)
@@ -192,35 +191,35 @@ class Flat:
         self.memory.defined.reshape(-1)[self.rows] = True
 
     def masked(self) -> Array:
-        """Which elements are not read."""
+        """The elements that are not read."""
         return self.rows // self.memory.width == self.memory.zero
 
 
 class CoordinateValues:
-    """Coordinates of a dimension, which lie nowhere: axes elements, loops, threads, blocks."""
+    """Coordinates of a dimension, which are not stored: axes elements, loops, threads, blocks."""
 
     def __init__(self, values: Array, memory: Memory) -> None:
         self.values, self.memory = values.astype(np.int32), memory
         self.rows, self.shape = values, values.shape
-        self.touched: Any = None
+        self.accessed: Any = None
 
     def get(self) -> Array:
         return self.values
 
     def put(self, values: Array) -> None:
-        raise SimulationError(f"coordinates are written, as if they lay in memory: {values.shape}")
+        raise SimulationError(f"a coordinate tensor is written: {values.shape}")
 
     def defined(self) -> Array:
         return np.ones(self.shape, bool)
 
     def define(self) -> None:
-        raise SimulationError("coordinates are written, as if they lay in memory")
+        raise SimulationError("a coordinate tensor is written")
 
 
 class DistributedPart:
-    """A part of a distributed array, whole in its unit of threads: where each element is read, and all places of each.
+    """A part of a distributed array, complete within its unit of threads: where each element is read, and all of its copies.
 
-    `rows` is where an element (by unit) is read; `targets` and `sources` are rows to write with the elements they take.
+    `rows` is where an element (by unit) is read; `targets` and `sources` are rows to write with the elements that they take.
     """
 
     def __init__(self, memory: Memory, rows: Array, targets: Array, sources: Array) -> None:
@@ -246,12 +245,12 @@ Location: TypeAlias = "Window | Rows | Flat | DistributedPart | CoordinateValues
 
 
 class OverlappingWrites(Exception):
-    """Turns of a loop write the same element: it cannot be an array axis."""
+    """Iterations of a loop write the same element: the loop cannot be an array axis."""
 
 
 def vector_environment(site: PlannedStatement, env: Environment) -> Environment:
-    """The environment with loops as axes in front of threads and blocks."""
-    if not site.loops:  # names of its own it has only inside of these
+    """The environment with loops as axes before threads and blocks."""
+    if not site.loops:  # its own names exist only inside of these
         return env
     result = dict(env)
     count = len(site.loops)
@@ -271,7 +270,7 @@ def pick(values: Array, index: tuple[int, ...]) -> int:
 
 
 def first_true(bad: Array, site: PlannedStatement, group: ThreadGroup) -> tuple[tuple[int, ...], int, int, dict[str, int]]:
-    """The first true position: its index, thread, block in the chunk, and values of the loops that are axes."""
+    """The first true position: its index, thread, block in the batch, and values of the vector loops."""
     index = tuple(int(one) for one in np.argwhere(bad)[0])
     loops = {name: index[1 + axis] for axis, (name, _) in enumerate(site.loops)}
     return index, int(group.threads[index[-2]]), index[-1], loops

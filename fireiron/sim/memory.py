@@ -1,7 +1,7 @@
 """Registers, shared and global memory as NumPy arrays, filled with poison.
 
-Private and shared buffers have a column per block of a chunk; global memory is one flat array a parameter, with guards around,
-that all chunks share. A mask of what was written is kept where poison cannot tell: for integers, and for floats on demand.
+Private and shared buffers have one column per block of a batch. Global memory is one flat array per parameter, with guards around it, that
+all batches share. A mask of written elements is kept if poison cannot show unwritten ones: for integers, and for floats on demand.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import value_of
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
-"""The byte that fills fresh memory: floats are NaN; integers are 0x5A5A..., and reads of them are found by a mask."""
+"""The byte that fills fresh memory: floats are NaN; integers are 0x5A5A..., and a mask detects reads of them."""
 
 
 class Memory:
-    """The rows of one buffer: `rows` of them from row `first`, each with the value of every block of a chunk.
+    """The rows of one buffer: `rows` of them from row `first`, each with the value of every block of a batch.
 
-    Behind all rows of the array lie one that is zero, where masked reads go, and one that takes masked writes. `defined`
-    tells which values were written, where that is watched.
+    Two rows follow the array: a zero row for masked reads, and one for masked writes. `defined` masks the written values, if they are
+    tracked.
     """
 
     def __init__(self, data: Array, first: int, rows: int, zero: int, defined: Array | None) -> None:
@@ -37,10 +37,10 @@ class Memory:
         self.complete = defined is None
         self.checks = 0
 
-    def settle(self) -> None:
-        """Notice, now and then, that everything was written, so that nothing needs to be watched any more."""
+    def update_complete(self) -> None:
+        """Check from time to time whether everything was written, so that tracking can stop."""
         self.checks += 1
-        # at powers of two: looking costs as much as what it saves, so it is done less and less often
+        # at powers of two: a check costs as much as it saves, so checks become rarer
         if self.checks & (self.checks - 1) == 0 and self.defined is not None:
             self.complete = bool(self.defined[self.first : self.first + self.rows].all())
 
@@ -54,30 +54,30 @@ def _mask_of(data: Array, zero: int, watched: bool) -> Array | None:
 
 
 def registers(plan: Plan, buffer: Buffer, width: int, careful: bool) -> Memory:
-    """Registers of all threads: a row per number and thread."""
+    """Registers of all threads: one row per register index and thread."""
     rows = max(plan.number(buffer.total), 1) * plan.kernel.threads
     data = np.empty((rows + 2, width), buffer.dtype.to_numpy())
     data.view(np.uint8)[:] = POISON[buffer.dtype.kind]
-    data[rows] = 0  # a row behind all others: what lies outside a tensor is read from it
+    data[rows] = 0  # the zero row: masked reads of out-of-bounds elements use it
     return Memory(data, 0, rows, rows, _mask_of(data, rows, careful or buffer.dtype.kind == "int"))
 
 
-def nowhere(buffer: Buffer) -> Memory:
-    """That of coordinates, which are stored nowhere."""
+def coordinate_memory(buffer: Buffer) -> Memory:
+    """The memory of coordinate tensors, which store nothing."""
     return Memory(np.zeros((2, 1), buffer.dtype.to_numpy()), 0, 0, 0, None)
 
 
 def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
-    """Shared buffers by name; those that overlap are views of the same bytes."""
+    """Shared buffers by name; overlapping buffers are views of the same bytes."""
     result = {}
     _check_extent(plan)
     for group in plan.components:
         start = group[0].offset
         size = max(buffer.offset + buffer.bytes for buffer in group) - start
-        # Whole elements of every type, and behind them two rows of the largest: one of zeros, one for masked writes.
+        # Whole elements of every type, followed by two rows of the largest: zeros for masked reads, and a target of masked writes.
         size = -(-size // 16) * 16
         raw = np.empty((size + 32) * width, np.uint8)
-        # NaN tells itself in a result; unwritten integers are found by their mask, whatever they hold.
+        # NaN shows in a result; unwritten integers are detected by their mask.
         raw[:] = POISON["float" if any(buffer.dtype.kind == "float" for buffer in group) else "int"]
         raw[size * width :] = 0
         for buffer in group:
@@ -91,7 +91,7 @@ def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
 
 
 def _check_extent(plan: Plan) -> None:
-    """Refuse a kernel of which a buffer in use does not end within the shared memory of the block; other regions are numbered behind it."""
+    """Raise if a used buffer exceeds the shared memory of the block. Other regions have higher addresses."""
     for buffer in plan.shared_in_use:
         if not buffer.memory.in_shared:
             legal = plan.kernel.shared_bytes <= buffer.offset
@@ -99,20 +99,20 @@ def _check_extent(plan: Plan) -> None:
             legal = buffer.offset >= 0 and buffer.offset + buffer.bytes <= plan.kernel.shared_bytes
         if not legal:
             raise SimulationError(
-                f"{buffer.name} lies in bytes {buffer.offset} ... {buffer.offset + buffer.bytes - 1} of shared memory",
+                f"{buffer.name} occupies bytes {buffer.offset} ... {buffer.offset + buffer.bytes - 1} of shared memory",
                 legal=f"0 ... {plan.kernel.shared_bytes - 1}",
             )
 
 
 class Global:
-    """A parameter in flat global memory with poisoned guard rows around, and poison between rows that are padded."""
+    """A parameter in flat global memory, with poisoned guard rows around it and poison in the padding between rows."""
 
     def __init__(self, plan: Plan, buffer: Buffer, given: Array | None, careful: bool, known: Array | None = None) -> None:
         self.buffer = buffer
         self.shape = tuple(plan.number(size) for size in buffer.tensor.shape)
         dtype = buffer.dtype.to_numpy()
         extent = plan.number(buffer.elements)
-        # One row or column too far should meet poison and not the end of the array: the longest stride fits into it, up to 2**14.
+        # An access one row or column too far should hit poison, not the end of the array: the guard covers the longest stride, up to 2**14.
         guard = min(max([64, *(extent // max(size, 1) for size in self.shape)]), 1 << 14)
         self.flat = np.empty(2 * guard + extent + 2, dtype)
         self.bytes = self.flat.view(np.uint8)
@@ -159,15 +159,15 @@ class Global:
         return np.maximum(self.flat[self.guard + np.asarray(number)], 0)
 
     def check_guards(self) -> None:
-        """Refuse a kernel that wrote outside the tensor."""
+        """Raise if the kernel wrote outside of the tensor."""
         item = self.flat.itemsize
-        touched = self.bytes[: self.zero * item].reshape(-1, item) != POISON[self.buffer.dtype.kind]
-        rows = touched.any(axis=1)
+        written_ = self.bytes[: self.zero * item].reshape(-1, item) != POISON[self.buffer.dtype.kind]
+        rows = written_.any(axis=1)
         rows[self.places] = False
         if rows.any():
             address = int(np.flatnonzero(rows)[0]) - self.guard
             raise SimulationError(
-                f"{self.buffer.name}: address {address}, outside the tensor, was written",
+                f"{self.buffer.name}: address {address}, outside of the tensor, was written",
                 legal=f"elements of the {' x '.join(map(str, self.shape))} tensor",
             )
 
@@ -175,8 +175,8 @@ class Global:
 def global_memory(
     plan: Plan, arrays: Mapping[str, Array], careful: bool, known: Mapping[str, Array] = MappingProxyType({})
 ) -> dict[str, Global]:
-    """Parameters by name, from arrays in logical shape; an `ArgumentError` where one does not fit. A missing output is poison, and so are
-    elements of which `known` says that they hold nothing.
+    """Parameters by name, from arrays in logical shape. Missing outputs are poison, and so are elements that `known` marks as unwritten.
+    Raises `ArgumentError` if an array does not fit.
     """
     names = {buffer.name for buffer in plan.kernel.buffers if buffer.parameter}
     for name in arrays:
@@ -206,8 +206,8 @@ def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
         raise ArgumentError(f"{buffer.name}: not a NumPy array", got=type(given).__name__)
     if given.shape != shape:
         raise ArgumentError(f"{buffer.name}: wrong shape", got=given.shape, legal=f"{shape}")
-    alike = given.dtype.name in buffer.dtype.alike and not buffer.written
-    if given.dtype != buffer.dtype.to_numpy() and not alike:
+    compatible = given.dtype.name in buffer.dtype.alike and not buffer.written
+    if given.dtype != buffer.dtype.to_numpy() and not compatible:
         raise ArgumentError(f"{buffer.name}: wrong element type", got=str(given.dtype), legal=buffer.dtype.name)
     layout = buffer.tensor.layout
     leading = getattr(layout, "leading", None)

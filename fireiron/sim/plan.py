@@ -1,7 +1,7 @@
-"""The plan: what a simulation knows before it sees data.
+"""The plan: everything that a simulation knows before it sees data.
 
-Every expression of the kernel is compiled; loops around a single statement are marked as array axes, where no turn can touch
-what another turn writes, and all others as Python loops.
+Every expression of the kernel is compiled. Loops around a single statement become array axes if no iteration accesses what another one
+writes. All other loops run in Python.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ Array: TypeAlias = Any
 Environment: TypeAlias = "dict[str, Any]"
 Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
-MOST_ELEMENTS: Final = 1 << 21
-"""Most elements of one vectorized statement; more loops run in Python."""
+MAX_ELEMENTS: Final = 1 << 21
+"""Maximum number of elements of one vectorized statement; further loops run in Python."""
 
 
 class Operand:
-    """One access of a statement, as functions of the environment; read and write of an output are two operands.
+    """One access of a statement, as functions of the environment. The read and the write of an output are two operands.
 
-    `conditions` hold for all of its elements, `parts` are those of its `pieces` where these differ, and `part_of` the piece of each
-    element. An access without pieces is touched inside its bounds. `vectors` are the pieces of several elements. `spread` is how many
-    threads may each have touched what one of them names: 1, or those of a `unit`. An engine that copies by a tensor map touches its
-    `boxes`, of which an access to shared memory names the first elements.
+    `conditions` hold for all of its elements. `parts` are the conditions of its `pieces` if these differ, and `part_of` is the piece of
+    each element. An access without pieces covers the elements within its bounds. `vectors` are the pieces of several elements. `spread` is
+    the number of threads that may have accessed what one of them names: 1, or a `unit`. A TMA copy accesses its `boxes`; an access to
+    shared memory then names their first elements.
     """
 
     def __init__(
@@ -80,23 +80,23 @@ class Operand:
     ) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write, self.boxes = access, buffer, write, boxes
-        # of the spec's view: a buffer may have dimensions in which it stands still
+        # of the spec's view: a buffer may have dimensions that the view does not use
         self.tile = tuple(size for axis, size in enumerate(access.shape) if axis in axes)
         self.order = tuple(sorted(axes).index(axis) for axis in axes)
-        self.numbers = _numbers(access)
+        self.element_order = _element_order(access)
         if boxes is None:
             elements = np.array(access.elements(), np.int64)
         else:
-            elements = boxes.outside if boxes.far == access else boxes.inside
+            elements = boxes.outside if boxes.array_access == access else boxes.inside
         self.offsets, self.count = [*elements.T], len(elements)
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
-        # Behind `guard` the conditions of the pieces say all that bounds did.
+        # After `guard`, the conditions of the pieces include the bounds.
         bounds = access.bounds if not pieces else (None,) * len(access.base)
         self.bounds = tuple(None if bound is None else compiled(bound) for bound in bounds)
         tested = tuple(dict.fromkeys(piece.condition for piece in pieces))
-        together, parts = (conjuncts(*tested), ()) if len(tested) == 1 else ((), tested)
-        conditions = (*conditions, *together)
+        common, parts = (conjuncts(*tested), ()) if len(tested) == 1 else ((), tested)
+        conditions = (*conditions, *common)
         self.conditions, self.parts = tuple(map(compiled, conditions)), tuple(map(compiled, parts))
         self.part_of = np.array([tested.index(piece.condition) for piece in pieces for _ in range(piece.width)])
         self.vectors = tuple(piece for piece in pieces if piece.width > 1)
@@ -105,13 +105,13 @@ class Operand:
         self.elements = plan.number(buffer.elements)
         self.total = plan.number(buffer.total)
         ringed = buffer.name in plan.in_rings and (write or buffer.name not in plan.reused)
-        self.watched = (buffer.memory.of_block and not ringed) or (buffer.memory.of_grid and buffer.written)
-        self.depends = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
+        self.checked = (buffer.memory.of_block and not ringed) or (buffer.memory.of_grid and buffer.written)
+        self.dependences = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
         everything = scope.closure(*access.expressions(), *conditions, *parts)
         loops = scope.loops
         self.key = tuple(name for name in loops if name in everything)
-        self.keys = [tuple(name for name in loops if name in names) for names in self.depends]
-        self.kept = len(self.key) < len(loops)
+        self.keys = [tuple(name for name in loops if name in names) for names in self.dependences]
+        self.cacheable = len(self.key) < len(loops)
         self.by_block = "block" in everything
         self.spread = unit if access.spread else 1
         self.adds = False
@@ -121,16 +121,16 @@ class Operand:
         return self.access.origin
 
 
-def _numbers(access: Access) -> Array | None:
-    """Where an instruction numbers its values in an order of its own: the number of each element, first dimension fastest."""
+def _element_order(access: Access) -> Array | None:
+    """For an instruction with its own value order: the number of each element, first dimension fastest; else None."""
     elements = access.elements()
-    numbers = {element: number for number, element in enumerate(elements)}
+    element_order = {element: number for number, element in enumerate(elements)}
     regular = attrs.evolve(access, points=()).elements()
-    return None if regular == elements or set(regular) != set(numbers) else np.array([numbers[one] for one in regular])
+    return None if regular == elements or set(regular) != set(element_order) else np.array([element_order[one] for one in regular])
 
 
 class PlannedStatement:
-    """A statement with the loops around it that become array axes, and the names bound in them."""
+    """A statement with the surrounding loops that become array axes, and the names bound in them."""
 
     def __init__(self, plan: Plan, statement: Exec, nest: Sequence[For], lets: Sequence[Let], scope: _Scope) -> None:
         self.statement = statement
@@ -159,7 +159,7 @@ class PlannedStatement:
             else:
                 self.inputs.append((name, Operand(plan, access, axes, active, False, scope, parts, unit, self.boxes)))
         self.active = tuple(map(compiled, active))
-        self.assigned = tuple(map(compiled, conjuncts(statement.active)))  # without what is left out as it lies outside
+        self.assigned = tuple(map(compiled, conjuncts(statement.active)))  # without the bounds conditions
         self.outside = {name: statement.spec.outside(name) for name, _ in self.inputs}
         self.scratch = None
         if statement.scratch is not None:
@@ -175,7 +175,7 @@ class PlannedStatement:
     def operand_count(self, name: str) -> int:
         return self.statement.operands[name].count
 
-    def place(self, env: Environment) -> Environment:
+    def loop_values(self, env: Environment) -> Environment:
         """Values of the loops around the statement."""
         return {name: env[name] for name in self.enclosing}
 
@@ -185,7 +185,7 @@ class PlannedStatement:
 
 
 def _is_multiply_add(statement: Exec) -> bool:
-    """A product of two elements whose meaning is one multiplication and one addition in the type of C."""
+    """Whether the statement multiplies two elements and adds the product once, in the type of C."""
     if not statement.spec.contracts or any(access.count != 1 for access in statement.accesses):
         return False
     return statement.spec.C.dtype.name in ("float32", "float64", "int32")
@@ -200,13 +200,13 @@ class Loop:
     body: list[Any]
     first: int = 0
     step: int = 1
-    taken: str | None = None
-    growth: Value | None = None
+    prior_iterations: str | None = None
+    increment: Value | None = None
 
 
 @attrs.define(eq=False)
 class Nest:
-    """Loops around one statement: `vector` has some of them as axes, `outer` the others; `plain` runs all of them."""
+    """Loops around one statement: `vector` has some of them as axes, `outer` holds the others; `plain` runs all of them in Python."""
 
     outer: list[tuple[str, Value]]
     vector: PlannedStatement
@@ -222,8 +222,8 @@ class RolesPlan:
 
 @attrs.define(eq=False)
 class SkipPlan:
-    """What a warp leaves out unless one of its threads has a number other than 0 in the registers `needed`; `written` are those that the
-    body writes.
+    """A body that a warp skips unless one of its threads has a nonzero value in the registers `needed`; `written` are the registers that
+    the body writes.
     """
 
     needed: str
@@ -233,25 +233,25 @@ class SkipPlan:
 
 @attrs.define(eq=False)
 class Name:
-    """A name for a value."""
+    """A named value."""
 
     name: str
     value: Value
 
 
 class _Scope:
-    """Loops around a position, outermost first, and what each name there is computed from."""
+    """Loops around a position, outermost first, and the roots of each name there."""
 
     def __init__(self, loops: tuple[str, ...] = (), names: Mapping[str, frozenset[str]] | None = None) -> None:
         self.loops = loops
         self.names = dict(names or {})
 
     def closure(self, *values: Expr | None) -> frozenset[str]:
-        found: set[str] = set()
+        roots: set[str] = set()
         for value in values:
             for var in () if value is None else value.variables():
-                found |= self.names.get(var.name, frozenset((var.name,)))
-        return frozenset(found)
+                roots |= self.names.get(var.name, frozenset((var.name,)))
+        return frozenset(roots)
 
     def inside(self, name: str) -> _Scope:
         return _Scope((*self.loops, name), self.names)
@@ -261,7 +261,7 @@ class _Scope:
 
 
 class Plan:
-    """The program with every expression compiled, loops marked as array axes or Python loops."""
+    """The program with every expression compiled, and loops marked as array axes or Python loops."""
 
     def __init__(self, kernel: Kernel, symbols: Mapping[str, int]) -> None:
         self.kernel, self.symbols = kernel, dict(symbols)
@@ -271,7 +271,7 @@ class Plan:
         widest = _group_sizes(kernel)[-1]
         self.pitch = -(-kernel.threads // widest) * widest
         self.in_rings = {name for ring in kernel.rings for name in ring.buffers}
-        # Turns order a ring's own accesses, but not those who read it with who writes to the same bytes afterwards.
+        # Fills order a ring's own accesses, but not its reads with later writes of other buffers to the same bytes.
         others = [one for one in kernel.buffers if one.name not in self.in_rings]
         self.reused = {name for name in self.in_rings if any(kernel.buffer(name).shares(one) for one in others)}
         self.block_loops = False
@@ -281,17 +281,17 @@ class Plan:
         self.mixed = any(len({buffer.dtype.bytes for buffer in part}) > 1 for part in self.components)
         self.engines = any(statement.instruction.mechanism.by_engine for statement, _ in execs(kernel.body))
         products = [statement for statement, _ in execs(kernel.body) if statement.mechanism.in_registers]
-        self.product_registers = {one.buffer for statement in products for one in statement.accesses}
+        self.mma_registers = {one.buffer for statement in products for one in statement.accesses}
         self.granule = min((buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory.of_block), default=1)
         self.nodes = self._list(kernel.body, _Scope())
-        # Who may touch what in a ring its turns say.
-        shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory.of_block and one.watched]
+        # Fills determine the legal accesses to a ring.
+        shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory.of_block and one.checked]
         self.uniform = not self.block_loops and not any(operand.by_block for operand in shared)
-        """Whether shared memory is touched alike in all blocks, so that one block's shadow stands for all."""
+        """Whether all blocks access shared memory alike, so that one block's shadow represents all."""
 
     @functools.cached_property
     def shared_in_use(self) -> list[Buffer]:
-        """The buffers in shared memory that some statement touches, the scratch memory of statements included."""
+        """The buffers in shared memory that some statement accesses, including scratch memory."""
         operands = [operand for site in self.sites for operand in (*site.operand_list, *(() if site.scratch is None else (site.scratch,)))]
         used = {operand.buffer.name for operand in operands}
         return [buffer for group in self.components for buffer in group if buffer.name in used]
@@ -318,11 +318,11 @@ class Plan:
                     nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
                 case ClaimTile(var=var):
                     self.block_loops = True
-                    scope = scope.inside(var.name)  # it moves accesses as the loop does
+                    scope = scope.inside(var.name)  # it moves accesses like a loop
                     nodes.append(statement)
                 case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | ExitIfDone():
                     nodes.append(statement)
-                case Comment() | GridDepControl():  # one kernel runs alone
+                case Comment() | GridDepControl():  # a single kernel runs
                     pass
                 case _:
                     raise unknown(statement, "the simulator")
@@ -356,7 +356,7 @@ class Plan:
         return Loop(loop.var.name, compiled(loop.extent), plain, loop.first, loop.step)
 
     def _vector_loops(self, loops: list[For], lets: list[Let], statement: Exec, scope: _Scope) -> list[For]:
-        """The loops on which all that is written depends; none where the statement may read what another turn writes."""
+        """The loops that all writes depend on; none if the statement may read what another iteration writes."""
         if (
             statement.collective
             or statement.wide
@@ -378,7 +378,7 @@ class Plan:
         varied = used[0] - stages  # who holds a stage of a ring is asked stage by stage
         chosen = [loop for loop in loops if loop.var.name in varied and {var.name for var in loop.extent.variables()} <= known]
         size = self.kernel.threads * max(access.count for access in statement.accesses)
-        while chosen and size * math.prod(self.number(loop.extent) for loop in chosen) > MOST_ELEMENTS:
+        while chosen and size * math.prod(self.number(loop.extent) for loop in chosen) > MAX_ELEMENTS:
             chosen = chosen[1:]
         if any(loop.var.name in used[0] for loop in loops if loop not in chosen) and chosen != loops[len(loops) - len(chosen) :]:
             return []
@@ -386,22 +386,23 @@ class Plan:
         return chosen
 
     def _aliases(self, statement: Exec) -> bool:
-        """Whether an input may lie where an output is written."""
+        """Whether an input may overlap a written output."""
         spec = statement.spec
         writes = [access for name, access in statement.operands.items() if name in spec.outputs]
         reads = [access for name, access in statement.operands.items() if name not in spec.outputs]
-        # By storage, not by name: buffers that share bytes are one place.
+        # By storage, not by name: buffers that share bytes count as one.
         part = {buffer.name: number for number, group in enumerate(self.components) for buffer in group}
         places = [part.get(access.buffer, access.buffer) for access in writes]
         return len(set(places)) < len(places) or any(part.get(access.buffer, access.buffer) in places for access in reads)
 
 
 def _group_sizes(kernel: Kernel) -> list[int]:
-    """The threads of a warp and of all groups smaller than a block that barriers hold, ascending, each a multiple of the one before."""
+    """The threads of a warp and of all barrier groups smaller than a block, ascending, each a multiple of the previous one."""
     barriers = [one for one in statements(kernel.body) if isinstance(one, Barrier)]
     sizes = sorted({32, *(one.scope.threads for one in barriers if one.scope.threads is not None)})
     for smaller, larger in itertools.pairwise(sizes):
-        # Where groups only overlap, a chain of barriers may order two threads that no barrier holds both, and a clock does not know it.
+        # With partially overlapping groups, a chain of barriers may order two threads that no single barrier spans, which a clock cannot
+        # express.
         if larger % smaller:
             raise VerificationError(f"the simulator has no rule for barriers of {smaller} and of {larger} threads in one kernel")
     return sizes
@@ -415,7 +416,7 @@ def _with_lets(scope: _Scope, lets: Iterable[Let]) -> _Scope:
 
 
 def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
-    """The loops, names and the only statement of a nest; None if it has barriers or more statements, or a loop that leaves turns out."""
+    """The loops, names and the single statement of a nest; None if it has barriers, more statements, or a loop that skips iterations."""
     loops: list[For] = []
     lets: list[Let] = []
     while True:
@@ -436,7 +437,7 @@ def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
 
 
 def _components(buffers: list[Buffer]) -> list[list[Buffer]]:
-    """Shared buffers grouped so that only those of one group overlap."""
+    """Shared buffers, grouped such that only buffers of one group overlap."""
     groups: list[list[Buffer]] = []
     for buffer in sorted(buffers, key=lambda one: one.offset):
         if groups and buffer.offset < max(one.offset + one.bytes for one in groups[-1]):

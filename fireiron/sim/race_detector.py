@@ -1,7 +1,7 @@
-"""The watch over a chunk: every touch of memory is compared with what came before, then recorded.
+"""Detect races and uninitialized reads in a batch: compare each access with shadow memory, then record it.
 
-It names races, by shadow memory and the barriers passed, and reads of what was never written. The text of both is made here, from
-the statements, loops, threads and elements that met.
+It detects races, by shadow memory and passed barriers, and reads before any write. The error messages are composed here, from the
+statements, loops, threads and elements of both accesses.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ from fireiron.sim.shadow import Clock, History, Shadow
 
 
 class _Repeated:
-    """One statement's touches of one shadow, with no barrier and no other statement between: how often each place was touched.
+    """Accesses of one statement to one shadow, without any barrier or other statement between: how often each location was accessed.
 
-    What engines do meanwhile, and fences, may be left out of account: the statement that began a copy, or a product, touched the shadow.
+    Engine activity and fences can be ignored: the statement that started a copy, or an MMA, accessed the shadow.
     """
 
     def __init__(self, site: Any, clock: Clock, group: Any) -> None:
         self.site, self.clock, self.group = site, clock, group
         self.places: dict[int, tuple[Any, int]] = {}
 
-    def goes_on(self, site: Any, clock: Clock, group: Any) -> bool:
-        """Whether a touch belongs to the same run of touches."""
+    def continues(self, site: Any, clock: Clock, group: Any) -> bool:
+        """Whether an access belongs to the same sequence."""
         return self.site is site and self.clock is clock and self.group is group
 
-    def settled(self, operand: Any, place: Any) -> bool:
-        """Whether all operands were touched twice where they are now, so that once more changes nothing; counts the touch."""
-        former, count = self.places.get(id(operand), (None, 0))
-        if former is not place:
+    def is_repetition(self, operand: Any, location: Any) -> bool:
+        """Whether all operands were accessed twice at their current locations, so that another access changes nothing. Counts the
+        access.
+        """
+        previous, count = self.places.get(id(operand), (None, 0))
+        if previous is not location:
             self.places = {number: (other, 0) for number, (other, _) in self.places.items()}
             count = 0
-        self.places[id(operand)] = (place, count + 1)
-        # The first time meets what came before, the second what the first left behind; a third could only find the same again.
+        self.places[id(operand)] = (location, count + 1)
+        # The first access conflicts with earlier statements, the second with the first; a third could only repeat that.
         return count >= 2 and all(times >= 2 for _, times in self.places.values())
 
 
@@ -48,7 +50,7 @@ def _kind(operand: Operand) -> str:
 
 
 class RaceDetector:
-    """What a chunk's shared memory and the launch's global memory went through, and the barriers passed."""
+    """The access history of a batch's shared memory and of the launch's global memory, with the passed barriers."""
 
     def __init__(self, batch: BlockBatch, history: History, shared: bool) -> None:
         plan = batch.plan
@@ -60,162 +62,168 @@ class RaceDetector:
             self.shared_shadow = Shadow(units * (1 if plan.uniform else self.width), plan.pitch)
         self.latest: dict[int, _Repeated] = {}
 
-    def touch(
-        self, site: PlannedStatement, touches: Sequence[tuple[Operand, Location]], env: Environment, group: ThreadGroup, span: Any = None
+    def check(
+        self, site: PlannedStatement, accesses: Sequence[tuple[Operand, Location]], env: Environment, group: ThreadGroup, span: Any = None
     ) -> None:
-        """Check accesses against what came before, then record them: one, or all that one statement orders itself, of its units in `span`.
+        """Compare accesses with earlier ones, then record them: one access, or all accesses of one statement, which orders its own, for the
+        units in `span`.
 
-        A statement that touches the same places over and over, with no barrier and no other statement between, changes nothing.
+        A statement that repeats the same accesses, without any barrier or other statement between, changes nothing.
         """
         if span is None:
-            if self._settled(site, *touches[0], group):
+            if self._is_repetition(site, *accesses[0], group):
                 return
         else:
             self.latest.clear()
         with self.history.lock:
-            for operand, place in touches:
-                self._check(site, operand, place, env, group, span)
-            for operand, place in touches:
-                self._record(site, operand, place, env, group, span)
+            for operand, location in accesses:
+                self._check(site, operand, location, env, group, span)
+            for operand, location in accesses:
+                self._record(site, operand, location, env, group, span)
 
     def fence(self, group: ThreadGroup) -> None:
-        """What the threads of a group wrote to shared memory is there for engines too, as soon as a barrier orders it."""
+        """Make a group's writes to shared memory visible to the async proxy, once a barrier orders them."""
         if self.shared_shadow is not None and group.unfenced:
             self.shared_shadow.fence(np.concatenate(group.unfenced), group.clock)
             group.unfenced.clear()
 
     def _wrote(self, shadow: Shadow, keys: Array, group: ThreadGroup) -> None:
-        """Ordinary writes, if any engine may read them."""
+        """Record generic-proxy writes, if the async proxy may read them."""
         if self.plan.engines and shadow is self.shared_shadow:
-            shadow.hide(keys)
+            shadow.mark_unfenced(keys)
             group.unfenced.append(keys)
 
-    def reading(
-        self, site: PlannedStatement, touches: Sequence[tuple[Operand, Location]], env: Environment, group: ThreadGroup
+    def start_reading(
+        self, site: PlannedStatement, accesses: Sequence[tuple[Operand, Location]], env: Environment, group: ThreadGroup
     ) -> Callable[[Clock], None]:
-        """An engine reads from now on until what this returns is called: nobody may write there."""
+        """Record that the async proxy reads from now on, until the returned function is called: no thread may write there."""
         shadow = self.shared_shadow
         if shadow is None:
             return lambda clock: None
         reads = []
         with self.history.lock:
-            for operand, place in touches:
-                reads.append((*self._touched(shadow, operand, place, group, None), self.history.note(site, operand, env)))
-                shadow.lend(reads[-1][0], reads[-1][-1])
+            for operand, location in accesses:
+                reads.append((*self._accessed(shadow, operand, location, group, None), self.history.note(site, operand, env)))
+                shadow.start_read(reads[-1][0], reads[-1][-1])
 
         def done(clock: Clock) -> None:
             with self.history.lock:
                 for keys, low, high, log in reads:
-                    shadow.give_back(keys)
+                    shadow.end_read(keys)
                     shadow.read(keys, low, high, clock, log)
 
         return done
 
-    def depart(self, site: PlannedStatement, operand: Operand, place: Location, env: Environment, group: ThreadGroup) -> None:
-        """An asynchronous copy is under way from now on: nobody may touch where it writes."""
+    def start_copy(self, site: PlannedStatement, operand: Operand, location: Location, env: Environment, group: ThreadGroup) -> None:
+        """Record an asynchronous copy in flight: no thread may access its target."""
         shadow = self._shadow_of(operand)
         if shadow is not None:
             with self.history.lock:
-                keys, _, _ = self._touched(shadow, operand, place, group, None)
-                shadow.depart(keys, self.history.note(site, operand, env))
+                keys, _, _ = self._accessed(shadow, operand, location, group, None)
+                shadow.start_copy(keys, self.history.note(site, operand, env))
 
-    def arrive(self, site: PlannedStatement, operand: Operand, place: Location, env: Environment, group: ThreadGroup) -> None:
-        """The threads that issued a copy have waited for it: as if they had written now."""
+    def end_copy(self, site: PlannedStatement, operand: Operand, location: Location, env: Environment, group: ThreadGroup) -> None:
+        """Record that the issuing threads have waited for a copy, as if they had written now."""
         shadow = self._shadow_of(operand)
         if shadow is not None:
             with self.history.lock:
-                keys, low, high = self._touched(shadow, operand, place, group, None)
-                shadow.arrive(keys)
+                keys, low, high = self._accessed(shadow, operand, location, group, None)
+                shadow.end_copy(keys)
                 shadow.write(keys, low, high, group.clock, self.history.note(site, operand, env))
                 self._wrote(shadow, keys, group)
 
     def _shadow_of(self, operand: Operand) -> Shadow | None:
-        if not operand.watched:
+        if not operand.checked:
             return None
         return self.shared_shadow if operand.buffer.memory.of_block else self.history.shadows.get(operand.buffer.name)
 
-    def _settled(self, site: PlannedStatement, operand: Operand, place: Location, group: ThreadGroup) -> bool:
+    def _is_repetition(self, site: PlannedStatement, operand: Operand, location: Location, group: ThreadGroup) -> bool:
         shadow = self._shadow_of(operand)
         if shadow is None:
             return False
         run = self.latest.get(id(shadow))
-        if run is None or not run.goes_on(site, group.clock, group):
+        if run is None or not run.continues(site, group.clock, group):
             run = self.latest[id(shadow)] = _Repeated(site, group.clock, group)
-        return run.settled(operand, place)
+        return run.is_repetition(operand, location)
 
-    def require_defined(self, site: PlannedStatement, operand: Operand, place: Location, env: Environment, group: ThreadGroup) -> None:
-        """Refuse to read what was never written."""
-        defined = place.defined()
+    def require_defined(self, site: PlannedStatement, operand: Operand, location: Location, env: Environment, group: ThreadGroup) -> None:
+        """Raise if an access reads a value before any write."""
+        defined = location.defined()
         if not defined.all():
-            self._uninitialised(site, operand, defined, env, group)
-        place.memory.settle()
+            self._report_uninitialized(site, operand, defined, env, group)
+        location.memory.update_complete()
 
-    def _check(self, site: PlannedStatement, operand: Operand, place: Location, env: Environment, group: ThreadGroup, span: Any) -> None:
-        if not operand.write and not place.memory.complete:
-            self.require_defined(site, operand, place, env, group)
+    def _check(self, site: PlannedStatement, operand: Operand, location: Location, env: Environment, group: ThreadGroup, span: Any) -> None:
+        if not operand.write and not location.memory.complete:
+            self.require_defined(site, operand, location, env, group)
         shadow = self._shadow_of(operand)
         if shadow is None:
             return
-        keys, low, high = self._touched(shadow, operand, place, group, span)
-        waiting = shadow.under_way(keys)
+        keys, low, high = self._accessed(shadow, operand, location, group, span)
+        waiting = shadow.in_copy(keys)
         if len(waiting):
-            self._under_way(site, operand, shadow, int(keys[waiting[0]]), env)
+            self._report_copy_in_flight(site, operand, shadow, int(keys[waiting[0]]), env)
         if operand.write:
-            read = shadow.being_read(keys)
+            read = shadow.in_read(keys)
             if len(read):
-                self._being_read(site, operand, shadow, int(keys[read[0]]), env)
-        # A spread access names its whole unit for each place: which lane writes there is not known. So does one of all units of a block.
-        together = operand.spread if span is None else self.plan.pitch
-        strangers = low // together != high // together
-        if operand.write and not operand.adds and strangers.any():
-            where = int(np.flatnonzero(strangers)[0])
-            former = int(low[where]), site, operand, site.place(env)
-            self._race_text(site, operand, place, int(keys[where]), former, int(high[where]), env, group)
-        for kind in shadow.strangers_to(_kind(operand)):
-            sides, clocks, logs = shadow.touches(kind)
-            found = shadow.conflicts(sides, clocks, keys, low, high, group.clock)
-            if len(found):
-                self._race(site, operand, (sides, logs), place, keys, low, high, int(found[0]), env, group)
+                self._report_read_in_flight(site, operand, shadow, int(keys[read[0]]), env)
+        # A spread access names its whole unit for each location: which lane writes is unknown. The same holds for one of all units of a
+        # block.
+        group_size = operand.spread if span is None else self.plan.pitch
+        distinct_blocks = low // group_size != high // group_size
+        if operand.write and not operand.adds and distinct_blocks.any():
+            where = int(np.flatnonzero(distinct_blocks)[0])
+            previous = int(low[where]), site, operand, site.loop_values(env)
+            self._race_error(site, operand, location, int(keys[where]), previous, int(high[where]), env, group)
+        for kind in shadow.conflicting_kinds(_kind(operand)):
+            sides, clocks, logs = shadow.last_accesses(kind)
+            positions = shadow.conflicts(sides, clocks, keys, low, high, group.clock)
+            if len(positions):
+                self._report_race(site, operand, (sides, logs), location, keys, low, high, int(positions[0]), env, group)
         if site.statement.instruction.mechanism.by_engine and not operand.write:
-            hidden = shadow.hidden(keys, low, high, group.clock)
-            if len(hidden):
-                self._hidden(site, operand, shadow, int(keys[hidden[0]]), env)
+            unfenced = shadow.unfenced(keys, low, high, group.clock)
+            if len(unfenced):
+                self._report_unfenced(site, operand, shadow, int(keys[unfenced[0]]), env)
 
-    def _record(self, site: PlannedStatement, operand: Operand, place: Location, env: Environment, group: ThreadGroup, span: Any) -> None:
-        if operand.write and not operand.adds and not place.memory.complete:
-            place.define()
+    def _record(
+        self, site: PlannedStatement, operand: Operand, location: Location, env: Environment, group: ThreadGroup, span: Any
+    ) -> None:
+        if operand.write and not operand.adds and not location.memory.complete:
+            location.define()
         shadow = self._shadow_of(operand)
         if shadow is not None:
             record = {"write": shadow.write, "read": shadow.read, "add": shadow.add}[_kind(operand)]
-            keys, low, high = self._touched(shadow, operand, place, group, span)
+            keys, low, high = self._accessed(shadow, operand, location, group, span)
             record(keys, low, high, group.clock, self.history.note(site, operand, env))
             if operand.write:
                 self._wrote(shadow, keys, group)
 
-    def _touched(self, shadow: Shadow, operand: Operand, place: Any, group: ThreadGroup, span: Any) -> tuple[Array, Array, Array]:
-        """Distinct keys with the least and greatest thread that touches each; `span` are those of all units, and the unit asked for."""
-        # Who touches what does not change while the place stays; only the clock does.
-        if span is None and place.touched is not None:
-            return place.touched  # type: ignore[no-any-return]
+    def _accessed(self, shadow: Shadow, operand: Operand, location: Any, group: ThreadGroup, span: Any) -> tuple[Array, Array, Array]:
+        """Distinct keys with the lowest and highest thread that accesses each; `span` holds the ends of all units, and the selected
+        unit.
+        """
+        # The accessing threads do not change while the location stays; only the clock does.
+        if span is None and location.accessed is not None:
+            return location.accessed  # type: ignore[no-any-return]
         low, high, unit = span or (*self._actors(operand, group), None)
-        keys, valid, ids = self._keys(operand, place, (low, high))
+        keys, valid, ids = self._keys(operand, location, (low, high))
         if unit is not None:
             valid = valid & (ids[0] % self.plan.pitch == low[unit])
-        touched = shadow.gathered(keys[valid], *(one[valid] for one in ids))
+        accessed = shadow.merged(keys[valid], *(one[valid] for one in ids))
         if span is None:
-            place.touched = touched
-        return touched
+            location.accessed = accessed
+        return accessed
 
     def _actors(self, operand: Operand, group: ThreadGroup) -> tuple[Array, Array]:
-        """The least and the greatest thread that may have touched what each thread's access names."""
+        """The lowest and the highest thread that may have performed each thread's access."""
         first = group.threads // operand.spread * operand.spread
         return first, np.minimum(first + operand.spread - 1, self.plan.kernel.threads - 1)
 
-    def _keys(self, operand: Operand, place: Any, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
-        """Shadow keys, which of them take part, and thread numbers (least, greatest), all in one shape."""
-        memory, rows = place.memory, place.rows
+    def _keys(self, operand: Operand, location: Any, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
+        """Shadow keys, the mask of participating ones, and thread numbers (lowest, highest), all in one shape."""
+        memory, rows = location.memory, location.rows
         shared = operand.buffer.memory.of_block
-        if isinstance(place, Rows):
+        if isinstance(location, Rows):
             rows = rows[..., None]
             if not self.plan.uniform:
                 rows = np.broadcast_to(rows, (*rows.shape[:-1], self.width))
@@ -227,7 +235,7 @@ class RaceDetector:
             block = np.arange(self.width)
         ids = [one[:, None] + (self.numbers[:, : block.size] * self.plan.pitch) for one in span]
         shape = np.broadcast_shapes(rows.shape, *(one.shape for one in ids))
-        # What a mask excludes was sent to the rows behind the memory.
+        # Masked elements were redirected to the rows past the end.
         valid = np.broadcast_to(row < memory.zero, shape)
         if not shared:
             return np.broadcast_to(rows, shape), valid, [np.broadcast_to(one, shape) for one in ids]
@@ -241,67 +249,66 @@ class RaceDetector:
             ids = [np.broadcast_to(one[..., None], shape) for one in ids]
         return keys, valid, [np.broadcast_to(one, shape) for one in ids]
 
-    def _uninitialised(self, site: PlannedStatement, operand: Operand, defined: Array, env: Environment, group: ThreadGroup) -> None:
+    def _report_uninitialized(self, site: PlannedStatement, operand: Operand, defined: Array, env: Environment, group: ThreadGroup) -> None:
         where = first_true(~defined, site, group)
         element = self._element(site, operand, env, group, where[0])
         raise SimulationError(
-            f"{operand.buffer.name}{element} is read before anything was written to it: "
-            f"thread {where[1]} of block {self.batch.block(where[2])}",
+            f"{operand.buffer.name}{element} is read before any write to it: thread {where[1]} of block {self.batch.block(where[2])}",
             within=f"{site.what}, {self.batch.where(env, where[3])}",
             at=operand.origin or site.statement.origin,
-            hint="an init or a copy is missing, or writes with other addresses than this reads",
+            hint="an init or a copy is missing, or writes other addresses than this reads",
         )
 
     def _element(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup, index: tuple[int, ...]) -> str:
-        """Coordinates, and the address, of one position of an access."""
+        """Coordinates and address of one position of an access."""
         mask, coordinates, parts = self.batch.coordinates(site, operand, env, group)
         address = self.batch.address(site, operand, vector_environment(site, env), mask, coordinates, parts, group)
         if operand.boxes is not None:
-            return f" (a box from address {pick(address, index)} on)"
+            return f" (a box at address {pick(address, index)})"
         element = ", ".join(str(pick(one, index)) for one in coordinates)
         kind = "register" if operand.buffer.memory.private else "address"
         return f"[{element}] ({kind} {pick(address, index)})"
 
-    def _under_way(self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
-        assert shadow.flight is not None
-        old_site, old_operand, old_env = self.history.log[int(shadow.flight[key])]
+    def _report_copy_in_flight(self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
+        assert shadow.copies_in_flight is not None
+        old_site, old_operand, old_env = self.history.log[int(shadow.copies_in_flight[key])]
         lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
         raise SimulationError(
-            f"{operand.buffer.name} is {'written' if operand.write else 'read'} while an asynchronous copy to it is under way: "
-            f"{old_site.what} at {lines[0]}, {self.batch.where(old_env)}, which nobody has waited for",
+            f"{operand.buffer.name} is {'written' if operand.write else 'read'} while an asynchronous copy to it is in flight: "
+            f"{old_site.what} at {lines[0]}, {self.batch.where(old_env)}, which no thread has waited for",
             within=f"{site.what}, {self.batch.where(env)}",
             at=lines[1],
-            hint="a wait for its group, and a barrier, between the two",
+            hint="add a wait for its group, and a barrier, between the two",
         )
 
-    def _being_read(self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
-        old_site, old_operand, old_env = self.history.log[int(shadow.reader_under_way[key])]
+    def _report_read_in_flight(self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
+        old_site, old_operand, old_env = self.history.log[int(shadow.reader_in_flight[key])]
         lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
         raise SimulationError(
-            f"{operand.buffer.name} is written while a product that reads it is under way: {old_site.what} at {lines[0]}, "
+            f"{operand.buffer.name} is written while an MMA that reads it is in flight: {old_site.what} at {lines[0]}, "
             f"{self.batch.where(old_env)}",
             within=f"{site.what}, {self.batch.where(env)}",
             at=lines[1],
-            hint="a wait for its group, and a barrier, between the two",
+            hint="add a wait for its group, and a barrier, between the two",
         )
 
-    def _hidden(self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
+    def _report_unfenced(self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
         old_site, old_operand, old_env = self.history.log[int(shadow.write_log[key])]
         lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
         raise SimulationError(
-            f"{operand.buffer.name} is read through the asynchronous proxy, and what was written to it is not there yet: "
+            f"{operand.buffer.name} is read through the async proxy, which does not see what was written to it: "
             f"{old_site.what} at {lines[0]}, {self.batch.where(old_env)}",
             within=f"{site.what}, {self.batch.where(env)}",
             at=lines[1],
-            hint="a fence of the proxy by the threads that wrote, in front of the barrier",
+            hint="add fence.proxy.async in the writing threads, before the barrier",
         )
 
-    def _race(
+    def _report_race(
         self,
         site: PlannedStatement,
         operand: Operand,
-        former: tuple[Sequence[Array], Sequence[Array]],
-        place: Any,
+        previous: tuple[Sequence[Array], Sequence[Array]],
+        location: Any,
         keys: Array,
         low: Array,
         high: Array,
@@ -310,42 +317,42 @@ class RaceDetector:
         group: ThreadGroup,
     ) -> None:
         key = int(keys[position])
-        sides, logs = former
-        mine = int(low[position]), int(high[position])
-        # Threads of two warps, if there are such, make the clearest witnesses; one thread alone would make none.
-        pairs = [(int(sides[side][key]), me, side) for side in (0, 1) for me in mine]
+        sides, logs = previous
+        own = int(low[position]), int(high[position])
+        # Threads of two warps, if available, make the clearest witnesses; a single thread would be no race.
+        pairs = [(int(sides[side][key]), me, side) for side in (0, 1) for me in own]
         other, me, side = max(pairs, key=lambda pair: (pair[0] // 32 != pair[1] // 32, pair[0] != pair[1]))
         log = int(logs[side][key])
-        self._race_text(site, operand, place, key, (other, *self.history.log[log]), me, env, group)
+        self._race_error(site, operand, location, key, (other, *self.history.log[log]), me, env, group)
 
-    def _race_text(
+    def _race_error(
         self,
         site: PlannedStatement,
         operand: Operand,
-        place: Any,
+        location: Any,
         key: int,
-        former: tuple[int, PlannedStatement, Operand, Environment],
+        previous: tuple[int, PlannedStatement, Operand, Environment],
         me: int,
         env: Environment,
         group: ThreadGroup,
     ) -> None:
-        keys, valid, (threads, _) = self._keys(operand, place, (group.threads, group.threads))
-        found = np.argwhere((keys == key) & valid & (threads == me))
-        if not len(found):
-            found = np.argwhere((keys == key) & valid)
-        index = tuple(int(one) for one in found[0])[: len(site.loops) + 3]
+        keys, valid, (threads, _) = self._keys(operand, location, (group.threads, group.threads))
+        positions = np.argwhere((keys == key) & valid & (threads == me))
+        if not len(positions):
+            positions = np.argwhere((keys == key) & valid)
+        index = tuple(int(one) for one in positions[0])[: len(site.loops) + 3]
         more = {name: index[1 + axis] for axis, (name, _) in enumerate(site.loops)}
-        other, old_site, old_operand, old_env = former
+        other, old_site, old_operand, old_env = previous
         element = self._element(site, operand, env, group, index)
         verbs = [{"write": "writes", "read": "reads", "add": "adds to"}[_kind(one)] for one in (old_operand, operand)]
         lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
-        strangers = other // self.plan.pitch != me // self.plan.pitch
-        same = strangers or (old_site is site and old_env == site.place(env))
-        hint = "deal each element to one thread only" if same else "a barrier between the two"
-        names = [self._thread_name(one, strangers) for one in (other, me)]
-        then = self.batch.where(old_env)
+        distinct_blocks = other // self.plan.pitch != me // self.plan.pitch
+        same = distinct_blocks or (old_site is site and old_env == site.loop_values(env))
+        hint = "assign each element to one thread only" if same else "add a barrier between the two"
+        names = [self._thread_name(one, distinct_blocks) for one in (other, me)]
+        loop_values = self.batch.where(old_env)
         raise SimulationError(
-            f"race on {operand.buffer.name}{element}: {names[0]} {verbs[0]} it ({old_site.what} at {lines[0]}, {then}), "
+            f"race on {operand.buffer.name}{element}: {names[0]} {verbs[0]} it ({old_site.what} at {lines[0]}, {loop_values}), "
             f"{names[1]} {verbs[1]} it ({site.what} at {lines[1]}), and no barrier orders them",
             within=f"block {me // self.plan.pitch}, {self.batch.where(env, more)}",
             at=operand.origin or site.statement.origin,

@@ -1,7 +1,7 @@
-"""Control: a chunk of blocks through the statements, loops and barriers of the plan.
+"""Control flow: run a batch of blocks through the statements, loops and barriers of the plan.
 
-The program is a coroutine of a group of threads. It stops at barriers and at collective statements, which whoever drives it deals
-with: here, for all threads of a block in step; in `warps`, for warps in random order.
+The program of a group of threads is a coroutine. It yields at barriers and at collective statements, which the caller handles: here, for
+all threads of a block in lockstep; in `warps`, for warps in random order.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Event: TypeAlias = "tuple[Any, Environment]"
 
 
 class Run:
-    """A chunk of blocks, executed together; `watch` says whether its shared memory is watched for races.
+    """A batch of blocks that run together; `detect_races` enables race detection in their shared memory.
 
-    Blocks of clusters have one `rank`: those of the others run beside them.
+    Blocks of clusters in one batch have the same `rank`; those of other ranks run concurrently.
     """
 
     def __init__(
@@ -40,29 +40,29 @@ class Run:
         parameters: Mapping[str, Global],
         history: History,
         blocks: tuple[int, ...],
-        watch: bool,
+        detect_races: bool,
         careful: bool,
         rank: int = 0,
-        dealt: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        tiles_of_blocks: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.plan = plan
         self.batch = BlockBatch(plan, parameters, blocks, careful)
-        self.race_detector = RaceDetector(self.batch, history, watch)
-        self.rings = Rings(plan, rank, dealt.get(blocks[0], ()))
+        self.race_detector = RaceDetector(self.batch, history, detect_races)
+        self.rings = Rings(plan, rank, tiles_of_blocks.get(blocks[0], ()))
         self.executor = Executor(self.batch, self.race_detector, self.rings)
         self.barriers = 0
 
     @staticmethod
     def joined(runs: Sequence[Run]) -> Sequence[Run]:
-        """Chunks that are the blocks of clusters, by rank, and reach into each other."""
+        """Connect the batches of a cluster's ranks, so that they can access each other."""
         for run in runs:
             run.rings.cluster = [one.rings for one in runs]
             run.executor.cluster = [one.executor for one in runs]
         return runs
 
     def in_step(self) -> None:
-        """Execute all threads of a block together."""
-        # One of the orders in which a block may run: races are found by what barriers order, not by what happens here.
+        """Execute all threads of a block in lockstep."""
+        # This is one of the legal orders: races are detected by barriers, not by this order.
         group = self.group(np.arange(self.plan.kernel.workers))
         for event, env in self.body(self.plan.nodes, group.environment, group):
             if isinstance(event, Barrier):
@@ -79,23 +79,22 @@ class Run:
         return ThreadGroup(threads, env)
 
     def perform(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
-        """A statement that waits for several warps, all of which are here: those of whole units."""
+        """Execute a statement of several warps, all of which are present, as whole units."""
         if site.wide:
             self.executor.execute(site, env, group)
         else:
             self.executor.collective(site, env, group)
 
     def pass_barrier(self, groups: Sequence[ThreadGroup], barrier: Barrier) -> None:
-        """All threads of the groups have arrived."""
+        """Pass a barrier at which all threads of the groups have arrived."""
         self.barriers += 1
         for group in groups:
-            # A block is the group of as many threads as its numbers take, the idle ones of its last group included.
-            # A block is the group of `pitch` threads: of all numbers up to those of the next one.
-            group.clock = group.clock.behind(barrier.scope.threads or self.plan.pitch)
-            group.apart.clear()
+            # A block counts as a group of `pitch` threads, including the idle numbers up to the next block.
+            group.clock = group.clock.after(barrier.scope.threads or self.plan.pitch)
+            group.read_by_lanes.clear()
 
     def body(self, nodes: list[Any], env: Environment, group: ThreadGroup) -> Generator[Event, None, bool]:
-        """Execute statements for a group; barriers and collective statements are handed out. Returns whether the loop around is over."""
+        """Execute statements for a group; yield barriers and collective statements. Return whether the surrounding loop has ended."""
         for node in nodes:
             if isinstance(node, PlannedStatement):
                 if node.collective or node.wide:
@@ -109,15 +108,15 @@ class Run:
             elif isinstance(node, Loop):
                 for value in range(node.first, self._extent(node, env), node.step):
                     env[node.name] = value
-                    if node.taken is not None:
-                        env.setdefault(node.taken, 0)
+                    if node.prior_iterations is not None:
+                        env.setdefault(node.prior_iterations, 0)
                     if (yield from self.body(node.body, env, group)):
                         break
-                    if node.taken is not None and node.growth is not None:
-                        env[node.taken] = env[node.taken] + np.asarray(node.growth(env)).flat[0]
+                    if node.prior_iterations is not None and node.increment is not None:
+                        env[node.prior_iterations] = env[node.prior_iterations] + np.asarray(node.increment(env)).flat[0]
                 else:
                     if any(isinstance(one, ExitIfDone) for one in node.body):
-                        raise SimulationError(f"loop {node.name} goes on behind the last tile", within=self.batch.where(env))
+                        raise SimulationError(f"loop {node.name} continues past the last tile", within=self.batch.where(env))
                 _forget(node.body, env)
                 env.pop(node.name, None)
             elif isinstance(node, ClaimTile):
@@ -126,13 +125,13 @@ class Run:
                 if np.asarray(compiled(node.tile)(env)).flat[0] >= np.asarray(compiled(node.tiles)(env)).flat[0]:
                     return True
             elif isinstance(node, SkipPlan):
-                yield from self._needed(node, env, group)
+                yield from self._if_any_lane(node, env, group)
             elif isinstance(node, Name):
                 env[node.name] = node.value(env)
             elif isinstance(node, Commit):
-                group.flights[node.mechanism].commit()
+                group.in_flight[node.mechanism].commit()
             elif isinstance(node, Wait):
-                self.executor.arrive(group, node.groups, node.mechanism)
+                self.executor.complete_groups(group, node.groups, node.mechanism)
             elif isinstance(node, Fence):
                 self._fence(node, group)
             elif isinstance(node, Release):
@@ -141,32 +140,32 @@ class Run:
                 yield node, env
         return False
 
-    def _needed(self, skip: SkipPlan, env: Environment, group: ThreadGroup) -> Generator[Event, None, None]:
-        """Execute the body for all threads, and give those of warps that leave it out what they had: it writes nothing but registers."""
-        left = self.batch.left_out(skip.needed, group)
-        if not left.all():
-            kept = self.batch.registers_of(skip.written, group)
+    def _if_any_lane(self, skip: SkipPlan, env: Environment, group: ThreadGroup) -> Generator[Event, None, None]:
+        """Execute the body for all threads, then restore the registers of warps that skip it: the body writes nothing but registers."""
+        idle = self.batch.all_lanes_zero(skip.needed, group)
+        if not idle.all():
+            saved = self.batch.registers_of(skip.written, group)
             yield from self.body(skip.body, env, group)
             _forget(skip.body, env)
-            self.batch.give_back(kept, left, group)
+            self.batch.restore(saved, idle, group)
 
     def _fence(self, fence: Fence, group: ThreadGroup) -> None:
         if fence.kind is FenceKind.ASYNC_PROXY:
             self.race_detector.fence(group)
             group.unfenced_stages.clear()
-            group.hidden.clear()
+            group.hidden_stages.clear()
         else:
-            group.touched.clear()
+            group.accessed.clear()
             group.fenced = True
 
     def _extent(self, loop: Loop, env: Environment) -> int:
         extent = np.asarray(loop.extent(env))
         if extent.size != 1 and (extent != extent.flat[0]).any():
-            raise SimulationError(f"loop {loop.name} has an extent that differs between threads", within=self.batch.where(env))
+            raise SimulationError(f"the trip count of loop {loop.name} differs between threads", within=self.batch.where(env))
         return int(extent.flat[0])
 
     def _nest(self, nest: Nest, env: Environment, group: ThreadGroup) -> bool:
-        """Execute a nest with some loops as axes; False if that is not legal, before anything has been executed."""
+        """Execute a nest with some loops as axes; False, before any effect, if that is illegal."""
         if not nest.outer:
             try:
                 self.executor.execute(nest.vector, env, group)
@@ -186,7 +185,7 @@ class Run:
 
 
 def _forget(nodes: list[Any], env: Environment) -> None:
-    """End the names of a list of statements: they mean nothing outside, where groups that came another way have no such name."""
+    """Remove the names of a list of statements: they have no meaning outside, where other groups may not have them."""
     for node in nodes:
         if isinstance(node, Name):
             env.pop(node.name, None)

@@ -1,7 +1,7 @@
-"""Groups of threads as coroutines, each on its own from barrier to barrier: warps in random order, or the roles of a block.
+"""Run groups of threads as coroutines, each separately from barrier to barrier: warps in random order, or the roles of a block.
 
-A barrier, or a statement that several groups perform together, is passed when all of them have come to it; a group that waits elsewhere, or
-has ended, is a deadlock. A wait for a ring's stage is passed when its phase is over. Loads on their way arrive at any time.
+A barrier, or a statement that several groups execute together, is passed when all of them have reached it. If a group waits elsewhere, or
+has exited, that is a deadlock. A wait for a ring stage is passed when its phase is complete. Loads in flight arrive at any time.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from fireiron.errors import SimulationError
 from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier
 from fireiron.sim.locations import ThreadGroup
 from fireiron.sim.plan import Array, Environment, RolesPlan
-from fireiron.sim.rings import Rings, require_given_back, require_stored, warps
+from fireiron.sim.rings import Rings, require_released, require_stored, warps
 from fireiron.sim.run import Event, Run
 
 WARP = 32
 
 BLOCK_BARRIER = Barrier(BLOCK_SCOPE)
-"""What a barrier of the cluster is for the threads of one block."""
+"""The effect of a cluster barrier on the threads of one block."""
 
 
 class Warps:
-    """Groups that stop at barriers, at waits, and at statements which several of them perform together.
+    """Groups that stop at barriers, at waits, and at statements that several of them execute together.
 
-    They are those of one chunk of blocks; of a cluster, those of its blocks, a run each. Without an order, the consumers of a block with
-    roles go in step, and loads arrive at once.
+    The groups belong to one batch of blocks, or to the blocks of a cluster, one run each. Without `order`, the consumers of a block with
+    roles run in lockstep, and loads arrive at once.
     """
 
     def __init__(self, runs: Sequence[Run], order: random.Random | None) -> None:
         self.runs, self.order = runs, order
-        self.teams: dict[tuple[int, ...], ThreadGroup] = {}
+        self.joined_groups: dict[tuple[int, ...], ThreadGroup] = {}
         self.groups: list[ThreadGroup] = []
         self.programs: list[Any] = []
         self.owners: list[Run] = []
@@ -53,7 +53,7 @@ class Warps:
 
     def _add(self, run: Run, first: int, count: int, nodes: list[Any]) -> None:
         threads = np.arange(first, first + count)
-        # Units that take turns are never in step.
+        # Units that alternate fills never run in lockstep.
         units = next((ring.each for ring in run.plan.kernel.rings if ring.each), count)
         each = min(units, count) if self.order is None else WARP
         for start in range(0, count, each):
@@ -65,79 +65,84 @@ class Warps:
     def _choice(self, count: int) -> int:
         return 0 if self.order is None else self.order.randrange(count)
 
-    def _loading(self) -> list[Rings]:
-        """The rings of blocks to which loads are on their way."""
+    def _with_loads(self) -> list[Rings]:
+        """The rings of blocks with loads in flight."""
         return [run.rings for run in self.runs if run.rings.loads]
 
     def _arrive(self, loading: list[Rings]) -> None:
         rings = loading[self._choice(len(loading))] if len(loading) > 1 else loading[0]
-        rings.arrive(self._choice(len(rings.loads)))
+        rings.complete_load(self._choice(len(rings.loads)))
 
     def run(self) -> None:
         """Execute all groups to their end."""
         ready = list(range(len(self.programs)))
         waiting: dict[int, Event] = {}
         while ready or waiting:
-            loading = self._loading()
+            loading = self._with_loads()
             if loading and (self.order is None or not ready or self.order.random() < 0.5):
                 self._arrive(loading)
             if not ready:
-                ready = self._meet(waiting)
+                ready = self._advance_waiting(waiting)
                 waiting = {number: event for number, event in waiting.items() if number not in ready}
                 continue
             number = ready.pop(self._choice(len(ready)))
             event = next(self.programs[number], None)
             if event is None:
                 continue
-            if self._alone(event[0], number):
+            if self._is_single_group(event[0], number):
                 self._pass(event[0], [number], {number: event})
                 ready.append(number)
             else:
                 waiting[number] = event
-        while loading := self._loading():
+        while loading := self._with_loads():
             self._arrive(loading)
         for run in self.runs:
-            run.rings.require_settled()
-            run.rings.require_met(min(group.meetings for group, owner in zip(self.groups, self.owners, strict=True) if owner is run))
+            run.rings.require_complete()
+            run.rings.require_not_accessed(
+                min(group.cluster_barriers for group, owner in zip(self.groups, self.owners, strict=True) if owner is run)
+            )
         for group in self.groups:
-            require_given_back(group)
+            require_released(group)
             require_stored(group)
 
-    def _alone(self, event: Any, number: int) -> bool:
-        """Whether a group comes to an event that holds none but its own threads."""
-        # Lanes of a warp go in step here, so that whichever of them a barrier holds have all arrived.
-        threads = _together(event)
+    def _is_single_group(self, event: Any, number: int) -> bool:
+        """Whether an event involves only the threads of one group."""
+        # Lanes of a warp run in lockstep here, so all lanes that a barrier spans have arrived.
+        threads = _participant_threads(event)
         return not isinstance(event, Acquire) and threads is not None and threads <= min(WARP, self.groups[number].threads.size)
 
-    def _meet(self, waiting: dict[int, Event]) -> list[int]:
-        """No group goes on by itself: those that do together, or whose stage is there; an error if there are none."""
+    def _advance_waiting(self, waiting: dict[int, Event]) -> list[int]:
+        """No group can proceed by itself: release groups that synchronize with each other, or whose stage is ready; raise if there are
+        none.
+        """
         passed = [number for number, (event, env) in waiting.items() if isinstance(event, Acquire) and self._passes(event, env, number)]
-        released = [*passed, *(number for group in self._meeting(waiting) for number in group)]
-        if released or self._loading():
+        released = [*passed, *(number for group in self._complete_events(waiting) for number in group)]
+        if released or self._with_loads():
             return released
-        self._refuse(waiting)
+        self._raise_deadlock(waiting)
         return []
 
     def _passes(self, event: Acquire, env: Environment, number: int) -> bool:
         run = self.owners[number]
         return run.rings.passes(event, env, self.groups[number], run.batch.where(env))
 
-    def _meeting(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
-        """The groups that have all reached one event of theirs, which they pass."""
+    def _complete_events(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
+        """The groups that have all reached their common event, and pass it."""
         for number, (event, _) in waiting.items():
             if isinstance(event, Acquire):
                 continue
-            group = self._members(number, event)
-            # Each is asked for once, by its first. The same event, not an equal one: that may be another place of the program.
+            group = self._participants(number, event)
+            # Each set is considered once, by its first group. The event must be identical, not just equal: an equal one may be elsewhere in
+            # the program.
             if group[0] == number and all(one in waiting and waiting[one][0] is event for one in group):
                 self._pass(event, group, waiting)
                 yield group
 
-    def _members(self, number: int, event: Any) -> list[int]:
-        """The groups that come together with one at an event: those of as many threads as it holds, of the block, or of the cluster."""
+    def _participants(self, number: int, event: Any) -> list[int]:
+        """The groups that participate in an event: those of the threads that it spans, of the block, or of the cluster."""
         if isinstance(event, ClusterBarrier):
             return list(range(len(self.groups)))
-        threads = _together(event)
+        threads = _participant_threads(event)
         own = [one for one, owner in enumerate(self.owners) if owner is self.owners[number]]
         if threads is None:
             return own
@@ -145,22 +150,22 @@ class Warps:
         return [one for one in own if first <= self.groups[one].threads[0] < first + threads]
 
     def _pass(self, event: Any, group: list[int], waiting: dict[int, Event]) -> None:
-        """Groups have come to a barrier, or to a statement, of theirs."""
+        """Let groups pass their barrier or statement."""
         if isinstance(event, ClusterBarrier):
             for run in self.runs:
                 run.pass_barrier([one for one, owner in zip(self.groups, self.owners, strict=True) if owner is run], BLOCK_BARRIER)
             for one in self.groups:
-                one.meetings += 1
+                one.cluster_barriers += 1
             return
         run = self.owners[group[0]]
         if isinstance(event, Barrier):
             run.pass_barrier([self.groups[one] for one in group], event)
             return
-        team = self._team(group, [waiting[one][1] for one in group])
-        run.perform(event, team.environment, team)
+        joined = self._joined_group(group, [waiting[one][1] for one in group])
+        run.perform(event, joined.environment, joined)
 
-    def _team(self, group: list[int], environments: list[Environment]) -> ThreadGroup:
-        """Groups that stand at one place of the program as one group of threads."""
+    def _joined_group(self, group: list[int], environments: list[Environment]) -> ThreadGroup:
+        """Groups at one point of the program, as one group of threads."""
         members = [self.groups[one] for one in group]
         if len(members) == 1:
             return members[0]
@@ -168,11 +173,11 @@ class Warps:
         for name, value in environments[0].items():
             env[name] = value if not isinstance(value, np.ndarray) else self._joined(members, [one[name] for one in environments])
         env["block"] = environments[0]["block"]
-        if tuple(group) not in self.teams:
-            self.teams[tuple(group)] = ThreadGroup(np.concatenate([one.threads for one in members]), env, members=tuple(members))
-        team = self.teams[tuple(group)]
-        team.environment, team.clock = env, members[0].clock  # that of all of them
-        return team
+        if tuple(group) not in self.joined_groups:
+            self.joined_groups[tuple(group)] = ThreadGroup(np.concatenate([one.threads for one in members]), env, members=tuple(members))
+        joined = self.joined_groups[tuple(group)]
+        joined.environment, joined.clock = env, members[0].clock  # all members have the same clock
+        return joined
 
     def _joined(self, members: list[ThreadGroup], values: list[Array]) -> Array:
         parts = []
@@ -183,52 +188,54 @@ class Warps:
             parts.append(np.broadcast_to(value, (group.threads.size, value.shape[1])))
         return np.concatenate(parts)
 
-    def _refuse(self, waiting: dict[int, Event]) -> None:
-        """Nobody goes on: who waits for what."""
-        alike: dict[str, list[int]] = {}
+    def _raise_deadlock(self, waiting: dict[int, Event]) -> None:
+        """Raise a deadlock error that lists which groups wait for what."""
+        groups_by_wait: dict[str, list[int]] = {}
         for number, (event, env) in waiting.items():
-            alike.setdefault(self._named(number, event, env), []).append(number)
-        meeting = [(number, event) for number, (event, _) in waiting.items() if not isinstance(event, Acquire)]
-        ended = sorted({one for number, event in meeting for one in self._members(number, event)} - waiting.keys())
-        said = [f"{self._names(numbers)} {'wait' if self._several(numbers) else 'waits'} {what}" for what, numbers in alike.items()]
-        said += [f"{self._names(ended)} {'have' if self._several(ended) else 'has'} ended"] if ended else []
+            groups_by_wait.setdefault(self._wait_text(number, event, env), []).append(number)
+        at_barriers = [(number, event) for number, (event, _) in waiting.items() if not isinstance(event, Acquire)]
+        exited = sorted({one for number, event in at_barriers for one in self._participants(number, event)} - waiting.keys())
+        texts = [
+            f"{self._names(numbers)} {'wait' if self._is_plural(numbers) else 'waits'} {what}" for what, numbers in groups_by_wait.items()
+        ]
+        texts += [f"{self._names(exited)} {'have' if self._is_plural(exited) else 'has'} exited"] if exited else []
         at_rings = any(isinstance(event, Acquire) for event, _ in waiting.values())
         hint = "every warp must reach the same barriers"
         if at_rings:
-            hint = "each turn of a ring is filled once, and released by all consumers"
+            hint = "each fill of a ring must be filled once, and released by all consumers"
         first, (_, env) = next(iter(waiting.items()))
-        raise SimulationError(f"deadlock: {'; '.join(said)}", within=self.owners[first].batch.where(env), hint=hint)
+        raise SimulationError(f"deadlock: {'; '.join(texts)}", within=self.owners[first].batch.where(env), hint=hint)
 
-    def _several(self, numbers: Sequence[int]) -> bool:
+    def _is_plural(self, numbers: Sequence[int]) -> bool:
         first, *others = numbers
         return bool(others) or self.groups[first].threads.size > WARP
 
     def _names(self, numbers: Sequence[int]) -> str:
         """Groups of threads, for a message."""
-        found = []
+        names = []
         for run in self.runs:
             own = [one for one in numbers if self.owners[one] is run]
             of = f" of block {run.rings.rank} of the cluster" if len(self.runs) > 1 else ""
-            found += [f"{self._names_in_block(own)}{of}"] if own else []
-        return " and ".join(found)
+            names += [f"{self._names_in_block(own)}{of}"] if own else []
+        return " and ".join(names)
 
     def _names_in_block(self, numbers: Sequence[int]) -> str:
         workers = self.runs[0].plan.kernel.workers
         groups = [self.groups[number].threads for number in numbers]
-        found = sorted({int(warp) for threads in groups if threads[0] < workers for warp in threads // WARP})
+        names = sorted({int(warp) for threads in groups if threads[0] < workers for warp in threads // WARP})
         producer = ["the producer"] if any(threads[0] >= workers for threads in groups) else []
-        return " and ".join([*([warps(found)] if found else []), *producer])
+        return " and ".join([*([warps(names)] if names else []), *producer])
 
-    def _named(self, number: int, event: Any, env: Environment) -> str:
+    def _wait_text(self, number: int, event: Any, env: Environment) -> str:
         if isinstance(event, Acquire):
             return f"for {self.owners[number].rings.described(event, env)}"
         if isinstance(event, ClusterBarrier):
-            return f"at the barrier of the cluster ({event.reason})"
+            return f"at the cluster barrier ({event.reason})"
         return f"at the {event.scope} barrier ({event.reason})" if isinstance(event, Barrier) else f"at {event.what}"
 
 
-def _together(event: Any) -> int | None:
-    """How many threads come together at an event; None: all of the block, or of its part."""
+def _participant_threads(event: Any) -> int | None:
+    """The number of threads that participate in an event; None: all of the block, or of the cluster."""
     if isinstance(event, Barrier):
         return event.scope.threads
     if isinstance(event, Acquire):

@@ -74,7 +74,9 @@ class Joined(Doc):
         lines = [""]
         for number, part in enumerate(self.parts):
             rest = self.parts[number + 1 :]
-            behind = sum(len(one) for one in rest if isinstance(one, str)) + (after if all(isinstance(one, str) for one in rest) else 0)
+            behind = sum(len(part) for part in rest if isinstance(part, str)) + (
+                after if all(isinstance(part, str) for part in rest) else 0
+            )
             free = (room if len(lines) == 1 else width) - len(lines[-1])
             first, *others = laid_out(part, width, behind, free)
             lines = [*lines[:-1], lines[-1] + first, *others]

@@ -64,7 +64,7 @@ class Level:
             )  # fmt: skip
 
     def _check_tiles_parent(self) -> None:
-        """A group must tile its parent, as a layout with a complement does: each mode starts at a multiple of the end of the previous one."""
+        """A group must tile its parent like a layout with a complement: each mode starts at a multiple of the end of the previous one."""
         reached = 1
         for stride, size in sorted(zip(self.strides, self.sizes, strict=True)):
             if stride % reached:

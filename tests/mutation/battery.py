@@ -53,13 +53,13 @@ class Item:
 
     def prepare(self) -> None:
         """Data, and the reference by NumPy, before the mutant exists."""
-        from fireiron.measure.data import all_sizes, drawn
+        from fireiron.measure.data import all_sizes, random_inputs
         from fireiron.measure.rounding import error_bounds, rounded_by
         from fireiron.values.expr import TRUE
 
         spec = _strategy(self.made).spec
         generator = np.random.default_rng(SEED)
-        self.arrays = drawn(spec, self.symbols, generator)
+        self.arrays = random_inputs(spec, self.symbols, generator)
         if self.exact:
             self.arrays = {name: generator.integers(-2, 3, one.shape).astype(one.dtype) for name, one in self.arrays.items()}
         expected = spec.reference(*self.arrays.values())
@@ -191,7 +191,7 @@ def _made() -> Iterator[tuple[str, Callable[[], Item]]]:
     import fused_examples
     import fused_generator
     import generator
-    from hopper_cases import halves
+    from hopper_cases import float16_gemm
     from test_fused_attention import SMALL as ATTENTION
     from test_tasks_programs import CASES, TARGETS
 
@@ -233,10 +233,10 @@ def _made() -> Iterator[tuple[str, Callable[[], Item]]]:
     for orders in ("NNN", "NTN", "TTT"):
         yield (
             f"hopper {orders}",
-            lambda orders=orders: of("hopper " + orders, hopper.strategy.with_(**small)(halves(72, 72, 72, orders)), None, True),
+            lambda orders=orders: of("hopper " + orders, hopper.strategy.with_(**small)(float16_gemm(72, 72, 72, orders)), None, True),
         )
-    yield "hopper_small", lambda: of("hopper_small", hopper_small.strategy.with_(stages=2)(halves(40, 72, 200)), None, True)
-    yield "hopper stays", lambda: of("hopper stays", hopper.strategy.with_(**small, num_blocks=132)(halves(136, 136, 72)), None, True)
+    yield "hopper_small", lambda: of("hopper_small", hopper_small.strategy.with_(stages=2)(float16_gemm(40, 72, 200)), None, True)
+    yield "hopper stays", lambda: of("hopper stays", hopper.strategy.with_(**small, num_blocks=132)(float16_gemm(136, 136, 72)), None, True)
     yield "split_k", lambda: of("split_k", bind(find("split_k"), {"M": 20, "N": 20, "K": 70}), "sm_75", True)
     for causal in (False, True):
         for held in (False, True):

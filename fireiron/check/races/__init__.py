@@ -1,15 +1,15 @@
 """The race check: happens-before over atoms of memory, for all run-time sizes and all blocks at once.
 
-    places     who touches what: grains of memory, by thread          loops    which iterations decide about all of them
-    traces     what each warp does, in order                          atoms    pieces of memory that the same warps touch alike
-    order      what each warp may rely on when it touches memory      segments   many touches as one operation
-    crews      warps that act alike as one agent                  clusters   blocks that reach into each other, followed together
-    holding    who may touch, and release, the stages of rings
-    performers how many threads issue loads of rings, arrive for them, and do all other work
-    meetings, findings   which threads met where, and its text
+    footprints       which grains of memory each thread accesses       loops     which iterations decide for all
+    traces           the events of each agent, in program order        atoms     grains that the same warps access alike
+    order            which operations each agent knows                 segments  many accesses as one operation
+    warpgroup_agents warps with equal traces, as one agent             clusters  blocks of a cluster, followed together
+    stage_ownership  which agent may access and release a stage
+    issuing_threads  how many threads issue loads, arrive, and do other work
+    conflicts, findings  the threads of a conflict, and its text
 
-Control flow does not depend on data, so traces are known. Conditions on the block and on run-time sizes are taken as true; they
-only remove accesses, so "no race" holds for all blocks and all M, N, K. What cannot be decided is an error.
+Control flow does not depend on data, so traces are known. The check assumes that conditions on the block and on run-time sizes hold. They
+only remove accesses, so "no race" holds for all blocks and all M, N, K. Undecided cases are errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding
-from fireiron.check.persistence import fetched
+from fireiron.check.persistence import dynamic_tiles
 from fireiron.check.races.atoms import split
 from fireiron.check.races.clusters import cluster_blocks, uneven_loops, with_free_ranks
 from fireiron.check.races.conflicts import Conflicts
@@ -38,14 +38,14 @@ from fireiron.check.races.warpgroup_agents import WarpgroupOrder
 from fireiron.ir.effects.unchecked import Unchecked
 
 ENOUGH = 64
-"""Findings about ring barriers after which no other loop lengths are followed: they report the same for other fills."""
+"""After this many findings about ring mbarriers, no other trip counts are followed: they report the same for other fills."""
 
 NOTHING_NEW = 16
-"""Consecutive lengths without a new finding after which no others are followed: the kernel is refused in any case."""
+"""After this many consecutive trip counts without a new finding, no others are followed: the kernel is rejected anyway."""
 
 
 def check_races(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """All races inside a block and between blocks; what could not be decided is an error too."""
+    """All races within a block and between blocks. An undecided case is an error too."""
     findings = [*wrong_thread_counts(access_trace), *_inside_a_block(access_trace), *between_blocks(access_trace)]
     return tuple(trusted(findings) if access_trace.kernel.effects[Unchecked].reasons else findings)
 
@@ -53,9 +53,9 @@ def check_races(access_trace: AccessTrace) -> tuple[Finding, ...]:
 def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
     access_trace = include_extra_roles(with_free_ranks(access_trace))
     places = Footprints(access_trace, local_coordinates(access_trace))
-    doubts = _not_placed(access_trace, places)
+    doubts = _unlocated(access_trace, places)
     uses = [use for use in access_trace.uses if _shared(access_trace, use.access.buffer) and use.access.buffer not in doubts]
-    if access_trace.kernel.workers == 1:  # its accesses are ordered, but for copies under way, which go to shared memory
+    if access_trace.kernel.workers == 1:  # program order covers all accesses but asynchronous copies, which target shared memory
         doubts, uses = {}, [use for use in uses if places.space(use.access.buffer).shared]
     loops = Loops(access_trace, places, uses)
     tracer = Tracer(access_trace, places, loops)
@@ -69,8 +69,8 @@ def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
     return [*findings, *(undecided(name, why, origin[name]) for name, why in {**doubts, **loops.undecided}.items())]
 
 
-def _not_placed(access_trace: AccessTrace, places: Footprints) -> dict[str, str]:
-    """Why threads cannot be told apart by the addresses of a buffer, for those of which it is so."""
+def _unlocated(access_trace: AccessTrace, places: Footprints) -> dict[str, str]:
+    """The buffers whose addresses do not distinguish threads, with the reason."""
     doubts = {name: local.problem for name, local in places.local.items() if local.problem is not None}
     for use in access_trace.uses:
         if _shared(access_trace, use.access.buffer) and use.access.buffer not in doubts:
@@ -78,7 +78,7 @@ def _not_placed(access_trace: AccessTrace, places: Footprints) -> dict[str, str]
                 "thread",
                 *(loop.var.name for loop in use.loops),
                 *cluster_blocks(access_trace.kernel).names,
-                *fetched(access_trace.kernel),
+                *dynamic_tiles(access_trace.kernel),
             }
             foreign = access_trace.needs(places.parts(use.access)) - known
             if foreign:
@@ -87,96 +87,96 @@ def _not_placed(access_trace: AccessTrace, places: Footprints) -> dict[str, str]
 
 
 def _shared(access_trace: AccessTrace, name: str) -> bool:
-    """Whether threads share a buffer, and some of them write it."""
+    """Whether threads share a buffer and some of them write it."""
     buffer = access_trace.kernel.buffer(name)
     return buffer.memory.of_block or (buffer.memory.of_grid and buffer.written)
 
 
 def _races(access_trace: AccessTrace, places: Footprints, traces: Sequence[Traces]) -> list[Finding]:
-    """All pairs of accesses that conflict somewhere, each once."""
+    """All pairs of conflicting, unordered accesses, each once."""
     for space in places.spaces.values():
         if space.patterns:
-            space.settle()
+            space.number_grains()
     conflicts = Conflicts(places)
     report = Report(access_trace, conflicts)
     findings: dict[Any, Finding] = {}
     _in_one_step(traces, conflicts, report, findings)
-    spaces = _met_again(traces)
-    broken: dict[str, None] = {}
+    spaces = _accessed_in_several_steps(traces)
+    violations: dict[str, None] = {}
     blocks = cluster_blocks(access_trace.kernel).count
     unordered = Segments(spaces, blocks).unordered(traces, (WarpgroupOrder, SegmentOrder))
     if unordered:
-        for key, race in _unordered(unordered, spaces, blocks, conflicts, broken).items():
+        for key, race in _unordered(unordered, spaces, blocks, conflicts, violations).items():
             findings.setdefault(key, report.race(race))
-    return [*findings.values(), *(Finding("race", "error", None, text) for text in broken), *_reading_at_the_end(traces)]
+    return [*findings.values(), *(Finding("race", "error", None, text) for text in violations), *_reads_past_the_end(traces)]
 
 
-def _reading_at_the_end(traces: Sequence[Traces]) -> Iterator[Finding]:
-    """The stores that an engine may still read shared memory for when the block, and its memory, is gone; each once."""
-    found: dict[int, AccessEvent] = {}
-    for trace in itertools.chain(*(_different(agents) for agents in traces)):
-        flight = InFlight(lambda mechanism: mechanism.outlives)
+def _reads_past_the_end(traces: Sequence[Traces]) -> Iterator[Finding]:
+    """The stores that may still read shared memory when the block exits, each once."""
+    stores: dict[int, AccessEvent] = {}
+    for trace in itertools.chain(*(_distinct_traces(agents) for agents in traces)):
+        in_flight = InFlight(lambda mechanism: mechanism.outlives)
         for event in trace:
-            flight.follow(event)
-        found.update((id(one.use.statement), one) for one in flight.touches)
-    for one in found.values():
-        statement = one.use.statement
-        buffer = one.use.access.buffer
-        text = f"{buffer}: {statement.instruction.name} {statement.spec} reads it beyond the end of the kernel: nobody waits for its group"
+            in_flight.follow(event)
+        stores.update((id(store.use.statement), store) for store in in_flight.accesses)
+    for store in stores.values():
+        statement = store.use.statement
+        buffer = store.use.access.buffer
+        text = f"{buffer}: {statement.instruction.name} {statement.spec} may read it after the block exits: no thread waits for its group"
         yield Finding("race", "error", buffer, text, statement.origin)
 
 
 def _unordered(
-    traces: Sequence[Traces], spaces: Sequence[Space], blocks: int, conflicts: Conflicts, broken: dict[str, None]
+    traces: Sequence[Traces], spaces: Sequence[Space], blocks: int, conflicts: Conflicts, violations: dict[str, None]
 ) -> dict[Any, Race]:
-    """All pairs of touches that conflict and that nothing orders; what is wrong with the barriers of rings goes to `broken`."""
+    """All pairs of conflicting accesses that nothing orders. Protocol violations of ring mbarriers are added to `broken`."""
     count = 0
     for space in spaces:
         count += split(list(space.footprints.values()), len(traces[0]) // blocks, count)
-    found: dict[Any, Race] = {}
-    told, idle = 0, 0
+    races: dict[Any, Race] = {}
+    reported, idle = 0, 0
     for agents in traces:
-        HappensBefore(agents, blocks, count, conflicts.same_thread, found, broken).run()
-        idle = idle + 1 if told and told == len(found) + len(broken) else 0
-        told = len(found) + len(broken)
-        if idle == NOTHING_NEW or len(broken) > ENOUGH:
+        HappensBefore(agents, blocks, count, conflicts.same_thread, races, violations).run()
+        idle = idle + 1 if reported and reported == len(races) + len(violations) else 0
+        reported = len(races) + len(violations)
+        if idle == NOTHING_NEW or len(violations) > ENOUGH:
             break
-    return found
+    return races
 
 
-def _met_again(traces: Sequence[Traces]) -> list[Space]:
-    """The spaces that more than one step touches."""
+def _accessed_in_several_steps(traces: Sequence[Traces]) -> list[Space]:
+    """The spaces that more than one step accesses."""
     spaces: dict[int, Space] = {}
     for agents in traces:
         first: dict[int, int] = {}
-        for event in itertools.chain(*_different(agents)):
+        for event in itertools.chain(*_distinct_traces(agents)):
             if isinstance(event, AccessEvent) and first.setdefault(id(event.footprint.space), event.step) != event.step:
                 spaces[id(event.footprint.space)] = event.footprint.space
     return list(spaces.values())
 
 
-def _different(agents: Traces) -> Iterable[Trace]:
-    """The traces of agents, each once."""
-    return {id(one): one for one in agents}.values()
+def _distinct_traces(agents: Traces) -> Iterable[Trace]:
+    """The distinct traces of the agents."""
+    return {id(trace): trace for trace in agents}.values()
 
 
 def _in_one_step(traces: Sequence[Traces], conflicts: Conflicts, report: Report, findings: dict[Any, Finding]) -> None:
-    """Threads, or units of threads that act together, that meet in one execution of a statement; and copies of one thread that do."""
-    known: set[Any] = set()
+    """Report conflicts between threads, or between units of threads, in one execution of a statement; and between copies of one thread."""
+    compared: set[Any] = set()
     for one, other in _pairs(traces):
         pair = id(one.footprint.pattern), id(other.footprint.pattern), one.footprint.shift - other.footprint.shift
-        if pair in known or mark(one, other) in findings:
+        if pair in compared or mark(one, other) in findings:
             continue
-        known.add(pair)
+        compared.add(pair)
         distinct_threads = conflicts.distinct_threads(one.footprint, other.footprint)
-        meeting = distinct_threads or (other.footprint.pattern.doubled if other.in_flight else None)
-        if meeting is not None:
-            findings[mark(one, other)] = report.in_one_step(one, other, meeting, distinct_threads is None)
+        conflict = distinct_threads or (other.footprint.pattern.repeated if other.in_flight else None)
+        if conflict is not None:
+            findings[mark(one, other)] = report.in_one_step(one, other, conflict, distinct_threads is None)
 
 
 def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[AccessEvent, AccessEvent]]:
-    """The touches of each step with themselves and each other, where they must not meet."""
-    for trace in itertools.chain(*(_different(agents) for agents in traces)):
+    """The accesses of each step, paired with themselves and each other, that must not overlap."""
+    for trace in itertools.chain(*(_distinct_traces(agents) for agents in traces)):
         step: list[AccessEvent] = []
         for event in trace:
             if isinstance(event, AccessEvent):
@@ -185,7 +185,7 @@ def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[AccessEvent, AccessEvent]
 
 
 def _must_be_ordered(one: AccessEvent, other: AccessEvent) -> bool:
-    """Whether two touches of one step conflict where they meet."""
+    """Whether two accesses of one step conflict if they overlap."""
     kinds = {one.kind, other.kind}
     return kinds not in ({Kind.READ}, {Kind.ADD}) and one.footprint.space is other.footprint.space
 

@@ -1,7 +1,7 @@
-"""Atoms: the pieces of a space that the same warps touch in the same accesses, so that what holds of one holds of all.
+"""Atoms: sets of grains that the same warps access in the same accesses, so that a result for one grain holds for all of them.
 
-Grains get the sum of numbers drawn for the accesses that touch them, times the warps that do; equal sums are then compared
-access by access, so that nothing rests on sums being different.
+Each access gets a random multiplier. A grain gets the sum of the multipliers of its accesses, times the warps that access it. Equal sums
+are then compared access by access, so a hash collision cannot cause an error.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fireiron.check.access_trace import Array
 _SEED = 20261122
 
 
-class Placed(Protocol):
-    """Grains from `first` on: which warps touch each, as bits, and from which on others do, counted from the first; the atoms go here."""
+class GrainMap(Protocol):
+    """Grains from `first` on: the bit set of warps per grain, and the grains at which that set changes. `split` stores the atoms here."""
 
     atoms: Sequence[Sequence[int]]
 
@@ -28,38 +28,38 @@ class Placed(Protocol):
 
     @property
     def warps(self) -> Array:
-        """For each grain, the warps that touch it."""
+        """For each grain, the warps that access it."""
 
     @property
     def changes(self) -> Array:
-        """The grains from which on other warps touch; the end is one of them."""
+        """The grains at which the set of warps changes; the end is one of them."""
 
 
-def split(placed: Sequence[Placed], warps: int, first: int, multipliers: Array | None = None) -> int:
-    """Give what lies in one space the atoms that its warps touch, numbered from `first`; how many there are."""
-    placed = [one for one in placed if len(one.warps)]
-    if not placed:
+def split(maps: Sequence[GrainMap], warps: int, first: int, multipliers: Array | None = None) -> int:
+    """Split the footprints of one space into atoms, numbered from `first`; return their number."""
+    maps = [grain_map for grain_map in maps if len(grain_map.warps)]
+    if not maps:
         return 0
     if multipliers is None:
-        multipliers = _multipliers(len(placed))
-    grains = _begins(placed)
-    touched = [_touched(one, grains) for one in placed]
+        multipliers = _multipliers(len(maps))
+    grains = _boundaries(maps)
+    accessed = [_accessed(grain_map, grains) for grain_map in maps]
     sums = np.zeros(len(grains), dtype=np.uint64)
-    for warps_of, number in zip(touched, multipliers, strict=True):
+    for warps_of, number in zip(accessed, multipliers, strict=True):
         sums += warps_of * number
     _, one_of, group = np.unique(sums, return_index=True, return_inverse=True)
-    alike = one_of[group]
-    if any((warps_of != warps_of[alike]).any() for warps_of in touched):
-        _, one_of = np.unique(np.stack(touched), axis=1, return_index=True)
-    for one, warps_of in zip(placed, touched, strict=True):
-        one.atoms = _by_warp(warps_of[one_of], warps, first)
+    representatives = one_of[group]
+    if any((warps_of != warps_of[representatives]).any() for warps_of in accessed):
+        _, one_of = np.unique(np.stack(accessed), axis=1, return_index=True)
+    for grain_map, warps_of in zip(maps, accessed, strict=True):
+        grain_map.atoms = _by_warp(warps_of[one_of], warps, first)
     return len(one_of)
 
 
 def _multipliers(count: int) -> Array:
-    """Odd numbers, so that multiplying loses nothing modulo 2**64, the same each time, so that a kernel takes the same way every time.
+    """Odd multipliers: odd numbers are invertible modulo 2**64, and a fixed seed makes runs reproducible.
 
-    SplitMix64 (Steele, Lea, Flood 2014): NumPy's generators take 15 ms to load.
+    SplitMix64 (Steele, Lea, Flood 2014): loading NumPy's generators takes 15 ms.
     """
     mixed = np.arange(_SEED, _SEED + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -67,28 +67,28 @@ def _multipliers(count: int) -> Array:
     return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
 
 
-def _begins(placed: Sequence[Placed]) -> Array:
-    """The grains at which, somewhere, other warps begin to touch: up to the next of them all grains are alike."""
-    start = min(one.first for one in placed)
-    begins = np.zeros(max(one.first + len(one.warps) for one in placed) - start + 1, dtype=bool)
-    for one in placed:
-        begins[one.changes + (one.first - start)] = True
-    return np.flatnonzero(begins[:-1]) + start
+def _boundaries(maps: Sequence[GrainMap]) -> Array:
+    """The grains at which the set of warps of some access changes; between two of them all grains are equivalent."""
+    start = min(grain_map.first for grain_map in maps)
+    boundaries = np.zeros(max(grain_map.first + len(grain_map.warps) for grain_map in maps) - start + 1, dtype=bool)
+    for grain_map in maps:
+        boundaries[grain_map.changes + (grain_map.first - start)] = True
+    return np.flatnonzero(boundaries[:-1]) + start
 
 
-def _touched(one: Placed, grains: Array) -> Array:
-    """For each of some ascending grains, the warps that touch it, as bits."""
-    low, high = np.searchsorted(grains, (one.first, one.first + len(one.warps)))
+def _accessed(grain_map: GrainMap, grains: Array) -> Array:
+    """For each of the ascending grains, the bit set of warps that access it."""
+    low, high = np.searchsorted(grains, (grain_map.first, grain_map.first + len(grain_map.warps)))
     # A block has at most 32 warps, a bit each.
     result = np.zeros(len(grains), dtype=np.uint32)
-    result[low:high] = one.warps[grains[low:high] - one.first]
+    result[low:high] = grain_map.warps[grains[low:high] - grain_map.first]
     return result
 
 
-def _by_warp(touched: Array, warps: int, first: int) -> Sequence[Sequence[int]]:
-    held = np.flatnonzero(touched)
-    bits = (touched[held] >> np.arange(warps, dtype=np.uint32)[:, None]) & np.uint32(1)
+def _by_warp(accessed: Array, warps: int, first: int) -> Sequence[Sequence[int]]:
+    indices = np.flatnonzero(accessed)
+    bits = (accessed[indices] >> np.arange(warps, dtype=np.uint32)[:, None]) & np.uint32(1)
     rows, atoms = np.nonzero(bits)
     ends = np.searchsorted(rows, np.arange(warps + 1)).tolist()
-    numbers = (held[atoms] + first).tolist()
+    numbers = (indices[atoms] + first).tolist()
     return [numbers[start:end] for start, end in itertools.pairwise(ends)]

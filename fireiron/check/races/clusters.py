@@ -1,7 +1,7 @@
-"""Clusters in the race check: the blocks of one cluster are followed together, each with its agents and its shared memory.
+"""Clusters in the race check: the blocks of one cluster are followed together, each with its own agents and shared memory.
 
-All blocks run the same program, and those of a cluster the same turns of each loop, which is looked at here. So what one cluster does
-decides about all. Arrays in global memory are followed in one of its blocks: blocks are told apart there by the check between blocks.
+All blocks run the same program, and the blocks of a cluster run the same iterations of each loop, which this module checks. So one cluster
+decides for all. Arrays in global memory are followed in one block of the cluster; another check compares blocks there.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from fireiron.ir import BlockCluster, BlockSet, ClaimTile, Exec, For, Kernel, Le
 from fireiron.values.expr import Expr, Var, compiled, constant
 
 ALIGNED = 1024
-"""Alignment in bytes of the shared memories of the blocks of a cluster, in the numbering of this check."""
+"""Alignment in bytes of the shared memories of a cluster's blocks in the address numbering of this check."""
 
 
 @attrs.frozen(eq=False)
-class Blocks:
-    """The blocks of one cluster, or one block that has none: how many, and by how many bytes their shared memories are apart."""
+class ClusterBlocks:
+    """The blocks of one cluster, or a single block without a cluster. `memory_stride` is the distance of their shared memories in bytes."""
 
     cluster: BlockCluster | None
-    apart: int
+    memory_stride: int
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """The number of blocks."""
         return 1 if self.cluster is None else self.cluster.blocks
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the variables that say where in its cluster a block is."""
+        """The names of the variables that give a block's coordinates in its cluster."""
         return frozenset() if self.cluster is None else frozenset(map(_free_name, self.cluster.places))
 
-    def places(self, rank: int) -> Mapping[str, int]:
-        """Their values in the block of a rank."""
+    def coordinates(self, rank: int) -> Mapping[str, int]:
+        """The cluster coordinates of the block with this rank, by variable name."""
         if self.cluster is None:
             return {}
         return {_free_name(var): self.cluster.values(rank)[var.name] for var in self.cluster.places}
 
     def ranks(self, peers: tuple[BlockSet, ...], rank: int) -> tuple[int, ...]:
-        """The ranks of other blocks, or of this one, that a block of a rank reaches into, each once."""
-        values = self.places(rank)
+        """The ranks of the blocks that the block with this rank accesses, its own included, each once."""
+        values = self.coordinates(rank)
         return tuple(dict.fromkeys(one for part in peers for one in part.ranks(int(compiled(part.first)(values)))))
 
 
@@ -53,32 +53,32 @@ def _free_name(place: Var) -> str:
     return f"{place.name} of the cluster"
 
 
-def cluster_blocks(kernel: Kernel) -> Blocks:
+def cluster_blocks(kernel: Kernel) -> ClusterBlocks:
     """The blocks that are followed together."""
-    return Blocks(kernel.cluster, -(-kernel.block_bytes // ALIGNED) * ALIGNED)
+    return ClusterBlocks(kernel.cluster, -(-kernel.block_bytes // ALIGNED) * ALIGNED)
 
 
 def with_free_ranks(access_trace: AccessTrace) -> AccessTrace:
-    """The scene, with the places of blocks in their cluster as free variables wherever a block reaches into others."""
+    """The trace, with the cluster coordinates as free variables wherever a block accesses other blocks."""
     kernel = access_trace.kernel
     if kernel.cluster is None:
         return access_trace
-    free: dict[Var, Expr | int] = {var: Var(_free_name(var), var.low, var.high) for var in kernel.cluster.places}
+    free_ranks: dict[Var, Expr | int] = {var: Var(_free_name(var), var.low, var.high) for var in kernel.cluster.places}
 
-    def freed(statement: Stmt) -> tuple[Stmt, ...]:
+    def with_free_rank(statement: Stmt) -> tuple[Stmt, ...]:
         if isinstance(statement, Exec) and statement.multicast is not None:
             source, target = statement.accesses
-            peers = statement.multicast.substitute(free)
-            return (attrs.evolve(statement, accesses=(source, target.substitute(free)), multicast=peers),)
+            peers = statement.multicast.substitute(free_ranks)
+            return (attrs.evolve(statement, accesses=(source, target.substitute(free_ranks)), multicast=peers),)
         if isinstance(statement, Release) and statement.to:
-            return (attrs.evolve(statement, to=tuple(peers.substitute(free) for peers in statement.to)),)
+            return (attrs.evolve(statement, to=tuple(peers.substitute(free_ranks) for peers in statement.to)),)
         return (statement,)
 
-    return AccessTrace(attrs.evolve(kernel, body=rewritten(kernel.body, freed)))
+    return AccessTrace(attrs.evolve(kernel, body=rewritten(kernel.body, with_free_rank)))
 
 
 def uneven_loops(access_trace: AccessTrace) -> Iterator[str]:
-    """The loops whose lengths differ between blocks of a cluster, or may."""
+    """The loops whose trip counts differ, or may differ, between blocks of a cluster."""
     kernel = access_trace.kernel
     if kernel.cluster is None:
         return
@@ -87,15 +87,15 @@ def uneven_loops(access_trace: AccessTrace) -> Iterator[str]:
     for loop in statements(kernel.body):
         if isinstance(loop, For) and id(loop) not in whole and "block" in access_trace.roots(loop.extent):
             if grid is None or grid > MANY or access_trace.roots(loop.extent) != {"block"}:
-                yield f"undecided: the length {loop.extent} of loop {loop.var} may differ between the blocks of a cluster"
+                yield f"undecided: the trip count {loop.extent} of loop {loop.var} may differ between the blocks of a cluster"
                 continue
             lengths = access_trace.frame([("block", np.arange(grid))]).full(loop.extent).reshape(-1, each)
             if (lengths != lengths[:, :1]).any():
-                yield f"the length {loop.extent} of loop {loop.var} differs between blocks of a cluster, which wait for each other in it"
+                yield f"the trip count {loop.extent} of loop {loop.var} differs between blocks of a cluster that synchronize in it"
 
 
 def _step(loop: For, tile: Let | ClaimTile) -> int:
-    """How many tiles further on the next one of a block is; 1 where nobody knows."""
+    """The distance from a tile of a block to its next one; 1 if unknown."""
     if isinstance(tile, ClaimTile):
         return 1
     return constant(tile.value.substitute({loop.var: 1}) - tile.value.substitute({loop.var: 0})) or 1

@@ -1,4 +1,4 @@
-"""Where two accesses meet: the grains that both touch, and the threads that do."""
+"""Conflicts: the grains that two accesses share, and the threads that access them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fireiron.ir import Access
 
 @attrs.frozen(eq=False)
 class Point:
-    """One thread (or unit of threads) at one address: `element` are its coordinates, `address` counts elements of the buffer."""
+    """A thread (or unit of threads) at an address. `element` are coordinates; `address` counts elements of the buffer."""
 
     thread: int
     unit: int
@@ -26,58 +26,64 @@ class Point:
 
 
 class Conflicts:
-    """Pairs of footprints, compared thread by thread."""
+    """Compare pairs of footprints thread by thread."""
 
     def __init__(self, places: Footprints) -> None:
         self.places = places
-        self.known: dict[Any, int] = {}
+        self.differing_warps: dict[Any, int] = {}
 
-    def same_thread(self, before: AccessEvent, behind: AccessEvent, warp: int) -> bool:
-        """Whether of a warp the same thread touches each grain that both accesses touch."""
-        one, other = before.footprint, behind.footprint
+    def same_thread(self, before: AccessEvent, after: AccessEvent, warp: int) -> bool:
+        """Whether the same thread of a warp accesses each grain that both accesses share."""
+        one, other = before.footprint, after.footprint
         key = id(one.pattern), id(other.pattern), one.shift - other.shift
-        if key not in self.known:
-            places, (low, high), (least, most) = _common(one, other)
-            distinct_threads = np.flatnonzero((low != high) | (least != most) | (low != least))
-            # Places are numbered by grain and warp: the remainder is the warp, and each warp in which threads differ has its bit.
-            self.known[key] = int(np.bitwise_or.reduce(1 << (places[distinct_threads] % WARP), initial=0))
-        return not self.known[key] >> warp & 1
+        if key not in self.differing_warps:
+            places, (low, high), (other_low, other_high) = _common(one, other)
+            distinct_threads = np.flatnonzero((low != high) | (other_low != other_high) | (low != other_low))
+            # The numbers combine grain and warp: the remainder is the warp. Each warp in which threads differ gets its bit.
+            self.differing_warps[key] = int(np.bitwise_or.reduce(1 << (places[distinct_threads] % WARP), initial=0))
+        return not self.differing_warps[key] >> warp & 1
 
     def distinct_threads(self, one: Footprint, other: Footprint) -> tuple[int, int, int] | None:
-        """A grain and the rows of two units that both touch it, in one execution of a statement."""
+        """A grain and the rows of two different units that both access it in one statement execution, if there is one."""
         if one is other:
             return one.pattern.distinct_threads
         keys, rows = one.pattern.present
         others, other_rows = other.pattern.present
         units, other_units = one.pattern.threads.unit[rows], other.pattern.threads.unit[other_rows]
         for grain in np.intersect1d(keys + one.shift, others + other.shift):
-            mine, theirs = np.flatnonzero(keys + one.shift == grain), np.flatnonzero(others + other.shift == grain)
-            pairs = np.argwhere(units[mine][:, None] != other_units[theirs][None, :])
+            own_rows, other_rows_ = np.flatnonzero(keys + one.shift == grain), np.flatnonzero(others + other.shift == grain)
+            pairs = np.argwhere(units[own_rows][:, None] != other_units[other_rows_][None, :])
             if len(pairs):
-                return int(grain) - one.shift, int(rows[mine[pairs[0][0]]]), int(other_rows[theirs[pairs[0][1]]])
+                return int(grain) - one.shift, int(rows[own_rows[pairs[0][0]]]), int(other_rows[other_rows_[pairs[0][1]]])
         return None
 
-    def witnesses(self, before: AccessEvent, behind: AccessEvent, warps: tuple[int, int], alike: bool) -> Iterator[tuple[Point, Point]]:
-        """Some of the conflicts of two operations; `alike` where one thread may be on both sides."""
-        one, other = before.footprint, behind.footprint
-        (keys, low, high), (others, least, most) = (_of_warp(part, warp) for part, warp in zip((one, other), warps, strict=True))
-        common, mine, theirs = np.intersect1d(keys, others, assume_unique=True, return_indices=True)
-        different = np.flatnonzero((low[mine] != most[theirs]) | (high[mine] != least[theirs]) | alike)
+    def witnesses(
+        self, before: AccessEvent, after: AccessEvent, warps: tuple[int, int], same_thread_allowed: bool
+    ) -> Iterator[tuple[Point, Point]]:
+        """Some conflicts of two operations. With `same_thread_allowed`, one thread may be on both sides."""
+        one, other = before.footprint, after.footprint
+        (keys, low, high), (others, other_low, other_high) = (_of_warp(part, warp) for part, warp in zip((one, other), warps, strict=True))
+        common, own_rows, other_rows_ = np.intersect1d(keys, others, assume_unique=True, return_indices=True)
+        different = np.flatnonzero(
+            (low[own_rows] != other_high[other_rows_]) | (high[own_rows] != other_low[other_rows_]) | same_thread_allowed
+        )
         for where in different[np.unique(np.linspace(0, len(different) - 1, 8).astype(int))] if len(different) else ():
-            first, second = low[mine[where]], most[theirs[where]]
-            if first == second and not alike:
-                first, second = high[mine[where]], least[theirs[where]]
-            yield self.point(before, int(common[where]), int(first)), self.point(behind, int(common[where]), int(second))
+            first, second = low[own_rows[where]], other_high[other_rows_[where]]
+            if first == second and not same_thread_allowed:
+                first, second = high[own_rows[where]], other_low[other_rows_[where]]
+            yield self.point(before, int(common[where]), int(first)), self.point(after, int(common[where]), int(second))
 
     def point(self, touch: AccessEvent, grain: int, thread: int) -> Point:
-        """A thread at a grain."""
+        """The point of a thread at a grain."""
         pattern, key = touch.footprint.pattern, grain - touch.footprint.shift
         keys, rows = pattern.present
         acts = (pattern.threads.low[rows] <= thread) & (thread <= pattern.threads.high[rows])
         return self.at_row(touch, key, int(rows[np.flatnonzero((keys == key) & acts)[0]]), thread)
 
     def at_row(self, touch: AccessEvent, key: int, row: int, thread: int | None = None, again: bool = False) -> Point:
-        """A row of a pattern at a key, where it comes there first, or last if it does so `again`; its first thread if none is named."""
+        """The point of a pattern's row at a key: its first access of the key, or the last one if `again`; the row's first thread if
+        `thread` is None.
+        """
         footprint, pattern, use = touch.footprint, touch.footprint.pattern, touch.use
         hits = (pattern.keys[row] == key) & (True if pattern.active is None else pattern.active[row])
         column = int(np.flatnonzero(hits)[-1 if again else 0])
@@ -94,7 +100,7 @@ class Conflicts:
         return Point(actor, int(pattern.threads.unit[row]), loops, element, address)
 
     def _element(self, access: Access, values: Mapping[str, int], number: int) -> tuple[int, ...]:
-        """The coordinates of an element; in an array of global memory those in the block's part."""
+        """The coordinates of an element; for an array in global memory, relative to the block's part."""
         local = self.places.local.get(access.buffer)
         parts = access.base if local is None else local.parts[access.base]
         frame = self.places.access_trace.frame([], values)
@@ -103,13 +109,13 @@ class Conflicts:
 
 
 def _common(one: Footprint, other: Footprint) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
-    (places, low, high), (others, least, most) = one.pattern.ends, other.pattern.ends
+    (places, low, high), (others, other_low, other_high) = one.pattern.ends, other.pattern.ends
     moved = (one.shift - other.shift) * WARP
-    both, mine, theirs = np.intersect1d(places + moved, others, assume_unique=True, return_indices=True)
-    return both, (low[mine], high[mine]), (least[theirs], most[theirs])
+    both, own_rows, other_rows_ = np.intersect1d(places + moved, others, assume_unique=True, return_indices=True)
+    return both, (low[own_rows], high[own_rows]), (other_low[other_rows_], other_high[other_rows_])
 
 
 def _of_warp(footprint: Footprint, warp: int) -> tuple[Array, Array, Array]:
     places, low, high = footprint.pattern.ends
-    mine = places % WARP == warp
-    return places[mine] // WARP + footprint.shift, low[mine], high[mine]
+    own_rows = places % WARP == warp
+    return places[own_rows] // WARP + footprint.shift, low[own_rows], high[own_rows]

@@ -1,7 +1,7 @@
-"""Roles of several threads beside those to which tiles are dealt: the race check counts them among the threads of the block.
+"""Include roles of several threads beyond the workers, such as a second producer, in the threads that the race check considers.
 
-In the program such a role has the work of others dealt to it anew, by expressions of the thread's number that are right for its threads
-alone. Here all threads of all roles are looked at together, so each statement says which threads perform it.
+The program of such a role distributes work by expressions of the thread index that hold for its own threads only. The race check considers
+the threads of all roles at once, so each statement gets a condition that selects the threads of its role.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ WARP = 32
 
 
 def include_extra_roles(access_trace: AccessTrace) -> AccessTrace:
-    """The scene with all threads of the block among its workers, where a role beside these has several; else the scene itself."""
+    """The trace with all threads of the block as workers, if a role beyond the workers has several threads; else the trace itself."""
     kernel = access_trace.kernel
     if not any(role.first >= kernel.workers and not role.elected for role in _roles(kernel)):
         return access_trace
     thread = Var(THREAD.name, 0, kernel.threads - 1)
 
-    def parted(statement: Stmt) -> tuple[Stmt, ...]:
+    def conditioned(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, Roles):
             return (statement,)
-        return (Roles(tuple(one if one.elected else attrs.evolve(one, body=_performed_by(one, thread)) for one in statement.roles)),)
+        return (Roles(tuple(role if role.elected else attrs.evolve(role, body=_performed_by(role, thread)) for role in statement.roles)),)
 
-    return AccessTrace(attrs.evolve(kernel, body=tuple(part for one in kernel.body for part in parted(one)), workers=kernel.threads))
+    return AccessTrace(attrs.evolve(kernel, body=tuple(part for role in kernel.body for part in conditioned(role)), workers=kernel.threads))
 
 
 def _performed_by(role: Role, thread: Var) -> tuple[Stmt, ...]:
-    """The program of a role whose statements name the threads that perform them."""
+    """The program of a role, with the role's threads as a condition on each statement."""
     own: Expr = less(thread, as_expr(role.first + role.threads))
     own = own if not role.first else all_of((less(as_expr(role.first - 1), thread), own))
 
@@ -48,11 +48,11 @@ def _performed_by(role: Role, thread: Var) -> tuple[Stmt, ...]:
 
 
 def _roles(kernel: Kernel) -> Iterable[Role]:
-    return (role for one in kernel.body if isinstance(one, Roles) for role in one.roles)
+    return (role for statement in kernel.body if isinstance(statement, Roles) for role in statement.roles)
 
 
 def agent_count(kernel: Kernel, before: Role | None = None) -> int:
-    """The agents of a block: its warps, but of a role that one thread performs one; with `before` those in front of a role."""
+    """The number of agents of a block: one per warp, and one per single-threaded role. With `before`, only the agents of earlier roles."""
     count = 0
     for role in _roles(kernel):
         if role is before:
@@ -62,7 +62,7 @@ def agent_count(kernel: Kernel, before: Role | None = None) -> int:
 
 
 def issuers(kernel: Kernel) -> Mapping[int, tuple[int, int]]:
-    """By the identity of a statement the thread, and the agent, of the role that one thread performs."""
+    """By statement identity, the thread and the agent of the single-threaded role that executes it."""
     return {
         id(one): (role.first, agent_count(kernel, role))
         for role in _roles(kernel)

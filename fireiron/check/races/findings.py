@@ -1,4 +1,4 @@
-"""Races as findings: the buffer, two threads, the address, the iterations, and the lines of the strategy."""
+"""Race findings: the buffer, two threads, the address, the iterations and the lines of the strategy."""
 
 from __future__ import annotations
 
@@ -13,67 +13,71 @@ from fireiron.check.races.order import Race
 from fireiron.check.races.traces import AccessEvent
 from fireiron.values.expr import Expr, conjuncts, constant
 
-BETWEEN = "and no barrier stands between"
-HIDDEN = "through the asynchronous proxy, and no fence of it stands between"
-UNDER_WAY = "while the asynchronous copy is under way"
+BETWEEN = "and no barrier orders them"
+UNFENCED = "through the async proxy, and no fence.proxy.async is between"
+IN_FLIGHT = "while the asynchronous copy is in flight"
 
 _SIZES = (64, 1, 7, 1024)
-"""Multiples of what each size must be a multiple of, tried one after the other to show that conditions can hold."""
+"""Factors for the required multiple of each size, tried in order to show that conditions can hold."""
 
 
 def undecided(buffer: str, why: str, at: str | None = None) -> Finding:
-    """What could not be decided is refused, at the step that made the buffer."""
-    advice = "sizes and loops known before the kernel runs would decide it, or take it on yourself: .unchecked(reason)"
+    """An error for a buffer for which the check gives no answer, at the step that allocates it."""
+    advice = "use compile-time sizes and trip counts, or accept the risk with .unchecked(reason)"
     message = f"undecided for {buffer}: {why}; {advice}"
     return Finding("race", "error", buffer, message, at)
 
 
 class Report:
-    """Makes findings of races."""
+    """Turns races into findings."""
 
     def __init__(self, access_trace: AccessTrace, conflicts: Conflicts) -> None:
         self.access_trace, self.conflicts = access_trace, conflicts
 
     def race(self, race: Race) -> Finding:
-        """A conflict of two operations: the first one that some block and some sizes make real, else one not decided."""
-        pair = race.before, race.behind
+        """The first witness that some block and some sizes make possible; else an undecided finding."""
+        pair = race.before, race.after
         assumed = [part for touch in pair for part in self._assumed(touch)]
         finding = None
-        for points in self.conflicts.witnesses(*pair, race.warps, race.in_flight or race.hidden):
-            real = not assumed or self._possible(assumed, points)
-            finding = self._finding(pair, points, assumed, real, HIDDEN if race.hidden else UNDER_WAY if race.in_flight else BETWEEN)
-            if real:
+        for points in self.conflicts.witnesses(*pair, race.warps, race.in_flight or race.unfenced):
+            possible = not assumed or self._possible(assumed, points)
+            finding = self._finding(
+                pair, points, assumed, possible, UNFENCED if race.unfenced else IN_FLIGHT if race.in_flight else BETWEEN
+            )
+            if possible:
                 break
         assert finding is not None
         return finding
 
     def in_one_step(self, one: AccessEvent, other: AccessEvent, meeting: tuple[int, int, int], in_flight: bool) -> Finding:
-        """Two units of threads, or two threads, that meet in one execution of a statement; or two copies of one thread."""
+        """A conflict between two units of threads, or two threads, in one statement execution; or between two asynchronous copies of one
+        thread.
+        """
         key, row, other_row = meeting
         other_key = key + one.footprint.shift - other.footprint.shift
-        again = one is other and row == other_row  # in another turn of a loop that is taken as a whole
+        again = one is other and row == other_row  # in another iteration of a loop that is taken as a whole
         points = self.conflicts.at_row(one, key, row), self.conflicts.at_row(other, other_key, other_row, again=again)
         ordered = points if points[0].thread <= points[1].thread else points[::-1]
         touches = (one, other) if ordered is points else (other, one)
         assumed = self._assumed(one)
-        real = not assumed or self._possible(assumed, points)
-        return self._finding(touches, ordered, assumed, real, UNDER_WAY if in_flight else BETWEEN)
+        possible = not assumed or self._possible(assumed, points)
+        return self._finding(touches, ordered, assumed, possible, IN_FLIGHT if in_flight else BETWEEN)
 
     # -------------------------------------------------------------------------------------- text
 
     def _finding(
-        self, pair: tuple[AccessEvent, AccessEvent], points: tuple[Point, Point], assumed: Sequence[Expr], real: bool, missing: str
+        self, pair: tuple[AccessEvent, AccessEvent], points: tuple[Point, Point], assumed: Sequence[Expr], possible: bool, missing: str
     ) -> Finding:
-        behind = pair[1]
+        after = pair[1]
         uses = [touch.use for touch in pair]
         lines = [line_of(use.statement, use.access) or "an unknown line" for use in uses]
-        name, element = behind.use.access.buffer, list(points[1].element)
+        name, element = after.use.access.buffer, list(points[1].element)
         first, second = (_acts(touch, point) for touch, point in zip(pair, points, strict=True))
-        places = [_place(touch, line) for touch, line in zip(pair, lines, strict=True)]
+        locations = [_location(touch, line) for touch, line in zip(pair, lines, strict=True)]
         if uses[0].access == uses[1].access and points[0].loops == points[1].loops:
-            places[1] = "in the same statement"
-        text = f"{name}{element}: {first} {places[0]}, {second} {places[1]}, {missing}"
-        if not real:
+            locations[1] = "in the same statement"
+        text = f"{name}{element}: {first} {locations[0]}, {second} {locations[1]}, {missing}"
+        if not possible:
             text = f"undecided: {text}, if {' and '.join(str(part) for part in dict.fromkeys(assumed))} can hold for both"
         details = {
             "address": points[1].address,
@@ -86,18 +90,18 @@ class Report:
         }
         if assumed:
             details["assumed"] = [str(part) for part in assumed]
-        use = behind.use
+        use = after.use
         return Finding("race", "error", name, text, line_of(use.statement, use.access), described(use.statement, use.access), details)
 
     # -------------------------------------------------------------------------------------- conditions
 
     def _assumed(self, touch: AccessEvent) -> list[Expr]:
-        """The conditions that were taken to hold: those on the block and on sizes."""
+        """The conditions that the check assumes to hold: those on the block and on sizes."""
         known = {"thread", *(loop.var.name for loop in touch.use.loops)}
         return [part for part in conjuncts(touch.use.statement.performed) if not self.access_trace.roots(part) <= known]
 
     def _possible(self, conditions: Iterable[Expr], points: Sequence[Point]) -> bool:
-        """Whether conditions hold together for both sides somewhere: a few sizes, and the first and last blocks, are tried."""
+        """Whether the conditions can hold for both points: a few sizes are tried, with the first and last blocks."""
         conditions = tuple(conditions)
         count = constant(self.access_trace.kernel.grid) or 2
         for factor in _SIZES:
@@ -113,8 +117,8 @@ class Report:
 
 
 def trusted(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors as warnings, where the user took the check upon himself."""
-    return [attrs.evolve(one, severity="warning") if one.severity == "error" else one for one in findings]
+    """Turn errors into warnings, as `.unchecked(reason)` requests."""
+    return [attrs.evolve(finding, severity="warning") if finding.severity == "error" else finding for finding in findings]
 
 
 def _acts(touch: AccessEvent, point: Point) -> str:
@@ -125,5 +129,5 @@ def _acts(touch: AccessEvent, point: Point) -> str:
     return f"{actor} {'writes' if touch.use.access.write else 'reads'} it{steps}"
 
 
-def _place(touch: AccessEvent, line: str) -> str:
+def _location(touch: AccessEvent, line: str) -> str:
     return f"({touch.use.statement.instruction.name} {touch.use.statement.spec} at {line})"

@@ -1,8 +1,8 @@
-"""Who touches what: the pieces of memory that each thread of a block touches in an access, with NumPy.
+"""Footprints: the grains of memory that each thread of a block accesses, computed with NumPy.
 
-A *space* is memory in which addresses may meet: shared memory, or one array of global memory. A *pattern* is what an access
-touches in some iteration, up to a shift by whole stages; a *footprint* is a pattern at its shift. Addresses count in grains:
-16 bytes where all accesses of the space take whole ones, else the largest smaller power of two that they do.
+A *space* is memory in which addresses may overlap: shared memory, or one array in global memory. A *pattern* is what an access covers in
+some iteration, up to a shift by whole stages. A *footprint* is a pattern at its shift. Addresses count in grains: 16 bytes if all accesses
+of the space cover whole grains, else the largest smaller power of two that they do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fireiron.values.tensor import Storage
 from fireiron.values.units import unit_in
 
 Test: TypeAlias = "tuple[Expr, Array]"
-"""A condition of single elements of an access, and their numbers."""
+"""A condition of single elements of an access, and the indices of those elements."""
 
 WARP = 32
 """Threads of a warp."""
@@ -35,10 +35,10 @@ _GRAINS = (16, 8, 4, 2, 1)
 
 @attrs.frozen(eq=False)
 class RowThreads:
-    """Who acts in the rows of a pattern.
+    """The threads that act in the rows of a pattern.
 
-    `rows` are the threads at which the access is evaluated, `warp` the warp that touches, `low` and `high` the least and the
-    greatest thread of it that may, and `unit` within whom one execution of the statement needs no order.
+    `rows` are the threads at which the access is evaluated, `warp` the accessing warp, `low` and `high` the lowest and highest thread of it
+    that may access, and `unit` the unit within which one execution of the statement needs no order.
     """
 
     rows: Array
@@ -49,9 +49,9 @@ class RowThreads:
 
 
 def row_threads(access_trace: AccessTrace, use: Use, issuer: tuple[int, int]) -> RowThreads:
-    """Each thread for itself; or, where it is not specified which thread of a unit touches what, all threads of the unit.
+    """Each thread for itself; or all threads of a unit, if the statement does not specify which thread of the unit accesses what.
 
-    `issuer` are the thread, and the agent, that issue a load by an engine.
+    `issuer` is the thread, and the agent, that issues a load of the async proxy.
     """
     threads = access_trace.threads
     warps = threads // WARP
@@ -63,7 +63,7 @@ def row_threads(access_trace: AccessTrace, use: Use, issuer: tuple[int, int]) ->
     if not use.statement.collective:
         return RowThreads(threads, warps, threads, threads, threads)
     level = use.statement.spec.level
-    # A row for each warp of a unit, evaluated at the unit's first thread: its threads mean the same operands.
+    # One row per warp of a unit, evaluated at the unit's first thread: its threads name the same operands.
     number = unit_in(level, _block_level(level), access_trace.kernel.thread)
     units = np.broadcast_to(np.asarray(access_trace.frame([("thread", threads)]).value(number)), threads.shape)
     parts = np.stack((units, warps))
@@ -74,7 +74,7 @@ def row_threads(access_trace: AccessTrace, use: Use, issuer: tuple[int, int]) ->
 
 
 def _spread_row_threads(threads: Array, unit: int) -> RowThreads:
-    """Each warp of a unit for what any thread of the unit touches: one row for each thread and each warp of its unit."""
+    """One row per thread and per warp of its unit: each warp may access what any thread of the unit names."""
     each = unit // WARP
     rows = np.repeat(threads, each)
     warps = rows // unit * each + np.tile(np.arange(each), len(threads))
@@ -88,11 +88,11 @@ def _block_level(level: Level) -> Level:
 
 @attrs.define(eq=False, slots=False)
 class Pattern:
-    """What an access touches: `bases` per dimension of its space at each row and point, `offsets` of the elements from them.
+    """What an access covers: `bases` per dimension of its space at each row and point, and the `offsets` of the elements.
 
-    Elements have `width` bytes; shared memory has one dimension, of bytes, other memory those of its array. `frame` has a thread
-    axis and one for each loop that is taken as a whole; `valid` says where the statement is active. Behind `Space.settle`, `keys`
-    are grains, `(rows, touches)`, and `active` says which of them count (None: all).
+    Elements have `width` bytes. Shared memory has one dimension, of bytes; other memory has those of its array. `frame` has a thread axis
+    and one per loop that is taken as a whole; `valid` is the activity mask of the statement. After `Space.number_grains`, `keys` are
+    grains, `(rows, accesses)`, and `active` masks those that count (None: all).
     """
 
     use: Use
@@ -104,18 +104,18 @@ class Pattern:
     valid: Array | None
     keys: Any = None
     active: Any = None
-    order: Any = None
+    element_order: Any = None
 
     def element(self, column: int) -> int:
-        """The number of the element that a column of the keys belongs to."""
-        place = column % self.columns
-        if len(self.order) > 1:
-            return int(self.order[place * len(self.order) // self.columns])
-        return place * self.use.access.count // self.columns
+        """The index of the element that a column of the keys belongs to."""
+        position = column % self.columns
+        if len(self.element_order) > 1:
+            return int(self.element_order[position * len(self.element_order) // self.columns])
+        return position * self.use.access.count // self.columns
 
     @property
     def columns(self) -> int:
-        """Columns of the keys for each point of the frame."""
+        """Columns of the keys per point of the frame."""
         return int(self.keys.shape[1]) // math.prod(self.frame.shape[1:])
 
     @functools.cached_property
@@ -126,13 +126,13 @@ class Pattern:
 
     @functools.cached_property
     def span(self) -> tuple[int, int]:
-        """The least key, and how many there are up to the greatest."""
+        """The lowest key, and the number of keys up to the highest."""
         keys = self.keys if self.active is None else self.keys[self.active]
         return (int(keys.min()), int(keys.max()) - int(keys.min()) + 1) if keys.size else (0, 0)
 
     @functools.cached_property
     def warps(self) -> Array:
-        """For each key of the span, the warps that touch it as bits."""
+        """For each key of the span, the bit set of warps that access it."""
         first, length = self.span
         result = np.zeros(length, dtype=np.uint32)
         for warp in distinct(self.threads.warp):
@@ -143,47 +143,47 @@ class Pattern:
 
     @functools.cached_property
     def changes(self) -> Array:
-        """The keys of the span, counted from its first, from which on other warps touch; its end is one of them."""
+        """The keys of the span, relative to its first, at which the set of warps changes; the end is one of them."""
         inside = np.flatnonzero(self.warps[1:] != self.warps[:-1]) + 1
         return np.concatenate(([0], inside, [self.span[1]]))
 
     @functools.cached_property
     def distinct_threads(self) -> tuple[int, int, int] | None:
-        """A key with two rows of different units that touch it, if there is one."""
+        """A key that rows of two different units access, with the rows, if there is one."""
         return self._met(other_unit=True)
 
     @functools.cached_property
-    def doubled(self) -> tuple[int, int, int] | None:
-        """A key that one unit touches twice, with the row, if there is one."""
+    def repeated(self) -> tuple[int, int, int] | None:
+        """A key that one unit accesses twice, with the rows, if there is one."""
         return self._met(other_unit=False)
 
     def _met(self, other_unit: bool) -> tuple[int, int, int] | None:
         first, length = self.span
         keys, rows = self.present
-        unit, numbers = self.threads.unit[rows], np.arange(keys.size)
-        holder = np.empty(length, dtype=np.int64)
-        # Of several touches of a key the last stays: whoever finds another in its place has met it.
-        holder[keys - first] = numbers
-        other = holder[keys - first]
-        found = np.flatnonzero(unit[other] != unit if other_unit else (other != numbers) & (unit[other] == unit))
-        return (int(keys[found[0]]), int(rows[found[0]]), int(rows[other[found[0]]])) if found.size else None
+        unit, indices = self.threads.unit[rows], np.arange(keys.size)
+        last_access = np.empty(length, dtype=np.int64)
+        # The last access of a key overwrites the others. Any access that finds a different one overlaps with it.
+        last_access[keys - first] = indices
+        last_at = last_access[keys - first]
+        hits = np.flatnonzero(unit[last_at] != unit if other_unit else (last_at != indices) & (unit[last_at] == unit))
+        return (int(keys[hits[0]]), int(rows[hits[0]]), int(rows[last_at[hits[0]]])) if hits.size else None
 
     @functools.cached_property
     def ends(self) -> tuple[Array, Array, Array]:
-        """Each key with a warp that touches it, as `key * 32 + warp`, ascending, and the least and greatest thread of that warp."""
+        """Each key with a warp that accesses it, as `key * 32 + warp`, ascending, and the lowest and highest thread of that warp."""
         keys, rows = self.present
-        places = keys * WARP + self.threads.warp[rows]
-        order = np.argsort(places, kind="stable")
-        places, low, high = places[order], self.threads.low[rows][order], self.threads.high[rows][order]
-        if not places.size:
-            return places, low, high
-        starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
-        return places[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+        byte_ranges = keys * WARP + self.threads.warp[rows]
+        element_order = np.argsort(byte_ranges, kind="stable")
+        byte_ranges, low, high = byte_ranges[element_order], self.threads.low[rows][element_order], self.threads.high[rows][element_order]
+        if not byte_ranges.size:
+            return byte_ranges, low, high
+        starts = np.flatnonzero(np.concatenate(([True], byte_ranges[1:] != byte_ranges[:-1])))
+        return byte_ranges[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
 
 
 @attrs.define(eq=False)
 class Footprint:
-    """A pattern at its shift; `atoms` are, per warp, the atoms that it touches (none where no other access can meet it)."""
+    """A pattern at its shift. `atoms` are, per warp, the atoms that it accesses (none if no other access can overlap)."""
 
     space: Space
     pattern: Pattern
@@ -202,22 +202,22 @@ class Footprint:
 
     @property
     def first(self) -> int:
-        """The first grain that is touched."""
+        """The first accessed grain."""
         return self.pattern.span[0] + self.shift
 
     @property
     def warps(self) -> Array:
-        """For each grain from the first on, the warps that touch it as bits."""
+        """For each grain from the first on, the bit set of warps that access it."""
         return self.pattern.warps
 
     @property
     def changes(self) -> Array:
-        """The grains, counted from the first, from which on other warps touch."""
+        """The grains, relative to the first, at which the set of warps changes."""
         return self.pattern.changes
 
 
 class Space:
-    """Memory in which addresses may meet, with the patterns and footprints of all accesses to it."""
+    """Memory in which addresses may overlap, with the patterns and footprints of all its accesses."""
 
     def __init__(self, shared: bool) -> None:
         self.shared = shared
@@ -228,34 +228,34 @@ class Space:
         self.length = 0
 
     def footprint(self, pattern: Pattern, shift_bytes: int) -> Footprint:
-        """The footprint of a pattern at a shift, one for each."""
-        found = self.footprints.get((id(pattern), shift_bytes))
-        if found is None:
-            found = self.footprints[id(pattern), shift_bytes] = Footprint(self, pattern, shift_bytes)
-        return found
+        """The footprint of a pattern at a shift; equal footprints are the same object."""
+        footprint = self.footprints.get((id(pattern), shift_bytes))
+        if footprint is None:
+            footprint = self.footprints[id(pattern), shift_bytes] = Footprint(self, pattern, shift_bytes)
+        return footprint
 
-    def settle(self) -> None:
-        """Number the grains of all patterns, once all of them are known."""
-        places = [self._bytes(pattern) for pattern in self.patterns]
-        low = [int(np.bitwise_or.reduce(starts, axis=None)) for starts, _ in places]
+    def number_grains(self) -> None:
+        """Number the grains of all patterns, once all patterns are known."""
+        byte_ranges = [self._bytes(pattern) for pattern in self.patterns]
+        low = [int(np.bitwise_or.reduce(starts, axis=None)) for starts, _ in byte_ranges]
         shifts = {shift for _, shift in self.footprints}
         fitting = (
             grain
             for grain in _GRAINS
             if not any(shift % grain for shift in shifts)
-            and all(_whole(bits, steps, pattern, grain) for pattern, bits, (_, steps) in zip(self.patterns, low, places, strict=True))
+            and all(_whole(bits, steps, pattern, grain) for pattern, bits, (_, steps) in zip(self.patterns, low, byte_ranges, strict=True))
         )
-        self.grain = next(fitting, 1)  # elements of one access in one place fill no grain, and are refused by another finding
-        for pattern, (starts, steps) in zip(self.patterns, places, strict=True):
+        self.grain = next(fitting, 1)  # if elements of one access share an address, they fill no grain, and another check reports them
+        for pattern, (starts, steps) in zip(self.patterns, byte_ranges, strict=True):
             pieces = _pieces(steps, pattern.width, self.grain)
-            pattern.order = np.argsort(steps, kind="stable")
+            pattern.element_order = np.argsort(steps, kind="stable")
             pattern.keys = (starts[..., None] // self.grain + pieces).reshape(len(starts), -1)
             if pattern.valid is not None:
                 pattern.active = np.repeat(pattern.valid, len(pieces), axis=-1)
         self._compress()
 
     def _bytes(self, pattern: Pattern) -> tuple[Array, Array]:
-        """The first byte at each row and point, and the bytes from there to each element."""
+        """The first byte at each row and point, and the byte offsets of the elements."""
         if self.shared:
             return pattern.bases[0], pattern.offsets[:, 0]
         weights, lows = self._weights
@@ -264,7 +264,7 @@ class Space:
 
     @functools.cached_property
     def _weights(self) -> tuple[list[int], list[int]]:
-        """Place values and least coordinates, so that different elements have different numbers, neighbours in a row too."""
+        """Strides and lower bounds that give different elements different numbers, and contiguous elements consecutive ones."""
         rank = len(self.patterns[0].bases)
         lows = [min(int(one.bases[dim].min() + one.offsets[:, dim].min()) for one in self.patterns) for dim in range(rank)]
         highs = [max(int(one.bases[dim].max() + one.offsets[:, dim].max()) for one in self.patterns) for dim in range(rank)]
@@ -278,7 +278,7 @@ class Space:
         return [weights[dim] for dim in range(rank)], lows
 
     def _compress(self) -> None:
-        """Make keys dense: they become indices of tables."""
+        """Make keys dense, so that they can index tables."""
         footprints = [one for one in self.footprints.values() if one.pattern.span[1]]
         if not footprints:
             return
@@ -295,12 +295,12 @@ class Space:
 
 
 def _pieces(steps: Array, width: int, grain: int) -> Array:
-    """The grains, from the first byte on, that hold the elements."""
+    """The grains, relative to the first byte, that hold the elements."""
     return distinct((steps[:, None] + np.arange(0, width, min(grain, width))) // grain)
 
 
 def _whole(bits: int, steps: Array, pattern: Pattern, grain: int) -> bool:
-    """Whether the elements fill whole grains at every row and point; `bits` are those that occur in a first byte."""
+    """Whether the elements fill whole grains at every row and point; `bits` are the bits that occur in a first byte."""
     return bits % grain == 0 and len(_pieces(steps, pattern.width, grain)) * grain == len(steps) * pattern.width
 
 
@@ -315,20 +315,20 @@ class Footprints:
         self.issuers = issuers(access_trace.kernel)
 
     def space(self, buffer: str) -> Space:
-        """Buffers in shared memory lie in one space and may overlap; each array in global memory is its own."""
+        """The space of a buffer. Shared-memory buffers share one space and may overlap; each array in global memory is its own."""
         name = "" if self.kernel.buffer(buffer).memory.of_block else buffer
         if name not in self.spaces:
             self.spaces[name] = Space(not name)
         return self.spaces[name]
 
     def local_bytes(self, buffer: Buffer) -> int:
-        """At least the bytes that the local coordinates of an array in global memory span, in whole grains."""
+        """An upper bound, in whole grains, of the bytes that the local coordinates of an array in global memory span."""
         local = self.local[buffer.name]
         sizes = [(high - low) // _GRAINS[0] + 2 for low, high in zip(local.low, local.high, strict=True)]
         return math.prod(size * _GRAINS[0] for size in sizes) * buffer.dtype.bytes
 
     def threads(self, use: Use) -> RowThreads:
-        """Who acts, the same object for the same kind of access."""
+        """The threads that act; the same object for the same kind of access."""
         issuer = self.issuers.get(id(use.statement), (self.kernel.workers, -(-self.kernel.workers // WARP)))
         kind = (
             use.access.spread,
@@ -340,7 +340,7 @@ class Footprints:
         return self.row_threads[kind]
 
     def parts(self, access: Access) -> tuple[Expr, ...]:
-        """The expressions that place an access; which stage of a ring it is to, its turns say."""
+        """The expressions that locate an access. Fill indices determine the stage of a ring."""
         if access.buffer in self.ring_of_buffer:
             return access.base
         local = self.local.get(access.buffer)
@@ -349,9 +349,9 @@ class Footprints:
     def pattern(
         self, use: Use, copy: Expr, loops: Sequence[For], fixed: Mapping[str, int], guards: Sequence[Expr], tests: Sequence[Test]
     ) -> Pattern:
-        """What an access touches with `copy` for its copy, while `loops` run as a whole and others stand at their `fixed` values.
+        """What an access covers with `copy` as copy index, if `loops` run as a whole and other loops have their `fixed` values.
 
-        `guards` are the conditions under which the statement runs at all, `tests` those of single elements.
+        `guards` are the conditions of the whole statement, `tests` those of single elements.
         """
         access = attrs.evolve(use.access, copy=copy)
         threads = self.threads(use)
@@ -371,7 +371,7 @@ class Footprints:
         return pattern
 
     def _bases(self, frame: Frame, access: Access) -> tuple[list[Array], Array]:
-        """Where each row and point starts, and the offsets of the elements from there."""
+        """The start of each row and point, and the offsets of the elements from there."""
         buffer = self.kernel.buffer(access.buffer)
         if not buffer.memory.of_block:
             return [_full(frame, part) for part in self.local[access.buffer].parts[access.base]], access.table()
@@ -385,7 +385,7 @@ class Footprints:
 
 
 def _one_by_one(pattern: Pattern) -> None:
-    """Make each element of a pattern a point of its own."""
+    """Make each element of a pattern a separate point."""
     count, points = pattern.use.access.count, math.prod(pattern.frame.shape[1:])
     if pattern.bases[0].shape[-1] == points:
         pattern.bases = [(one[..., None] + pattern.offsets[:, dim]).reshape(len(one), -1) for dim, one in enumerate(pattern.bases)]
@@ -395,7 +395,7 @@ def _one_by_one(pattern: Pattern) -> None:
 
 
 def element_tests(use: Use) -> Iterator[Test]:
-    """The conditions under which single elements are touched, each with the numbers of its elements: what always holds is left out."""
+    """The conditions of single elements, each with the indices of its elements. Conditions that always hold are omitted."""
     offsets = use.access.table()
     for piece in use.pieces:
         for part in conjuncts(piece.condition):
@@ -421,16 +421,16 @@ def _active(frame: Frame, guards: Sequence[Expr]) -> Array | None:
 
 @functools.lru_cache(maxsize=8192)
 def _steps(buffer: Buffer, access: Access) -> Array | None:
-    """Elements from the first address of an access to each other one, where they are the same for all threads and loops."""
+    """The distances of the elements from the first address of an access, if they are the same for all threads and loops; else None."""
     offsets = access.table()
     storage = access.storage or buffer.storage
     weights = _weights(storage)
     if weights is not None:
         plain = (offsets - offsets[0]) @ weights
-        # A swizzle moves groups of 2**base addresses as they are, so elements of one group keep their distances.
+        # A swizzle moves groups of 2**base addresses as a whole, so elements of one group keep their distances.
         if storage.swizzle is None or _in_one_group(storage, access.coordinates(access.first), plain):
             return plain
-    if _starts_a_period(storage, access):
+    if _starts_period(storage, access):
         addresses = storage.address(list(offsets.T))
         return addresses - addresses[0]
     first = buffer.address(access, access.first)
@@ -438,10 +438,10 @@ def _steps(buffer: Buffer, access: Access) -> Array | None:
     return None if None in steps else np.array(steps)
 
 
-def _starts_a_period(storage: Storage, access: Access) -> bool:
-    """Whether an access begins where no digit of a coordinate, and no bit that a swizzle reads, has begun.
+def _starts_period(storage: Storage, access: Access) -> bool:
+    """Whether an access starts at a multiple of every digit of its coordinates, and of the period of the swizzle.
 
-    Then numbers alone tell the rest.
+    The element offsets alone then determine the distances.
     """
     if not storage.layout.static or any(
         base.factor % digits[-1].step for base, digits in zip(access.base, storage.dims, strict=True) if len(digits) > 1
@@ -452,20 +452,20 @@ def _starts_a_period(storage: Storage, access: Access) -> bool:
 
 
 def _in_one_group(storage: Storage, first: Sequence[Expr], steps: Array) -> bool:
-    """Whether elements at these distances from the first one lie between two multiples of the swizzle's 2**base."""
+    """Whether elements at these distances from the first one stay within one 2**base group of the swizzle."""
     assert storage.swizzle is not None
     size = 1 << storage.swizzle.base
     return bool(steps.min() >= 0 and steps.max() < size) and storage.plain.address(first).factor % size == 0
 
 
 def _weights(storage: Storage) -> Array | None:
-    """What one step along each dimension adds to an address before the swizzle, where that is the same everywhere."""
+    """The address step along each dimension before the swizzle, if it is constant; else None."""
     weights = [None if step is None else constant(step) for step in storage.steps]
     return None if None in weights else np.array(weights)
 
 
 def stages(access_trace: AccessTrace, copy: Expr, ordered: frozenset[str]) -> tuple[Expr, Expr]:
-    """What of a copy's number loops in order give, the same for all threads, and the rest."""
+    """Split a copy index into the part that ordered loops determine, equal for all threads, and the rest."""
     terms, number = linear(copy)
     moved: Expr = ZERO + number
     rest: Expr = ZERO

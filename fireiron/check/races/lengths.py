@@ -1,4 +1,4 @@
-"""Numbers of turns, stages and conditions where loops have lengths that are assumed."""
+"""Fill indices, stages and conditions with assumed trip counts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fireiron.values.expr import Expr, Mod, as_expr, constant, mod, replaced
 
 
 def at_lengths(value: Expr, lengths: Mapping[Expr, Expr]) -> Expr:
-    """The number of a turn, or a stage, with assumed lengths for extents: of those it is made, or it is so many turns away from one."""
-    # A rotated loop has a turn less than what it was made of, whose turns are counted.
-    found = replaced(value, {extent + away: length + away for extent, length in lengths.items() for away in (0, 1)})
+    """An expression with assumed trip counts in place of extents. It is built from extents, or is a constant distance from one."""
+    # A software-pipelined loop has one iteration less than the original, whose fills are counted.
+    found = replaced(value, {extent + distance: length + distance for extent, length in lengths.items() for distance in (0, 1)})
     for extent, length in lengths.items():
         if found.variables() & extent.variables():
             at = _at_length(found, extent, length)
@@ -20,8 +20,8 @@ def at_lengths(value: Expr, lengths: Mapping[Expr, Expr]) -> Expr:
 
 
 def _at_length(value: Expr, extent: Expr, length: Expr) -> Expr | None:
-    """A value that is so many turns away from an extent, or from a multiple of it, or the stage of such a turn, at an assumed length; None
-    if it is none of these.
+    """A value at an assumed trip count, if it is a constant distance from an extent, or from a multiple of it, or the stage of such a fill;
+    else None.
     """
     times = _times(value, extent)
     rest = value - extent * times
@@ -30,15 +30,17 @@ def _at_length(value: Expr, extent: Expr, length: Expr) -> Expr | None:
     stages = constant(value.right) if isinstance(value, Mod) else None
     if not isinstance(value, Mod) or stages is None:
         return None
-    reduced = mod(extent, as_expr(stages))  # which is what the stage of a sum with it is made of
+    reduced = mod(extent, as_expr(stages))  # this is how the stage of a sum with the extent is expressed
     rest = value.left - (reduced.left if isinstance(reduced, Mod) and reduced.right == value.right else reduced)
     if extent.variables().isdisjoint(rest.variables()):
         return mod(length + rest, as_expr(stages))
-    return next((mod(length + away, as_expr(stages)) for away in range(stages) if mod(extent + away, as_expr(stages)) == value), None)
+    return next(
+        (mod(length + distance, as_expr(stages)) for distance in range(stages) if mod(extent + distance, as_expr(stages)) == value), None
+    )
 
 
 def _times(value: Expr, extent: Expr) -> int:
-    """How many times an extent is in a value, by its first term."""
+    """How often an extent occurs in a value, by its first term."""
     (atoms, each), *_ = linear(extent)[0]
     return dict(linear(value)[0]).get(atoms, 0) // each
 

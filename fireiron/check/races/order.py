@@ -1,12 +1,12 @@
-"""Happens-before: which operations each agent may rely on when it touches memory.
+"""Happens-before analysis: which operations each agent knows when it accesses memory.
 
-An *operation* is one access of one statement, executed once by one agent, which is a warp. Operations are numbered as they are
-issued, and what an agent knows is an integer with a bit for each: `own`, what the thread that issued an operation may rely on,
-and `seen`, what every thread of the warp may. Knowledge is joined by OR. Each kind of event has a rule; another way to
-order threads is another rule here, and agents may run traces of their own.
+An *operation* is one access of one statement, executed once by one agent. An agent is a warp. Operations are numbered in issue order. The
+knowledge of an agent is an integer with one bit per operation: `own` holds what the issuing thread knows, `seen` what every thread of the
+warp knows. OR joins knowledge. Each kind of event has a rule. A new way to order threads needs one more rule here, and agents may run
+different traces.
 
-An access must know what it conflicts with: for a read the writes before it, for a write the reads as well, for an atomic
-addition all but other additions. Operations of one warp need `seen` too, unless the same thread touches each address.
+An access must know the operations that it conflicts with: a read the earlier writes, a write the earlier reads as well, an atomic addition
+everything but other additions. For operations of the same warp, `seen` decides, unless the same thread accesses each address.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, FenceKind, Mechanism, Scope, StageState, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[AccessEvent, AccessEvent, int], bool]
-"""Whether of a warp the same thread touches each address that two touches share."""
+"""Whether the same thread of a warp accesses each address that two accesses share."""
 
 _ORDERED_WITH = {
     Kind.WRITE: (Kind.WRITE, Kind.READ, Kind.ADD),
     Kind.READ: (Kind.WRITE, Kind.ADD),
     Kind.ADD: (Kind.WRITE, Kind.READ),
 }
-"""The kinds of earlier operations that one of a kind must know."""
+"""For each kind of operation, the kinds of earlier operations that it must know."""
 
 
 @attrs.define(eq=False)
 class Agent:
-    """A warp on its way through its trace: number `warp` of the block of a `rank`, behind so many `meetings` of its cluster; or the
-    first of several warps together (see `crews`).
+    """A warp that executes its trace, or the first warp of a warpgroup that acts as one agent (`warpgroup_agents`).
 
-    `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first; copies
-    and products apart. `turns` counts the turns of rings that it waited for, and arrived at. Where groups take turns, `over` are the
-    phases of barriers that it knows to be over, as bits of `Rounds`, and `passed` by ring the last turn that it waited for.
-    `wrote` are its own operations in ordinary memory accesses, `fenced` those of all agents that engines which it sets to work may rely on.
+    `warp` is its number in the block with cluster rank `rank`; `cluster_barriers` counts the cluster barriers that it has passed. `issued`
+    are its operations in flight since the last commit, `groups` its committed groups, oldest first, both by mechanism. `turns` counts its
+    waits and arrivals by kind of stage event. If agents alternate fills, `completed` is the set of mbarrier phases (`PhaseSets`) that it
+    knows to be complete, and `last_waited` the last fill that it waited for, by ring. `wrote` are its own operations through the generic
+    proxy; `fenced` are the operations of all agents that the async proxy sees when this agent issues work.
     """
 
     number: int
@@ -57,101 +57,103 @@ class Agent:
     seen: int = 0
     issued: dict[Mechanism, int] = attrs.field(factory=lambda: collections.defaultdict(int))
     groups: dict[Mechanism, list[int]] = attrs.field(factory=lambda: collections.defaultdict(list))
-    turns: dict[Any, int] = attrs.field(factory=dict)
-    over: int = 0
-    passed: dict[str, int] = attrs.field(factory=dict)
+    event_counts: dict[Any, int] = attrs.field(factory=dict)
+    completed: int = 0
+    last_waited: dict[str, int] = attrs.field(factory=dict)
     wrote: int = 0
     fenced: int = 0
 
 
 @attrs.define(eq=False)
 class MbarrierState:
-    """A barrier of a ring's stage: what its phase still lacks, what those know who arrived, and how many phases are over.
+    """An mbarrier of a ring stage: pending arrivals and bytes of its phase, knowledge of the arriving agents, and the number of completed
+    phases.
 
-    `known` is what whoever waited for the last phase may rely on. `coming_over` and `known_over` are the same of phases that are over,
-    `coming_fenced` and `known_fenced` of what engines may rely on.
+    `known` is what an agent learns by waiting for the last completed phase. `known_completed` and `known_fenced` are the same for completed
+    phases and for fenced operations; the `arriving` fields collect all three for the phase in progress.
     """
 
     arrivals: int
-    left: int
+    pending_arrivals: int
     bytes: int = 0
-    over: int = 0
-    coming: int = 0
+    completed: int = 0
+    arriving: int = 0
     known: int = 0
-    coming_over: int = 0
-    known_over: int = 0
-    coming_fenced: int = 0
+    arriving_completed: int = 0
+    known_completed: int = 0
+    arriving_fenced: int = 0
     known_fenced: int = 0
 
-    def arrive(self, known: int, over: int, count: int, fenced: int = 0) -> None:
-        """So many arrivals of an agent that knows so much, of which it `fenced` a part."""
+    def arrive(self, known: int, completed: int, count: int, fenced: int = 0) -> None:
+        """Count `count` arrivals of an agent with this knowledge."""
         while count:
-            # Of more arrivals than a phase waits for, the others are at the next one; or it is left in its middle.
-            together = min(count, self.left) if self.left > 0 else count
+            # Arrivals beyond the pending ones count to the next phase, which may stay incomplete.
+            together = min(count, self.pending_arrivals) if self.pending_arrivals > 0 else count
             count -= together
-            self.left -= together
-            self.coming |= known
-            self.coming_over |= over
-            self.coming_fenced |= fenced
-            if not self.left:
-                self._settle()
+            self.pending_arrivals -= together
+            self.arriving |= known
+            self.arriving_completed |= completed
+            self.arriving_fenced |= fenced
+            if not self.pending_arrivals:
+                self._complete_phase()
 
-    def bring(self, operation: int, size: int) -> None:
-        """Bytes of a load."""
+    def complete_bytes(self, operation: int, size: int) -> None:
+        """Count the bytes of a load."""
         self.bytes -= size
-        self.coming |= operation
-        self._settle()
+        self.arriving |= operation
+        self._complete_phase()
 
-    def _settle(self) -> None:
-        if self.left == 0 and self.bytes == 0:
-            self.left = self.arrivals
-            self.over += 1
-            self.known |= self.coming
-            self.coming = 0
-            self.known_over |= self.coming_over
-            self.known_fenced |= self.coming_fenced
+    def _complete_phase(self) -> None:
+        if self.pending_arrivals == 0 and self.bytes == 0:
+            self.pending_arrivals = self.arrivals
+            self.completed += 1
+            self.known |= self.arriving
+            self.arriving = 0
+            self.known_completed |= self.arriving_completed
+            self.known_fenced |= self.arriving_fenced
 
 
 class PhaseSets:
-    """Sets of phases as the bits of an integer: of each barrier those up to some number, so that the larger of two numbers is an OR."""
+    """Sets of mbarrier phases as bits of an integer. A set holds the first n phases of each mbarrier, so that OR takes the larger n."""
 
     def __init__(self, barriers: Iterable[Any]) -> None:
         self.firsts: dict[Any, list[int]] = {barrier: [0] for barrier in barriers}
         self.places = {barrier: place for place, barrier in enumerate(self.firsts)}
 
-    def up_to(self, barrier: Any, number: int) -> int:
-        """The first phases of a barrier."""
+    def first_phases(self, barrier: Any, number: int) -> int:
+        """The set of phases up to `number` of an mbarrier."""
         firsts = self.firsts[barrier]
         while len(firsts) <= number:
             firsts.append(firsts[-1] | 1 << ((len(firsts) - 1) * len(self.places) + self.places[barrier]))
         return firsts[max(number, 0)]
 
-    def count(self, barrier: Any, over: int) -> int:
-        """How many phases of a barrier a set has."""
-        return sum(1 for one in bits(over) if one % len(self.places) == self.places[barrier])
+    def count(self, barrier: Any, completed: int) -> int:
+        """The number of phases of an mbarrier in a set."""
+        return sum(1 for one in bits(completed) if one % len(self.places) == self.places[barrier])
 
 
 @attrs.frozen(eq=False)
 class Race:
-    """Two operations that conflict and that nothing orders; `under_way` where the first has not completed for its own thread.
+    """Two conflicting operations that no event orders.
 
-    `hidden` where barriers order them, and an engine reads what no fence has brought to its proxy.
+    `in_flight`: the first one has not completed for its own thread. `unfenced`: barriers order them, but no proxy fence makes the write
+    visible to the async proxy that reads.
     """
 
     before: AccessEvent
-    behind: AccessEvent
+    after: AccessEvent
     warps: tuple[int, int]
     in_flight: bool
-    hidden: bool = False
+    unfenced: bool = False
 
     @property
     def reversed(self) -> Race:
-        """The same with the other operation first."""
-        return attrs.evolve(self, before=self.behind, behind=self.before, warps=self.warps[::-1])
+        """The same race with the other operation first."""
+        return attrs.evolve(self, before=self.after, after=self.before, warps=self.warps[::-1])
 
 
 class HappensBefore:
-    """Agents run their traces; each touch is held against what its agent knows."""
+    """Run all agents and compare each access with what its agent knows."""
 
     def __init__(
         self,
@@ -159,32 +161,32 @@ class HappensBefore:
         blocks: int,
         atoms: int,
         same_thread: SameThread,
-        found: dict[Any, Race],
-        broken: dict[str, None],
+        races: dict[Any, Race],
+        violations: dict[str, None],
     ) -> None:
         self.each = len(traces) // blocks
         self.agents = [Agent(number, trace, *divmod(number, self.each)) for number, trace in enumerate(traces)]
         self.reached = [-1] * blocks
         self.count = atoms
         self.same_thread = same_thread
-        self.found = found
-        self.broken = broken
-        self.phases: dict[tuple[int, tuple[str, StageState, int]], MbarrierState] = {}
+        self.races = races
+        self.violations = violations
+        self.mbarriers: dict[tuple[int, tuple[str, StageState, int]], MbarrierState] = {}
         self.numbers = _numbered(traces)
-        self.rounds = PhaseSets(event.barrier for event in _events(traces) if self.numbers and isinstance(event, StageEvent))
-        self.touched: list[list[int]] = []
+        self.phase_sets = PhaseSets(event.barrier for event in _events(traces) if self.numbers and isinstance(event, StageEvent))
+        self.operations_on: list[list[int]] = []
         self.kinds: set[Kind] = set()
-        self.latest: dict[tuple[int, int], int] = {}
-        self.fine: set[Any] = set()
+        self.latest_equal: dict[tuple[int, int], int] = {}
+        self.ordered_pairs: set[Any] = set()
         self.operations: list[tuple[AccessEvent, int]] = []
-        self.of_step: dict[int, int] = {}
+        self.operations_of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope | None, int], set[int]] = {}
         self.deferred = 0
-        self.engines = any(event.by_engine for event in _events(traces) if not isinstance(event, (Stmt, StageEvent)))
+        self.uses_async_proxy = any(event.by_engine for event in _events(traces) if not isinstance(event, (Stmt, StageEvent)))
         self._forget()
 
     def run(self) -> None:
-        """Run all agents to the end; a `VerificationError` where one waits for ever."""
+        """Run all agents to the end. Raise `VerificationError` if one waits forever."""
         moving = True
         while moving:
             moving = False
@@ -193,25 +195,27 @@ class HappensBefore:
         waiting = [(agent, agent.trace[agent.position]) for agent in self.agents if agent.position < len(agent.trace)]
         for agent, event in waiting:
             if isinstance(event, StageEvent):
-                self.broken.setdefault(
-                    f"{event.ring.name}: {self._named(agent)} waits for ever for turn {event.number} to be {event.side.value}"
+                self.violations.setdefault(
+                    f"{event.ring.name}: {self._agent_name(agent)} waits forever for fill {event.number} to be {event.state.value}"
                 )
         for agent, event in waiting:
-            if not self.broken:
-                raise VerificationError(f"warp {agent.number} waits for ever at {event}")
-        for way in {key: None for agent in self.agents for key in agent.turns if key[1] is StageState.FULL and not key[2]}:
-            name, side, *_ = way
-            filled, awaited = (max(agent.turns.get(one, 0) for agent in self.agents) for one in (way, (name, side, True)))
+            if not self.violations:
+                raise VerificationError(f"warp {agent.number} waits forever at {event}")
+        for way in {key: None for agent in self.agents for key in agent.event_counts if key[1] is StageState.FULL and not key[2]}:
+            name, state, *_ = way
+            filled, awaited = (max(agent.event_counts.get(one, 0) for agent in self.agents) for one in (way, (name, state, True)))
             if awaited < filled:
-                self.broken.setdefault(f"{name}: turn {awaited} is filled, and nobody waits for it")
+                self.violations.setdefault(f"{name}: no agent waits for fill {awaited}")
         for rank, reached in enumerate(self.reached):
             if reached >= min(agent.cluster_barriers for agent in self.agents if agent.rank == rank):
-                self.broken.setdefault("a block ends while others of its cluster may arrive at its barriers, or send loads to it")
-        for (_, (name, side, stage)), phases in self.phases.items():
-            if phases.left != phases.arrivals or phases.bytes:
-                self.broken.setdefault(f"{name}: the {side.value} barrier of stage {stage} is left in the middle of a phase")
+                self.violations.setdefault(
+                    "a block exits while other blocks of its cluster may still arrive at its mbarriers or send loads to it"
+                )
+        for (_, (name, state, stage)), mbarrier in self.mbarriers.items():
+            if mbarrier.pending_arrivals != mbarrier.arrivals or mbarrier.bytes:
+                self.violations.setdefault(f"{name}: the {state.value} mbarrier of stage {stage} ends with an incomplete phase")
 
-    def _named(self, agent: Agent) -> str:
+    def _agent_name(self, agent: Agent) -> str:
         return f"agent {agent.warp}" + (f" of block {agent.rank} of the cluster" if len(self.reached) > 1 else "")
 
     def _advance(self, agent: Agent) -> bool:
@@ -226,167 +230,167 @@ class HappensBefore:
     # -------------------------------------------------------------------------------------- rules
 
     def _commit(self, agent: Agent, event: Commit) -> bool:
-        """The operations issued since the last commit become a group."""
+        """Make a group of the operations issued since the last commit."""
         agent.groups[event.mechanism].append(agent.issued[event.mechanism])
         agent.issued[event.mechanism] = 0
         return True
 
     def _wait(self, agent: Agent, event: Wait) -> bool:
-        """All groups but the last ones complete, for the threads that issued them."""
+        """Complete all groups but the last `event.groups` ones, for the threads that issued them."""
         groups = agent.groups[event.mechanism]
         done = max(len(groups) - event.groups, 0)
         for group in groups[:done]:
             agent.own |= group
-            if event.mechanism.shared_wait:  # all lanes performed it, and all of them wait
+            if event.mechanism.shared_wait:  # all lanes issued it, and all lanes wait
                 agent.seen |= group
         del groups[:done]
         return True
 
-    def _turn(self, agent: Agent, event: StageEvent) -> bool:
-        """A wait passes when its phase is over, and brings what those knew who arrived.
-
-        An arrival brings what the lane knows that arrives.
-        """
-        phases = self.phases.get((agent.rank, event.barrier)) or self._phases_of(event, agent.rank)
-        count = agent.turns.get(event.way, 0)
+    def _stage_event(self, agent: Agent, event: StageEvent) -> bool:
+        """Pass a wait if its phase is complete, and learn what the arriving agents knew; or arrive with what the arriving lane knows."""
+        mbarrier = self.mbarriers.get((agent.rank, event.barrier)) or self._mbarrier(event, agent.rank)
+        count = agent.event_counts.get(event.way, 0)
         numbers = self.numbers.get(event.ring.name)
         number = count if numbers is None else numbers[event.number]
-        if event.arrivals is None and (phases.over - event.phase) % 2:
+        if event.arrivals is None and (mbarrier.completed - event.phase) % 2:
             return False
-        agent.turns[event.way] = max(count, number + 1)
-        meant = event.phase if number == event.number else number // event.ring.stages + (event.side is StageState.FULL)
+        agent.event_counts[event.way] = max(count, number + 1)
+        meant = event.phase if number == event.number else number // event.ring.stages + (event.state is StageState.FULL)
         if event.stage != number % event.ring.stages:
-            self.broken.setdefault(f"{event} is at stage {event.stage}, and it is the agent's turn {number}")
-        elif event.arrivals is None and phases.over != meant:
-            self.broken.setdefault(f"{event} passes by parity alone: {phases.over} phases are over, not {meant}")
+            self.violations.setdefault(f"{event} uses stage {event.stage}, but the agent is at fill {number}")
+        elif event.arrivals is None and mbarrier.completed != meant:
+            self.violations.setdefault(f"{event} passes by parity alone: {mbarrier.completed} phases are complete, not {meant}")
         if self.numbers:
-            self._know(agent, event, phases, meant)
+            self._require_known_phases(agent, event, mbarrier, meant)
         if event.arrivals is None:
-            self._learn(agent, phases.known, phases.known_fenced)
-            agent.passed[event.ring.name] = event.number
+            self._learn_from_phase(agent, mbarrier.known, mbarrier.known_fenced)
+            agent.last_waited[event.ring.name] = event.number
         else:
-            self._arrive(agent, event, phases)
+            self._arrive(agent, event, mbarrier)
         return True
 
-    def _learn(self, agent: Agent, known: int, fenced: int) -> None:
-        """What a wait for a phase brings."""
+    def _learn_from_phase(self, agent: Agent, known: int, fenced: int) -> None:
+        """Learn what a wait for a phase provides."""
         agent.own |= known
         agent.seen |= known
         agent.fenced |= fenced
 
-    def _arrive(self, agent: Agent, event: StageEvent, phases: MbarrierState) -> None:
-        """What an arrival does, in each block that it reaches."""
-        count, known = self._told(agent, event.arrivals or (), event.by)
+    def _arrive(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState) -> None:
+        """Arrive at the mbarrier of each block that the event names."""
+        count, known = self._arrival_knowledge(agent, event.arrivals or (), event.by)
         fenced = 0 if event.by is None else agent.fenced & known
-        if event.side is StageState.FULL and event.by is None:
-            phases.bytes += event.ring.bytes if event.part is None else event.part
+        if event.state is StageState.FULL and event.by is None:
+            mbarrier.bytes += event.ring.bytes if event.part is None else event.part
         if count and event.ring.is_order:
-            self._give_on(agent, event)
+            self._require_order_handoff(agent, event)
         for rank in (event.ranks or (agent.rank,)) if count else ():
-            if rank == agent.rank or self._reaches(agent, rank, str(event)):
-                there = phases if rank == agent.rank else self._phases_of(event, rank)
-                there.arrive(known, agent.over, count, fenced)
+            if rank == agent.rank or self._require_rank(agent, rank, str(event)):
+                target = mbarrier if rank == agent.rank else self._mbarrier(event, rank)
+                target.arrive(known, agent.completed, count, fenced)
 
-    def _told(self, agent: Agent, arrivals: Sequence[int], by: Mechanism | None) -> tuple[int, int]:
-        """How often an agent arrives, and what whoever waits then knows: of arrivals by a mechanism, where all lanes arrive, what each lane
-        did, and what it has under way by the mechanism.
+    def _arrival_knowledge(self, agent: Agent, arrivals: Sequence[int], by: Mechanism | None) -> tuple[int, int]:
+        """How often an agent arrives, and what a waiting agent then knows. If all lanes arrive by a mechanism, that includes what each lane
+        has in flight by the mechanism.
         """
         count = arrivals[agent.warp] if agent.warp < len(arrivals) else 0
-        return count, agent.seen if by is None or count % WARP else self._done(agent, by)
+        return count, agent.seen if by is None or count % WARP else self._known_after_deferred(agent, by)
 
-    def _done(self, agent: Agent, by: Mechanism) -> int:
-        """What is done when a deferred arrival of all lanes happens; engines do not see yet what threads copied."""
+    def _known_after_deferred(self, agent: Agent, by: Mechanism) -> int:
+        """What is known once a deferred arrival of all lanes happens. The async proxy does not see yet what threads copied."""
         late = agent.issued[by]
         for group in agent.groups[by]:
             late |= group
         self.deferred |= late
         return agent.own | late
 
-    def _know(self, agent: Agent, event: StageEvent, phases: MbarrierState, meant: int) -> None:
-        """Where groups take turns, an agent has not been at each phase itself, and others may be behind in another run than this one.
+    def _require_known_phases(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState, meant: int) -> None:
+        """Require that an agent knows the phases before the one that it waits for, or arrives at, to be complete.
 
-        So it must know of the phase before the one that it waits for that it is over, and so of that before the one that it arrives at.
-        Blocks that take turns are in no cluster: an agent comes to barriers of its own block alone.
+        If agents alternate fills, an agent does not pass each phase itself, and in another schedule the others may be late. Rings with
+        alternating fills are not used across a cluster, so only the agent's own block matters.
         """
         if event.arrivals is None:
-            before = self.rounds.up_to(event.barrier, meant - 1)
-            if agent.over & before != before:
-                known = self.rounds.count(event.barrier, agent.over)
-                self.broken.setdefault(
-                    f"{event} may pass by parity alone: of {meant - 1} phases before it the agent knows {known} to be over"
+            before = self.phase_sets.first_phases(event.barrier, meant - 1)
+            if agent.completed & before != before:
+                known = self.phase_sets.count(event.barrier, agent.completed)
+                self.violations.setdefault(
+                    f"{event} may pass by parity alone: the agent knows that {known} of {meant - 1} earlier phases are complete"
                 )
-            agent.over |= phases.known_over | self.rounds.up_to(event.barrier, meant)
-        elif event.side is StageState.EMPTY:
-            before = self.rounds.up_to(event.barrier, meant)
-            if agent.over & before != before:
-                known = self.rounds.count(event.barrier, agent.over)
-                self.broken.setdefault(f"{event} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
+            agent.completed |= mbarrier.known_completed | self.phase_sets.first_phases(event.barrier, meant)
+        elif event.state is StageState.EMPTY:
+            before = self.phase_sets.first_phases(event.barrier, meant)
+            if agent.completed & before != before:
+                known = self.phase_sets.count(event.barrier, agent.completed)
+                self.violations.setdefault(
+                    f"{event} may count to an earlier phase: the agent knows that {known} of {meant} earlier phases are complete"
+                )
 
-    def _give_on(self, agent: Agent, event: StageEvent) -> None:
-        """Whoever gives a turn of an order on has waited for the one before, which is as many turns later as there are others."""
+    def _require_order_handoff(self, agent: Agent, event: StageEvent) -> None:
+        """Require that an agent that releases a fill of an order has waited for the fill `stages - 1` later, which completes the preceding
+        one.
+        """
         awaited = event.number + event.ring.stages - 1
-        if agent.passed.get(event.ring.name) != awaited:
-            self.broken.setdefault(f"{event} is by an agent that has not waited for turn {awaited}, by which the one before it is over")
+        if agent.last_waited.get(event.ring.name) != awaited:
+            self.violations.setdefault(f"{event} is by an agent that has not waited for fill {awaited}, which completes the preceding one")
 
-    def _phases_of(self, event: StageEvent, rank: int) -> MbarrierState:
-        place = rank, event.barrier
-        found = self.phases.get(place)
-        if found is None:
-            arrivals = event.ring.producers if event.side is StageState.FULL else event.ring.consumers
-            found = self.phases[place] = MbarrierState(arrivals, arrivals)
-        return found
+    def _mbarrier(self, event: StageEvent, rank: int) -> MbarrierState:
+        key = rank, event.barrier
+        state = self.mbarriers.get(key)
+        if state is None:
+            arrivals = event.ring.producers if event.state is StageState.FULL else event.ring.consumers
+            state = self.mbarriers[key] = MbarrierState(arrivals, arrivals)
+        return state
 
-    def _reaches(self, agent: Agent, rank: int, what: str) -> bool:
-        """Whether there is a block of this rank, for an agent that reaches into it."""
+    def _require_rank(self, agent: Agent, rank: int, what: str) -> bool:
+        """Whether the cluster has a block of this rank; report a missing block, and a remote access before the first cluster barrier."""
         if rank >= len(self.reached):
-            self.broken.setdefault(f"{what}, in block {rank} of a cluster of {len(self.reached)}")
+            self.violations.setdefault(f"{what}, in block {rank} of a cluster of {len(self.reached)}")
             return False
         if rank != agent.rank:
             self.reached[rank] = max(self.reached[rank], agent.cluster_barriers)
             if not agent.cluster_barriers:
-                self.broken.setdefault(f"{what}, in another block of the cluster, whose barriers may not be made yet")
+                self.violations.setdefault(f"{what}, in another block of the cluster, whose mbarriers may not be initialized yet")
         return True
 
-    def _meeting(self, agent: Agent, event: ClusterBarrier) -> bool:
-        """All agents of all blocks of the cluster."""
-        if not self._arrived(agent, (None, 0), self.agents):
+    def _cluster_barrier(self, agent: Agent, event: ClusterBarrier) -> bool:
+        """Synchronize all agents of all blocks of the cluster."""
+        if not self._is_last_arrival(agent, (None, 0), self.agents):
             return False
         for one in self.agents:
             one.cluster_barriers += 1
-        self._pass(agent, self.agents)
+        self._pass_barrier(agent, self.agents)
         return True
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
-        """Engines may rely on what the agent wrote to shared memory, and has not under way, once they are set to work by who knows of it.
-
-        Registers are nobody else's.
+        """Make what the agent wrote to shared memory, and has completed, visible to the async proxy. Register fences concern no other
+        agent.
         """
         if event.kind is FenceKind.ASYNC_PROXY:
-            # What others copied, and deferred arrivals told: no thread could fence that before, and a fence on the way to the engine serves
-            # (PTX ISA, "Memory Consistency Model": proxy-preserved base causality order).
+            # A thread may also fence what other threads copied and deferred arrivals published: a fence between the arrival and the
+            # async-proxy access suffices (PTX ISA, "Memory Consistency Model": proxy-preserved base causality order).
             agent.fenced |= agent.own & (agent.wrote | self.deferred)
         return True
 
     def _barrier(self, agent: Agent, event: Barrier) -> bool:
-        """The last of its scope that arrives lets all go, and each then knows what any of them did."""
+        """Synchronize the agents of a scope: each then knows what any of them knew."""
         size = event.scope.threads
         if size is not None and size % WARP:
             raise VerificationError(f"the race check has no rule for a barrier of {event.scope.threads} threads, a part of a warp")
         each = self.each if size is None else size // WARP
-        first, behind = agent.rank * self.each, (agent.rank + 1) * self.each
+        first, after = agent.rank * self.each, (agent.rank + 1) * self.each
         start = first + agent.warp // each * each
-        members = self._of_warps(start, min(start + each, behind))
-        if not self._arrived(agent, (event.scope, start), members):
+        members = self._of_warps(start, min(start + each, after))
+        if not self._is_last_arrival(agent, (event.scope, start), members):
             return False
-        self._pass(agent, members)
+        self._pass_barrier(agent, members)
         return True
 
     def _of_warps(self, start: int, end: int) -> Sequence[Agent]:
-        """The agents of some warps, counted through all blocks."""
+        """The agents of a range of warps, numbered through all blocks."""
         return self.agents[start:end]
 
-    def _arrived(self, agent: Agent, place: tuple[Scope | None, int], members: Sequence[Agent]) -> bool:
-        """Whether an agent is the last that a barrier waited for."""
+    def _is_last_arrival(self, agent: Agent, place: tuple[Scope | None, int], members: Sequence[Agent]) -> bool:
+        """Whether an agent is the last arrival that a barrier waits for."""
         arrived = self.waiting.setdefault(place, set())
         arrived.add(agent.number)
         if len(arrived) < len(members):
@@ -394,174 +398,183 @@ class HappensBefore:
         arrived.clear()
         return True
 
-    def _pass(self, agent: Agent, members: Sequence[Agent]) -> None:
-        self._join(members)
+    def _pass_barrier(self, agent: Agent, members: Sequence[Agent]) -> None:
+        self._join_knowledge(members)
         for other in members:
             other.position += other is not agent
 
-    def _join(self, members: Sequence[Agent]) -> None:
-        known = fenced = over = 0
-        for one in members:
-            known |= one.own
-            fenced |= one.fenced
-            over |= one.over
-        for one in members:
-            one.own = one.seen = known
-            one.fenced = fenced
-            one.over = over
+    def _join_knowledge(self, members: Sequence[Agent]) -> None:
+        known = fenced = completed = 0
+        for member in members:
+            known |= member.own
+            fenced |= member.fenced
+            completed |= member.completed
+        for member in members:
+            member.own = member.seen = known
+            member.fenced = fenced
+            member.completed = completed
         everything = (1 << len(self.operations)) - 1
         if len(members) == len(self.agents) and known == everything and not self.written & ~fenced:
             self._forget()
 
     def _forget(self) -> None:
-        """All agents know all operations: none of them matters any more."""
-        self.touched = [[0] * self.count for _ in Kind]
+        """Drop all operations: every agent knows all of them."""
+        self.operations_on = [[0] * self.count for _ in Kind]
         self.kinds.clear()
-        self.latest.clear()
+        self.latest_equal.clear()
         self.operations.clear()
-        self.of_step.clear()
+        self.operations_of_step.clear()
         self.written = self.deferred = 0
         for agent in self.agents:
             agent.own = agent.seen = agent.wrote = agent.fenced = 0
             for groups in agent.groups.values():
                 groups[:] = [0] * len(groups)
 
-    def _touch(self, agent: Agent, event: AccessEvent) -> bool:
+    def _access(self, agent: Agent, event: AccessEvent) -> bool:
         atoms = event.footprint.atoms[agent.warp] if event.footprint.atoms else ()
         if not atoms:
             return True
-        met = self._met(event, atoms)
-        # `own` would not do: it is what an issuing thread knows, and lanes are not told apart here. `_meet` compares them.
+        met = self._conflicting(event, atoms)
+        # `own` would not suffice: it is the knowledge of the issuing thread, and lanes are not distinguished here. `_report_unordered`
+        # compares them.
         late = met & ~(agent.seen | self._ordered_within(event))
         if late:
-            self._meet(agent, event, late)
-        if event.by_engine and (hidden := met & self.written & ~agent.fenced):  # of the same thread, too
-            self._meet(agent, event, hidden, hidden=True)
+            self._report_unordered(agent, event, late)
+        if event.by_engine and (unfenced := met & self.written & ~agent.fenced):  # also by the same thread
+            self._report_unordered(agent, event, unfenced, unfenced=True)
         self._record(agent, event, atoms)
         return True
 
-    def _met(self, event: AccessEvent, atoms: Sequence[int]) -> int:
-        """The operations on atoms that one of this kind must know."""
+    def _conflicting(self, event: AccessEvent, atoms: Sequence[int]) -> int:
+        """The operations on these atoms that an access of this kind must know."""
         met = 0
         for other in _ORDERED_WITH[event.kind]:
             if other in self.kinds:
-                former = self.touched[other]
+                former = self.operations_on[other]
                 for atom in atoms:
                     met |= former[atom]
         return met
 
     def _ordered_within(self, event: AccessEvent) -> int:
-        """The operations of the same execution of the same statement, which its own threads order."""
-        return self.of_step.get(event.step, 0)
+        """The operations of the same execution of the same statement, which need no order."""
+        return self.operations_of_step.get(event.step, 0)
 
     def _record(self, agent: Agent, event: AccessEvent, atoms: Sequence[int]) -> None:
         bit = 1 << len(self.operations)
         self.operations.append((event, agent.number))
-        self.of_step[event.step] = self.of_step.get(event.step, 0) | bit
+        self.operations_of_step[event.step] = self.operations_of_step.get(event.step, 0) | bit
         known = agent.own
-        if self.engines and event.kind != Kind.READ and not event.by_engine:
+        if self.uses_async_proxy and event.kind != Kind.READ and not event.by_engine:
             self.written |= bit
             agent.wrote |= bit
-        if event.turn is not None:
-            self._bring(agent, event.turn, bit, event.bytes)
+        if event.fill is not None:
+            self._complete_bytes(agent, event.fill, bit, event.bytes)
         elif event.in_flight:
             agent.issued[event.mechanism] |= bit
         else:
             agent.own |= bit
         self.kinds.add(event.kind)
-        mine = self.touched[event.kind]
+        mine = self.operations_on[event.kind]
         if event.kind != Kind.WRITE:
-            former_bit = self._again(agent, event, bit)
-            # Of reads, or additions, that are the same the last is enough: whoever knows it knows the one before.
+            former_bit = self._previous_equal(agent, event, bit)
+            # Of equal reads or additions the last one suffices: an agent that knows it knows the previous one.
             either = former_bit | bit
             for atom in atoms:
-                mine[atom] = (mine[atom] | either) ^ former_bit  # without the former bit; a complement would take longer
+                mine[atom] = (mine[atom] | either) ^ former_bit  # clears the former bit; a complement would take longer
             return
-        for kind in self.kinds:  # whoever knows this write knows what this agent knew, and was held against it by now
-            former = self.touched[kind]
+        # An agent that knows this write knows what this agent knew, and those operations have been compared with it.
+        for kind in self.kinds:
+            former = self.operations_on[kind]
             for atom in atoms:
                 if former[atom]:
                     former[atom] = (former[atom] | known) ^ known
         for atom in atoms:
             mine[atom] |= bit
 
-    def _bring(self, agent: Agent, turn: StageEvent, bit: int, size: int) -> None:
-        """The bytes of a load, in each block that it arrives in."""
-        for rank in turn.ranks:
-            if rank == agent.rank or self._reaches(agent, rank, f"{turn.ring.name}: turn {turn.number} is loaded"):
-                self._phases_of(turn, rank).bring(bit, size)
+    def _complete_bytes(self, agent: Agent, fill: StageEvent, bit: int, size: int) -> None:
+        """Count the bytes of a load in each block that receives it."""
+        for rank in fill.ranks:
+            if rank == agent.rank or self._require_rank(agent, rank, f"{fill.ring.name}: fill {fill.number} is loaded"):
+                self._mbarrier(fill, rank).complete_bytes(bit, size)
 
-    def _again(self, agent: Agent, event: AccessEvent, bit: int) -> int:
-        """The last operation that was the same, which whoever knows this one knows."""
+    def _previous_equal(self, agent: Agent, event: AccessEvent, bit: int) -> int:
+        """The previous equal operation. An agent that knows the new one knows it."""
         key = agent.number, id(event.footprint)
-        former = self.latest.get(key, 0)
-        self.latest[key] = bit
+        former = self.latest_equal.get(key, 0)
+        self.latest_equal[key] = bit
         return former
 
-    def _meet(self, agent: Agent, event: AccessEvent, late: int, hidden: bool = False) -> None:
-        """Operations that an agent does not know and that touch what it touches; or that its engine does not, if they are `hidden`."""
+    def _report_unordered(self, agent: Agent, event: AccessEvent, late: int, unfenced: bool = False) -> None:
+        """Report conflicting operations that an agent does not know; or, if `unfenced`, that the async proxy does not see."""
         for number in bits(late):
             before, other = self.operations[number]
             warp = self.agents[other].warp
-            if hidden:
-                self.found.setdefault(mark(before, event), Race(before, event, (warp, agent.warp), False, hidden=True))
+            if unfenced:
+                self.races.setdefault(mark(before, event), Race(before, event, (warp, agent.warp), False, unfenced=True))
                 continue
             pair = before.footprint, event.footprint, other, agent.number
             in_flight = before.in_flight and not self.agents[other].own >> number & 1
-            if (not in_flight and pair in self.fine) or mark(before, event) in self.found:
+            if (not in_flight and pair in self.ordered_pairs) or mark(before, event) in self.races:
                 continue
             if other != agent.number or in_flight or not self.same_thread(before, event, warp):
                 race = Race(before, event, (warp, agent.warp), in_flight)
-                self.found[mark(before, event)] = race if before.step <= event.step or in_flight else race.reversed
+                self.races[mark(before, event)] = race if before.step <= event.step or in_flight else race.reversed
             else:
-                self.fine.add(pair)
+                self.ordered_pairs.add(pair)
 
     rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType(
-        {AccessEvent: _touch, Barrier: _barrier, ClusterBarrier: _meeting, Commit: _commit, Wait: _wait, Fence: _fence, StageEvent: _turn}
+        {
+            AccessEvent: _access,
+            Barrier: _barrier,
+            ClusterBarrier: _cluster_barrier,
+            Commit: _commit,
+            Wait: _wait,
+            Fence: _fence,
+            StageEvent: _stage_event,
+        }
     )
-    """What an event does to its agent; false where the agent must wait."""
+    """The effect of each kind of event on its agent; False if the agent must wait."""
 
 
 def _events(traces: Sequence[Sequence[Any]]) -> Iterator[Any]:
-    """The events of traces, of equal ones once."""
+    """The events of traces; equal traces count once."""
     return itertools.chain.from_iterable({id(one): one for one in traces}.values())
 
 
 def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]]:
-    """The turns of each ring that are followed, counted from 0, where groups of agents take them in turns; else each agent counts its own.
+    """By ring, the followed fills numbered from 0, if groups of agents alternate them; otherwise each agent counts its own.
 
-    Warpgroups of one role take those of their order in turns, and all have each turn of other rings.
-
-    Of long loops some iterations are left out, so the numbers have gaps. The turns are those that a producer fills, and those of an
-    order that are given on; others are as far from the nearest of these as their numbers are.
+    Warpgroups of one role alternate the fills of their order, and all of them use each fill of other rings. Iterations of long loops are
+    skipped, so fill indices have gaps. The followed fills are those that a producer fills, and those of an order that are released. Any
+    other index keeps its distance to the nearest of these.
     """
-    turns = [event for event in _events(traces) if isinstance(event, StageEvent)]
-    if not any(event.ring.is_order and not event.ring.each for event in turns):
-        turns = [event for event in turns if event.ring.is_order]
+    stage_events = [event for event in _events(traces) if isinstance(event, StageEvent)]
+    if not any(event.ring.is_order and not event.ring.each for event in stage_events):
+        stage_events = [event for event in stage_events if event.ring.is_order]
     filled: dict[str, set[int]] = {}
-    for event in turns:
-        if event.arrivals is not None and (event.side is StageState.FULL or event.ring.is_order):
+    for event in stage_events:
+        if event.arrivals is not None and (event.state is StageState.FULL or event.ring.is_order):
             filled.setdefault(event.ring.name, set()).add(event.number)
-    found: dict[str, dict[int, int]] = {event.ring.name: {} for event in turns}
-    in_order = {name: sorted(numbers) for name, numbers in filled.items()}
-    for event in turns:
-        numbers = found[event.ring.name]
-        if event.number not in numbers:
-            known = in_order.get(event.ring.name, [event.number])
-            behind = bisect.bisect_left(known, event.number)
-            near = range(max(behind - 1, 0), min(behind + 1, len(known)))
-            position = min(near, key=lambda one: abs(known[one] - event.number))
-            numbers[event.number] = position + event.number - known[position]
-    return found
+    indices: dict[str, dict[int, int]] = {event.ring.name: {} for event in stage_events}
+    sorted_fills = {name: sorted(index_of) for name, index_of in filled.items()}
+    for event in stage_events:
+        index_of = indices[event.ring.name]
+        if event.number not in index_of:
+            fills = sorted_fills.get(event.ring.name, [event.number])
+            after = bisect.bisect_left(fills, event.number)
+            candidates = range(max(after - 1, 0), min(after + 1, len(fills)))
+            position = min(candidates, key=lambda one: abs(fills[one] - event.number))
+            index_of[event.number] = position + event.number - fills[position]
+    return indices
 
 
 def mark(one: AccessEvent, other: AccessEvent) -> Any:
-    """What two conflicts share that are one to the reader: their statements and accesses."""
+    """The key of a conflict: the statements and accesses of both sides. Conflicts with equal keys are reported once."""
     return frozenset((id(touch.use.statement), touch.use.access) for touch in (one, other))
 
 
 def bits(value: int) -> Iterator[int]:
-    """The numbers of the bits that are set, the lowest first."""
+    """The indices of the set bits, lowest first."""
     while value:
         low = value & -value
         yield low.bit_length() - 1

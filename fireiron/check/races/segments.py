@@ -1,9 +1,9 @@
-"""Segments: what each warp touches from one event that orders threads to the next, as one operation for each kind of touch.
+"""Segments: the accesses of a warp between two ordering events, as one operation per kind of access.
 
-What an agent knows changes at such events alone, so the touches of one kind between two of them know the same operations, and
-whoever knows one of them knows all. Segments that are all ordered mean touches that are all ordered, at a tenth of the work. The converse
-does not hold: of touches of one warp in one segment the same thread may order some, and segments do not tell. So where segments
-meet unordered, the touches themselves are to be followed.
+The knowledge of an agent changes only at ordering events. So all accesses of one kind between two of them know the same operations, and an
+agent that knows one of them knows all. If all segments are ordered, all accesses are ordered, at a tenth of the work. The converse does not
+hold: the same thread may order accesses of one warp in one segment, and segments do not distinguish threads. Where segments are unordered,
+the accesses themselves must be checked.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fireiron.check.races.traces import AccessEvent, Kind, StageEvent, Trace, Tr
 from fireiron.ir import Mechanism
 
 SEVERAL = -1
-"""Step of a segment of several executions: membership orders none of their threads."""
+"""Step of a segment with several statement executions: being in it orders none of their threads."""
 
 
 @attrs.frozen(eq=False, slots=False)
 class Shape:
-    """The grains of several footprints together, counted from their least: for each the warps that touch it, as bits.
+    """The union of the grains of several footprints, relative to the lowest one: for each grain the bit set of warps that access it.
 
-    `doubled` says whether a warp touches a grain in two of them.
+    `doubled`: some warp accesses a grain in two of the footprints.
     """
 
     warps: Array
@@ -40,14 +40,14 @@ class Shape:
 
     @functools.cached_property
     def changes(self) -> Array:
-        """The grains from which on other warps touch; the end is one of them."""
+        """The grains at which the set of warps changes, and the end."""
         inside = np.flatnonzero(self.warps[1:] != self.warps[:-1]) + 1
         return np.concatenate(([0], inside, [len(self.warps)]))
 
 
 @attrs.define(eq=False)
 class Area:
-    """A shape at its first grain: what a segment touches of a space."""
+    """A shape at its first grain: what a segment accesses in a space."""
 
     first: int
     shape: Shape
@@ -55,18 +55,18 @@ class Area:
 
     @property
     def warps(self) -> Array:
-        """For each grain from the first on, the warps that touch it as bits."""
+        """For each grain from the first on, the bit set of warps that access it."""
         return self.shape.warps
 
     @property
     def changes(self) -> Array:
-        """The grains, counted from the first, from which on other warps touch."""
+        """The grains, relative to the first, at which the set of warps changes."""
         return self.shape.changes
 
 
 @attrs.frozen(eq=False)
 class Segment:
-    """The touches of one kind between two events that order threads, as one operation: what a `Touch` is of one access."""
+    """The accesses of one kind between two ordering events, as one operation; takes the place of an `AccessEvent`."""
 
     step: int
     footprint: Area
@@ -74,16 +74,16 @@ class Segment:
     in_flight: bool
     by_engine: bool
     mechanism: Mechanism
-    turn: StageEvent | None
+    fill: StageEvent | None
     bytes: int
 
 
 class Unordered(Exception):
-    """A segment does not know what it meets."""
+    """An access does not know an operation that it conflicts with."""
 
 
 class Segments:
-    """The segments of traces, as far as they touch some spaces; equal ones share their areas."""
+    """The segments of traces, restricted to some spaces. Equal segments share their areas."""
 
     def __init__(self, spaces: Sequence[Space], blocks: int) -> None:
         self.blocks = blocks
@@ -91,57 +91,57 @@ class Segments:
         self.shapes: dict[Any, Shape] = {}
         self.areas: dict[tuple[int, int, int], tuple[Space, Area]] = {}
 
-    def unordered(self, traces: Sequence[Traces], ways: Sequence[type[SegmentOrder]]) -> list[Traces]:
-        """The traces, one for each choice of lengths, in which none of some ways to follow segments finds all of them ordered that meet."""
-        different = {id(trace): trace for agents in traces for trace in agents}
-        joined = {number: self._joined(trace) for number, trace in different.items()}
+    def unordered(self, traces: Sequence[Traces], orders: Sequence[type[SegmentOrder]]) -> list[Traces]:
+        """The traces, one per choice of loop lengths, for which none of the `orders` finds all segments ordered."""
+        traces_by_id = {id(trace): trace for agents in traces for trace in agents}
+        joined = {number: self._joined(trace) for number, trace in traces_by_id.items()}
         count = 0
         for _, areas in itertools.groupby(sorted(self.areas.values(), key=_space), key=_space):
             count += split([area for _, area in areas], len(traces[0]) // self.blocks, count)
-        found = []
+        unordered = []
         for agents in traces:
-            course = [segments for trace in agents if (segments := joined[id(trace)]) is not None]
-            if len(course) < len(agents) or not any(way(course, self.blocks, count).run_all() for way in ways):
-                found.append(agents)
-        return found
+            segmented = [segments for trace in agents if (segments := joined[id(trace)]) is not None]
+            if len(segmented) < len(agents) or not any(order(segmented, self.blocks, count).run_all() for order in orders):
+                unordered.append(agents)
+        return unordered
 
     def _joined(self, trace: Trace) -> Sequence[Any] | None:
-        """A trace of segments; None where a warp writes a grain twice in one."""
+        """A trace of segments; None if a warp writes a grain twice in one segment."""
         events: list[Any] = []
-        for touches, part in itertools.groupby(trace, lambda event: isinstance(event, AccessEvent)):
-            if not touches:
+        for are_accesses, part in itertools.groupby(trace, lambda event: isinstance(event, AccessEvent)):
+            if not are_accesses:
                 events += part
                 continue
-            found = self._operations(part)
-            if found is None:
+            segments = self._operations(part)
+            if segments is None:
                 return None
-            events += found
+            events += segments
         return events
 
-    def _operations(self, touches: Iterable[Any]) -> list[Segment] | None:
-        alike: dict[tuple[Any, ...], list[AccessEvent]] = {}
-        for touch in touches:
-            if id(touch.footprint.space) in self.spaces and touch.footprint.pattern.span[1]:
-                key = (id(touch.footprint.space), touch.kind, touch.in_flight, touch.by_engine, touch.mechanism, _turn_of(touch))
-                alike.setdefault(key, []).append(touch)
-        found = []
-        for same in alike.values():
-            first = same[0]
-            area = self._area(same, first.kind == Kind.WRITE)
+    def _operations(self, accesses: Iterable[Any]) -> list[Segment] | None:
+        groups: dict[tuple[Any, ...], list[AccessEvent]] = {}
+        for access in accesses:
+            if id(access.footprint.space) in self.spaces and access.footprint.pattern.span[1]:
+                key = (id(access.footprint.space), access.kind, access.in_flight, access.by_engine, access.mechanism, _fill_of(access))
+                groups.setdefault(key, []).append(access)
+        segments = []
+        for accesses in groups.values():
+            first = accesses[0]
+            area = self._area(accesses, first.kind == Kind.WRITE)
             if area is None:
                 return None
-            size = sum(one.bytes for one in same if one.turn)
-            how = first.kind, first.in_flight, first.by_engine, first.mechanism, first.turn
-            found.append(Segment(_one_step(same), area, *how, size))
-        return found
+            size = sum(access.bytes for access in accesses if access.fill)
+            properties = first.kind, first.in_flight, first.by_engine, first.mechanism, first.fill
+            segments.append(Segment(_one_step(accesses), area, *properties, size))
+        return segments
 
-    def _area(self, touches: Sequence[AccessEvent], once: bool) -> Area | None:
-        """What touches of one space cover; with `once`, None where a warp touches a grain in two of them."""
-        footprints = [touch.footprint for touch in touches]
+    def _area(self, accesses: Sequence[AccessEvent], once: bool) -> Area | None:
+        """The area that accesses of one space cover. With `once`, None if a warp accesses a grain in two of them."""
+        footprints = [access.footprint for access in accesses]
         if not once:
-            footprints = list({id(one): one for one in footprints}.values())
-        first = min(one.first for one in footprints)
-        key = tuple((id(one.pattern), one.first - first) for one in footprints)
+            footprints = list({id(footprint): footprint for footprint in footprints}.values())
+        first = min(footprint.first for footprint in footprints)
+        key = tuple((id(footprint.pattern), footprint.first - first) for footprint in footprints)
         shape = self.shapes.get(key)
         if shape is None:
             shape = self.shapes[key] = _shape(footprints, first)
@@ -151,14 +151,14 @@ class Segments:
         return self.areas.setdefault((id(space), id(shape), first), (space, Area(first, shape)))[1]
 
 
-def _one_step(touches: Sequence[AccessEvent]) -> int:
-    """The one execution of a statement that touches belong to, whose threads need no order among each other."""
-    step = touches[0].step
-    return step if all(one.step == step for one in touches) else SEVERAL
+def _one_step(accesses: Sequence[AccessEvent]) -> int:
+    """The step if all accesses belong to one statement execution, whose threads need no mutual order; else `SEVERAL`."""
+    step = accesses[0].step
+    return step if all(access.step == step for access in accesses) else SEVERAL
 
 
-def _turn_of(touch: AccessEvent) -> tuple[str, int, tuple[int, ...]] | None:
-    return None if touch.turn is None else (touch.turn.ring.name, touch.turn.number, touch.turn.ranks)
+def _fill_of(access: AccessEvent) -> tuple[str, int, tuple[int, ...]] | None:
+    return None if access.fill is None else (access.fill.ring.name, access.fill.number, access.fill.ranks)
 
 
 def _space(entry: tuple[Space, Area]) -> int:
@@ -166,33 +166,33 @@ def _space(entry: tuple[Space, Area]) -> int:
 
 
 def _shape(footprints: Sequence[Footprint], first: int) -> Shape:
-    warps = np.zeros(max(one.first + len(one.warps) for one in footprints) - first, dtype=np.uint32)
+    warps = np.zeros(max(footprint.first + len(footprint.warps) for footprint in footprints) - first, dtype=np.uint32)
     doubled = False
-    for one in footprints:
-        part = warps[one.first - first : one.first - first + len(one.warps)]
-        doubled = doubled or bool((part & one.warps).any())
-        part |= one.warps
+    for footprint in footprints:
+        part = warps[footprint.first - first : footprint.first - first + len(footprint.warps)]
+        doubled = doubled or bool((part & footprint.warps).any())
+        part |= footprint.warps
     return Shape(warps, doubled)
 
 
 class SegmentOrder(HappensBefore):
-    """Segments on their way, up to the first that does not know what it meets."""
+    """Run segments up to the first one that is not ordered."""
 
-    rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType({**HappensBefore.rules, Segment: HappensBefore._touch})
+    rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType({**HappensBefore.rules, Segment: HappensBefore._access})
 
     def __init__(self, traces: Sequence[Sequence[Any]], blocks: int, atoms: int) -> None:
-        super().__init__(traces, blocks, atoms, lambda before, behind, warp: False, {}, {})
+        super().__init__(traces, blocks, atoms, lambda before, after, warp: False, {}, {})
 
     def run_all(self) -> bool:
-        """Run all agents to the end, and say whether all segments are ordered."""
+        """Run all agents to the end; True if all segments are ordered."""
         try:
             self.run()
         except Unordered:
             return False
-        return not self.broken
+        return not self.violations
 
     def _ordered_within(self, event: Any) -> int:
         return 0 if event.step == SEVERAL else super()._ordered_within(event)
 
-    def _meet(self, agent: Agent, event: Any, late: int, hidden: bool = False) -> None:
+    def _report_unordered(self, agent: Agent, event: Any, late: int, unfenced: bool = False) -> None:
         raise Unordered

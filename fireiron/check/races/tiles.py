@@ -1,11 +1,11 @@
-"""Tiles whose loops differ in length: which of them, one after the other, decide about all that a block may take.
+"""Tiles whose inner loops differ in trip count: choose a sequence of tiles that decides for all sequences that a block may execute.
 
-What roles do to each other over rings reaches from one tile into the next, and depends on how many turns both have, and no more on where in
-memory they lie. A block is followed through tiles in whose sequence each length stands behind each, itself included, and in whose beginning
-each short length stands several times in a row. So it does not matter which block takes which tile, nor how many it takes.
+Roles that communicate over rings interact across consecutive tiles. The interaction depends on the trip counts of both tiles only, not on
+their addresses. A block is followed through a sequence in which each trip count follows each other one, itself included, and which starts
+with several repetitions of each short trip count. So the result does not depend on which block executes which tiles, or how many.
 
-Without rings a barrier of the block at which nothing is under way parts one tile from the next, and what happens between two such barriers
-is of one tile, or of the end of one and the beginning of the next. So each length decides, or each two.
+Without rings, a block barrier with no copy in flight separates consecutive tiles. What happens between two such barriers belongs to one
+tile, or to the end of one and the start of the next. So single trip counts decide, or pairs of them.
 """
 
 from __future__ import annotations
@@ -25,193 +25,207 @@ from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, ExitIfDone, For, Mechanism, 
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
 SEQUENCE_PART = Var("piece of the sequence of tiles", 0, MANY)
-"""Stands for which piece of it is followed."""
+"""Placeholder for the index of the followed part of the tile sequence."""
 
 BLOCK_TILES = Var("tiles of the block", 0, MANY)
-"""Stands for how many tiles a block takes, where that is known only at run time."""
+"""Placeholder for the number of tiles of a block, if it is known only at run time."""
 
 TILE_LENGTH = Var("turns of the tile", 0, MANY)
-"""Stands for how many turns a tile has, where that is known only at run time."""
+"""Placeholder for the trip count of a tile, if it is known only at run time."""
 
 
 @attrs.frozen(eq=False)
 class VaryingTiles:
-    """A loop over tiles in which a loop takes another number of turns in each: the name of the tile's number, and a sequence that decides.
+    """A loop over tiles with an inner loop whose trip count varies by tile: the variable of the tile index, and a decisive sequence of
+    tiles.
 
-    A block that takes fewer tiles, `most`, is followed through each piece of the sequence of so many. Where it is known only at run time
-    how many turns a tile has, `length`, the sequence is one of all lengths that there may be. `taken` is how many tiles a block takes, and
-    `more` how many turns it has beyond a piece: all that are left where all blocks take as many.
+    A block that executes at most `max_tiles` tiles is followed through each part of the sequence with that many. If the trip count of a
+    tile, `length`, is known only at run time, the sequence consists of possible trip counts. `block_tiles` is the number of tiles of a
+    block; `extra_iterations` is the number of iterations beyond a part: all remaining ones if all blocks execute equally many.
     """
 
     tile: Var
     sequence: Sequence[int]
-    most: int
+    max_tiles: int
     length: Expr | None = None
-    taken: Expr = ONE
-    more: int = 0
+    block_tiles: Expr = ONE
+    extra_iterations: int = 0
 
     @property
-    def said(self) -> Var:
-        """What the sequence is of: the number of a tile, or how many turns it has."""
+    def varied_by(self) -> Var:
+        """What the sequence contains: tile indices, or trip counts."""
         return self.tile if self.length is None else TILE_LENGTH
 
     @property
-    def pieces(self) -> int:
-        """The number of pieces, of which the last tile is the first of the next one."""
-        return max(-(-(len(self.sequence) - 1) // max(self.most - 1, 1)), 1)
+    def part_count(self) -> int:
+        """The number of parts. The last tile of a part is the first one of the next."""
+        return max(-(-(len(self.sequence) - 1) // max(self.max_tiles - 1, 1)), 1)
 
-    def piece(self, number: int) -> Sequence[int]:
-        """The tiles of a piece, as many of them as say something new."""
-        start = number * max(self.most - 1, 1)
-        return self.sequence[start : start + self.most]
+    def part(self, number: int) -> Sequence[int]:
+        """The tiles of a part that contribute new pairs."""
+        start = number * max(self.max_tiles - 1, 1)
+        return self.sequence[start : start + self.max_tiles]
 
-    def turns(self, number: int) -> int:
-        """How many turns a block has in a piece, or is followed through."""
-        return min(len(self.piece(number)) + self.more, self.most)
+    def iterations(self, number: int) -> int:
+        """The number of iterations of a block in a part, or the number that is followed."""
+        return min(len(self.part(number)) + self.extra_iterations, self.max_tiles)
 
-    def at(self, number: int, turn: int) -> int:
-        """The tile at a turn in a piece; behind those that say something new the sequence begins again."""
-        piece = self.piece(number)
-        return piece[turn] if turn < len(piece) else self.sequence[(turn - len(piece)) % len(self.sequence)]
+    def tile_at(self, number: int, iteration: int) -> int:
+        """The tile in an iteration of a part. After the part, the sequence starts again."""
+        part = self.part(number)
+        return part[iteration] if iteration < len(part) else self.sequence[(iteration - len(part)) % len(self.sequence)]
 
 
 def varying_tiles(access_trace: AccessTrace, course: Callable[[For], Any]) -> dict[int, VaryingTiles]:
-    """By its identity, each loop over tiles whose number, and what is known at run time, says how many turns a loop inside takes.
+    """By identity, each loop over tiles whose index, or a run-time value, determines the trip count of an inner loop.
 
-    `course` says how a loop runs.
+    `course` returns the course of a loop.
     """
-    found: dict[int, VaryingTiles] = {}
+    result: dict[int, VaryingTiles] = {}
     loops = persistence(access_trace.kernel)
-    for one in loops:
-        counted = next((other.loop.increment for other in loops if other.tile.var == one.tile.var and other.loop.increment != ONE), ONE)
-        growth = opened(access_trace, counted, frozenset({one.tile.var.name}))
-        tile, tiles, most = one.tile.var, constant(one.tiles), max(one.loop.extent.high, 1)
-        rings, taken = access_trace.kernel.rings, opened(access_trace, one.loop.extent, frozenset({tile.name}))
+    for tiling in loops:
+        counted = next((other.loop.increment for other in loops if other.tile.var == tiling.tile.var and other.loop.increment != ONE), ONE)
+        increment = opened(access_trace, counted, frozenset({tiling.tile.var.name}))
+        tile, tiles, max_tiles = tiling.tile.var, constant(tiling.tiles), max(tiling.loop.extent.high, 1)
+        rings, block_tiles = access_trace.kernel.rings, opened(access_trace, tiling.loop.extent, frozenset({tile.name}))
         if not rings:
-            parted = _parted(access_trace, one, course)
-            found |= {} if parted is None else {id(one.loop): parted}
-        more = _more(one, taken, course)
-        if tile not in growth.variables() or not _says_all(growth, [length for _, length in _lengths(access_trace, one)], tile):
+            separated = _separated(access_trace, tiling, course)
+            result |= {} if separated is None else {id(tiling.loop): separated}
+        extra_iterations = _extra_iterations(tiling, block_tiles, course)
+        if tile not in increment.variables() or not _determines_all(
+            increment, [length for _, length in _lengths(access_trace, tiling)], tile
+        ):
             continue
-        if growth.variables() == {tile} and tiles is not None and tiles <= MANY:
-            lengths = np.broadcast_to(compiled(growth)({tile.name: np.arange(tiles)}), (tiles,))
-            found[id(one.loop)] = VaryingTiles(tile, _sequence([int(length) for length in lengths], rings), most, None, taken, more)
+        if increment.variables() == {tile} and tiles is not None and tiles <= MANY:
+            lengths = np.broadcast_to(compiled(increment)({tile.name: np.arange(tiles)}), (tiles,))
+            result[id(tiling.loop)] = VaryingTiles(
+                tile, _sequence([int(length) for length in lengths], rings), max_tiles, None, block_tiles, extra_iterations
+            )
         else:
-            least = max(growth.low, 0)
-            last = max(min(growth.high, _most_kinds(rings)), least)
+            least = max(increment.low, 0)
+            last = max(min(increment.high, _covering_length(rings)), least)
             sequence = [least + kind for kind in _sequence(range(least, last + 1), rings)]
-            found[id(one.loop)] = VaryingTiles(tile, sequence, most, growth, taken, more)
-    return found
+            result[id(tiling.loop)] = VaryingTiles(tile, sequence, max_tiles, increment, block_tiles, extra_iterations)
+    return result
 
 
-def _more(one: Persistence, taken: Expr, course: Callable[[For], Any]) -> int:
-    """How many turns are followed beyond those that say something new."""
-    if any(isinstance(part, ExitIfDone) for part in one.loop.body):  # a block is done at any turn, when it finds no tile left
+def _extra_iterations(one: Persistence, block_tiles: Expr, course: Callable[[For], Any]) -> int:
+    """The number of iterations that are followed beyond those with new pairs."""
+    if any(isinstance(part, ExitIfDone) for part in one.loop.body):  # a block may finish in any iteration, when no tile is left
         return int(course(one.loop).kept)
-    return 0 if constant(taken) is None else max(one.loop.extent.high, 1)
+    return 0 if constant(block_tiles) is None else max(one.loop.extent.high, 1)
 
 
-def _parted(access_trace: AccessTrace, one: Persistence, course: Callable[[For], Any]) -> VaryingTiles | None:
-    """A loop over tiles of different lengths, none of which has anything under way when the next one begins; None where that is not so."""
-    tile, found = one.tile.var, _lengths(access_trace, one)
-    loops, lengths = [loop for loop, _ in found], [length for _, length in found]
-    nested = any(each is not loop and any(each is other for other in loops) for loop in loops for each in statements(loop.body))
-    alike = None if nested else next((each for each in lengths if _says_all(each, lengths, tile)), None)
-    sides = _sides(access_trace, one.loop.body, loops)
+def _separated(access_trace: AccessTrace, tiling: Persistence, course: Callable[[For], Any]) -> VaryingTiles | None:
+    """A loop over tiles of different trip counts, if nothing is in flight when the next tile begins; else None."""
+    tile, lengths_by_loop = tiling.tile.var, _lengths(access_trace, tiling)
+    loops, lengths = [loop for loop, _ in lengths_by_loop], [length for _, length in lengths_by_loop]
+    nested = any(item is not loop and any(item is other for other in loops) for loop in loops for item in statements(loop.body))
+    representative = None if nested else next((item for item in lengths if _determines_all(item, lengths, tile)), None)
+    sides = _sides_of_barrier(access_trace, tiling.loop.body, loops)
     courses = [course(loop) for loop in loops]
-    if alike is None or sides is None or any(each.period is None for each in courses) or _follows_turns(access_trace, one):
+    if (
+        representative is None
+        or sides is None
+        or any(item.period is None for item in courses)
+        or _placement_depends_on_iteration(access_trace, tiling)
+    ):
         return None
-    rounds = math.lcm(*(each.period for each in courses))
-    short = max(each.kept for each in courses) + 1  # a loop that is made of another one has a turn less
-    tiles = constant(one.tiles)
-    if alike.variables() == {tile} and tiles is not None and tiles <= MANY:
-        every = np.unique(np.maximum(compiled(alike)({tile.name: np.arange(tiles)}), 0)).tolist()
+    period = math.lcm(*(item.period for item in courses))
+    distinct_up_to = max(item.kept for item in courses) + 1  # a derived loop has one iteration less
+    tiles = constant(tiling.tiles)
+    if representative.variables() == {tile} and tiles is not None and tiles <= MANY:
+        trip_counts = np.unique(np.maximum(compiled(representative)({tile.name: np.arange(tiles)}), 0)).tolist()
     else:
-        every = range(max(alike.low, 0), max(min(alike.high, short + rounds), alike.low, 0) + 1)
-    kinds: dict[int, int] = {}
-    for length in every:
-        kinds.setdefault(length if length <= short else short + (length - short) % rounds + 1, length)
-    each = list(kinds.values())
-    sequence = [*each, *each[:1]] if sides == 1 else list(_neighbours(len(each), each.__getitem__))
-    taken = opened(access_trace, one.loop.extent, frozenset({tile.name}))
-    return VaryingTiles(tile, sequence, max(one.loop.extent.high, 1), alike, taken, _more(one, taken, course))
+        trip_counts = range(max(representative.low, 0), max(min(representative.high, distinct_up_to + period), representative.low, 0) + 1)
+    classes: dict[int, int] = {}
+    for length in trip_counts:
+        classes.setdefault(length if length <= distinct_up_to else distinct_up_to + (length - distinct_up_to) % period + 1, length)
+    item = list(classes.values())
+    sequence = [*item, *item[:1]] if sides == 1 else list(_all_adjacent_pairs(len(item), item.__getitem__))
+    block_tiles = opened(access_trace, tiling.loop.extent, frozenset({tile.name}))
+    return VaryingTiles(
+        tile, sequence, max(tiling.loop.extent.high, 1), representative, block_tiles, _extra_iterations(tiling, block_tiles, course)
+    )
 
 
-def _lengths(access_trace: AccessTrace, one: Persistence) -> list[tuple[For, Expr]]:
-    """The loops whose length depends on the tile, each with its length."""
-    tile, loops = one.tile.var, [loop for loop in statements(one.loop.body) if isinstance(loop, For)]
-    every = [(loop, opened(access_trace, loop.extent, frozenset({tile.name}))) for loop in loops]
-    return [(loop, length) for loop, length in every if tile in length.variables()]
+def _lengths(access_trace: AccessTrace, tiling: Persistence) -> list[tuple[For, Expr]]:
+    """The loops whose trip count depends on the tile, each with its trip count."""
+    tile, loops = tiling.tile.var, [loop for loop in statements(tiling.loop.body) if isinstance(loop, For)]
+    pairs = [(loop, opened(access_trace, loop.extent, frozenset({tile.name}))) for loop in loops]
+    return [(loop, length) for loop, length in pairs if tile in length.variables()]
 
 
-def _says_all(one: Expr, lengths: Iterable[Expr], tile: Var) -> bool:
-    """Whether a length of a tile says all others."""
-    return all(tile not in at_lengths(other, _said(one)).variables() for other in lengths)
+def _determines_all(one: Expr, lengths: Iterable[Expr], tile: Var) -> bool:
+    """Whether one trip count of a tile determines the others."""
+    return all(tile not in at_lengths(other, _placeholders(one)).variables() for other in lengths)
 
 
-def _said(length: Expr) -> dict[Expr, Expr]:
-    """What stands for a length of a tile, and for whether it has a turn."""
+def _placeholders(length: Expr) -> dict[Expr, Expr]:
+    """The placeholders of a tile's trip count, and of whether it is positive."""
     return {length: TILE_LENGTH} if length.low >= 1 else {length: TILE_LENGTH, minimum(length, ONE): minimum(TILE_LENGTH, ONE)}
 
 
-def _sides(access_trace: AccessTrace, body: Sequence[Stmt], loops: Sequence[For]) -> int | None:
-    """On how many sides of a barrier of the block at which no copy is under way the loops stand, where one of them may be around it; None
-    where no such barrier comes in each tile.
-    """
-    every = list(statements(tuple(body)))
-    flying = frozenset(each.mechanism for each in every if isinstance(each, Exec) and each.asynchronous)
-    if any(one.counted for one in flying):
+def _sides_of_barrier(access_trace: AccessTrace, body: Sequence[Stmt], loops: Sequence[For]) -> int | None:
+    """On how many sides of a separating barrier the loops are, where a loop may also contain it; None if some tile has no such barrier."""
+    stmts = list(statements(tuple(body)))
+    mechanisms = frozenset(each.mechanism for each in stmts if isinstance(each, Exec) and each.asynchronous)
+    if any(one.counted for one in mechanisms):
         return None
-    with_loops = [at for at, one in enumerate(body) if any(each is loop for each in statements((one,)) for loop in loops)]
-    found = [len({at < place for at in with_loops}) for place in range(len(body)) if _parts(body, place, flying)]
-    inside = (_parts(one, place, flying) for one in _always(access_trace, body) for place in range(len(one)))
-    return min(found) if found else 2 if any(inside) else None
+    with_loops = [index for index, stmt in enumerate(body) if any(each is loop for each in statements((stmt,)) for loop in loops)]
+    side_counts = [
+        len({index < place for index in with_loops}) for place in range(len(body)) if _is_separating_barrier(body, place, mechanisms)
+    ]
+    inside = (
+        _is_separating_barrier(stmts, place, mechanisms) for stmts in _lists_always_run(access_trace, body) for place in range(len(stmts))
+    )
+    return min(side_counts) if side_counts else 2 if any(inside) else None
 
 
-def _always(access_trace: AccessTrace, body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
-    """A list, and those of the loops inside that have a turn in any case."""
+def _lists_always_run(access_trace: AccessTrace, body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
+    """A statement list, and the nested lists of loops that run at least once."""
     yield body
     for one in body:
         if isinstance(one, For) and access_trace.opened(one.extent).low >= 1:
-            yield from _always(access_trace, one.body)
+            yield from _lists_always_run(access_trace, one.body)
 
 
-def _parts(body: Sequence[Stmt], place: int, flying: Iterable[Mechanism]) -> bool:
-    """Whether a barrier of the block stands there in a list, and nothing that may fly is under way at it."""
+def _is_separating_barrier(body: Sequence[Stmt], place: int, mechanisms: Iterable[Mechanism]) -> bool:
+    """Whether the statement at an index is a block barrier at which nothing of these mechanisms is in flight."""
     one = body[place]
-    return isinstance(one, Barrier) and one.scope == BLOCK_SCOPE and all(_is_over(body[:place], each) for each in flying)
+    return isinstance(one, Barrier) and one.scope == BLOCK_SCOPE and all(_is_complete(body[:place], each) for each in mechanisms)
 
 
-def _is_over(body: Sequence[Stmt], flying: Mechanism) -> bool:
-    """Whether nothing that is done by such a completion is under way behind a list."""
-    for one in reversed(body):
-        if isinstance(one, Wait) and one.groups == 0 and one.mechanism is flying:
+def _is_complete(body: Sequence[Stmt], mechanisms: Mechanism) -> bool:
+    """Whether nothing of a completion mechanism is in flight after a list."""
+    for stmt in reversed(body):
+        if isinstance(stmt, Wait) and stmt.groups == 0 and stmt.mechanism is mechanisms:
             return True
-        if any(isinstance(each, Exec) and each.mechanism is flying for each in statements((one,))):
+        if any(isinstance(inner, Exec) and inner.mechanism is mechanisms for inner in statements((stmt,))):
             return False
     return False
 
 
-def _follows_turns(access_trace: AccessTrace, one: Persistence) -> bool:
-    """Whether where something lies in shared memory depends on the turn at which a tile comes."""
+def _placement_depends_on_iteration(access_trace: AccessTrace, one: Persistence) -> bool:
+    """Whether the location of shared-memory accesses depends on the iteration in which a tile is executed."""
     accesses = (use.access for use in access_trace.uses if any(loop is one.loop for loop in use.loops))
     shared = (access for access in accesses if access_trace.kernel.buffer(access.buffer).memory.of_block)
     return any(one.loop.var.name in access_trace.needs((*access.base, access.copy)) for access in shared)
 
 
 def tile_lengths(loops: Iterable[VaryingTiles]) -> dict[Expr, Expr]:
-    """What stands for the turns of a tile, and the tiles of a block, by all ways in which expressions say them, where they are known only
-    at run time.
+    """The placeholders of the trip counts of a tile and of the number of tiles of a block, by the expressions for them, if they are
+    run-time values.
     """
-    found: dict[Expr, Expr] = {}
-    for one in loops:
-        found |= {} if one.length is None else _said(one.length)
-        found |= {} if constant(one.taken) is not None else {one.taken: BLOCK_TILES}
-    return found
+    placeholders: dict[Expr, Expr] = {}
+    for tiles in loops:
+        placeholders |= {} if tiles.length is None else _placeholders(tiles.length)
+        placeholders |= {} if constant(tiles.block_tiles) is not None else {tiles.block_tiles: BLOCK_TILES}
+    return placeholders
 
 
 def opened(access_trace: AccessTrace, value: Expr, kept: frozenset[str]) -> Expr:
-    """An expression without named values, but for those that are `kept`."""
+    """An expression without named values, except for those in `kept`."""
     while True:
         named = {var: access_trace.lets[var.name] for var in value.variables() if var.name in access_trace.lets and var.name not in kept}
         if not named:
@@ -220,31 +234,33 @@ def opened(access_trace: AccessTrace, value: Expr, kept: frozenset[str]) -> Expr
 
 
 def _sequence(lengths: Sequence[int], rings: Sequence[Ring]) -> list[int]:
-    """Tiles, of those with such lengths, in which each two lengths are neighbours."""
-    stages, short, rounds = _kinds(rings)
+    """Tiles with these trip counts, in a sequence in which each two trip counts are adjacent."""
+    stages, distinct_up_to, period = _length_classes(rings)
     tiles: dict[int, int] = {}
     for tile, length in sorted(enumerate(lengths), key=lambda pair: pair[1]):
-        tiles.setdefault(length if length <= short else short + (length - short) % rounds + 1, tile)
-    kinds = list(tiles.values())
-    runs = [tile for length, tile in tiles.items() if length <= stages for _ in range(rounds + 1)]
-    return [*runs, *_neighbours(len(kinds), kinds.__getitem__)]
+        tiles.setdefault(length if length <= distinct_up_to else distinct_up_to + (length - distinct_up_to) % period + 1, tile)
+    classes = list(tiles.values())
+    repetitions = [tile for length, tile in tiles.items() if length <= stages for _ in range(period + 1)]
+    return [*repetitions, *_all_adjacent_pairs(len(classes), classes.__getitem__)]
 
 
-def _kinds(rings: Sequence[Ring]) -> tuple[int, int, int]:
-    """The most stages of a ring; up to which length tiles are told apart, and after how many turns longer ones are alike."""
-    # A producer is no more turns ahead than a ring has stages, and a barrier tells of rounds by their parity.
+def _length_classes(rings: Sequence[Ring]) -> tuple[int, int, int]:
+    """The maximum number of stages; the trip count up to which tiles are distinguished; and the period after which longer ones are
+    equivalent.
+    """
+    # A producer is at most as many fills ahead as a ring has stages, and an mbarrier distinguishes rounds by parity.
     stages = max((ring.stages for ring in rings), default=1)
     return stages, 2 * stages + 1, 2 * stages
 
 
-def _most_kinds(rings: Sequence[Ring]) -> int:
-    """A length up to which there is one of each kind."""
-    _, short, rounds = _kinds(rings)
-    return short + rounds
+def _covering_length(rings: Sequence[Ring]) -> int:
+    """A trip count up to which every class occurs."""
+    _, distinct_up_to, period = _length_classes(rings)
+    return distinct_up_to + period
 
 
-def _neighbours(count: int, named: Callable[[int], int]) -> Iterator[int]:
-    """A sequence of `count` things in which each stands behind each once, and at the end the first one again."""
+def _all_adjacent_pairs(count: int, named: Callable[[int], int]) -> Iterator[int]:
+    """A sequence of `count` items in which each follows each other one once, and that ends with the first one."""
     for one in range(count):
         yield named(one)
         yield from map(named, itertools.chain.from_iterable((one, other) for other in range(one + 1, count)))

@@ -1,6 +1,6 @@
-"""Traces: what each agent of a block does, in order, for one choice of lengths of the loops that are known only at run time.
+"""Traces: the events of each agent of a block, in program order, for one choice of run-time trip counts.
 
-An *agent* is a warp. Each kind of statement has a rule that says what it adds to a trace; a kind without a rule is refused.
+An *agent* is a warp. Each kind of statement has a rule that appends its events to a trace. A kind without a rule is rejected.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from fireiron.values.expr import TRUE, ZERO, Expr, Var, compiled, conjuncts, con
 
 
 class Kind(enum.IntEnum):
-    """What an access does; atomic additions need no order among each other."""
+    """What an access does. Atomic additions need no order among each other."""
 
     WRITE = 0
     READ = 1
@@ -61,10 +61,10 @@ class Kind(enum.IntEnum):
 
 @attrs.frozen(eq=False, slots=False)
 class AccessEvent:
-    """An access in some iteration. Touches of one `step` are one execution of one statement, whose own threads order them.
+    """An access in some iteration. Events of one `step` belong to one execution of one statement, whose own threads need no mutual order.
 
-    `under_way` says that its effect comes later than the statement: at the wait for its group, or when the `turn` of a ring is full.
-    `stage` is that of the ring which its buffer belongs to.
+    `in_flight`: it completes after the statement, at the wait for its group or when `fill` of its ring is full. `stage` is the
+    stage of the ring that its buffer belongs to.
     """
 
     step: int
@@ -72,12 +72,12 @@ class AccessEvent:
     fixed: Mapping[str, int]
     kind: Kind
     in_flight: bool
-    turn: StageEvent | None = None
+    fill: StageEvent | None = None
     stage: int = 0
 
     @property
     def bytes(self) -> int:
-        """The bytes of a load to a ring."""
+        """The bytes of a load into a ring."""
         access = self.use.access
         return math.prod(access.shape) * self.footprint.pattern.width
 
@@ -88,27 +88,27 @@ class AccessEvent:
 
     @functools.cached_property
     def mechanism(self) -> Mechanism:
-        """By what it is done."""
+        """The completion mechanism."""
         return self.use.statement.mechanism
 
     @functools.cached_property
     def by_engine(self) -> bool:
-        """Whether it goes through the asynchronous proxy."""
+        """Whether the access uses the async proxy."""
         return self.use.statement.instruction.mechanism.by_engine
 
 
 @attrs.frozen(eq=False, slots=False)
 class StageEvent:
-    """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, at turn `number`.
+    """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, for fill `number`.
 
-    In a cluster a release goes to the blocks of these `ranks`, and so does what a load brings; none: to its own. `own` are the numbers of
-    the warps, where they differ. `barrier` is the one in memory that it is a phase of: ring, side and stage; `way` says of which turns it
-    is one: ring, side, whether they are waits, and `by` which mechanism, until whose work is done an arrival is deferred. `part` are the
-    bytes that an arrival announces, if not all of the ring's.
+    In a cluster, a release or a load goes to the blocks with these `ranks`; none: to its own block. `own` are the fill indices by warp, if
+    they differ. `barrier` identifies the mbarrier: ring, state and stage. `way` identifies the sequence of fills that the event counts in:
+    ring, state, whether it is a wait, and `by`, the mechanism that a deferred arrival waits for. `part` are the bytes that an arrival
+    expects, if not all of the ring's.
     """
 
     ring: Ring
-    side: StageState
+    state: StageState
     number: int
     arrivals: tuple[int, ...] | None = None
     ranks: tuple[int, ...] = ()
@@ -121,41 +121,41 @@ class StageEvent:
     way: tuple[Any, ...] = attrs.field(init=False)
 
     @stage.default
-    def _its_stage(self) -> int:
+    def _default_stage(self) -> int:
         return self.number % self.ring.stages
 
     @barrier.default
-    def _in_memory(self) -> tuple[str, StageState, int]:
-        return self.ring.name, self.side, self.stage
+    def _default_barrier(self) -> tuple[str, StageState, int]:
+        return self.ring.name, self.state, self.stage
 
     @way.default
-    def _kind(self) -> tuple[Any, ...]:
+    def _default_way(self) -> tuple[Any, ...]:
         own = () if self.by is None else (self.by,)
-        return self.ring.name, self.side, self.arrivals is None, *own
+        return self.ring.name, self.state, self.arrivals is None, *own
 
     @property
     def phase(self) -> int:
-        """The phase of its barrier that it waits for, or ends."""
-        return self.number // self.ring.stages + (self.side is StageState.FULL)
+        """The phase of its mbarrier that it waits for or completes."""
+        return self.number // self.ring.stages + (self.state is StageState.FULL)
 
     def __str__(self) -> str:
-        verb = "the wait for" if self.arrivals is None else "the arrival at"
-        return f"{self.ring.name}: {verb} turn {self.number} to be {self.side.value}"
+        verb = "the wait for" if self.arrivals is None else "the arrival for"
+        return f"{self.ring.name}: {verb} fill {self.number} to be {self.state.value}"
 
 
 Event: TypeAlias = "AccessEvent | StageEvent | Barrier | ClusterBarrier | Commit | Wait | Fence"
 Trace: TypeAlias = "tuple[Event, ...]"
 Traces: TypeAlias = "tuple[Trace, ...]"
-"""What each agent does."""
+"""The trace of each agent."""
 
 
 @attrs.frozen(eq=False, slots=False)
 class AccessSite:
-    """An access as traces need it.
+    """An access, prepared for tracing.
 
-    `loops` are those around it that are taken as a whole, `guards` the conditions that its pattern applies, `tests` those of single
-    elements, `scalar` those that loops in order and lengths decide; `needed` names the loops in order that the pattern depends on,
-    `stage` and `copy` are the two parts of its copy's number, `stride` the bytes of a copy; `stages` are those of its buffer's ring.
+    `loops` are the surrounding loops that are taken as a whole. `guards` are the conditions that its pattern applies, `tests` those of
+    single elements, `scalar` those that ordered loops and trip counts decide. `needed` names the ordered loops that the pattern depends on.
+    `stage` and `copy` are the two parts of the copy index, `stride` the bytes of a copy, `stages` the number of stages of its ring.
     """
 
     use: Use
@@ -172,20 +172,20 @@ class AccessSite:
 
     @functools.cached_property
     def kind(self) -> Kind:
-        """What it does."""
+        """What the access does."""
         return Kind.ADD if self.use.atomic else Kind.WRITE if self.use.access.write else Kind.READ
 
     @functools.cached_property
     def in_flight(self) -> bool:
-        """Whether its effect comes later."""
+        """Whether it completes after its statement."""
         return self.use.statement.mechanism.is_late(self.use.access.write)
 
 
 @attrs.frozen(eq=False)
 class TraceState:
-    """Where in the program a trace is: the loops around, the iterations of those in order, and what was done until here.
+    """The position of a trace in the program: the surrounding loops, the iterations of ordered loops, and the events so far.
 
-    `rank` is that of the block in its cluster, `taken` how many turns loops have had until here, by the names that say so.
+    `rank` is the cluster rank of the block; `taken` counts the executed iterations of loops by counter name.
     """
 
     loops: tuple[For, ...]
@@ -193,50 +193,51 @@ class TraceState:
     lengths: Lengths
     events: list[Event]
     rank: int = 0
-    taken: dict[str, int] = attrs.field(factory=dict)
+    prior_iterations: dict[str, int] = attrs.field(factory=dict)
 
     def into(self, loop: For, value: int | None = None) -> TraceState:
-        """The walk inside a loop, in one of its iterations if it is in order."""
+        """The state inside a loop, in the given iteration if the loop is ordered."""
         fixed = self.fixed if value is None else {**self.fixed, loop.var.name: value}
-        return TraceState((*self.loops, loop), fixed, self.lengths, self.events, self.rank, self.taken)
+        return TraceState((*self.loops, loop), fixed, self.lengths, self.events, self.rank, self.prior_iterations)
 
 
 @attrs.define(eq=False)
 class InFlight:
-    """What is under way by some completion mechanisms at a place of a trace: by mechanism touches that no commit has put into a group yet,
-    and those of groups that nobody has waited for, oldest first."""
+    """The accesses in flight at a position of a trace, for some completion mechanisms: by mechanism those since the last commit, and the
+    committed groups not waited for, oldest first.
+    """
 
-    is_meant: Callable[[Mechanism], bool]
+    includes: Callable[[Mechanism], bool]
     issued: dict[Mechanism, list[AccessEvent]] = attrs.field(factory=lambda: collections.defaultdict(list))
     groups: dict[Mechanism, list[list[AccessEvent]]] = attrs.field(factory=lambda: collections.defaultdict(list))
 
     def follow(self, event: Event) -> None:
-        """Go on behind an event."""
+        """Advance past an event."""
         if isinstance(event, AccessEvent):
-            if event.in_flight and self.is_meant(event.mechanism):
+            if event.in_flight and self.includes(event.mechanism):
                 self.issued[event.mechanism].append(event)
-        elif isinstance(event, Commit) and self.is_meant(event.mechanism):
+        elif isinstance(event, Commit) and self.includes(event.mechanism):
             self.groups[event.mechanism].append(self.issued.pop(event.mechanism, []))
-        elif isinstance(event, Wait) and self.is_meant(event.mechanism):
+        elif isinstance(event, Wait) and self.includes(event.mechanism):
             groups = self.groups[event.mechanism]
             del groups[: max(len(groups) - event.groups, 0)]
 
     @property
-    def touches(self) -> Iterator[AccessEvent]:
-        """All that is under way."""
-        groups = (one for several in self.groups.values() for one in several)
+    def accesses(self) -> Iterator[AccessEvent]:
+        """All accesses in flight."""
+        groups = (one for stage_events in self.groups.values() for one in stage_events)
         return itertools.chain(*groups, *self.issued.values())
 
 
 class Tracer:
-    """The program as traces; patterns are made once and used in all iterations."""
+    """Turns the program into traces. Patterns are computed once and reused in all iterations."""
 
     def __init__(self, access_trace: AccessTrace, places: Footprints, loops: Loops) -> None:
         self.access_trace, self.places, self.loops, self.blocks = access_trace, places, loops, cluster_blocks(access_trace.kernel)
         for statement in statements(access_trace.kernel.body):
             if type(statement) not in _RULES:
                 raise unknown(statement, "the race check")
-        self.in_turns = {id(one.loop) for one in persistence(access_trace.kernel) if one.loop.step > 1}
+        self.alternating_loops = {id(one.loop) for one in persistence(access_trace.kernel) if one.loop.step > 1}
         self.rings = {one.name: one for one in access_trace.kernel.rings}
         self.sites: dict[tuple[int, ...], list[AccessSite]] = {}
         for use in loops.uses:
@@ -245,8 +246,8 @@ class Tracer:
                 sites.append(self._site(use))
         self.patterns: dict[Any, Pattern] = {}
         self.turns: dict[Any, StageEvent] = {}
-        self.speaking: dict[Any, tuple[int, ...]] = {}
-        self.decisive: dict[Expr, tuple[str, ...]] = {}
+        self.arrivals_of: dict[Any, tuple[int, ...]] = {}
+        self.deciding_names: dict[Expr, tuple[str, ...]] = {}
         self.numbers: dict[Expr, Callable[[Mapping[str, Any]], Any]] = {}
         self.conditions: dict[Expr, Expr] = {}
         self.named: Mapping[str, int] = {}
@@ -254,40 +255,40 @@ class Tracer:
         self.steps = 0
 
     def traces(self, lengths: Lengths) -> Traces:
-        """What each agent does, of one block after the other; all warps of a role run the same statements."""
-        # By names that no variable has; the same loops have lengths each time.
+        """The trace of each agent, block after block. All warps of a role run the same statements."""
+        # The names cannot clash with variables. The same loops have trip counts each time.
         self.named = {f"length {number}": length for number, length in enumerate(lengths.values())}
         return tuple(itertools.chain(*(self._of_block(lengths, rank) for rank in range(self.blocks.count))))
 
     def _of_block(self, lengths: Lengths, rank: int) -> Traces:
         kernel = self.access_trace.kernel
-        position = next((number for number, one in enumerate(kernel.body) if isinstance(one, Roles)), None)
+        position = next((index for index, stmt in enumerate(kernel.body) if isinstance(stmt, Roles)), None)
         if position is None:
             return (self._trace(kernel.body, lengths, rank),) * -(-kernel.workers // WARP)
         roles = kernel.body[position]
         assert isinstance(roles, Roles)
-        found: list[Trace] = []
+        traces: list[Trace] = []
         for role in roles.roles:
             body = (*kernel.body[:position], *role.body, *kernel.body[position + 1 :])
-            found += _by_warp(self._trace(body, lengths, rank), 1 if role.elected else -(-role.threads // WARP))
-        return tuple(found)
+            traces += _by_warp(self._trace(body, lengths, rank), 1 if role.elected else -(-role.threads // WARP))
+        return tuple(traces)
 
     def _trace(self, body: Sequence[Stmt], lengths: Lengths, rank: int) -> Trace:
-        walk = TraceState((), self.blocks.places(rank), lengths, [], rank)
+        walk = TraceState((), self.blocks.coordinates(rank), lengths, [], rank)
         self._list(body, walk)
         return tuple(walk.events)
 
     def _list(self, body: Sequence[Stmt], walk: TraceState) -> None:
-        for rule, statement in self._mattering(body):
+        for rule, statement in self._relevant(body):
             rule(self, statement, walk)
 
-    def _mattering(self, body: Sequence[Stmt]) -> Sequence[tuple[Callable[..., None], Stmt]]:
-        """The statements of a list that add to a trace, with their rules."""
-        found = self.programs.get(id(body))
-        if found is None:
-            rules = [(_RULES[type(one)], one) for one in body if not isinstance(one, For) or self._runs(one)]
-            found = self.programs[id(body)] = body, [(rule, one) for rule, one in rules if rule is not Tracer._nothing]
-        return found[1]
+    def _relevant(self, body: Sequence[Stmt]) -> Sequence[tuple[Callable[..., None], Stmt]]:
+        """The statements of a list that append events, with their rules."""
+        relevant = self.programs.get(id(body))
+        if relevant is None:
+            rules = [(_RULES[type(stmt)], stmt) for stmt in body if not isinstance(stmt, For) or self._runs(stmt)]
+            relevant = self.programs[id(body)] = body, [(rule, stmt) for rule, stmt in rules if rule is not Tracer._no_event]
+        return relevant[1]
 
     def _runs(self, loop: For) -> bool:
         return constant(loop.extent) != 0 and self.loops.matters(loop)
@@ -295,28 +296,28 @@ class Tracer:
     def _ordering(self, statement: Any, walk: TraceState) -> None:
         walk.events.append(statement)
 
-    def _nothing(self, statement: Any, walk: TraceState) -> None:
+    def _no_event(self, statement: Any, walk: TraceState) -> None:
         pass
 
     def _turn(self, statement: Acquire | Release, walk: TraceState) -> None:
         ring = self.rings[statement.ring]
-        firsts = range(0, self.access_trace.kernel.workers, WARP) if ring.each else (0,)
-        numbers = tuple(self._number(statement.fill_index, walk, thread) for thread in firsts)
+        first_threads = range(0, self.access_trace.kernel.workers, WARP) if ring.each else (0,)
+        numbers = tuple(self._fill_index(statement.fill_index, walk, thread) for thread in first_threads)
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
             ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
             how = (statement.by, statement.part) if isinstance(statement, Release) else ()
-            walk.events.append(self._same(ring.name, statement.state, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
+            walk.events.append(self._interned(ring.name, statement.state, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
 
-    def _same(self, ring: str, *how: Any) -> StageEvent:
-        """A turn of a ring, one object for all that are equal."""
-        found = self.turns.get((ring, *how))
-        if found is None:
-            found = self.turns[ring, *how] = StageEvent(self.rings[ring], *how)
-        return found
+    def _interned(self, ring: str, *fields: Any) -> StageEvent:
+        """A stage event; equal events are the same object."""
+        event = self.turns.get((ring, *fields))
+        if event is None:
+            event = self.turns[ring, *fields] = StageEvent(self.rings[ring], *fields)
+        return event
 
-    def _number(self, value: Expr, walk: TraceState, thread: int = 0) -> int:
-        """The number of a turn of a thread, where loops of unknown length have those that are assumed."""
+    def _fill_index(self, value: Expr, walk: TraceState, thread: int = 0) -> int:
+        """The fill index of a thread, with assumed trip counts."""
         function = self.numbers.get(value)
         if function is None:
             lengths = {extent: Var(name) for name, extent in zip(self.named, walk.lengths, strict=True)}
@@ -324,58 +325,58 @@ class Tracer:
         try:
             return int(function({"thread": thread, **self.named, **walk.fixed}))
         except KeyError as unknown_name:
-            self.loops.doubt_all(f"the number {value} depends on {unknown_name.args[0]}, which is known at run time only")
+            self.loops.mark_all_undecided(f"the fill index {value} depends on {unknown_name.args[0]}, which is known only at run time")
             return 0
 
     def _arrivals(self, statement: Release, walk: TraceState) -> tuple[int, ...]:
-        """How many threads of each warp say that a stage is free; a producer's one thread says that it fills one."""
+        """How many threads of each warp release a stage. A producer's elected thread arrives once for a fill."""
         if statement.state is StageState.FULL and statement.by is None:
             return (1,) * max(self.access_trace.kernel.workers // WARP + 1, agent_count(self.access_trace.kernel))
         if statement.active == TRUE:
             return self.all_threads
-        values = [walk.fixed.get(name) for name in self._decisive(statement.active)]
-        # What loops in order do not say, assumed lengths may.
+        values = [walk.fixed.get(name) for name in self._deciding_names(statement.active)]
+        # Assumed trip counts may decide what ordered loops do not.
         key = statement.active, *values, *(self.named.values() if None in values else ())
-        if key not in self.speaking:
-            self.speaking[key] = self._speaking(statement.active, walk)
-        return self.speaking[key]
+        if key not in self.arrivals_of:
+            self.arrivals_of[key] = self._arrivals_if(statement.active, walk)
+        return self.arrivals_of[key]
 
-    def _decisive(self, active: Expr) -> tuple[str, ...]:
-        """The names by which it is decided for which threads a condition holds: of those that it reads, and of the lengths of tiles."""
-        found = self.decisive.get(active)
-        if found is None:
+    def _deciding_names(self, active: Expr) -> tuple[str, ...]:
+        """The names that decide for which threads a condition holds: the names that it reads, and those of tile lengths."""
+        names_ = self.deciding_names.get(active)
+        if names_ is None:
             names = self.access_trace.roots(active) - {"thread"}
             if self.loops.tile_lengths:
-                names |= {var.name for one in conjuncts(active) for var in self._of_tile(one).variables()}
-            found = self.decisive[active] = tuple(sorted(names))
-        return found
+                names |= {var.name for part in conjuncts(active) for var in self._at_tile_length(part).variables()}
+            names_ = self.deciding_names[active] = tuple(sorted(names))
+        return names_
 
-    def _speaking(self, active: Expr, walk: TraceState) -> tuple[int, ...]:
+    def _arrivals_if(self, active: Expr, walk: TraceState) -> tuple[int, ...]:
         """For how many threads of each warp a condition holds, or may hold."""
         threads = self.access_trace.threads
-        said = {one: self._decided(one, walk) for one in conjuncts(active)}
-        if False in said.values():
+        decisions = {condition: self._decided(condition, walk) for condition in conjuncts(active)}
+        if False in decisions.values():
             return (0,)
-        conditions = [one for one, holds in said.items() if holds is None]
+        conditions = [condition for condition, holds in decisions.items() if holds is None]
         if others := sorted(self.access_trace.needs(conditions) - {"thread", *walk.fixed}):
-            self.loops.doubt_all(f"whether a stage is released depends on {', '.join(others)}")
+            self.loops.mark_all_undecided(f"whether a stage is released depends on {', '.join(others)}")
             return (0,)
         frame = self.access_trace.frame([("thread", threads)], walk.fixed)
-        speaking = np.ones(threads.shape, dtype=bool)
-        for one in conditions:
-            speaking &= frame.full(one).astype(bool)
-        return _by_warps(speaking)
+        arrivals_of = np.ones(threads.shape, dtype=bool)
+        for condition in conditions:
+            arrivals_of &= frame.full(condition).astype(bool)
+        return _by_warps(arrivals_of)
 
     def _decided(self, condition: Expr, walk: TraceState) -> bool | None:
-        """Whether a condition holds, where loops in order, assumed lengths and the length of the tile say so."""
-        found = decided(condition, self.access_trace, walk.fixed, walk.lengths)
-        if found is not None or not self.loops.tile_lengths:
-            return found
-        value = self._of_tile(condition)
+        """Whether a condition holds, if ordered loops, assumed trip counts and the length of the tile decide it; else None."""
+        result = decided(condition, self.access_trace, walk.fixed, walk.lengths)
+        if result is not None or not self.loops.tile_lengths:
+            return result
+        value = self._at_tile_length(condition)
         return bool(compiled(value)(walk.fixed)) if {var.name for var in value.variables()} <= walk.fixed.keys() else None
 
-    def _of_tile(self, condition: Expr) -> Expr:
-        """A condition by the lengths of the tile's loops."""
+    def _at_tile_length(self, condition: Expr) -> Expr:
+        """A condition in terms of the trip counts of the tile's loops."""
         value = self.conditions.get(condition)
         if value is None:
             value = self.conditions[condition] = at_lengths(self.loops.opened(condition), self.loops.tile_lengths)
@@ -383,7 +384,7 @@ class Tracer:
 
     @functools.cached_property
     def all_threads(self) -> tuple[int, ...]:
-        """The arrivals of each warp where every thread arrives."""
+        """The arrivals of each warp if every thread arrives."""
         return _by_warps(np.ones(self.access_trace.threads.shape, dtype=bool))
 
     def _loop(self, statement: For, walk: TraceState) -> None:
@@ -394,53 +395,55 @@ class Tracer:
         for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
             inside = walk.into(statement, value)
             if statement.prior_iterations is not None or id(statement) in self.loops.varying_tiles:
-                inside = attrs.evolve(inside, fixed=self._counted(statement, inside))
+                inside = attrs.evolve(inside, fixed=self._with_counts(statement, inside))
                 if statement.prior_iterations is not None:
-                    walk.taken[statement.prior_iterations.name] = walk.taken.get(statement.prior_iterations.name, 0) + self._number(
-                        statement.increment, inside
-                    )
+                    walk.prior_iterations[statement.prior_iterations.name] = walk.prior_iterations.get(
+                        statement.prior_iterations.name, 0
+                    ) + self._fill_index(statement.increment, inside)
             self._list(statement.body, inside)
-        # A block that has no tile left learns so at one turn more.
+        # A block without a further tile learns that in one more iteration.
         last = next((number for number, one in enumerate(statement.body) if isinstance(one, ExitIfDone)), 0)
         self._list(statement.body[:last], walk.into(statement, value + 1))
 
-    def _counted(self, loop: For, walk: TraceState) -> Mapping[str, int]:
-        """The numbers that loops say, and how often the loops inside were taken before; and which tile it is, where these differ."""
-        found = dict(walk.fixed)
-        if loop.prior_iterations is not None:
-            found[loop.prior_iterations.name] = walk.taken.get(loop.prior_iterations.name, 0)
-        one = self.loops.varying_tiles.get(id(loop))
-        if one is None:
-            return found
+    def _with_counts(self, loop: For, walk: TraceState) -> Mapping[str, int]:
+        """The values of loop variables and of the iteration counters inside; and the tile index, if tiles differ."""
+        counts = (
+            dict(walk.fixed)
+            if loop.prior_iterations is None
+            else {**walk.fixed, loop.prior_iterations.name: walk.prior_iterations.get(loop.prior_iterations.name, 0)}
+        )
+        tiles = self.loops.varying_tiles.get(id(loop))
+        if tiles is None:
+            return counts
         number = walk.lengths[SEQUENCE_PART]
-        return found | {one.said.name: one.at(number, walk.fixed[loop.var.name]), BLOCK_TILES.name: one.turns(number)}
+        return counts | {tiles.varied_by.name: tiles.tile_at(number, walk.fixed[loop.var.name]), BLOCK_TILES.name: tiles.iterations(number)}
 
     def _exec(self, statement: Exec, walk: TraceState) -> None:
         for site in self.sites.get(_key(statement, walk.loops), ()):
-            if not site.space.shared and walk.rank:  # blocks are told apart in global memory by the check between them
+            if not site.space.shared and walk.rank:  # another check compares blocks in global memory
                 continue
             if all(self._decided(guard, walk) is not False for guard in site.scalar):
                 if statement.ring and statement.mechanism.counted and site.kind is Kind.WRITE:
                     self._load(statement, site, walk)
                 else:
-                    walk.events.append(self._touch(site, walk, walk.rank))
-                # What a group performs together is one step; of single threads one may write what another has yet to read.
+                    walk.events.append(self._access(site, walk, walk.rank))
+                # A collective statement is one step. Of a per-thread statement, one thread may write what another has yet to read.
                 self.steps += not statement.collective
         self.steps += statement.collective
 
     def _load(self, statement: Exec, site: AccessSite, walk: TraceState) -> None:
-        """A load, in each block that it arrives in."""
-        number = self._number(statement.fill_index, walk)
+        """A load, in each block that receives it."""
+        number = self._fill_index(statement.fill_index, walk)
         peers = () if statement.multicast is None else (statement.multicast,)
         for rank in self.blocks.ranks(peers, walk.rank) or (walk.rank,):
-            turn = self._same(statement.ring, StageState.FULL, number, None, (rank,))
-            walk.events.append(self._touch(site, walk, rank, turn))
+            fill = self._interned(statement.ring, StageState.FULL, number, None, (rank,))
+            walk.events.append(self._access(site, walk, rank, fill))
 
-    def _touch(self, site: AccessSite, walk: TraceState, rank: int, turn: StageEvent | None = None) -> AccessEvent:
-        """An access to the memory of the block of a rank."""
-        copy = self._number(site.stage, walk) if site.stride else 0
+    def _access(self, site: AccessSite, walk: TraceState, rank: int, fill: StageEvent | None = None) -> AccessEvent:
+        """An access to the memory of the block with this rank."""
+        copy = self._fill_index(site.stage, walk) if site.stride else 0
         footprint = self._footprint(site, walk, copy, rank)
-        return AccessEvent(self.steps, footprint, walk.fixed, site.kind, site.in_flight, turn, copy % site.stages)
+        return AccessEvent(self.steps, footprint, walk.fixed, site.kind, site.in_flight, fill, copy % site.stages)
 
     # -------------------------------------------------------------------------------------- accesses
 
@@ -461,12 +464,12 @@ class Tracer:
             if self.access_trace.roots(one) <= known and self.loops.is_trusted(one, use.loops)
         )
         needed = tuple(sorted(self.access_trace.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
-        # Stages differ by a shift alone: one pattern serves all iterations of a ring.
+        # Stages differ by a shift only: one pattern serves all iterations of a ring.
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory.of_block else 0
-        taken = next((loop for loop in use.loops if id(loop) in self.in_turns), None)
-        if taken is not None and use.access.buffer in self.places.local:
-            # Other turns are other tiles: that those of a block and of others are apart is found between blocks.
-            stage, stride = taken.var, self.places.local_bytes(buffer)
+        prior_iterations = next((loop for loop in use.loops if id(loop) in self.alternating_loops), None)
+        if prior_iterations is not None and use.access.buffer in self.places.local:
+            # Other iterations handle other tiles; a separate check compares the tiles of a block with those of others.
+            stage, stride = prior_iterations.var, self.places.local_bytes(buffer)
         return AccessSite(
             use,
             self.places.space(use.access.buffer),
@@ -482,50 +485,50 @@ class Tracer:
         )
 
     def _footprint(self, site: AccessSite, walk: TraceState, copy: int, rank: int) -> Footprint:
-        """What is touched of a copy in the memory of the block of a rank."""
+        """The footprint of an access to a copy, in the memory of the block with this rank."""
         values = {name: walk.fixed[name] for name in site.needed}
         key = (id(site), *values.values())
         pattern = self.patterns.get(key)
         if pattern is None:
             pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards, site.tests)
         shift = copy * site.stride
-        shift += rank * self.blocks.apart if site.space.shared else 0
+        shift += rank * self.blocks.memory_stride if site.space.shared else 0
         return site.space.footprint(pattern, shift)
 
 
 def _by_warp(trace: Trace, warps: int) -> list[Trace]:
-    """The trace of each warp of a role: one, but for turns whose numbers differ between them."""
-    several = [(position, event) for position, event in enumerate(trace) if isinstance(event, StageEvent) and event.own]
-    if not several:
+    """The trace of each warp of a role: the same trace, except for stage events whose fill indices differ by warp."""
+    stage_events = [(position, event) for position, event in enumerate(trace) if isinstance(event, StageEvent) and event.own]
+    if not stage_events:
         return [trace] * warps
-    keys = list(itertools.islice(zip(*(event.own for _, event in several), strict=True), warps))
-    found = {key: _at_turns(trace, several, key) for key in dict.fromkeys(keys)}
-    return [found[key] for key in keys]
+    keys = list(itertools.islice(zip(*(event.own for _, event in stage_events), strict=True), warps))
+    traces = {key: _with_fill_indices(trace, stage_events, key) for key in dict.fromkeys(keys)}
+    return [traces[key] for key in keys]
 
 
-def _at_turns(trace: Trace, several: Sequence[tuple[int, StageEvent]], numbers: Sequence[int]) -> Trace:
-    """A trace with the numbers of one warp at the turns at these positions."""
+def _with_fill_indices(trace: Trace, stage_events: Sequence[tuple[int, StageEvent]], numbers: Sequence[int]) -> Trace:
+    """A trace with one warp's fill indices in the stage events at these positions."""
     events = list(trace)
-    for (position, turn), number in zip(several, numbers, strict=True):
-        events[position] = StageEvent(turn.ring, turn.side, number, turn.arrivals, turn.ranks, by=turn.by, part=turn.part)
+    for (position, fill), number in zip(stage_events, numbers, strict=True):
+        events[position] = StageEvent(fill.ring, fill.state, number, fill.arrivals, fill.ranks, by=fill.by, part=fill.part)
     return tuple(events)
 
 
 def _by_warps(threads: Array) -> tuple[int, ...]:
-    """How many threads of each warp it holds for."""
+    """The number of true threads in each warp."""
     return tuple(int(count) for count in np.add.reduceat(threads, np.arange(0, threads.size, WARP)))
 
 
 def _key(statement: Exec, loops: Sequence[For]) -> tuple[int, ...]:
-    """A statement at its place: one object may stand in several."""
+    """A statement at its position: one object may occur at several."""
     return id(statement), *map(id, loops)
 
 
 _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Exec: Tracer._exec,
     For: Tracer._loop,
-    Let: Tracer._nothing,
-    Comment: Tracer._nothing,
+    Let: Tracer._no_event,
+    Comment: Tracer._no_event,
     Barrier: Tracer._ordering,
     ClusterBarrier: Tracer._ordering,
     Commit: Tracer._ordering,
@@ -533,10 +536,10 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Fence: Tracer._ordering,
     Acquire: Tracer._turn,
     Release: Tracer._turn,
-    Roles: Tracer._nothing,
-    GridDepControl: Tracer._nothing,
-    ClaimTile: Tracer._nothing,  # between the waits for its ring's stage, see `tickets`
-    ExitIfDone: Tracer._nothing,  # whose turn without a tile a loop adds
-    IfAnyLane: Tracer._nothing,  # of one thread's registers
+    Roles: Tracer._no_event,
+    GridDepControl: Tracer._no_event,
+    ClaimTile: Tracer._no_event,  # between the waits for its ring's stage, see `dynamic_scheduler`
+    ExitIfDone: Tracer._no_event,  # a loop adds the iteration without a tile
+    IfAnyLane: Tracer._no_event,  # affects one thread's registers only
 }
-"""What a statement adds to a trace."""
+"""The rule that appends the events of each kind of statement."""

@@ -1,12 +1,11 @@
-"""Crews: the warps of a warpgroup that run one trace, as one agent that takes each step for all of them.
+"""Warpgroup agents: warps of a warpgroup that run the same trace, as one agent that takes each step for all of them.
 
-A crew knows of an operation what each of its warps knows: of its own operations `seen` says what each warp may rely on of its *own* part,
-`every` what each may rely on of the parts of *all*. A barrier of several warps brings all parts, a wait for copies or products the own
-one. An arrival of all warps of a crew lets others know the parts of all of them; of some, only what each of these knows of all. Of an
-atom that one warp alone touches in the whole kernel the own parts decide; of others all parts must be known.
+A warpgroup agent knows what each of its warps knows. For its own operations, `seen` holds what each warp knows about its *own* part, and
+`known_to_all` what each warp knows about the parts of *all* warps. A barrier that spans the warps provides all parts; a wait for copies or
+MMAs provides the own part only. An arrival of all warps passes on the parts of all of them; an arrival of some passes on only what each
+warp knows of all. If a single warp accesses an atom in the whole kernel, the own parts decide; for other atoms all parts must be known.
 
-If all segments are ordered for crews, they are for their warps, which take the same steps, at a quarter of the work. The converse does
-not hold.
+If all segments are ordered for warpgroup agents, they are ordered for their warps, at a quarter of the work. The converse does not hold.
 """
 
 from __future__ import annotations
@@ -27,26 +26,28 @@ from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Fence, FenceKind, Mechanism
 
 TOGETHER = 4
-"""Warps of a warpgroup: a barrier of at least this many includes the whole warpgroup."""
+"""Warps of a warpgroup. A barrier of at least this many warps includes the whole warpgroup."""
 
 
 @attrs.define(eq=False)
 class WarpgroupAgent(Agent):
-    """So many `warps`, of which `warp` is the first; `fenced_every` is to `fenced` what `every` is to `seen`."""
+    """`warps` warps, the first of which is `warp`; `fenced_for_all` is to `fenced` what `known_to_all` is to `seen`."""
 
     warps: int = 1
-    every: int = 0
-    fenced_every: int = 0
+    known_to_all: int = 0
+    fenced_for_all: int = 0
 
     @property
     def members(self) -> range:
-        """The numbers of its warps in their block."""
+        """The numbers of its warps in the block."""
         return range(self.warp, self.warp + self.warps)
 
 
 @attrs.frozen(eq=False)
-class Reached:
-    """The atoms of an area that a crew touches: those that one warp alone touches, and others; `twice` if two of its warps touch one."""
+class AccessedAtoms:
+    """The atoms of an area that an agent accesses: those that a single warp accesses, and the others. `twice`: two of its warps access the
+    same atom.
+    """
 
     own: Sequence[int]
     others: Sequence[int]
@@ -54,19 +55,19 @@ class Reached:
 
 
 class WarpgroupOrder(SegmentOrder):
-    """Segments of crews on their way."""
+    """Run segments with warpgroup agents."""
 
     def __init__(self, traces: Sequence[Sequence[Any]], blocks: int, atoms: int) -> None:
         super().__init__(traces, blocks, atoms)
         self.warpgroups = list(self._warpgroups(traces))
         self.agents = [*self.warpgroups]
-        self.reached_by: dict[tuple[int, int], Reached] = {}
-        self.touching = Counter(itertools.chain.from_iterable(self._touched_by_warps()))
+        self.accessed_atoms: dict[tuple[int, int], AccessedAtoms] = {}
+        self.warp_count = Counter(itertools.chain.from_iterable(self._atoms_of_warps()))
 
     def run_all(self) -> bool:
         try:
             return super().run_all()
-        except VerificationError:  # together they may wait where one warp alone goes on
+        except VerificationError:  # together they may deadlock where single warps would proceed
             return False
 
     def _warpgroups(self, traces: Sequence[Sequence[Any]]) -> Iterator[WarpgroupAgent]:
@@ -78,33 +79,33 @@ class WarpgroupOrder(SegmentOrder):
             first, *others = numbers
             yield WarpgroupAgent(agent, traces[first], *divmod(first, self.each), warps=1 + len(others))
 
-    def _touched_by_warps(self) -> Iterator[set[int]]:
-        """The atoms that each warp touches."""
+    def _atoms_of_warps(self) -> Iterator[set[int]]:
+        """The atoms that each warp accesses."""
         for agent in self.warpgroups:
             areas = {id(one.footprint): one.footprint for one in agent.trace if isinstance(one, Segment) and one.footprint.atoms}
             for warp in agent.members:
                 yield set(itertools.chain.from_iterable(area.atoms[warp] for area in areas.values()))
 
-    def _reached(self, agent: WarpgroupAgent, event: Segment) -> Reached:
-        found = self.reached_by.get((id(event.footprint), agent.number))
-        if found is None:
+    def _atoms(self, agent: WarpgroupAgent, event: Segment) -> AccessedAtoms:
+        result = self.accessed_atoms.get((id(event.footprint), agent.number))
+        if result is None:
             atoms = event.footprint.atoms
-            times = Counter(itertools.chain.from_iterable(atoms[warp] for warp in agent.members)) if atoms else Counter()
-            alone = {atom for atom in times if agent.warps == 1 or self.touching[atom] == 1}
-            found = Reached(sorted(alone), sorted(times.keys() - alone), any(count > 1 for count in times.values()))
-            self.reached_by[id(event.footprint), agent.number] = found
-        return found
+            counts = Counter(itertools.chain.from_iterable(atoms[warp] for warp in agent.members)) if atoms else Counter()
+            exclusive = {atom for atom in counts if agent.warps == 1 or self.warp_count[atom] == 1}
+            result = AccessedAtoms(sorted(exclusive), sorted(counts.keys() - exclusive), any(count > 1 for count in counts.values()))
+            self.accessed_atoms[id(event.footprint), agent.number] = result
+        return result
 
     # -------------------------------------------------------------------------------------- rules
 
-    def _touch_together(self, agent: WarpgroupAgent, event: Any) -> bool:
-        reached = self._reached(agent, event)
+    def _access_together(self, agent: WarpgroupAgent, event: Any) -> bool:
+        reached = self._atoms(agent, event)
         if reached.twice and event.step == SEVERAL and event.kind is Kind.WRITE:
             raise Unordered
         within = self._ordered_within(event)
-        for atoms, seen, fenced in ((reached.own, agent.seen, agent.fenced), (reached.others, agent.every, agent.fenced_every)):
-            met = self._met(event, atoms)
-            if met & ~(seen | within) or (event.by_engine and met & self.written & ~fenced):
+        for atoms, seen, fenced in ((reached.own, agent.seen, agent.fenced), (reached.others, agent.known_to_all, agent.fenced_for_all)):
+            conflicting = self._conflicting(event, atoms)
+            if conflicting & ~(seen | within) or (event.by_engine and conflicting & self.written & ~fenced):
                 raise Unordered
         if reached.own or reached.others:
             self._record(agent, event, (*reached.own, *reached.others))
@@ -114,7 +115,7 @@ class WarpgroupOrder(SegmentOrder):
         size = event.scope.threads
         if size is None or size % WARP or size >= agent.warps * WARP:
             return self._barrier(agent, event)
-        agent.seen |= agent.own  # it holds each warp at least
+        agent.seen |= agent.own  # each warp at least synchronizes with itself
         return True
 
     def _of_warps(self, start: int, end: int) -> Sequence[Agent]:
@@ -123,41 +124,43 @@ class WarpgroupOrder(SegmentOrder):
             raise Unordered
         return [agent for first, agent in zip(firsts, self.warpgroups, strict=True) if start <= first < end]
 
-    def _join(self, members: Sequence[Agent]) -> None:
-        super()._join(members)
+    def _join_knowledge(self, members: Sequence[Agent]) -> None:
+        super()._join_knowledge(members)
         for one in members:
             assert isinstance(one, WarpgroupAgent)
-            one.every, one.fenced_every = one.own, one.fenced
+            one.known_to_all, one.fenced_for_all = one.own, one.fenced
 
-    def _learn(self, agent: Agent, known: int, fenced: int) -> None:
-        super()._learn(agent, known, fenced)
+    def _learn_from_phase(self, agent: Agent, known: int, fenced: int) -> None:
+        super()._learn_from_phase(agent, known, fenced)
         assert isinstance(agent, WarpgroupAgent)
-        agent.every |= known
-        agent.fenced_every |= fenced
+        agent.known_to_all |= known
+        agent.fenced_for_all |= fenced
 
-    def _told(self, agent: Agent, arrivals: Sequence[int], by: Mechanism | None) -> tuple[int, int]:
+    def _arrival_knowledge(self, agent: Agent, arrivals: Sequence[int], by: Mechanism | None) -> tuple[int, int]:
         assert isinstance(agent, WarpgroupAgent)
         counts = [arrivals[warp] if warp < len(arrivals) else 0 for warp in agent.members]
         if by is not None and not any(count % WARP for count in counts):
-            return sum(counts), self._done(agent, by)
-        return sum(counts), agent.seen if all(counts) else agent.every
+            return sum(counts), self._known_after_deferred(agent, by)
+        return sum(counts), agent.seen if all(counts) else agent.known_to_all
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
         assert isinstance(agent, WarpgroupAgent)
         if event.kind is FenceKind.ASYNC_PROXY:
-            agent.fenced_every |= agent.every & self.deferred
+            agent.fenced_for_all |= agent.known_to_all & self.deferred
         return super()._fence(agent, event)
 
-    def _arrive(self, agent: Agent, event: StageEvent, phases: MbarrierState) -> None:
-        # A phase that is over with a part of a crew would say what the others know, too.
-        if self._told(agent, event.arrivals or (), event.by)[0] > min(self._left(event, rank) for rank in event.ranks or (agent.rank,)):
+    def _arrive(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState) -> None:
+        # A phase completed by some warps of the agent would publish what the other warps know, too.
+        if self._arrival_knowledge(agent, event.arrivals or (), event.by)[0] > min(
+            self._pending_arrivals(event, rank) for rank in event.ranks or (agent.rank,)
+        ):
             raise Unordered
-        super()._arrive(agent, event, phases)
+        super()._arrive(agent, event, mbarrier)
 
-    def _left(self, event: StageEvent, rank: int) -> int:
-        return self._phases_of(event, rank).left if rank < len(self.reached) else 0
+    def _pending_arrivals(self, event: StageEvent, rank: int) -> int:
+        return self._mbarrier(event, rank).pending_arrivals if rank < len(self.reached) else 0
 
-    rules = MappingProxyType({**SegmentOrder.rules, Segment: _touch_together, Barrier: _barrier_together, Fence: _fence})
+    rules = MappingProxyType({**SegmentOrder.rules, Segment: _access_together, Barrier: _barrier_together, Fence: _fence})
 
 
 __all__ = ["WarpgroupOrder"]

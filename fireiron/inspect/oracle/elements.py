@@ -63,7 +63,7 @@ class Elements:
         traces = [trace for lengths in loops.lengths() for trace in tracer.traces(lengths)]
         for space in places.spaces.values():
             if space.patterns:
-                space.settle()
+                space.number_grains()
         found: dict[Place, dict[int, AccessEvent]] = {}
         for event in itertools.chain(*{id(one): one for one in traces}.values()):
             if isinstance(event, AccessEvent):

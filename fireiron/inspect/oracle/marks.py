@@ -61,7 +61,7 @@ class Mark:
     fixed: Mapping[str, int]
     warps: frozenset[int] | None
     step: int
-    turn: StageEvent | None = None
+    fill: StageEvent | None = None
     width: int = 0
     kind: Kind = Kind.WRITE
     footprint: None = None
@@ -133,7 +133,7 @@ class Marker(Tracer):
 
     def _trace(self, body: Sequence[Stmt], lengths: Any, rank: int) -> Trace:
         self.visits, self.performed = {}, {}
-        walk = TraceState((), {**self.sizes, "block": rank, **self.blocks.places(rank)}, lengths, [], rank)
+        walk = TraceState((), {**self.sizes, "block": rank, **self.blocks.coordinates(rank)}, lengths, [], rank)
         self._list(body, walk)
         return tuple(walk.events)
 
@@ -158,9 +158,9 @@ class Marker(Tracer):
         for value in values:
             inside = walk.into(statement, value)
             if statement.prior_iterations is not None:
-                before = walk.taken.get(statement.prior_iterations.name, 0)
+                before = walk.prior_iterations.get(statement.prior_iterations.name, 0)
                 inside = attrs.evolve(inside, fixed={**inside.fixed, statement.prior_iterations.name: before})
-                walk.taken[statement.prior_iterations.name] = before + self._number(statement.increment, inside)
+                walk.prior_iterations[statement.prior_iterations.name] = before + self._number(statement.increment, inside)
             self._list(statement.body, inside)
         last = next((number for number, one in enumerate(statement.body) if isinstance(one, ExitIfDone)), 0)
         self._list(statement.body[:last], walk.into(statement, value + statement.step))
@@ -177,17 +177,17 @@ class Marker(Tracer):
         if any(self._decided(one, walk) is False for one in conjuncts(statement.active)):
             return
         performed = self.performed.setdefault((path, tile), Points()).at(key, points)
-        turn = self._loaded(statement, walk) if statement.ring else None
+        fill = self._loaded(statement, walk) if statement.ring else None
         acting, width = self._acting(statement), self._bytes(statement)
         events: list[Any] = walk.events
-        events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, turn, width))
+        events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, fill, width))
         self.steps += 1
 
     def _loaded(self, statement: Exec, walk: TraceState) -> StageEvent:
         """The turn of a ring that a load is of, in all blocks that it comes to."""
         peers = () if statement.multicast is None else (statement.multicast,)
         ranks = self.blocks.ranks(peers, walk.rank) or (walk.rank,)
-        return self._same(statement.ring, StageState.FULL, self._number(statement.fill_index, walk), None, ranks)
+        return self._interned(statement.ring, StageState.FULL, self._number(statement.fill_index, walk), None, ranks)
 
     def _bytes(self, statement: Exec) -> int:
         """The bytes of a load."""
@@ -214,7 +214,7 @@ class Marker(Tracer):
         try:
             return function({"thread": 0, **walk.fixed, **more})
         except KeyError as name:
-            raise VerificationError(f"the order of events: {value} depends on {name.args[0]}, which no size says") from None
+            raise VerificationError(f"the order of events: {value} depends on {name.args[0]}, which no size determines") from None
 
     def _number(self, value: Expr, walk: TraceState, thread: int = 0) -> int:
         return int(self._value(value, walk, thread=thread))

@@ -51,7 +51,7 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
         case Min(left=left, right=right):
             return f"minimum({show(left, 0)}, {show(right, 0)})", 9
         case Hilbert():
-            return f"hilbert({', '.join(show(one, 0) for one in value.children)})", 9
+            return f"hilbert({', '.join(show(child, 0) for child in value.children)})", 9
         case Lookup(index=index):
             return f"{value.array}[{show(index, 0)}]", 9
         case Less(left=left, right=right):
@@ -63,7 +63,7 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
         case AnyOf(conditions=conditions):
             return f"any_of(({', '.join(show(c, 0) for c in conditions)},))", 9
     # a node defined by a reader, printed as a function of its children
-    return f"{type(value).__name__}({', '.join(show(one, 0) for one in value.children)})", 9
+    return f"{type(value).__name__}({', '.join(show(child, 0) for child in value.children)})", 9
 
 
 def _sum_text(value: Sum, show: Callable[[Expr, int], str]) -> tuple[str, int]:

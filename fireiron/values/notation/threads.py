@@ -62,7 +62,7 @@ def parse_level(text: str, symbols: Symbols | None = None) -> Level:
 
     Source: Graphene section 4 and Table 2.
     """
-    parts, known = _units(text), (*(one for one in (symbols or {}).values() if isinstance(one, Level)), *LEVELS)
+    parts, known = _units(text), (*(level for level in (symbols or {}).values() if isinstance(level, Level)), *LEVELS)
     fitting = [level for level in known if _fits(level, parts)]
     named = [level for level in fitting if level.label == parts.name]
     if not named and parts.name and not parts.name.isdecimal():

@@ -10,13 +10,13 @@ import attrs
 import numpy as np
 from fused_generator import draw as drawn_definition
 from generator import Drawn as DrawnProduct
-from ringed import halves, inputs_of, product
+from ringed import float16_gemm, inputs_of, product
 from test_random import problem
 
 from fireiron import *
 from fireiron import ir, tasks
 from fireiron.errors import FireironError
-from fireiron.measure.data import drawn as data
+from fireiron.measure.data import random_inputs as data
 from fireiron.strategies import attention, hopper_attention
 
 TARGET = "sm_90a"
@@ -70,7 +70,7 @@ def _of_definition(chance: random.Random) -> Case:
 
 def _of_float16(form: str, strategy: Any, sizes: tuple[int, ...], features: Mapping[str, Any], orders: str = "NN") -> Case:
     """A GEMM of float16 matrices with given storage orders."""
-    program = strategy(halves(*sizes, orders=orders)).program(TARGET)
+    program = strategy(float16_gemm(*sizes, orders=orders)).program(TARGET)
     arrays, _ = inputs_of(program.spec)
     paste = f"strategy = {strategy!r}\nspec = {program.spec!r}\nkernel = strategy(spec).program({TARGET!r}).ir"
     return Case(form, program.ir, arrays, {}, frozenset(f"{name} {value}" for name, value in features.items()), paste)

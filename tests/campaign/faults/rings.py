@@ -59,7 +59,7 @@ def by_rounds(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def of_another_ring(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Waits and arrivals at the barriers of another ring."""
+    """Waits and arrivals at the mbarriers of another ring."""
     names = [ring.name for ring in kernel.rings]
     if len(names) > 1:
         for spot in spots(kernel, (ir.Acquire, ir.Release)):

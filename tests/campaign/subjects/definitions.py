@@ -18,7 +18,7 @@ from fireiron import ARCHITECTURES, To
 from fireiron.check import safety
 from fireiron.compiler import Program
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.measure.data import adder_of, all_sizes, referred
+from fireiron.measure.data import accumulator_of, all_sizes, references_of
 from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
 
@@ -104,7 +104,8 @@ def on_gpu(gpu: Device, kernel: CompiledKernel, definition: DrawnDefinition, see
     arrays, sizes = inputs(definition, seed), all_sizes(definition.bound, definition.symbols)
     (outputs,), wrong = gpu.run(kernel, arrays, sizes)
     return "; ".join(
-        wrong + differing(definition.bound, sizes, outputs, arrays, referred(definition.bound, *arrays.values()), adder_of(kernel))
+        wrong
+        + differing(definition.bound, sizes, outputs, arrays, references_of(definition.bound, *arrays.values()), accumulator_of(kernel))
     )
 
 

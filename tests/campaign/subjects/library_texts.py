@@ -18,7 +18,7 @@ from fireiron.compiler import Program
 from fireiron.errors import FireironError
 from fireiron.language.library import bind, find, names
 from fireiron.language.strategy import Strategy
-from fireiron.measure.data import drawn
+from fireiron.measure.data import random_inputs
 from fireiron.spec import Spec
 
 TARGETS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_90a")
@@ -71,7 +71,7 @@ def case_of(number: int) -> Case:
         arrays = {name: integers(_shape(spec, name), spec.operands[name].dtype, generator) for name in spec.inputs}
         expected = spec.reference(*arrays.values())
         return Case(program, features, arrays, {}, lambda got: differing(got, {"C": expected}), True, "library_texts")
-    arrays = drawn(spec, {}, generator)
+    arrays = random_inputs(spec, {}, generator)
     wrong = lambda got: "; ".join(test_fused_random.wrong(_Bound(spec), got, arrays))
     return Case(program, features, arrays, {}, wrong, False, "library_texts")
 

@@ -20,7 +20,7 @@ from test_random import problem, program_to_paste
 from campaign import Outcome, Subject, agreed, found
 from fireiron import *
 from fireiron.errors import FireironError
-from fireiron.measure.data import drawn as normal_data
+from fireiron.measure.data import random_inputs as normal_data
 from fireiron.sim import simulate
 from fireiron.specs.meaning import convert
 
