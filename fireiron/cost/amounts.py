@@ -25,7 +25,7 @@ class Amounts:
         shared: wavefronts of 128 bytes through shared memory, and through L1 to and from GL.
         conflicts: those of `shared` that bank conflicts add.
         sectors: sectors of 32 bytes of GL that instructions request.
-        l2_read, l2_written: bytes of GL that L1 does not serve.
+        l2_read, l2_written: bytes of GL that miss in L1.
         flops: operations of specs.
         barriers: barriers of the block.
         touched: 32-bit registers of arrays, times 32 lanes, that instructions read or write.
