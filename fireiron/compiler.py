@@ -1,4 +1,4 @@
-"""The four arrows in one place: spec + strategy -> tree -> IR -> CUDA C++, each stage made once, on demand."""
+"""The compilation pipeline: spec + strategy -> tree -> IR -> CUDA C++. Each stage is computed once, when needed."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ if TYPE_CHECKING:
 # The passes, the checks and the printer are imported where they are used: a program that was kept needs none of them.
 
 ERRORS: Mapping[str, type[FireironError]] = {"race": SynchronizationError, "resources": ResourceError}
-"""What is raised for an error that a check reports, by the finding's kind: for any other kind a `DecompositionError`."""
+"""The error class for an error finding, by kind; other kinds raise a `DecompositionError`."""
 
 
 @attrs.frozen(eq=False)
 class Launch:
     """One launch of a program.
 
-    `program` is that of its kernel alone: its tree, its IR, its text. `arrays` says which array of the whole program each operand of the
-    kernel is: an operand of the program's spec, or a temporary, which the first launch that writes it makes. `name` is what it is called
-    among the launches: what the step that asked for it says, and nothing for the last one; `reason` is why it was asked for.
+    Attributes:
+        program: the program of its kernel: its tree, IR and text.
+        arrays: by operand of the kernel, the array: an operand of the program's spec, or a temporary, which the first launch that writes it
+            allocates.
+        name, reason: from the step that made the launch; empty for the last one.
     """
 
     name: str
@@ -57,17 +59,17 @@ class Launch:
 
     @property
     def kernel(self) -> Kernel:
-        """Its final kernel IR."""
+        """The final kernel IR."""
         return self.program.ir
 
     @property
     def spec(self) -> Spec:
-        """What its kernel performs, on arrays that have the names of its operands."""
+        """The spec of the kernel, whose arrays have the names of its operands."""
         return self.program.inner
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The arrays that it reads, outputs that it adds to among them."""
+        """The arrays that it reads, including outputs that it accumulates into."""
         spec = self.spec
         added = spec.outputs if spec.atomic or spec.accumulate != FALSE else ()
         return tuple(dict.fromkeys(self.arrays[name] for name in (*spec.inputs, *added) if not spec.operands[name].memory.counts))
@@ -85,11 +87,11 @@ class Launch:
 class Program(Displayed):
     """A bound strategy on a target.
 
-    `launches` are the launches in order. Most strategies have one; steps such as `repack` make others before it. Tree, kernel IR and all
-    that is made of it are those of the last one, whose operands may be temporaries that others wrote.
+    Most strategies have one launch; steps such as `repack` add launches before it. Tree, kernel IR and text are those of the last launch,
+    whose operands may be temporaries of earlier ones.
 
-    `chosen` are the values its tunables took, `seconds` the wall time of each stage that has been made: `"tunables"` (the search
-    for legal values), `"tree"`, `"walk"`, each pass, `"verify"`, `"check"` and `"print"`.
+    `chosen` are the values of tunables. `seconds` are the wall times of the computed stages: `"tunables"` (the search for legal values),
+    `"tree"`, `"walk"`, each pass, `"verify"`, `"check"` and `"print"`.
     """
 
     strategy: Strategy
@@ -108,7 +110,7 @@ class Program(Displayed):
     def of(
         strategy: Strategy, architecture: Any = None, instructions: tuple[Executable, ...] = INSTRUCTIONS, name: str | None = None
     ) -> Program:
-        """The program of a bound strategy; tunables without a value take the first legal combination."""
+        """Return the program of a bound strategy; tunables without a value get the first legal combination."""
         target = as_architecture(strategy.target if architecture is None else architecture)
         assert strategy.spec is not None
         if name is not None and not (is_cuda_name(name) and name not in _reserved() and not name.startswith("__")):
@@ -132,7 +134,7 @@ class Program(Displayed):
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """The time of what is done inside goes into `seconds`; garbage is collected behind it."""
+        """Add the time of the enclosed block to `seconds`; collect garbage after it."""
         start = time.perf_counter()
         with collecting.put_off():
             yield
@@ -151,11 +153,11 @@ class Program(Displayed):
 
     @functools.cached_property
     def _given(self) -> dict[Spec, Grown | None]:
-        """By spec, the trees that the steps of the last launch make of it."""
+        """Return, for a spec, the function that makes the tree of the last launch's steps."""
         return {}
 
     def _as_given(self, spec: Spec) -> tuple[Node, Mapping[str, Storage]] | None:
-        """The tree of the steps after those that make launches, for operands as they are; None where these steps refuse it."""
+        """Return the tree of the steps after those that make launches, for the operands of a spec; None if they are illegal."""
         from fireiron.lower.walk import grow_tree
 
         if spec not in self._given:
@@ -168,7 +170,7 @@ class Program(Displayed):
         return None if grown is None else (grown.node, grown.context.whole.settled)
 
     def _launched(self, part: Part) -> Iterator[Launch]:
-        """The launches of a part: one, or those that its own strategy makes."""
+        """Return the launches of a part: one, or those that its own strategy makes."""
         program = self._of(part, f"{self.name}_{part.kernel}")
         for launch in program.launches:
             arrays = {name: part.arrays.get(array, f"{part.kernel}_{array}") for name, array in launch.arrays.items()}
@@ -178,22 +180,22 @@ class Program(Displayed):
             yield Launch(launch.name or part.name, alone, launch.reason or part.reason, arrays)
 
     def _of(self, part: Part, name: str) -> Program:
-        """The program of a part by itself."""
+        """Return the program of a part."""
         strategy = attrs.evolve(self.strategy, steps=part.steps, spec=part.spec, start=part.spec.starter, others=(), refused=())
         return Program(strategy, part.spec, self.architecture, self.instructions, name)
 
     @functools.cached_property
     def preceding(self) -> tuple[Launch, ...]:
-        """The launches before the last one, in order; none for most strategies."""
+        """The launches before the last one, in order; usually none."""
         return tuple(launch for part in self._plan.before for launch in self._launched(part))
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """All launches, in order: the last one is of the program's own tree and IR."""
+        """All launches, in order; the last has the program's own tree and IR."""
         return (*self.preceding, Launch("", self, "", self._plan.last.arrays))
 
     def stored(self, operand: str) -> Buffer:
-        """An operand as the caller stores it: the parameter of the first launch that touches it, called as the operand is."""
+        """Return an operand as the caller stores it: the parameter of the first launch that accesses it."""
         for launch in self.launches:
             for name, array in launch.arrays.items():
                 if array == operand:
@@ -203,12 +205,12 @@ class Program(Displayed):
 
     @property
     def inner(self) -> Spec:
-        """The spec of the last launch: the spec itself where there is one."""
+        """The spec of the last launch; `spec` itself if it is the only one."""
         return self._plan.last.spec
 
     @functools.cached_property
     def grown(self) -> Grown:
-        """The decomposition tree with the threads of a block and the grid."""
+        """The decomposition tree with the number of threads and the grid."""
         from fireiron.lower.walk import grow_tree
 
         with self.timed("tree"):
@@ -223,12 +225,12 @@ class Program(Displayed):
 
     @functools.cached_property
     def least_shared(self) -> int:
-        """Bytes of shared memory that a block needs at least, known from the tree: the operands of one spec, with all their stages."""
+        """A lower bound of the shared memory of a block in bytes, from the tree: the operands of one spec, with all stages."""
         return max(_shared_bytes(node.spec) for node in self.tree.nodes())
 
     @functools.cached_property
     def _sequential(self) -> dict[str, Kernel]:
-        """The kernel IR after the walk and after each pass before synchronisation, by name."""
+        """The kernel IR after the walk and after each pass before synchronization, by name."""
         from fireiron.lower.footprint import require_small
         from fireiron.lower.passes import SEQUENTIAL
         from fireiron.lower.walk import walk
@@ -241,7 +243,7 @@ class Program(Displayed):
         return self._passed({"walk": kernel}, SEQUENTIAL)
 
     def _require_ready(self, kernel: Kernel) -> None:
-        """Nothing is called ready that a launch before writes: a `DecompositionError`."""
+        """Refuse `no_wait` for operands that an earlier launch writes."""
         arrays = self._plan.last.arrays if kernel.effects[Chaining].ready else {}
         written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
         for name in kernel.effects[Chaining].ready:
@@ -254,7 +256,7 @@ class Program(Displayed):
                 )
 
     def _passed(self, stages: dict[str, Kernel], passes: Passes) -> dict[str, Kernel]:
-        """Stages, and what further passes make of the last of them."""
+        """Return the stages, extended by further passes."""
         kernel = next(reversed(stages.values()))
         for name, function in passes:
             with self.timed(name):
@@ -266,12 +268,12 @@ class Program(Displayed):
 
     @property
     def walked(self) -> Kernel:
-        """The kernel IR as the walk leaves it: the program of the tree, before any pass."""
+        """The kernel IR after the walk: the program of the tree, before any pass."""
         return self._sequential["walk"]
 
     @property
     def sequential(self) -> Kernel:
-        """The kernel IR before synchronisation: all that decides about its speed, but not yet whether it is legal."""
+        """The kernel IR before synchronization: it determines the speed, and may still be illegal."""
         return next(reversed(self._sequential.values()))
 
     @functools.cached_property
@@ -283,7 +285,7 @@ class Program(Displayed):
 
     @functools.cached_property
     def lowered(self) -> Kernel:
-        """The final kernel IR, verified, before the independent checks; a `ResourceError` where the target lacks what it needs."""
+        """The final kernel IR, verified, before the independent checks. Raises: `ResourceError` if it exceeds the target's resources."""
         from fireiron.check.resources import lacking
 
         kernel = next(reversed(self.stages.values()))
@@ -295,10 +297,10 @@ class Program(Displayed):
 
     @functools.cached_property
     def ir(self) -> Kernel:
-        """The final kernel IR, of which no independent check reports an error (see `fireiron.check.PROMISES`).
+        """The final kernel IR, without errors of the independent checks (see `fireiron.check.PROMISES`).
 
-        Raises: a `SynchronizationError` for a race, a `ResourceError` for resources that the target lacks, a `DecompositionError` for
-        any other error: an access that is out of bounds or misaligned, a read of what was never written.
+        Raises: a `SynchronizationError` for a race, a `ResourceError` if it exceeds the target's resources, a `DecompositionError` for
+        other errors: accesses out of bounds, misaligned accesses, reads of uninitialized memory.
         """
         from fireiron.check import safety
 
@@ -310,7 +312,7 @@ class Program(Displayed):
         return kernel
 
     def _of_launches(self) -> tuple[Finding, ...]:
-        """What the kernels of several launches say of arrays that contradicts their order."""
+        """Yield the contradictions between the order of launches and their accesses to arrays."""
         if not self.preceding:
             return ()
         from fireiron.check.launches import check_effects
@@ -319,7 +321,7 @@ class Program(Displayed):
 
     @functools.cached_property
     def unproved_text(self) -> str:
-        """`text` before the independent checks have passed, for a compiler that runs at the same time; nothing launches it."""
+        """The text before the independent checks, for a concurrent compilation; it must not be launched."""
         from fireiron import cuda as printer
 
         kernel = self.lowered
@@ -328,7 +330,7 @@ class Program(Displayed):
 
     @functools.cached_property
     def text(self) -> str:
-        """CUDA C++ of the kernel of the last launch: a whole unit."""
+        """CUDA C++ of the kernel of the last launch: a complete unit."""
         _ = self.ir
         return self.unproved_text
 
@@ -341,9 +343,9 @@ class Program(Displayed):
 
     @property
     def lines(self) -> tuple[printer.Line, ...]:
-        """The lines of `cuda`, each with the steps of the tree that made it, as paths from the root (see `Node.paths`).
+        """The lines of `cuda`, each with the paths of the tree nodes that made it (see `Node.paths`).
 
-        A line of the whole kernel has none. Where there are several launches, a path begins with the name of its kernel.
+        A line of the complete kernel has none. With several launches, a path starts with the name of its kernel.
         """
         from fireiron import cuda as printer
 
@@ -351,38 +353,38 @@ class Program(Displayed):
 
     @functools.cached_property
     def early(self) -> EarlyCompilation | None:
-        """The compilation of `unproved_text` that began while the checks ran, if one did."""
+        """The compilation of `unproved_text` that runs concurrently with the checks, if any."""
         return None
 
     def begin_early(self, compilation: EarlyCompilation) -> None:
-        """Note the compilation of `unproved_text` that has begun."""
+        """Store the concurrent compilation of `unproved_text`."""
         self.__dict__["early"] = compilation
 
-    # ------------------------------------------------------------------------------------------ kept on disk
+    # ------------------------------------------------------------------------------------------ disk cache
 
     @property
     def is_made(self) -> bool:
-        """Whether IR and text are there."""
+        """Whether IR and text exist."""
         return "text" in self.__dict__
 
     @property
     def is_asked(self) -> bool:
-        """Whether it was looked for among the programs that are kept."""
+        """Whether it was looked up in the disk cache."""
         return "key" in self.__dict__
 
     @functools.cached_property
     def key(self) -> str | None:
-        """What it is kept under, if it was looked for and can be kept."""
+        """Its key in the disk cache, if it was looked up and can be cached."""
         return None
 
     @functools.cached_property
     def kept_since(self) -> float | None:
-        """When what was kept of it was made and proved, in seconds since 1970; None where that was done here."""
+        """When the cached program was checked, in seconds since 1970; None if it was checked in this process."""
         return None
 
     @property
     def proof(self) -> str:
-        """Where the independent checks passed: here, or when the program was made that the cache on disk kept."""
+        """Whether the independent checks passed in this process, or when the cached program was made."""
         _ = self.ir
         if self.kept_since is None:
             return "checked in this process"
@@ -390,26 +392,26 @@ class Program(Displayed):
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """What is kept of it: the launches as specs and steps, the final IR, which all checks passed, and its text."""
+        """Return what is cached: the launches as specs and steps, the final checked IR, and the text."""
         return self._plan, self.ir, self.text
 
     def asked(self, key: str | None) -> None:
-        """Note under which key it was looked for."""
+        """Store the key under which it was looked up."""
         self.__dict__["key"] = key
 
     def adopt(self, parts: tuple[Any, ...], since: float) -> None:
-        """Take what was kept of an equal program, made and proved at a time."""
+        """Use the cached parts of an equal program, checked at a given time."""
         plan, ir, text = parts
         if not isinstance(plan, Plan) or not isinstance(ir, Kernel) or not isinstance(text, str) or ir.name != self.name:
             raise ValueError("it is no program of this name")
         self.__dict__.update(_plan=plan, lowered=ir, ir=ir, text=text, kept_since=float(since))
 
     def title(self) -> list[str]:
-        """The strategy, a step a line, for the header of the printed kernel."""
+        """The strategy, one step per line, for the header comment of the printed kernel."""
         return [line for step in self.strategy.steps for line in step.title()]
 
     def trace(self) -> tuple[tuple[str, Spec], ...]:
-        """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings."""
+        """Return each step of the main chain with the spec after it; `tile` and `to` are separate, as in the paper's listings."""
         rows: list[tuple[str, Spec]] = []
         node = self.tree
         while node.step is not None and node.children and not node.step.ends:
@@ -425,41 +427,41 @@ class Program(Displayed):
 
 
 def _reserved() -> frozenset[str]:
-    """Names that mean something in every kernel."""
+    """Return the names that have a meaning in every kernel."""
     from fireiron.lower.walk import RESERVED
 
     return RESERVED
 
 
 def _kernel_name(title: str) -> str:
-    """What the kernel of a spec is called where nothing is said: its title, with `_kernel` after what CUDA C++ means something by."""
+    """Return the default name of a spec's kernel: its title, with `_kernel` if the title has a meaning in CUDA C++."""
     label = title.lower()
     return f"{label}_kernel" if label in _reserved() else label
 
 
 def _error_of(finding: Finding) -> FireironError:
-    """The error that stops compilation where a check reports one."""
+    """Return the exception for an error finding."""
     return ERRORS.get(finding.kind, DecompositionError)(finding.message, within=finding.access, at=finding.at)
 
 
 def _shared_bytes(spec: Spec) -> int:
-    """Bytes of the operands of a spec that lie in shared memory, as far as they are known."""
+    """Return the bytes of a spec's operands in shared memory, as far as they are known."""
     tensors = {view.tensor.name: view.tensor for view in spec.operands.values() if view.tensor.memory.in_shared}.values()
     return sum((constant(tensor.storage().extent) or 0) * tensor.copies * tensor.dtype.bytes for tensor in tensors)
 
 
 MOST_IN_ORDER = 16
-"""Combinations of tunables that are tried before the compiler tests whether to give up."""
+"""Number of combinations of tunables to try before testing whether to give up."""
 
 MOST_PASSED = 128
-"""Combinations that are skipped in order if some nearby are legal; then one of these is taken."""
+"""Number of combinations to skip if a nearby one is legal; that one is then used."""
 
 MOST_TRIED = 96
-"""More combinations that are lowered for that test; those whose buffers cannot fit are known from the tree and do not count."""
+"""Number of further combinations to lower for that test, without those whose buffers are too large according to the tree."""
 
 
 class _Search:
-    """The combinations of a strategy's tunables that were tried, with what each failure said: its kind, and how far from fitting it is."""
+    """The tried combinations of a strategy's tunables, with the kind of each error and the excess of resources."""
 
     def __init__(self, strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> None:
         self.strategy, self.target, self.instructions, self.label = strategy, target, instructions, label
@@ -469,7 +471,7 @@ class _Search:
         self.lowered = 0
 
     def program(self, values: Mapping[str, int]) -> Program | None:
-        """The program with these values; None where it is not legal."""
+        """Return the program with these values; None if it is illegal."""
         key = tuple(values.values())
         if key in self.failures:
             return None
@@ -497,10 +499,10 @@ class _Search:
         self.said.setdefault(kind, text)
 
     def near(self) -> Program | None:
-        """The program of a legal combination near one that fails otherwise, or fits better; None where there is none.
+        """Return the program of a legal combination near a promising illegal one; None if there is none.
 
-        From the first one, then from one that fails in each new way, and from the one that is nearest to fitting, one tunable after
-        the other takes all its values.
+        Vary one tunable at a time, starting from the first combination, from one with each new kind of error, and from the one with the
+        least excess of resources.
         """
         known = self.strategy.tunables()
         waiting = {"": {name: tunable.values[0] for name, tunable in known.items()}}
@@ -521,7 +523,7 @@ class _Search:
         return None
 
     def _failure(self, values: Mapping[str, int]) -> FireironError:
-        """Why values are not legal, as lowering says it."""
+        """Return the error for illegal values."""
         try:
             _ = self._made(values).lowered
         except FireironError as error:
@@ -529,7 +531,7 @@ class _Search:
         raise AssertionError(f"{values} are legal")
 
     def refusal(self) -> FireironError:
-        """The first failure, with what became of the others."""
+        """Return the first error, with a summary of the others."""
         assert self.first is not None
         first = self._failure(self.first)
         known = self.strategy.tunables()
@@ -545,7 +547,7 @@ class _Search:
 
 
 def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:
-    """The program with the first legal combination of the tunables' values, or with one nearby where the first is far from the start."""
+    """Return the program with the first legal combination of values, or with a nearby one if the first is far from the start."""
     search = _Search(strategy, target, instructions, label)
     near: Program | None = None
     for number, values in enumerate(strategy.assignments()):

@@ -1,4 +1,4 @@
-"""Products with an epilogue: their specs for the arrays of a call of `fireiron.matmul`, and the choice of a strategy for them."""
+"""Matmuls with an epilogue: specs for the arrays of a call of `fireiron.matmul`, and the choice of a strategy."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from fireiron.values.strides import StorageOrder, Strides
 from fireiron.values.tensor import ColMajor, RowMajor
 
 FURTHER: Final[Mapping[str, DType]] = {**TYPES, **{name: dtype for dtype in DTYPES for name in dtype.alike}}
-"""Element types of arrays that an epilogue reads, by NumPy's names."""
+"""Supported element types of arrays that an epilogue reads, by NumPy's names."""
 
 
 def outputs_named(request: Request) -> dict[str, Any]:
-    """The outputs of a request in the order in which its epilogue assigns them, each with the array for it, or None; C without one."""
+    """Return the outputs of a request in the order of its epilogue, each with its array or None; only C without an epilogue."""
     text, out = request.options.epilogue, request.out
     if text is None:
         return {RESULT: out}
@@ -43,15 +43,15 @@ def outputs_named(request: Request) -> dict[str, Any]:
     if out is None:
         return dict.fromkeys(names)
     if isinstance(out, Mapping) and set(out) != set(names):
-        raise ArgumentError("out: other outputs than the epilogue has", got=tuple(out), legal=names)
+        raise ArgumentError("out: its names are not the outputs of the epilogue", got=tuple(out), legal=names)
     arrays = each(out, names)
     if len(arrays) != len(names):
-        raise ArgumentError(f"out: {len(arrays)} arrays, the epilogue has {len(names)} outputs", legal=names)
+        raise ArgumentError(f"out: {len(arrays)} arrays for {len(names)} outputs of the epilogue", legal=names)
     return dict(zip(names, arrays, strict=True))
 
 
 def finished(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
-    """The product with the epilogue: by a record of just this, by the strategy for the plain product, else by a default."""
+    """Return the kernel with the epilogue: by a record of exactly this, by the strategy for the plain matmul, or by a default."""
     options, text = request.options, request.options.epilogue
     given = dict(zip(options.names, request.inputs[2:], strict=True))
     further = operands_of({name: array for name, array in given.items() if getattr(array, "shape", ())})
@@ -72,17 +72,17 @@ def finished(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
 
 
 def is_batched_request(request: Request) -> bool:
-    """Whether a factor is a stack of matrices."""
+    """Return whether an operand is a batch."""
     return max(len(getattr(array, "shape", ())) for array in request.inputs[:2]) == 3
 
 
 def _is_stack(text: str, name: str) -> bool:
-    """Whether the epilogue names an operand for each matrix of a stack."""
+    """Return whether the epilogue has an operand with the batch dimension."""
     return "b" in epilogue_of(text, signature="bmk,bkn->bmn").made.uses.get(name, ())
 
 
 def _viewed_as(operand: Operand, views: BatchViews) -> Operand:
-    """A further operand as the kernel sees it: where a stack is seen as one matrix, so are the arrays for each of its matrices."""
+    """Return the view of a further operand: if a batch is flattened, so are arrays with a batch dimension."""
     if views.c is MatrixView.FIRST:
         return operand.at((operand.shape[1:], operand.steps[1:]))
     return operand.at(((operand.shape[0] * operand.shape[1], *operand.shape[2:]), operand.steps[1:]))
@@ -92,7 +92,7 @@ def _viewed_as(operand: Operand, views: BatchViews) -> Operand:
 
 
 def _definition(problem: Problem, text: str) -> FusedDefinition:
-    """The definition of the product with the epilogue; of the transposed one m and n change places."""
+    """Return the definition of the matmul with the epilogue; m and n are swapped if transposed."""
     return epilogue_of(_own(problem, text), signature=signature_of(problem.spec)).made
 
 
@@ -101,18 +101,18 @@ def _own(problem: Problem, text: str) -> str:
 
 
 def _turned(problem: Problem, definition: FusedDefinition) -> frozenset[str]:
-    """The outputs that are transposed arrays."""
+    """Return the outputs that are transposed arrays."""
     return frozenset(name for name in definition.outputs if problem.transposed and definition.uses[name] == ("m", "n"))
 
 
 def _spec_of(problem: Problem, text: str, types: Mapping[str, Any], given: Mapping[str, Any], further: Given) -> Spec:
-    """The spec of a product with an epilogue, of the arrays."""
+    """Return the spec of a matmul with an epilogue for the arrays."""
     definition, plain = _definition(problem, text), problem.spec
     _check(definition, plain, _own(problem, text), given, further)
     legal = [name for name in definition.outputs if name != RESULT]
     strange = next((name for name in types if name not in legal), None)
     if strange is not None:
-        raise ArgumentError(f"matmul: types: {strange} is no further output", legal=legal)
+        raise ArgumentError(f"matmul: types: {strange} is not a further output", legal=legal)
     turned = _turned(problem, definition)
     kinds: dict[str, Any] = {name: as_dtype(kind) for name, kind in types.items()}
     orders: dict[str, StorageOrder] = {name: ColMajor for name in turned if name != RESULT}
@@ -124,28 +124,28 @@ def _spec_of(problem: Problem, text: str, types: Mapping[str, Any], given: Mappi
 
 
 def _check(definition: FusedDefinition, plain: Spec, text: str, given: Mapping[str, Any], further: Given) -> None:
-    """Refuse an epilogue that reads what is not given, and what is given that it does not read."""
+    """Refuse an epilogue with missing operands, and operands that it does not read."""
     own = {*plain.operands, *definition.outputs}
     inputs = [name for name in definition.uses if name not in own and not name.startswith(INDICES)]
     missing = [name for name in inputs if name not in given]
     if missing:
         meant = closest(missing[0], [name for name in given if name not in inputs])
-        hint = f"did you mean {meant}, which is given?" if meant else f"matmul(a, b, {missing[0]}=...)"
-        raise ArgumentError(f"matmul: the epilogue reads {', '.join(missing)}, which is not given", got=text if meant else None, hint=hint)
+        hint = f"did you mean {meant}?" if meant else f"matmul(a, b, {missing[0]}=...)"
+        raise ArgumentError(f"matmul: the epilogue reads {', '.join(missing)}, which is missing", got=text if meant else None, hint=hint)
     unknown = [name for name in given if name not in inputs]
     if unknown:
         raise ArgumentError(f"matmul: the epilogue does not read {unknown[0]}", got=text, legal=inputs or "none")
     bare = next((name for name in inputs if definition.uses[name] and name not in further), None)
     if bare is not None:
-        asked_for = f"matmul: {bare} is a number, and the epilogue reads {bare}[{','.join(definition.uses[bare])}]"
+        asked_for = f"matmul: {bare} is a number, but the epilogue reads {bare}[{','.join(definition.uses[bare])}]"
         raise ArgumentError(asked_for, got=given[bare], hint=f"an array, or {bare}")
 
 
 def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> StorageOrder:
-    """How a further operand is stored; refused where its shape is not that of its dimensions."""
+    """Return the storage of a further operand; refuse a shape other than that of its dimensions."""
     wanted = tuple(constant(plain.size(dim)) for dim in dims)
     if not dims:
-        raise ArgumentError(f"{name} is passed by value, and is given as an array of {operand.shape}", hint=f"a number, or {name}[n]")
+        raise ArgumentError(f"{name} is a number, but an array of shape {operand.shape} is given", hint=f"a number, or {name}[n]")
     if operand.dtype not in FURTHER:
         raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(FURTHER))
     if operand.shape != wanted:
@@ -160,7 +160,7 @@ def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> 
 
 @attrs.frozen
 class _Question:
-    """The plain problems, their specs with the epilogue, the further operands, and the epilogue as it was given."""
+    """The plain problems, their specs with the epilogue, the further operands, and the text of the epilogue."""
 
     key: CacheKey
     specs: Mapping[Problem, Spec]
@@ -168,12 +168,12 @@ class _Question:
     text: str
 
     def aligned(self, problem: Problem) -> dict[str, int]:
-        """Bytes by operand, those of the epilogue included."""
+        """The alignment in bytes by operand, including those of the epilogue."""
         return {**problem.aligned, **{name: operand.align for name, operand in self.further.items()}}
 
 
 def _kept_or_chosen(question: _Question) -> tuple[Choice, Problem]:
-    """The choice for a product with an epilogue as another process made it, else one that is made now, and kept."""
+    """Return the cached choice of another process, else a new choice, which is cached."""
     key, specs = question.key, question.specs
 
     def choose() -> tuple[Choice, int]:
@@ -187,7 +187,7 @@ def _kept_or_chosen(question: _Question) -> tuple[Choice, Problem]:
 
 
 def _recorded(question: _Question) -> tuple[Choice, Problem] | None:
-    """The record that was measured for just this product with this epilogue."""
+    """Return the choice by a record of exactly this matmul and epilogue."""
     for problem, spec in question.specs.items():
         choice = question.key.place.find(spec, functools.partial(fits, question.aligned(problem)))
         if choice is not None:
@@ -196,7 +196,7 @@ def _recorded(question: _Question) -> tuple[Choice, Problem] | None:
 
 
 def _by_product(question: _Question) -> tuple[Choice, Problem]:
-    """The strategy for the plain product with the epilogue, else a default that is legal with it."""
+    """Return the strategy for the plain matmul with the epilogue, else a legal default."""
     key, refusals = question.key, list[str]()
     choice, plain = chosen(key)
     for problem in (plain, *(problem for problem in key.problems if problem is not plain)):
@@ -204,12 +204,12 @@ def _by_product(question: _Question) -> tuple[Choice, Problem]:
         program = key.place.first_legal(programs, question.aligned(problem), refusals)
         if program is not None:
             return attrs.evolve(choice, program=program), problem
-    asked = f"no strategy of the library computes {question.text!r} behind {plain.spec} on {key.place.architecture}"
+    asked = f"no strategy of the library computes {question.text!r} after {plain.spec} on {key.place.architecture}"
     raise ArgumentError(asked, got="; ".join(dict.fromkeys(refusals)))
 
 
 def _programs(choice: Choice | None, problem: Problem, question: _Question) -> Iterator[tuple[str, Callable[[], Program]]]:
-    """The strategy that was chosen for the plain product, and the defaults, with the epilogue."""
+    """Yield the strategy chosen for the plain matmul, and the defaults, with the epilogue."""
     spec, architecture = question.specs[problem], question.key.place.architecture
     strategies = [] if choice is None else [(choice.program.name, choice.program.strategy)]
     known = ((name, default_strategy(name, values, problem.spec)) for name, values in defaults(problem.spec, architecture))

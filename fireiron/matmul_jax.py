@@ -1,6 +1,6 @@
-"""`fireiron.matmul` in programs that JAX traces: a custom call of XLA, with gradients by two more products.
+"""`fireiron.matmul` in programs that JAX traces: a custom call of XLA, with gradients by two further matmuls.
 
-Dimensions in front of matrices are those of one stack here, repeated where XLA has to: an array that is traced has no strides.
+Leading dimensions become one batch dimension, which XLA broadcasts by copying: a traced array has no strides.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fireiron.matmul import matmul, request
 
 
 def through_jax(a: Any, b: Any, out: Any, stream: Any, **options: Any) -> Any:
-    """A call of `matmul` that JAX traces; `options` are those of types, target and records."""
+    """Execute a call of `matmul` that JAX traces; `options` are types, target and records."""
     operators.refuse_options("matmul", "JAX traces", out=out, stream=stream)
     return _differentiable()(a, b, tuple(options.items()))
 
 
 @functools.cache
 def _differentiable() -> Any:
-    """The product with its gradients."""
+    """Return the matmul with its gradients."""
     import jax
 
     product = jax.custom_vjp(_product, nondiff_argnums=(2,))
@@ -41,7 +41,7 @@ def _product(a: Any, b: Any, options: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def _one_stack(array: Any, front: Sequence[int]) -> Any:
-    """An array whose dimensions in front are one; a matrix as it is."""
+    """Return an array with its leading dimensions flattened; a matrix unchanged."""
     import jax
 
     if math.prod(array.shape[:-2]) == 1:
@@ -51,7 +51,7 @@ def _one_stack(array: Any, front: Sequence[int]) -> Any:
 
 
 def _gradients(options: tuple[tuple[str, Any], ...], kept: tuple[Any, Any], grad: Any) -> tuple[Any, Any]:
-    """dA = dC B^T and dB = A^T dC, added up over the matrices that a factor was repeated for."""
+    """Return dA = dC B^T and dB = A^T dC, summed over the matrices for which an operand was broadcast."""
     a, b = kept
     left, right = a[None] if len(a.shape) == 1 else a, b[:, None] if len(b.shape) == 1 else b
     grad = grad[..., None] if len(b.shape) == 1 else grad
@@ -63,7 +63,7 @@ def _gradients(options: tuple[tuple[str, Any], ...], kept: tuple[Any, Any], grad
 
 
 def _summed(array: Any, shape: Sequence[int]) -> Any:
-    """The sum over dimensions that a shape has not, or of which it has one."""
+    """Return the sum over dimensions that a shape lacks, or in which it has size 1."""
     array = array.sum(tuple(range(len(array.shape) - len(shape))))
     repeated = tuple(dim for dim, (size, wanted) in enumerate(zip(array.shape, shape, strict=True)) if size != wanted)
     return array.sum(repeated, keepdims=True)

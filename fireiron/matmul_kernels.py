@@ -1,4 +1,4 @@
-"""What answers a call of `fireiron.matmul`: a kernel and how it sees the arrays, copies, products of stacks, or nothing to multiply."""
+"""Find the answer for a call of `fireiron.matmul`: a kernel with views of the arrays, copies, a loop of batched matmuls, or no kernel."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ KernelOf = Callable[[CacheKey], ProductKernel]
 
 @attrs.frozen
 class Many:
-    """An answer for arrays of other dimensions, by products of stacks, whose results are the elements of one array.
+    """An answer for arrays of other dimensions: a loop of batched matmuls, whose results are views of one array.
 
-    `request` has the options of each product and no arrays; `first` answers the first of them.
+    `request` has the options of each matmul and no arrays; `first` is the answer for the first one.
     """
 
     call: Call
@@ -55,16 +55,16 @@ class Many:
 
     @property
     def kernel(self) -> CompiledKernel:
-        """That of the first product."""
+        """The kernel of the first matmul."""
         return self.first.kernel
 
     @property
     def choice(self) -> Choice:
-        """That for the first product."""
+        """The choice for the first matmul."""
         return self.first.choice
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The result."""
+        """Return the result."""
         made = new_like(inputs[0], self.plan.shape, self.dtype) if out is None else out
         for product in _products(self.request._replace(inputs=tuple(inputs), out=made), self.plan, self.dtype):
             self.call.run(product, stream)
@@ -73,7 +73,7 @@ class Many:
 
 @attrs.frozen(kw_only=True)
 class NoTerms(Empty):
-    """An answer for factors without terms, of a product with an epilogue: sums are zeros, as those of one term of zeros are.
+    """An answer for operands with K = 0 and an epilogue: sums are zeros, so the operands are replaced by zeros with K = 1.
 
     `request` has the options of the call and no arrays.
     """
@@ -82,7 +82,7 @@ class NoTerms(Empty):
     request: Request
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The outputs."""
+        """Return the outputs."""
         refuse_stream(self.call, f"an empty {self.noun} is made", stream)
         a, b, *further = inputs
         left = zeroed(new_like(a, (*a.shape[:-1], 1), TYPES[operand_of(a, "a").dtype]))
@@ -94,7 +94,7 @@ class NoTerms(Empty):
 
 
 def answer_to(call: Call, request: Request, kernel_of: KernelOf) -> Answer:
-    """What answers a request that was not made before; `kernel_of` keeps kernels by what decides on them."""
+    """Return the answer for a new request; `kernel_of` caches kernels by their key."""
     if is_empty(request.inputs[:2]):
         return _empty(call, request)
     if request.options.epilogue is None and are_many(*request.inputs):
@@ -114,7 +114,7 @@ def answer_to(call: Call, request: Request, kernel_of: KernelOf) -> Answer:
 
 
 def _bound(request: Request, outs: Mapping[str, Any], kernel_of: KernelOf) -> BoundKernel:
-    """The kernel that the arrays serve."""
+    """Return the kernel for the arrays."""
     if request.options.epilogue is not None:
         return finished(request, outs)
     key, views = key_and_views(request)
@@ -123,7 +123,7 @@ def _bound(request: Request, outs: Mapping[str, Any], kernel_of: KernelOf) -> Bo
 
 
 def _as_new(request: Request, outs: Mapping[str, Any]) -> Request:
-    """A request for new results of the types that the given outputs have."""
+    """Return a request for new results with the types of the given outputs."""
     options, types = request.options, {name: operand_of(array, name).dtype for name, array in outs.items() if name != RESULT}
     kind = multiplied(operand_of(request.inputs[0], "a"), options.dtypes)
     dtype = result(kind, operand_of(outs[RESULT], "out"), options.dtypes)
@@ -135,23 +135,23 @@ def _as_new(request: Request, outs: Mapping[str, Any]) -> Request:
 
 
 def measurable(request: Request) -> tuple[CacheKey, BatchViews, tuple[Any, Any, Any]]:
-    """What `matmul.tuned` measures: what decides on a kernel, how it sees the arrays, and the arrays of the first product."""
+    """Return what `matmul.tuned` measures: the key, the views, and the arrays of the first matmul."""
     if are_many(*request.inputs) and not is_empty(request.inputs):
         request = next(_products(request, *_in_stacks(request)))
     arrays = request.inputs[0], request.inputs[1], request.out
     if is_empty(request.inputs) or any(map(lies_oddly, arrays)):
-        raise ArgumentError("matmul.tuned: arrays that kernels read as they lie", got="empty arrays, or such as are copied first")
+        raise ArgumentError("matmul.tuned: kernels must read the arrays in place", got="empty arrays, or arrays that must be copied")
     return *key_and_views(request), arrays
 
 
 def _many(call: Call, request: Request) -> Answer:
-    """The products of stacks that arrays of other dimensions are."""
+    """Return the answer for arrays of other dimensions."""
     plan, dtype = _in_stacks(request)
     return Many(call, request._replace(inputs=(), out=None), plan, dtype, call.answer(next(_products(request, plan, dtype))))
 
 
 def _products(request: Request, plan: Batches, dtype: DType) -> Iterator[Request]:
-    """The products of stacks, of views of the arrays; a new result is made if there is none."""
+    """Yield the batched matmuls of views of the arrays; allocate the result if there is none."""
     out = new_like(request.inputs[0], plan.shape, dtype) if request.out is None else request.out
     views = [viewed(array, places) for array, places in zip((*request.inputs, out), (plan.a, plan.b, plan.c), strict=True)]
     for index in plan.indices:
@@ -160,7 +160,7 @@ def _products(request: Request, plan: Batches, dtype: DType) -> Iterator[Request
 
 
 def _in_stacks(request: Request) -> tuple[Batches, DType]:
-    """How arrays are multiplied as stacks, and the type of the result."""
+    """Return how arrays are multiplied as batches, and the type of the result."""
     (a, b), out, dtypes = request.inputs, request.out, request.options.dtypes
     given = operands_of({"a": a, "b": b, "out": out})
     if given["a"].device is not None and not have_views([array for array in (a, b, out) if array is not None]):
@@ -175,7 +175,7 @@ def _in_stacks(request: Request) -> tuple[Batches, DType]:
 
 
 def _empty(call: Call, request: Request) -> Empty:
-    """The answer for arrays without elements, checked as others are."""
+    """Return the answer for arrays without elements, after the usual checks."""
     (a, b, *_), out, options = request.inputs, request.out, request.options
     has_epilogue = options.epilogue is not None
     given = operands_of({"a": a, "b": b, "out": None if has_epilogue else out})
@@ -195,14 +195,14 @@ def _empty(call: Call, request: Request) -> Empty:
 
 
 def _empty_outputs(options: Options, shape: tuple[int, ...], dtype: DType) -> Empty:
-    """The outputs of an epilogue on a product without elements."""
+    """Return the outputs of an epilogue on a result without elements."""
     dims, signature = ("bmn", "bmk,bkn->bmn") if len(shape) == 3 else ("mn", "")
     definition = epilogue_of(options.epilogue or "", signature=signature).made
     sizes = dict(zip(dims, shape, strict=True))
     shapes = {name: tuple(sizes[dim] for dim in definition.uses[name]) for name in definition.outputs}
     summed = next((name for name, own in shapes.items() if 0 not in own), None)
     if summed is not None:
-        asked = f"matmul: {summed} of the epilogue is made of no element: the result has the shape {shape}"
+        asked = f"matmul: {summed} of the epilogue is a reduction of no elements: the result has the shape {shape}"
         raise ArgumentError(asked, got=options.epilogue, legal="outputs along the dimension without elements")
     types = {name: dtype if len(own) == len(shape) else float32 for name, own in shapes.items()}
     types |= {name: as_dtype(kind) for name, kind in options.types}

@@ -1,10 +1,9 @@
-"""`fireiron.matmul` in PyTorch: as operators, for calls that `torch.compile` or `torch.export` trace, and as autograd records it.
+"""`fireiron.matmul` in PyTorch: operators for calls that `torch.compile` or `torch.export` trace, and gradients.
 
-An eager call that is differentiated is a `torch.autograd.Function` that launches at once: to dispatch an operator of Python costs the host
-more than a small product takes. The gradient of a product is two more products, dA = dC B^T and dB = A^T dC, in the same way, of transposed
-views: nothing is copied unless a gradient lies in neither storage order, as that of a sum does. Where a factor was repeated for many
-matrices its gradient is the sum over them; of one matrix for all it is one product over the rows of all. With an epilogue nothing has a
-gradient.
+An eager differentiated call is a `torch.autograd.Function` that launches directly, because dispatching a Python operator takes longer on
+the host than a small matmul on the GPU. The gradients are two further matmuls of transposed views, dA = dC B^T and dB = A^T dC. A gradient
+is copied only if it is neither row-major nor column-major, such as that of a sum. The gradient of a broadcast operand is the sum over the
+batch; for one matrix B it is one matmul over all rows. Calls with an epilogue have no gradient.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from fireiron.matmul_problem import multiplied_type, result_type
 from fireiron.specs.epilogue import epilogue as epilogue_of
 
 DIFFERENTIATED: Final = ("float16", "bfloat16", "float32", "float64")
-"""Element types of tensors that have gradients."""
+"""Element types with gradients."""
 
 Product = Callable[[Any, Any], Any]
-"""How two tensors are multiplied."""
+"""Returns the matmul of two tensors."""
 
-# What stands between a call and its operator is traced by torch.compile itself: no classes of attrs, no caches, no locks.
+# torch.compile traces this code, so it uses no attrs classes, caches or locks.
 
 
 def through_torch(
     a: Any, b: Any, out: Any, c_dtype: Any, ab_dtype: Any, epilogue: str | None, types: Any, operands: Mapping[str, Any]
 ) -> Any:
-    """A call of `matmul` as an operator."""
+    """Execute a call of `matmul` as an operator."""
     import torch
 
     _operators()
@@ -44,7 +43,7 @@ def through_torch(
         return out
     if epilogue is None:
         if operands or types:
-            raise ArgumentError("matmul: operands are given, and no epilogue reads them", got=[*operands, *(types or {})])
+            raise ArgumentError("matmul: operands are given, but there is no epilogue that reads them", got=[*operands, *(types or {})])
         return torch.ops.fireiron.matmul(a, b, *kinds)
     if operators.differentiated(a, b, *operands.values()):
         raise _without_gradient(epilogue)
@@ -57,7 +56,7 @@ def through_torch(
 
 
 def recorded(a: Any, b: Any, out: Any, c_dtype: Any, ab_dtype: Any, epilogue: str | None, types: Any, operands: Mapping[str, Any]) -> Any:
-    """A call of `matmul` that nothing traces and autograd records."""
+    """Execute a call of `matmul` that autograd records and nothing traces."""
     if out is not None or epilogue is not None or types or operands or operators.watched(a, b):
         return through_torch(a, b, out, c_dtype, ab_dtype, epilogue, types, operands)
     return _function()(a, b, _name(c_dtype), _name(ab_dtype))
@@ -68,7 +67,7 @@ def _is_tensor(given: Any) -> bool:
 
 
 def _name(kind: Any) -> str | None:
-    """An element type as an operator takes it: the name of one of fireiron's or PyTorch's."""
+    """Return the name of an element type, of fireiron or PyTorch, for an operator."""
     return None if kind is None else str(kind).removeprefix("torch.")
 
 
@@ -79,7 +78,7 @@ def _operators() -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------------------------- what operators do
+# ---------------------------------------------------------------------------------------------- operators
 
 
 def _multiply(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None, out: Any = None) -> Any:
@@ -100,7 +99,7 @@ def _multiply_on(
     return list(made) if isinstance(made, tuple) else [made]
 
 
-# ---------------------------------------------------------------------------------------------- what traced tensors become
+# ---------------------------------------------------------------------------------------------- results of traced tensors
 
 
 def _kind(tensor: Any) -> str:
@@ -114,7 +113,7 @@ def _dtype(kind: str) -> Any:
 
 
 def _shape(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> Any:
-    """The result of a traced call."""
+    """Return the result of a traced call."""
     kind = result_type(multiplied_type(_kind(a), _kind(b), ab_dtype), c_dtype)
     return a.new_empty(result_shape(a.shape, b.shape), dtype=_dtype(kind))
 
@@ -123,7 +122,7 @@ def _shape_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | N
     made = _shape(a, b, c_dtype or _kind(out), ab_dtype)
     if tuple(made.shape) != tuple(out.shape) or made.dtype != out.dtype:
         got = f"{tuple(out.shape)} of {_kind(out)}"
-        raise ArgumentError("matmul: out is no result of a and b", got=got, legal=f"{tuple(made.shape)} of {_kind(made)}")
+        raise ArgumentError("matmul: out does not match the result of a and b", got=got, legal=f"{tuple(made.shape)} of {_kind(made)}")
 
 
 def _shape_on(
@@ -131,7 +130,7 @@ def _shape_on(
 ) -> list[Any]:
     if not 2 <= len(a.shape) <= 3 or not 2 <= len(b.shape) <= 3:
         got = (tuple(a.shape), tuple(b.shape))
-        raise ArgumentError("matmul: with an epilogue a and b are matrices or stacks of them", got=got, legal="2 or 3 dimensions")
+        raise ArgumentError("matmul: with an epilogue, a and b must be matrices or batches", got=got, legal="2 or 3 dimensions")
     product = _shape(a, b, *kinds)
     batched = len(product.shape) == 3
     made = epilogue_of(epilogue, signature="bmk,bkn->bmn" if batched else "").made
@@ -141,7 +140,7 @@ def _shape_on(
 
 
 def _output(product: Any, name: str, dims: Sequence[str], sizes: Mapping[str, int], said: Mapping[str, str]) -> Any:
-    """One output of an epilogue: of the product's type, or float32 where it has fewer dimensions, unless its type is said."""
+    """Return an output of an epilogue: with the given type, else the type of the result, or float32 with fewer dimensions."""
     plain = product.dtype if len(dims) == len(product.shape) else _dtype("float32")
     return product.new_empty([sizes[dim] for dim in dims], dtype=_dtype(said[name]) if name in said else plain)
 
@@ -150,7 +149,7 @@ def _output(product: Any, name: str, dims: Sequence[str], sizes: Mapping[str, in
 
 
 def _remember(ctx: Any, inputs: Any, output: Any) -> None:
-    """Keep what the gradients that are wanted are products of."""
+    """Save the tensors that the required gradients need."""
     a, b, _, ab_dtype = inputs
     if _kind(a) not in DIFFERENTIATED:
         raise _without_gradients_of(a)
@@ -170,7 +169,7 @@ def _gradients(ctx: Any, grad: Any) -> tuple[Any, Any, None, None]:
 
 
 def _gradients_by(product: Product, grad: Any, a: Any, b: Any, shapes: tuple[Sequence[int], Sequence[int]]) -> tuple[Any, Any]:
-    """The gradients of factors of these shapes; each factor is there if the other's gradient is wanted."""
+    """Return the gradients of operands of these shapes; an operand is given if the other's gradient is required."""
     left, right = shapes
     dtype = (a if b is None else b).dtype
     grad = grad if grad.dtype == dtype else grad.to(dtype)
@@ -185,13 +184,13 @@ def _gradients_by(product: Product, grad: Any, a: Any, b: Any, shapes: tuple[Seq
 
 
 def _of_left(product: Product, grad: Any, b: Any, shape: Sequence[int]) -> Any:
-    """dA = dC B^T, added up over the matrices that A was repeated for."""
+    """Return dA = dC B^T, summed over the matrices for which A was broadcast."""
     made = product(grad, b.transpose(-1, -2))
     return made.sum_to_size((1, *shape) if len(shape) == 1 else shape).reshape(shape)
 
 
 def _of_right(product: Product, grad: Any, a: Any, shape: Sequence[int]) -> Any:
-    """dB = A^T dC; of one matrix for all matrices of A one product over the rows of all."""
+    """Return dB = A^T dC; if B is one matrix for a batch A, one matmul over all rows of A."""
     if len(shape) <= 2 and len(a.shape) > 2:
         return product(a.reshape(-1, a.shape[-1]).transpose(0, 1), grad.reshape(-1, grad.shape[-1])).reshape(shape)
     made = product(a.transpose(-1, -2), grad)
@@ -199,7 +198,7 @@ def _of_right(product: Product, grad: Any, a: Any, shape: Sequence[int]) -> Any:
 
 
 def _product_of(tensors: Sequence[Any], ab_dtype: str | None) -> Product:
-    """How these tensors, the gradient in front, are multiplied: launched at once, unless traced or differentiated again."""
+    """Return the matmul for the gradients: a launch, unless it is traced or differentiated again."""
     run: Callable[..., Any]
     if operators.traced(*tensors) or operators.watched(*tensors):
         import torch
@@ -213,7 +212,7 @@ def _product_of(tensors: Sequence[Any], ab_dtype: str | None) -> Product:
 
 @functools.cache
 def _function() -> Any:
-    """The product as a function that autograd records, for calls that nothing traces."""
+    """Return the matmul as an autograd function, for calls that nothing traces."""
     import torch
 
     class Recorded(torch.autograd.Function):  # type: ignore[misc]
@@ -231,9 +230,9 @@ def _function() -> Any:
 
 @functools.cache
 def replayed(again: Any) -> Callable[[Any, Any], Any]:
-    """The product of two plain tensors that autograd records, by calls that `again` replays; None where PyTorch has to see an operator.
+    """Return the matmul of two plain tensors for autograd, by replayed calls of `again`; None if PyTorch needs an operator.
 
-    What is looked up here once, and not asked again in each call, makes half of the time of a call.
+    The look-ups here, done once instead of in each call, take half of the time of a call.
     """
     import torch
 
@@ -268,14 +267,14 @@ def replayed(again: Any) -> Callable[[Any, Any], Any]:
 
 def _without_gradient(epilogue: str) -> ArgumentError:
     hint = "apply the epilogue to matmul(a, b) with PyTorch's functions, or call under torch.no_grad(), or with detached tensors"
-    return ArgumentError("matmul: a product with an epilogue has no gradient", got=epilogue, legal="products without epilogue", hint=hint)
+    return ArgumentError("matmul: a call with an epilogue has no gradient", got=epilogue, legal="calls without an epilogue", hint=hint)
 
 
 # ---------------------------------------------------------------------------------------------- one for many, and registering
 
 
 def _mapped(info: Any, where: Sequence[int | None], a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> tuple[Any, int]:
-    """`torch.vmap`: what is mapped over is one more dimension in front."""
+    """`torch.vmap`: the mapped dimension becomes a leading dimension."""
     import torch
 
     ranks = [len(one.shape) - (at is not None) for one, at in zip((a, b), where[:2], strict=True)]
@@ -290,14 +289,14 @@ def _mapped(info: Any, where: Sequence[int | None], a: Any, b: Any, c_dtype: str
 
 
 def _padded(tensor: Any, rank: int, mapped: bool) -> Any:
-    """A tensor whose dimensions, without the one that is mapped over, are `rank`."""
+    """Return a tensor with `rank` dimensions, not counting the mapped one."""
     missing = rank - (len(tensor.shape) - mapped)
     return tensor.reshape(*tensor.shape[:mapped], *(1,) * missing, *tensor.shape[mapped:]) if missing else tensor
 
 
 @functools.cache
 def register_operators() -> tuple[Any, ...]:
-    """The operators, registered."""
+    """Register and return the operators."""
     kinds = "str? c_dtype, str? ab_dtype"
     plain = operators.define("matmul", f"(Tensor a, Tensor b, {kinds}) -> Tensor", _multiply, _shape)
     into = operators.define("matmul_into", f"(Tensor a, Tensor b, Tensor(a!) out, {kinds}) -> ()", _multiply_into, _shape_into, ("out",))

@@ -1,4 +1,4 @@
-"""`matmul.tuned`: the candidates from which most is expected, measured on the arrays of a call, and the fastest kept."""
+"""`matmul.tuned`: measure the most promising candidates on the arrays of a call, and cache the fastest."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ PAUSE: Final = 0.05
 """Seconds before each burst."""
 
 IN_PARTS: Final = 2
-"""Numbers of split-K parts that are measured."""
+"""Numbers of split-K parts to measure."""
 
 MOST_TRIED: Final = 16
-"""Tiles that are lowered before the search for legal ones gives up."""
+"""Maximum number of tiles to lower in the search for legal ones."""
 
 
 def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], count: int, report: Callable[[str], None]) -> ProductKernel:
-    """The fastest of the candidates for a problem, kept on disk for later processes; see `matmul.tuned`."""
+    """Return the fastest candidate for a problem, and cache it on disk; see `matmul.tuned`."""
     if key.place.device is None:
         raise ArgumentError("matmul.tuned measures on a GPU", got="NumPy arrays", hint="pass CuPy arrays, or PyTorch's on a GPU")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ArgumentError("matmul.tuned: candidates is a number of tiles", got=count, legal="0, 1, 2, ...")
+        raise ArgumentError("matmul.tuned: candidates must be a number of tiles", got=count, legal="0, 1, 2, ...")
     made = [with_reduction(choice, key.problems[number], key.place.device) for choice, number in _contenders(key, count)]
     names = [f"{number}: {one.choice.why}" for number, one in enumerate(made)]
     launches = {name: [_prepared(one, views, arrays)] for name, one in zip(names, made, strict=True)}
@@ -53,7 +53,7 @@ def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], cou
 
 
 def _contenders(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
-    """What is taken unasked, further tiles, and parts of K; each with the number of its problem."""
+    """Return the default choice, further tiles, and split-K kernels; each with the index of its problem."""
     choice, problem = decided(key)
     yield choice, key.problems.index(problem)
     seen = {choice.program.strategy}
@@ -64,7 +64,7 @@ def _contenders(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
 
 
 def _tiles(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
-    """The tiles from which most is expected, and that are legal."""
+    """Yield the most promising legal tiles."""
     problem = key.problems[0]
     question = Question(problem.spec, key.place.architecture, key.place.gpu, {}, problem.predicted)
     found = 0
@@ -90,7 +90,7 @@ def _choice_of(one: Candidate, question: Question) -> Choice | None:
 
 
 def _parts(key: CacheKey) -> Iterator[tuple[Choice, int]]:
-    """Products in parts of K, whatever is expected of the whole."""
+    """Yield split-K kernels, whatever their expected time."""
     for us, parts, stack in in_parts_of_k(key, float("inf"), key.problems[0])[:IN_PARTS]:
         choice = choice_in_parts(key, us, parts, stack)
         if choice is not None:
@@ -98,7 +98,7 @@ def _parts(key: CacheKey) -> Iterator[tuple[Choice, int]]:
 
 
 def _prepared(made: ProductKernel, views: BatchViews, arrays: tuple[Any, Any, Any]) -> Callable[[], Any]:
-    """A launch of a candidate on the arrays, of which nothing is left to do but to launch."""
+    """Return a prepared launch of a candidate on the arrays."""
     a, b, out = arrays
     a, b, c = views.a.of(a), views.b.of(b), None if out is None else views.c.of(out)
     if made.behind is not None:

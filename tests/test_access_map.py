@@ -12,7 +12,7 @@ from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
-from fireiron.lower.access_map import MOST_ROOM, Footprint, Touches, _extremes
+from fireiron.lower.access_map import MOST_ROOM, AccessMap, Footprint, _extremes
 from fireiron.values.expr import TRUE, Var, less
 
 K = sym("K")
@@ -20,7 +20,7 @@ K = sym("K")
 
 def footprints(program, *found, kept=(), later=None):
     """The footprints of accesses, in places that compare; of each statement with the loops around it."""
-    touches = Touches(program)
+    touches = AccessMap(program)
     every = [touches.of(*one)[0] for one in found]
     granule = touches.granule(*every)
     span = touches.span(granule, *every)
@@ -115,7 +115,7 @@ def test_places_are_named_by_the_coordinates_of_their_first_element():
     one = execution(Step(), Move(1, 1)(RF, GL)(Thread), access("g", (8, 6), (4, 2), write=True))
     other = writes(T * 2 + 6)
     program = kernel(one, other, buffers=(array, buffer("s", 512, offset=256)))
-    touches = Touches(program)
+    touches = AccessMap(program)
     (far,), (near,) = touches.of(one, ()), touches.of(other, ())
     assert touches.boxes["g"] == (4, 2)
     for found, name in ((far, "g[8, 6]"), (near, "s[6]")):
@@ -135,9 +135,9 @@ def test_places_are_as_long_as_the_shortest_piece_that_is_taken_at_once(engine, 
     one = attrs.evolve(products(0), instruction=Engine() if engine else Step(), vectors=(vectors, 1))
     one = attrs.evolve(one, accesses=(attrs.evolve(one.accesses[0], spread=spread), one.accesses[1]))
     program = kernel(one, buffers=(buffer("s", 512), buffer("r", 4, memory=RF)))
-    assert Touches(program).granules == {"s": granule, "r": 0}
-    assert Touches(kernel(one, reads(T), buffers=(buffer("s", 512), buffer("r", 4, memory=RF)))).granules["s"] == 4
-    assert Touches(kernel(one, buffers=(buffer("s", 512, offset=8), buffer("r", 4, memory=RF)))).granules["s"] == min(granule, 8)
+    assert AccessMap(program).granules == {"s": granule, "r": 0}
+    assert AccessMap(kernel(one, reads(T), buffers=(buffer("s", 512), buffer("r", 4, memory=RF)))).granules["s"] == 4
+    assert AccessMap(kernel(one, buffers=(buffer("s", 512, offset=8), buffer("r", 4, memory=RF)))).granules["s"] == min(granule, 8)
 
 
 # ---------------------------------------------------------------------------------------------- who, and for how long
@@ -148,7 +148,7 @@ def test_places_are_as_long_as_the_shortest_piece_that_is_taken_at_once(engine, 
 @pytest.mark.parametrize("write", [False, True])
 def test_copies_write_and_engines_read_until_a_wait(completion, write):
     one = touch(T, write=write, mechanism=completion)
-    (found,) = Touches(kernel(one)).of(one, ())
+    (found,) = AccessMap(kernel(one)).of(one, ())
     assert found.under_way == (write and completion is CP_ASYNC_GROUPS)
     assert found.lasts == (completion is CP_ASYNC_GROUPS if write else completion in (WGMMA_GROUPS, TMA_STORES))
 
@@ -177,7 +177,7 @@ def test_the_first_of_a_unit_stands_for_all_where_all_or_none_take_part(level, a
     one = reads(0, level=level, active=active)
     around = loop(4, one)
     program = kernel(around)
-    touches = Touches(program)
+    touches = AccessMap(program)
     (found,) = touches.of(one, (around,))
     assert touches.actors(found).tolist() == list(wanted)
 
@@ -196,5 +196,5 @@ def test_scratch_is_told_apart_byte_by_byte():
     """A micro-kernel may touch each byte of it; other buffers by what is taken of them at once, registers not at all."""
     scratch, registers = buffer("scratch", 64, offset=2048), buffer("r", 8, memory=RF)
     one = attrs.evolve(writes(T, width=4), scratch=scratch.tensor)
-    found = Touches(kernel(one, reads(0, name="r"), buffers=(buffer("s", 512, offset=64), scratch, registers))).granules
+    found = AccessMap(kernel(one, reads(0, name="r"), buffers=(buffer("s", 512, offset=64), scratch, registers))).granules
     assert found == {"s": 4, "scratch": 1, "r": 0}

@@ -258,7 +258,7 @@ def test_the_account():
     kernel, _, _ = kernel_of(product(blocks=1), (256, 64, 64))
     account = text(synchronization(kernel))
     assert "ring r_sh_ring: r_sh, bias_sh; 2 stages of 384 bytes" in account
-    assert "a turn is fetched in front of what uses it, and given back behind the last use" in account
+    assert "each fill is acquired before its first use and released after its last" in account
     assert "read -> write   r_sh, bias_sh: Pointwise" in account and "a later turn" in account
     once, _, _ = kernel_of(product(), (128, 64, 64))
     assert "ring r_sh_ring: r_sh, bias_sh; 1 stage of 384 bytes" in text(synchronization(once))

@@ -474,12 +474,12 @@ def test_the_corners_are_in_the_sample() -> None:
 def test_explain_finds_steps_that_work(fireiron, user: Path) -> None:  # type: ignore[no-untyped-def]
     out = fireiron("explain", f"{user}:unmatched", "--json")[1]
     (leaf,) = [leaf for leaf in json.loads(out)["leaves"] if leaf["match"] is None]
-    assert leaf["steps"] == ".tile(1, 1).split(1).done()" and "tried: the strategy is complete" in leaf["outcome"]
+    assert leaf["steps"] == ".tile(1, 1).split(1).done()" and "tried: with it the strategy is complete" in leaf["outcome"]
     names: dict[str, object] = {}
     exec(user.read_text().replace("from neighbour import copy", "copy = Move.tile(1, 1).to(Thread).done()"), names)
     names["fixed"] = eval(f"partial{leaf['steps']}(MatMul(64, 64, 16)(GL, GL, GL)(Kernel))", names)
     assert "fmaf" in names["fixed"].cuda()  # type: ignore[attr-defined]
-    assert "nothing performs it; the nearest" in fireiron("explain", f"{user}:unmatched")[1]
+    assert "no instruction performs it; the nearest" in fireiron("explain", f"{user}:unmatched")[1]
     assert "open; the nearest" in fireiron("explain", f"{user}:partial")[1]
 
 
@@ -492,10 +492,10 @@ def test_explain_where_no_step_helps() -> None:
     rest = MatMul.tile(2, 2).to(Thread).split(1).tile(2, 1).done(HFMA2)
     said = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done(), Move.tile(2, 2).to(Thread).done()).then(rest)))
     assert "closed behind .split(1) by\n    .load(A, RF, Move.done()).load(B, RF, Move.done())\n  tried" in said
-    assert said.count("  closed as it is, once the other leaves are\n  tried") == 2, "the init and the store follow"
+    assert said.count("  closed without changes, once the other leaves are\n  tried") == 2, "the init and the store follow"
     store = Move.tile(4, 1).to(Thread).tile(1, 1).done()  # deals otherwise than what multiplies
     said = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done(), store).then(rest)))
-    assert "tried" not in said and "but then the strategy is refused: c_rf" in said
+    assert "tried" not in said and "but the strategy is refused: c_rf" in said
     with pytest.raises(DecompositionError):
         explain(spec.tile(7, 8).to(Block).tile(3, 3).done())
 

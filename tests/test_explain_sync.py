@@ -37,14 +37,14 @@ def account_of(strategy, spec=None):
 
 RING = """\
 ring k_ring: a_sh, b_sh; 2 stages of 16384 bytes
-  filled     by producer: TMA_LOAD; 1 arrival and 16384 bytes end a phase of its full barriers
-  emptied    by consumers: WGMMA_F16_F32; 4 arrivals, one a warp, end a phase of its empty barriers
+  filled     by producer: TMA_LOAD; 1 arrival and 16384 bytes complete a phase of its full barriers
+  emptied    by consumers: WGMMA_F16_F32; 4 arrivals, one per warp, complete a phase of its empty barriers
   in flight  1; one warpgroup: its next products are issued while these run, and the stage is given back a turn later
 
 consumers: threads 0 to 127
   in loop iteration, k
     acquire full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
-                          mbarrier of stage (iteration * 3 + k) % 2, phase (iteration * 3 + k) // 2 % 2: over when TMA has brought its 16384 bytes, \
+                          mbarrier of stage (iteration * 3 + k) % 2, phase (iteration * 3 + k) // 2 % 2: over when TMA has copied its 16384 bytes, \
 which are seen then (each thread)
     fence registers       write -> write  c_rf: Init -> WGMMA_F16_F32
                           wgmma takes registers as they were at this fence: without it what threads did to them may come later \
@@ -55,26 +55,26 @@ which are seen then (each thread)
 the last one may be left (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage (iteration * 3 + k + 1) % 2; a turn whose products are done by now \
-(one lane a warp)
+(one lane per warp)
   in loop iteration
     wait MMAs 0           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           a_sh, b_sh of the last iteration have been read; wgmma goes on by itself until its group is waited for: none is left \
 (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          one of 4 arrivals at the mbarrier of stage iteration * 3 % 2 (one lane a warp)
+                          one of 4 arrivals at the mbarrier of stage iteration * 3 % 2 (one lane per warp)
     wait stores 0         read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later iteration
-                          store_c_sh has been stored; TMA goes on by itself until its group is waited for: none is left (the issuer)
+                          store_c_sh has been stored; TMA is asynchronous until its group is waited for: none is left (the issuer)
     barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later iteration
-                          store_c_sh free again; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
+                          store_c_sh free again; the conflicting threads are of one warpgroup, so the rest of the block does not wait (128 threads)
     fence proxy           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
                           written by ordinary stores, read by an engine: the writer orders the two proxies in front of the barrier (each thread)
     barrier warpgroup     write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
                           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE, a later iteration
-                          store_c_sh complete; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
-    commit stores         TMA_STORE of store_c_sh become a group; TMA is waited for by groups (the issuer)
+                          store_c_sh complete; the conflicting threads are of one warpgroup, so the rest of the block does not wait (128 threads)
+    commit stores         TMA_STORE of store_c_sh form a group; TMA completes by groups (the issuer)
   once
     wait stores 0         read -> end     store_c_sh: TMA_STORE -> the end of the block
-                          all stores have read shared memory; TMA goes on by itself until its group is waited for: none is left (the issuer)
+                          all stores have read shared memory; TMA is asynchronous until its group is waited for: none is left (the issuer)
 
 producer: one of threads 128 to 159
   in loop iteration, k
@@ -89,21 +89,21 @@ no thread does (one thread)"""
 def test_a_ring_is_told_in_full():
     said = text(account_of(product((64, 64, 64), blocks=2)))
     head, _, rest = said.partition("\n\n")
-    assert re.fullmatch(r"lines are those of .*ringed\.py", head)
+    assert re.fullmatch(r"lines of .*ringed\.py", head)
     assert re.sub(r" :\d+", "", rest) == RING
 
 
 LOOP = [
-    ("acquire full k_sh_ring", "over when TMA has brought its 32768 bytes"),
+    ("acquire full k_sh_ring", "over when TMA has copied its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
-    ("commit MMAs", "WGMMA_F16_F32 of s become a group"),
+    ("commit MMAs", "WGMMA_F16_F32 of s form a group"),
     ("acquire full v_sh_ring", "over when TMA has brought its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
-    ("commit MMAs", "WGMMA_F16_F32_HELD of acc become a group"),
+    ("commit MMAs", "WGMMA_F16_F32_HELD of acc form a group"),
     ("wait MMAs 1", "s is complete; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
-    ("release empty k_sh_ring", "stage (n + 1) % 2; the wait in front (s is complete) leaves no group that reads it"),
+    ("release empty k_sh_ring", "stage (n + 1) % 2; the preceding wait (s is complete) leaves no pending group that reads it"),
     ("wait MMAs 0", "p has been read; wgmma goes on by itself until its group is waited for: none is left"),
-    ("release empty v_sh_ring", "stage n % 2; the wait in front (p has been read) leaves no group that reads it"),
+    ("release empty v_sh_ring", "stage n % 2; the preceding wait (p has been read) leaves no pending group that reads it"),
 ]
 """What the consumers of delayed attention do to each other and to engines in an iteration, and why each stands where it stands."""
 
@@ -135,10 +135,10 @@ def test_statements_are_told_with_their_lines():
 @pytest.mark.parametrize(
     ("strategy", "depth", "why"),
     [
-        (product(), 0, "2 warpgroups: while one waits for its products, those of the others run"),
-        (product(stages=3, in_flight=2), 2, "asked for by mma_in_flight(2)"),
-        (product((64, 64, 64), stages=1), 0, "of one stage there is none to go on with"),
-        (by_threads(), 0, "nothing reads a stage when the statement that uses it is over"),
+        (product(), 0, "2 warpgroups: while one waits for its MMAs, those of the others run"),
+        (product(stages=3, in_flight=2), 2, "requested by mma_in_flight(2)"),
+        (product((64, 64, 64), stages=1), 0, "with one stage no MMA can stay in flight"),
+        (by_threads(), 0, "no statement reads a stage after the one that uses it"),
     ],
 )
 def test_why_so_many_groups_are_in_flight(strategy, depth, why):
@@ -153,9 +153,9 @@ def test_clusters():
     assert "mbarriers of all blocks of the cluster are initialized" in account.points[0].why and "no block exits" in account.points[1].why
     assert account.rings[0].shared == (("b_sh", 2, "0 + {0, 1}"),) and account.rings[0].arrivals == 8
     releases = [one for one in account.points if one.kind == "release empty k_ring"]
-    assert releases and all("in each of the blocks 0 + {0, 1}, which send to this one" in one.why for one in releases)
+    assert releases and all("in each of the blocks 0 + {0, 1}, which multicast to this one" in one.why for one in releases)
     said = text(account)
-    assert "shared     b_sh: each of 2 blocks loads a part, and sends it to blocks 0 + {0, 1}" in said
+    assert "shared     b_sh: each of 2 blocks loads a part, multicast to blocks 0 + {0, 1}" in said
     both = account_of(product((64, 64, 64), cluster=(2, 2)), float16_gemm(256, 128, 192))
     assert [one[:2] for one in both.rings[0].shared] == [("a_sh", 2), ("b_sh", 2)]
     assert account_of(product((64, 64, 64))).rings[0].shared == ()
@@ -170,7 +170,7 @@ def test_groups_that_take_turns():
     kinds = {(one.role, one.kind) for one in account.points}
     for group in (0, 1):
         assert {(f"consumers, group {group}", f"{verb} empty {order.name}") for verb in ("acquire", "release")} <= kinds
-    assert f"order {order.name}: 2 groups of consumers take tiles in turns" in text(account)
+    assert f"order {order.name}: 2 consumer groups claim tiles in turns" in text(account)
 
 
 def test_a_ring_that_warps_empty():
@@ -183,7 +183,7 @@ def test_a_ring_that_warps_empty():
         ("read -> write", ("a_sh",), "TMA_LOAD", "k"),
         ("read -> write", ("b_sh",), "TMA_LOAD", "k"),
     ]
-    assert "whoever meets is of one warp" in barrier.why
+    assert "the conflicting threads are of one warp" in barrier.why
 
 
 def test_the_passes_leave_what_is_needed_and_equality_does_not_see_it():
@@ -208,7 +208,7 @@ def test_one_barrier_in_a_pipeline_orders_both_ways():
     }
     (wait,) = [point for point in account.points if point.kind == "wait copies 2" and point.loops == ("k",)]
     assert set(wait.orders) == {one for one in barrier.orders if one.kind.startswith("write")}
-    assert "the last 2 may be left" in wait.why
+    assert "the last 2 may be pending" in wait.why
 
 
 def test_a_barrier_that_was_asked_for_says_so():
@@ -241,7 +241,7 @@ def test_nothing_is_left_out_in_the_library(name, target):
 
 
 def test_what_has_nothing_to_order_says_so():
-    assert text(synchronization(library_kernel("naive", "sm_80"))).endswith("\n  nothing is synchronised")
+    assert text(synchronization(library_kernel("naive", "sm_80"))).endswith("\n  no synchronization")
 
 
 # ---------------------------------------------------------------------------------------------- the command

@@ -382,11 +382,11 @@ def test_what_matmul_refuses():
         ({"epilogue": "acc + bais[n]", "bias": bias}, "(?s)reads bais, which is not given.*did you mean bias"),
         ({"epilogue": text, "bias": bias, "scale": 2}, "does not read scale"),
         ({"epilogue": text, "bias": bias[:3]}, "bias has the shape"),
-        ({"epilogue": text, "bias": 2.0}, "bias is a number, and the epilogue reads bias"),
+        ({"epilogue": text, "bias": 2.0}, "bias is a number, but the epilogue reads bias"),
         ({"epilogue": "acc * bias", "bias": bias}, "bias is passed by value"),
         ({"bias": bias}, "bias is given, but there is no epilogue that reads it"),
-        ({"epilogue": text, "bias": bias, "types": {"Z": "float32"}}, "Z is no further output"),
-        ({"epilogue": "Z = acc; C = relu(acc)", "out": np.empty((32, 24), np.float16)}, "1 arrays, the epilogue has 2 outputs"),
+        ({"epilogue": text, "bias": bias, "types": {"Z": "float32"}}, "Z is not a further output"),
+        ({"epilogue": "Z = acc; C = relu(acc)", "out": np.empty((32, 24), np.float16)}, "1 arrays for 2 outputs of the epilogue"),
     ):
         with pytest.raises(FireironError, match=message):
             matmul(a, b, **arguments)

@@ -409,9 +409,9 @@ def test_missing_fragment_loads_are_suggested(end):
     assert main_leaf.steps == FRAGMENTS.steps and main_leaf.behind == ".split(16).unroll()"
     assert main_leaf.others[0][0].name == "HMMA_16816_F32"
     report = inspect_explain.text(explanation)
-    assert ".load(A, RF, Move.done()).load(B, RF, Move.done())" in report and "tried: the strategy is complete then" in report
+    assert ".load(A, RF, Move.done()).load(B, RF, Move.done())" in report and "tried: with it the strategy is complete" in report
     assert "Thread).split(1)" not in report and "other leaves remain" not in report
-    assert report.count("closed as it is, once the other leaves are") == 2
+    assert report.count("closed without changes, once the other leaves are") == 2
     assert "mma.sync" in TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(FLOAT16).cuda("sm_80")
 
 
@@ -430,7 +430,7 @@ def test_a_strategy_that_emit_refuses_is_not_explained_as_done(tmp_path, capsys)
     assert "compute path" in refusal
     assert main(["explain", f"{path}:s"]) == 1
     report = capsys.readouterr().out
-    assert "every leaf matches, but no code can be made" in report and refusal.split("error: ")[1].splitlines()[0] in report
+    assert "every leaf matches, but no code can be generated" in report and refusal.split("error: ")[1].splitlines()[0] in report
     assert main(["explain", f"{path}:s", "--json"]) == 1
     assert "compute path" in json.loads(capsys.readouterr().out)["refused"]
     assert main(["explain", "naive"]) == 0
@@ -460,7 +460,7 @@ def test_steps_that_do_not_compile_are_not_suggested():
     chain = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).no_sync().load(B, SH, copy).no_sync().tile(4, 4).to(Thread)
     explanation = explain(chain.split(1).done()(PROBLEM), "sm_80")
     (leaf,) = [leaf for leaf in explanation.leaves if leaf.match is None]
-    assert leaf.steps is None and "an instruction matches, but then the strategy is refused: race on" in leaf.outcome
+    assert leaf.steps is None and "an instruction matches, but the strategy is refused: race on" in leaf.outcome
 
 
 # ---------------------------------------------------------------------------------------------- which spec is analyzed

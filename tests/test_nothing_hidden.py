@@ -238,9 +238,9 @@ def test_a_text_sees_all_that_the_contract_promises():
     ("micro_kernel", "difference"),
     [
         (DOT.replace("+=", "-="), "c_at(0, 0) is "),
-        (DOT.replace("a_size_k", "8"), "c_at(0, 0) is nan where the spec means "),
-        (DOT + "c[1] = 0;", "it writes c[1], which lies outside"),
-        (DOT + "__builtin_trap();", "the text ended the program"),
+        (DOT.replace("a_size_k", "8"), "c_at(0, 0) is nan but the spec means "),
+        (DOT + "c[1] = 0;", "it writes c[1], which is out of bounds"),
+        (DOT + "__builtin_trap();", "the text terminated the program"),
     ],
     ids=["another sum", "over the edge", "a neighbour", "its own end"],
 )
@@ -253,13 +253,13 @@ def test_a_wrong_text_is_found_without_a_gpu(micro_kernel, difference):
 def test_micro_kernels_that_need_cuda_are_reported_as_unexecuted():
     trial = tried("__syncwarp();" + DOT)
     assert not trial.executed and trial.wrong is None
-    assert trial.said.startswith("NOT executed on the host: it is no plain C++ (") and "__syncwarp" in trial.said
+    assert trial.said.startswith("NOT executed on the host: it is not plain C++ (") and "__syncwarp" in trial.said
 
 
 def test_micro_kernels_of_several_threads_are_reported_as_unexecuted():
     chain = MatMul.tile(16, 16).to(Block).done("if (threadIdx.x == 0) c_at(0, 0) = 1;")
     (trial,) = trials(chain(SMALL).program("sm_80").ir)
-    assert not trial.executed and "its text is for all threads of a Block, and the host has one" in trial.said
+    assert not trial.executed and "its text is for all threads of a Block, but the host has one" in trial.said
 
 
 def test_a_compiler_that_cannot_be_run_is_named(tmp_path):
@@ -286,7 +286,7 @@ def test_the_command_line_refuses_a_wrong_text(tmp_path, capsys):
     sizes = ["-M", "32", "-N", "32", "-K", "16", "--arch", "sm_80"]
     assert main(["run", str(path), *sizes, "--simulate"]) == 1
     out = capsys.readouterr().out
-    assert "FAIL" in out and "where the spec means" in out and "the simulator uses" not in out
+    assert "FAIL" in out and "but the spec means" in out and "the simulator uses" not in out
     assert main(["check", str(path), *sizes]) == 1
     assert "1 error" in capsys.readouterr().out
 
@@ -312,7 +312,7 @@ FRAGMENTS = MatMul.tile(64, 64).to(Warp).split(16).unroll().load(A, RF, Move.don
 def test_a_chain_for_tensor_cores_is_not_closed_by_scalars(chain, closed):
     explanation = explain(chain(FLOAT16), "sm_80")
     (leaf,) = [one for one in explanation.leaves if one.place == "main"]
-    assert leaf.as_dict()["steps"] == closed and "tried: the strategy is complete then" in leaf.outcome
+    assert leaf.as_dict()["steps"] == closed and "tried: with it the strategy is complete" in leaf.outcome
     assert leaf.others[0][0].name.startswith("HMMA")
 
 
@@ -365,7 +365,7 @@ def explained_as_emitted(strategy, arch="sm_80"):
         return
     assert (explanation.refused is None) == (refused is None)
     report = text(explanation)
-    assert ("no code can be made" in report) == (refused is not None)
+    assert ("no code can be generated" in report) == (refused is not None)
     reasons = [line for line in report.splitlines() if line.startswith("  not ") and not line.endswith(" more")]
     assert all(len(line.split(None, 2)) == 3 for line in reasons)
 

@@ -185,7 +185,7 @@ def test_texts():
         places.append(inside.index(part, places[-1] + 1))
     assert places[-1] < inside.index("wgmma_wait_group<1>()")
     account = synchronization(one.ir)
-    assert "order n_order: 3 warpgroups of 128 threads issue products in turns" in text(account)
+    assert "order n_order: 3 warpgroups of 128 threads issue MMAs alternately" in text(account)
     assert [ring["each"] for ring in account.as_dict()["rings"] if ring["each"]] == [128]
     graphene = graphene_text(one)
     assert "ordered_mma=s:pv" in graphene and parse_kernel(graphene).text == one.text

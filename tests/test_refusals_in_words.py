@@ -136,7 +136,7 @@ COMMANDS = (
     ("cache prune", "nothing to remove is specified"), ("draw naive -o -", "standard output takes one picture"), ("draw naive --what tree,flow -o -", "standard output takes one picture"),
     ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html writes a separate page"),
     ("draw naive --html x.html --what tree", "--html writes a separate page"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
-    ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed already has"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
+    ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed would have no effect"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
     ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --size Q=3", "the spec has no size Q"), ("cost naive -M M --size M=0", "M=0"), ("run naive -M M --size M=0", "--size M=0"),
     ("new class", "is not a module name"), ("new attrs", "would hide the module attrs"), ("new no/such/x", "the folder no/such does not exist"),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from fireiron.executable.ldmatrix import LdMatrix
 from fireiron.ir import execs
 from fireiron.ir.register_ownership import Ownership
 from fireiron.language.tree import held_by
-from fireiron.lower.distribute import holdings
+from fireiron.lower.distribute import accesses_of
 from fireiron.performing.held import first_difference
 from fireiron.performing.layout_propagation import elementwise, lanes_of
 from fireiron.performing.matrices import received
@@ -60,7 +60,7 @@ def owners(program, buffer):
     for statement, loops in execs(kernel.body):
         for access in statement.accesses:
             if access.buffer == buffer:
-                held = holdings(kernel, kernel.buffer(buffer), [(statement, loops, access)])
+                held = accesses_of(kernel, kernel.buffer(buffer), [(statement, loops, access)])
                 columns = (one.tolist() for one in (held.threads, held.registers, held.elements))
                 found.setdefault(statement.spec.title, set()).update(zip(*columns))
     return found

@@ -251,7 +251,7 @@ def test_outputs_state_why_operands_are_transposed():
     description = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel) with src tf32 RowMajor; dst tf32 ColMajor(ld=64), since B is contiguous along n, and the MMAs read it along k"
     shown = "\n".join(show(strategy.program()))
     assert description in shown and "tile(1, 4).to(Thread).layout(RowMajor)" in shown
-    assert f"launched in front: {description}" in text(explain(strategy))
+    assert f"preceding launch: {description}" in text(explain(strategy))
 
 
 def test_operands_in_the_required_order_are_not_copied():
@@ -394,7 +394,7 @@ def test_outputs_list_the_copies():
     shown = "\n".join(show(program))
     assert f"launched first   {description}" in shown and "tile(16, 256).to(Block)" in shown
     assert as_dict(program)["launches"][0] == description
-    assert f"launched in front: {description}" in text(explain(HOPPER(ODD)))
+    assert f"preceding launch: {description}" in text(explain(HOPPER(ODD)))
     assert all(not [one for one in check(launch.program.ir) if one.severity == "error"] for launch in program.preceding)
 
 

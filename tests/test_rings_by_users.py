@@ -191,7 +191,7 @@ SECOND = ["full b2 k", "product u", "commit"]
     ],
 )
 def test_groups_in_flight(stages, in_flight, rows, found):
-    """They are counted one by one: a stage is given back when those that read it are done, and no sooner. Of a number that is asked for,
+    """They are counted one by one: a stage is released when those that read it are done, and no sooner. Of a number that is asked for,
     behind each group; else at the end of a turn."""
     bound = of_library(gated, "gate up", "A B1 B2", (128, 64, 320), rows=rows, stages=stages, in_flight=in_flight)
     body, _ = turns_of(bound.program(TARGET))
@@ -417,11 +417,11 @@ def test_registers_of_a_group_that_still_runs(order, number, said):
 def test_the_account_gives_the_reasons():
     account = synchronization(pair("u low v").program(TARGET).ir)
     assert [ring.why for ring in account.rings] == [
-        "a stage is given back where products are waited for anyway: u is complete",
-        "a stage is given back a turn later where products are waited for anyway: u is complete",
+        "a stage is released at an existing wait for MMAs: u is complete",
+        "a stage is released a turn later at an existing wait for MMAs: u is complete",
     ]
     account = synchronization(pair("u v low high").program(TARGET).ir)
     assert [(ring.name, ring.in_flight) for ring in account.rings] == [("a_sh_ring", 1), ("c_sh_ring", 0)]
     said = text(account)
-    assert "the last one may be left, products of v" in said
-    assert "the wait in front (v is complete) leaves no group that reads it" in said
+    assert "the last one may be pending, products of v" in said
+    assert "the preceding wait (v is complete) leaves no pending group that reads it" in said

@@ -29,7 +29,7 @@ from fireiron.executable.thread_move import MOVE
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.pipeline import pipeline
-from fireiron.lower.roles import Fill, Part, Partition, Turns, Writer, is_condition
+from fireiron.lower.roles import Fill, FillOperations, Part, Partition, Writer, is_condition
 from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPARE, _kept, specialize
 from fireiron.lower.wgmma_waits import wgmma_waits
 from fireiron.values.expr import ZERO, Var, as_expr, constant
@@ -417,7 +417,7 @@ def test_roles_are_all_threads():
     consumers, producer = roles_of(kernel)
     for roles, text in (
         ((consumers,), "the roles have 256 threads, the block 288"),
-        ((consumers, attrs.evolve(producer, first=300)), "role producer begins at thread 300, the one before ends at 256"),
+        ((consumers, attrs.evolve(producer, first=300)), "role producer begins at thread 300, but the previous role ends at 256"),
     ):
         with pytest.raises(VerificationError, match=text):
             ir.verify(attrs.evolve(kernel, body=(*kernel.body[:-1], making.roles(roles))))
@@ -455,7 +455,7 @@ def held(body, *fills, several=("r", "q")):
     part = Part("consumers", 32, lambda one: True)
     partition = Partition(kernel_of(Move(1, 1)(GL, GL), ()), (part,))
     consumers = Writer(partition, part, rings, frozenset(several), frozenset(rings), {}, {})
-    uses, turns = {Fill(ring, as_expr(turn)): place for ring, turn, place in fills}, Turns()
+    uses, turns = {Fill(ring, as_expr(turn)): place for ring, turn, place in fills}, FillOperations()
     for fill, place in uses.items():
         consumers._use(fill, place, body, uses, turns)
     found = turns.put(body)

@@ -194,9 +194,9 @@ def test_refusals(monkeypatch):
             call()
     with pytest.raises(Exception, match="in host memory"):
         torch.compile(matmul, fullgraph=True, backend="eager")(a, b)
-    with pytest.raises(Exception, match="a product with an epilogue has no gradient"):
+    with pytest.raises(Exception, match="a call with an epilogue has no gradient"):
         torch.compile(lambda a, b: matmul(a, b, epilogue="acc + 1"), fullgraph=True, backend="eager")(a, b)
-    with pytest.raises(ArgumentError, match="a product with an epilogue has no gradient"):
+    with pytest.raises(ArgumentError, match="a call with an epilogue has no gradient"):
         matmul(a.requires_grad_(), b, epilogue="acc + bias[n]", bias=bias)
     with pytest.raises(ArgumentError, match="out= in a call that PyTorch traces or differentiates"):
         matmul(a.requires_grad_(), b, torch.empty(4, 6))

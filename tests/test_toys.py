@@ -424,7 +424,7 @@ def test_launches_in_another_order_are_found_by_check_and_simulator(name, wrong,
 def test_outputs_list_all_launches():
     program = launched("temporaries")
     assert "launched first   matmul_part1: MatMul(16,24,16)(GL,GL,GL)(Kernel), since its terms are added apart" in "\n".join(show(program))
-    assert f"launched in front: {program.launches[0]}" in text(explain(program.strategy))
+    assert f"preceding launch: {program.launches[0]}" in text(explain(program.strategy))
     assert predict(program).us > sum(predict(launch.program).us for launch in program.preceding) > 0
     assert {line.steps[0][0] for line in program.lines if line.steps} == {launch.program.name for launch in program.launches}
 

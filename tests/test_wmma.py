@@ -523,7 +523,7 @@ def test_commands_on_otherwise(capsys):
 
     for command in ("show", "emit", "check", "explain"):
         assert main([command, "wmma_simple", "-M", "100", "-N", "60", "-K", "20"]) == 0
-    assert "refused before it: load_matrix_sync" in capsys.readouterr().out
+    assert "alternative refused: load_matrix_sync" in capsys.readouterr().out
     assert main(["run", "wmma_simple", "-M", "100", "-N", "60", "-K", "20", "--simulate"]) == 0
 
 

@@ -361,7 +361,7 @@ def _entry(path: Path) -> Entry | None:
         return Entry(path, path.suffix.removeprefix("."), problem=f"it cannot be read: {error.strerror}")
     head = _head(line) if first == _first(kind) else None
     if head is None:
-        return evolve(bare, problem="it is no entry of this format")
+        return evolve(bare, problem="it is not an entry of this format")
     return evolve(
         bare,
         kernels=tuple(head["kernels"]),

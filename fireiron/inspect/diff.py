@@ -75,7 +75,7 @@ def _rows_of(found: Figures) -> dict[str, str]:
         "shared bytes, dynamic": str(found.dynamic_shared),
         "registers for arrays": str(found.registers),
     }
-    table |= {"launches in front": str(len(found.launches))} if found.launches else {}
+    table |= {"preceding launches": str(len(found.launches))} if found.launches else {}
     table |= {f"tunable {name}": str(value) for name, value in found.chosen}
     return table | {f"bytes of {name} in {memory}": size for name, memory, _, size, _ in found.buffers if memory != "GL"}
 

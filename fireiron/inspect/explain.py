@@ -323,7 +323,7 @@ class _Search:
 
     def _told(self, leaf: Leaf, found: tuple[Closing, ...] | None) -> Leaf:
         if found is not None:
-            done = f"tried: the strategy is complete then, and code for {self.program.architecture} can be made"
+            done = f"tried: with it the strategy is complete, and code for {self.program.architecture} can be generated"
             others = sorted(leaf.others, key=lambda pair: pair[0] is not self.matches.get(leaf.number))  # what will perform it first
             return attrs.evolve(self._with(leaf, found), outcome=done, others=tuple(others))
         if self.aimed and leaf.place == "main":
@@ -333,7 +333,7 @@ class _Search:
         closings, error = self.refused
         tried = self._with(leaf, closings)
         line = _line(tried) + (f" behind {tried.behind}" if tried.behind else "")
-        return attrs.evolve(leaf, outcome=f"with {line} an instruction matches, but then the strategy is refused: {error.asked}")
+        return attrs.evolve(leaf, outcome=f"with {line} an instruction matches, but the strategy is refused: {error.asked}")
 
     def _nothing(self, leaf: Leaf) -> str:
         """What is said where nothing was found."""
@@ -495,9 +495,9 @@ def text(explanation: Explanation) -> str:
     program = explanation.program
     values = "".join(f", {name}={value}" for name, value in program.chosen.items())
     head = f"{program.spec} on {program.architecture}{values}"
-    head += "".join(f"\nrefused before it: {reason}" for reason in program.strategy.refused)
+    head += "".join(f"\nalternative refused: {reason}" for reason in program.strategy.refused)
     head += f"\nproof: {explanation.proof}" if explanation.proof else ""
-    head += "".join(f"\nlaunched in front: {one}" for one in program.preceding)
+    head += "".join(f"\npreceding launch: {one}" for one in program.preceding)
     head += "".join(f"\n{one}" for one in turns(explanation))
     parts = [head, *(_leaf_text(leaf) for leaf in explanation.leaves)]
     if explanation.refused is not None:
@@ -516,18 +516,18 @@ def turns(explanation: Explanation) -> tuple[TripCounts, ...]:
 def _refusal(leaves: tuple[Leaf, ...], error: FireironError) -> str:
     """Why there is no code; in a line where the leaves have said it."""
     if any(leaf.match is None for leaf in leaves):
-        return f"no code can be made: {error.headline.removesuffix('; the nearest:').removesuffix(':')}"
-    return f"every leaf matches, but no code can be made: {error}"
+        return f"no code can be generated: {error.headline.removesuffix('; the nearest:').removesuffix(':')}"
+    return f"every leaf matches, but no code can be generated: {error}"
 
 
 def _leaf_text(leaf: Leaf) -> str:
     lines = [f"{leaf.place}: {leaf.spec}" + (f"   ({leaf.at})" if leaf.at else "")]
     if leaf.match is not None:
-        lines += [f"  done by {one.name}: {one.performs()}" for one in leaf.performers]
+        lines += [f"  performed by {one.name}: {one.performs()}" for one in leaf.performers]
         similar = [pair for pair in leaf.others if not _another_kind(pair)]
         taken = leaf.performers[0].name
         lines += [
-            f"  not {one.name:<6} {_reasons(mismatches) or f'performs it too; {taken} is taken'}"
+            f"  not {one.name:<6} {_reasons(mismatches) or f'performs it too; {taken} is used'}"
             for one, mismatches in similar[:_MOST_SHOWN]
         ]
         lines += [f"  not {len(similar) - _MOST_SHOWN} more"] if len(similar) > _MOST_SHOWN else []
@@ -536,17 +536,17 @@ def _leaf_text(leaf: Leaf) -> str:
     if not any(mismatches for _, mismatches in leaf.others) and not leaf.written:
         lines.append("  open: the chain does not end with done()")
     else:
-        lines.append(f"  {'nothing performs it' if leaf.written else 'open'}; the nearest:")
+        lines.append(f"  {'no instruction performs it' if leaf.written else 'open'}; the nearest:")
     for one, mismatches in near[:3]:
         lines.append(f"    {one.name}: {one.performs()}")
         lines += [f"      {mismatch.field:<8} requires {mismatch.wanted}, got {mismatch.got}" for mismatch in mismatches]
     if leaf.steps is None:
         return "\n".join([*lines, f"  {leaf.outcome}"])
     if not leaf.steps and leaf.written:
-        lines.append("  closed as it is, once the other leaves are")
+        lines.append("  closed without changes, once the other leaves are")
     else:
         end = "" if leaf.written else ", and done() at the end"
-        lines += [f"  closed behind {leaf.behind} by{end}" if leaf.behind else "  closed by", f"    {_line(leaf)}"]
+        lines += [f"  closed after {leaf.behind} by{end}" if leaf.behind else "  closed by", f"    {_line(leaf)}"]
     return "\n".join([*lines, f"  {leaf.outcome}"])
 
 

@@ -41,7 +41,7 @@ def ineffective(program: Program) -> Iterator[Finding]:
             lines.setdefault(label, []).append(origin)
     for label, origins in lines.items():
         others = f" (also {', '.join(map(str, origins[1:]))})" if origins[1:] else ""
-        why = "no race is there" if label.startswith("unchecked(") else "the kernel is printed the same without it"
+        why = "there is no race" if label.startswith("unchecked(") else "the kernel is printed the same without it"
         message = f"{label} has no effect: {why}; drop it{others}"
         yield Finding("ineffective", "note", None, message, origins[0], None, {"refinement": label.partition("(")[0]})
 

@@ -60,9 +60,9 @@ _WHY_CHAINED: Final = {
     ),
 }
 
-_WHY_SINGLE: Final = "a turn is fetched in front of what uses it, and given back behind the last use"
+_WHY_SINGLE: Final = "each fill is acquired before its first use and released after its last"
 _WHY_ORDERED: Final = "a group issues the products of a tile when the one before has issued those of its own: they run one behind the other"
-_WHY_ALTERNATE: Final = "while products of one warpgroup run, the others do what stands between theirs"
+_WHY_ALTERNATE: Final = "while MMAs of one warpgroup run, the others execute other work"
 
 
 _WHY_TAKEN: Final = "a block that is free takes the next tile that is left; its producer asks for it while the one before is multiplied"
@@ -231,25 +231,25 @@ def _users(kernel: Kernel, ring: Ring) -> list[Exec]:
 
 
 def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
-    """How many groups of products run on when a stage is given back, and why."""
+    """How many groups of products run on when a stage is released, and why."""
     loop = _turns(consumers.body, ring)
     if loop is None or not loop.period:
         return 0, _WHY_SINGLE
     wait = _waited(loop.body, ring)
     groups = consumers.threads // 128
     if wait is None:
-        return 0, "nothing reads a stage when the statement that uses it is over"
+        return 0, "no statement reads a stage after the one that uses it"
     depth = wait.groups
     if all(one.after is None or one.after.ring != ring.name for one in wait.orders):
         turn = "" if any(_of_this_turn(one, ring) for one in loop.body) else " a turn later"
-        return depth, f"a stage is given back{turn} where products are waited for anyway: {wait.reason}"
+        return depth, f"a stage is released{turn} at an existing wait for MMAs: {wait.reason}"
     if wait.requested is not None:
-        return depth, f"asked for by mma_in_flight({wait.requested})"
+        return depth, f"requested by mma_in_flight({wait.requested})"
     if depth:
         return depth, "one warpgroup: its next products are issued while these run, and the stage is given back a turn later"
     if groups <= 1:
-        return depth, "of one stage there is none to go on with" if ring.stages == 1 else "all products of a turn are done at its end"
-    return depth, f"{groups} warpgroups: while one waits for its products, those of the others run"
+        return depth, "with one stage no MMA can stay in flight" if ring.stages == 1 else "all MMAs of an iteration complete at its end"
+    return depth, f"{groups} warpgroups: while one waits for its MMAs, those of the others run"
 
 
 def _waited(body: Sequence[Stmt], ring: Ring) -> Wait | None:
@@ -264,7 +264,7 @@ def _waited(body: Sequence[Stmt], ring: Ring) -> Wait | None:
 
 
 def _of_this_turn(statement: Stmt, ring: Ring) -> bool:
-    """Whether a stage is given back in the iteration that uses it: no condition but for which lane speaks."""
+    """Whether a stage is released in the iteration that uses it: no condition but for which lane speaks."""
     return isinstance(statement, Release) and statement.ring == ring.name and len(conjuncts(statement.active)) <= 1
 
 
@@ -341,12 +341,12 @@ class _Reader:
             return barrier.reason
         what = barrier.reason
         if barrier.scope == WARP_SCOPE:
-            return f"{what}; whoever meets is of one warp"
+            return f"{what}; the conflicting threads are of one warp"
         if barrier.scope.threads is None:
-            return f"{what}; threads of several warps meet"
+            return f"{what}; threads of several warps conflict"
         if self.role is not None and barrier.scope.threads == self.role.threads and barrier.scope.name == self.role.name:
-            return f"{what}; threads of several warps meet, and of the other roles none"
-        return f"{what}; whoever meets is of one {barrier.scope}, so the others of the block go on"
+            return f"{what}; threads of several warps conflict, none of other roles"
+        return f"{what}; the conflicting threads are of one {barrier.scope}, so the rest of the block does not wait"
 
     def _why_commit(self, commit: Commit) -> str:
         issued = self.open[commit.mechanism]
@@ -356,8 +356,8 @@ class _Reader:
         if commit.mechanism.in_registers:
             self.committed.append(", ".join(dict.fromkeys(one.accesses[buffer].buffer for one in issued)))
         if not issued:
-            return f"an empty group, so that groups are counted as turns are; {commit.mechanism.instruction} completes by groups"
-        return f"{what} become a group; {commit.mechanism.instruction} is waited for by groups"
+            return f"an empty group, so that there is one group per iteration; {commit.mechanism.instruction} completes by groups"
+        return f"{what} form a group; {commit.mechanism.instruction} completes by groups"
 
     def _turn(self, one: Acquire | Release, role: str, loops: tuple[str, ...]) -> Point:
         ring = self.kernel.ring(one.ring)
@@ -375,7 +375,7 @@ class _Reader:
             if not full and self.several and any(user.mechanism.in_registers for user in users):
                 waited = self.waited
             why = _why_release(one, ring, waited)
-            scope = "each thread" if one.by is not None else "one thread" if full else "one lane a warp"
+            scope = "each thread" if one.by is not None else "one thread" if full else "one lane per warp"
         verb = "acquire" if isinstance(one, Acquire) else "release"
         return Point(role, loops, f"{verb} {one.state.value} {ring.name}", scope, _grouped(orders), why)
 
@@ -385,47 +385,43 @@ def _of_barrier(barrier: Barrier) -> str:
 
 
 def _why_wait(wait: Wait) -> str:
-    still = {0: "none is left", 1: "the last one may be left"}.get(wait.groups, f"the last {wait.groups} may be left")
-    return f"{wait.reason}; {wait.mechanism.instruction} goes on by itself until its group is waited for: {still}"
+    still = {0: "none may be pending", 1: "the last one may be pending"}.get(wait.groups, f"the last {wait.groups} may be pending")
+    return f"{wait.reason}; {wait.mechanism.instruction} is asynchronous until its group is waited for: {still}"
 
 
 def _why_acquire(acquire: Acquire, ring: Ring) -> str:
     stage, round_ = acquire.fill_index % ring.stages, acquire.fill_index // ring.stages
     if acquire.state is StageState.FULL and ring.tiles:
-        return f"mbarrier of stage {stage}, phase {round_ % 2}: over when the number of the turn's tile is there"
+        return f"mbarrier of stage {stage}, phase {round_ % 2}: complete when the tile index has arrived"
     if acquire.state is StageState.FULL:
-        brought = f"TMA has brought its {ring.bytes} bytes" if ring.bytes else ""
-        copied = f"{ring.producers} arrivals have happened" if ring.producers > 1 else ""
+        brought = f"TMA has copied its {ring.bytes} bytes" if ring.bytes else ""
+        copied = f"{ring.producers} threads have arrived" if ring.producers > 1 else ""
         what = " and ".join(part for part in (brought, copied) if part)
-        return f"mbarrier of stage {stage}, phase {round_ % 2}: over when {what}{', which are seen then' if not copied else ''}"
+        return f"mbarrier of stage {stage}, phase {round_ % 2}: complete when {what}"
     if ring.each:
-        return f"mbarrier {stage}, a phase a round: over when the warpgroup before has issued its products; the first turn passes"
-    first = "the first turn passes" if ring.stages == 1 else f"the first {ring.stages} turns pass"
-    before = "before" if ring.stages == 1 else f"{ring.stages} turns before"
-    return f"mbarrier of stage {stage}, phase {(round_ + 1) % 2}: over with {_arrivals(ring)} that give back the turn {before}; {first}"
+        return f"mbarrier {stage}, complete when the preceding warpgroup has issued its MMAs; the first wait passes"
+    first = "the first fill passes" if ring.stages == 1 else f"the first {ring.stages} fills pass"
+    before = "before" if ring.stages == 1 else f"{ring.stages} fills before"
+    return f"mbarrier of stage {stage}, phase {(round_ + 1) % 2}: complete with {_arrivals(ring)} that release the fill {before}; {first}"
 
 
 def _why_release(release: Release, ring: Ring, waited: Wait | None) -> str:
     stage = release.fill_index % ring.stages
     if release.state is StageState.FULL and ring.tiles:
-        return f"the one arrival at the mbarrier of stage {stage}, behind the number"
+        return f"the one arrival at the mbarrier of stage {stage}, after the tile index"
     if release.state is StageState.FULL and release.by is not None:
-        late = (
-            f"it happens when all that the thread has copied by {release.by.instruction} is there"
-            if release.by.defers
-            else "it has stored what it copies"
-        )
+        late = f"when all copies of the thread by {release.by.instruction} have arrived" if release.by.defers else "after its copies"
         return f"one of {ring.producers} arrivals at the mbarrier of stage {stage}: {late}"
     if release.state is StageState.FULL:
         which = "the one arrival" if ring.producers == 1 else f"one of {ring.producers} arrivals"
         size = ring.bytes if release.part is None else release.part
-        return f"{which} at the mbarrier of stage {stage}, which announces {size} bytes: TMA counts them, no thread does"
+        return f"{which} at the mbarrier of stage {stage}, with expect-tx of {size} bytes, which TMA counts"
     if ring.each:
-        return f"one of {_arrivals(ring)} at mbarrier {stage}, behind which the next warpgroup issues its products"
+        return f"one of {_arrivals(ring)} at mbarrier {stage}, after which the next warpgroup issues its MMAs"
     late = "; a turn whose products are done by now" if len(conjuncts(release.active)) > 1 else ""
     if waited is not None:
-        late = f"; the wait in front ({waited.reason}) leaves no group that reads it"
-    there = f" in each of the blocks {_ranks(release.to)}, which send to this one" if release.to else ""
+        late = f"; the preceding wait ({waited.reason}) leaves no pending group that reads it"
+    there = f" in each of the blocks {_ranks(release.to)}, which multicast to this one" if release.to else ""
     return f"one of {_arrivals(ring)} at the mbarrier of stage {stage}{there}{late}"
 
 
@@ -496,11 +492,11 @@ def _joined(buffers: Iterable[str], names: Iterable[str]) -> str:
 def text(account: Account) -> str:
     """The account for a reader: rings first, then each role's statements under the loops that they stand in."""
     file = _file(account)
-    parts = [f"lines are those of {file}"] if file else []
+    parts = [f"lines of {file}"] if file else []
     parts += [_ring_text(ring, file) for ring in account.rings]
     for name, threads in account.roles:
         points = [point for point in account.points if point.role == name]
-        parts.append("\n".join([f"{name or 'all threads'}: {threads}", *(_points(points, file) or ["  nothing is synchronised"])]))
+        parts.append("\n".join([f"{name or 'all threads'}: {threads}", *(_points(points, file) or ["  no synchronization"])]))
     return "\n\n".join(parts)
 
 
@@ -518,19 +514,19 @@ def _placed(name: str, places: Sequence[str], file: str) -> str:
 
 def _ring_text(ring: RingAccount, file: str) -> str:
     if not ring.buffers and ring.filled_by:
-        head = f"tiles {ring.name}: the numbers of {ring.stages} tiles"
-        return f"{head}\n  taken      by {ring.filled_by}, from the counter\n  read       by {ring.emptied_by}\n  why        {ring.why}"
+        head = f"tiles {ring.name}: indices of {ring.stages} tiles"
+        return f"{head}\n  claimed    by {ring.filled_by}, from the counter\n  read       by {ring.emptied_by}\n  why        {ring.why}"
     if not ring.buffers:
-        what = f"warpgroups of {ring.each} threads issue products" if ring.each else "groups of consumers take tiles"
-        head = f"order {ring.name}: {ring.stages} {what} in turns"
-        given = f"by {ring.emptied_by}: {ring.arrivals} arrivals, one a warp, end a phase of its barriers"
-        return f"{head}\n  given on   {given}\n  why        {ring.why}"
+        what = f"warpgroups of {ring.each} threads issue MMAs" if ring.each else "consumer groups claim tiles"
+        head = f"order {ring.name}: {ring.stages} {what} alternately"
+        given = f"by {ring.emptied_by}: {ring.arrivals} arrivals, one per warp, complete a phase"
+        return f"{head}\n  passed on  {given}\n  why        {ring.why}"
     fillers = ", ".join(_placed(name, places, file) for name, places in ring.fillers)
     users = ", ".join(_placed(name, places, file) for name, places in ring.users)
     rows = (
-        ("filled", f"by {ring.filled_by}: {fillers}; {_counted(ring)} end a phase of its full barriers"),
-        ("emptied", f"by {ring.emptied_by}: {users}; {ring.arrivals} arrivals, one a warp, end a phase of its empty barriers"),
-        *(("shared", f"{name}: each of {count} blocks loads a part, and sends it to blocks {ranks}") for name, count, ranks in ring.shared),
+        ("filled", f"by {ring.filled_by}: {fillers}; {_counted(ring)} complete a phase of its full barriers"),
+        ("emptied", f"by {ring.emptied_by}: {users}; {ring.arrivals} arrivals, one per warp, complete a phase of its empty barriers"),
+        *(("shared", f"{name}: each of {count} blocks loads a part, multicast to blocks {ranks}") for name, count, ranks in ring.shared),
         ("in flight", f"{ring.in_flight}; {ring.why}"),
     )
     head = f"ring {ring.name}: {', '.join(ring.buffers)}; {ring.stages} stage{'s' if ring.stages > 1 else ''} of {ring.bytes} bytes"

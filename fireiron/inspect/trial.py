@@ -182,9 +182,9 @@ class _Harness:
         self.kernel, self.statement = kernel, statement
         level = statement.spec.level
         if not statement.spec.kind.executes:
-            raise _NotTried(f"nobody says what {statement.spec.title} computes")
+            raise _NotTried(f"{statement.spec.title} has no meaning")
         if level.threads != 1 or statement.collective:
-            raise _NotTried(f"its text is for all threads of a {level}, and the host has one")
+            raise _NotTried(f"its text is for all threads of a {level}, but the host has one")
         self.arrays: list[_Array] = []
         for name, access in statement.operands.items():
             self.arrays.append(self._array(name, access, self.arrays[-1].end if self.arrays else 0))
@@ -247,7 +247,7 @@ class _Harness:
         found = _executed(source, given)
         total = self.arrays[-1].end
         if len(found) != total * len(cases):
-            return "the text ended the program", len(cases)
+            return "the text terminated the program", len(cases)
         for number, case in enumerate(cases):
             wrong = self._wrong(case, found[number * total : (number + 1) * total])
             if wrong is not None:
@@ -299,7 +299,7 @@ class _Harness:
                 (before.view(numpy.uint8) != after.view(numpy.uint8)).reshape(before.size, -1).any(axis=1) & ~written
             )
             if spoilt.size:
-                return f"it writes {one.name.lower()}[{spoilt[0] - _GUARD}], which lies outside"
+                return f"it writes {one.name.lower()}[{spoilt[0] - _GUARD}], which is out of bounds"
             if one.access.write:
                 wrong = _unlike(one, after[one.places], numpy.asarray(case.wanted[one.name]), case.inside[one.name])
                 if wrong is not None:
@@ -344,7 +344,7 @@ def _unlike(one: _Array, found: Any, wanted: Any, inside: Any) -> str | None:
     if not wrong.size:
         return None
     at = tuple(map(int, wrong[0]))
-    return f"{one.name.lower()}_at({', '.join(map(str, at))}) is {found[at]:g} where the spec means {wanted[at]:g}"
+    return f"{one.name.lower()}_at({', '.join(map(str, at))}) is {found[at]:g} but the spec means {wanted[at]:g}"
 
 
 def _executed(source: str, given: bytes) -> bytes:
@@ -358,7 +358,7 @@ def _executed(source: str, given: bytes) -> bytes:
         made = _done([compiler, "-std=c++17", "-w", "-O1", "-ffp-contract=off", str(path), "-o", str(path.with_suffix(""))])
         if made.returncode:
             first = re.search(r"error: (.*)", made.stderr.decode(errors="replace"))
-            raise _NotTried(f"it is no plain C++ ({_compiler_name()}: {first[1] if first else 'refused'})")
+            raise _NotTried(f"it is not plain C++ ({_compiler_name()}: {first[1] if first else 'refused'})")
         return _done([str(path.with_suffix(""))], given).stdout
 
 

@@ -93,7 +93,7 @@ class Comparison:
         for text in watching.violations:
             self._error(text)
         for mark in watching.unended.values():
-            text = f"{'/'.join(mark.path)} is still under way at the end of the kernel: nobody waits for it"
+            text = f"{'/'.join(mark.path)} is still in flight at the end of the kernel: no thread waits for it"
             self._error(text, mark.statement.origin)
         return watching.checked
 
@@ -118,7 +118,7 @@ class Comparison:
         children = [name for name, launch in self.node.launches if launch == self.leaves[event].leaf.launch]
         wanted = [path for name in children for path in _paths_below(self.node, name)]
         if not wanted:
-            self.left_out[event] = "no statement is of it"
+            self.left_out[event] = "it has no statement"
             return
         there = self._there
         missing = [path for path in wanted if path not in there]
@@ -127,7 +127,7 @@ class Comparison:
             self._error(text)
         self.paths[event] = tuple(path for path in wanted if path in there)
         if not self.paths[event]:
-            self.left_out[event] = "the kernel does without it"
+            self.left_out[event] = "the kernel omits it"
 
     @property
     def _there(self) -> frozenset[Path]:
@@ -193,14 +193,14 @@ class Comparison:
         """Find out how many points a turn has; refuse a statement that has not as many turns as its launch."""
         extents = self.extents[event]
         if None in extents[1:]:
-            self.left_out.setdefault(event, "how often it is launched differs between the turns of a loop")
+            self.left_out.setdefault(event, "its number of launches differs between iterations of a loop")
             return
         turns = None if None in extents else math.prod(one or 0 for one in extents)
         seen = self._may_miss(path[0]) or self._seldom(path[0])
         count, each = counts[0 if seen else 1], self._points(path)
         self.numbers[path] = seen, each
         if turns is not None and count != turns * each and count == self._read_turns(event) * each:
-            self.left_out.setdefault(event, "the kernel does it in each turn of a loop, and the events once")
+            self.left_out.setdefault(event, "the kernel does it in each iteration of a loop, the events once")
         elif turns is not None and count != turns * each:
             text = f"{self._called(event)} has {turns} turns, and {'/'.join(path)} of the kernel {count / max(each, 1):g}"
             self._error(text)

@@ -214,7 +214,7 @@ class Marker(Tracer):
         try:
             return function({"thread": 0, **walk.fixed, **more})
         except KeyError as name:
-            raise VerificationError(f"the order of events: {value} depends on {name.args[0]}, which no size says") from None
+            raise VerificationError(f"the order of events: {value} depends on {name.args[0]}, which no size determines") from None
 
     def _number(self, value: Expr, walk: TraceState, thread: int = 0) -> int:
         return int(self._value(value, walk, thread=thread))

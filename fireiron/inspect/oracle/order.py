@@ -162,12 +162,12 @@ class Watching(HappensBefore):
             first, issuer = self.operations[late.bit_length() - 1]
             if rule.private and event.in_flight and first.in_flight and first.mechanism is event.mechanism:
                 return ""  # an engine takes products on the same registers in their order (PTX ISA, wgmma.fence)
-            return "it is still under way" if first.in_flight and not self.agents[issuer].own & late else UNORDERED
+            return "it is still in flight" if first.in_flight and not self.agents[issuer].own & late else UNORDERED
         reach = rule.warps.get(agent.warp)
         alike = warp == agent.warp and (rule.private or (reach is not None and reach.alike))
         if not alike and known & ~agent.seen:
             return LANES
-        return "no fence of the asynchronous proxy stands between" if self._hidden(agent, event, known, rule) else ""
+        return "there is no fence.proxy.async between them" if self._hidden(agent, event, known, rule) else ""
 
     def _hidden(self, agent: Agent, event: Mark, known: int, rule: Rule) -> bool:
         """Whether an engine may not see what was written to shared memory."""
