@@ -51,7 +51,7 @@ from fireiron.ir import (
 )
 from fireiron.spec import Spec, with_strides
 from fireiron.specs.fused import fused
-from fireiron.stepping.masks import seen_shares
+from fireiron.stepping.masks import visible_shares
 from fireiron.values.expr import FALSE, conjuncts, constant
 from fireiron.values.sharer import BLOCK, GRID
 
@@ -342,7 +342,7 @@ def useful_operations(spec: Spec, sizes: Mapping[str, int]) -> float:
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     if made is None:
         return operations(spec, list(extents.values()))
-    total, shares = 0.0, seen_shares(made, extents)
+    total, shares = 0.0, visible_shares(made, extents)
     for step in made.steps:
         dims = {*step.formula.target.dims, *step.formula.over}
         terms = 2.0 if step.formula.contracts else 1.0 if step.formula.reduces or len(step.formula.elements) > 1 else 0.0
