@@ -1,4 +1,4 @@
-"""`warp_specialize`: the programs of producer and consumers, from real programs and from hand-made ones, and the text of roles and barriers."""
+"""The pass `specialize`: programs of producer and consumers, from real and hand-made programs, and the printed roles and mbarriers."""
 
 import re
 
@@ -38,12 +38,12 @@ HALVES = float16_gemm(128, 64, 320)
 
 
 def stages_of(strategy, spec=HALVES):
-    """The kernel behind each pass."""
+    """The kernel after each pass."""
     return strategy(spec).program(TARGET).stages
 
 
 def shape_of(body):
-    """Statements in short: `for[acquire full, ...]`."""
+    """Statements in short form: `for[acquire full, ...]`."""
     return [_short(one) for one in body if not isinstance(one, (ir.Comment, ir.Let))]
 
 
@@ -61,7 +61,7 @@ def _short(one):
 
 
 def test_a_ring_is_one_loop_without_anything_bit():
-    """Loads and uses stay in their turn; buffers have a copy for each stage, and each access that of its turn."""
+    """Loads and uses stay in their iteration; buffers have a copy per stage, and each access uses that of its iteration."""
     before, after = (stages_of(product(stages=3))[name] for name in ("walk", "pipeline"))
     (ring,) = after.rings
     assert before.rings == () and (ring.stages, ring.buffers) == (3, ("a_sh", "b_sh"))
@@ -84,7 +84,7 @@ def test_a_ring_is_one_loop_without_anything_bit():
 
 
 def test_turns_are_numbered_through_all_loops_around():
-    """A ring goes on where the next tile begins: 2 tiles of 3 turns are the turns 0 to 5."""
+    """A ring continues with the next tile: 2 tiles of 3 iterations are the fills 0 to 5."""
     kernel = product(blocks=2)(float16_gemm(512, 64, 192)).program(TARGET).ir
     (acquire,) = [one for one in all_of_kind(kernel, ir.Acquire) if one.state is ir.StageState.FULL]
     assert [acquire.fill_index.evaluate({"iteration": turn, "k": k}) for turn in range(2) for k in range(3)] == list(range(6))
@@ -113,13 +113,13 @@ def test_a_turn_is_released_when_its_products_are_done(late):
 
 @pytest.mark.parametrize(("warpgroups", "late"), [(1, 1), (2, 0)])
 def test_one_warpgroup_keeps_a_turn_in_flight(warpgroups, late):
-    """Of several each fills the gaps of the others."""
+    """With several warpgroups, each fills the gaps of the others."""
     kernel = stages_of(product((64 * warpgroups, 64, 64), (64, 64), 3))["wgmma_waits"]
     assert next(one.groups for one in all_of_kind(kernel, ir.Wait) if one.mechanism is WGMMA_GROUPS) == late
 
 
 def test_a_ring_of_one_stage_keeps_nothing_in_flight():
-    """Its only stage has to be empty before the next turn is loaded."""
+    """Its only stage must be empty before the next fill."""
     kernel = product((64, 64, 64), (64, 64), 1)(float16_gemm(64, 64, 320)).program(TARGET).ir
     assert [one.groups for one in all_of_kind(kernel, ir.Wait) if one.mechanism is WGMMA_GROUPS] == [0]
 
@@ -138,7 +138,7 @@ def test_rings_count_bytes_and_warps():
 
 
 def test_all_else_stays_with_the_consumers():
-    """The producer has its loads, the loops and the names around them, and nothing else."""
+    """The producer has only its loads, and the loops and names around them."""
     kernel = stages_of(product(blocks=2, bands=2), float16_gemm(512, 64, 192))["specialize"]
     consumers, producer = roles_of(kernel)
     assert all(is_load(one) for one, _ in ir.execs(producer.body)) and not any(is_load(one) for one, _ in ir.execs(consumers.body))
@@ -151,7 +151,7 @@ def test_all_else_stays_with_the_consumers():
 
 
 def handmade(**fields):
-    """A loop of five turns, in which a tile is loaded by an engine, and copied to the output by a warp."""
+    """A loop of five iterations in which TMA loads a tile and a warp copies it to the output."""
     spec = Move(16, 40, dtype=float16, src=RowMajor, dst=RowMajor)(GL, GL)
     k = Var("k", 0, 4)
     outer = kernel_of(spec, (), local("tile", (16, 8), SH, float16), target="sm_90a")
@@ -212,7 +212,7 @@ def _at_first(statement):
     ],
 )
 def test_registers_go_from_the_producer_to_the_consumers(tiles, warpgroup, producer, kept, given):
-    """By a warpgroup alone (PTX ISA, setmaxnreg), in multiples of 8, from 24 to 256, and no more than there are."""
+    """Only by a warpgroup (PTX ISA, setmaxnreg), in multiples of 8 from 24 to 256, and at most the registers of an SM."""
     program = product(tiles, warpgroup, 2, producer=producer)(float16_gemm(256, 128, 192)).program(TARGET)
     consumers, giver = roles_of(program.ir)
     assert (giver.registers, consumers.registers) == (kept, given)
@@ -264,7 +264,7 @@ def test_refusals(name):
 
 
 def test_loads_by_all_threads_have_no_producer():
-    """`warp_specialize` says who loads where an engine does; where none is asked to, it is a pipeline as ever."""
+    """`warp_specialize` applies to TMA loads; without any, it is an ordinary pipeline."""
     program = finished(CHAIN.pipeline(2).warp_specialize(), WIDE, WIDE)(HALVES).program(TARGET)
     other = finished(CHAIN.pipeline(2), WIDE, WIDE)(HALVES).program(TARGET)
     assert program.ir.body == other.ir.body and program.ir.rings == ()
@@ -272,7 +272,7 @@ def test_loads_by_all_threads_have_no_producer():
 
 @pytest.mark.parametrize("chain", [CHAIN, CHAIN.pipeline(2)], ids=["no pipeline", "no producer"])
 def test_without_a_producer_all_threads_load(chain):
-    """An engine fills rings; where there is none, `done` is a copy by threads, as it is wherever no instruction does it as a whole."""
+    """TMA fills rings. Without a producer, `done` is a copy by threads, as for any spec without an instruction for the whole."""
     spec = float16_gemm(136, 72, 104)
     kernel = finished(chain)(spec).program(TARGET).ir
     notes = [one.text for one in all_of_kind(kernel, ir.Comment)]
@@ -300,7 +300,7 @@ def test_text_of_the_barriers():
 
 
 def counted_of(text, turns):
-    """For each stage that a text counts on its values in so many turns, and for each parity: they begin anew in no tile."""
+    """The values of each stage counter and parity in a text, over a number of iterations; no tile restarts them."""
     found = {name: [int(start)] for name, start in re.findall(r"^ +int (\w+) = (\d+);$", text, re.M)}
     on = re.findall(r"if \(\+\+(\w+) == (\d+)\)(?: \{)?\s+\1 = 0;(?:\s+(\w+) \^= 1;)?", text)
     for stage, stages, parity in dict.fromkeys(on):  # both roles have the same names
@@ -318,7 +318,9 @@ WAITED = r"mbarrier_wait\((k_ring_\w+) \+ (\w+) \* 8, (.*)\);"
 @pytest.mark.parametrize("blocks", [0, 2])
 @pytest.mark.parametrize("stages", [3, 5])
 def test_each_wait_names_the_parity_of_its_round(stages, blocks):
-    """Turn n is round n / stages of its stage: full phases of that parity, empty ones of the one before; also from tile to tile."""
+    """Fill n is in phase n / stages of its stage: waits for full use that parity, waits for empty that of the previous phase; also across
+    tiles.
+    """
     body = body_of(product((64, 64, 64), (64, 64), stages, blocks=blocks)(float16_gemm(256, 64, 448)).program(TARGET).cuda)
     waits = re.findall(WAITED, body)
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"]
@@ -329,7 +331,7 @@ def test_each_wait_names_the_parity_of_its_round(stages, blocks):
 
 
 def test_a_power_of_two_is_no_count():
-    """Stages of four are a remainder, which costs one instruction; the parity is that of the round."""
+    """With four stages the stage is a remainder, one instruction; the parity is that of the phase."""
     waits = re.findall(WAITED, body_of(product(stages=4)(HALVES).program(TARGET).cuda))
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"]
     for (_, _, parity), shift in zip(waits, (0, 1), strict=True):
@@ -339,7 +341,9 @@ def test_a_power_of_two_is_no_count():
 
 @pytest.mark.parametrize("strategy", [product(), product(producer=128), product((64, 64, 64), (64, 64), 3, blocks=2)], ids=str)
 def test_named_barriers_are_constants(strategy):
-    """A number in a register takes all 16 barriers of a block, those of the other role too: here each barrier has its own number."""
+    """A barrier number in a register would reserve all 16 barriers of a block, including those of the other role; here each has its own
+    number.
+    """
     text = strategy(HALVES).program(TARGET).cuda
     assert text.count("__syncthreads();") == 1, "before the roles part"
     for line in re.findall(r"bar\.sync[^;]*;[^;]*;", text):
@@ -350,7 +354,7 @@ def test_named_barriers_are_constants(strategy):
 @pytest.mark.parametrize("blocks", [0, 2])
 @pytest.mark.parametrize("stages", [3, 4])
 def test_stages_have_names(stages, late, blocks):
-    """Of this turn and of those before, counted through the tiles that a block takes."""
+    """For the current iteration and the previous ones, counted through the tiles of a block."""
     text = product((64, 64, 64), (64, 64), stages, blocks=blocks, in_flight=late)(float16_gemm(256, 64, 320)).program(TARGET).cuda
     declared = re.findall(r"int (\w*stage[^=]*) = (?!0; )", text)
     assert declared and all(one.isidentifier() for one in declared), declared
@@ -361,13 +365,13 @@ def test_stages_have_names(stages, late, blocks):
 
 
 def test_whole_rounds_have_no_first_turn():
-    """Eight turns a tile, of a ring of four stages: each tile begins like the first."""
+    """Eight iterations per tile with a ring of four stages: each tile begins like the first."""
     text = product((64, 64, 64), (64, 64), 4, blocks=2, in_flight=0)(float16_gemm(256, 64, 512)).program(TARGET).cuda
     assert "first_fill" not in text and "mbarrier_wait(k_ring_full + k_stage * 8, k / num_stages)" in text, "0 or 1"
 
 
 def test_few_turns_are_not_counted():
-    """Of as many turns as there are stages each has its own: nothing is to be counted, from tile to tile either."""
+    """With as many iterations as stages, each iteration has a fixed stage: no counter, also across tiles."""
     body = body_of(product((64, 64, 64), (64, 64), 3, blocks=2, in_flight=0)(float16_gemm(512, 64, 192)).program(TARGET).cuda)
     waits = re.findall(WAITED, body)
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"] and "_phase" not in body[body.index("// consumers") :]
@@ -378,7 +382,7 @@ def test_few_turns_are_not_counted():
 
 
 def test_two_loops_of_a_ring_count_for_themselves():
-    """Where a tile has other turns than those of the loop, the count begins anew in each: it is none that goes on."""
+    """If a tile has other iterations than those of the loop, the count restarts in each tile."""
     k = making.loop(Var("k", 0, 4), as_expr(5), ())
     around = making.loop(Var("turn", 0, 1), as_expr(2), (k,))
     assert goes_on(k, around.var * 5 + k.var, around)
@@ -398,7 +402,7 @@ def test_one_thread_produces():
 
 
 def test_the_producer_is_not_among_those_who_share_work():
-    """Tiles are dealt to the consumers alone."""
+    """Tiles are distributed over the consumers only."""
     kernel = product()(HALVES).program(TARGET).ir
     assert (kernel.workers, kernel.threads, kernel.thread.high) == (256, 288, 255)
 
@@ -426,7 +430,7 @@ def test_roles_are_all_threads():
 
 
 def test_all_turns_in_flight():
-    """As many as there are stages, less one; the producer waits for the oldest."""
+    """One less than the number of stages; the producer waits for the oldest."""
     kernel = product(stages=4, in_flight=3)(HALVES).program(TARGET).ir
     assert errors(kernel) == []
     arrays, expected = inputs_of(HALVES)
@@ -439,18 +443,18 @@ TURN = Var("k", 0, 99)
 
 
 def touching(buffer, copy=0):
-    """A statement that reads a stage of a buffer, to registers."""
+    """A statement that reads a stage of a buffer into registers."""
     read = attrs.evolve(access(buffer, (0, 0)), copy=as_expr(copy))
     return execution(MOVE, Move(1, 1)(SH, RF)(Thread), read, access("x", (0, 0), write=True))
 
 
 def loading(ring, turn):
-    """A load of a turn of a ring."""
+    """A load of a ring's fill."""
     return attrs.evolve(touching("s"), ring=ring, fill_index=as_expr(turn), mechanism=TMA_LOADS)
 
 
 def held(body, *fills, several=("r", "q")):
-    """A list of two rings of two stages with its turns, in words; of each turn its ring, its number and its place."""
+    """A list with the operations on the fills of two rings with two stages, as words; a fill is given by ring, number and position."""
     rings = {"r": making.ring("r", 2, ("s",)), "q": making.ring("q", 2, ("t",))}
     part = Part("consumers", 32, lambda one: True)
     partition = Partition(kernel_of(Move(1, 1)(GL, GL), ()), (part,))
@@ -509,7 +513,7 @@ def test_what_a_turn_belongs_to():
 
 
 def test_a_producer_keeps_less_where_the_data_of_consumers_want_it():
-    """Of 384 threads each gets 152 registers beside a producer that keeps 40, and 160 beside one that keeps 32."""
+    """Of 384 threads, each gets 152 registers if the producer keeps 40, and 160 if it keeps 32."""
 
     def kept(elements, threads=384, copies=1, **fields):
         kernel = kernel_of(MatMul(64, 64, 64)(GL, GL, GL), (), local("x", (elements, 1), RF, copies=copies), threads=threads)
