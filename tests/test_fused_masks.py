@@ -10,7 +10,7 @@ from fireiron import *
 from fireiron.check import safety
 from fireiron.ir import execs
 from fireiron.specs.formula import Number, formula_of
-from fireiron.stepping.masks import AtLeast, all_of_them, may_fail, seen_shares
+from fireiron.stepping.masks import AtLeast, all_of_them, may_fail, visible_shares
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.strategies import attention
 from fireiron.values.expr import FALSE, TRUE
@@ -160,10 +160,10 @@ def test_sums_of_what_is_seen():
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ({"mask": "s[m,n] = s[m,n] + 1"}, "no step hides elements by a condition that bounds n"),
-        ({"mask": "s[m,n] = where(n == m, s[m,n], 0)"}, "no step hides elements by a condition that bounds n"),
-        ({"mask": "s[m,n] = where(n <= m, s[m,n], 1)"}, "a turn in which mask hides all elements changes y"),
-        ({"more": "y[m] = y[m] + 1"}, "a turn in which mask hides all elements changes y"),
+        ({"mask": "s[m,n] = s[m,n] + 1"}, "no step masks elements by a condition that bounds n"),
+        ({"mask": "s[m,n] = where(n == m, s[m,n], 0)"}, "no step masks elements by a condition that bounds n"),
+        ({"mask": "s[m,n] = where(n <= m, s[m,n], 1)"}, "an iteration in which mask masks all elements changes y"),
+        ({"more": "y[m] = y[m] + 1"}, "an iteration in which mask masks all elements changes y"),
     ],
 )
 def test_refusals(steps, message):
@@ -283,7 +283,7 @@ def test_what_is_known_of_a_hidden_turn(hidden, value, changes):
     )  # fmt: skip
     strategy = chain(made).skip_masked_tiles().load("X", RF, Move.done()).done()(made(m=32, n=32))
     if changes:
-        with pytest.raises(DecompositionError, match="hides all elements changes t"):
+        with pytest.raises(DecompositionError, match="masks all elements changes t"):
             _ = strategy.program("sm_80").ir
     else:
         assert strategy.program("sm_80").ir
@@ -334,11 +334,11 @@ def test_turns_are_counted():
 def test_how_many_elements_a_mask_shows(condition, shown):
     """Of four rows and columns, as far as coordinates and sizes say it; of a dimension that nobody knows nothing is said."""
     made = masked(mask=f"s[m,n] = where({condition}, s[m,n], 0)").made
-    assert seen_shares(made, {"m": 4, "n": 4}) == [(frozenset(dims), share) for dims, share in shown]
-    assert seen_shares(made, {"m": 4}) == []
+    assert visible_shares(made, {"m": 4, "n": 4}) == [(frozenset(dims), share) for dims, share in shown]
+    assert visible_shares(made, {"m": 4}) == []
 
 
 def test_how_many_elements_a_mask_shows_of_many():
     """A sample of the coordinates stands for all."""
-    (found,) = seen_shares(masked().made, {"m": 1 << 20, "n": 1 << 20})
+    (found,) = visible_shares(masked().made, {"m": 1 << 20, "n": 1 << 20})
     assert found[1] == pytest.approx(0.5, abs=1e-2)

@@ -318,7 +318,7 @@ def test_what_the_driver_refuses_is_said(gpu):
 
 def test_a_driver_without_chained_launches(gpu, monkeypatch):
     monkeypatch.setattr(launch, "_driver", lambda: types.SimpleNamespace())
-    with pytest.raises(LaunchError, match="knows no chained launches"):
+    with pytest.raises(LaunchError, match="does not support programmatic dependent launch"):
         launch.ProgrammaticLaunch(1, (1, 1, 1, 32, 1, 1), 0)
 
 

@@ -248,7 +248,7 @@ def test_a_load_dealt_to_lanes_decides(shape, level):
 
 def test_nobody_decides():
     """Two copies that both follow: it is said that nothing else holds anything."""
-    with pytest.raises(MatchError, match="registers requires an operand of which something else says who holds what, got none"):
+    with pytest.raises(MatchError, match="registers requires an operand whose distribution another statement decides, got none"):
         _ = Move.tile(32, 32).to(Block).tile(16, 16).to(Warp).load(SRC, RF, FOLLOWS).done()(COPY).program("sm_80").tree
 
 
@@ -357,7 +357,7 @@ def test_a_quarter_of_a_warp_follows():
 def test_one_warp_that_is_asked_for_what_two_hold_is_refused():
     """A follower of one warp has that warp's threads only: what others hold, it does not store silently."""
     one = Move.tile(64, 16).to(Warp).done()
-    with pytest.raises(MatchError, match="level +requires one whose threads hold all of the 64x16 elements"):
+    with pytest.raises(MatchError, match="level +requires one whose threads own all of the 64x16 elements"):
         _ = mma_chain(None, one)(MatMul(64, 32, 16, **HALF)(GL, GL, GL)(Kernel)).program("sm_80").ir
 
 
@@ -390,7 +390,7 @@ def test_idle_warps_store_nothing():
 def test_tiles_dealt_in_turns_are_refused():
     """Which tile is a thread's changes from turn to turn: its registers cannot hold all of them."""
     chain = MatMul.tile(48, 16).to(Block).epilog(RF).split(4).tile(24, 16).to(Warp).tile(1, 8).to(Lane).tile(1, 1).split(1).done()
-    with pytest.raises(DecompositionError, match="c_rf cannot be divided over registers: its tiles are dealt in turns"):
+    with pytest.raises(DecompositionError, match="c_rf cannot be divided over registers: its tiles are distributed in iterations"):
         _ = chain(MatMul(48, 32, 8)(GL, GL, GL)(Kernel)).program("sm_80").ir
 
 
@@ -399,7 +399,9 @@ def test_a_sum_of_parts_that_is_dealt_in_turns_says_whose_it_is():
     problem = MatMul.fuse_epilogue("acc + r[m]")(m=20, n=32, k=8, types={"r": float32, "C": float32})
     chain = MatMul.tile(20, 32).to(Block).split_k(2, Warp, 2)
     rest = MatMul.tile(4, 4).to(Lane).split(1).tile(1, 1).done()
-    said = r"Reduction\(1,1,2\)\(SH,RF\)\(Thread\), whose tile is another in each turn(.|\n)*split_k deals them by its last argument"
+    said = (
+        r"Reduction\(1,1,2\)\(SH,RF\)\(Thread\), whose tile changes in each iteration(.|\n)*split_k distributes them by its last argument"
+    )
     with pytest.raises(DecompositionError, match=said):
         _ = chain.then(rest)(problem).program("sm_80").ir
     dealt = MatMul.tile(20, 32).to(Block).split_k(2, Warp, 2, Reduction.tile(1, 1).to(Thread).layout(RowMajor).done())
@@ -498,7 +500,7 @@ def test_tiles_of_some_threads_are_refused(load):
     """Two threads hold every second row each: a tile of one row is one's, and each would copy all rows over its own."""
     start = MatMul.tile(8, 16).to(Block)
     rest = lambda chain: chain.tile(2, 4).tile(1, 1).to(Thread).split(1).done()(MatMul(8, 16, 2)(GL, GL, GL)(Kernel)).program("sm_80")
-    with pytest.raises(MatchError, match="tiles that reach over all threads which hold a part"):
+    with pytest.raises(MatchError, match="tiles that cover all threads which own a part"):
         _ = rest(start.load(A, RF, eval(load).done())).lowered
     spec = rest(start.load(A, RF, Move.tile(2, 2).done()))
     a, b = np.arange(16.0).reshape(8, 2).astype("f4"), np.arange(32.0).reshape(2, 16).astype("f4")

@@ -1,4 +1,4 @@
-"""The pass `specialize`: programs of producer and consumers, from real and hand-made programs, and the printed roles and mbarriers."""
+"""`warp_specialize`: the programs of producer and consumers, from real programs and from hand-made ones, and the text of roles and barriers."""
 
 import re
 
@@ -34,34 +34,34 @@ from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPAR
 from fireiron.lower.wgmma_waits import wgmma_waits
 from fireiron.values.expr import ZERO, Var, as_expr, constant
 
-HALVES = float16_gemm(128, 64, 320)
+PROBLEM = float16_gemm(128, 64, 320)
 
 
-def stages_of(strategy, spec=HALVES):
+def stages_of(strategy, spec=PROBLEM):
     """The kernel after each pass."""
     return strategy(spec).program(TARGET).stages
 
 
 def shape_of(body):
-    """Statements in short form: `for[acquire full, ...]`."""
+    """Statements in short: `for[acquire full, ...]`."""
     return [_short(one) for one in body if not isinstance(one, (ir.Comment, ir.Let))]
 
 
-def _short(one):
-    if isinstance(one, ir.For):
-        return f"for[{', '.join(shape_of(one.body))}]"
-    if isinstance(one, (ir.Acquire, ir.Release)):
-        return f"{type(one).__name__.lower()} {one.state.value}"
-    if isinstance(one, ir.Exec):
-        return "load" if is_load(one) else "product" if is_product(one) else "other"
-    return type(one).__name__.lower()
+def _short(stmt):
+    if isinstance(stmt, ir.For):
+        return f"for[{', '.join(shape_of(stmt.body))}]"
+    if isinstance(stmt, (ir.Acquire, ir.Release)):
+        return f"{type(stmt).__name__.lower()} {stmt.state.value}"
+    if isinstance(stmt, ir.Exec):
+        return "load" if is_load(stmt) else "product" if is_product(stmt) else "other"
+    return type(stmt).__name__.lower()
 
 
-# ---------------------------------------------------------------------------------------------- the pass before: a loop becomes a ring
+# ---------------------------------------------------------------------------------------------- fills of one list, by hand
 
 
 def test_a_ring_is_one_loop_without_anything_bit():
-    """Loads and uses stay in their iteration; buffers have a copy per stage, and each access uses that of its iteration."""
+    """Loads and uses remain in their iteration; buffers have a copy for each stage, and each access uses that of its iteration."""
     before, after = (stages_of(product(stages=3))[name] for name in ("walk", "pipeline"))
     (ring,) = after.rings
     assert before.rings == () and (ring.stages, ring.buffers) == (3, ("a_sh", "b_sh"))
@@ -76,25 +76,25 @@ def test_a_ring_is_one_loop_without_anything_bit():
         32,
         0,
     )
-    for one, _ in ir.execs(loop.body):
-        for part in one.accesses:
+    for stmt, _ in ir.execs(loop.body):
+        for part in stmt.accesses:
             if part.buffer in ring.buffers:
-                assert [part.copy.evaluate({"k": turn}) for turn in range(5)] == [0, 1, 2, 0, 1]
+                assert [part.copy.evaluate({"k": iteration}) for iteration in range(5)] == [0, 1, 2, 0, 1]
     assert all((one.ring, one.fill_index) == (ring.name, loop.var) for one in all_of_kind(after, ir.Exec) if one.mechanism is TMA_LOADS)
 
 
-def test_turns_are_numbered_through_all_loops_around():
+def test_fills_are_numbered_through_all_surrounding_loops():
     """A ring continues with the next tile: 2 tiles of 3 iterations are the fills 0 to 5."""
     kernel = product(blocks=2)(float16_gemm(512, 64, 192)).program(TARGET).ir
     (acquire,) = [one for one in all_of_kind(kernel, ir.Acquire) if one.state is ir.StageState.FULL]
-    assert [acquire.fill_index.evaluate({"iteration": turn, "k": k}) for turn in range(2) for k in range(3)] == list(range(6))
+    assert [acquire.fill_index.evaluate({"iteration": iteration, "k": k}) for iteration in range(2) for k in range(3)] == list(range(6))
 
 
 # ---------------------------------------------------------------------------------------------- producer and consumers
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])
-def test_a_turn_is_released_when_its_products_are_done(late):
+def test_a_fill_is_released_when_its_mmas_are_done(late):
     kernel = stages_of(product(stages=3, in_flight=late))["wgmma_waits"]
     consumers, producer = roles_of(kernel)
     assert shape_of(producer.body) == ["for[acquire empty, release full, load, load]"]
@@ -102,29 +102,34 @@ def test_a_turn_is_released_when_its_products_are_done(late):
     *_, wait, release = loop.body
     assert isinstance(loop.body[0], ir.Acquire) and (wait.groups, wait.mechanism) == (late, WGMMA_GROUPS)
     assert release.fill_index == loop.var - late
-    behind = consumers.body[consumers.body.index(loop) + 1 :]
-    assert [type(one) for one in behind[: late + 1]] == ([ir.Wait] + [ir.Release] * late if late else [type(behind[0])])
-    last = [one for one in behind if isinstance(one, ir.Release)]
+    after_loop = consumers.body[consumers.body.index(loop) + 1 :]
+    assert [type(one) for one in after_loop[: late + 1]] == ([ir.Wait] + [ir.Release] * late if late else [type(after_loop[0])])
+    last = [one for one in after_loop if isinstance(one, ir.Release)]
     assert [constant(one.fill_index) for one in last] == [5 - one for one in range(late, 0, -1)]
-    # Before turn `late` there is nothing to release.
-    speaks = [[release.active.evaluate({"thread": thread, "k": turn}) for turn in range(4)] for thread in (0, 1, 32, 255)]
-    assert speaks == [[turn >= late for turn in range(4)], [False] * 4, [turn >= late for turn in range(4)], [False] * 4]
+    # Before iteration `late` there is nothing to release.
+    speaks = [[release.active.evaluate({"thread": thread, "k": iteration}) for iteration in range(4)] for thread in (0, 1, 32, 255)]
+    assert speaks == [
+        [iteration >= late for iteration in range(4)],
+        [False] * 4,
+        [iteration >= late for iteration in range(4)],
+        [False] * 4,
+    ]
 
 
 @pytest.mark.parametrize(("warpgroups", "late"), [(1, 1), (2, 0)])
-def test_one_warpgroup_keeps_a_turn_in_flight(warpgroups, late):
-    """With several warpgroups, each fills the gaps of the others."""
+def test_one_warpgroup_keeps_a_group_in_flight(warpgroups, late):
+    """Of several each fills the gaps of the others."""
     kernel = stages_of(product((64 * warpgroups, 64, 64), (64, 64), 3))["wgmma_waits"]
     assert next(one.groups for one in all_of_kind(kernel, ir.Wait) if one.mechanism is WGMMA_GROUPS) == late
 
 
 def test_a_ring_of_one_stage_keeps_nothing_in_flight():
-    """Its only stage must be empty before the next fill."""
+    """Its only stage must be empty before the next fill is loaded."""
     kernel = product((64, 64, 64), (64, 64), 1)(float16_gemm(64, 64, 320)).program(TARGET).ir
     assert [one.groups for one in all_of_kind(kernel, ir.Wait) if one.mechanism is WGMMA_GROUPS] == [0]
 
 
-def test_ordinary_readers_say_so_warp_by_warp():
+def test_ordinary_readers_arrive_warp_by_warp():
     consumers, _ = roles_of(stages_of(by_warps(), float16_gemm(128, 64, 320, c_dtype=float32))["wgmma_waits"])
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
     assert [type(one) for one in loop.body[-2:]] == [ir.Barrier, ir.Release]
@@ -137,8 +142,8 @@ def test_rings_count_bytes_and_warps():
         assert (ring.bytes, ring.consumers) == (size, warps)
 
 
-def test_all_else_stays_with_the_consumers():
-    """The producer has only its loads, and the loops and names around them."""
+def test_all_else_remains_with_the_consumers():
+    """The producer has its loads, the loops and the names around them, and nothing else."""
     kernel = stages_of(product(blocks=2, bands=2), float16_gemm(512, 64, 192))["specialize"]
     consumers, producer = roles_of(kernel)
     assert all(is_load(one) for one, _ in ir.execs(producer.body)) and not any(is_load(one) for one, _ in ir.execs(consumers.body))
@@ -151,7 +156,7 @@ def test_all_else_stays_with_the_consumers():
 
 
 def handmade(**fields):
-    """A loop of five iterations in which TMA loads a tile and a warp copies it to the output."""
+    """A loop of five iterations, in which TMA loads a tile, and a warp copies it to the output."""
     spec = Move(16, 40, dtype=float16, src=RowMajor, dst=RowMajor)(GL, GL)
     k = Var("k", 0, 4)
     outer = kernel_of(spec, (), local("tile", (16, 8), SH, float16), target="sm_90a")
@@ -185,12 +190,12 @@ def test_without_a_ring_nothing_changes():
 
 def test_a_load_without_a_ring_is_refused():
     kernel = handmade()
-    lonely = with_changed(kernel, lambda one: isinstance(one, ir.For), 0, lambda one: one.body[1:2])
-    lonely = attrs.evolve(
-        lonely, body=tuple(attrs.evolve(one, **_at_first(one)) if isinstance(one, ir.Exec) else one for one in lonely.body)
+    unringed = with_changed(kernel, lambda one: isinstance(one, ir.For), 0, lambda one: one.body[1:2])
+    unringed = attrs.evolve(
+        unringed, body=tuple(attrs.evolve(one, **_at_first(one)) if isinstance(one, ir.Exec) else one for one in unringed.body)
     )
     with pytest.raises(DecompositionError) as caught:
-        specialize(lonely)
+        specialize(unringed)
     assert str(caught.value).startswith("TMA_LOAD needs a producer, and the strategy has none")
     assert ".split(64).pipeline(4).warp_specialize(), or .coalesced_copy(8) in the load for copies by all threads" in str(caught.value)
 
@@ -212,13 +217,13 @@ def _at_first(statement):
     ],
 )
 def test_registers_go_from_the_producer_to_the_consumers(tiles, warpgroup, producer, kept, given):
-    """Only by a warpgroup (PTX ISA, setmaxnreg), in multiples of 8 from 24 to 256, and at most the registers of an SM."""
+    """By a warpgroup alone (PTX ISA, setmaxnreg), in multiples of 8, from 24 to 256, and no more than there are."""
     program = product(tiles, warpgroup, 2, producer=producer)(float16_gemm(256, 128, 192)).program(TARGET)
     consumers, giver = roles_of(program.ir)
     assert (giver.registers, consumers.registers) == (kept, given)
     assert consumers.threads * given + giver.threads * kept <= 65536
-    found = re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+);", program.cuda)
-    assert sorted(found) == ([("dec", str(kept)), ("inc", str(given))] if kept else [])
+    register_counts = re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+);", program.cuda)
+    assert sorted(register_counts) == ([("dec", str(kept)), ("inc", str(given))] if kept else [])
 
 
 # ---------------------------------------------------------------------------------------------- refusals
@@ -258,21 +263,21 @@ REFUSED = {
 def test_refusals(name):
     strategy, text = REFUSED[name]
     with pytest.raises(DecompositionError) as caught:
-        _ = strategy(HALVES).program(TARGET).ir
+        _ = strategy(PROBLEM).program(TARGET).ir
     assert re.search(text, str(caught.value)), caught.value
     assert "test_specialize.py" in str(caught.value), "the line of the strategy"
 
 
 def test_loads_by_all_threads_have_no_producer():
-    """`warp_specialize` applies to TMA loads; without any, it is an ordinary pipeline."""
-    program = finished(CHAIN.pipeline(2).warp_specialize(), WIDE, WIDE)(HALVES).program(TARGET)
-    other = finished(CHAIN.pipeline(2), WIDE, WIDE)(HALVES).program(TARGET)
+    """`warp_specialize` assigns loads by TMA to a producer; without such loads it is an ordinary pipeline."""
+    program = finished(CHAIN.pipeline(2).warp_specialize(), WIDE, WIDE)(PROBLEM).program(TARGET)
+    other = finished(CHAIN.pipeline(2), WIDE, WIDE)(PROBLEM).program(TARGET)
     assert program.ir.body == other.ir.body and program.ir.rings == ()
 
 
 @pytest.mark.parametrize("chain", [CHAIN, CHAIN.pipeline(2)], ids=["no pipeline", "no producer"])
 def test_without_a_producer_all_threads_load(chain):
-    """TMA fills rings. Without a producer, `done` is a copy by threads, as for any spec without an instruction for the whole."""
+    """An engine fills rings; where there is none, `done` is a copy by threads, as it is wherever no instruction does it as a whole."""
     spec = float16_gemm(136, 72, 104)
     kernel = finished(chain)(spec).program(TARGET).ir
     notes = [one.text for one in all_of_kind(kernel, ir.Comment)]
@@ -283,7 +288,7 @@ def test_without_a_producer_all_threads_load(chain):
 
 # ---------------------------------------------------------------------------------------------- text
 
-TEXT = product(stages=3, producer=32)(HALVES).program(TARGET).cuda
+TEXT = product(stages=3, producer=32)(PROBLEM).program(TARGET).cuda
 
 
 def body_of(text):
@@ -299,17 +304,17 @@ def test_text_of_the_barriers():
     assert f"mbarrier_arrive_expect_tx(k_ring_full + k_stage3 * 8, {(128 + 64) * 64 * 2});" in re.sub(r"k_stage\d*", "k_stage3", body)
 
 
-def counted_of(text, turns):
-    """The values of each stage counter and parity in a text, over a number of iterations; no tile restarts them."""
-    found = {name: [int(start)] for name, start in re.findall(r"^ +int (\w+) = (\d+);$", text, re.M)}
+def counted_of(text, iterations):
+    """For each stage that a text counts its values in a number of iterations, and for each parity: they restart in no tile."""
+    values_by_name = {name: [int(start)] for name, start in re.findall(r"^ +int (\w+) = (\d+);$", text, re.M)}
     on = re.findall(r"if \(\+\+(\w+) == (\d+)\)(?: \{)?\s+\1 = 0;(?:\s+(\w+) \^= 1;)?", text)
     for stage, stages, parity in dict.fromkeys(on):  # both roles have the same names
-        for _ in range(turns - 1):
-            after = found[stage][-1] + 1
-            found[stage].append(after % int(stages))
+        for _ in range(iterations - 1):
+            after = values_by_name[stage][-1] + 1
+            values_by_name[stage].append(after % int(stages))
             if parity:
-                found[parity].append(found[parity][-1] ^ (after == int(stages)))
-    return found
+                values_by_name[parity].append(values_by_name[parity][-1] ^ (after == int(stages)))
+    return values_by_name
 
 
 WAITED = r"mbarrier_wait\((k_ring_\w+) \+ (\w+) \* 8, (.*)\);"
@@ -317,34 +322,30 @@ WAITED = r"mbarrier_wait\((k_ring_\w+) \+ (\w+) \* 8, (.*)\);"
 
 @pytest.mark.parametrize("blocks", [0, 2])
 @pytest.mark.parametrize("stages", [3, 5])
-def test_each_wait_names_the_parity_of_its_round(stages, blocks):
-    """Fill n is in phase n / stages of its stage: waits for full use that parity, waits for empty that of the previous phase; also across
-    tiles.
-    """
+def test_each_wait_uses_the_parity_of_its_cycle(stages, blocks):
+    """Fill n is cycle n / stages of its stage: full phases of that parity, empty ones of the preceding; also from tile to tile."""
     body = body_of(product((64, 64, 64), (64, 64), stages, blocks=blocks)(float16_gemm(256, 64, 448)).program(TARGET).cuda)
     waits = re.findall(WAITED, body)
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"]
     for (_, stage, parity), role, shift in zip(waits, body.split("// producer"), (0, 1), strict=True):
         counted = counted_of(role, 12)
-        assert counted[stage] == [turn % stages for turn in range(12)]
-        assert counted[parity] == [(turn // stages + shift) % 2 for turn in range(12)]
+        assert counted[stage] == [iteration % stages for iteration in range(12)]
+        assert counted[parity] == [(iteration // stages + shift) % 2 for iteration in range(12)]
 
 
 def test_a_power_of_two_is_no_count():
-    """With four stages the stage is a remainder, one instruction; the parity is that of the phase."""
-    waits = re.findall(WAITED, body_of(product(stages=4)(HALVES).program(TARGET).cuda))
+    """Stages of four are a remainder, which costs one instruction; the parity is that of the round."""
+    waits = re.findall(WAITED, body_of(product(stages=4)(PROBLEM).program(TARGET).cuda))
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"]
     for (_, _, parity), shift in zip(waits, (0, 1), strict=True):
-        for turn in range(5):
-            assert eval(parity.replace("/", "//"), {"k": turn}) % 2 == (turn // 4 + shift) % 2
+        for iteration in range(5):
+            assert eval(parity.replace("/", "//"), {"k": iteration}) % 2 == (iteration // 4 + shift) % 2
 
 
 @pytest.mark.parametrize("strategy", [product(), product(producer=128), product((64, 64, 64), (64, 64), 3, blocks=2)], ids=str)
 def test_named_barriers_are_constants(strategy):
-    """A barrier number in a register would reserve all 16 barriers of a block, including those of the other role; here each has its own
-    number.
-    """
-    text = strategy(HALVES).program(TARGET).cuda
+    """A number in a register takes all 16 barriers of a block, those of the other role too: here each barrier has its own number."""
+    text = strategy(PROBLEM).program(TARGET).cuda
     assert text.count("__syncthreads();") == 1, "before the roles part"
     for line in re.findall(r"bar\.sync[^;]*;[^;]*;", text):
         assert re.match(r"bar\.sync \d+, \d+;", line), line
@@ -354,35 +355,35 @@ def test_named_barriers_are_constants(strategy):
 @pytest.mark.parametrize("blocks", [0, 2])
 @pytest.mark.parametrize("stages", [3, 4])
 def test_stages_have_names(stages, late, blocks):
-    """For the current iteration and the previous ones, counted through the tiles of a block."""
+    """For this fill and the preceding ones, counted through the tiles of a block."""
     text = product((64, 64, 64), (64, 64), stages, blocks=blocks, in_flight=late)(float16_gemm(256, 64, 320)).program(TARGET).cuda
     declared = re.findall(r"int (\w*stage[^=]*) = (?!0; )", text)
     assert declared and all(one.isidentifier() for one in declared), declared
     if stages == 3:
-        # The stage that is released is the one that was used `late` turns before.
+        # The released stage is the one used `late` iterations before.
         (released,) = re.findall(r"^ +mbarrier_arrive\(k_ring_empty \+ (\w+) \* 8\);$", text, re.M)
-        assert counted_of(body_of(text), 9)[released] == [(turn - late) % 3 for turn in range(9)]
+        assert counted_of(body_of(text), 9)[released] == [(iteration - late) % 3 for iteration in range(9)]
 
 
-def test_whole_rounds_have_no_first_turn():
+def test_whole_cycles_have_no_first_fill():
     """Eight iterations per tile with a ring of four stages: each tile begins like the first."""
     text = product((64, 64, 64), (64, 64), 4, blocks=2, in_flight=0)(float16_gemm(256, 64, 512)).program(TARGET).cuda
     assert "first_fill" not in text and "mbarrier_wait(k_ring_full + k_stage * 8, k / num_stages)" in text, "0 or 1"
 
 
-def test_few_turns_are_not_counted():
-    """With as many iterations as stages, each iteration has a fixed stage: no counter, also across tiles."""
+def test_few_fills_are_not_counted():
+    """With as many iterations as stages each has its own stage: nothing is counted, also from tile to tile."""
     body = body_of(product((64, 64, 64), (64, 64), 3, blocks=2, in_flight=0)(float16_gemm(512, 64, 192)).program(TARGET).cuda)
     waits = re.findall(WAITED, body)
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"] and "_phase" not in body[body.index("// consumers") :]
     for (_, _, parity), shift in zip(waits, (0, 1), strict=True):
-        for turn in range(4):
-            values = {"k": 2} | dict.fromkeys(re.findall(r"iteration_first_fill\d*", parity), turn % 2 * 3)
-            assert eval(parity.replace("/", "//"), values) % 2 == (turn + shift) % 2
+        for iteration in range(4):
+            values = {"k": 2} | dict.fromkeys(re.findall(r"iteration_first_fill\d*", parity), iteration % 2 * 3)
+            assert eval(parity.replace("/", "//"), values) % 2 == (iteration + shift) % 2
 
 
 def test_two_loops_of_a_ring_count_for_themselves():
-    """If a tile has other iterations than those of the loop, the count restarts in each tile."""
+    """If a tile has other fills than those of the loop, the count restarts in each."""
     k = making.loop(Var("k", 0, 4), as_expr(5), ())
     around = making.loop(Var("turn", 0, 1), as_expr(2), (k,))
     assert goes_on(k, around.var * 5 + k.var, around)
@@ -397,13 +398,13 @@ def test_one_thread_produces():
     text = body_of(TEXT)
     assert re.search(r"// producer\n +else if \(threadIdx\.x == 256\) \{", text), text[-900:]
     assert "__launch_bounds__(288)" in text
-    wide = body_of(product(producer=128)(HALVES).program(TARGET).cuda)
+    wide = body_of(product(producer=128)(PROBLEM).program(TARGET).cuda)
     assert re.search(r"else \{\n +setmaxnreg_dec_40\(\);\n +if \(threadIdx\.x == 256\) \{", wide), wide[-900:]
 
 
-def test_the_producer_is_not_among_those_who_share_work():
-    """Tiles are distributed over the consumers only."""
-    kernel = product()(HALVES).program(TARGET).ir
+def test_the_producer_is_not_among_the_working_threads():
+    """Tiles are assigned to the consumers alone."""
+    kernel = product()(PROBLEM).program(TARGET).ir
     assert (kernel.workers, kernel.threads, kernel.thread.high) == (256, 288, 255)
 
 
@@ -411,13 +412,13 @@ def test_the_producer_is_not_among_those_who_share_work():
 
 
 def test_a_barrier_of_the_block_inside_a_role_is_refused():
-    kernel = product()(HALVES).program(TARGET).ir
+    kernel = product()(PROBLEM).program(TARGET).ir
     with pytest.raises(VerificationError, match="a block barrier in role consumers, which other roles never reach"):
         ir.verify(with_changed(kernel, lambda one: isinstance(one, ir.Barrier), 0, lambda one: (attrs.evolve(one, scope=ir.BLOCK_SCOPE),)))
 
 
 def test_roles_are_all_threads():
-    kernel = product()(HALVES).program(TARGET).ir
+    kernel = product()(PROBLEM).program(TARGET).ir
     consumers, producer = roles_of(kernel)
     for roles, text in (
         ((consumers,), "the roles have 256 threads, the block 288"),
@@ -429,91 +430,91 @@ def test_roles_are_all_threads():
         ir.verify(with_changed(kernel, lambda one: isinstance(one, ir.Acquire), 0, lambda one: (attrs.evolve(one, ring="nobodys"),)))
 
 
-def test_all_turns_in_flight():
-    """One less than the number of stages; the producer waits for the oldest."""
-    kernel = product(stages=4, in_flight=3)(HALVES).program(TARGET).ir
+def test_all_groups_in_flight():
+    """As many as there are stages, less one; the producer waits for the oldest."""
+    kernel = product(stages=4, in_flight=3)(PROBLEM).program(TARGET).ir
     assert errors(kernel) == []
-    arrays, expected = inputs_of(HALVES)
+    arrays, expected = inputs_of(PROBLEM)
     assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2)] == ["right"] * 3
 
 
 # ---------------------------------------------------------------------------------------------- turns of one list, by hand
 
-TURN = Var("k", 0, 99)
+ITERATION = Var("k", 0, 99)
 
 
 def touching(buffer, copy=0):
-    """A statement that reads a stage of a buffer into registers."""
+    """A statement that reads a stage of a buffer, to registers."""
     read = attrs.evolve(access(buffer, (0, 0)), copy=as_expr(copy))
     return execution(MOVE, Move(1, 1)(SH, RF)(Thread), read, access("x", (0, 0), write=True))
 
 
-def loading(ring, turn):
-    """A load of a ring's fill."""
-    return attrs.evolve(touching("s"), ring=ring, fill_index=as_expr(turn), mechanism=TMA_LOADS)
+def loading(ring, fill):
+    """A load for a fill of a ring."""
+    return attrs.evolve(touching("s"), ring=ring, fill_index=as_expr(fill), mechanism=TMA_LOADS)
 
 
-def held(body, *fills, several=("r", "q")):
-    """A list with the operations on the fills of two rings with two stages, as words; a fill is given by ring, number and position."""
+def owned(body, *fills, buffers_used=("r", "q")):
+    """A list of two rings of two stages with its fills, as words; for each fill its ring, number and position."""
     rings = {"r": making.ring("r", 2, ("s",)), "q": making.ring("q", 2, ("t",))}
     part = Part("consumers", 32, lambda one: True)
     partition = Partition(kernel_of(Move(1, 1)(GL, GL), ()), (part,))
-    consumers = Writer(partition, part, rings, frozenset(several), frozenset(rings), {}, {})
-    uses, turns = {Fill(ring, as_expr(turn)): place for ring, turn, place in fills}, FillOperations()
+    consumers = Writer(partition, part, rings, frozenset(buffers_used), frozenset(rings), {}, {})
+    uses, turns = {Fill(ring, as_expr(iteration)): place for ring, iteration, place in fills}, FillOperations()
     for fill, place in uses.items():
         consumers._use(fill, place, body, uses, turns)
-    found = turns.put(body)
+    stmts = turns.put(body)
     return [
-        f"{one.ring}{one.fill_index} {one.state.value}" if isinstance(one, (ir.Acquire, ir.Release)) else "note" if isinstance(one, ir.Comment) else "."
-        for one in found
+        f"{stmt.ring}{stmt.fill_index} {stmt.state.value}" if isinstance(stmt, (ir.Acquire, ir.Release)) else "note" if isinstance(stmt, ir.Comment) else "."
+        for stmt in stmts
     ]  # fmt: skip
 
 
-def test_a_turn_is_held_up_to_the_next_one_of_its_stage():
+def test_a_fill_is_owned_up_to_the_next_one_of_its_stage():
     body = [touching("s")] * 6
-    assert held(body, ("r", 0, 0), ("r", 2, 2), ("r", 4, 4)) == [
+    assert owned(body, ("r", 0, 0), ("r", 2, 2), ("r", 4, 4)) == [
         "r0 full", ".", ".", "r0 empty", "r2 full", ".", ".", "r2 empty", "r4 full", ".", ".", "r4 empty",
     ]  # fmt: skip
     other = [touching("s"), touching("s", 1), touching("s"), touching("s", 1)]
-    assert held(other, ("r", 0, 0), ("r", 1, 1)) == ["r0 full", ".", "r1 full", ".", ".", "r0 empty", ".", "r1 empty"]
+    assert owned(other, ("r", 0, 0), ("r", 1, 1)) == ["r0 full", ".", "r1 full", ".", ".", "r0 empty", ".", "r1 empty"]
 
 
-def test_turns_of_other_rings_end_none():
+def test_fills_of_other_rings_do_not_end_it():
     body = [touching("s"), touching("t"), touching("s"), touching("t")]
-    assert held(body, ("r", 0, 0), ("q", 0, 1)) == ["r0 full", ".", "q0 full", ".", ".", "r0 empty", ".", "q0 empty"]
+    assert owned(body, ("r", 0, 0), ("q", 0, 1)) == ["r0 full", ".", "q0 full", ".", ".", "r0 empty", ".", "q0 empty"]
 
 
-def test_a_turn_that_nothing_uses_is_held_where_the_next_begins_or_the_list_ends():
-    assert held([touching("x")], ("r", 0, 0)) == [".", "r0 full", "r0 empty"]
-    assert held([touching("x"), touching("s")], ("r", 0, 0), ("r", 2, 1)) == [".", "r0 full", "r2 full", ".", "r0 empty", "r2 empty"]
-    assert held([making.comment("about the use"), touching("s")], ("r", 0, 0)) == ["r0 full", "note", ".", "r0 empty"]
+def test_an_unused_fill_is_released_at_the_next_one_or_at_the_end():
+    assert owned([touching("x")], ("r", 0, 0)) == [".", "r0 full", "r0 empty"]
+    assert owned([touching("x"), touching("s")], ("r", 0, 0), ("r", 2, 1)) == [".", "r0 full", "r2 full", ".", "r0 empty", "r2 empty"]
+    assert owned([making.comment("about the use"), touching("s")], ("r", 0, 0)) == ["r0 full", "note", ".", "r0 empty"]
 
 
-def test_conditions_are_loops_of_one_turn_or_none():
+def test_conditions_are_loops_of_at_most_one_iteration():
     assert [
-        is_condition(making.loop(TURN, Var("n", low, high), ())) for low, high in ((0, 1), (0, 2), (1, 1), (0, 0), (-1, 1))
+        is_condition(making.loop(ITERATION, Var("n", low, high), ())) for low, high in ((0, 1), (0, 2), (1, 1), (0, 0), (-1, 1))
     ] == [True, False, False, True, True]  # fmt: skip
     assert not is_condition(touching("s"))
 
 
-def test_what_a_turn_belongs_to():
-    fill = Fill("r", as_expr(TURN))
-    turns, other = making.loop(TURN, as_expr(8), ()), making.loop(Var("j", 0, 8), as_expr(8), ())
-    condition = making.loop(Var("c", 0, 0), Var("n", 0, 1), (loading("q", 0), loading("r", TURN)))
-    load = loading("r", TURN)
-    assert fill.is_bound_in(load, turns) and fill.is_bound_in(load, None) and not fill.is_bound_in(load, other)
+def test_the_loop_of_a_fill():
+    fill = Fill("r", as_expr(ITERATION))
+    loop_of_fill, other = making.loop(ITERATION, as_expr(8), ()), making.loop(Var("j", 0, 8), as_expr(8), ())
+    condition = making.loop(Var("c", 0, 0), Var("n", 0, 1), (loading("q", 0), loading("r", ITERATION)))
+    load = loading("r", ITERATION)
+    assert fill.is_bound_in(load, loop_of_fill) and fill.is_bound_in(load, None) and not fill.is_bound_in(load, other)
     assert fill.is_bound_in(load, condition), "under a condition stands what belongs to the list around it"
-    assert not fill.is_bound_in(condition, turns), "some loads in it are of the turn: it belongs to the list inside"
+    assert not fill.is_bound_in(condition, loop_of_fill), "some loads in it are of the turn: it belongs to the list inside"
     rest = attrs.evolve(condition, body=(loading("q", 0),))
-    assert fill.is_bound_in(rest, turns), "none are"
-    assert not fill.is_bound_in(attrs.evolve(turns, body=(load,)), None), "a loop inside moves its number"
-    taken = Var("taken", 0, 99)
-    assert Fill("r", as_expr(taken)).is_bound_in(load, attrs.evolve(other, prior_iterations=taken))
-    assert not Fill("r", as_expr(taken)).is_bound_in(attrs.evolve(other, prior_iterations=taken, body=(load,)), turns)
+    assert fill.is_bound_in(rest, loop_of_fill), "none are"
+    assert not fill.is_bound_in(attrs.evolve(loop_of_fill, body=(load,)), None), "a loop inside moves its number"
+    prior = Var("taken", 0, 99)
+    assert Fill("r", as_expr(prior)).is_bound_in(load, attrs.evolve(other, prior_iterations=prior))
+    assert not Fill("r", as_expr(prior)).is_bound_in(attrs.evolve(other, prior_iterations=prior, body=(load,)), loop_of_fill)
 
 
-def test_a_producer_keeps_less_where_the_data_of_consumers_want_it():
-    """Of 384 threads, each gets 152 registers if the producer keeps 40, and 160 if it keeps 32."""
+def test_a_producer_keeps_fewer_registers_if_consumers_need_them():
+    """Of 384 threads each gets 152 registers with a producer that keeps 40, and 160 with one that keeps 32."""
 
     def kept(elements, threads=384, copies=1, **fields):
         kernel = kernel_of(MatMul(64, 64, 64)(GL, GL, GL), (), local("x", (elements, 1), RF, copies=copies), threads=threads)
