@@ -89,8 +89,7 @@ def test_when_it_adds():
 
 
 def test_of_a_rotated_loop():
-    """The first MMA is that of the loop's first iteration, and that of the last iteration accumulates; before the loop nothing is scaled.
-    """
+    """The first MMA is that of the loop's first iteration, and that of the last iteration accumulates; before the loop nothing is scaled."""
     kernel = kernel_of_rotated(200)
     assert adding(kernel) == ["any_of((0 < k, 0 < mm_k,))", "1"]
     scales = [loops for one, loops in ir.execs(kernel.body) if one.spec.pointwise and any(part.buffer == "acc" for part in one.accesses)]
