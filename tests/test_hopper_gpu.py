@@ -42,7 +42,7 @@ def test_small(tile, in_flight):
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])
-@pytest.mark.parametrize("tile", [*SKINNY_TILES, (("bm", 8), ("rows", 8), ("stages", 12))], ids=str)
+@pytest.mark.parametrize("tile", [*SKINNY_TILES, (("bm", 8), ("epi_m", 8), ("stages", 12))], ids=str)
 def test_skinny(tile, in_flight):
     for sizes in ((1, 8, 8), (16, 4096, 4096), (64, 1032, 2056), (1032, 24, 520)):
         for orders in ("NNN", "NTN", "NNT"):
@@ -51,7 +51,7 @@ def test_skinny(tile, in_flight):
 
 @pytest.mark.parametrize("parts", [2, 8])
 def test_skinny_split_over_k(parts):
-    check(hopper_skinny.split_k.with_(parts=parts), float16_gemm(16, 520, 8200, c_dtype=float32))
+    check(hopper_skinny.split_k.with_(num_splits=parts), float16_gemm(16, 520, 8200, c_dtype=float32))
 
 
 @pytest.mark.parametrize("result", [float16, bfloat16, float32], ids=str)
