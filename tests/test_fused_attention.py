@@ -60,8 +60,8 @@ def require_right(made, spec, values=None, held=False, sizes=None, ramp=False, t
     assert not errors(program.ir)
     arrays = inputs(spec, sizes, ramp=ramp)
     near = near_softmax(spec, arrays, sizes, **masks)
-    for one in (None, order):
-        got = simulate(program.ir, arrays, sizes or {}, order=None if one is None else random.Random(one)).outputs
+    for seed in (None, order):
+        got = simulate(program.ir, arrays, sizes or {}, order=None if seed is None else random.Random(seed)).outputs
         assert not np.isnan(got["O"].astype(np.float32)).any()
         near.require(got)
     return program
@@ -82,14 +82,14 @@ def test_chunks():
 @pytest.mark.parametrize("held", (False, True))
 @pytest.mark.parametrize("causal", (False, True))
 def test_edges(d, held, causal):
-    made = attention.definition(causal=causal)
-    require_right(made, attention.spec(100, 77, d, made=made), held=held, causal=causal)
+    definition = attention.definition(causal=causal)
+    require_right(definition, attention.spec(100, 77, d, made=definition), held=held, causal=causal)
 
 
 def test_any_number_of_warps_share_a_tile():
     """Two, three or four of 16 rows each: one number of the strategy, whatever it divides."""
-    made = attention.definition(causal=True)
-    spec = attention.spec(70, 64, 64, made=made)
+    definition = attention.definition(causal=True)
+    spec = attention.spec(70, 64, 64, made=definition)
     arrays = inputs(spec)
     expected = softmax(*arrays.values(), causal=True)[0]
     copy, fragments = Move.coalesced_copy(8).done(), Move.done()
@@ -97,7 +97,7 @@ def test_any_number_of_warps_share_a_tile():
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
     for warps in (2, 3, 4):
         chain = (
-            made.tile(m=16 * warps, r=1, g=1, b=1)
+            definition.tile(m=16 * warps, r=1, g=1, b=1)
             .to(Block)
             .load("Q", SH, copy)
             .swizzle_storage()
@@ -131,17 +131,17 @@ def without(body, number, kinds=(ir.Barrier, ir.Wait)):
 @pytest.mark.parametrize(("stages", "sizes"), [(0, (160, 160)), (2, (160, 160)), (0, (sym("M"), sym("N"))), (3, (sym("M"), sym("N")))])
 def test_blocks_that_stay_without_a_ring(stages, sizes):
     """Tiles of all lengths are followed; of what orders them each barrier and each wait is missed."""
-    made = attention.definition(causal=True)
-    kernel = staying(stages, attention.spec(*sizes, 32, made=made), made).ir
+    definition = attention.definition(causal=True)
+    kernel = staying(stages, attention.spec(*sizes, 32, made=definition), definition).ir
     assert not errors(kernel)
     for number in range(without(kernel.body, -1)[1]):
         assert errors(attrs.evolve(kernel, body=without(kernel.body, number)[0])), number
 
 
 def test_blocks_that_stay_are_right():
-    made = attention.definition(causal=True)
-    program = staying(2, attention.spec(sym("M"), sym("N"), 32, made=made), made)
-    spec = attention.spec(100, 70, 32, made=made)
+    definition = attention.definition(causal=True)
+    program = staying(2, attention.spec(sym("M"), sym("N"), 32, made=definition), definition)
+    spec = attention.spec(100, 70, 32, made=definition)
     arrays = inputs(spec)
     got = simulate(program.ir, arrays, {"M": 100, "N": 70}, order=random.Random(1)).outputs["O"].astype(np.float64)
     expected = softmax(*arrays.values(), causal=True)[0]
@@ -150,39 +150,39 @@ def test_blocks_that_stay_are_right():
 
 @pytest.mark.nightly
 def test_shared_heads():
-    made = attention.definition(causal=True)
-    require_right(made, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, made=made), causal=True)
+    definition = attention.definition(causal=True)
+    require_right(definition, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, made=definition), causal=True)
 
 
 @pytest.mark.parametrize("held", (False, True))
 def test_rows_that_see_nothing(held):
     """Queries behind the window of all keys, and blocks of which no row sees a key in front of one that does."""
-    made = attention.definition(window=20, lse=True)
-    program = require_right(made, attention.spec(100, 40, 64, heads=2, made=made), held=held, window=20)
+    definition = attention.definition(window=20, lse=True)
+    program = require_right(definition, attention.spec(100, 40, 64, heads=2, made=definition), held=held, window=20)
     arrays = inputs(program.spec)
     outputs = simulate(program.ir, arrays).outputs
     assert not outputs["O"][:, 60:].any() and np.isneginf(outputs["L"][:, 60:]).all()
 
 
 def test_types_and_growing_scores():
-    made = attention.definition(causal=True, lse=True)
-    spec = attention.spec(96, 96, 64, made=made, dtype=bfloat16)
-    require_right(made, spec, ramp=True, causal=True)
-    require_right(made, attention.spec(96, 96, 64, made=made), {"wm": 32, "bn": 64}, ramp=True, causal=True)
+    definition = attention.definition(causal=True, lse=True)
+    spec = attention.spec(96, 96, 64, made=definition, dtype=bfloat16)
+    require_right(definition, spec, ramp=True, causal=True)
+    require_right(definition, attention.spec(96, 96, 64, made=definition), {"wm": 32, "bn": 64}, ramp=True, causal=True)
 
 
 @pytest.mark.parametrize("options", [{"causal": True}, {"window": 40}], ids=str)
 def test_maxima_that_stay(options):
     """Scores that grow by more than the rescale_threshold over the keys, of rows that see nothing at first too; the sums' logarithms as well."""
-    made = attention.definition(rescale_threshold=2, lse=True, **options)
-    require_right(made, attention.spec(100, 77, 64, made=made), ramp=True, **options)
+    definition = attention.definition(rescale_threshold=2, lse=True, **options)
+    require_right(definition, attention.spec(100, 77, 64, made=definition), ramp=True, **options)
 
 
 @pytest.mark.parametrize("rescale_threshold", (8, 20))
 def test_how_long_maxima_stay(rescale_threshold):
     """Scores of the second block of keys are above those of the first by 2^17: a maximum that stays leaves exponentials beyond halves."""
-    made = attention.definition(rescale_threshold=rescale_threshold)
-    program = attention.by_rows(made).with_(**SMALL)(attention.spec(64, 64, 64, made=made)).program("sm_80")
+    definition = attention.definition(rescale_threshold=rescale_threshold)
+    program = attention.by_rows(definition).with_(**SMALL)(attention.spec(64, 64, 64, made=definition)).program("sm_80")
     arrays = inputs(program.spec)
     arrays["Q"][:] = 1
     arrays["K"][:] = 0.1 * arrays["K"]
@@ -193,10 +193,10 @@ def test_how_long_maxima_stay(rescale_threshold):
 
 
 def test_run_time_lengths():
-    made = attention.definition(causal=True)
-    spec = attention.spec(sym("m"), sym("n"), 64, heads=2, made=made)
+    definition = attention.definition(causal=True)
+    spec = attention.spec(sym("m"), sym("n"), 64, heads=2, made=definition)
     for m, n in ((1, 1), (64, 33), (130, 65)):
-        require_right(made, spec, sizes={"m": m, "n": n}, causal=True)
+        require_right(definition, spec, sizes={"m": m, "n": n}, causal=True)
 
 
 def heads_first(length, heads, d):
@@ -206,12 +206,12 @@ def heads_first(length, heads, d):
 
 def test_strides():
     """Both orders of torch: rows of all heads side by side, or each head's rows."""
-    made = attention.definition()
+    definition = attention.definition()
     m, n, d = 64, 40, 64
     queries = Strides(**heads_first(m, 2, d), r=m * d, m=d)
     keys = Strides(**heads_first(n, 2, d), n=d)
-    spec = attention.spec(m, n, d, heads=2, made=made, Q=queries, O=queries, K=keys, V=keys)
-    require_right(made, spec)
+    spec = attention.spec(m, n, d, heads=2, made=definition, Q=queries, O=queries, K=keys, V=keys)
+    require_right(definition, spec)
 
 
 @pytest.mark.parametrize("d", (64, 128))
@@ -228,8 +228,8 @@ def test_printed_text(tmp_path):
     """The text itself, run by threads in random order."""
     programs = []
     for options, held in (({"causal": True}, False), ({"window": 30, "lse": True}, True)):
-        made = attention.definition(**options)
-        programs.append(attention.by_rows(made, held).with_(**SMALL)(attention.spec(80, 70, 64, made=made)).program("sm_80"))
+        definition = attention.definition(**options)
+        programs.append(attention.by_rows(definition, held).with_(**SMALL)(attention.spec(80, 70, 64, made=definition)).program("sm_80"))
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
     host = printed_text.HostProgram([printed_text.Printed.of(one) for one in programs], tmp_path)
@@ -296,12 +296,12 @@ def test_no_spills(form, d, target):
     given = dict(given)
     order = given.pop("order", lambda length, d: {})
     M, N = given.pop("M", 2048), given.pop("N", 2048)
-    made = attention.definition(**options)
-    spec = attention.spec(M, N, d, heads=16, batch=2, made=made, **order(2048, d), **given)
-    strategy = attention.by_rows(made).with_(**suiting(attention.by_rows(made), attention.values(spec)))
+    definition = attention.definition(**options)
+    spec = attention.spec(M, N, d, heads=16, batch=2, made=definition, **order(2048, d), **given)
+    strategy = attention.by_rows(definition).with_(**suiting(attention.by_rows(definition), attention.values(spec)))
     assert spills(strategy, spec, target) == 0
-    if not attention.masks(made):
-        steady = attention.by_rows(made, branch=False)
+    if not attention.masks(definition):
+        steady = attention.by_rows(definition, branch=False)
         assert spills(steady.with_(**suiting(steady, attention.steady_values(spec))), spec, target) == 0
     if "together" in strategy.tunables() and (form, d, target) not in SOME:
         assert spills(strategy.with_(heads_per_group=4), spec, target) == 0
@@ -312,8 +312,8 @@ def test_no_spills(form, d, target):
 @pytest.mark.parametrize(("d", "wm"), [(64, 32), (128, 16)])
 @pytest.mark.parametrize("target", ("sm_80", "sm_90"))
 def test_no_spills_with_queries_in_registers(d, wm, target):
-    made = attention.definition(causal=True)
-    assert spills(attention.by_rows(made, True).with_(wm=wm), attention.spec(1024, 1024, d, heads=8, made=made), target) == 0
+    definition = attention.definition(causal=True)
+    assert spills(attention.by_rows(definition, True).with_(wm=wm), attention.spec(1024, 1024, d, heads=8, made=definition), target) == 0
 
 
 def test_what_becomes_of_a_score_takes_few_instructions():

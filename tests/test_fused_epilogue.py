@@ -84,8 +84,8 @@ def agrees(strategy, target=None, sizes=None, seed=1):
     for copy in program.preceding:
         arrays_in = {"src": arrays[copy.name]}
         arrays[copy.name] = simulate(copy.program.ir, arrays_in, sizes or {}).outputs["dst"]
-    made = simulate(program.ir, arrays, sizes or {}, order=random.Random(seed)).outputs
-    close(program.spec, made, arrays)
+    outputs = simulate(program.ir, arrays, sizes or {}, order=random.Random(seed)).outputs
+    close(program.spec, outputs, arrays)
     return program
 
 
@@ -186,8 +186,8 @@ def test_what_cannot_be_added_up():
     with pytest.raises(FireironError, match="store_y: each tile has a part of y, and only sums of several are added") as error:
         _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
     assert error.value.legal == "a tile with all of n"
-    for text, said in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum is combined by")):
-        with pytest.raises(FireironError, match=said):
+    for text, message in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum is combined by")):
+        with pytest.raises(FireironError, match=message):
             MatMul.fuse_epilogue(f"C = acc; {text}")
 
 

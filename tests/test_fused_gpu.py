@@ -115,10 +115,12 @@ def test_attention(d, held):
     """Sequences that overhang tiles, a single key, a single query; with a mask, and without."""
     values = {"bm": 64, "wm": 16} if held else {}
     for options in ({}, {"causal": True}):
-        made = attention.definition(**options)
-        spec = attention.spec(sym("m"), sym("n"), d, heads=2, batch=2, made=made)
+        definition = attention.definition(**options)
+        spec = attention.spec(sym("m"), sym("n"), d, heads=2, batch=2, made=definition)
         near(
-            attention.by_rows(made, held).with_(**values), spec, *({"m": m, "n": n} for m, n in ((100, 77), (1, 130), (129, 1), (256, 256)))
+            attention.by_rows(definition, held).with_(**values),
+            spec,
+            *({"m": m, "n": n} for m, n in ((100, 77), (1, 130), (129, 1), (256, 256))),
         )
 
 
@@ -128,15 +130,15 @@ def test_attention(d, held):
 @pytest.mark.parametrize("shared", (1, 3))
 def test_masks_and_sums_of_attention(options, shared):
     """Rows that see nothing among them; heads that share keys."""
-    made = attention.definition(**options)
-    near(attention.by_rows(made), attention.spec(300, 290, 64, heads=6, batch=2, shared=shared, made=made))
-    near(attention.by_rows(made, True).with_(bn=32), attention.spec(70, 200, 64, heads=3, shared=shared, made=made))
+    definition = attention.definition(**options)
+    near(attention.by_rows(definition), attention.spec(300, 290, 64, heads=6, batch=2, shared=shared, made=definition))
+    near(attention.by_rows(definition, True).with_(bn=32), attention.spec(70, 200, 64, heads=3, shared=shared, made=definition))
 
 
 @pytest.mark.parametrize("values", ({"bm": 64, "bn": 128}, {"bn": 32, "wm": 16, "stages": 3}, {"stages": 1}), ids=str)
 def test_tiles_of_attention(values):
-    made = attention.definition(causal=True)
-    near(attention.by_rows(made).with_(**values), attention.spec(333, 222, 64, heads=2, made=made))
+    definition = attention.definition(causal=True)
+    near(attention.by_rows(definition).with_(**values), attention.spec(333, 222, 64, heads=2, made=definition))
 
 
 def test_strides_of_attention():

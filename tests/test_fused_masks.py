@@ -19,8 +19,8 @@ VALUES = {"bm": 64, "bn": 32, "wm": 16, "stages": 2}
 
 
 def text_of(m, n, **options):
-    made = attention.definition(**options)
-    return attention.by_rows(made, q_in_registers=True).with_(**VALUES)(attention.spec(m, n, 64, made=made)).cuda("sm_80")
+    definition = attention.definition(**options)
+    return attention.by_rows(definition, q_in_registers=True).with_(**VALUES)(attention.spec(m, n, 64, made=definition)).cuda("sm_80")
 
 
 def loop_of(text):
@@ -61,7 +61,7 @@ def test_tiles_inside_run_without_masks_of_the_end():
 )
 def test_the_end_is_masked_where_it_would_count(score, masked):
     """A maximum takes -inf from there; what that makes 0 no sum has to leave out."""
-    made = Fused(
+    definition = Fused(
         name="x", dims="m n", loop="n", operands={"X": "m n", "scale": "", "bias": "", "y": "m"}, positive="scale",
         init={"top": "mx[m] = -1000", "zero": "t[m] = 0"},
         body={
@@ -70,18 +70,18 @@ def test_the_end_is_masked_where_it_would_count(score, masked):
         },
         final={"y": "y[m] = t[m] * scale + mx[m] * bias"},
     )  # fmt: skip
-    kernel = chain(made).load("X", RF, Move.done()).done()(made(m=16, n=40)).program("sm_80").walked
+    kernel = chain(definition).load("X", RF, Move.done()).done()(definition(m=16, n=40)).program("sm_80").walked
     titles = {str(one.spec) for one, _ in execs(kernel.body)}
     assert [name for name in ("part", "sum") if any(one.startswith(f"{name.title()}_inside") for one in titles)] == masked
 
 
 def test_what_lies_behind_the_end_along_another_dimension_is_not_known():
     """`-inf` behind the end of n in rows of s says nothing of its columns."""
-    made = Fused(
+    definition = Fused(
         name="x", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"zero": "t[m] = 0"},
         body={"s": "s[m,n] = X[m,n]", "total": "t[m] += sum(n, s[m,n])"}, final={"y": "y[m] = t[m]"},
     )  # fmt: skip
-    behind = OutOfBoundsValues(made.made, "n")
+    behind = OutOfBoundsValues(definition.made, "n")
     row, column = (formula_of(f"a[m,n] = {text}").value for text in ("s[m,n]", "s[n,m]"))
     behind.assume(row, Number(-np.inf))
     assert behind.is_number(row, -np.inf) and not behind.is_number(column, -np.inf) and not behind.is_number(row, 0)
@@ -113,11 +113,11 @@ def test_what_may_fail():
     views = {f"index_{dim}": view for dim, view in _tiles().items()}
     for text in ("index_n[n] <= index_m[m]", "index_n[n] < index_m[m] + 3", "index_n[n] > 7 and index_m[m] < 32", "s[m,n] < 1"):
         condition = formula_of(f"s[m,n] = where({text}, s[m,n], 0)").value.arguments[0]
-        made = may_fail(condition, views)
+        condition_fails = may_fail(condition, views)
         for block_m, block_n in np.ndindex(4, 8):
             m, n = np.arange(8)[:, None] + 8 * block_m, np.arange(4) + 4 * block_n
             holds = {"index_n[n] <= index_m[m]": n <= m, "index_n[n] < index_m[m] + 3": n < m + 3}.get(text, (n > 7) & (m < 32))
-            found = bool(made.evaluate({"block_m": block_m, "block_n": block_n}))
+            found = bool(condition_fails.evaluate({"block_m": block_m, "block_n": block_n}))
             assert found == (text == "s[m,n] < 1" or not holds.all()), (text, block_m, block_n)
 
 
@@ -149,10 +149,10 @@ def masked(**steps):
 
 def test_sums_of_what_is_seen():
     """Not attention: rows of a triangle added up."""
-    made = masked()
-    strategy = chain(made).skip_masked_tiles().load("X", RF, Move.tile(1, 16).to(Warp).tile(1, 1).to(Lane).done()).done()
+    definition = masked()
+    strategy = chain(definition).skip_masked_tiles().load("X", RF, Move.tile(1, 16).to(Warp).tile(1, 1).to(Lane).done()).done()
     x = np.arange(40 * 40).reshape(40, 40).astype(np.float16) % 7
-    got = strategy(made(m=40, n=40, types={"Y": float32})).compile("sm_80")(x)
+    got = strategy(definition(m=40, n=40, types={"Y": float32})).compile("sm_80")(x)
     np.testing.assert_array_equal(got, 2 * np.tril(x).sum(1))
 
 
@@ -167,9 +167,9 @@ def test_sums_of_what_is_seen():
     ],
 )
 def test_refusals(steps, message):
-    made = masked(**steps)
+    definition = masked(**steps)
     with pytest.raises(DecompositionError, match=message):
-        chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
+        chain(definition).skip_masked_tiles().done()(definition(m=32, n=32)).cuda("sm_80")
 
 
 def test_a_product_has_no_mask():
@@ -179,9 +179,9 @@ def test_a_product_has_no_mask():
 
 @pytest.mark.parametrize("size", [Layout((4, 2), (1, 8)), Layout(16, 2)], ids=str)
 def test_turns_that_are_left_out_are_of_neighbours(size):
-    made = masked()
+    definition = masked()
     with pytest.raises(DecompositionError, match="skip_masked_tiles requires contiguous iterations") as refused:
-        made.tile(m=16).to(Block).split(n=size).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
+        definition.tile(m=16).to(Block).split(n=size).skip_masked_tiles().done()(definition(m=32, n=32)).cuda("sm_80")
     assert refused.value.legal == "split(n=64).skip_masked_tiles()"
 
 
@@ -207,17 +207,17 @@ def test_a_condition_on_coordinates_that_nobody_knows_may_fail(text):
 def test_one_of_two_conditions_is_enough():
     """Where each alone may fail they may fail together, as far as is told; where one holds in all of the tile, they do."""
     views = {f"index_{dim}": view for dim, view in _tiles().items()}
-    made = may_fail(formula_of("s[m,n] = where(index_n[n] < 8 or index_m[m] < 16, s[m,n], 0)").value.arguments[0], views)
+    condition_fails = may_fail(formula_of("s[m,n] = where(index_n[n] < 8 or index_m[m] < 16, s[m,n], 0)").value.arguments[0], views)
     for block_m, block_n in np.ndindex(4, 8):
-        found = bool(made.evaluate({"block_m": block_m, "block_n": block_n}))
+        found = bool(condition_fails.evaluate({"block_m": block_m, "block_n": block_n}))
         assert found == (block_n >= 2 and block_m >= 2)
 
 
 @pytest.mark.parametrize("lengths", [(130, 130), (sym("m"), sym("n"))], ids=["known", "symbols"])
 def test_faults_are_found_where_the_loop_depends_on_the_block(lengths):
     """Barriers, waits and commits of a loop whose turns, and whose guards, the block's number decides."""
-    made = attention.definition(causal=True)
-    kernel = attention.by_rows(made).with_(**VALUES)(attention.spec(*lengths, 64, made=made)).program("sm_80").ir
+    definition = attention.definition(causal=True)
+    kernel = attention.by_rows(definition).with_(**VALUES)(attention.spec(*lengths, 64, made=definition)).program("sm_80").ir
     assert not safety(kernel)
     planted = list(faults(kernel))
     assert len(planted) > 8
@@ -256,9 +256,9 @@ def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
     """Whatever arrays hold: -1000 vanishes beside drawn scores, but not beside those below it."""
     good = log_sum_exp("-inf")
     assert "n_hidden" not in chain(good).skip_masked_tiles().load("X", RF, Move.done()).done()(good(m=32, n=32)).cuda("sm_80")
-    made = log_sum_exp(hidden, scaled)
+    definition = log_sum_exp(hidden, scaled)
     with pytest.raises(DecompositionError, match=message):
-        _ = chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
+        _ = chain(definition).skip_masked_tiles().done()(definition(m=32, n=32)).cuda("sm_80")
 
 
 @pytest.mark.sampled(1)
@@ -277,11 +277,11 @@ def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
 )
 def test_what_is_known_of_a_hidden_turn(hidden, value, changes):
     """Zero times what may be infinite, infinity times what may be negative or zero, or plus what may be infinite, is not known."""
-    made = Fused(
+    definition = Fused(
         name="x", dims="m n", loop="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale", init={"zero": "t[m] = 0"},
         body={"mask": f"s[m,n] = where(n <= m, X[m,n], {hidden})", "total": f"t[m] += {value}"}, final={"y": "y[m] = t[m] * scale"},
     )  # fmt: skip
-    strategy = chain(made).skip_masked_tiles().load("X", RF, Move.done()).done()(made(m=32, n=32))
+    strategy = chain(definition).skip_masked_tiles().load("X", RF, Move.done()).done()(definition(m=32, n=32))
     if changes:
         with pytest.raises(DecompositionError, match="hides all elements changes t"):
             _ = strategy.program("sm_80").ir
@@ -291,9 +291,9 @@ def test_what_is_known_of_a_hidden_turn(hidden, value, changes):
 
 def test_why_a_condition_bounds_no_turns():
     for mask, why in (("n == m", "n == m is no inequality"), ("n + n <= m", "<= m has n 2 times")):
-        made = masked(mask=f"s[m,n] = where({mask}, s[m,n], 0)")
+        definition = masked(mask=f"s[m,n] = where({mask}, s[m,n], 0)")
         with pytest.raises(DecompositionError) as caught:
-            _ = chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
+            _ = chain(definition).skip_masked_tiles().done()(definition(m=32, n=32)).cuda("sm_80")
         assert why in str(caught.value)
 
 
@@ -303,16 +303,16 @@ def test_turns_are_counted():
     from fireiron.draw.timeline import timeline
     from fireiron.inspect.explain import explain, text
 
-    made = attention.definition(causal=True)
+    definition = attention.definition(causal=True)
     strategies = [
         attention.by_rows(one).with_(bm=64, bn=64, wm=16, stages=2)(attention.spec(256, 256, 64, made=one))
-        for one in (made, attention.definition())
+        for one in (definition, attention.definition())
     ]
     masked_one, whole = (predict(one.program("sm_90")) for one in strategies)
     assert masked_one.instructions["mma"] == whole.instructions["mma"] * 10 / 16
     assert 0.5 < masked_one.flops / whole.flops < 0.65 and 0.45 < masked_one.useful / whole.useful < 0.55
-    said = "loop over n: a block takes 1 to 4 of 4 turns, 2.5 on average (62%)"
-    assert said in str(masked_one) and said in text(explain(strategies[0], "sm_90")) and "turns" not in str(whole)
+    message = "loop over n: a block takes 1 to 4 of 4 turns, 2.5 on average (62%)"
+    assert message in str(masked_one) and message in text(explain(strategies[0], "sm_90")) and "turns" not in str(whole)
     assert "Those of block 0" in re.sub(r"</text>\s*<text[^>]*>", " ", timeline(strategies[0].program("sm_90")).svg)
 
 
@@ -333,9 +333,9 @@ def test_turns_are_counted():
 )
 def test_how_many_elements_a_mask_shows(condition, shown):
     """Of four rows and columns, as far as coordinates and sizes say it; of a dimension that nobody knows nothing is said."""
-    made = masked(mask=f"s[m,n] = where({condition}, s[m,n], 0)").made
-    assert seen_shares(made, {"m": 4, "n": 4}) == [(frozenset(dims), share) for dims, share in shown]
-    assert seen_shares(made, {"m": 4}) == []
+    definition = masked(mask=f"s[m,n] = where({condition}, s[m,n], 0)").made
+    assert seen_shares(definition, {"m": 4, "n": 4}) == [(frozenset(dims), share) for dims, share in shown]
+    assert seen_shares(definition, {"m": 4}) == []
 
 
 def test_how_many_elements_a_mask_shows_of_many():

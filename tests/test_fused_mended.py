@@ -45,23 +45,23 @@ def softmax(scores):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("m, n", [(64, 65), (64, 129), (1, 33), (1, 1), (3, 2), (2, 3)])
 def test_the_last_block_of_keys_overhangs_and_nobody_sees_it(m, n):
-    made = attention.definition(causal=True)
-    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=2)
+    definition = attention.definition(causal=True)
+    strategy = attention.by_rows(definition).with_(bm=64, bn=32, wm=16, stages=2)
     q, k, v = drawn(1, m, 1, 1, 64), drawn(1, n, 1, 64), drawn(1, n, 1, 64)
     q, k, v = (one.astype(np.float16) for one in (q, k, v))
     scores = q[0, :, 0, 0].astype(float) @ k[0, :, 0].astype(float).T / 8
     wanted = softmax(np.where(np.arange(n) <= np.arange(m)[:, None], scores, -np.inf)) @ v[0, :, 0].astype(float)
-    spec = attention.spec(m, n, 64, made=made)
+    spec = attention.spec(m, n, 64, made=definition)
     arrays = {"Q": q, "K": k, "V": v, "scale": np.float32(0.125)}
     Near(spec, arrays, {"O": wanted[None, :, None, None]}).require({"O": run(strategy, spec, q, k, v, 0.125)})
 
 
 @pytest.mark.parametrize("m, n", [(65, 64), (70, 3)])
 def test_the_window_of_the_last_rows_lies_behind_the_last_key(m, n):
-    made = attention.definition(window=1)
+    definition = attention.definition(window=1)
     q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, m, 1, 1, 64), (1, n, 1, 64), (1, n, 1, 64)))
-    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=2)
-    got = run(strategy, attention.spec(m, n, 64, made=made), q, k, v, 0.125)[0, :, 0, 0]
+    strategy = attention.by_rows(definition).with_(bm=64, bn=32, wm=16, stages=2)
+    got = run(strategy, attention.spec(m, n, 64, made=definition), q, k, v, 0.125)[0, :, 0, 0]
     np.testing.assert_array_equal(got, np.concatenate([v[0, :, 0], np.zeros((m - n, 64))]))
 
 
@@ -110,14 +110,14 @@ def test_a_load_that_leaves_replicas_without():
 
 
 def test_an_accumulator_that_is_no_whole_tiles():
-    made = Fused(
+    definition = Fused(
         name="top", dims="m n k", operands={"A": "m k", "B": "k n", "y": "m"},
         body={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "top": "t[m] = max(n, acc[m,n])", "y": "y[m] = t[m]"},
     )  # fmt: skip
 
     def built(n, columns, last):
         loop = MatMul.split(16).load(A, SH, copy).load(B, SH, copy).tile(16, columns).to(Warp)
-        return made.tile(m=32).to(Block).step("mm", loop.load(A, RF, fragments).load(B, RF, fragments).then(last)).done(), made(
+        return definition.tile(m=32).to(Block).step("mm", loop.load(A, RF, fragments).load(B, RF, fragments).then(last)).done(), definition(
             m=32, n=n, k=32
         )
 
@@ -174,9 +174,9 @@ def test_refinements_of_nothing(asked, parts):
 
 
 def test_a_definition_says_which_numbers_are_above_0():
-    made = attention.definition()
-    assert eval(repr(made)) == made and "scale > 0" in str(made) and "positive='scale'" in repr(made)
-    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=1)
+    definition = attention.definition()
+    assert eval(repr(definition)) == definition and "scale > 0" in str(definition) and "positive='scale'" in repr(definition)
+    strategy = attention.by_rows(definition).with_(bm=64, bn=32, wm=16, stages=1)
     assert Strategy.from_json(strategy.to_json()) == strategy
     kernel = strategy(attention.spec(16, 16, 64)).compile("sm_80")
     q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, 16, 1, 1, 64), (1, 16, 1, 64), (1, 16, 1, 64)))

@@ -117,17 +117,17 @@ def test_it_is_about_blocks():
 
 
 def test_one_branch_around_all_products_of_a_thread():
-    made = attention.definition(causal=True)
-    text = attention.by_rows(made).with_(**SMALL)(attention.spec(64, 64, 64, made=made)).cuda("sm_80")
+    definition = attention.definition(causal=True)
+    text = attention.by_rows(definition).with_(**SMALL)(attention.spec(64, 64, 64, made=definition)).cuda("sm_80")
     assert re.search(r"// rescale: .*\n    if \(alpha\[0\] != 1\.0f \|\| alpha\[1\] != 1\.0f\) \{", text)
     assert text.count("!= 1.0f") == 2
 
 
 def test_rows_whose_maximum_moves_and_rows_whose_does_not(tmp_path):
     """Scores that fall along the keys: a first block of keys decides, and the branch is not taken later; growing ones take it always."""
-    made = attention.definition()
-    spec = attention.spec(64, 96, 64, made=made)
-    program = require_right(made, spec, ramp=True)
+    definition = attention.definition()
+    spec = attention.spec(64, 96, 64, made=definition)
+    program = require_right(definition, spec, ramp=True)
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
     host = printed_text.HostProgram([printed_text.Printed.of(program)], tmp_path)
@@ -145,10 +145,12 @@ def test_rows_whose_maximum_moves_and_rows_whose_does_not(tmp_path):
     "formula", ("acc[m,d] = acc[m,d] + alpha[m]", "acc[m,d] = acc[m,d] * acc[m,d]", "acc[m,d] = max(acc[m,d], alpha[m])")
 )
 def test_what_is_no_product_with_a_factor(formula):
-    made = Fused(
+    definition = Fused(
         name="scaled", dims="m d", operands={"X": "m d", "Y": "m d"},
         body={"acc": "acc[m,d] = X[m,d]", "alpha": "alpha[m] = max(d, acc[m,d])", "step": formula, "store": "Y[m,d] = acc[m,d] + alpha[m]"},
     )  # fmt: skip
     rows = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
     with pytest.raises(MatchError, match="x\\[m,n\\] \\* f\\[m\\]"):
-        made.tile(m=1).to(Block).load("X", RF, rows).step("step", Pointwise.done(SKIP_IF_IDENTITY)).done()(made(m=4, d=32)).cuda("sm_80")
+        definition.tile(m=1).to(Block).load("X", RF, rows).step("step", Pointwise.done(SKIP_IF_IDENTITY)).done()(
+            definition(m=4, d=32)
+        ).cuda("sm_80")
