@@ -152,7 +152,7 @@ def test_a_part_left_out_is_seen():
         body = rewritten(program.ir.body, lambda one, out=left_out: () if one is out else (one,))
         faulty = attrs.evolve(program.ir, body=body)
         if left_out is shuffles[0]:
-            with pytest.raises(SimulationError, match="before anything was written"):
+            with pytest.raises(SimulationError, match="is read before any write"):
                 simulate(faulty, arrays)
         else:
             assert not np.allclose(simulate(faulty, arrays).outputs["y"], right, rtol=1e-2)

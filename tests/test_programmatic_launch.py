@@ -112,7 +112,7 @@ def test_printed_text_on_a_cpu(tmp_path):
 
 def test_programmatic_launch_requires_sm_90():
     with pytest.raises(
-        DecompositionError, match=r"(?s)programmatic_launch: sm_80 launches no kernel before.*sm_90 or newer.*test_programmatic_launch\.py"
+        DecompositionError, match=r"(?s)programmatic_launch: sm_80 cannot start a kernel before.*sm_90 or newer.*test_programmatic_launch\.py"
     ):
         _ = threads(CASES["threads"][1]).program("sm_80").ir
     assert "griddepcontrol" in threads(CASES["threads"][1]).cuda("sm_90")

@@ -374,8 +374,8 @@ def test_no_wait_round_trips():
 
 
 REFUSED = {
-    "an output": ("C", small, float16_gemm(64, 64, 128), r"C is no input.*legal   A B"),
-    "no operand": ("W", small, float16_gemm(64, 64, 128), "W is no input"),
+    "an output": ("C", small, float16_gemm(64, 64, 128), r"C is not an input.*legal   A B"),
+    "no operand": ("W", small, float16_gemm(64, 64, 128), "W is not an input"),
     "all of them": (("A", "B"), small, float16_gemm(64, 64, 128), "the producer loads only these inputs"),
     "all of them, copied": (("A", "B"), fed(TMA, COPIES), float16_gemm(128, 64, 128), "the producer loads only these inputs"),
     "several tiles, copied": ("B", fed(TMA, COPIES, (64, 64, 64), blocks=2), float16_gemm(256, 64, 128), "a block has several tiles"),
