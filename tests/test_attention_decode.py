@@ -98,7 +98,7 @@ def test_iterations_are_those_of_the_part():
         body={"mask": "t[m,n] = where(2 * n <= m, X[m,n], 0)", "sum": "s[m] += sum(n, t[m,n])"},
         final={"y": "y[m] = s[m]"},
     )  # fmt: skip
-    with pytest.raises(DecompositionError, match="no step hides elements") as caught:
+    with pytest.raises(DecompositionError, match="no step masks elements") as caught:
         doubled.tile(m=4).to(Block).split(n=32).skip_masked_tiles().tile(m=1).to(Thread).done()(doubled(m=8, n=64, dtype=float32)).cuda()
     assert "has n 2 times" in caught.value.got
 

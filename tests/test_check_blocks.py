@@ -24,7 +24,7 @@ N = Var("N", 1, 1 << 20, 1, True)
 ARRAY = buffer("s", 1 << 16, memory=GL)
 
 
-def said(*body, grid=GRID, **options):
+def findings_of(*body, grid=GRID, **options):
     options = {"buffers": (ARRAY,), "threads": THREADS, **options}
     return between_blocks(AccessTrace(kernel(*body, grid=grid, **options)))
 
@@ -34,17 +34,17 @@ def meet(program):
     touched = {}
 
     def run(body, values):
-        for one in body:
-            if isinstance(one, ir.For):
-                for number in range(one.extent.evaluate(values)):
-                    run(one.body, {**values, one.var.name: number})
+        for stmt in body:
+            if isinstance(stmt, ir.For):
+                for number in range(stmt.extent.evaluate(values)):
+                    run(stmt.body, {**values, stmt.var.name: number})
                 continue
             for thread in range(program.threads):
-                there = {**values, "thread": thread}
-                if one.performed.evaluate(there):
-                    for access in one.accesses:
+                env = {**values, "thread": thread}
+                if stmt.performed.evaluate(env):
+                    for access in stmt.accesses:
                         for (offset,) in access.elements():
-                            place = access.buffer, access.base[0].evaluate(there) + offset
+                            place = access.buffer, access.base[0].evaluate(env) + offset
                             touched.setdefault(place, set()).add((values["block"], access.write))
 
     for block in range(program.grid.evaluate({})):
@@ -53,12 +53,12 @@ def meet(program):
 
 
 def drawn(chance):
-    """One or two accesses whose blocks have parts of their own, or just not."""
+    """One or two accesses whose blocks have separate parts, or almost."""
     width = chance.choice((1, 1, 2, 4))
     inner = T * width
     reach = (THREADS - 1) * width + width
-    turns = chance.choice((1, 1, 3))
-    inner, reach = inner + i * reach, reach * turns
+    iterations = chance.choice((1, 1, 3))
+    inner, reach = inner + i * reach, reach * iterations
     rows = chance.choice((1, 2, 3, 4))
     low = reach + chance.choice((-1, 0, 0, 0, 7))
     high = low * rows + chance.choice((-1, 0, 0, 0, 16))
@@ -66,7 +66,7 @@ def drawn(chance):
     places = [inner + outer] + ([inner + outer + chance.choice((0, 0, 1, reach))] if chance.random() < 0.4 else [])
     # A condition on the block counts as true there, except for `digit < 1` of all that touches an array.
     steps = [(writes if number == 0 or chance.random() < 0.5 else reads)(place, width=width) for number, place in enumerate(places)]
-    return kernel(loop(turns, *steps), threads=THREADS, grid=GRID, buffers=(ARRAY,))
+    return kernel(loop(iterations, *steps), threads=THREADS, grid=GRID, buffers=(ARRAY,))
 
 
 @pytest.mark.parametrize("chunk", range(6))
@@ -74,54 +74,54 @@ def test_drawn_accesses_are_judged_as_by_all_pairs_of_blocks(chunk):
     verdicts = set()
     for seed in range(30 * chunk, 30 * (chunk + 1)):
         program = drawn(random.Random(f"blocks {seed}"))
-        expected, found = meet(program), between_blocks(AccessTrace(program))
-        assert bool(found) == expected, (seed, program.body, found)
-        assert not any("undecided" in one.message for one in found), seed
+        expected, findings = meet(program), between_blocks(AccessTrace(program))
+        assert bool(findings) == expected, (seed, program.body, findings)
+        assert not any("undecided" in one.message for one in findings), seed
         verdicts.add(expected)
     assert verdicts == {True, False}
 
 
-def test_one_block_meets_nobody():
-    assert said(writes(T), grid=1) == [] and said(writes(T)) != []
-    assert said(reads(T)) == [], "reads need no order"
-    assert said(touch(T, write=True, level=Thread, name="s"), grid=2) != []
+def test_one_block_has_no_conflict():
+    assert findings_of(writes(T), grid=1) == [] and findings_of(writes(T)) != []
+    assert findings_of(reads(T)) == [], "reads need no order"
+    assert findings_of(touch(T, write=True, level=Thread, name="s"), grid=2) != []
 
 
 @pytest.mark.parametrize(("step", "alarms"), [(31, 1), (32, 0), (33, 0), (0, 1)])
 def test_the_step_of_a_block(step, alarms):
-    found = said(writes(T + BLOCK * step))
-    assert len(found) == alarms
-    for one in found:
-        assert (one.kind, one.severity, one.buffer, one.at) == ("race", "error", "s", "hand.py:1")
-        assert "blocks" in one.details and len(one.details["blocks"]) == 2
+    findings = findings_of(writes(T + BLOCK * step))
+    assert len(findings) == alarms
+    for finding in findings:
+        assert (finding.kind, finding.severity, finding.buffer, finding.at) == ("race", "error", "s", "hand.py:1")
+        assert "blocks" in finding.details and len(finding.details["blocks"]) == 2
 
 
 def test_the_blocks_and_the_element_are_real():
-    """What is said can be computed again: both blocks touch the element."""
+    """The finding can be verified: both blocks access the element."""
     for step, rows in ((31, 1), (16, 1), (32, 3)):
         place = T + (BLOCK % rows * 4 if rows > 1 else BLOCK * step)
-        (one,) = said(writes(place))
-        first, second = one.details["blocks"]
+        (finding,) = findings_of(writes(place))
+        first, second = finding.details["blocks"]
         reached = [{place.evaluate({"thread": t, "block": block}) for t in range(THREADS)} for block in (first, second)]
-        assert first != second and set(one.details["element"]) <= reached[0] & reached[1]
+        assert first != second and set(finding.details["element"]) <= reached[0] & reached[1]
 
 
-def test_a_digit_that_is_0_for_all_who_touch():
-    """`digit < 1` of all uses says that they have the same digit; of one use alone it does not."""
+def test_a_digit_that_is_0_in_all_accesses():
+    """`digit < 1` in all accesses proves equal digits; in one access alone it does not."""
     column, row = BLOCK % 4, BLOCK // 4
     only = less(column, 1)
-    assert said(writes(T + row * 32)) != []
-    assert said(writes(T + row * 32, active=only)) == []
-    assert said(writes(T + row * 32, active=only), reads(T + row * 32)) != []
-    assert said(writes(T + row * 32, active=only), reads(T + row * 32, active=only)) == []
-    assert said(writes(T + row * 32, active=less(column, 2))) != [], "two of them"
-    assert said(writes(T + row * 32, active=less(row, 1))) != []
+    assert findings_of(writes(T + row * 32)) != []
+    assert findings_of(writes(T + row * 32, active=only)) == []
+    assert findings_of(writes(T + row * 32, active=only), reads(T + row * 32)) != []
+    assert findings_of(writes(T + row * 32, active=only), reads(T + row * 32, active=only)) == []
+    assert findings_of(writes(T + row * 32, active=less(column, 2))) != [], "two of them"
+    assert findings_of(writes(T + row * 32, active=less(row, 1))) != []
 
 
-def test_additions_in_one_step_meet_whom_they_like():
+def test_atomic_additions_do_not_conflict():
     adding = attrs.evolve(writes(T), spec=AtomicAdd(1, 1)(RF, GL)(Thread))
-    assert adding.atomic and said(adding) == []
-    assert said(adding, reads(T)) != []
+    assert adding.atomic and findings_of(adding) == []
+    assert findings_of(adding, reads(T)) != []
 
 
 def test_sizes_that_are_known_at_run_time():
@@ -129,19 +129,19 @@ def test_sizes_that_are_known_at_run_time():
     blocks = (N + 31) // 32
     block = Var("block", 0, (1 << 15) - 1)
     long = buffer("s", 1 << 20, memory=GL)
-    assert said(writes(T + block * 32), grid=blocks, symbols=(N,), buffers=(long,)) == []
-    (one,) = said(writes(T + block * 31), grid=blocks, symbols=(N,), buffers=(long,))
-    assert one.severity == "error"
-    (one,) = said(writes(T), grid=blocks, symbols=(N,), buffers=(long,))
-    assert one.severity == "error"
+    assert findings_of(writes(T + block * 32), grid=blocks, symbols=(N,), buffers=(long,)) == []
+    (finding,) = findings_of(writes(T + block * 31), grid=blocks, symbols=(N,), buffers=(long,))
+    assert finding.severity == "error"
+    (finding,) = findings_of(writes(T), grid=blocks, symbols=(N,), buffers=(long,))
+    assert finding.severity == "error"
 
 
 def test_many_blocks_are_undecided_or_decoded():
     many = Var("block", 0, (1 << 24) - 1)
     long = buffer("s", 1 << 30, memory=GL)
-    assert said(writes(T + many * 32), grid=1 << 24, buffers=(long,)) == []
-    (one,) = said(writes(T + many % 4096 * many % 4096 * 32), grid=1 << 24, buffers=(long,))
-    assert "undecided whether two blocks access one element of s" in one.message and ".unchecked(reason)" in one.message
+    assert findings_of(writes(T + many * 32), grid=1 << 24, buffers=(long,)) == []
+    (finding,) = findings_of(writes(T + many % 4096 * many % 4096 * 32), grid=1 << 24, buffers=(long,))
+    assert "undecided whether two blocks access one element of s" in finding.message and ".unchecked(reason)" in finding.message
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (5, 7)])
@@ -156,7 +156,7 @@ def test_two_dimensions(shape):
         base = (T % shape[0] + BLOCK % rows * row_step, i + BLOCK // rows * column_step + inner)
         access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 2, (None, None), True, dealt=((), ()), origin="mine.py:5")
         step = making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction)
-        return said(loop(shape[1], step), buffers=(array,))
+        return findings_of(loop(shape[1], step), buffers=(array,))
 
     assert store(*shape) == []
     assert store(shape[0] - 1, shape[1]) != [] and store(shape[0], shape[1] - 1) != []
@@ -164,8 +164,8 @@ def test_two_dimensions(shape):
 
 
 def test_local_coordinates_leave_out_the_block():
-    thread, turn = Var("thread", 0, THREADS - 1), Var("turn", 0, 2)
-    body = loop(3, writes(thread * 2 + turn + BLOCK * 128, width=2), var=turn)
+    thread, iteration = Var("thread", 0, THREADS - 1), Var("turn", 0, 2)
+    body = loop(3, writes(thread * 2 + iteration + BLOCK * 128, width=2), var=iteration)
     access_trace = AccessTrace(kernel(body, threads=THREADS, grid=GRID, buffers=(ARRAY,)))
     local = local_coordinates(access_trace)["s"]
     assert local.problem is None and (local.low, local.high) == ((0,), (31 * 2 + 2 + 1,))
@@ -176,7 +176,7 @@ def test_local_coordinates_leave_out_the_block():
         assert parts == (number * 2 + step, block * 128)
 
 
-# ---------------------------------------------------------------------------------------------- two dimensions
+# ------------------------------------------------------------------------------ clusters in grouped order
 
 
 TALL, BROAD = Var("tall", 1, 11, 1, True), Var("broad", 1, 9, 1, True)
@@ -198,15 +198,15 @@ def store(row, column, width=1, write=True, active=TRUE):
 
 
 def tiles(line, column, lines, columns, grid, *, rows=8, wide=4, symbols=(), step=None):
-    """What is said where each block stores a tile of 8 x 4 elements, at a place among lines x columns tiles."""
+    """The findings if each block stores a tile of 8 x 4 elements, at a place among lines x columns tiles."""
     high, low = step or (rows, wide)
-    one = store(T % rows + line * high, T // rows + column * low)
+    stmt = store(T % rows + line * high, T // rows + column * low)
     array = matrix(lines * high, columns * low)
-    return between_blocks(AccessTrace(kernel(one, threads=rows * wide, grid=grid, buffers=(array,), symbols=symbols)))
+    return between_blocks(AccessTrace(kernel(stmt, threads=rows * wide, grid=grid, buffers=(array,), symbols=symbols)))
 
 
-def in_bands(lines, columns, rows, block=ANY, height=None):
-    """The tile of a block: down so many rows, then one column on, in bands; the last band is as high as what is left."""
+def in_groups(lines, columns, rows, block=ANY, height=None):
+    """The tile of a block in grouped order: down a given number of rows, then one column on; the last group contains the remaining rows."""
     band, inside = floordiv(block, columns * rows), mod(block, columns * rows)
     left = assume_positive(minimum(as_expr(rows), lines - band * rows)) if height is None else as_expr(height)
     return band * rows + mod(inside, left), floordiv(inside, left)
@@ -216,10 +216,10 @@ def in_bands(lines, columns, rows, block=ANY, height=None):
 @pytest.mark.parametrize(
     ("lines", "columns"), [(TALL, BROAD), (TALL, as_expr(6)), (as_expr(6), BROAD), (as_expr(6), as_expr(5)), (TALL, EVEN // 2)]
 )
-def test_blocks_that_walk_in_bands(lines, columns, rows):
+def test_blocks_in_grouped_order(lines, columns, rows):
     """Each tile is of one block, whatever the sizes are; down the rows or along the columns."""
     symbols = (TALL, BROAD, EVEN)
-    line, column = in_bands(lines, columns, rows)
+    line, column = in_groups(lines, columns, rows)
     grid = lines * columns
     assert tiles(line, column, lines, columns, grid, symbols=symbols) == []
     assert tiles(column, line, columns, lines, grid, symbols=symbols) == [], "the other way round"
@@ -235,17 +235,17 @@ def test_blocks_that_walk_in_bands(lines, columns, rows):
     assert tiles(line, column // 2, lines, columns, grid, symbols=symbols) != []
 
 
-def test_bands_that_are_no_bands():
-    """Of another height, or among other numbers of columns than the grid says."""
+def test_orders_that_are_not_grouped():
+    """With another height, or another number of columns than that of the grid."""
     symbols = (TALL, BROAD, EVEN)
     for rows, height in ((3, 4), (2, 4), (4, 5)):
-        line, column = in_bands(TALL, BROAD, rows, height=height)
+        line, column = in_groups(TALL, BROAD, rows, height=height)
         assert tiles(line, column, TALL, BROAD, TALL * BROAD, symbols=symbols) != [], "rows of the next band"
-    line, column = in_bands(EVEN, BROAD, 2, height=2)
+    line, column = in_groups(EVEN, BROAD, 2, height=2)
     assert tiles(line, column, EVEN, BROAD, EVEN * BROAD, symbols=symbols) == [], "all bands are whole"
-    line, column = in_bands(TALL, BROAD, 4, block=ANY // 2)
+    line, column = in_groups(TALL, BROAD, 4, block=ANY // 2)
     assert tiles(line, column, TALL, BROAD, TALL * BROAD * 2, symbols=symbols) != [], "two blocks a tile"
-    line, column = in_bands(TALL, BROAD + 1, 4)
+    line, column = in_groups(TALL, BROAD + 1, 4)
     assert tiles(line, column, TALL, BROAD + 1, TALL * (BROAD + 1), symbols=symbols) == []
 
 
@@ -282,13 +282,15 @@ def test_blocks_on_a_curve(lines, columns):
         (ANY * ANY, 0, TALL, False),
     ],
 )
-def test_digits_of_blocks_of_which_sizes_say_how_many(line, column, grid, apart):
+def test_digits_of_blocks_with_run_time_ranges(line, column, grid, apart):
     assert (tiles(as_expr(line), as_expr(column), TALL, BROAD, grid, symbols=(TALL, BROAD)) == []) == apart
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
-    """Of a known number: digits, bands and curves with steps about as wide as the tiles; elements beyond the array are nobody's."""
+    """For a known number of blocks: digits, groups and curves with steps about as wide as the tiles; elements past the array belong to no
+    block.
+    """
     chance = random.Random(f"tiles {seed}")
     lines, columns = chance.choice((2, 3, 5)), chance.choice((2, 3, 4))
     block = Var("block", 0, lines * columns - 1)
@@ -297,8 +299,8 @@ def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
         (
             (block % lines, block // lines),
             (block // columns, block % columns),
-            in_bands(as_expr(lines), as_expr(columns), 2, block),
-            in_bands(as_expr(lines), as_expr(columns), 2, block, height=2),
+            in_groups(as_expr(lines), as_expr(columns), 2, block),
+            in_groups(as_expr(lines), as_expr(columns), 2, block, height=2),
             (floordiv(place, as_expr(columns)), mod(place, as_expr(columns))),
             (block % lines, block % columns),
             (as_expr(0), block),
@@ -320,33 +322,37 @@ def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
     fixed = [one for one in (less(block % columns, 1), less(block // columns, 1)) if all(one == step.active for step in steps)]
     touched = {}
     for number, thread in itertools.product(range(lines * columns), range(8)):
-        there = {"block": number, "thread": thread}
+        env = {"block": number, "thread": thread}
         for step in steps:
             about_blocks = "block" in {var.name for var in step.active.variables()}
-            if step.active.evaluate(there) if not about_blocks or fixed else True:
+            if step.active.evaluate(env) if not about_blocks or fixed else True:
                 (access,) = step.accesses
                 for offset in access.elements():
-                    element = tuple(base.evaluate(there) + more for base, more in zip(access.base, offset))
+                    element = tuple(base.evaluate(env) + more for base, more in zip(access.base, offset))
                     if all(0 <= one < size for one, size in zip(element, shape)):
                         touched.setdefault(element, set()).add(number)
-    meeting = {element: sorted(who) for element, who in touched.items() if len(who) > 1}
-    found = between_blocks(AccessTrace(program))
-    assert bool(found) == bool(meeting), (program.body, found)
-    for one in found:
-        element, blocks = tuple(one.details["element"]), one.details["blocks"]
-        assert element in meeting and blocks[0] != blocks[1] and set(blocks) <= set(meeting[element]), (one, meeting.get(element))
+    shared_elements = {element: sorted(who) for element, who in touched.items() if len(who) > 1}
+    findings = between_blocks(AccessTrace(program))
+    assert bool(findings) == bool(shared_elements), (program.body, findings)
+    for finding in findings:
+        element, blocks = tuple(finding.details["element"]), finding.details["blocks"]
+        assert element in shared_elements and blocks[0] != blocks[1] and set(blocks) <= set(shared_elements[element]), (
+            finding,
+            shared_elements.get(element),
+        )
         assert (
-            one.message == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both access it, and blocks are not ordered"
+            finding.message
+            == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both access it, and blocks are not ordered"
         )
 
 
-def test_what_mixes_blocks_and_threads_is_undecided():
-    (one,) = said(writes(T * BLOCK))
-    assert "undecided whether two blocks access one element of s: the coordinate block * thread mixes block and thread" in one.message
-    (one,) = said(writes(T + BLOCK * 32), writes(T + BLOCK * 64))
-    assert "its accesses are offset by the block in different ways" in one.message
+def test_coordinates_that_mix_blocks_and_threads_are_undecided():
+    (finding,) = findings_of(writes(T * BLOCK))
+    assert "undecided whether two blocks access one element of s: the coordinate block * thread mixes block and thread" in finding.message
+    (finding,) = findings_of(writes(T + BLOCK * 32), writes(T + BLOCK * 64))
+    assert "its accesses are offset by the block in different ways" in finding.message
     assert (
-        said(
+        findings_of(
             writes(T + BLOCK * 32),
             reads(T + BLOCK * 64, name="t"),
             buffers=(ARRAY, attrs.evolve(buffer("t", 1 << 16, memory=GL), written=False)),
@@ -356,23 +362,23 @@ def test_what_mixes_blocks_and_threads_is_undecided():
 
 
 @pytest.mark.parametrize(("step", "alarms"), [(32 * 3, 0), (32 * 2, 1), (32, 1)])
-def test_turns_that_step_over_all_blocks(step, alarms):
-    """Blocks lie side by side in each turn, and each turn is behind all of them."""
+def test_iterations_that_step_over_all_blocks(step, alarms):
+    """Blocks are adjacent in each iteration, and each iteration is past all of them."""
     blocks = Var("block", 0, 2)
-    turns = Var("turns", 1, 1 << 10, 1, True)
-    body = loop(turns, writes(Var("thread", 0, 31) + i * step + blocks * 32))
-    found = said(body, grid=3, symbols=(turns,), buffers=(buffer("s", 1 << 20, memory=GL),))
-    assert len(found) == alarms, found
+    iterations = Var("turns", 1, 1 << 10, 1, True)
+    body = loop(iterations, writes(Var("thread", 0, 31) + i * step + blocks * 32))
+    findings = findings_of(body, grid=3, symbols=(iterations,), buffers=(buffer("s", 1 << 20, memory=GL),))
+    assert len(findings) == alarms, findings
 
 
-# ---------------------------------------------------------------------------------------------- behaviours one by one
+# ------------------------------------------------------------------------------ groups with other digits
 
 
 LONG = buffer("s", 1 << 30, memory=GL)
 LANE = Var("thread", 0, THREADS - 1)
 
 
-def test_keys_tell_coordinates_apart():
+def test_keys_distinguish_coordinates():
     """A number for each place of all dimensions, whether all of them fit a table or not."""
     for step in (1, 1 << 20):
         five = Var("i", 0, 4)
@@ -397,15 +403,17 @@ def test_keys_tell_coordinates_apart():
 
 
 def test_arrays_that_are_asked():
-    """Those of the grid that the kernel writes; one that nobody touches has no coordinates."""
+    """Those of the grid that the kernel writes; one without accesses has no coordinates."""
     read_only = attrs.evolve(buffer("t", 1 << 16, memory=GL), written=False)
-    nobody = buffer("u", 64, memory=GL)
+    unused = buffer("u", 64, memory=GL)
     access_trace = AccessTrace(kernel(writes(LANE + BLOCK * 32), reads(LANE, name="t"), writes(LANE, name="q"), threads=THREADS, grid=GRID,
-                         buffers=(ARRAY, read_only, buffer("q", 64), nobody)))  # fmt: skip
-    found = local_coordinates(access_trace)
-    assert set(found) == {"s", "u"} and found["u"].parts == {} and found["u"].problem is None
+                         buffers=(ARRAY, read_only, buffer("q", 64), unused)))  # fmt: skip
+    coordinates = local_coordinates(access_trace)
+    assert set(coordinates) == {"s", "u"} and coordinates["u"].parts == {} and coordinates["u"].problem is None
     assert (
-        said(writes(LANE + BLOCK * 32), reads(LANE, name="t"), writes(LANE, name="q"), buffers=(ARRAY, read_only, buffer("q", 64), nobody))
+        findings_of(
+            writes(LANE + BLOCK * 32), reads(LANE, name="t"), writes(LANE, name="q"), buffers=(ARRAY, read_only, buffer("q", 64), unused)
+        )
         == []
     )
 
@@ -415,37 +423,37 @@ def test_sizes_are_of_the_block():
     access_trace = AccessTrace(kernel(writes(LANE + BLOCK * 32 + N * 4 + 7), threads=THREADS, grid=GRID, buffers=(LONG,), symbols=(N,)))
     local = local_coordinates(access_trace)["s"]
     assert local.offset == (BLOCK * 32 + N * 4,) and (local.low, local.high) == ((7,), (38,))
-    assert said(writes(LANE + BLOCK * 32 + N * 4), buffers=(LONG,), symbols=(N,)) == []
-    assert said(writes(LANE + BLOCK * 31 + N * 4), buffers=(LONG,), symbols=(N,)) != []
+    assert findings_of(writes(LANE + BLOCK * 32 + N * 4), buffers=(LONG,), symbols=(N,)) == []
+    assert findings_of(writes(LANE + BLOCK * 31 + N * 4), buffers=(LONG,), symbols=(N,)) != []
 
 
 def test_each_array_for_itself():
     other = buffer("t", 1 << 16, memory=GL)
-    found = said(writes(T), writes(T + BLOCK * 128, name="t"), buffers=(ARRAY, other), threads=128)
-    assert [one.buffer for one in found] == ["s"]
-    found = said(writes(T), writes(T, name="t"), buffers=(ARRAY, other), threads=128)
-    assert [one.buffer for one in found] == ["s", "t"]
-    assert said(reads(T), writes(T + BLOCK * 128, name="t"), buffers=(ARRAY, other), threads=128) == []
+    findings = findings_of(writes(T), writes(T + BLOCK * 128, name="t"), buffers=(ARRAY, other), threads=128)
+    assert [one.buffer for one in findings] == ["s"]
+    findings = findings_of(writes(T), writes(T, name="t"), buffers=(ARRAY, other), threads=128)
+    assert [one.buffer for one in findings] == ["s", "t"]
+    assert findings_of(reads(T), writes(T + BLOCK * 128, name="t"), buffers=(ARRAY, other), threads=128) == []
 
 
-def test_a_finding_says_who_and_where():
+def test_a_finding_names_blocks_and_element():
     """The last that writes, the two blocks, the element, and its sizes."""
     first, last = writes(LANE), attrs.evolve(writes(LANE), origin="mine.py:9")
     last = attrs.evolve(last, accesses=(attrs.evolve(last.accesses[0], origin="mine.py:9"),))
-    (one,) = said(first, last, reads(LANE))
-    assert one.message == "s[0]: blocks 0 and 1 both access it, and blocks are not ordered" and one.at == "mine.py:9"
-    assert one.details["lines"] == ["mine.py:9"] * 2 and one.details["buffers"] == ["s", "s"] and one.details["sizes"] == {}
-    assert one.details["blocks"] == (0, 1) and one.details["element"] == [0] and len(one.details["statements"]) == 2
-    (one,) = said(writes(LANE + 5))
-    assert one.details["element"] == [5], "the first that all of them touch"
+    (finding,) = findings_of(first, last, reads(LANE))
+    assert finding.message == "s[0]: blocks 0 and 1 both access it, and blocks are not ordered" and finding.at == "mine.py:9"
+    assert finding.details["lines"] == ["mine.py:9"] * 2 and finding.details["buffers"] == ["s", "s"] and finding.details["sizes"] == {}
+    assert finding.details["blocks"] == (0, 1) and finding.details["element"] == [0] and len(finding.details["statements"]) == 2
+    (finding,) = findings_of(writes(LANE + 5))
+    assert finding.details["element"] == [5], "the first that all of them touch"
 
 
 # ------------------------------------------------------------------------------ sizes that are known at run time
 
 
 def of_size(place, symbol, grid=None, **options):
-    (one,) = said(writes(place), grid=symbol if grid is None else grid, symbols=(symbol,), buffers=(LONG,), **options)
-    return one
+    (finding,) = findings_of(writes(place), grid=symbol if grid is None else grid, symbols=(symbol,), buffers=(LONG,), **options)
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -467,49 +475,49 @@ def of_size(place, symbol, grid=None, **options):
 def test_a_race_is_shown_at_two_sizes(symbol, limit, at):
     """At about 300 and 1000, as near as the size may be: here blocks from a limit on write where the last before them does."""
     block = Var("block", 0, 1 << 20)
-    one = of_size(LANE + minimum(block, as_expr(limit - 1)) * 32, symbol)
+    finding = of_size(LANE + minimum(block, as_expr(limit - 1)) * 32, symbol)
     if at is None:
-        assert "undecided" in one.message and "the offsets of the blocks could not be decoded for all sizes" in one.message
+        assert "undecided" in finding.message and "the offsets of the blocks could not be decoded for all sizes" in finding.message
         return
-    assert f"at N={at}, and blocks are not ordered" in one.message and one.details["sizes"] == {"N": at}
-    assert one.details["blocks"] == (limit - 1, limit) and one.details["element"] == [(limit - 1) * 32]
+    assert f"at N={at}, and blocks are not ordered" in finding.message and finding.details["sizes"] == {"N": at}
+    assert finding.details["blocks"] == (limit - 1, limit) and finding.details["element"] == [(limit - 1) * 32]
 
 
-def test_several_sizes_are_told_together():
+def test_several_sizes_are_reported_together():
     block, m = Var("block", 0, 1 << 20), Var("M", 1, 40, 1, True)
-    (one,) = said(writes(LANE + block // 2 * 32), grid=N, symbols=(N, m), buffers=(LONG,))
-    assert "both access it at N=300, M=40, and" in one.message and one.details["sizes"] == {"N": 300, "M": 40}
+    (finding,) = findings_of(writes(LANE + block // 2 * 32), grid=N, symbols=(N, m), buffers=(LONG,))
+    assert "both access it at N=300, M=40, and" in finding.message and finding.details["sizes"] == {"N": 300, "M": 40}
 
 
 # ------------------------------------------------------------------------------ many blocks
 
 
 def test_grids_that_are_enumerated(monkeypatch):
-    """Up to so many blocks; and of elements that lie between each other up to so many together."""
+    """Up to a limit of blocks; and of interleaved elements up to a limit together."""
     scattered = LANE * LANE * GRID + BLOCK * 5 % GRID  # no digit: squares of threads
-    assert said(writes(scattered)) == []
+    assert findings_of(writes(scattered)) == []
     monkeypatch.setattr(subject, "MANY", GRID * THREADS)
-    assert said(writes(scattered)) == []
+    assert findings_of(writes(scattered)) == []
     monkeypatch.setattr(subject, "MANY", GRID * THREADS - 1)
-    (one,) = said(writes(scattered))
-    assert "12 blocks access interleaved elements, too many to enumerate" in one.message
+    (finding,) = findings_of(writes(scattered))
+    assert "12 blocks access interleaved elements, too many to enumerate" in finding.message
     place = LANE + BLOCK * 5 % GRID * 31
     monkeypatch.setattr(subject, "MANY", GRID)
-    (one,) = said(writes(place))
-    assert "access interleaved elements" in one.message
+    (finding,) = findings_of(writes(place))
+    assert "access interleaved elements" in finding.message
     monkeypatch.setattr(subject, "MANY", GRID - 1)
-    (one,) = said(writes(place))
-    assert "12 blocks are too many to enumerate" in one.message
-    assert said(writes(LANE + BLOCK * 32)) == [], "digits need no enumeration"
+    (finding,) = findings_of(writes(place))
+    assert "12 blocks are too many to enumerate" in finding.message
+    assert findings_of(writes(LANE + BLOCK * 32)) == [], "digits need no enumeration"
 
 
 def test_sizes_at_which_blocks_are_too_many(monkeypatch):
     monkeypatch.setattr(subject, "MANY", 299)
-    one = of_size(LANE + Var("block", 0, 1 << 20) // 2 * 32, N)
-    assert "undecided" in one.message and "could not be decoded for all sizes" in one.message
+    finding = of_size(LANE + Var("block", 0, 1 << 20) // 2 * 32, N)
+    assert "undecided" in finding.message and "could not be decoded for all sizes" in finding.message
     monkeypatch.setattr(subject, "MANY", 300)
-    one = of_size(LANE + Var("block", 0, 1 << 20) // 2 * 32, N)
-    assert "at N=300" in one.message
+    finding = of_size(LANE + Var("block", 0, 1 << 20) // 2 * 32, N)
+    assert "at N=300" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -526,13 +534,13 @@ def test_sizes_at_which_blocks_are_too_many(monkeypatch):
     ],
     ids=str,
 )
-def test_elements_that_lie_between_each_other(place, width):
+def test_interleaved_elements(place, width):
     """By all threads and blocks: who is apart, and a pair that meets."""
     program = kernel(writes(place, width=width), threads=THREADS, grid=GRID, buffers=(ARRAY,))
-    found = between_blocks(AccessTrace(program))
-    assert bool(found) == meet(program)
-    for one in found:
-        (element,), blocks = one.details["element"], one.details["blocks"]
+    findings = between_blocks(AccessTrace(program))
+    assert bool(findings) == meet(program)
+    for finding in findings:
+        (element,), blocks = finding.details["element"], finding.details["blocks"]
         assert blocks[0] != blocks[1]
         for block in blocks:
             assert any(
@@ -544,31 +552,31 @@ def test_elements_that_lie_between_each_other(place, width):
 def test_conditions_on_threads_and_loops_take_elements_away():
     """Of ranges that overlap, what is touched may not."""
     half = less(LANE, 16)
-    assert said(writes(LANE + BLOCK * 16, active=half)) == [] != said(writes(LANE + BLOCK * 16))
-    assert said(writes(LANE + BLOCK * 16, active=less(LANE, 17))) != []
-    assert said(loop(4, writes(LANE + i * 32 + BLOCK * 64, active=less(i, 2)))) == []
-    assert said(loop(4, writes(LANE + i * 32 + BLOCK * 64, active=less(i, 3)))) != []
-    assert said(writes(LANE + BLOCK * 16, active=half), reads(LANE + BLOCK * 16)) != [], "each by its own"
-    nobody = all_of((less(LANE, 4), less(9, LANE)))
-    assert said(writes(LANE + BLOCK * 8, active=nobody)) == [], "nobody touches anything"
+    assert findings_of(writes(LANE + BLOCK * 16, active=half)) == [] != findings_of(writes(LANE + BLOCK * 16))
+    assert findings_of(writes(LANE + BLOCK * 16, active=less(LANE, 17))) != []
+    assert findings_of(loop(4, writes(LANE + i * 32 + BLOCK * 64, active=less(i, 2)))) == []
+    assert findings_of(loop(4, writes(LANE + i * 32 + BLOCK * 64, active=less(i, 3)))) != []
+    assert findings_of(writes(LANE + BLOCK * 16, active=half), reads(LANE + BLOCK * 16)) != [], "each by its own"
+    never = all_of((less(LANE, 4), less(9, LANE)))
+    assert findings_of(writes(LANE + BLOCK * 8, active=never)) == [], "nobody touches anything"
     symbolic = Var("block", 0, 1 << 20)
-    assert said(writes(LANE + symbolic * 16, active=half), grid=N, symbols=(N,), buffers=(LONG,)) == []
-    assert said(writes(LANE + symbolic * 16, active=less(LANE, 17)), grid=N, symbols=(N,), buffers=(LONG,)) != []
+    assert findings_of(writes(LANE + symbolic * 16, active=half), grid=N, symbols=(N,), buffers=(LONG,)) == []
+    assert findings_of(writes(LANE + symbolic * 16, active=less(LANE, 17)), grid=N, symbols=(N,), buffers=(LONG,)) != []
 
 
-def test_what_lies_beyond_the_array_is_nobodys():
+def test_elements_past_the_array_belong_to_no_block():
     small = buffer("s", 100, memory=GL)
-    assert said(writes(LANE + minimum(BLOCK, as_expr(4)) * 25 + 100), buffers=(small,)) == [], "all of it"
-    (one,) = said(writes(LANE + minimum(BLOCK, as_expr(4)) * 25), buffers=(small,))
-    assert one.details["element"][0] < 100
-    (one,) = said(writes(LANE - 31 + minimum(BLOCK, as_expr(0)) * 25 + BLOCK // 12), buffers=(small,))
-    assert one.details["element"] in ([0], [-31]) or 0 <= one.details["element"][0] < 100
+    assert findings_of(writes(LANE + minimum(BLOCK, as_expr(4)) * 25 + 100), buffers=(small,)) == [], "all of it"
+    (finding,) = findings_of(writes(LANE + minimum(BLOCK, as_expr(4)) * 25), buffers=(small,))
+    assert finding.details["element"][0] < 100
+    (finding,) = findings_of(writes(LANE - 31 + minimum(BLOCK, as_expr(0)) * 25 + BLOCK // 12), buffers=(small,))
+    assert finding.details["element"] in ([0], [-31]) or 0 <= finding.details["element"][0] < 100
     low = writes(LANE - 4 + BLOCK % 6 * 32)
-    (one,) = said(low, buffers=(small,))
-    assert 0 <= one.details["element"][0] < 100, "not the first of them, which lies in front of the array"
+    (finding,) = findings_of(low, buffers=(small,))
+    assert 0 <= finding.details["element"][0] < 100, "not the first of them, which lies in front of the array"
     at_end = buffer("s", 33, memory=GL)
-    assert said(writes(LANE + BLOCK * 5 % 12 * 33), buffers=(at_end,)) == []
-    assert said(writes(LANE + BLOCK // 6 * 32 + BLOCK % 6 * 31 * 33), buffers=(at_end,)) == []
+    assert findings_of(writes(LANE + BLOCK * 5 % 12 * 33), buffers=(at_end,)) == []
+    assert findings_of(writes(LANE + BLOCK // 6 * 32 + BLOCK % 6 * 31 * 33), buffers=(at_end,)) == []
 
 
 # ------------------------------------------------------------------------------ loops and threads between blocks
@@ -584,7 +592,7 @@ def test_blocks_between_the_elements_of_one_thread_and_the_next(monkeypatch, ste
     few = Var("thread", 0, 15)
 
     def alone(*body, threads=16, **options):
-        return said(*body, threads=threads, grid=64, buffers=(LONG,), symbols=(N,), **options) == []
+        return findings_of(*body, threads=threads, grid=64, buffers=(LONG,), symbols=(N,), **options) == []
 
     assert alone(writes(few * step + SIXTY)) == apart
     assert alone(writes(few * step + SIXTY), reads(few * step + SIXTY)) == apart
@@ -604,59 +612,59 @@ def test_blocks_between_the_elements_of_one_thread_and_the_next(monkeypatch, ste
 
 
 J3, J4, J = Var("j", 0, 2), Var("j", 0, 3), Var("j", 0, 39)
-TURNS = Var("turns", 1, 1 << 10, 1, True)
+ITERATIONS = Var("turns", 1, 1 << 10, 1, True)
 MIXED = BLOCK * 5 % GRID  # each of 12 once, in no order of digits
 
 
 @pytest.mark.parametrize(
     ("body", "apart"),
     [
-        (loop(TURNS, writes(LANE + MIXED * 32 + i * 384)), True),
-        (loop(TURNS, writes(LANE + MIXED * 32 + i * 383)), False),
-        (loop(TURNS, writes(LANE + MIXED * 32 + i * 385)), True),
-        (loop(TURNS, writes(LANE + MIXED * 31 + i * 384)), False),
-        (loop(TURNS, writes(LANE + MIXED * 33 + i * 395)), True),
-        (loop(TURNS, writes(LANE + MIXED * 33 + i * 394)), False),
-        (loop(TURNS, writes(LANE + BLOCK * 4 % GRID * 32 + i * 384)), False),
-        (loop(TURNS, writes(LANE + MIXED * 64 + i * 768, width=33)), True),
-        (loop(TURNS, writes(LANE + MIXED * 64 + i * 768, width=34)), False),
-        (loop(TURNS, writes(LANE + MIXED * 64 + i * 768), reads(LANE + MIXED * 64 + i * 768 + 32)), True),
-        (loop(TURNS, writes(LANE + MIXED * 64 + i * 768), reads(LANE + MIXED * 64 + i * 768 + 33)), False),
-        (loop(TURNS, loop(3, writes(LANE + MIXED * 32 + J3 * 384 + i * 1152), var=J3)), True),
-        (loop(TURNS, loop(3, writes(LANE + MIXED * 32 + J3 * 384 + i * 1151), var=J3)), False),
-        (loop(TURNS, loop(3, writes(LANE + MIXED * 32 + J3 * 383 + i * 1152), var=J3)), False),
-        (loop(TURNS, loop(4, writes(LANE + MIXED * 32 + J4 * 384 + i * 1152), var=J4)), False),
-        (loop(TURNS, loop(4, writes(LANE + MIXED * 32 + J4 * 384 + i * 1536), var=J4)), True),
-        (loop(TURNS, writes(LANE + MIXED // 2 * 32 + i * 384)), False),
+        (loop(ITERATIONS, writes(LANE + MIXED * 32 + i * 384)), True),
+        (loop(ITERATIONS, writes(LANE + MIXED * 32 + i * 383)), False),
+        (loop(ITERATIONS, writes(LANE + MIXED * 32 + i * 385)), True),
+        (loop(ITERATIONS, writes(LANE + MIXED * 31 + i * 384)), False),
+        (loop(ITERATIONS, writes(LANE + MIXED * 33 + i * 395)), True),
+        (loop(ITERATIONS, writes(LANE + MIXED * 33 + i * 394)), False),
+        (loop(ITERATIONS, writes(LANE + BLOCK * 4 % GRID * 32 + i * 384)), False),
+        (loop(ITERATIONS, writes(LANE + MIXED * 64 + i * 768, width=33)), True),
+        (loop(ITERATIONS, writes(LANE + MIXED * 64 + i * 768, width=34)), False),
+        (loop(ITERATIONS, writes(LANE + MIXED * 64 + i * 768), reads(LANE + MIXED * 64 + i * 768 + 32)), True),
+        (loop(ITERATIONS, writes(LANE + MIXED * 64 + i * 768), reads(LANE + MIXED * 64 + i * 768 + 33)), False),
+        (loop(ITERATIONS, loop(3, writes(LANE + MIXED * 32 + J3 * 384 + i * 1152), var=J3)), True),
+        (loop(ITERATIONS, loop(3, writes(LANE + MIXED * 32 + J3 * 384 + i * 1151), var=J3)), False),
+        (loop(ITERATIONS, loop(3, writes(LANE + MIXED * 32 + J3 * 383 + i * 1152), var=J3)), False),
+        (loop(ITERATIONS, loop(4, writes(LANE + MIXED * 32 + J4 * 384 + i * 1152), var=J4)), False),
+        (loop(ITERATIONS, loop(4, writes(LANE + MIXED * 32 + J4 * 384 + i * 1536), var=J4)), True),
+        (loop(ITERATIONS, writes(LANE + MIXED // 2 * 32 + i * 384)), False),
     ],
     ids=str,
 )
-def test_turns_of_blocks_that_are_no_digits(body, apart):
-    """Of a loop of unknown length: boxes side by side in each turn, and each turn behind all of them."""
-    found = said(body, buffers=(LONG,), symbols=(TURNS,))
-    assert (found == []) == apart, found
+def test_iterations_of_blocks_that_are_not_digits(body, apart):
+    """For a loop of unknown length: adjacent boxes in each iteration, and each iteration past all of them."""
+    findings = findings_of(body, buffers=(LONG,), symbols=(ITERATIONS,))
+    assert (findings == []) == apart, findings
 
 
-def test_turns_in_one_of_two_dimensions():
+def test_iterations_in_one_of_two_dimensions():
     """What all blocks have alike along one of them does not matter, nor how wide it is."""
     array = matrix(1 << 20, 64)
-    body = loop(TURNS, loop(40, store(LANE + MIXED * 32 + i * 384, J), var=J))
-    assert said(body, buffers=(array,), symbols=(TURNS,)) == []
-    body = loop(TURNS, loop(40, store(LANE + MIXED * 31 + i * 384, J), var=J))
-    assert said(body, buffers=(array,), symbols=(TURNS,)) != []
-    body = loop(TURNS, store(LANE + i * 384, MIXED))
-    assert said(body, buffers=(array,), symbols=(TURNS,)) == []
-    body = loop(TURNS, store(LANE + i * 384, MIXED // 2))
-    assert said(body, buffers=(array,), symbols=(TURNS,)) != []
+    body = loop(ITERATIONS, loop(40, store(LANE + MIXED * 32 + i * 384, J), var=J))
+    assert findings_of(body, buffers=(array,), symbols=(ITERATIONS,)) == []
+    body = loop(ITERATIONS, loop(40, store(LANE + MIXED * 31 + i * 384, J), var=J))
+    assert findings_of(body, buffers=(array,), symbols=(ITERATIONS,)) != []
+    body = loop(ITERATIONS, store(LANE + i * 384, MIXED))
+    assert findings_of(body, buffers=(array,), symbols=(ITERATIONS,)) == []
+    body = loop(ITERATIONS, store(LANE + i * 384, MIXED // 2))
+    assert findings_of(body, buffers=(array,), symbols=(ITERATIONS,)) != []
 
 
-def test_turns_of_the_blocks_that_take_part():
-    """Where a digit is 0 in all that touch: the blocks of the others need no place of their own."""
+def test_iterations_of_the_accessing_blocks():
+    """If a digit is 0 in all accesses, the blocks of its other values need no separate place."""
     place = BLOCK * 5 % 6 * 32
     first = less(BLOCK // 6, 1)
-    assert said(loop(TURNS, writes(LANE + place + i * 192, active=first)), buffers=(LONG,), symbols=(TURNS,)) == []
-    assert said(loop(TURNS, writes(LANE + place + i * 191, active=first)), buffers=(LONG,), symbols=(TURNS,)) != []
-    assert said(loop(TURNS, writes(LANE + place + i * 192)), buffers=(LONG,), symbols=(TURNS,)) != []
+    assert findings_of(loop(ITERATIONS, writes(LANE + place + i * 192, active=first)), buffers=(LONG,), symbols=(ITERATIONS,)) == []
+    assert findings_of(loop(ITERATIONS, writes(LANE + place + i * 191, active=first)), buffers=(LONG,), symbols=(ITERATIONS,)) != []
+    assert findings_of(loop(ITERATIONS, writes(LANE + place + i * 192)), buffers=(LONG,), symbols=(ITERATIONS,)) != []
 
 
 @pytest.mark.parametrize(
@@ -675,7 +683,7 @@ def test_turns_of_the_blocks_that_take_part():
 )
 def test_which_conditions_fix_a_digit(digit, apart):
     """`digit < 1` of blocks alone, which is never negative: of four blocks in a row one takes part."""
-    assert (said(writes(LANE + BLOCK // 4 * 32, active=digit)) == []) == apart
+    assert (findings_of(writes(LANE + BLOCK // 4 * 32, active=digit)) == []) == apart
 
 
 # ------------------------------------------------------------------------------ digits
@@ -687,13 +695,13 @@ def test_which_conditions_fix_a_digit(digit, apart):
     ids=str,
 )  # fmt: skip
 def test_a_remainder_that_is_enumerated(monkeypatch, digit, apart):
-    """Each value of it says another digit; of a number of them that is known."""
+    """Each value of the remainder implies another digit, for a known number of values."""
     place = LANE + digit * 32 + ANY // 12 * 384
-    assert (said(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == apart
+    assert (findings_of(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == apart
     if digit == ANY % 12 * 5 % 12:
         for most in (12, 11):
             monkeypatch.setattr(subject, "MAX_ENUMERATED_BLOCKS", most)
-            assert (said(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == (most == 12)
+            assert (findings_of(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == (most == 12)
 
 
 def test_digits_in_digits():
@@ -705,9 +713,9 @@ def test_digits_in_digits():
             + sum((digit * (32 << (depth - number)) for number, digit in enumerate(digits)), start=as_expr(0))
             + ANY // 2**depth * (64 << depth)
         )
-        assert said(writes(place), grid=N * 2**depth, symbols=(N,), buffers=(LONG,)) == [], depth
+        assert findings_of(writes(place), grid=N * 2**depth, symbols=(N,), buffers=(LONG,)) == [], depth
         short = place - digits[0] * (32 << depth)
-        assert said(writes(short), grid=N * 2**depth, symbols=(N,), buffers=(LONG,)) != [], depth
+        assert findings_of(writes(short), grid=N * 2**depth, symbols=(N,), buffers=(LONG,)) != [], depth
 
 
 @pytest.mark.parametrize(("step", "apart"), [(64, True), (63, False), (-64, True), (-63, False)])
@@ -715,42 +723,44 @@ def test_digits_that_count_down(step, apart):
     """A coordinate that falls from block to block is as far apart."""
     high = as_expr(0) if step > 0 else as_expr(1 << 25)
     place = LANE + ANY % 2 * 32 + ANY // 2 * step + high
-    assert (said(writes(place), grid=N * 2, symbols=(N,), buffers=(LONG,)) == []) == apart
+    assert (findings_of(writes(place), grid=N * 2, symbols=(N,), buffers=(LONG,)) == []) == apart
     place = LANE - ANY % 2 * 32 + ANY // 2 * step + high + 32
-    assert (said(writes(place), grid=N * 2, symbols=(N,), buffers=(LONG,)) == []) == apart
+    assert (findings_of(writes(place), grid=N * 2, symbols=(N,), buffers=(LONG,)) == []) == apart
 
 
 def test_names_of_digits():
     """Values of names, or the names themselves where their values are sums of other digits."""
     row, column = Var("row", 0, 1 << 20), Var("column", 0, 3)
     names = making.let(column, ANY % 4), making.let(row, ANY // 4)
-    assert said(*names, writes(LANE + row * 128 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) == []
-    assert said(*names, writes(LANE + row * 127 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) != []
-    assert said(*names, writes(LANE + row * 128 + column * 31), grid=N * 4, symbols=(N,), buffers=(LONG,)) != []
-    turned = making.let(column, 3 - ANY % 4), making.let(row, ANY // 4)
-    assert said(*turned, writes(LANE + row * 128 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) == []
+    assert findings_of(*names, writes(LANE + row * 128 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) == []
+    assert findings_of(*names, writes(LANE + row * 127 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) != []
+    assert findings_of(*names, writes(LANE + row * 128 + column * 31), grid=N * 4, symbols=(N,), buffers=(LONG,)) != []
+    reversed_names = making.let(column, 3 - ANY % 4), making.let(row, ANY // 4)
+    assert findings_of(*reversed_names, writes(LANE + row * 128 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) == []
 
 
 # ------------------------------------------------------------------------------ clusters in bands
 
 
 def in_clusters(sizes, *, rows=2, columns=BROAD, lines=TALL, x=8, y=4, high=None, low=None, more=1, use=(True, True), curve=False):
-    """What is said where clusters walk in bands of so many rows, and the blocks of one store tiles of 8 x 4 elements beside each other."""
+    """The findings if clusters follow a grouped order with a given number of rows, and the blocks of one store adjacent tiles of 8 x 4
+    elements.
+    """
     wide, tall = sizes
     each = wide * tall
-    one, other = Var("across", 0, tall - 1), Var("along", 0, wide - 1)
-    names = making.let(one, ANY % tall), making.let(other, ANY // tall % wide)
+    across, other = Var("across", 0, tall - 1), Var("along", 0, wide - 1)
+    names = making.let(across, ANY % tall), making.let(other, ANY // tall % wide)
     number = ANY // each
     if curve:
         place = hilbert(number, lines, columns)
         line, column = floordiv(place, columns), mod(place, columns)
     else:
-        line, column = in_bands(lines, columns, rows, block=number)
+        line, column = in_groups(lines, columns, rows, block=number)
         line, column = minimum(line, lines - 1), minimum(column, columns - 1)
     high, low = tall * 8 if high is None else high, wide * 4 if low is None else low
-    row = T % 8 + line * high + (one * x if use[0] and tall > 1 else 0)
+    row = T % 8 + line * high + (across * x if use[0] and tall > 1 else 0)
     step = store(row, T // 8 + column * low + (other * y if use[1] and wide > 1 else 0))
-    places = tuple(place for place, size in ((one, tall), (other, wide)) if size > 1)
+    places = tuple(place for place, size in ((across, tall), (other, wide)) if size > 1)
     cluster = making.block_cluster(tuple(size for size in (tall, wide) if size > 1), places)
     names = tuple(name for name in names if name.var in places)
     array = matrix(lines * high, columns * low)
@@ -779,7 +789,7 @@ def test_clusters_that_walk(sizes, columns, lines, curve):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4])
-def test_clusters_in_bands_of_other_heights(rows):
+def test_clusters_in_groups_of_other_heights(rows):
     for columns in (BROAD, as_expr(6), as_expr(5)):
         assert in_clusters((1, 2), rows=rows, columns=columns) == [] == in_clusters((2, 2), rows=rows, columns=columns)
 
@@ -788,8 +798,8 @@ def test_clusters_in_bands_of_other_heights(rows):
 
 
 def in_layers(layer, place, grid, *, rows=2, active=TRUE, along=8):
-    """Tiles of a band in each of some layers, of which a digit says which."""
-    line, column = in_bands(TALL, BROAD, rows, block=place)
+    """Tiles of a group in each of some layers, which a digit selects."""
+    line, column = in_groups(TALL, BROAD, rows, block=place)
     line, column = minimum(line, TALL - 1), minimum(column, BROAD - 1)
     tensor = Tensor("s", (TALL * 8, BROAD * 4, N), float32, GL, ColMajor)
     storage = tensor.storage()
@@ -800,8 +810,8 @@ def in_layers(layer, place, grid, *, rows=2, active=TRUE, along=8):
     return between_blocks(AccessTrace(kernel(step, threads=32, grid=grid, buffers=(array,), symbols=(TALL, BROAD, N))))
 
 
-def test_bands_in_layers():
-    """The number in a layer walks, and the layer is a digit of its own."""
+def test_groups_in_layers():
+    """The number within a layer follows the order, and the layer is a separate digit."""
     count = TALL * BROAD
     assert in_layers(ANY // count, ANY % count, count * N) == []
     assert in_layers(ANY // count // 2, ANY % count, count * N) != []
@@ -810,17 +820,17 @@ def test_bands_in_layers():
     assert in_layers(ANY // (count + 1), ANY % count, count * N) != []
 
 
-def test_bands_of_the_blocks_that_take_part():
-    """Of a digit that is 0 in all that touch the grid says how many values it has."""
+def test_groups_of_the_accessing_blocks():
+    """For a digit that is 0 in all accesses the grid gives the number of its values."""
     count = TALL * BROAD
     split = ANY // count
 
     def fixed(grid, active, place=ANY % count):
-        line, column = in_bands(TALL, BROAD, 2, block=place)
+        line, column = in_groups(TALL, BROAD, 2, block=place)
         line, column = minimum(line, TALL - 1), minimum(column, BROAD - 1)
-        one = store(T % 8 + line * 8, T // 8 + column * 4, active=active)
+        stmt = store(T % 8 + line * 8, T // 8 + column * 4, active=active)
         return between_blocks(
-            AccessTrace(kernel(one, threads=32, grid=grid, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=(TALL, BROAD)))
+            AccessTrace(kernel(stmt, threads=32, grid=grid, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=(TALL, BROAD)))
         )
 
     assert fixed(count * 4, less(split, 1)) == []
@@ -829,23 +839,23 @@ def test_bands_of_the_blocks_that_take_part():
 
 
 def limited(row=0, column=0, *, names=False, height=8):
-    """Tiles of 8 x 4 elements in bands, with limits, whose coordinates have something added."""
-    line, tile = in_bands(TALL, BROAD, 2)
+    """Tiles of 8 x 4 elements in grouped order, with limits, whose coordinates have an added term."""
+    line, tile = in_groups(TALL, BROAD, 2)
     line, tile = minimum(line, TALL - 1), minimum(tile, BROAD - 1)
     places = (line * height, tile * 4)
     body = ()
     if names:
         rows, columns = Var("rows", 0, 1 << 20), Var("columns", 0, 1 << 20)
         body, places = (making.let(rows, places[0]), making.let(columns, places[1])), (rows, columns)
-    one = store(T % 8 + places[0] + row, T // 8 + places[1] + column)
+    stmt = store(T % 8 + places[0] + row, T // 8 + places[1] + column)
     symbols = (TALL, BROAD, N, Var("Z", 0, 9, 1, True))
     return between_blocks(
-        AccessTrace(kernel(*body, one, threads=32, grid=TALL * BROAD, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=symbols))
+        AccessTrace(kernel(*body, stmt, threads=32, grid=TALL * BROAD, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=symbols))
     )
 
 
-def test_bands_with_something_added():
-    """What sizes add is the same for all blocks; names stand for their values; what is times a size that may be 0 is no tile."""
+def test_groups_with_an_added_term():
+    """A term of sizes is equal for all blocks; names are resolved; a multiple of a possibly zero size is not a tile."""
     zero = Var("Z", 0, 9, 1, True)
     assert limited() == [] == limited(names=True)
     assert limited(N * 8) == [] == limited(0, N * 3 + 5)
@@ -854,17 +864,17 @@ def test_bands_with_something_added():
     assert limited(ANY % 2) != []
 
 
-def test_boxes_that_do_not_meet_need_no_elements(monkeypatch):
+def test_disjoint_boxes_need_no_elements(monkeypatch):
     """Accesses of several widths: the longest of all does not reach from the last of all."""
     for many in (1 << 22, GRID):
         monkeypatch.setattr(subject, "MANY", many)
         for step, apart in ((64, True), (62, True), (61, False)):
             body = writes(LANE + MIXED * step, width=4), reads(LANE + 30 + MIXED * step)
-            assert (said(*body) == []) == apart, (many, step)
+            assert (findings_of(*body) == []) == apart, (many, step)
         array = matrix(1 << 12, 64)
         for step, apart in ((64, True), (62, True), (61, False)):
             body = store(LANE + MIXED * step, LANE % 31, 4), store(LANE + 30 + MIXED * step, LANE % 31, write=False)
-            assert (said(*body, buffers=(array,)) == []) == apart, (many, step)
+            assert (findings_of(*body, buffers=(array,)) == []) == apart, (many, step)
 
 
 def test_accesses_that_begin_at_other_places():
@@ -872,48 +882,48 @@ def test_accesses_that_begin_at_other_places():
     block = Var("block", 0, 1 << 20)
     for other, step, apart in ((32, 64, True), (33, 64, False), (33, 65, True), (-32, 64, True), (-33, 64, False)):
         body = writes(LANE + block * step + 64), reads(LANE + block * step + 64 + other)
-        assert (said(*body, grid=N, symbols=(N,), buffers=(LONG,)) == []) == apart, (other, step)
+        assert (findings_of(*body, grid=N, symbols=(N,), buffers=(LONG,)) == []) == apart, (other, step)
         body = writes(LANE + block * step + 64, active=less(LANE, 32 - N * 0)), reads(LANE + block * step + 64 + other)
-        assert (said(*body, grid=N, symbols=(N,), buffers=(LONG,)) == []) == apart, (other, step)
+        assert (findings_of(*body, grid=N, symbols=(N,), buffers=(LONG,)) == []) == apart, (other, step)
 
 
-def test_digits_that_are_fixed_say_nothing_of_others():
+def test_fixed_digits_prove_nothing_about_others():
     """Two of one digit leave others open, though no coordinate has the block's number in it."""
     both = all_of((less(BLOCK // 4, 1), less(BLOCK // 8, 1)))
-    assert said(writes(LANE, active=both)) != []
-    assert said(writes(LANE, active=all_of((less(BLOCK // 4, 1), less(BLOCK % 4, 1))))) == []
-    assert said(writes(LANE + BLOCK % 4 * 32, active=both)) == []
-    assert said(writes(LANE + BLOCK % 4 * 31, active=both)) != []
+    assert findings_of(writes(LANE, active=both)) != []
+    assert findings_of(writes(LANE, active=all_of((less(BLOCK // 4, 1), less(BLOCK % 4, 1))))) == []
+    assert findings_of(writes(LANE + BLOCK % 4 * 32, active=both)) == []
+    assert findings_of(writes(LANE + BLOCK % 4 * 31, active=both)) != []
 
 
-def test_the_first_pair_that_meets():
+def test_the_first_conflicting_pair():
     """Of boxes that are equal the first that is twice; of elements the first that two touch."""
-    (one,) = said(writes(LANE + minimum(BLOCK, as_expr(7)) * 32))
-    assert one.details["blocks"] == (7, 8) and one.details["element"] == [224]
-    (one,) = said(writes(LANE + BLOCK * 5 % 7 * 32))
-    assert one.details["blocks"] == (0, 7) and one.details["element"] == [0]
-    (one,) = said(writes(LANE + BLOCK * 31))
-    assert one.details["blocks"] == (0, 1) and one.details["element"] == [31]
-    (one,) = said(writes(LANE + BLOCK * 5 % GRID * 31))
-    assert one.details["blocks"] == (0, 5) and one.details["element"] == [31]
-    (one,) = said(writes(LANE + BLOCK // 4 * 31, active=less(BLOCK % 4, 1)))
-    assert one.details["blocks"] == (0, 4) and one.details["element"] == [31], "of those that take part"
-    (one,) = said(writes(LANE + BLOCK // 8 * 32, active=less(BLOCK % 4, 1)))
-    assert one.details["blocks"] == (0, 4) and one.details["element"] == [0]
+    (finding,) = findings_of(writes(LANE + minimum(BLOCK, as_expr(7)) * 32))
+    assert finding.details["blocks"] == (7, 8) and finding.details["element"] == [224]
+    (finding,) = findings_of(writes(LANE + BLOCK * 5 % 7 * 32))
+    assert finding.details["blocks"] == (0, 7) and finding.details["element"] == [0]
+    (finding,) = findings_of(writes(LANE + BLOCK * 31))
+    assert finding.details["blocks"] == (0, 1) and finding.details["element"] == [31]
+    (finding,) = findings_of(writes(LANE + BLOCK * 5 % GRID * 31))
+    assert finding.details["blocks"] == (0, 5) and finding.details["element"] == [31]
+    (finding,) = findings_of(writes(LANE + BLOCK // 4 * 31, active=less(BLOCK % 4, 1)))
+    assert finding.details["blocks"] == (0, 4) and finding.details["element"] == [31], "of those that take part"
+    (finding,) = findings_of(writes(LANE + BLOCK // 8 * 32, active=less(BLOCK % 4, 1)))
+    assert finding.details["blocks"] == (0, 4) and finding.details["element"] == [0]
 
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_in_one_of_several_dimensions(extra):
     """Steps and widths of each dimension by itself: what is apart in one of them may be as it likes in the other."""
     array = matrix(1 << 12, 1 << 12)
-    assert said(store(LANE + MIXED * 32, LANE * LANE % 7 + MIXED), buffers=(array,)) == []
-    assert said(store(LANE % 4 + BLOCK * 5 % 3 * (4 - extra), LANE // 4 + BLOCK // 3 * 8), buffers=(array,)) == [] or extra
-    body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * 4 + i * (12 - extra), LANE // 4 + BLOCK // 3 * 8))
-    assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
-    body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * 4 + i * 12, LANE // 4 + BLOCK // 3 * (8 - extra)))
-    assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
-    body = loop(TURNS, store(LANE % 4 + BLOCK * 5 % 3 * (4 - extra) + i * 12, LANE // 4 + BLOCK // 3 * 8))
-    assert (said(body, buffers=(array,), symbols=(TURNS,)) == []) == (not extra)
+    assert findings_of(store(LANE + MIXED * 32, LANE * LANE % 7 + MIXED), buffers=(array,)) == []
+    assert findings_of(store(LANE % 4 + BLOCK * 5 % 3 * (4 - extra), LANE // 4 + BLOCK // 3 * 8), buffers=(array,)) == [] or extra
+    body = loop(ITERATIONS, store(LANE % 4 + BLOCK * 5 % 3 * 4 + i * (12 - extra), LANE // 4 + BLOCK // 3 * 8))
+    assert (findings_of(body, buffers=(array,), symbols=(ITERATIONS,)) == []) == (not extra)
+    body = loop(ITERATIONS, store(LANE % 4 + BLOCK * 5 % 3 * 4 + i * 12, LANE // 4 + BLOCK // 3 * (8 - extra)))
+    assert (findings_of(body, buffers=(array,), symbols=(ITERATIONS,)) == []) == (not extra)
+    body = loop(ITERATIONS, store(LANE % 4 + BLOCK * 5 % 3 * (4 - extra) + i * 12, LANE // 4 + BLOCK // 3 * 8))
+    assert (findings_of(body, buffers=(array,), symbols=(ITERATIONS,)) == []) == (not extra)
 
 
 @pytest.mark.parametrize(
@@ -924,43 +934,43 @@ def test_in_one_of_several_dimensions(extra):
         (lambda block, size: LANE + block // 2 * size, "at N=300"),
     ],
 )
-def test_steps_that_a_size_says(place, shows):
-    """Nobody proves that they are wide enough; at two sizes they may be too narrow."""
-    (one,) = said(writes(place(Var("block", 0, 11), N)), symbols=(N,), buffers=(LONG,))
-    assert shows in one.message
+def test_steps_of_a_run_time_size(place, shows):
+    """Nothing proves that they are wide enough; at two sizes they may be too narrow."""
+    (finding,) = findings_of(writes(place(Var("block", 0, 11), N)), symbols=(N,), buffers=(LONG,))
+    assert shows in finding.message
     narrow = Var("Z", 0, 9, 1, True)
-    (one,) = said(writes(place(Var("block", 0, 11), narrow)), symbols=(narrow,), buffers=(LONG,))
-    assert "at Z=9" in one.message
+    (finding,) = findings_of(writes(place(Var("block", 0, 11), narrow)), symbols=(narrow,), buffers=(LONG,))
+    assert "at Z=9" in finding.message
 
 
-def test_what_lies_beyond_an_array_of_a_size():
-    """At the sizes that are looked at: what lies inside there counts."""
+def test_elements_past_an_array_of_a_run_time_size():
+    """At the tried sizes only elements in bounds count."""
     block = Var("block", 0, 1 << 20)
     own = matrix(N * 32, 1)
     inside, beyond = store(LANE + block // 2 * 32, 0), store(LANE + block // 2 * 32 + N * 32, 0)
-    (one,) = said(inside, grid=N, symbols=(N,), buffers=(own,))
-    assert "at N=300" in one.message and one.details["element"] == [0, 0]
-    (one,) = said(beyond, grid=N, symbols=(N,), buffers=(own,))
-    assert "undecided" in one.message
-    (one,) = said(store(LANE + block // 2 * 32 + N * 32 - 1, 0), grid=N, symbols=(N,), buffers=(own,))
-    assert "at N=300" in one.message and one.details["element"] == [300 * 32 - 1, 0]
+    (finding,) = findings_of(inside, grid=N, symbols=(N,), buffers=(own,))
+    assert "at N=300" in finding.message and finding.details["element"] == [0, 0]
+    (finding,) = findings_of(beyond, grid=N, symbols=(N,), buffers=(own,))
+    assert "undecided" in finding.message
+    (finding,) = findings_of(store(LANE + block // 2 * 32 + N * 32 - 1, 0), grid=N, symbols=(N,), buffers=(own,))
+    assert "at N=300" in finding.message and finding.details["element"] == [300 * 32 - 1, 0]
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_what_conditions_leave_reaches_so_far(width):
+def test_the_reach_under_conditions(width):
     """From the first that is touched to the last, with all elements of each, in all loops and of all accesses."""
     block = Var("block", 0, 1 << 20)
 
     def alone(step, *body):
-        return said(*(one(step) for one in body), grid=N, symbols=(N,), buffers=(LONG,)) == []
+        return findings_of(*(one(step) for one in body), grid=N, symbols=(N,), buffers=(LONG,)) == []
 
-    one = lambda low, high, more=0: (
+    range_of = lambda low, high, more=0: (
         lambda step: writes(LANE + block * step + more, width=width, active=all_of((less(low - 1, LANE), less(LANE, high))))
     )
     for low, high in ((0, 8), (4, 8), (7, 8), (24, 32)):
-        assert alone(high - low + width - 1, one(low, high)) and not alone(high - low + width - 2, one(low, high)), (low, high)
-    assert alone(19 + width, one(0, 4), one(0, 4, 16)) and not alone(18 + width, one(0, 4), one(0, 4, 16))
-    assert alone(19 + width, one(0, 4, 16), one(0, 4)) and not alone(18 + width, one(0, 4, 16), one(0, 4))
+        assert alone(high - low + width - 1, range_of(low, high)) and not alone(high - low + width - 2, range_of(low, high)), (low, high)
+    assert alone(19 + width, range_of(0, 4), range_of(0, 4, 16)) and not alone(18 + width, range_of(0, 4), range_of(0, 4, 16))
+    assert alone(19 + width, range_of(0, 4, 16), range_of(0, 4)) and not alone(18 + width, range_of(0, 4, 16), range_of(0, 4))
     few = Var("i", 0, 7)
     turning = lambda step: loop(8, writes(LANE % 4 + few * 4 + block * step, width=width, active=less(few, 2)), var=few)
     assert alone(7 + width, turning) and not alone(6 + width, turning)
@@ -1006,8 +1016,8 @@ FIVE = Var("i", 0, 4)
 def test_the_digits_of_a_coordinate(body, digits, widths):
     """Blocks first, then what moves all accesses alike by more than the least step of blocks; below a rest."""
     access_trace, local, uses = parts_of(*body)
-    found = subject._digits(access_trace, local, uses, local.offset)
-    assert (None if found is None else [(one.terms, one.width) for one in found]) == digits
+    parsed_digits = subject._digits(access_trace, local, uses, local.offset)
+    assert (None if parsed_digits is None else [(one.terms, one.width) for one in parsed_digits]) == digits
     first, *_ = subject._widths(access_trace, local, uses)
     assert first == widths
     tight = subject._tight_digits(access_trace, local, uses, local.offset)
@@ -1035,15 +1045,15 @@ def test_the_digits_of_a_coordinate(body, digits, widths):
     ],
 )
 def test_how_far_a_block_reaches(body, reach):
-    """With conditions on threads and loops; nowhere, or nobody knows where, is no reach."""
+    """With conditions on threads and loops; an empty or unknown range has no reach."""
     assert subject._reach(*parts_of(*body)) == reach
 
 
 @pytest.mark.parametrize(("many", "known"), [(5 * 32, True), (5 * 32 - 1, False), (4 * 32, False)])
 def test_so_many_threads_and_iterations_are_enumerated(monkeypatch, many, known):
-    made = parts_of(loop(5, writes(LANE + FIVE * 32 + BLOCK * 512), var=FIVE))
+    use_parts = parts_of(loop(5, writes(LANE + FIVE * 32 + BLOCK * 512), var=FIVE))
     monkeypatch.setattr(subject, "MANY", many)
-    assert (subject._reach(*made) is not None) == (subject._elements(*made) is not None) == known
+    assert (subject._reach(*use_parts) is not None) == (subject._elements(*use_parts) is not None) == known
 
 
 def test_elements_of_a_block_are_each_named_once():
@@ -1097,12 +1107,12 @@ def test_the_digit_that_a_value_counts(value, counted):
 
 
 @pytest.mark.parametrize(
-    ("whole", "part", "times"),
+    ("size", "part", "times"),
     [(EVEN, EVEN // 2, 2), (TALL, as_expr(3), 3), (TALL, TALL, 1), (as_expr(12), as_expr(5), 2), (TALL * 3, TALL, 3), (BROAD, TALL, 0), (as_expr(7), as_expr(0), 7)],
     ids=str,
 )  # fmt: skip
-def test_how_often_one_size_goes_into_another(whole, part, times):
-    assert subject._times(whole, part) == times
+def test_quotients_of_sizes(size, part, times):
+    assert subject._times(size, part) == times
 
 
 Q4, R4 = ANY // 4, ANY % 4
@@ -1133,7 +1143,7 @@ Q4, R4 = ANY // 4, ANY % 4
     ],
     ids=str,
 )
-def test_what_follows_from_digits(value, known, depth, follows):
+def test_implications_of_digits(value, known, depth, follows):
     assert subject._recovered(value, frozenset(known), depth) == follows
 
 
@@ -1160,13 +1170,13 @@ def test_digits_that_conditions_fix(active, fixed):
     assert subject._fixed(access_trace, uses) == ()
 
 
-def test_grids_of_which_nobody_enumerates_so_many_blocks(monkeypatch):
+def test_grids_with_too_many_blocks_to_enumerate(monkeypatch):
     """Whatever sizes there are."""
     for grid, text in ((GRID, "could not be decoded for all sizes"), (GRID + 1, "13 blocks are too many to enumerate")):
         monkeypatch.setattr(subject, "MANY", GRID)
         block = Var("block", 0, grid - 1)
-        (one,) = said(writes(LANE + block * N), grid=grid, symbols=(N,), buffers=(LONG,))
-        assert text in one.message
+        (finding,) = findings_of(writes(LANE + block * N), grid=grid, symbols=(N,), buffers=(LONG,))
+        assert text in finding.message
 
 
 @pytest.mark.parametrize("low", [0, 5, -2])
@@ -1180,16 +1190,16 @@ def test_grids_of_which_nobody_enumerates_so_many_blocks(monkeypatch):
     ],
     ids=str,
 )
-def test_the_element_of_a_pair_that_meets_is_counted_from_that_of_the_array(place, blocks, element, low):
+def test_the_element_of_a_pair_is_counted_from_the_start_of_the_array(place, blocks, element, low):
     """Whatever is the least that threads add."""
     if element + low >= 0:
-        (one,) = said(writes(LANE + low + place))
-        assert (one.details["blocks"], one.details["element"]) == (blocks, [element + low])
+        (finding,) = findings_of(writes(LANE + low + place))
+        assert (finding.details["blocks"], finding.details["element"]) == (blocks, [element + low])
 
 
 def test_elements_in_front_of_an_array_are_nobodys():
-    (one,) = said(writes(LANE - 40 + minimum(BLOCK, as_expr(7)) * 32 % 64))
-    assert one.details["element"][0] >= 0
+    (finding,) = findings_of(writes(LANE - 40 + minimum(BLOCK, as_expr(7)) * 32 % 64))
+    assert finding.details["element"][0] >= 0
 
 
 @pytest.mark.parametrize(
@@ -1210,11 +1220,11 @@ def test_elements_in_front_of_an_array_are_nobodys():
     ],
     ids=str,
 )
-def test_what_moves_all_accesses_alike(parts, least, moves, rests):
+def test_terms_that_move_all_accesses_equally(parts, least, moves, rests):
     """Loops around all of them, then threads; what is left of each."""
     _, _, uses = parts_of(loop(5, *(writes(part) for part in parts), var=FIVE))
-    found, left = subject._common_steps(uses, [as_expr(part) for part in parts], least)
-    assert found == moves and left == [as_expr(one) for one in rests]
+    common, left = subject._common_steps(uses, [as_expr(part) for part in parts], least)
+    assert common == moves and left == [as_expr(one) for one in rests]
 
 
 def test_a_loop_around_one_of_two_moves_not_both():

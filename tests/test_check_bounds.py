@@ -25,8 +25,8 @@ N8 = Var("N8", 8, 1 << 20, 8, True)
 THREADS = 32
 
 
-def said(*body, **options):
-    """What the check says."""
+def findings_of(*body, **options):
+    """The findings of the check."""
     return list(check_bounds(AccessTrace(kernel(*body, **{"threads": THREADS, **options}))))
 
 
@@ -41,18 +41,18 @@ def outside(program, sizes):
     """Whether any access leaves its buffer, by running all of it."""
 
     def run(body, values):
-        for one in body:
-            if isinstance(one, ir.For):
-                if any(run(one.body, {**values, one.var.name: number}) for number in range(one.extent.evaluate(values))):
+        for stmt in body:
+            if isinstance(stmt, ir.For):
+                if any(run(stmt.body, {**values, stmt.var.name: number}) for number in range(stmt.extent.evaluate(values))):
                     return True
-            elif any(leaves(one, {**values, "thread": thread}) for thread in range(program.threads)):
+            elif any(leaves(stmt, {**values, "thread": thread}) for thread in range(program.threads)):
                 return True
         return False
 
-    def leaves(one, values):
-        if not one.performed.evaluate(values):
+    def leaves(stmt, values):
+        if not stmt.performed.evaluate(values):
             return False
-        for access in one.accesses:
+        for access in stmt.accesses:
             target = program.buffer(access.buffer)
             for offset in access.elements():
                 places = [base.evaluate(values) + step for base, step in zip(access.base, offset)]
@@ -69,7 +69,7 @@ def outside(program, sizes):
 
 
 def drawn(chance, extent, memory=GL):
-    """A kernel with one access somewhere near the end of a buffer of about so many elements."""
+    """A kernel with one access near the end of a buffer of a given number of elements."""
     terms = [T * chance.choice((0, 1, 1, 2)), BLOCK * chance.choice((0, 0, 32)) if memory == GL else ZERO, i * chance.choice((0, 1, 4))]
     terms += [T // 8 * chance.choice((0, 0, 3)), T % 4 * chance.choice((0, 0, 5)), i % 2 * chance.choice((0, 0, 9))]
     base = sum(terms, as_expr(chance.choice((0, 0, 0, 1, 3, -1))))
@@ -96,8 +96,8 @@ def test_drawn_accesses_are_judged_as_by_enumeration(chunk, memory):
     for seed in range(40 * chunk, 40 * (chunk + 1)):
         program = drawn(random.Random(f"{memory}/{seed}"), 64, memory)
         expected = outside(program, {})
-        found = list(check_bounds(AccessTrace(program)))
-        assert bool(found) == expected, (seed, program.body, program.buffers, found)
+        findings = list(check_bounds(AccessTrace(program)))
+        assert bool(findings) == expected, (seed, program.body, program.buffers, findings)
         verdicts.add(expected)
     assert verdicts == {True, False}
 
@@ -116,7 +116,7 @@ def symbolic(chance):
 
 
 def of_length(name, length):
-    """An array of so many elements."""
+    """An array with a given number of elements."""
     tensor = Tensor(name, (as_expr(length),), float32, GL, ColMajor)
     storage = tensor.storage()
     return making.buffer(tensor, storage, storage.extent, written=True)
@@ -131,84 +131,94 @@ def test_sizes_that_are_known_at_run_time(chunk):
         (symbol,) = program.symbols
         sizes = [symbol.low, *range(8, 8 * 14, 8)] if symbol is N8 else [1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 65, 97]
         expected = any(outside(program, {symbol.name: size}) for size in sizes)
-        found = list(check_bounds(AccessTrace(program)))
-        assert found or not expected, (seed, program.body)
-        verdicts.add((expected, bool(found)))
+        findings = list(check_bounds(AccessTrace(program)))
+        assert findings or not expected, (seed, program.body)
+        verdicts.add((expected, bool(findings)))
     assert {(True, True), (False, False)} <= verdicts
 
 
-# ---------------------------------------------------------------------------------------------- what is said
+# ---------------------------------------------------------------------------------------------- messages
 
 
 def test_a_counterexample_names_thread_block_iteration_and_coordinate():
-    (one,) = said(loop(5, writes(T + i * 32 + BLOCK * 160)), grid=4, buffers=(buffer("s", 639, memory=GL),))
-    assert one.message == "s: thread 31, block 3, i=4 writes coordinate 639 of dimension 0, whose extent is 639"
-    assert dict(one.details) == {"thread": 31, "block": 3, "loops": {"i": 4}, "dimension": 0, "coordinate": 639, "extent": 639, "sizes": {}}
-    assert (one.kind, one.severity, one.buffer, one.at) == ("bounds", "error", "s", "hand.py:1")
-    assert one.access == "s written by step Move(1,1)(RF,SH)(Thread)"
+    (finding,) = findings_of(loop(5, writes(T + i * 32 + BLOCK * 160)), grid=4, buffers=(buffer("s", 639, memory=GL),))
+    assert finding.message == "s: thread 31, block 3, i=4 writes coordinate 639 of dimension 0, whose extent is 639"
+    assert dict(finding.details) == {
+        "thread": 31,
+        "block": 3,
+        "loops": {"i": 4},
+        "dimension": 0,
+        "coordinate": 639,
+        "extent": 639,
+        "sizes": {},
+    }
+    assert (finding.kind, finding.severity, finding.buffer, finding.at) == ("bounds", "error", "s", "hand.py:1")
+    assert finding.access == "s written by step Move(1,1)(RF,SH)(Thread)"
 
 
 def test_a_coordinate_below_zero():
-    (one,) = said(reads(T - 1), buffers=(buffer("s", 64, memory=GL),))
-    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
+    (finding,) = findings_of(reads(T - 1), buffers=(buffer("s", 64, memory=GL),))
+    assert finding.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
 
 
 def test_a_counterexample_at_a_size():
-    (one,) = said(reads(T), buffers=(of_length("s", N),), symbols=(N,))
-    assert one.message == "s: thread 1 reads coordinate 1 of dimension 0, whose extent is 1 at N=1" and one.details["sizes"] == {"N": 1}
-    (one,) = said(reads(T), buffers=(of_length("s", N8),), symbols=(N8,))
-    assert one.message.endswith("thread 8 reads coordinate 8 of dimension 0, whose extent is 8 at N8=8")
+    (finding,) = findings_of(reads(T), buffers=(of_length("s", N),), symbols=(N,))
+    assert finding.message == "s: thread 1 reads coordinate 1 of dimension 0, whose extent is 1 at N=1" and finding.details["sizes"] == {
+        "N": 1
+    }
+    (finding,) = findings_of(reads(T), buffers=(of_length("s", N8),), symbols=(N8,))
+    assert finding.message.endswith("thread 8 reads coordinate 8 of dimension 0, whose extent is 8 at N8=8")
 
 
 @pytest.mark.parametrize("size", [37 * 8, 129, 500])
 def test_sizes_that_are_tried(size):
     """Also such as are just above a tile, and large ones: an array that is too short from there on."""
-    whole = of_length("s", minimum(N, as_expr(size - 1)))
-    found = said(reads(T, active=less(T, N)), loop(1, reads(N - 1)), buffers=(whole,), symbols=(N,))
-    assert found and any("coordinate" in one.message for one in found)
+    array_of_size = of_length("s", minimum(N, as_expr(size - 1)))
+    findings = findings_of(reads(T, active=less(T, N)), loop(1, reads(N - 1)), buffers=(array_of_size,), symbols=(N,))
+    assert findings and any("coordinate" in one.message for one in findings)
 
 
 def test_an_address_in_shared_memory():
-    (one,) = said(reads(T + 1), buffers=(buffer("s", 32),))
-    assert one.message == "s: thread 31 reads coordinate 32 of dimension 0, whose extent is 32"
-    (one,) = said(loop(8, reads(T, copy=i)), buffers=(buffer("s", 32),))
-    assert one.message == "s: thread 0, i=1 accesses address 32, but it has 32 elements"
-    assert dict(one.details) == {"thread": 0, "loops": {"i": 1}, "address": 32, "elements": 32}
+    (finding,) = findings_of(reads(T + 1), buffers=(buffer("s", 32),))
+    assert finding.message == "s: thread 31 reads coordinate 32 of dimension 0, whose extent is 32"
+    (finding,) = findings_of(loop(8, reads(T, copy=i)), buffers=(buffer("s", 32),))
+    assert finding.message == "s: thread 0, i=1 accesses address 32, but it has 32 elements"
+    assert dict(finding.details) == {"thread": 0, "loops": {"i": 1}, "address": 32, "elements": 32}
 
 
 def copied(copies, **options):
-    one = buffer("s", 32, **options)
-    return attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=copies))
+    plain = buffer("s", 32, **options)
+    return attrs.evolve(plain, tensor=attrs.evolve(plain.tensor, copies=copies))
 
 
-@pytest.mark.parametrize(("turns", "copies", "alarms"), [(4, 4, 0), (5, 4, 1), (4, 5, 0), (1, 1, 0), (2, 1, 1)])
-def test_copies_of_a_buffer(turns, copies, alarms):
-    assert len(said(loop(turns, writes(T, copy=i)), buffers=(copied(copies),))) == alarms
-    assert len(said(loop(turns * 3, writes(T, copy=i % copies)), buffers=(copied(copies),))) == 0
-    assert len(said(loop(turns, writes(T, copy=i - 1)), buffers=(copied(turns),))) == 1, "before the first"
+@pytest.mark.parametrize(("iterations", "copies", "alarms"), [(4, 4, 0), (5, 4, 1), (4, 5, 0), (1, 1, 0), (2, 1, 1)])
+def test_copies_of_a_buffer(iterations, copies, alarms):
+    assert len(findings_of(loop(iterations, writes(T, copy=i)), buffers=(copied(copies),))) == alarms
+    assert len(findings_of(loop(iterations * 3, writes(T, copy=i % copies)), buffers=(copied(copies),))) == 0
+    assert len(findings_of(loop(iterations, writes(T, copy=i - 1)), buffers=(copied(iterations),))) == 1, "before the first"
 
 
 @pytest.mark.parametrize(("registers", "alarms"), [(4, 0), (3, 1), (5, 0)])
 def test_numbers_of_registers(registers, alarms):
-    assert len(said(loop(4, writes(i)), buffers=(buffer("s", registers, memory=RF),))) == alarms
-    assert len(said(writes(0, width=4), buffers=(buffer("s", registers, memory=RF),))) == alarms
+    assert len(findings_of(loop(4, writes(i)), buffers=(buffer("s", registers, memory=RF),))) == alarms
+    assert len(findings_of(writes(0, width=4), buffers=(buffer("s", registers, memory=RF),))) == alarms
 
 
 def swizzled(elements, extent, swizzle):
-    one = buffer("s", elements)
-    return attrs.evolve(one, storage=Storage(Layout((elements,), (1,)), extent, swizzle), elements=as_expr(extent))
+    plain = buffer("s", elements)
+    return attrs.evolve(plain, storage=Storage(Layout((elements,), (1,)), extent, swizzle), elements=as_expr(extent))
 
 
 def test_a_swizzle_moves_elements_inside_their_spans():
     """Of the last span all has to be there, whichever element of it is touched."""
     swizzle = Swizzle(2, 1, 2)
     span = 1 << (2 + 1 + 2)
-    assert said(reads(T), buffers=(swizzled(32, 32, swizzle),)) == []
-    whole = [swizzle(place) for place in range(span)]
-    assert sorted(whole) == list(range(span)), "a permutation of the span"
+    assert findings_of(reads(T), buffers=(swizzled(32, 32, swizzle),)) == []
+    places = [swizzle(place) for place in range(span)]
+    assert sorted(places) == list(range(span)), "a permutation of the span"
     short = swizzled(32, 30, swizzle)
     reached = max(swizzle(thread) for thread in range(20))
-    assert bool(said(reads(T, active=less(T, 20)), buffers=(short,))) == (reached >= 30)
+    assert bool(findings_of(reads(T, active=less(T, 20)), buffers=(short,))) == (reached >= 30)
 
 
 def test_dimensions_are_checked_one_by_one():
@@ -216,15 +226,15 @@ def test_dimensions_are_checked_one_by_one():
 
     def access(first, second, shape):
         modes = ((Mode(1, 1),), (Mode(1, 1),))
-        one = making.access("s", (as_expr(first), as_expr(second)), modes, (None, None), True, dealt=((), ()))
-        return making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(one,), instruction=writes(0).instruction)
+        written = making.access("s", (as_expr(first), as_expr(second)), modes, (None, None), True, dealt=((), ()))
+        return making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(written,), instruction=writes(0).instruction)
 
     for memory in (GL, SH):
-        assert said(access(T % 8, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),)) == []
-        (one,) = said(access(T % 8 + 1, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),))
-        assert "coordinate 8 of dimension 0, whose extent is 8" in one.message
-        (one,) = said(access(T % 8, T // 8, (8, 3)), buffers=(array("s", 8, 3, memory=memory),))
-        assert "thread 24 writes coordinate 3 of dimension 1, which has 3" in one.message
+        assert findings_of(access(T % 8, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),)) == []
+        (finding,) = findings_of(access(T % 8 + 1, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),))
+        assert "coordinate 8 of dimension 0, whose extent is 8" in finding.message
+        (finding,) = findings_of(access(T % 8, T // 8, (8, 3)), buffers=(array("s", 8, 3, memory=memory),))
+        assert "thread 24 writes coordinate 3 of dimension 1, which has 3" in finding.message
 
 
 # ---------------------------------------------------------------------------------------------- pieces
@@ -237,52 +247,52 @@ def in_pieces(base, width, condition, count=1, **options):
 
 
 def test_the_first_element_of_a_vector_speaks_for_all_where_sizes_are_multiples():
-    whole = (of_length("s", N8),)
-    assert said(in_pieces(T * 4, 4, lambda first: less(first, N8)), buffers=whole, symbols=(N8,)) == []
-    assert said(in_pieces(T * 8, 8, lambda first: less(first, N8)), buffers=whole, symbols=(N8,)) == []
-    (one,) = said(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=whole, symbols=(N8,))
+    buffers = (of_length("s", N8),)
+    assert findings_of(in_pieces(T * 4, 4, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
+    assert findings_of(in_pieces(T * 8, 8, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
+    (one,) = findings_of(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,))
     assert one.message.startswith(
         "s: a vector of 16 elements is accessed, but only its first element is tested against N8; the others may be out of bounds"
     )
-    assert dict(one.details) == {"dimension": 0, "bound": "N8", "vector": 16}
-    (one,) = said(in_pieces(T * 4, 4, lambda first: less(first, N)), buffers=(of_length("s", N),), symbols=(N,))
-    assert "since N is not known to be a multiple of 4" in one.message
-    assert said(in_pieces(T * 4 + 1, 4, lambda first: less(first, N8)), buffers=whole, symbols=(N8,)) != [], "it begins between"
-    assert said(in_pieces(T * 4, 4, lambda first: less(first + 3, N)), buffers=(of_length("s", N),), symbols=(N,)) == [], (
+    assert dict(finding.details) == {"dimension": 0, "bound": "N8", "vector": 16}
+    (finding,) = findings_of(in_pieces(T * 4, 4, lambda first: less(first, N)), buffers=(of_length("s", N),), symbols=(N,))
+    assert "since N is not known to be a multiple of 4" in finding.message
+    assert findings_of(in_pieces(T * 4 + 1, 4, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) != [], "it begins between"
+    assert findings_of(in_pieces(T * 4, 4, lambda first: less(first + 3, N)), buffers=(of_length("s", N),), symbols=(N,)) == [], (
         "the last is tested"
     )
-    assert said(in_pieces(T * 8, 4, lambda first: less(first, N8), 2), buffers=whole, symbols=(N8,)) == []
-    assert said(in_pieces(T * 4, 4, lambda first: TRUE), buffers=(buffer("s", 128, memory=GL),)) == []
-    assert said(in_pieces(T * 4, 4, lambda first: TRUE), buffers=(buffer("s", 127, memory=GL),)) != []
+    assert findings_of(in_pieces(T * 8, 4, lambda first: less(first, N8), 2), buffers=buffers, symbols=(N8,)) == []
+    assert findings_of(in_pieces(T * 4, 4, lambda first: TRUE), buffers=(buffer("s", 128, memory=GL),)) == []
+    assert findings_of(in_pieces(T * 4, 4, lambda first: TRUE), buffers=(buffer("s", 127, memory=GL),)) != []
 
 
 def test_a_version_is_checked_without_the_conditions_that_it_implies():
     """Where `whole` holds, parts of conditions are left out: what they kept inside has to be so without them."""
     active = less(T, 20)
     plain = reads(T, active=active)
-    assert said(plain, buffers=(buffer("s", 20, memory=GL),)) == []
+    assert findings_of(plain, buffers=(buffer("s", 20, memory=GL),)) == []
     version = attrs.evolve(plain, whole=less(BLOCK, 2), implied=(active,))
-    assert said(version, grid=4, buffers=(buffer("s", 20, memory=GL),)) != []
-    assert said(version, grid=4, buffers=(buffer("s", 32, memory=GL),)) == []
+    assert findings_of(version, grid=4, buffers=(buffer("s", 20, memory=GL),)) != []
+    assert findings_of(version, grid=4, buffers=(buffer("s", 32, memory=GL),)) == []
 
 
 # ---------------------------------------------------------------------------------------------- named values
 
 
-def test_a_name_keeps_the_range_that_it_states():
+def test_a_name_has_its_stated_range():
     """Readers trust ranges: a name whose value leaves them proves nothing."""
     low, high = Var("row", 0, 31), Var("row", 0, 15)
     for var, value, size, alarms in (
         (low, T, 32, 0), (high, T, 16, 1), (high, T % 16, 16, 0), (high, T // 2, 16, 0), (high, T // 2 + 1, 16, 1),
         (low, T * 2 % 32, 32, 0), (high, minimum(T, as_expr(15)), 16, 0),
     ):  # fmt: skip
-        found = said(making.let(var, value), reads(var), buffers=(buffer("s", size, memory=GL),))
-        assert len(found) == alarms, (var, value, found)
+        findings = findings_of(making.let(var, value), reads(var), buffers=(buffer("s", size, memory=GL),))
+        assert len(findings) == alarms, (var, value, findings)
 
 
-def test_what_is_never_performed_is_nowhere():
-    assert said(reads(T + 99, active=less(T, 0)), buffers=(buffer("s", 32, memory=GL),)) == []
-    assert said(loop(4, reads(T + i * 32 + 99, active=less(i, 0))), buffers=(buffer("s", 32, memory=GL),)) == []
+def test_statements_never_executed_have_no_address():
+    assert findings_of(reads(T + 99, active=less(T, 0)), buffers=(buffer("s", 32, memory=GL),)) == []
+    assert findings_of(loop(4, reads(T + i * 32 + 99, active=less(i, 0))), buffers=(buffer("s", 32, memory=GL),)) == []
 
 
 # ---------------------------------------------------------------------------------------------- what counts down
@@ -298,10 +308,10 @@ def test_what_is_never_performed_is_nowhere():
         (assume_positive(N - 1 - BLOCKS * 32 + 1) - 2 + 1, 0),
     ],
 )
-def test_what_counts_down_from_a_size_is_largest_where_nothing_is_taken_away(place, alarms):
+def test_a_decreasing_size_is_largest_without_subtraction(place, alarms):
     """Blocks of 32 elements: the rest of the last ones is at least 1, and that of block 0 is all."""
-    found = said(reads(place, active=less(T, 1)), grid=floordiv(N + 31, as_expr(32)), buffers=(of_length("s", N),), symbols=(N,))
-    assert len(found) == alarms, found
+    findings = findings_of(reads(place, active=less(T, 1)), grid=floordiv(N + 31, as_expr(32)), buffers=(of_length("s", N),), symbols=(N,))
+    assert len(findings) == alarms, findings
 
 
 @pytest.mark.parametrize(("low", "alarms"), [(0, 0), (5, 1)])
@@ -309,8 +319,8 @@ def test_a_size_less_a_minimum_of_it_is_at_least_zero_and_no_more(low, alarms):
     """A name that states a larger least value proves nothing of what is below it."""
     row = Var("row", low, 1 << 20)
     rest = making.let(row, N - minimum(N, T + 5))
-    found = said(rest, reads(row - low, active=less(row, N)), buffers=(of_length("s", N),), symbols=(N,))
-    assert len(found) == alarms, found
+    findings = findings_of(rest, reads(row - low, active=less(row, N)), buffers=(of_length("s", N),), symbols=(N,))
+    assert len(findings) == alarms, findings
 
 
 # ---------------------------------------------------------------------------------------------- ranges that are trusted
@@ -325,13 +335,13 @@ def row(low, high):
 
 
 def trusted(var, value, *around, active=TRUE, **options):
-    """Whether a name is taken to have only values of its range: it is read next to the end of an array, behind a size."""
+    """Whether a name's range is trusted: it is read near the end of an array, past a size."""
     body = (making.let(var, value), reads(N - 1 + var, active=active))
     for extent, number in reversed(around):
         body = (loop(extent, *body, var=number),)
-    found = said(*body, **{"symbols": (N, M), "buffers": (of_length("s", N + var.high),), **options})
-    assert all(one.buffer == "s" for one in found)
-    return not found
+    findings = findings_of(*body, **{"symbols": (N, M), "buffers": (of_length("s", N + var.high),), **options})
+    assert all(one.buffer == "s" for one in findings)
+    return not findings
 
 
 LONG = Var("i", 0, 1 << 30)
@@ -387,7 +397,7 @@ def test_values_are_enumerated_up_to_a_number(monkeypatch):
     assert not trusted(row(0, 961), T * T)
 
 
-def test_a_name_that_the_condition_of_the_statement_keeps_in_range():
+def test_a_name_in_range_by_the_condition_of_the_statement():
     assert trusted(row(0, 31), T32 * 2, active=less(T32, 16))
     assert not trusted(row(0, 31), T32 * 2, active=less(T32, 17))
     assert trusted(row(1, 31), T32 * 2 + 1, active=less(T32, 16))
@@ -395,8 +405,8 @@ def test_a_name_that_the_condition_of_the_statement_keeps_in_range():
     assert not trusted(row(0, 30), T32 * 2 + 1, active=less(T32, 16))
 
 
-def test_what_a_size_counts_down_from_keeps_its_range_with_as_many_blocks():
-    """The number of blocks says how often: one more, and the last of them is below zero."""
+def test_a_decreasing_size_keeps_its_range_with_enough_blocks():
+    """The number of blocks limits the subtraction: with one more block, the last value is negative."""
     high = 1 << 20
     for value, grid, more in (
         (assume_positive(N - WIDE) - 1, N, 1),
@@ -413,15 +423,15 @@ def test_what_a_size_counts_down_from_keeps_its_range_with_as_many_blocks():
 
 @pytest.mark.parametrize(("more", "alarms"), [(0, 0), (1, 1)])
 def test_a_coordinate_that_counts_down_is_checked_like_a_name(more, alarms):
-    one = reads(assume_positive(N - WIDE) - 1, active=less(T, 1))
-    assert len(said(one, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
+    stmt = reads(assume_positive(N - WIDE) - 1, active=less(T, 1))
+    assert len(findings_of(stmt, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
     named = making.let(row(0, 1 << 20), assume_positive(N - WIDE) - 1)
-    one = reads(named.var, active=all_of((less(T, 1), less(named.var, N))))
-    assert len(said(named, one, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
+    stmt = reads(named.var, active=all_of((less(T, 1), less(named.var, N))))
+    assert len(findings_of(named, stmt, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
 
 
-def test_a_turn_says_that_what_is_left_is_not_nothing():
-    """A loop over what is left of a size takes a turn: at least 1 is left."""
+def test_an_executed_iteration_proves_a_positive_remainder():
+    """If a loop over the remainder of a size has an iteration, at least 1 remains."""
     high = (1 << 20) - 1
     left = N - WIDE * 32
     for extent in (left, minimum(left, M), minimum(M, left), minimum(left, as_expr(4))):
@@ -432,12 +442,12 @@ def test_a_turn_says_that_what_is_left_is_not_nothing():
     assert not trusted(row(0, high), left - 1, (M, i), grid=M)
     assert not trusted(row(0, high), left - 1, grid=M)
     assert not trusted(row(0, high), left - 1, (N + M, i), grid=M)
-    # The name holds in the loop: behind it there may have been no turn.
+    # This holds inside the loop: after it there may have been no iteration.
     named = making.let(row(0, high), left - 1)
     inside = reads(named.var, active=less(T, 1))
     options = {"symbols": (N, M), "grid": M, "buffers": (of_length("s", N),)}
-    assert said(named, loop(left, inside), **options) == []
-    assert len(said(named, loop(left, inside), inside, **options)) == 1
+    assert findings_of(named, loop(left, inside), **options) == []
+    assert len(findings_of(named, loop(left, inside), inside, **options)) == 1
 
 
 def test_a_size_less_a_minimum_keeps_its_range():
@@ -452,53 +462,55 @@ def test_a_size_less_a_minimum_keeps_its_range():
 
 def test_threads_blocks_and_iterations_count_from_zero_to_their_number():
     """Whatever range a variable claims."""
-    whole = {"symbols": (N,), "buffers": (of_length("s", N + 7),)}
+    options = {"symbols": (N,), "buffers": (of_length("s", N + 7),)}
     for claimed, alarms in ((Var("thread", 0, 7), 0), (Var("thread", 0, 6), 1), (Var("thread", 1, 7), 1)):
-        assert len(said(reads(N - 1 + claimed), threads=8, **whole)) == alarms, claimed
+        assert len(findings_of(reads(N - 1 + claimed), threads=8, **options)) == alarms, claimed
     for claimed, alarms in ((Var("block", 0, 7), 0), (Var("block", 0, 6), 1), (Var("block", 1, 7), 1)):
-        assert len(said(reads(N - 1 + claimed), grid=8, **whole)) == alarms, claimed
+        assert len(findings_of(reads(N - 1 + claimed), grid=8, **options)) == alarms, claimed
     for claimed, alarms in ((Var("i", 0, 7), 0), (Var("i", 0, 6), 1), (Var("i", 1, 7), 1)):
-        assert len(said(loop(8, reads(N - 1 + claimed), var=claimed), **whole)) == alarms, claimed
+        assert len(findings_of(loop(8, reads(N - 1 + claimed), var=claimed), **options)) == alarms, claimed
 
 
-def test_ranges_of_what_names_are_made_of_matter_too():
+def test_ranges_of_the_terms_of_names_matter():
     claimed = Var("thread", 0, 6)
     for threads, expected in ((7, True), (8, False)):
         assert trusted(row(0, 7), claimed + 1, threads=threads) == expected
 
 
-def test_loops_one_after_the_other_with_the_same_name():
-    """Each is as long as it says, whichever comes last."""
+def test_consecutive_loops_with_the_same_name():
+    """Each has its own length, in any order."""
     for first, second, alarms in ((8, 4, 1), (4, 8, 1), (4, 4, 0), (8, 8, 2)):
-        found = said(loop(first, reads(T32 + i * 32)), loop(second, reads(T32 + i * 32)), buffers=(buffer("s", 128, memory=GL),))
-        assert len(found) == alarms, (first, second)
-        found = said(loop(first, reads(N - 1 + i)), loop(second, reads(N - 1 + i)), symbols=(N,), buffers=(of_length("s", N + 3),))
-        assert len(found) == alarms, (first, second)
+        findings = findings_of(loop(first, reads(T32 + i * 32)), loop(second, reads(T32 + i * 32)), buffers=(buffer("s", 128, memory=GL),))
+        assert len(findings) == alarms, (first, second)
+        findings = findings_of(
+            loop(first, reads(N - 1 + i)), loop(second, reads(N - 1 + i)), symbols=(N,), buffers=(of_length("s", N + 3),)
+        )
+        assert len(findings) == alarms, (first, second)
     named = loop(8, making.let(row(0, 9), i * i), reads(N - 1 + row(0, 9))), loop(4, making.let(row(0, 9), i * i), reads(N - 1 + row(0, 9)))
     for body, alarms in ((named[:1], 1), (named[1:], 0), (named, 1), (named[::-1], 1)):
-        assert len(said(*body, symbols=(N,), buffers=(of_length("s", N + 9),))) == alarms
+        assert len(findings_of(*body, symbols=(N,), buffers=(of_length("s", N + 9),))) == alarms
 
 
 # ---------------------------------------------------------------------------------------------- persistent blocks
 
 
-def persistent(tile, turn, *, most=None, place=None, blocks=8):
-    """Blocks that stay, and deal N tiles in turns: what is said of an access to the element of a tile."""
+def persistent(tile, iteration, *, most=None, place=None, blocks=8):
+    """Persistent blocks that process N tiles: the findings for an access to the element of a tile."""
     number = Var("block", 0, blocks - 1)
     extent = floordiv(N, as_expr(blocks)) + less(number, N % blocks)
-    body = loop(extent, making.let(tile, number + turn * blocks), reads(tile if place is None else place(tile)), var=turn)
+    body = loop(extent, making.let(tile, number + iteration * blocks), reads(tile if place is None else place(tile)), var=iteration)
     facts = () if most is None else (("few", less(N, most + 1)), ("others", less(M, 5)), ("odd", equal(N % 2, 1)), ("M", less(N, M)))
     options = {"grid": minimum(N, as_expr(blocks)), "facts": facts, "symbols": (N, M), "buffers": (of_length("s", N),)}
-    return said(body, **options)
+    return findings_of(body, **options)
 
 
 def test_the_tiles_of_blocks_that_stay_are_below_their_number():
     high = 1 << 20
-    tile, turn = Var("tile", 0, high - 1), Var("turn", 0, high - 1)
-    assert persistent(tile, turn) == []
-    assert len(persistent(tile, turn, place=lambda tile: tile + 1)) == 1
-    assert persistent(Var("tile", 0, high), turn) == []
-    assert len(persistent(Var("tile", 0, high - 2), turn)) == 1
+    tile, iteration = Var("tile", 0, high - 1), Var("turn", 0, high - 1)
+    assert persistent(tile, iteration) == []
+    assert len(persistent(tile, iteration, place=lambda tile: tile + 1)) == 1
+    assert persistent(Var("tile", 0, high), iteration) == []
+    assert len(persistent(Var("tile", 0, high - 2), iteration)) == 1
     assert len(persistent(tile, Var("turn", 0, high // 8 - 2))) == 1
     assert persistent(tile, Var("turn", 0, high // 8)) == []
 
@@ -515,13 +527,13 @@ def test_a_fact_bounds_the_number_of_tiles():
 
 def proved(place, length, *, around=(), active=TRUE, grid=1, symbols=(N, M, N8), **options):
     """Whether an access is proved to stay below a length, and the next element beyond the greatest is not."""
-    whole = {"grid": grid, "symbols": symbols, "buffers": (of_length("s", length),)}
+    options_of_proof = {"grid": grid, "symbols": symbols, "buffers": (of_length("s", length),)}
 
     def alarms(where):
         body = (reads(where, active=active, **options),)
         for extent, number in reversed(around):
             body = (loop(extent, *body, var=number),)
-        return len(said(*body, **whole))
+        return len(findings_of(*body, **options_of_proof))
 
     assert alarms(place + 1) == 1, "one further is outside"
     return alarms(place) == 0
@@ -552,14 +564,14 @@ def proved(place, length, *, around=(), active=TRUE, grid=1, symbols=(N, M, N8),
     ],
     ids=str,
 )  # fmt: skip
-def test_digits_of_the_block_are_largest_as_the_number_of_blocks_says(place, length, grid):
+def test_digits_of_the_block_are_bounded_by_the_number_of_blocks(place, length, grid):
     assert proved(place, length, grid=grid)
 
 
 def test_digits_that_a_number_of_blocks_does_not_bound():
     for place, length, grid in ((WIDE // 4, N, N * 4 + 1), (WIDE // M, N, N * M + 1), (WIDE // 3, N, N * 4), (i // 4, N, N * 4)):
-        found = said(loop(N * 4 + 1, reads(place)), grid=grid, symbols=(N, M), buffers=(of_length("s", length),))
-        assert len(found) == 1, place
+        findings = findings_of(loop(N * 4 + 1, reads(place)), grid=grid, symbols=(N, M), buffers=(of_length("s", length),))
+        assert len(findings) == 1, place
 
 
 @pytest.mark.parametrize(
@@ -580,8 +592,8 @@ def test_digits_that_a_number_of_blocks_does_not_bound():
 )
 def test_loops_end_with_their_last_iteration(place, length, extent):
     grid = floordiv(N + 3, as_expr(4))
-    assert said(loop(extent, reads(place)), grid=grid, symbols=(N, M), buffers=(of_length("s", length),)) == []
-    assert len(said(loop(extent, reads(place + 1)), grid=grid, symbols=(N, M), buffers=(of_length("s", length),))) == 1
+    assert findings_of(loop(extent, reads(place)), grid=grid, symbols=(N, M), buffers=(of_length("s", length),)) == []
+    assert len(findings_of(loop(extent, reads(place + 1)), grid=grid, symbols=(N, M), buffers=(of_length("s", length),))) == 1
 
 
 @pytest.mark.parametrize(
@@ -598,15 +610,15 @@ def test_loops_end_with_their_last_iteration(place, length, extent):
     ],
     ids=str,
 )
-def test_what_conditions_leave_over_is_added(place, length, conditions):
+def test_remainders_of_conditions_are_added(place, length, conditions):
     active = all_of(conditions)
     options = {"symbols": (N, M, N8), "threads": 128, "buffers": (of_length("s", length),)}
-    assert said(loop(N + M * 9, reads(place, active=active), var=LONG), **options) == []
-    found = said(loop(N + M * 9, reads(place + 8, active=active), var=LONG), **options)
-    assert len(found) == 1
+    assert findings_of(loop(N + M * 9, reads(place, active=active), var=LONG), **options) == []
+    findings = findings_of(loop(N + M * 9, reads(place + 8, active=active), var=LONG), **options)
+    assert len(findings) == 1
     for left in conditions:
-        less_said = all_of(one for one in conditions if one is not left)
-        assert len(said(loop(N + M * 9, reads(place, active=less_said), var=LONG), **options)) == 1, "without one of them"
+        fewer_conditions = all_of(one for one in conditions if one is not left)
+        assert len(findings_of(loop(N + M * 9, reads(place, active=fewer_conditions), var=LONG), **options)) == 1, "without one of them"
 
 
 @pytest.mark.parametrize("others", range(10))
@@ -614,31 +626,31 @@ def test_one_condition_after_many_others_suffices(others):
     """However many conditions come before it, which leave something over, too."""
     before = all_of([less(T * (number + 2), M * (number + 3)) for number in range(others)])
     options = {"symbols": (N, M), "threads": 128, "buffers": (of_length("s", N),)}
-    assert said(reads(T * 3 + 1, active=all_of([before, less(T * 3 + 1, N)])), **options) == []
-    assert len(said(reads(T * 3 + 2, active=all_of([before, less(T * 3 + 1, N)])), **options)) == 1
+    assert findings_of(reads(T * 3 + 1, active=all_of([before, less(T * 3 + 1, N)])), **options) == []
+    assert len(findings_of(reads(T * 3 + 2, active=all_of([before, less(T * 3 + 1, N)])), **options)) == 1
 
 
-def test_conditions_on_what_a_name_stands_for():
+def test_conditions_on_the_value_of_a_name():
     named = making.let(row(0, 254), T * 2)
     options = {"symbols": (N,), "threads": 128, "buffers": (of_length("s", N),)}
-    assert said(named, reads(named.var, active=less(T * 2, N)), **options) == []
-    assert len(said(named, reads(named.var, active=less(T * 2, N + 1)), **options)) == 1
-    assert len(said(named, reads(named.var + 1, active=less(T * 2, N)), **options)) == 1
+    assert findings_of(named, reads(named.var, active=less(T * 2, N)), **options) == []
+    assert len(findings_of(named, reads(named.var, active=less(T * 2, N + 1)), **options)) == 1
+    assert len(findings_of(named, reads(named.var + 1, active=less(T * 2, N)), **options)) == 1
 
 
 def test_bounds_that_the_text_tests():
     options = {"symbols": (N, M), "threads": 128, "buffers": (of_length("s", N),)}
-    assert said(reads(T, bound=N), **options) == []
-    assert said(reads(T, width=4, bound=N), **options) == []
-    assert said(reads(T, width=4, bound=N - 1), **options) == []
-    assert len(said(reads(T, bound=N + 1), **options)) == 1
-    assert len(said(reads(T - 1, bound=N), **options)) == 1, "below zero"
+    assert findings_of(reads(T, bound=N), **options) == []
+    assert findings_of(reads(T, width=4, bound=N), **options) == []
+    assert findings_of(reads(T, width=4, bound=N - 1), **options) == []
+    assert len(findings_of(reads(T, bound=N + 1), **options)) == 1
+    assert len(findings_of(reads(T - 1, bound=N), **options)) == 1, "below zero"
 
 
 def test_parts_of_threads_and_loops_are_enumerated_where_blocks_give_the_rest():
     def alarms(place, length, **options):
         body = loop(3, reads(place, **options))
-        return len(said(body, grid=N, symbols=(N, M), buffers=(of_length("s", length),)))
+        return len(findings_of(body, grid=N, symbols=(N, M), buffers=(of_length("s", length),)))
 
     mixed = T * T + i * i * 1000
     assert alarms(WIDE * 4962 + mixed, N * 4962) == 0
@@ -657,42 +669,44 @@ def test_parts_of_threads_and_loops_are_enumerated_where_blocks_give_the_rest():
 
 def pointed(base, *points):
     """An access to some elements by their offsets."""
-    one = reads(base)
-    (access,) = one.accesses
-    return attrs.evolve(one, accesses=(attrs.evolve(access, points=tuple((point,) for point in points)),))
+    stmt = reads(base)
+    (access,) = stmt.accesses
+    return attrs.evolve(stmt, accesses=(attrs.evolve(access, points=tuple((point,) for point in points)),))
 
 
 def test_elements_before_the_first_one():
     """Offsets of an access may be below zero."""
     options = {"grid": N, "symbols": (N,), "buffers": (of_length("s", N * 964),)}
-    assert said(pointed(WIDE * 964 + T * T + 1, -1, 0, 1), **options) == []
-    assert len(said(pointed(WIDE * 964 + T * T, -1, 0, 1), **options)) == 1
-    assert len(said(pointed(WIDE * 964 + T * T + 2, -1, 0, 1), **options)) == 1
-    (one,) = said(pointed(T, 0, -1), buffers=(buffer("s", 64, memory=GL),))
-    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
-    assert said(pointed(T + 1, 0, -1), buffers=(buffer("s", 64, memory=GL),)) == []
+    assert findings_of(pointed(WIDE * 964 + T * T + 1, -1, 0, 1), **options) == []
+    assert len(findings_of(pointed(WIDE * 964 + T * T, -1, 0, 1), **options)) == 1
+    assert len(findings_of(pointed(WIDE * 964 + T * T + 2, -1, 0, 1), **options)) == 1
+    (finding,) = findings_of(pointed(T, 0, -1), buffers=(buffer("s", 64, memory=GL),))
+    assert finding.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
+    assert findings_of(pointed(T + 1, 0, -1), buffers=(buffer("s", 64, memory=GL),)) == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 37, 127, 129, 500])
-def test_each_of_the_sizes_that_are_tried_is_told(size):
-    (one,) = said(reads(N - 1 + equal(N, as_expr(size)), active=less(T, 1)), symbols=(N,), buffers=(of_length("s", N),))
-    assert one.message == f"s: thread 0 reads coordinate {size} of dimension 0, whose extent is {size} at N={size}"
+def test_each_tried_size_is_reported(size):
+    (finding,) = findings_of(reads(N - 1 + equal(N, as_expr(size)), active=less(T, 1)), symbols=(N,), buffers=(of_length("s", N),))
+    assert finding.message == f"s: thread 0 reads coordinate {size} of dimension 0, whose extent is {size} at N={size}"
 
 
 @pytest.mark.parametrize("size", [8, 16, 24, 296, 128, 136, 504])
 def test_sizes_that_are_tried_are_multiples(size):
-    (one,) = said(reads(N8 - 1 + equal(N8, as_expr(size)), active=less(T, 1)), symbols=(N8,), buffers=(of_length("s", N8),))
-    assert one.details["sizes"] == {"N8": size}
+    (finding,) = findings_of(reads(N8 - 1 + equal(N8, as_expr(size)), active=less(T, 1)), symbols=(N8,), buffers=(of_length("s", N8),))
+    assert finding.details["sizes"] == {"N8": size}
 
 
 def test_sizes_that_are_tried_lie_in_their_range():
     few = Var("few", 5, 130, 1, True)
     for size in (5, 37, 127, 129):
-        (one,) = said(reads(few - 1 + equal(few, as_expr(size)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
-        assert one.details["sizes"] == {"few": size}
-    (one,) = said(reads(few - 1 + equal(few, as_expr(130)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
-    assert one.message.endswith("is not proved to be in 0 .. few - 1, and is not tested") and one.details["dimension"] == 0
-    both = said(reads(N - 1 + equal(N + M, as_expr(629)), active=less(T, 1)), symbols=(N, M), buffers=(of_length("s", N),))
+        (finding,) = findings_of(
+            reads(few - 1 + equal(few, as_expr(size)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),)
+        )
+        assert finding.details["sizes"] == {"few": size}
+    (finding,) = findings_of(reads(few - 1 + equal(few, as_expr(130)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
+    assert finding.message.endswith("is not proved to be in 0 .. few - 1, and is not tested") and finding.details["dimension"] == 0
+    both = findings_of(reads(N - 1 + equal(N + M, as_expr(629)), active=less(T, 1)), symbols=(N, M), buffers=(of_length("s", N),))
     assert both[0].details["sizes"] == {"N": 129, "M": 500}
 
 
@@ -703,63 +717,63 @@ def test_sizes_that_are_tried_lie_in_their_range():
 def test_of_a_long_loop_the_first_the_last_and_one_between_are_looked_at(bad, monkeypatch):
     monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
     place = T32 + equal(i % 100, as_expr(bad)) * M
-    found = said(loop(100, reads(place)), symbols=(M,), buffers=(of_length("s", 31 + M),))
-    assert [one.details["loops"] for one in found] == [{"i": bad}], found
+    findings = findings_of(loop(100, reads(place)), symbols=(M,), buffers=(of_length("s", 31 + M),))
+    assert [one.details["loops"] for one in findings] == [{"i": bad}], findings
 
 
-def test_what_is_looked_at_in_part_is_not_proved(monkeypatch):
+def test_partly_enumerated_loops_are_not_proved(monkeypatch):
     body = loop(100, reads(T * T + equal(i, as_expr(37)) * 31 * i % 32))
-    assert said(body, buffers=(buffer("s", 993, memory=GL),)) == []
+    assert findings_of(body, buffers=(buffer("s", 993, memory=GL),)) == []
     monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
-    (one,) = said(body, buffers=(buffer("s", 993, memory=GL),))
-    assert "is not proved" in one.message
+    (finding,) = findings_of(body, buffers=(buffer("s", 993, memory=GL),))
+    assert "is not proved" in finding.message
 
 
-def test_a_loop_whose_length_another_one_says():
+def test_a_loop_whose_length_depends_on_another():
     inner = loop(i + 1, reads(J + i + 32), var=J)
-    (one,) = said(loop(4, inner), buffers=(buffer("s", 35, memory=GL),))
-    assert one.message == "s: thread 0, i=3 reads coordinate 35 of dimension 0, whose extent is 35"
+    (finding,) = findings_of(loop(4, inner), buffers=(buffer("s", 35, memory=GL),))
+    assert finding.message == "s: thread 0, i=3 reads coordinate 35 of dimension 0, whose extent is 35"
 
 
 # ---------------------------------------------------------------------------------------------- what is not there
 
 
 def test_a_statement_that_is_never_performed_needs_no_proof():
-    assert said(reads(T + 99, active=FALSE), symbols=(N,), buffers=(of_length("s", N),)) == []
+    assert findings_of(reads(T + 99, active=FALSE), symbols=(N,), buffers=(of_length("s", N),)) == []
 
 
-def test_elements_of_what_is_counted_are_nowhere():
-    assert said(reads(T + 99), buffers=(attrs.evolve(array("s", 32, memory=COORD)),)) == []
-    assert said(reads(T + 99), symbols=(N,), buffers=(array("s", N, memory=COORD),)) == []
+def test_coordinate_tensors_have_no_address():
+    assert findings_of(reads(T + 99), buffers=(attrs.evolve(array("s", 32, memory=COORD)),)) == []
+    assert findings_of(reads(T + 99), symbols=(N,), buffers=(array("s", N, memory=COORD),)) == []
 
 
 def test_pieces_that_are_never_touched():
     options = {"symbols": (N,), "buffers": (of_length("s", N),)}
-    assert said(in_pieces(T * 4, 4, lambda first: FALSE), **options) == []
+    assert findings_of(in_pieces(T * 4, 4, lambda first: FALSE), **options) == []
     some = in_pieces(T * 4, 4, lambda first: FALSE if first == T * 4 else less(first + 3, N), 2)
-    assert said(some, **options) == []
+    assert findings_of(some, **options) == []
     other = in_pieces(T * 4, 4, lambda first: TRUE if first == T * 4 else less(first + 3, N), 2)
-    assert len(said(other, **options)) == 1
+    assert len(findings_of(other, **options)) == 1
 
 
 # ---------------------------------------------------------------------------------------------- addresses
 
 
 def in_shared(place, elements, *, width=1, storage=None, copies=1, copy=ZERO, active=TRUE, memory=SH, **options):
-    """What is said of an access to a buffer of a block, by a size that is known only at run time."""
-    one = buffer("s", elements, memory=memory)
-    one = attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=copies))
+    """The findings for an access to a buffer of a block, indexed with a run-time size."""
+    array = buffer("s", elements, memory=memory)
+    array = attrs.evolve(array, tensor=attrs.evolve(array.tensor, copies=copies))
     if storage is not None:
-        one = attrs.evolve(one, storage=storage, elements=as_expr(storage.extent))
+        array = attrs.evolve(array, storage=storage, elements=as_expr(storage.extent))
     body = loop(N, reads(place, width=width, copy=copy, active=active))
-    return said(body, **{"symbols": (N, M), "buffers": (one,), "grid": M, **options})
+    return findings_of(body, **{"symbols": (N, M), "buffers": (array,), "grid": M, **options})
 
 
 @pytest.mark.parametrize("memory", [SH, RF], ids=str)
 def test_addresses_of_which_a_size_is_a_part(memory):
     assert in_shared(M % 4, 4, memory=memory) == []
-    (one,) = in_shared(M % 4, 3, memory=memory)
-    assert one.kind == "bounds" and one.buffer == "s"
+    (finding,) = in_shared(M % 4, 3, memory=memory)
+    assert finding.kind == "bounds" and finding.buffer == "s"
     assert len(in_shared(M % 4 + 1, 4, memory=memory)) == 1
     assert in_shared(M % 4, 5, width=2, memory=memory) == []
     assert len(in_shared(M % 4, 4, width=2, memory=memory)) == 1
@@ -772,32 +786,32 @@ def test_a_copy_that_a_size_chooses():
     assert len(in_shared(T32, 32, copies=3, copy=i % 4)) == 1
     assert in_shared(T32, 32, copies=3, copy=i % 4, active=less(i % 4, 3)) == []
     assert len(in_shared(T32 - 1, 32, copies=4, copy=i % 4)) == 1
-    (one,) = in_shared(T32, 32, copies=3, copy=i % 4)
-    assert one.message == "s: the address is not proved to be below 96" and one.details["elements"] == "96"
+    (finding,) = in_shared(T32, 32, copies=3, copy=i % 4)
+    assert finding.message == "s: the address is not proved to be below 96" and finding.details["elements"] == "96"
 
 
 def test_an_address_in_registers_below_zero():
-    (one,) = said(loop(4, reads(i - 1)), buffers=(buffer("s", 4, memory=RF),))
-    assert one.message == "s: thread 0, i=0 accesses address -1, but it has 4 elements"
+    (finding,) = findings_of(loop(4, reads(i - 1)), buffers=(buffer("s", 4, memory=RF),))
+    assert finding.message == "s: thread 0, i=0 accesses address -1, but it has 4 elements"
     assert len(in_shared(M % 4 - 1, 4, memory=RF)) == 1
 
 
-def test_the_first_address_outside_is_told_and_conditions_hold():
-    (one,) = said(loop(4, reads(i + T // 31, active=less(2, i + T % 2))), buffers=(buffer("s", 3, memory=RF),))
-    assert one.message == "s: thread 0, i=3 accesses address 3, but it has 3 elements"
-    assert said(loop(4, reads(i, active=less(i, 3))), buffers=(buffer("s", 3, memory=RF),)) == []
-    (one,) = said(loop(4, reads(i, active=less(i, 3), width=2)), buffers=(buffer("s", 3, memory=RF),))
-    assert dict(one.details) == {"thread": 0, "loops": {"i": 2}, "address": 3, "elements": 3}
-    assert said(loop(4, reads(i, bound=as_expr(3))), buffers=(buffer("s", 3, memory=RF),)) == []
-    assert len(said(loop(4, reads(i, bound=as_expr(4))), buffers=(buffer("s", 3, memory=RF),))) == 1
+def test_the_first_address_out_of_bounds_is_reported_and_conditions_hold():
+    (finding,) = findings_of(loop(4, reads(i + T // 31, active=less(2, i + T % 2))), buffers=(buffer("s", 3, memory=RF),))
+    assert finding.message == "s: thread 0, i=3 accesses address 3, but it has 3 elements"
+    assert findings_of(loop(4, reads(i, active=less(i, 3))), buffers=(buffer("s", 3, memory=RF),)) == []
+    (finding,) = findings_of(loop(4, reads(i, active=less(i, 3), width=2)), buffers=(buffer("s", 3, memory=RF),))
+    assert dict(finding.details) == {"thread": 0, "loops": {"i": 2}, "address": 3, "elements": 3}
+    assert findings_of(loop(4, reads(i, bound=as_expr(3))), buffers=(buffer("s", 3, memory=RF),)) == []
+    assert len(findings_of(loop(4, reads(i, bound=as_expr(4))), buffers=(buffer("s", 3, memory=RF),))) == 1
 
 
 SWAPPED = Swizzle(2, 0, 2)
 
 
 @pytest.mark.parametrize(("extent", "alarms"), [(32, 0), (48, 0), (17, 1), (30, 1), (31, 1)])
-def test_a_swizzled_place_that_a_size_chooses(extent, alarms):
-    """Of the spans of 16 elements that it may reach, all has to be there; more does no harm, whatever is behind."""
+def test_a_swizzled_place_that_a_size_selects(extent, alarms):
+    """All of the reachable spans of 16 elements must exist; more does no harm, whatever follows."""
     storage = Storage(Layout((32,), (1,)), extent, SWAPPED)
     for width in (1, 16):
         assert len(in_shared(M % (33 - width), 32, width=width, storage=storage)) == alarms
@@ -806,52 +820,52 @@ def test_a_swizzled_place_that_a_size_chooses(extent, alarms):
 
 
 def test_a_swizzle_may_lead_out_between_the_first_and_the_last_element():
-    """Of four elements the first one lies at 25 and the last one at 29, those between at 31 and 30."""
-    (one,) = said(reads(27, width=4), buffers=(swizzled(32, 30, SWAPPED),))
-    assert one.message == "s: thread 0 accesses address 31, but it has 30 elements"
+    """Of four elements the first finding lies at 25 and the last finding at 29, those between at 31 and 30."""
+    (finding,) = findings_of(reads(27, width=4), buffers=(swizzled(32, 30, SWAPPED),))
+    assert finding.message == "s: thread 0 accesses address 31, but it has 30 elements"
     assert [SWAPPED(place) for place in range(27, 31)] == [25, 31, 30, 29]
-    assert said(reads(27, width=4), buffers=(swizzled(32, 32, SWAPPED),)) == []
+    assert findings_of(reads(27, width=4), buffers=(swizzled(32, 32, SWAPPED),)) == []
 
 
 @pytest.mark.parametrize(("extent", "alarms"), [(32, 0), (31, 1)])
 def test_rows_of_tiles(extent, alarms):
-    """Neighbours lie apart in two ways: 8 rows of 4."""
+    """Adjacent elements have two strides: 8 rows of 4."""
     storage = Storage(Layout(((4, 8),), ((8, 1),)), extent)
     for width in (1, 16):
         assert len(in_shared(M % (33 - width), 32, width=width, storage=storage)) == alarms
     assert in_shared(M % 4, 4, storage=Storage(Layout(((4, 8),), ((8, 1),)), 25)) == []
     assert len(in_shared(M % 4, 4, storage=Storage(Layout(((4, 8),), ((8, 1),)), 24))) == 1
-    # The first and the last element lie inside, one between them does not.
+    # The first and the last element are in bounds, one between them is not.
     between = Storage(Layout(((2, 2),), ((5, 1),)), 6)
-    assert len(said(reads(0, width=3), buffers=(attrs.evolve(buffer("s", 4), storage=between, elements=as_expr(5)),))) == 1
-    assert said(reads(0, width=3), buffers=(attrs.evolve(buffer("s", 4), storage=between, elements=as_expr(6)),)) == []
+    assert len(findings_of(reads(0, width=3), buffers=(attrs.evolve(buffer("s", 4), storage=between, elements=as_expr(5)),))) == 1
+    assert findings_of(reads(0, width=3), buffers=(attrs.evolve(buffer("s", 4), storage=between, elements=as_expr(6)),)) == []
 
 
 @pytest.mark.parametrize("memory", [SH, RF], ids=str)
 def test_conditions_on_loops_are_part_of_an_enumeration(memory):
     for last, size, alarms in ((3, 5, 0), (3, 4, 1), (4, 9, 1), (4, 10, 0)):
         body = loop(4, writes(i * i, active=less(i, last)))
-        assert len(said(body, buffers=(buffer("s", size, memory=memory),))) == alarms, (last, size)
-        assert len(said(loop(N, body, var=J8), symbols=(N,), buffers=(buffer("s", size, memory=memory),))) == alarms
+        assert len(findings_of(body, buffers=(buffer("s", size, memory=memory),))) == alarms, (last, size)
+        assert len(findings_of(loop(N, body, var=J8), symbols=(N,), buffers=(buffer("s", size, memory=memory),))) == alarms
 
 
 def test_a_fact_that_is_no_upper_bound_is_none():
     number = Var("block", 0, 7)
     for fact, alarms in ((less(N, 99), 0), (equal(N, as_expr(99)), 1), (less(98, N), 1), (all_of((less(N, 99), less(M, 5))), 1)):
-        tile, turn = Var("tile", 0, 97), Var("turn", 0, 1 << 20)
+        tile, iteration = Var("tile", 0, 97), Var("turn", 0, 1 << 20)
         extent = floordiv(N, as_expr(8)) + less(number, N % 8)
-        body = loop(extent, making.let(tile, number + turn * 8), reads(tile), var=turn)
-        whole = {"symbols": (N, M), "buffers": (of_length("s", N),)}
-        assert len(said(body, grid=minimum(N, as_expr(8)), facts=(("fact", fact),), **whole)) == alarms, fact
+        body = loop(extent, making.let(tile, number + iteration * 8), reads(tile), var=iteration)
+        options = {"symbols": (N, M), "buffers": (of_length("s", N),)}
+        assert len(findings_of(body, grid=minimum(N, as_expr(8)), facts=(("fact", fact),), **options)) == alarms, fact
 
 
-def test_what_conditions_leave_over_and_digits_of_the_block_go_together():
+def test_remainders_of_conditions_combine_with_digits_of_the_block():
     options = {"symbols": (N, M), "grid": N, "threads": 128}
     some = less(T, M)
-    assert said(reads(WIDE + T, active=some), buffers=(of_length("s", N + M - 1),), **options) == []
-    assert len(said(reads(WIDE + T + 1, active=some), buffers=(of_length("s", N + M - 1),), **options)) == 1
-    assert said(reads(WIDE * 4 + T * 8, active=some), buffers=(of_length("s", N * 4 + M * 8 - 11),), **options) == []
-    assert len(said(reads(WIDE * 4 + T * 8, active=some), buffers=(of_length("s", N * 4 + M * 8 - 12),), **options)) == 1
+    assert findings_of(reads(WIDE + T, active=some), buffers=(of_length("s", N + M - 1),), **options) == []
+    assert len(findings_of(reads(WIDE + T + 1, active=some), buffers=(of_length("s", N + M - 1),), **options)) == 1
+    assert findings_of(reads(WIDE * 4 + T * 8, active=some), buffers=(of_length("s", N * 4 + M * 8 - 11),), **options) == []
+    assert len(findings_of(reads(WIDE * 4 + T * 8, active=some), buffers=(of_length("s", N * 4 + M * 8 - 12),), **options)) == 1
 
 
 def test_counts_of_tiles_that_are_quotients_of_sizes():
@@ -867,36 +881,36 @@ def test_counts_of_tiles_that_are_quotients_of_sizes():
         (N8 * M, WIDE // 8 // M, floordiv(N8, as_expr(8))),
     ):
         options = {"symbols": (N8, N12, M), "grid": grid}
-        assert said(reads(digit), buffers=(of_length("s", tiles),), **options) == [], (grid, digit)
-        assert len(said(reads(digit + 1), buffers=(of_length("s", tiles),), **options)) == 1, (grid, digit)
+        assert findings_of(reads(digit), buffers=(of_length("s", tiles),), **options) == [], (grid, digit)
+        assert len(findings_of(reads(digit + 1), buffers=(of_length("s", tiles),), **options)) == 1, (grid, digit)
 
 
 def test_which_piece_straddles_a_bound():
     """The first piece is tested wholly; of the second one only its first element."""
-    whole = {"symbols": (N,), "buffers": (of_length("s", N),)}
+    options = {"symbols": (N,), "buffers": (of_length("s", N),)}
     both = in_pieces(T * 8, 4, lambda first: less(first + 3 if first == T * 8 else first, N), 2)
-    (one,) = said(both, **whole)
+    (one,) = findings_of(both, **options)
     assert one.message == (
         "s: a vector of 4 elements is accessed, but only its first element is tested against N; the others may be out of bounds, since N is not known to be a "
         "multiple of 4"
     )
     other = in_pieces(T * 8, 4, lambda first: less(first if first == T * 8 else first + 3, N), 2)
-    assert len(said(other, **whole)) == 1
+    assert len(findings_of(other, **options)) == 1
     single = in_pieces(T, 1, lambda first: less(first, N + 1))
-    (one,) = said(single, **whole)
-    assert "coordinate" in one.message and "elements is accessed" not in one.message
-    (one,) = said(in_pieces(T * 4, 4, lambda first: less(first, N + 1)), **whole)
-    assert "elements is accessed" not in one.message, "a bound behind the end is none"
-    assert "elements is accessed" in said(in_pieces(T * 4, 4, lambda first: less(first, N)), **whole)[0].message
+    (finding,) = findings_of(single, **options)
+    assert "coordinate" in finding.message and "elements is accessed" not in finding.message
+    (finding,) = findings_of(in_pieces(T * 4, 4, lambda first: less(first, N + 1)), **options)
+    assert "elements is accessed" not in finding.message, "a bound behind the end is none"
+    assert "elements is accessed" in findings_of(in_pieces(T * 4, 4, lambda first: less(first, N)), **options)[0].message
     outer = in_pieces(T * 4, 4, lambda first: TRUE, active=less(T * 4, N))
-    assert "a vector of 4 elements is accessed" in said(outer, **whole)[0].message
+    assert "a vector of 4 elements is accessed" in findings_of(outer, **options)[0].message
 
 
-def test_bounds_beside_pieces_are_not_tested_by_the_text():
+def test_bounds_next_to_pieces_are_not_tested_by_the_text():
     """So what is known is not less known because of them."""
-    whole = {"symbols": (N,), "buffers": (buffer("s", 962, memory=GL),)}
-    assert said(in_pieces(T * T, 1, lambda first: TRUE, bound=N), **whole) == []
-    assert len(said(in_pieces(T * T + 1, 1, lambda first: TRUE, bound=N), **whole)) == 1
+    options = {"symbols": (N,), "buffers": (buffer("s", 962, memory=GL),)}
+    assert findings_of(in_pieces(T * T, 1, lambda first: TRUE, bound=N), **options) == []
+    assert len(findings_of(in_pieces(T * T + 1, 1, lambda first: TRUE, bound=N), **options)) == 1
 
 
 @pytest.mark.parametrize("loops", [((100, i), (3, J)), ((3, J), (100, i))])
@@ -905,22 +919,22 @@ def test_the_longest_of_the_loops_is_looked_at_in_part(loops, monkeypatch):
     body = reads(T32 + equal(i + J, as_expr(101)) * M)
     for extent, number in loops:
         body = loop(extent, body, var=number)
-    (one,) = said(body, symbols=(M,), buffers=(of_length("s", 31 + M),))
-    assert one.details["loops"] == {"i": 99, "j": 2}
+    (finding,) = findings_of(body, symbols=(M,), buffers=(of_length("s", 31 + M),))
+    assert finding.details["loops"] == {"i": 99, "j": 2}
 
 
-def test_a_version_for_what_lies_inside_needs_a_condition():
+def test_an_interior_version_needs_a_condition():
     """Without one there is no such version, and nothing is left out."""
     active = less(T, 20)
     without = attrs.evolve(reads(T, active=active), implied=(active,))
-    assert said(without, grid=4, buffers=(buffer("s", 20, memory=GL),)) == []
+    assert findings_of(without, grid=4, buffers=(buffer("s", 20, memory=GL),)) == []
 
 
 def test_products_of_blocks_and_threads():
-    assert said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 94, memory=GL),)) == []
-    assert len(said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 93, memory=GL),))) == 1
-    (one,) = said(reads(WIDE * WIDE), grid=N, symbols=(N,), buffers=(buffer("s", 499 * 499 + 1, memory=GL),))
-    assert "is not proved" in one.message, "inside for all sizes that are tried"
+    assert findings_of(reads(BLOCK * T), grid=4, buffers=(buffer("s", 94, memory=GL),)) == []
+    assert len(findings_of(reads(BLOCK * T), grid=4, buffers=(buffer("s", 93, memory=GL),))) == 1
+    (finding,) = findings_of(reads(WIDE * WIDE), grid=N, symbols=(N,), buffers=(buffer("s", 499 * 499 + 1, memory=GL),))
+    assert "is not proved" in finding.message, "inside for all sizes that are tried"
     assert not trusted(row(0, 5), WIDE * WIDE, grid=N)
 
 
@@ -933,55 +947,57 @@ def test_a_copy_before_the_first():
 @pytest.mark.parametrize(("low", "step", "first"), [(0, 1, 0), (0, 8, 0), (1, 8, 8), (20, 8, 24), (16, 8, 16), (600, 1, 600)])
 def test_the_least_size_is_tried(low, step, first):
     size = Var("size", low, 1 << 20, step, True)
-    (one,) = said(reads(size + equal(size, as_expr(first)), active=less(T, 1)), symbols=(size,), buffers=(of_length("s", size + 1),))
-    assert one.details["sizes"] == {"size": first}
+    (finding,) = findings_of(
+        reads(size + equal(size, as_expr(first)), active=less(T, 1)), symbols=(size,), buffers=(of_length("s", size + 1),)
+    )
+    assert finding.details["sizes"] == {"size": first}
 
 
-def test_what_is_added_while_something_counts_down():
+def test_terms_added_to_a_decreasing_value():
     """Only what is taken away is nothing at most."""
     for length, alarms in ((M + 3, 0), (M + 2, 1)):
         body = loop(4, reads(assume_positive(M + i - N) - 1, active=less(T, 1)))
-        assert len(said(body, symbols=(N, M), buffers=(of_length("s", length),))) == alarms, length
+        assert len(findings_of(body, symbols=(N, M), buffers=(of_length("s", length),))) == alarms, length
 
 
-def test_a_name_of_what_counts_down_is_below_the_size():
+def test_a_name_of_a_decreasing_value_is_below_the_size():
     named = making.let(row(0, 1 << 20), assume_positive(N - WIDE) - 1)
     for more, alarms in ((0, 0), (1, 1)):
-        one = reads(named.var + more, active=less(T, 1))
-        assert len(said(named, one, grid=N, symbols=(N,), buffers=(of_length("s", N),))) == alarms, more
+        stmt = reads(named.var + more, active=less(T, 1))
+        assert len(findings_of(named, stmt, grid=N, symbols=(N,), buffers=(of_length("s", N),))) == alarms, more
 
 
 def test_a_test_of_something_else_is_none_of_the_first_element():
-    whole = {"symbols": (N, N8), "buffers": (of_length("s", N),)}
-    (one,) = said(in_pieces(T * 8, 4, lambda first: less(T, N)), **whole)
-    assert "elements is accessed" not in one.message
-    (one,) = said(
+    options = {"symbols": (N, N8), "buffers": (of_length("s", N),)}
+    (finding,) = findings_of(in_pieces(T * 8, 4, lambda first: less(T, N)), **options)
+    assert "elements is accessed" not in finding.message
+    (finding,) = findings_of(
         in_pieces(T * 8, 4, lambda first: less(first, N8) if first == T * 8 else TRUE, 2), symbols=(N8,), buffers=(of_length("s", N8),)
     )
-    assert "elements is accessed" not in one.message, "what is tested is whole"
+    assert "elements is accessed" not in finding.message, "what is tested is whole"
 
 
 def test_each_piece_has_its_own_condition():
-    whole = {"symbols": (N,), "buffers": (of_length("s", N),)}
-    assert said(in_pieces(T * 8, 4, lambda first: less(first + 3, N), 2), **whole) == []
-    assert len(said(in_pieces(T * 8, 4, lambda first: less(first + 2, N), 2), **whole)) == 1
-    turned = pointed(T * 8, 4, 5, 6, 7, 0, 1, 2, 3)
+    options = {"symbols": (N,), "buffers": (of_length("s", N),)}
+    assert findings_of(in_pieces(T * 8, 4, lambda first: less(first + 3, N), 2), **options) == []
+    assert len(findings_of(in_pieces(T * 8, 4, lambda first: less(first + 2, N), 2), **options)) == 1
+    permuted = pointed(T * 8, 4, 5, 6, 7, 0, 1, 2, 3)
     for last, alarms in ((3, 0), (2, 1)):
         pieces = (making.piece(0, 4, condition=less(T * 8 + 7, N)), making.piece(4, 4, condition=less(T * 8 + last, N)))
-        assert len(said(attrs.evolve(turned, pieces=(pieces,)), **whole)) == alarms, last
+        assert len(findings_of(attrs.evolve(permuted, pieces=(pieces,)), **options)) == alarms, last
 
 
 def test_places_that_need_many_bits_are_findings_of_bounds():
     large = Var("large", 1, (1 << 31) - 1, 1, True)
     place = WIDE * large * 4
-    found = said(reads(place), grid=large, symbols=(large,), buffers=(of_length("s", large),))
-    assert any("may need more than 64 bits" in one.message for one in found)
+    findings = findings_of(reads(place), grid=large, symbols=(large,), buffers=(of_length("s", large),))
+    assert any("may need more than 64 bits" in one.message for one in findings)
 
 
 def test_threads_times_blocks_within_their_ranges():
     narrow = Var("block", 0, 7)
     for length, alarms in ((7 * 31 + 1, 0), (7 * 31, 1)):
-        assert len(said(reads(N - 1 + narrow * T32), grid=8, symbols=(N,), buffers=(of_length("s", N + length - 1),))) == alarms
+        assert len(findings_of(reads(N - 1 + narrow * T32), grid=8, symbols=(N,), buffers=(of_length("s", N + length - 1),))) == alarms
 
 
 # ---------------------------------------------------------------------------------------------- parts of it, by tables
@@ -1060,7 +1076,7 @@ def test_the_largest_value_of_a_coordinate_over_the_sizes(value, side, largest):
     ],
     ids=str,
 )
-def test_how_often_what_is_left_over_is_added(value, spare, multiples):
+def test_how_often_a_remainder_is_added(value, spare, multiples):
     assert subject._multiples(as_expr(value), as_expr(spare)) == multiples
 
 
@@ -1096,7 +1112,7 @@ def test_a_point_in_words_and_in_parts():
     ],
     ids=str,
 )
-def test_what_threads_and_loops_give_alone(value, inner, outside, inside):
+def test_contributions_of_threads_and_loops(value, inner, outside, inside):
     assert parts()._parts(as_expr(value), frozenset(inner)) == (outside, as_expr(inside))
 
 
@@ -1120,8 +1136,8 @@ def test_which_sizes_are_tried(symbols, expected):
 
 def test_no_more_than_so_many_sizes_are_tried():
     three = tuple(Var(name, 1, 1 << 20, 1, True) for name in ("N", "M", "K"))
-    found = list(parts(symbols=three)._sizes())
-    assert len(found) == 64 and found[0] == {"N": 1, "M": 1, "K": 1} and found[63] == {"N": 2, "M": 3, "K": 1}
+    tried_sizes = list(parts(symbols=three)._sizes())
+    assert len(tried_sizes) == 64 and tried_sizes[0] == {"N": 1, "M": 1, "K": 1} and tried_sizes[63] == {"N": 2, "M": 3, "K": 1}
 
 
 @pytest.mark.parametrize(
@@ -1137,27 +1153,27 @@ def test_no_more_than_so_many_sizes_are_tried():
     ],
     ids=str,
 )
-def test_what_is_enumerated_at_some_sizes(values, sizes, axes, complete):
-    """Threads, blocks and loops that matter, whose length sizes say; others stand at 0."""
+def test_enumeration_at_some_sizes(values, sizes, axes, complete):
+    """Relevant threads, blocks and loops, with lengths by the sizes; others are at 0."""
     bounds = parts(loop(N, loop(i + 1, reads(T), var=J)), grid=N8)
     (use,) = bounds.access_trace.uses
-    frame, whole = bounds._frame(use, {"N": 1, "M": 1, "N8": 8, **sizes}, values)
-    assert {name: list(one) for name, one in frame.axes} == {name: list(one) for name, one in axes.items()} and whole == complete
+    frame, is_complete = bounds._frame(use, {"N": 1, "M": 1, "N8": 8, **sizes}, values)
+    assert {name: list(one) for name, one in frame.axes} == {name: list(one) for name, one in axes.items()} and is_complete == complete
     if not complete:
         assert frame["j"] == 0
 
 
 @pytest.mark.parametrize(
-    ("many", "threads", "turns"),
+    ("many", "threads", "iterations"),
     [(32 * 100, None, None), (32 * 99, None, [0, 1, 50, 98, 99]), (159, [0, 1, 16, 30, 31], [0, 1, 50, 98, 99]), (24, [0, 31], [0, 1, 50, 98, 99]), (9, [0, 31], [0, 99]), (3, [0], [0, 99]), (1, [0], [0])],
 )  # fmt: skip
-def test_what_is_left_of_what_is_too_much_to_enumerate(monkeypatch, many, threads, turns):
-    """Of the longest first: its ends and what lies between, then its ends, then its first."""
+def test_reduction_of_too_large_enumerations(monkeypatch, many, threads, iterations):
+    """The longest first: its ends and what is between, then its ends, then its first value."""
     bounds = parts(loop(100, reads(T)))
     monkeypatch.setattr(subject, "MANY", many)
-    frame, whole = bounds._frame(bounds.access_trace.uses[0], {}, (T + i,))
-    assert {name: list(one) for name, one in frame.axes} == {"thread": threads or list(range(32)), "i": turns or list(range(100))}
-    assert whole == (turns is None)
+    frame, is_complete = bounds._frame(bounds.access_trace.uses[0], {}, (T + i,))
+    assert {name: list(one) for name, one in frame.axes} == {"thread": threads or list(range(32)), "i": iterations or list(range(100))}
+    assert is_complete == (iterations is None)
 
 
 @pytest.mark.parametrize(
@@ -1165,7 +1181,7 @@ def test_what_is_left_of_what_is_too_much_to_enumerate(monkeypatch, many, thread
     [(T, 4, 3, True), (BLOCKS, 4, 3, True), (BLOCKS, N, 3, False), (T, N, 3, True), (i, 4, N, False), (T, 4, N, False), (T + N, 4, 3, False)],
     ids=str,
 )  # fmt: skip
-def test_what_depends_on_no_size(value, grid, extent, static):
+def test_values_that_depend_on_no_size(value, grid, extent, static):
     bounds = parts(loop(extent, reads(T)), grid=as_expr(grid))
     assert bounds._static((as_expr(value),), bounds.access_trace.uses[0]) == static
 
@@ -1182,7 +1198,7 @@ def test_what_depends_on_no_size(value, grid, extent, static):
     ],
     ids=str,
 )
-def test_the_most_that_facts_say(facts, most):
+def test_upper_bounds_from_facts(facts, most):
     assert parts(facts=tuple(("it is so", one) for one in facts))._upper_limit(N) == most
 
 
@@ -1196,7 +1212,7 @@ def test_the_blocks_of_a_grid_are_no_more_than_a_target_launches():
 
 
 @pytest.mark.parametrize(
-    ("value", "extents", "turn"),
+    ("value", "extents", "expected"),
     [
         (N - i - 1, (N,), False),
         (N - 1, (N,), True),
@@ -1211,8 +1227,8 @@ def test_the_blocks_of_a_grid_are_no_more_than_a_target_launches():
     ],
     ids=str,
 )
-def test_what_is_not_negative_as_a_loop_takes_a_turn(value, extents, turn):
-    assert parts()._nonnegative_in_loop(value, [loop(one) for one in extents]) == turn
+def test_values_nonnegative_in_an_executed_iteration(value, extents, expected):
+    assert parts()._nonnegative_in_loop(value, [loop(one) for one in extents]) == expected
 
 
 LANE = Var("thread", 0, THREADS - 1)
@@ -1236,10 +1252,10 @@ LANE = Var("thread", 0, THREADS - 1)
     ids=str,
 )
 def test_addresses_by_the_ranges_of_coordinates(copy, copies, place, elements, storage, inside):
-    one = buffer("s", elements)
-    one = attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=storage))
-    bounds = parts(reads(place, copy=copy), buffers=(one,))
-    assert bounds._by_ranges(bounds.access_trace.uses[0], one, as_expr(elements)) == inside
+    array = buffer("s", elements)
+    array = attrs.evolve(array, storage=attrs.evolve(array.storage, swizzle=storage))
+    bounds = parts(reads(place, copy=copy), buffers=(array,))
+    assert bounds._by_ranges(bounds.access_trace.uses[0], array, as_expr(elements)) == inside
 
 
 @pytest.mark.parametrize(
@@ -1254,7 +1270,7 @@ def test_addresses_by_the_ranges_of_coordinates(copy, copies, place, elements, s
 )
 def test_addresses_by_the_ranges_of_digits(layout, place, width, most):
     """Each digit at its largest; the last of them may grow on."""
-    one = attrs.evolve(buffer("s", 64), storage=Storage(layout, 64))
-    bounds = parts(reads(place, width=width), buffers=(one,))
+    array = attrs.evolve(buffer("s", 64), storage=Storage(layout, 64))
+    bounds = parts(reads(place, width=width), buffers=(array,))
     for total in (most, most + 1):
-        assert bounds._by_ranges(bounds.access_trace.uses[0], one, as_expr(total)) == (total > most)
+        assert bounds._by_ranges(bounds.access_trace.uses[0], array, as_expr(total)) == (total > most)

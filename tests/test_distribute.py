@@ -7,7 +7,7 @@ import pytest
 from fireiron import *
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.ir import verify
-from fireiron.lower.distribute import distribute, holdings
+from fireiron.lower.distribute import accesses_of, distribute
 from fireiron.lower.footprint import MOST_POINTS
 from fireiron.values.expr import TRUE, ZERO, Const, Var, as_expr, equal, less
 from fireiron.values.machine import as_architecture
@@ -193,7 +193,7 @@ def test_so_many_elements_that_tables_of_them_take_all_memory_are_refused():
     stmt = write(REGISTERS, THREAD + iteration * 64)
     program = kernel(REGISTERS, write(REGISTERS))
     with pytest.raises(ResourceError, match=f"access {MOST_POINTS * 2} elements in one statement.*loops: turn of {MOST_POINTS // THREADS}"):
-        holdings(program, program.buffer("r"), [(stmt, (loop,), stmt.accesses[1])])
+        accesses_of(program, program.buffer("r"), [(stmt, (loop,), stmt.accesses[1])])
 
 
 def clear(active=TRUE):

@@ -15,7 +15,7 @@ from fireiron import *
 from fireiron.ir import execs
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.substrategy import divisors
-from fireiron.lower.distribute import holdings
+from fireiron.lower.distribute import accesses_of
 from fireiron.sim import simulate
 
 COPY = Move.tile(1, 1).to(Thread).done()
@@ -63,7 +63,7 @@ def owners(program, buffer="c_rf"):
     for statement, loops in execs(kernel.body):
         for access in statement.accesses:
             if access.buffer == buffer:
-                held = holdings(kernel, kernel.buffer(buffer), [(statement, loops, access)])
+                held = accesses_of(kernel, kernel.buffer(buffer), [(statement, loops, access)])
                 columns = (one.tolist() for one in (held.threads, held.registers, held.elements))
                 found.setdefault(statement.spec.title, set()).update(zip(*columns))
     return found

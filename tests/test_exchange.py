@@ -100,10 +100,10 @@ def test_rows(by, tmp_path):
 def test_the_text_of_a_row_sum():
     text = BY_WARP(Reduction(64, 128, src=RowMajor)(GL, GL)(Kernel)).program("sm_80").cuda
     assert "sum_rf[0] = src_rf[0] + src_rf[1] + src_rf[2] + src_rf[3];" in text
-    assert "sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 16);\n  sum_rf[0] = sum_rf[0] + sum_other[0];" in text
+    assert "warp_reduce_sum(sum_rf);" in text and "sum_other" not in text
     assert "if (lane == 0)\n    dst[block * 4 + warp] = sum_rf[0];" in text
     text = BY_BLOCK(Reduction(64, 512, by="max", src=RowMajor)(GL, GL)(Kernel)).program("sm_80").cuda
-    assert "max_rf[0] = fmaxf(max_rf[0], max_other[0]);" in text and "__syncthreads();  // max_sh complete" in text
+    assert "warp_reduce_max(max_rf);" in text and "__syncthreads();  // max_sh complete" in text
 
 
 def divisors(size):
@@ -203,7 +203,7 @@ def test_terms_owned_by_other_warps_are_refused():
     chain = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).tile(1, 1).done()).tile(1).to(Warp)
     with pytest.raises(MatchError, match="its threads do not hold all of src_rf that it reduces") as caught:
         _ = chain.done()(Reduction(8, 128)(GL, GL)(Kernel)).program("sm_80").ir
-    assert "requires one whose threads hold all of the 1x128 elements, got Warp" in str(caught.value)
+    assert "requires one whose threads own all of the 1x128 elements, got Warp" in str(caught.value)
 
 
 def test_parts_of_split_k_are_reduced_across_lanes():
@@ -283,7 +283,7 @@ def test_explain_names_the_exchange():
     strategy = Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).then(BY_COLUMNS)(TRANSPOSE)
     places = [(leaf.place, str(leaf.spec)) for leaf in explain(strategy, "sm_80").leaves]
     assert ("done() given", "Move(32,32)(RF,SH)(Block)") in places and ("done() taken", "Move(32,32)(SH,RF)(Block)") in places
-    assert "src_rf to the threads that want it, through src_rf2_sh" in strategy.program("sm_80").cuda
+    assert "src_rf to the threads that need it, through src_rf2_sh" in strategy.program("sm_80").cuda
 
 
 # ---------------------------------------------------------------------------------------------- transposed copies
@@ -400,7 +400,7 @@ def test_iterations_that_mix_two_dimensions_are_refused():
     """With 3 columns of tiles for 32 lanes, the row of a lane differs between iterations."""
     load = Move.tile(1, 8).to(Lane).tile(1, 1).done()
     chain = Move.tile(16, 24).to(Block).tile(16, 24).to(Warp).load(Move.src, RF, load).done()
-    with pytest.raises(DecompositionError, match="src_rf cannot be divided over registers: its tiles are dealt in turns"):
+    with pytest.raises(DecompositionError, match="src_rf cannot be divided over registers: its tiles are distributed in iterations"):
         _ = chain(Move(64, 48)(GL, GL)(Kernel)).program("sm_80").ir
 
 

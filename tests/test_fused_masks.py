@@ -10,7 +10,7 @@ from fireiron import *
 from fireiron.check import safety
 from fireiron.ir import execs
 from fireiron.specs.formula import Number, formula_of
-from fireiron.stepping.masks import AtLeast, all_of_them, may_fail, seen_shares
+from fireiron.stepping.masks import AtLeast, all_of_them, may_fail, visible_shares
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.strategies import attention
 from fireiron.values.expr import FALSE, TRUE
@@ -160,10 +160,10 @@ def test_masked_triangle_sum():
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ({"mask": "s[m,n] = s[m,n] + 1"}, "no step hides elements by a condition that bounds n"),
-        ({"mask": "s[m,n] = where(n == m, s[m,n], 0)"}, "no step hides elements by a condition that bounds n"),
-        ({"mask": "s[m,n] = where(n <= m, s[m,n], 1)"}, "a turn in which mask hides all elements changes y"),
-        ({"more": "y[m] = y[m] + 1"}, "a turn in which mask hides all elements changes y"),
+        ({"mask": "s[m,n] = s[m,n] + 1"}, "no step masks elements by a condition that bounds n"),
+        ({"mask": "s[m,n] = where(n == m, s[m,n], 0)"}, "no step masks elements by a condition that bounds n"),
+        ({"mask": "s[m,n] = where(n <= m, s[m,n], 1)"}, "an iteration in which mask masks all elements changes y"),
+        ({"more": "y[m] = y[m] + 1"}, "an iteration in which mask masks all elements changes y"),
     ],
 )
 def test_skip_masked_tiles_refusals(steps, message):
@@ -283,7 +283,7 @@ def test_effect_of_a_fully_masked_iteration(hidden, value, changes):
     )  # fmt: skip
     strategy = chain(definition).skip_masked_tiles().load("X", RF, Move.done()).done()(definition(m=32, n=32))
     if changes:
-        with pytest.raises(DecompositionError, match="hides all elements changes t"):
+        with pytest.raises(DecompositionError, match="masks all elements changes t"):
             _ = strategy.program("sm_80").ir
     else:
         assert strategy.program("sm_80").ir
@@ -334,11 +334,11 @@ def test_iterations_are_counted():
 def test_visible_fraction_of_a_mask(condition, shown):
     """Of four rows and columns, as far as coordinates and sizes determine it; undecided for an unknown dimension."""
     definition = masked(mask=f"s[m,n] = where({condition}, s[m,n], 0)").made
-    assert seen_shares(definition, {"m": 4, "n": 4}) == [(frozenset(dims), share) for dims, share in shown]
-    assert seen_shares(definition, {"m": 4}) == []
+    assert visible_shares(definition, {"m": 4, "n": 4}) == [(frozenset(dims), share) for dims, share in shown]
+    assert visible_shares(definition, {"m": 4}) == []
 
 
 def test_visible_fraction_of_a_large_mask():
     """A sample of the coordinates estimates the fraction."""
-    (fraction,) = seen_shares(masked().made, {"m": 1 << 20, "n": 1 << 20})
+    (fraction,) = visible_shares(masked().made, {"m": 1 << 20, "n": 1 << 20})
     assert fraction[1] == pytest.approx(0.5, abs=1e-2)

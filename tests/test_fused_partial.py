@@ -205,8 +205,8 @@ def test_refusals_by_place():
     product = attention.definition().rfactor("pv", 2).done()
     own = rows.step("total", Reduction.done()).rfactor("total", 4).done()
     for strategy, message in (
-        (late, "before split"), (alone, "one thread has all terms"), (in_memory, "only what threads hold of the terms"),
-        (placed, "parts lie in registers"), (own, "has its own strategy"),
+        (late, "before split"), (alone, "one thread has all terms"), (in_memory, "the parts are defined by the threads that own the terms"),
+        (placed, "parts are in registers"), (own, "has its own strategy"),
     ):  # fmt: skip
         with pytest.raises(DecompositionError, match=message):
             strategy(rows(**SHAPE)).cuda("sm_80")

@@ -360,7 +360,7 @@ REFUSALS = {
     ),
     "wrong holder": (
         lambda: dual(in_warps().load("A", RF, Move.tile(2, 16).to(Lane).done()).load("B1", RF, FRAGMENTS).load("B2", RF, FRAGMENTS).step("left", PRODUCT).step("right", PRODUCT)),
-        ["performs Move(2,16)(SH,RF)(Lane)", "level    requires one whose threads hold all of the 2x16 elements, got Lane", "in      Move(2,16)"],
+        ["performs Move(2,16)(SH,RF)(Lane)", "level    requires one whose threads own all of the 2x16 elements, got Lane", "in      Move(2,16)"],
     ),
     "operand placed": (
         lambda: dual(library("dual").definition.tile(m=64, n=64).to(Block).set_memory("A", SH)),
@@ -368,11 +368,11 @@ REFUSALS = {
     ),
     "several layers at once": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).split(l=2).step("product", PRODUCT)),
-        ["mlp: its steps take one element of l", "got     '2'", "do      .split(l=1) first"],
+        ["mlp: its steps process one element of l", "got     '2'", "do      .split(l=1) first"],
     ),
     "no loop": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).step("product", PRODUCT)),
-        ["stand around a loop over l", "do      .split(l=...) first"],
+        ["are separated by a loop over l", "do      .split(l=...) first"],
     ),
     "unknown dimension": (
         lambda: dual(library("dual").definition.tile(m=64, q=64).to(Block)),

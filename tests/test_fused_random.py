@@ -115,7 +115,7 @@ def test_parts_of_what_is_read_transposed_are_refused(formula):
         if holds:
             assert (strategy(spec).compile("sm_80")(x) == 2 * x.T).all()
             continue
-        with pytest.raises(FireironError, match="along m and along n, of which a tile has only a part"):
+        with pytest.raises(FireironError, match="indexed by m and by n, and a tile covers only a part"):
             _ = strategy(spec).program("sm_80").ir
 
 

@@ -168,11 +168,13 @@ def test_products_need_a_strategy():
 
 def test_stacks_and_layers_one_at_a_time():
     both = attention.tile(m=64, b=2).to(Block).split(n=32).step("s", product).step("pv", product).done()
-    refused(DecompositionError, lambda: built(both, **ATTENTION), "its steps take one element of b", "got     '2'", ".tile(b=1) first")
+    refused(DecompositionError, lambda: built(both, **ATTENTION), "its steps process one element of b", "got     '2'", ".tile(b=1) first")
     whole = mlp.tile(m=32).to(Block).step("mm", product).done()
-    refused(DecompositionError, lambda: built(whole, **LAYERS), "body and final and init stand around a loop over l", ".split(l=...) first")
+    refused(
+        DecompositionError, lambda: built(whole, **LAYERS), "body and final and init are separated by a loop over l", ".split(l=...) first"
+    )
     two = mlp.tile(m=32).to(Block).split(l=2).step("mm", product).done()
-    refused(DecompositionError, lambda: built(two, **LAYERS), "its steps take one element of l", ".split(l=1) first")
+    refused(DecompositionError, lambda: built(two, **LAYERS), "its steps process one element of l", ".split(l=1) first")
 
 
 def test_temporaries_are_placed():

@@ -289,11 +289,11 @@ REFUSED = {
     ),
     "a strategy of its own": (
         lambda: built(chain().step("rescale", Pointwise.done(SKIP_IF_IDENTITY)).skip_steps("rescale", where="alpha == 1")),
-        "rescale has a strategy of its own",
+        "rescale has its own strategy",
     ),
     "what others see": (
         lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).set_memory("x", SH).skip_steps("scale", where="f == 1")),
-        "touches x, which other threads see",
+        "accesses x, which other threads access too",
     ),
     "an operand": (lambda: rows_of(definition({}).skip_steps("Y", where="f == 1")), "step Y is not the same"),
     "a product of matrices": (lambda: MatMul.tile(16, 16).to(Block).skip_steps("mm", where="a == 1").done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80"), "is one step"),
@@ -340,7 +340,7 @@ def test_threads_that_have_other_rows_than_the_condition():
     )
     spec = definition(m=64, n=64, dtype=float32)
     assert "scale_sh" in by_columns.done()(spec).cuda("sm_80")
-    with pytest.raises(DecompositionError, match="have not the elements of the condition"):
+    with pytest.raises(DecompositionError, match="do not own the elements of the condition"):
         _ = by_columns.skip_steps("scale", where="f == 1").done()(spec).cuda("sm_80")
 
 

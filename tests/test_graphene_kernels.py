@@ -11,7 +11,7 @@ from fireiron import *
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import execs
 from fireiron.language.statement import parse_spec
-from fireiron.lower.distribute import holdings
+from fireiron.lower.distribute import accesses_of
 from fireiron.sim import simulate
 from fireiron.spec import Kind
 from fireiron.values.expr import Const
@@ -320,7 +320,7 @@ def test_fill_sum_and_store_hold_the_same():
     for statement, loops in execs(kernel.body):
         for access in statement.accesses:
             if access.buffer == "c_rf":
-                distribution = holdings(kernel, kernel.buffer("c_rf"), [(statement, loops, access)])
+                distribution = accesses_of(kernel, kernel.buffer("c_rf"), [(statement, loops, access)])
                 columns = zip(distribution.threads.tolist(), distribution.registers.tolist(), distribution.elements.tolist(), strict=True)
                 by_title.setdefault(statement.spec.title, set()).update(columns)
     assert set(by_title) == {"Init", "MatMul", "Move"} and len(by_title["MatMul"]) == 32 * 32

@@ -78,7 +78,7 @@ def test_the_result_is_that_of_all_iterations(masks, sizes):
 
 def test_masks_that_together_mask_nothing_are_refused():
     """Probabilities that are 1 where masked add to the sum in each iteration."""
-    with pytest.raises(DecompositionError, match="a turn in which p hides all elements changes acc"):
+    with pytest.raises(DecompositionError, match="an iteration in which p masks all elements changes acc"):
         bound(query_gradient(first="n <= m", second="size(n) <= 1", keep="1")).cuda("sm_80")
 
 

@@ -112,7 +112,8 @@ def test_printed_text_on_a_cpu(tmp_path):
 
 def test_programmatic_launch_requires_sm_90():
     with pytest.raises(
-        DecompositionError, match=r"(?s)programmatic_launch: sm_80 cannot start a kernel before.*sm_90 or newer.*test_programmatic_launch\.py"
+        DecompositionError,
+        match=r"(?s)programmatic_launch: sm_80 cannot start a kernel before.*sm_90 or newer.*test_programmatic_launch\.py",
     ):
         _ = threads(CASES["threads"][1]).program("sm_80").ir
     assert "griddepcontrol" in threads(CASES["threads"][1]).cuda("sm_90")
@@ -319,7 +320,7 @@ def test_driver_errors_are_reported(gpu):
 
 def test_driver_without_programmatic_launch(gpu, monkeypatch):
     monkeypatch.setattr(launch, "_driver", lambda: types.SimpleNamespace())
-    with pytest.raises(LaunchError, match="knows no chained launches"):
+    with pytest.raises(LaunchError, match="does not support programmatic dependent launch"):
         launch.ProgrammaticLaunch(1, (1, 1, 1, 32, 1, 1), 0)
 
 

@@ -92,7 +92,7 @@ K = sym("K", multiple_of=8)
 
 @pytest.fixture(scope="module", params=["B in a ring of three stages", "A in a cluster"])
 def of_any_length(request):
-    """A problem whose K is known only at run time, and its program."""
+    """A problem with run-time K, and its program."""
     ready, cluster = ("B", None) if request.param.startswith("B") else ("A", (2, 1))
     spec = float16_gemm(128, 64, K)
     return spec, chained(ready, product((64, 64, 64), (64, 64), 3, cluster=cluster))(spec).program(TARGET)

@@ -293,8 +293,8 @@ def kernel(keep=KEEP, split=lambda chain: chain.split(g=1).skip_masked_tiles(), 
 
 
 REFUSED = {
-    "no mask": (kernel("acc[m,n] = where(m < size(m), p[m,n], acc[m,n]) + 0 * begin[g] + 0 * end[g]"), "changes acc in every turn"),
-    "adding up": (kernel("acc[m,n] = acc[m,n] + where(begin[g] <= m and m < end[g], p[m,n], 0)"), "changes acc in every turn"),
+    "no mask": (kernel("acc[m,n] = where(m < size(m), p[m,n], acc[m,n]) + 0 * begin[g] + 0 * end[g]"), "changes acc in every iteration"),
+    "adding up": (kernel("acc[m,n] = acc[m,n] + where(begin[g] <= m and m < end[g], p[m,n], 0)"), "changes acc in every iteration"),
     "another result": (kernel("acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 0)"), "step keep"),
     "a mask that adds": (
         kernel("s[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 1)", body={"add": "acc[m,n] = acc[m,n] + s[m,n]"}),

@@ -162,7 +162,7 @@ OF_GROUPS = Fused(
 def test_a_condition_is_shown_as_it_was_written():
     """Not as `index_m[m] < ...`, which no user wrote."""
     skipping = OF_GROUPS.tile(m=8, n=8).to(Block).split(g=1, q=1).skip_masked_tiles().tile(m=1, n=1).to(Thread).done()
-    with pytest.raises(DecompositionError, match="compares no coordinate with an integer of the turn") as refused:
+    with pytest.raises(DecompositionError, match="compares no coordinate with an integer of the iteration") as refused:
         skipping(OF_GROUPS(m=16, n=16, g=3, q=2)).cuda("sm_80")
     assert refused.value.got == "m < q + g"
 

@@ -20,7 +20,7 @@ from fireiron.executable.ldmatrix import LdMatrix
 from fireiron.ir import execs
 from fireiron.ir.register_ownership import Ownership
 from fireiron.language.tree import held_by
-from fireiron.lower.distribute import holdings
+from fireiron.lower.distribute import accesses_of
 from fireiron.performing.held import first_difference
 from fireiron.performing.layout_propagation import elementwise, lanes_of
 from fireiron.performing.matrices import received
@@ -60,7 +60,7 @@ def owners(program, buffer):
     for statement, loops in execs(kernel.body):
         for access in statement.accesses:
             if access.buffer == buffer:
-                ownership = holdings(kernel, kernel.buffer(buffer), [(statement, loops, access)])
+                ownership = accesses_of(kernel, kernel.buffer(buffer), [(statement, loops, access)])
                 columns = (one.tolist() for one in (ownership.threads, ownership.registers, ownership.elements))
                 triples.setdefault(statement.spec.title, set()).update(zip(*columns))
     return triples
@@ -357,7 +357,7 @@ def test_store_follows_quad_pairs():
 def test_one_warp_cannot_store_the_tile_of_two():
     """A follower of one warp has the threads of that warp only. It must not skip elements of the other warp silently."""
     store = Move.tile(64, 16).to(Warp).done()
-    with pytest.raises(MatchError, match="level +requires one whose threads hold all of the 64x16 elements"):
+    with pytest.raises(MatchError, match="level +requires one whose threads own all of the 64x16 elements"):
         _ = mma_chain(None, store)(MatMul(64, 32, 16, **HALF)(GL, GL, GL)(Kernel)).program("sm_80").ir
 
 
@@ -390,7 +390,7 @@ def test_idle_warps_store_nothing():
 def test_tiles_that_change_per_iteration_are_refused():
     """The tile of a thread changes per iteration, and its registers cannot hold all of them."""
     chain = MatMul.tile(48, 16).to(Block).epilog(RF).split(4).tile(24, 16).to(Warp).tile(1, 8).to(Lane).tile(1, 1).split(1).done()
-    with pytest.raises(DecompositionError, match="c_rf cannot be divided over registers: its tiles are dealt in turns"):
+    with pytest.raises(DecompositionError, match="c_rf cannot be divided over registers: its tiles are distributed in iterations"):
         _ = chain(MatMul(48, 32, 8)(GL, GL, GL)(Kernel)).program("sm_80").ir
 
 
@@ -399,7 +399,9 @@ def test_error_names_the_reduction_of_split_k():
     problem = MatMul.fuse_epilogue("acc + r[m]")(m=20, n=32, k=8, types={"r": float32, "C": float32})
     chain = MatMul.tile(20, 32).to(Block).split_k(2, Warp, 2)
     rest = MatMul.tile(4, 4).to(Lane).split(1).tile(1, 1).done()
-    message = r"Reduction\(1,1,2\)\(SH,RF\)\(Thread\), whose tile is another in each turn(.|\n)*split_k deals them by its last argument"
+    message = (
+        r"Reduction\(1,1,2\)\(SH,RF\)\(Thread\), whose tile changes in each iteration(.|\n)*split_k distributes them by its last argument"
+    )
     with pytest.raises(DecompositionError, match=message):
         _ = chain.then(rest)(problem).program("sm_80").ir
     by_rows_of_tiles = MatMul.tile(20, 32).to(Block).split_k(2, Warp, 2, Reduction.tile(1, 1).to(Thread).layout(RowMajor).done())
@@ -498,7 +500,7 @@ def test_load_tiles_must_cover_all_owners(load):
     """Two threads own every second row each. A tile of one row belongs to one thread, and each would overwrite its own rows with all rows."""
     start = MatMul.tile(8, 16).to(Block)
     rest = lambda chain: chain.tile(2, 4).tile(1, 1).to(Thread).split(1).done()(MatMul(8, 16, 2)(GL, GL, GL)(Kernel)).program("sm_80")
-    with pytest.raises(MatchError, match="tiles that reach over all threads which hold a part"):
+    with pytest.raises(MatchError, match="tiles that cover all threads which own a part"):
         _ = rest(start.load(A, RF, eval(load).done())).lowered
     spec = rest(start.load(A, RF, Move.tile(2, 2).done()))
     a, b = np.arange(16.0).reshape(8, 2).astype("f4"), np.arange(32.0).reshape(2, 16).astype("f4")

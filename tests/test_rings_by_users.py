@@ -84,13 +84,13 @@ def given(spec):
 
 
 def wanted(spec, arrays):
-    """What NumPy makes of them, by output."""
+    """The expected results from NumPy, by output."""
     results = spec.reference(*arrays.values())
     return dict(zip(spec.outputs, results if isinstance(results, tuple) else (results,), strict=True))
 
 
 def outcome(kernel, arrays, expected, order):
-    """`right`, `wrong`, or what the simulator meets."""
+    """`right`, `wrong`, or the simulator's error."""
     try:
         got = simulate(kernel, arrays, order=None if order is None else random.Random(order)).outputs
     except FireironError as error:

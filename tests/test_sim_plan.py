@@ -1,4 +1,6 @@
-"""What the simulator plans, by hand: which loops are axes, where bytes are shared, and how blocks are told apart (`fireiron.sim.plan`)."""
+"""The simulator's plan, on hand-made kernels: which loops become axes, which bytes are shared, and how blocks are distinguished
+(`fireiron.sim.plan`).
+"""
 
 import itertools
 import random
@@ -40,8 +42,8 @@ def loops(body, *order):
 
 
 def kernel(body, *buffers, elements=512, **options):
-    made = kernel_of(Move(elements, dtype=float32)(GL, GL), body, *buffers, **options)
-    return attrs.evolve(made, shared_bytes=max([0, *(one.offset + one.bytes for one in buffers if one.memory == SH)]))
+    program = kernel_of(Move(elements, dtype=float32)(GL, GL), body, *buffers, **options)
+    return attrs.evolve(program, shared_bytes=max([0, *(one.offset + one.bytes for one in buffers if one.memory == SH)]))
 
 
 def planned(body, *buffers, **options):
@@ -94,8 +96,8 @@ def test_two_statements_are_no_nest(make):
     np.testing.assert_array_equal(got[:128], given[:128])
 
 
-def test_what_reads_where_it_writes_is_no_axis():
-    """A turn reads what the one before wrote: by name, or by bytes that two buffers share."""
+def test_loops_with_a_carried_dependence_are_no_axes():
+    """An iteration reads what the preceding one wrote: by name, or in bytes shared by two buffers."""
     first, second = (attrs.evolve(local(name, (32 * 5,), SH), offset=0) for name in ("x", "y"))
     fill = copy(access("src", (THREAD,)), access("x", (THREAD,)), (GL, SH))
     for target in ("x", "y"):
@@ -142,7 +144,7 @@ def test_the_smallest_element_is_the_grain_of_shadow_memory(kinds, mixed, granul
 @pytest.mark.parametrize(
     "threads, barriers, pitch", [(32, (), 32), (96, (), 96), (96, (64,), 128), (160, (32, 128), 256), (128, (2, 64), 128)]
 )
-def test_blocks_are_told_apart_by_whole_groups(threads, barriers, pitch):
+def test_blocks_are_distinguished_by_whole_groups(threads, barriers, pitch):
     """The threads of a block take as many numbers as its largest groups, the last one whole."""
     body = tuple(making.barrier(making.scope(f"{size} threads", size)) for size in barriers)
     assert planned(body, threads=threads).pitch == pitch
@@ -163,9 +165,9 @@ def test_shared_memory_that_differs_between_blocks_is_watched_in_each():
     looped = making.loop(K, as_expr(1) + block, (same,))
     assert planned((looped,), buffer, grid=2).block_loops and not planned((same,), buffer, grid=2).block_loops
     # thread 31 of block 1 alone reads what thread 30 wrote
-    there = access("x", (THREAD + block * 32,))
+    target = access("x", (THREAD + block * 32,))
     near = copy(access("x", ((THREAD + block) % 32 + block * 32,)), access("dst", (THREAD + block * 32,)), (SH, GL))
-    write = copy(access("src", (THREAD,)), there, (GL, SH))
+    write = copy(access("src", (THREAD,)), target, (GL, SH))
     with pytest.raises(SimulationError, match=r"race on x\[.*(?s:.*)block 1"):
         simulate(kernel((write, near), buffer, grid=2), {"src": np.zeros(512, np.float32)})
 
@@ -176,8 +178,8 @@ def test_buffers_in_use():
     assert [one.name for one in plan.shared_in_use] == ["y"]
 
 
-def test_turns_that_write_one_element_come_one_after_the_other():
-    """Behind a loop that runs in Python too: the last turn of all stays."""
+def test_iterations_that_write_one_element_are_sequential():
+    """After a loop that also runs in Python: the last iteration determines the value."""
     body = loops((copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + K // 2 * 32,))),), (J, 3), (K, 4))
     got, given = result(body)
     np.testing.assert_array_equal(got[:64], np.concatenate([given[288:320], given[352:384]]))
@@ -192,18 +194,18 @@ def test_places_follow_all_loops_around():
     np.testing.assert_array_equal(got[:480], np.concatenate([given[:96], given[:384]]))
 
 
-# ---------------------------------------------------------------------------------------------- nests, with axes and without
+# ---------------------------------------------------------------------------------------------- accesses by thread
 
 ORDERS = (None, 0)
 
 
-def turn_by_turn(monkeypatch):
+def sequential_loop(monkeypatch):
     """From now on every loop runs in Python."""
     monkeypatch.setattr(Plan, "_vector_loops", lambda *_: [])
 
 
-def said(kernel, given=None, order=None, **options):
-    """The outputs of a kernel, or what the simulator says of it."""
+def outcome_of(kernel, given=None, order=None, **options):
+    """The outputs of a kernel, or the report of the simulator."""
     (size,) = kernel.buffer("src").tensor.shape
     arrays = {"src": np.arange(1, size.evaluate({}) + 1, dtype=np.float32)} if given is None else given
     try:
@@ -217,7 +219,7 @@ def words(text):
     return sorted(re.split("[ ,\n]+", text)) if isinstance(text, str) else None
 
 
-def alike(first, second):
+def agree(first, second):
     if isinstance(first, str) or isinstance(second, str):
         return words(first) == words(second)
     return all(np.array_equal(first[name], second[name], equal_nan=True) for name in first)
@@ -227,7 +229,9 @@ L = Var("l", 0, 3)
 
 
 def drawn(draw):
-    """Two or three loops around a copy between arrays, shared memory and registers, with places that turns, threads and blocks may share."""
+    """Two or three loops around a copy between arrays, shared memory and registers, whose addresses iterations, threads and blocks may
+    share.
+    """
     threads, grid = draw.choice([(32, 1), (64, 1), (64, 2)])
     thread, block = Var("thread", 0, threads - 1), Var("block", 0, grid - 1)
     x = attrs.evolve(local("x", (520,), SH), offset=0)
@@ -235,16 +239,16 @@ def drawn(draw):
     nest = draw.sample([(J, 3), (K, 4), (L, 2)], draw.choice([2, 2, 3]))
     if draw.random() < 0.3 and grid > 1:
         nest[-1] = (nest[-1][0], block + nest[-1][1] - 1)
-    turns = [as_expr(draw.choice([0, 1, 1, 2, 4])) * var for var, _ in nest]
-    turn = sum(turns[1:], turns[0])
+    iterations = [as_expr(draw.choice([0, 1, 1, 2, 4])) * var for var, _ in nest]
+    iteration = sum(iterations[1:], iterations[0])
 
     def place(memory):
         if memory == RF:
-            return turn % 16
+            return iteration % 16
         step = draw.choice([1, 32, 32])
         spread = thread * (16 if step == 1 else 1)
         own = block * 1024 if memory == GL else block * draw.choice([0, 0, 7])
-        return own + (spread + turn * step) % (1024 if memory == GL else 512)
+        return own + (spread + iteration * step) % (1024 if memory == GL else 512)
 
     source, target = draw.choice([(GL, GL), (GL, SH), (SH, GL), (GL, RF), (RF, GL), (SH, RF), (RF, SH), (SH, SH)])
     names = {RF: "r", SH: "x"}
@@ -269,24 +273,24 @@ M, N = Var("m", 0, 15), Var("n", 0, 15)
 
 @pytest.mark.parametrize("batch", range(4))
 def test_axes_change_neither_results_nor_findings(batch, monkeypatch):
-    """Of drawn nests, of as many elements at once as the simulator likes, of few, and of one turn after the other."""
-    found = []
+    """For random nests, with as many elements at once as the simulator chooses, with few, and with sequential iterations."""
+    has_report = []
     for number in range(12):
-        made = drawn(random.Random(f"nests {batch} {number}"))
+        program = drawn(random.Random(f"nests {batch} {number}"))
         with monkeypatch.context() as patch:
-            got = [said(made)]
-            patch.setattr(planning, "MAX_ELEMENTS", made.threads * 4)
-            got.append(said(made))
-            turn_by_turn(patch)
-            expected = said(made)
-        for one in got:
+            got = [outcome_of(program)]
+            patch.setattr(planning, "MAX_ELEMENTS", program.threads * 4)
+            got.append(outcome_of(program))
+            sequential_loop(patch)
+            expected = outcome_of(program)
+        for outcome in got:
             if isinstance(expected, str) and expected.startswith("race"):
-                # Of several races another one may be met first: who writes where at once is compared at once.
-                assert isinstance(one, str) and one.startswith("race"), (batch, number)
+                # Of several races another one may be reported first: simultaneous writes are compared at once.
+                assert isinstance(outcome, str) and outcome.startswith("race"), (batch, number)
             else:
-                assert alike(one, expected), (batch, number, one, expected)
-        found.append(isinstance(expected, str))
-    assert {True, False} <= {*found}
+                assert agree(outcome, expected), (batch, number, outcome, expected)
+        has_report.append(isinstance(expected, str))
+    assert {True, False} <= {*has_report}
 
 
 # ---------------------------------------------------------------------------------------------- what loops are
@@ -299,69 +303,71 @@ def number_of(var, more=0):
 
 
 @pytest.mark.parametrize(
-    "first, step, turns", [(0, 1, [0, 1, 2, 3]), (0, 2, [0, 2]), (1, 2, [1, 3]), (2, 1, [2, 3]), (3, 5, [3]), (4, 1, [])]
+    "first, step, iterations", [(0, 1, [0, 1, 2, 3]), (0, 2, [0, 2]), (1, 2, [1, 3]), (2, 1, [2, 3]), (3, 5, [3]), (4, 1, [])]
 )
 @pytest.mark.parametrize("inner", [False, True])
-def test_loops_that_begin_elsewhere_or_leave_turns_out(first, step, turns, inner):
+def test_loops_with_other_starts_and_steps(first, step, iterations, inner):
     """Alone, and inside another one."""
     loop = making.loop(K, as_expr(4), (number_of(K),), first=first, step=step)
     got, given = result((making.loop(L, as_expr(2), (loop,)),) if inner else (loop,))
     expected = np.full(128, np.nan, np.float32)
-    for turn in turns:
-        expected[turn * 32 : turn * 32 + 32] = given[turn * 32 : turn * 32 + 32]
+    for iteration in iterations:
+        expected[iteration * 32 : iteration * 32 + 32] = given[iteration * 32 : iteration * 32 + 32]
     np.testing.assert_array_equal(got[:128], expected)
 
 
 @pytest.mark.parametrize("growth", [1, 2])
-def test_turns_that_a_loop_has_had_before(growth):
-    """They are counted over all of its executions, and grow by as many as the loop says."""
+def test_iterations_of_earlier_executions_are_counted(growth):
+    """They are counted over all executions of the loop, with the increment that it states."""
     inner = making.loop(K, as_expr(2), (copy(access("src", (THREAD + TAKEN * 32,)), access("dst", (THREAD + TAKEN * 32,))),))
     inner = attrs.evolve(inner, prior_iterations=TAKEN, increment=as_expr(growth))
     got, given = result((making.loop(J, as_expr(3), (inner,)),))
     expected = np.full(512, np.nan, np.float32)
-    for turn in range(6):
-        there = turn * growth * 32
-        expected[there : there + 32] = given[there : there + 32]
+    for iteration in range(6):
+        offset = iteration * growth * 32
+        expected[offset : offset + 32] = given[offset : offset + 32]
     np.testing.assert_array_equal(got, expected)
 
 
 def test_an_extent_that_an_outer_loop_decides():
-    """Of a triangle each row is as long as it is, the last turns of the shorter ones are none."""
+    """In a triangle each row has its own length, and the last iterations of shorter rows do not exist."""
     name = Var("length", 0, 3)
     for extent, more in ((J + 1, ()), (name, (making.let(name, J + 1),))):
         inner = making.loop(K, extent, (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + BOTH * 32,))),))
         got, given = result((making.loop(J, as_expr(3), (*more, inner)),))
         expected = np.full(384, np.nan, np.float32)
         for row, column in zip((0, 1, 1, 2, 2, 2), (0, 0, 1, 0, 1, 2), strict=True):
-            there = (row * 4 + column) * 32
-            expected[there : there + 32] = given[there : there + 32]
+            offset = (row * 4 + column) * 32
+            expected[offset : offset + 32] = given[offset : offset + 32]
         np.testing.assert_array_equal(got[:384], expected)
 
 
 @pytest.mark.parametrize("order", [((J, 3), (K, 4)), ((K, 4), (J, 3))], ids=str)
 @pytest.mark.parametrize("alone", [J, K])
-def test_a_loop_that_moves_no_write_stays_outside_wherever_it_stands(order, alone):
+def test_a_loop_that_moves_no_write_is_sequential(order, alone):
     body = loops((copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + alone * 32,))),), *order)
     (nest,) = planned(body).nodes
     assert [name for name, _ in nest.vector.loops] == [alone.name] and len(nest.outer) == 1
     got, given = result(body)
     last = {J: [3, 7, 11], K: [8, 9, 10, 11]}[alone]
-    np.testing.assert_array_equal(got[: len(last) * 32], np.concatenate([given[32 * turn : 32 * turn + 32] for turn in last]))
+    np.testing.assert_array_equal(
+        got[: len(last) * 32], np.concatenate([given[32 * iteration : 32 * iteration + 32] for iteration in last])
+    )
 
 
 def one_by_one(extents, value):
-    """What stays of turns that write to places which several of them share."""
-    found = {}
-    for turns in itertools.product(*map(range, extents)):
-        place, number = value(*turns)
-        found[place] = number
-    return found
+    """The final values of iterations that write to shared places."""
+    last = {}
+    for indices in itertools.product(*map(range, extents)):
+        place, number = value(*indices)
+        last[place] = number
+    return last
 
 
 @pytest.mark.parametrize("extents", [(as_expr(3), as_expr(2) + Var("block", 0, 1)), (as_expr(2) + Var("block", 0, 1), as_expr(3))], ids=str)
 @pytest.mark.parametrize("most", [1 << 21, 32 * 3, 32])
-def test_places_that_turns_of_two_loops_share(extents, most, monkeypatch):
-    """The last turn stays, whichever of the loops may be an axis."""
+def test_places_shared_by_iterations_of_two_loops(extents, most, monkeypatch):
+    """The last iteration wins, whichever of the loops may be an axis."""
     monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
     block = Var("block", 0, 1)
     body = loops(
@@ -371,25 +377,25 @@ def test_places_that_turns_of_two_loops_share(extents, most, monkeypatch):
     got, given = result(body, grid=2)
     for number in range(2):
         sizes = [extent.evaluate({"block": number}) for extent in extents]
-        for place, turn in one_by_one(sizes, lambda j, k: (j + k, j * 4 + k)).items():
-            there = number * 256 + place * 32
-            np.testing.assert_array_equal(got[there : there + 32], given[turn * 32 : turn * 32 + 32])
+        for place, iteration in one_by_one(sizes, lambda j, k: (j + k, j * 4 + k)).items():
+            offset = number * 256 + place * 32
+            np.testing.assert_array_equal(got[offset : offset + 32], given[iteration * 32 : iteration * 32 + 32])
 
 
 def test_axes_are_counted_in_elements_of_the_largest_access(monkeypatch):
-    """A sum of four elements takes four for each turn."""
+    """A sum of four elements takes four for each iteration."""
     spec = Reduction(1, 1, 4)(GL, GL)(Thread)
     pieces = (tuple(making.piece(number) for number in range(4)), (making.piece(0),))
     total = making.execution(
         REDUCE, spec, (access("src", (THREAD, K, 0), (1, 1, 4)), access("dst", (THREAD, K), write=True)), pieces=pieces
     )
-    made = kernel_of(Reduction(32, 4, 4)(GL, GL), (making.loop(K, as_expr(4), (total,)),))
+    program = kernel_of(Reduction(32, 4, 4)(GL, GL), (making.loop(K, as_expr(4), (total,)),))
     given = np.arange(512, dtype=np.float32).reshape(32, 4, 4)
     for most, kind in ((512, Nest), (511, Loop)):
         monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
-        plan = Plan(made, {})
+        plan = Plan(program, {})
         assert isinstance(plan.nodes[0], kind) and plan.largest == (512 if kind is Nest else 128)
-        np.testing.assert_array_equal(simulate(made, {"src": given}).outputs["dst"], given.sum(2))
+        np.testing.assert_array_equal(simulate(program, {"src": given}).outputs["dst"], given.sum(2))
 
 
 TWO = Fused(
@@ -402,80 +408,80 @@ TWO = Fused(
 
 @pytest.mark.parametrize("second", [J, K, "both", "one place"])
 def test_two_results_of_one_statement(second):
-    """Loops are axes only if both results move with them, and lie apart."""
+    """Loops are axes only if both results move with them, and do not overlap."""
     spec = TWO.start(m=32, n=12, dtype=float32)
     of_one = attrs.evolve(TWO.start(m=1, n=1, dtype=float32), level=Thread)
     place = BOTH * 0 + (BOTH if second in ("both", "one place") else second)
     operands = {"X": (THREAD, BOTH), "Y": (THREAD, BOTH), "Z": (THREAD, place)}
     accesses = [access("Y" if second == "one place" and name == "Z" else name, base, write=name != "X") for name, base in operands.items()]
     rest = [access(name, (0,)) for name in spec.operands if name not in operands]
-    one = making.execution(MicroKernel("two", "// two\n"), of_one, (*accesses, *rest))
-    made = kernel_of(lambda level: spec, loops((one,), (J, 3), (K, 4)))
-    (node,) = Plan(made, {}).nodes
+    stmt = making.execution(MicroKernel("two", "// two\n"), of_one, (*accesses, *rest))
+    program = kernel_of(lambda level: spec, loops((stmt,), (J, 3), (K, 4)))
+    (node,) = Plan(program, {}).nodes
     assert isinstance(node, Nest if second == "both" else Loop)
     given = np.arange(384, dtype=np.float32).reshape(32, 12)
-    found = simulate(made, {"X": given}).outputs
+    outputs = simulate(program, {"X": given}).outputs
     if second == "one place":
-        np.testing.assert_array_equal(found["Y"], given * 2)
+        np.testing.assert_array_equal(outputs["Y"], given * 2)
         return
-    np.testing.assert_array_equal(found["Y"], given)
+    np.testing.assert_array_equal(outputs["Y"], given)
     last = {J: [3, 7, 11], K: [8, 9, 10, 11], "both": range(12)}[second]
-    np.testing.assert_array_equal(found["Z"][:, : len(last)], given[:, [*last]] * 2)
+    np.testing.assert_array_equal(outputs["Z"][:, : len(last)], given[:, [*last]] * 2)
 
 
 # ---------------------------------------------------------------------------------------------- operands
 
 
 def run_of(spec, body, *buffers, arrays, order=None, **options):
-    made = kernel_of(spec, body, *buffers, **options)
-    made = attrs.evolve(made, shared_bytes=max([0, *(one.offset + one.bytes for one in buffers if one.memory == SH)]))
-    return simulate(made, arrays, order=None if order is None else random.Random(order)).outputs
+    program = kernel_of(spec, body, *buffers, **options)
+    program = attrs.evolve(program, shared_bytes=max([0, *(one.offset + one.bytes for one in buffers if one.memory == SH)]))
+    return simulate(program, arrays, order=None if order is None else random.Random(order)).outputs
 
 
 @pytest.mark.parametrize(
     "points", [((0,), (1,), (2,)), ((2,), (0,), (1,)), ((1,), (2,), (0,)), ((0,), (12,), (5,)), ((9,), (3,), (0,))], ids=str
 )
-@pytest.mark.parametrize("turned", ["src", "dst"])
-def test_elements_that_an_instruction_numbers_in_its_own_order(points, turned):
+@pytest.mark.parametrize("permuted", ["src", "dst"])
+def test_elements_that_an_instruction_numbers_in_its_own_order(points, permuted):
     """Those of a tile are paired by their place in it, others in the order of their numbers."""
     place = THREAD * 16
     accesses = [access(name, (place,), (3,), write=name == "dst") for name in ("src", "dst")]
-    accesses = [attrs.evolve(one, points=points) if one.buffer == turned else one for one in accesses]
+    accesses = [attrs.evolve(one, points=points) if one.buffer == permuted else one for one in accesses]
     move = making.execution(
         MOVE, Move(3, dtype=float32)(GL, GL)(Thread), tuple(accesses), pieces=(tuple(making.piece(n) for n in range(3)),) * 2
     )
     got, given = result((move,), elements=1024, size=1024)
     ordered = [(n,) for n in range(3)] if sorted(points) == [(0,), (1,), (2,)] else points
-    for number, (there,) in enumerate(ordered):
-        source, target = (there, number) if turned == "src" else (number, there)
+    for number, (position,) in enumerate(ordered):
+        source, target = (position, number) if permuted == "src" else (number, position)
         np.testing.assert_array_equal(got[target::16][:32], given[source::16][:32])
 
 
 def test_the_dimensions_of_an_operand_in_another_order():
-    """A result that stands the other way round in its array."""
+    """A result that is transposed in its array."""
     spec = MatMul(2, 3, 2)(GL, GL, GL)(Thread)
-    whole = MatMul(64, 3, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    spec_of_all = MatMul(64, 3, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
     places = access("A", (THREAD * 2, 0), (2, 2)), access("B", (0, 0), (2, 3)), access("C", (THREAD * 2, 0), (2, 3), write=True)
     values = np.random.default_rng(0)
     arrays = {"A": values.integers(0, 9, (64, 2)).astype(np.float32), "B": values.integers(0, 9, (2, 3)).astype(np.float32)}
-    one = making.execution(MicroKernel("m", "// m\n"), spec, places)
-    np.testing.assert_array_equal(run_of(whole, (one,), arrays=arrays)["C"], arrays["A"] @ arrays["B"])
+    stmt = making.execution(MicroKernel("m", "// m\n"), spec, places)
+    np.testing.assert_array_equal(run_of(spec_of_all, (stmt,), arrays=arrays)["C"], arrays["A"] @ arrays["B"])
 
 
 @pytest.mark.parametrize("override", [False, True])
-def test_an_access_that_says_where_its_elements_lie(override):
+def test_an_access_with_its_own_storage(override):
     """Its own storage counts, not the buffer's."""
     buffer = attrs.evolve(local("x", (4, 8), SH), offset=0)
     other = local("x", (4, 8), SH, layout=RowMajor).storage
     row, column = THREAD // 8, THREAD % 8
-    there = access("x", (row, column))
-    write = attrs.evolve(there, storage=other) if override else there
+    target = access("x", (row, column))
+    write = attrs.evolve(target, storage=other) if override else target
     of_one = lambda memories: Move(1, 1, dtype=float32)(*memories)(Thread)
     pieces = ((making.piece(0),),) * 2
     body = (
         making.execution(MOVE, of_one((GL, SH)), (access("src", (row, column)), attrs.evolve(write, write=True)), pieces=pieces),
         making.barrier(ir.BLOCK_SCOPE),
-        making.execution(MOVE, of_one((SH, GL)), (there, access("dst", (row, column), write=True)), pieces=pieces),
+        making.execution(MOVE, of_one((SH, GL)), (target, access("dst", (row, column), write=True)), pieces=pieces),
     )
     given = np.arange(32, dtype=np.float32).reshape(4, 8)
     got = run_of(Move(4, 8, src=RowMajor, dst=RowMajor)(GL, GL), body, buffer, arrays={"src": given})["dst"]
@@ -489,7 +495,7 @@ def test_an_access_that_says_where_its_elements_lie(override):
 def test_pieces_with_conditions_of_their_own(widths, conditions, side):
     """Elements of a source that are not read count as zero, and those of a target keep their values."""
     holds = {"a": less(THREAD, 7), "b": less(3, THREAD)}
-    there = {"a": np.arange(32) < 7, "b": np.arange(32) > 3}
+    masks = {"a": np.arange(32) < 7, "b": np.arange(32) > 3}
     firsts = [sum(widths[:number]) for number in range(len(widths))]
     parts = tuple(
         making.piece(first, width, condition=holds[name])
@@ -502,7 +508,7 @@ def test_pieces_with_conditions_of_their_own(widths, conditions, side):
     pieces = tuple(parts if side in (name, "both") else plain for name in ("src", "dst"))
     accesses = access("src", (THREAD * 4,), (4,)), access("dst", (THREAD * 4,), (4,), write=True)
     got, given = result((making.execution(MOVE, Move(4, dtype=float32)(GL, GL)(Thread), accesses, pieces=pieces),))
-    inside = np.stack([there[name] for name, width in zip(conditions, widths, strict=True) for _ in range(width)], 1).ravel()
+    inside = np.stack([masks[name] for name, width in zip(conditions, widths, strict=True) for _ in range(width)], 1).ravel()
     expected = np.where(inside, given[:128], 0 if side == "src" else np.nan)
     np.testing.assert_array_equal(got[:128], expected)
 
@@ -518,8 +524,8 @@ def test_without_pieces_the_bounds_of_an_access_decide(bound):
     np.testing.assert_array_equal(got[:32], np.where(np.arange(32) < bound, given[:32], np.nan))
 
 
-def test_behind_pieces_bounds_are_asked_no_more():
-    """What the pieces say is all: an element beyond a bound, which lies inside, is moved."""
+def test_bounds_are_not_checked_again_after_pieces():
+    """The conditions of the pieces decide: an in-bounds element past a stated bound is moved."""
     move = copy(access("src", (THREAD,), bounds=(8,)), access("dst", (THREAD,), bounds=(8,)))
     got, given = result((move,))
     np.testing.assert_array_equal(got[:32], given[:32])
@@ -546,14 +552,14 @@ SCALED = SCALED.tile(m=1).to(Block).done("// scaled\n")
 
 
 def test_a_number_by_value_has_no_dimension():
-    """A statement reads it as any other operand, in turns of a loop too."""
+    """A statement reads it as any other operand, also in the iterations of a loop."""
     spec, of_one = (SCALED.start(m=size, dtype=float32) for size in (128, 1))
     operands = {"x": access("x", (THREAD + K * 32,)), "alpha": access("alpha", ()), "y": access("y", (THREAD + K * 32,), write=True)}
     accesses = tuple(operands.get(name) or access(name, (0,)) for name in spec.operands)
-    one = making.execution(MicroKernel("scaled", "// scaled\n"), attrs.evolve(of_one, level=Thread), accesses)
-    made = kernel_of(lambda level: spec, (making.loop(K, as_expr(4), (one,)),))
+    stmt = making.execution(MicroKernel("scaled", "// scaled\n"), attrs.evolve(of_one, level=Thread), accesses)
+    program = kernel_of(lambda level: spec, (making.loop(K, as_expr(4), (stmt,)),))
     given = np.arange(128, dtype=np.float32)
-    np.testing.assert_array_equal(simulate(made, {"x": given, "alpha": 3.0}).outputs["y"], given * 3)
+    np.testing.assert_array_equal(simulate(program, {"x": given, "alpha": 3.0}).outputs["y"], given * 3)
 
 
 OTHER = copy(access("src", (THREAD,)), access("dst", (THREAD + 256,)))
@@ -561,7 +567,7 @@ OTHER = copy(access("src", (THREAD,)), access("dst", (THREAD + 256,)))
 
 
 @pytest.mark.parametrize("names", [0, 1, 2])
-def test_a_place_that_moves_with_a_loop_by_a_name(names):
+def test_a_place_that_depends_on_a_loop_through_a_name(names):
     first, second = Var("first", 0, 127), Var("second", 0, 127)
     lets = (making.let(first, K * 32), making.let(second, first))[:names]
     where = (K * 32, first, second)[names]
@@ -572,9 +578,9 @@ def test_a_place_that_moves_with_a_loop_by_a_name(names):
 
 def test_a_copy_of_a_buffer_that_moves_with_a_loop():
     buffer = attrs.evolve(local("x", (32,), SH, copies=4), offset=0)
-    there = attrs.evolve(access("x", (THREAD,)), copy=K)
-    fill = copy(access("src", (THREAD + K * 32,)), there, (GL, SH))
-    move = copy(attrs.evolve(there, copy=3 - K), access("dst", (THREAD + K * 32,)), (SH, GL))
+    target = attrs.evolve(access("x", (THREAD,)), copy=K)
+    fill = copy(access("src", (THREAD + K * 32,)), target, (GL, SH))
+    move = copy(attrs.evolve(target, copy=3 - K), access("dst", (THREAD + K * 32,)), (SH, GL))
     got, given = result(
         (making.loop(K, as_expr(4), (fill, OTHER)), making.loop(J, as_expr(2), (making.loop(K, as_expr(4), (move, OTHER)),))), buffer
     )
@@ -582,7 +588,7 @@ def test_a_copy_of_a_buffer_that_moves_with_a_loop():
 
 
 def test_a_bound_that_moves_with_a_loop():
-    """Of four turns the last one alone writes the last elements."""
+    """Only the last of four iterations writes the last elements."""
     target = access("dst", (THREAD,), bounds=(K * 8,), write=True)
     move = making.execution(MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread), (access("src", (THREAD + K * 32,)), target))
     got, given = result((making.loop(J, as_expr(2), (making.loop(K, as_expr(4), (move, OTHER)),)),))
@@ -590,8 +596,8 @@ def test_a_bound_that_moves_with_a_loop():
 
 
 @pytest.mark.parametrize("form", ["condition", "piece"])
-def test_a_condition_that_holds_in_some_turns(form):
-    """In the first turns something is moved that the last ones leave alone."""
+def test_a_condition_that_holds_in_some_iterations(form):
+    """The first iterations move something that the last ones leave unchanged."""
     first = less(K, 2)
     move = copy(access("src", (THREAD + K * 32,)), access("dst", (THREAD,)), active=first if form == "condition" else TRUE)
     if form == "piece":
@@ -620,26 +626,26 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("begins", [True, False])
 def test_sums_of_products_in_the_type_of_the_result(name, begins):
-    """Of halves each is rounded once, behind the sum; the others are exact. What was there counts, or does not."""
+    """For float16 each sum is rounded once at the end; the others are exact. Previous contents count, or do not."""
     options, instruction = PRODUCTS[name]
     spec = MatMul(1, 1, 1, **options)(GL, GL, GL)(Thread)
-    whole = MatMul(32, 1, 4, A=RowMajor, B=RowMajor, C=RowMajor, **options)(GL, GL, GL)
+    spec_of_all = MatMul(32, 1, 4, A=RowMajor, B=RowMajor, C=RowMajor, **options)(GL, GL, GL)
     places = access("A", (THREAD, K)), access("B", (K, 0)), access("C", (THREAD, 0), write=True)
     add = less(0, K) if begins else TRUE
     body = (making.loop(K, as_expr(4), (of_one(instruction, spec, *places, accumulate=add),)),)
-    factor, kind = (whole(Kernel).operands[one].dtype.to_numpy() for one in "AC")
+    factor, kind = (spec_of_all(Kernel).operands[one].dtype.to_numpy() for one in "AC")
     values = np.random.default_rng(3)
     a, b = (values.integers(-100, 100, shape).astype(factor) for shape in ((32, 4), (4, 1)))
     arrays = {"A": a, "B": b, "C": np.full((32, 1), 7, kind)}
     expected = np.zeros((32, 1), kind) if begins else arrays["C"]
-    for turn in range(4):
-        expected = (expected.astype(np.float64) + a[:, turn : turn + 1].astype(np.float64) * float(b[turn, 0])).astype(kind)
-    np.testing.assert_array_equal(run_of(whole, body, arrays=arrays)["C"], expected)
+    for iteration in range(4):
+        expected = (expected.astype(np.float64) + a[:, iteration : iteration + 1].astype(np.float64) * float(b[iteration, 0])).astype(kind)
+    np.testing.assert_array_equal(run_of(spec_of_all, body, arrays=arrays)["C"], expected)
 
 
 def test_products_of_several_elements():
     spec = MatMul(2, 1, 2)(GL, GL, GL)(Thread)
-    whole = MatMul(64, 1, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    spec_of_all = MatMul(64, 1, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
     places = access("A", (THREAD * 2, 0), (2, 2)), access("B", (0, 0), (2, 1)), access("C", (THREAD * 2, 0), (2, 1), write=True)
     arrays = {
         "A": np.arange(128, dtype=np.float32).reshape(64, 2),
@@ -647,15 +653,15 @@ def test_products_of_several_elements():
         "C": np.ones((64, 1), np.float32),
     }
     for adds in (0, 1):
-        got = run_of(whole, (of_one(FFMA, spec, *places, accumulate=as_expr(adds)),), arrays=arrays)["C"]
+        got = run_of(spec_of_all, (of_one(FFMA, spec, *places, accumulate=as_expr(adds)),), arrays=arrays)["C"]
         np.testing.assert_array_equal(got, arrays["A"] @ arrays["B"] + adds)
 
 
 def test_old_values_are_read_where_they_count():
-    """A thread that begins anew reads nothing that was never written; the others do."""
+    """A thread that starts a new sum reads no uninitialized value; the others do."""
     options = {"dtype": int8, "c_dtype": int32}
     spec = MatMul(1, 1, 1, **options)(GL, GL, GL)(Thread)
-    whole = MatMul(32, 1, 1, A=RowMajor, B=RowMajor, C=RowMajor, **options)(GL, GL, GL)
+    spec_of_all = MatMul(32, 1, 1, A=RowMajor, B=RowMajor, C=RowMajor, **options)(GL, GL, GL)
     places = access("A", (THREAD, 0)), access("B", (0, 0)), access("C", (THREAD, 0), write=True)
     arrays = {"A": np.arange(32, dtype=np.int8).reshape(32, 1), "B": np.ones((1, 1), np.int8)}
 
@@ -663,17 +669,17 @@ def test_old_values_are_read_where_they_count():
         begin = of_one(FFMA, spec, *places, active=less(THREAD, 7))
         return begin, of_one(FFMA, spec, *places, accumulate=adds, active=active)
 
-    got = run_of(whole, body(less(THREAD, 7)), arrays=arrays)["C"]
+    got = run_of(spec_of_all, body(less(THREAD, 7)), arrays=arrays)["C"]
     np.testing.assert_array_equal(got[:, 0], np.arange(32) * np.where(np.arange(32) < 7, 2, 1))
     with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before any write to it: thread 7 of block 0"):
-        run_of(whole, body(less(THREAD, 8)), arrays=arrays)
+        run_of(spec_of_all, body(less(THREAD, 8)), arrays=arrays)
     with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before any write to it: thread 7 of block 0"):
-        run_of(whole, body(TRUE), arrays=arrays)
-    run_of(whole, body(TRUE, less(THREAD, 7)), arrays=arrays)
-    run_of(whole, body(less(THREAD, 20), less(THREAD, 7)), arrays=arrays)
+        run_of(spec_of_all, body(TRUE), arrays=arrays)
+    run_of(spec_of_all, body(TRUE, less(THREAD, 7)), arrays=arrays)
+    run_of(spec_of_all, body(less(THREAD, 20), less(THREAD, 7)), arrays=arrays)
 
 
-def test_what_lies_outside_changes_no_maximum():
+def test_elements_out_of_bounds_change_no_maximum():
     """An element that is not there is no zero, of which the maximum of negative numbers would be one."""
     spec = Reduction(1, 1, 4, by="max")(GL, GL)(Thread)
     pieces = (tuple(making.piece(number, 1, condition=less(THREAD + number, 33)) for number in range(4)), (making.piece(0),))
@@ -690,8 +696,8 @@ def test_what_lies_outside_changes_no_maximum():
 def test_a_copy_of_two_elements_that_converts(order):
     spec = Move(2, dtype=float32, dst_dtype=float16)(GL, GL)
     given = np.linspace(-3, 3, 64).astype(np.float32) + np.float32(0.01)
-    one = of_one(MOVE, spec(Thread), access("src", (THREAD * 2,), (2,)), access("dst", (THREAD * 2,), (2,), write=True))
-    got = run_of(Move(64, dtype=float32, dst_dtype=float16)(GL, GL), (one,), arrays={"src": given}, order=order)["dst"]
+    stmt = of_one(MOVE, spec(Thread), access("src", (THREAD * 2,), (2,)), access("dst", (THREAD * 2,), (2,), write=True))
+    got = run_of(Move(64, dtype=float32, dst_dtype=float16)(GL, GL), (stmt,), arrays={"src": given}, order=order)["dst"]
     np.testing.assert_array_equal(got, given.astype(np.float16))
 
 
@@ -706,7 +712,7 @@ WIDE = Var("thread", 0, 255)
 
 
 def spread_write(unit):
-    """Each thread of 256 writes its element, by an access of which nothing says which thread of its unit does."""
+    """Each of 256 threads writes its element, by an access that does not state which thread of its unit does."""
     write = attrs.evolve(access("x", (WIDE,), write=True), spread=True)
     if unit <= 32:
         return attrs.evolve(copy(access("src", (WIDE,)), write, (GL, SH)))
@@ -718,50 +724,50 @@ def spread_write(unit):
 @pytest.mark.parametrize(
     "unit, barrier, right", [(32, None, False), (32, 32, True), (32, 64, True), (128, 32, False), (128, 64, False), (128, 128, True)]
 )
-def test_who_writes_what_a_unit_writes_is_not_known(unit, barrier, right, order):
-    """Even of its own element a thread may be told by a neighbour, so a barrier of the whole unit stands between."""
+def test_the_writing_thread_of_a_unit_is_unknown(unit, barrier, right, order):
+    """Even its own element may have been written by another thread, so a barrier of the whole unit is needed."""
     barriers = () if barrier is None else (making.barrier(making.scope(f"group of {barrier}", barrier)),)
     body = (spread_write(unit), *barriers, copy(access("x", (WIDE,)), access("dst", (WIDE,)), (SH, GL)))
-    made = kernel(body, shared(), threads=256)
-    found = said(made, order=order)
+    program = kernel(body, shared(), threads=256)
+    outcome = outcome_of(program, order=order)
     if right:
-        np.testing.assert_array_equal(found["dst"][:256], np.arange(1, 257))
+        np.testing.assert_array_equal(outcome["dst"][:256], np.arange(1, 257))
     else:
-        assert found.startswith("race on x["), found
+        assert outcome.startswith("race on x["), outcome
 
 
-def test_a_race_names_both_statements_and_their_turns():
-    """What each of them does, at which line, and in which turn of the loops around it."""
+def test_a_race_names_both_statements_and_their_iterations():
+    """The operation, the line, and the iteration of the surrounding loops, for both."""
     write = attrs.evolve(copy(access("src", (THREAD,)), access("x", (THREAD + K * 32,)), (GL, SH)), origin="line 1")
     read = attrs.evolve(copy(access("x", ((THREAD + 1) % 32 + J * 32,)), access("dst", (THREAD + J * 32,)), (SH, GL)), origin="line 2")
     body = (making.loop(K, as_expr(3), (write, OTHER)), making.loop(J, as_expr(3), (read, OTHER)))
-    text = said(kernel(body, shared()))
+    text = outcome_of(kernel(body, shared()))
     assert re.search(r"race on x\[1\].*: thread 1 writes it \(Move .* at line 1, k=0\), thread 0 reads it \(Move .* at line 2\)", text), (
         text
     )
     assert re.search(r"in +block 0, j=0\n", text) and "a barrier between the two" in text
 
 
-@pytest.mark.parametrize("turns, message", [(1, None), (2, "thread 0 of block 1|block 1")])
-def test_loops_that_are_longer_in_other_blocks_are_watched_in_each(turns, message):
-    """A second turn, which block 1 alone has, meets what other threads did in the first."""
+@pytest.mark.parametrize("iterations, message", [(1, None), (2, "thread 0 of block 1|block 1")])
+def test_loops_of_other_lengths_are_checked_in_each_block(iterations, message):
+    """A second iteration, which only block 1 has, conflicts with accesses of other threads in the first."""
     block = Var("block", 0, 1)
     write = copy(access("src", (THREAD,)), access("x", ((THREAD + K) % 32,)), (GL, SH))
     read = copy(access("x", ((THREAD + K) % 32,)), access("dst", (THREAD + block * 32,)), (SH, GL))
-    body = (making.loop(K, as_expr(1) + block * (turns - 1), (write, read)),)
-    found = said(kernel(body, shared(), grid=2))
-    assert (message is None) == (not isinstance(found, str)), found
-    assert message is None or (found.startswith("race on x") and re.search(message, found)), found
+    body = (making.loop(K, as_expr(1) + block * (iterations - 1), (write, read)),)
+    outcome = outcome_of(kernel(body, shared(), grid=2))
+    assert (message is None) == (not isinstance(outcome, str)), outcome
+    assert message is None or (outcome.startswith("race on x") and re.search(message, outcome)), outcome
 
 
-def test_blocks_that_write_apart_have_shared_memory_alike():
-    """Where a block writes in an array says nothing of how it uses its shared memory."""
+def test_blocks_with_separate_writes_use_shared_memory_uniformly():
+    """The place of a block's writes to an array does not affect its use of shared memory."""
     block = Var("block", 0, 1)
     fill = copy(access("src", (THREAD + block * 32,)), access("x", (THREAD,)), (GL, SH))
     move = copy(access("x", (THREAD,)), access("dst", (THREAD + block * 32,)), (SH, GL))
-    made = kernel((fill, move), shared(), grid=2)
-    assert Plan(made, {}).uniform
-    np.testing.assert_array_equal(said(made)["dst"][:64], np.arange(1, 65))
+    program = kernel((fill, move), shared(), grid=2)
+    assert Plan(program, {}).uniform
+    np.testing.assert_array_equal(outcome_of(program)["dst"][:64], np.arange(1, 65))
 
 
 def test_the_grain_is_that_of_shared_memory():
@@ -775,29 +781,29 @@ def test_buffers_in_front_of_shared_memory_are_refused(offset):
         copy(access("src", (THREAD,)), access("x", (THREAD,)), (GL, SH)),
         copy(access("src", (THREAD,)), access("y", (THREAD,)), (GL, SH)),
     )
-    made = kernel(body, shared(size=32, offset=offset), shared("y", 32, 256))
-    assert said(made).startswith(f"x occupies bytes {offset} ... {offset + 127} of shared memory")
+    program = kernel(body, shared(size=32, offset=offset), shared("y", 32, 256))
+    assert outcome_of(program).startswith(f"x occupies bytes {offset} ... {offset + 127} of shared memory")
 
 
 # ---------------------------------------------------------------------------------------------- statements of whole blocks
 
 
 def with_scratch(level, size=64, offset=0):
-    """A statement that has shared memory of its own, and copies each thread's element."""
+    """A statement with its own shared memory, which copies each thread's element."""
     scratch = Tensor("scratch", (as_expr(size),), int8, SH, ColMajor, reuse=True, must_reuse=False)
     text = MicroKernel("m", "// m\n", scratch_bytes=size)
     if level is Thread:
-        one = making.execution(
+        stmt = making.execution(
             text, Move(1, dtype=float32)(GL, GL)(Thread), (access("src", (THREAD,)), access("dst", (THREAD,), write=True)), scratch=scratch
         )
     else:
-        one = making.execution(
+        stmt = making.execution(
             text,
             Move(32, dtype=float32)(GL, GL)(Block),
             (access("src", (0,), (32,)), access("dst", (0,), (32,), write=True)),
             scratch=scratch,
         )
-    return one, attrs.evolve(making.buffer(scratch, scratch.storage(), scratch.storage().extent, written=True), offset=offset)
+    return stmt, attrs.evolve(making.buffer(scratch, scratch.storage(), scratch.storage().extent, written=True), offset=offset)
 
 
 FILLED = copy(access("src", (THREAD,)), access("x", (THREAD,)), (GL, SH))
@@ -808,64 +814,64 @@ EMPTIED = copy(access("x", (THREAD,)), access("dst", (THREAD + 32,)), (SH, GL))
 @pytest.mark.parametrize("level", [Thread, Block], ids=str)
 def test_memory_of_a_statement_of_its_own(level, order):
     """Any thread may write anywhere in it: bytes that it shares with a buffer want barriers, and lose their values."""
-    apart, (one, scratch), x = making.barrier(ir.BLOCK_SCOPE), with_scratch(level), shared(size=32)
+    apart, (stmt, scratch), x = making.barrier(ir.BLOCK_SCOPE), with_scratch(level), shared(size=32)
     for body, right in (
-        ((one,), True),
-        ((one, apart, FILLED), True),
-        ((one, FILLED), False),
-        ((FILLED, one), False),
-        ((FILLED, apart, one), True),
+        ((stmt,), True),
+        ((stmt, apart, FILLED), True),
+        ((stmt, FILLED), False),
+        ((FILLED, stmt), False),
+        ((FILLED, apart, stmt), True),
     ):
-        found = said(kernel(body, x, scratch), order=order)
-        assert isinstance(found, str) != right, (body, found)
-        assert (found["dst"][:32] == np.arange(1, 33)).all() if right else found.startswith("race on"), found
-    lost = said(kernel((FILLED, apart, one, apart, EMPTIED), x, scratch), order=order)["dst"][32:64] == np.arange(1, 33)
+        outcome = outcome_of(kernel(body, x, scratch), order=order)
+        assert isinstance(outcome, str) != right, (body, outcome)
+        assert (outcome["dst"][:32] == np.arange(1, 33)).all() if right else outcome.startswith("race on"), outcome
+    lost = outcome_of(kernel((FILLED, apart, stmt, apart, EMPTIED), x, scratch), order=order)["dst"][32:64] == np.arange(1, 33)
     assert not lost[:16].any() and lost[16:].all()
-    beside = said(kernel((FILLED, one, EMPTIED), x, attrs.evolve(scratch, offset=128)), order=order)
-    np.testing.assert_array_equal(beside["dst"][32:64], np.arange(1, 33))
+    disjoint = outcome_of(kernel((FILLED, stmt, EMPTIED), x, attrs.evolve(scratch, offset=128)), order=order)
+    np.testing.assert_array_equal(disjoint["dst"][32:64], np.arange(1, 33))
 
 
-def test_memory_of_a_statement_lies_in_that_of_the_block():
-    one, scratch = with_scratch(Block, offset=64)
-    made = attrs.evolve(kernel((one,), scratch), shared_bytes=127)
-    assert said(made).startswith("scratch occupies bytes 64 ... 127 of shared memory")
-    assert [buffer.name for buffer in Plan(made, {}).shared_in_use] == ["scratch"]
+def test_memory_of_a_statement_is_within_that_of_the_block():
+    stmt, scratch = with_scratch(Block, offset=64)
+    program = attrs.evolve(kernel((stmt,), scratch), shared_bytes=127)
+    assert outcome_of(program).startswith("scratch occupies bytes 64 ... 127 of shared memory")
+    assert [buffer.name for buffer in Plan(program, {}).shared_in_use] == ["scratch"]
 
 
 def test_a_statement_of_the_block_in_a_loop():
-    """It is no axis: the turns come one after the other, with what stands in each of them."""
-    one, _ = with_scratch(Block)
-    one = attrs.evolve(one, accesses=(access("src", (K * 32,), (32,)), access("dst", (K * 32,), (32,), write=True)), scratch=None)
+    """It is not an axis: the iterations are sequential, with the contents of each."""
+    stmt, _ = with_scratch(Block)
+    stmt = attrs.evolve(stmt, accesses=(access("src", (K * 32,), (32,)), access("dst", (K * 32,), (32,), write=True)), scratch=None)
     for order in ORDERS:
-        found = said(kernel((making.loop(K, as_expr(4), (one,)),)), order=order)
-        np.testing.assert_array_equal(found["dst"][:128], np.arange(1, 129))
+        outcome = outcome_of(kernel((making.loop(K, as_expr(4), (stmt,)),)), order=order)
+        np.testing.assert_array_equal(outcome["dst"][:128], np.arange(1, 129))
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_statement_of_several_warps_in_a_loop(order):
     """Whose lanes pass values on: no warp performs it before the others have come, and each receives what the maps say."""
     thread = Var("thread", 0, 127)
-    straight, turned = (LaneMap.along((128,), lanes, ((1, 0, 1),)) for lanes in (((128, 0, 1),), ((4, 0, 32), (32, 0, 1))))
-    one = of_one(
+    straight, permuted = (LaneMap.along((128,), lanes, ((1, 0, 1),)) for lanes in (((128, 0, 1),), ((4, 0, 32), (32, 0, 1))))
+    stmt = of_one(
         MOVE,
         Move(128, dtype=float32)(GL, GL)(Warpgroup),
         access("src", (thread + K * 128,)),
         access("dst", (thread + K * 128,), write=True),
-        lane_maps=(straight, turned),
+        lane_maps=(straight, permuted),
     )
-    found = said(kernel((making.loop(K, as_expr(4), (one,)),), threads=128), order=order)
+    outcome = outcome_of(kernel((making.loop(K, as_expr(4), (stmt,)),), threads=128), order=order)
     numbers = np.arange(1, 513).reshape(4, 4, 32).transpose(0, 2, 1).ravel()
-    np.testing.assert_array_equal(found["dst"], numbers)
+    np.testing.assert_array_equal(outcome["dst"], numbers)
 
 
 @pytest.mark.parametrize("statement", [making.step_marker("a"), making.sync_point(None, "a"), making.hole("a")], ids=repr)
-def test_statements_that_nobody_executes(statement):
+def test_statements_that_no_thread_executes(statement):
     with pytest.raises(VerificationError, match=f"the simulator does not handle the statement {type(statement).__name__}"):
         planned((statement,))
 
 
 @pytest.mark.parametrize("statement", [making.comment("a"), making.grid_dep_control(ir.GridDepAction.WAIT)], ids=repr)
-def test_statements_that_do_nothing_here(statement):
+def test_statements_without_effect_in_the_simulator(statement):
     assert planned((statement,)).nodes == []
 
 
@@ -873,11 +879,11 @@ def test_statements_that_do_nothing_here(statement):
 @pytest.mark.parametrize("name", OF_PRODUCTS)
 def test_registers_of_products_under_way(name, order):
     """By hand: what may be touched while they are, and what wants a fence before, or a wait."""
-    made, message = of_products(name)
+    program, message = of_products(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     if message is not None:
         with pytest.raises(SimulationError, match=message):
-            copied(made, given, None if order is None else random.Random(order))
+            copied(program, given, None if order is None else random.Random(order))
         return
     a = given.astype(np.float64)
     steps = OF_PRODUCTS[name][0].split(", ")
@@ -887,7 +893,7 @@ def test_registers_of_products_under_way(name, order):
             values[step[0]] = values[step[0]] * ("+" in step) if step[0] in values else 0
             values[step[0]] = values[step[0]] + values[step[-2]] * values[step[-1]]
     stored = [step[1] for step in steps if step.startswith("=")][-1]
-    np.testing.assert_array_equal(copied(made, given, None if order is None else random.Random(order)), values[stored])
+    np.testing.assert_array_equal(copied(program, given, None if order is None else random.Random(order)), values[stored])
 
 
 # ---------------------------------------------------------------------------------------------- rings
@@ -896,13 +902,13 @@ def test_registers_of_products_under_way(name, order):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("tiles, blocks", [(1, 1), (5, 1), (5, 2), (5, 5), (2, 2)])
 def test_tiles_that_blocks_take(tiles, blocks, order):
-    """Each block goes through tiles of its own, as many as it happens to get."""
+    """Each block processes its own tiles, a varying number of them."""
     given = np.arange(1, tiles * 32 + 1, dtype=np.float32)
     np.testing.assert_array_equal(copied(fetched(tiles, blocks), given, None if order is None else random.Random(order)), given)
 
 
-def beside_a_ring(*others, writes="y", barrier=None):
-    """Two warps read a ring's stages and then write to a buffer of their own, which may lie in the same bytes."""
+def next_to_a_ring(*others, writes="y", barrier=None):
+    """Two warps read a ring's stages and then write to a separate buffer, which may occupy the same bytes."""
     kernel = streamed(2, 2, warps=2)
     thread = Var("thread", 0, 63)
     (roles,) = kernel.body
@@ -918,7 +924,7 @@ def beside_a_ring(*others, writes="y", barrier=None):
 
 
 GROUP = making.scope("group of 64", 64)
-HALVES = np.arange(1, 16 * 64 + 1).reshape(16, 64).astype(np.float16)
+FLOAT16 = np.arange(1, 16 * 64 + 1).reshape(16, 64).astype(np.float16)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -927,14 +933,14 @@ HALVES = np.arange(1, 16 * 64 + 1).reshape(16, 64).astype(np.float16)
     [((1024,), None, False), ((1024,), GROUP, True), ((4096,), None, True), ((1024, 4096), None, False), ((4096, 1024), None, True)],
 )
 def test_bytes_of_a_ring_that_others_write_to(offsets, barrier, right, order):
-    """Turns order those who read a ring with those who fill it, not with those who write to its bytes under another name."""
+    """The ring orders its readers with the producer, not with writers to its bytes under another name."""
     others = [attrs.evolve(local(name, (1, 64), SH, float16), offset=offset) for name, offset in zip("yz", offsets, strict=False)]
-    made, chance = beside_a_ring(*others, barrier=barrier), None if order is None else random.Random(order)
+    program, chance = next_to_a_ring(*others, barrier=barrier), None if order is None else random.Random(order)
     if right:
-        np.testing.assert_array_equal(copied(made, HALVES, chance), HALVES)
+        np.testing.assert_array_equal(copied(program, FLOAT16, chance), FLOAT16)
     else:
         with pytest.raises(SimulationError, match="race on [xy].*reads it .*writes it|race on tile.*writes it .*reads it"):
-            copied(made, HALVES, chance)
+            copied(program, FLOAT16, chance)
 
 
 # ---------------------------------------------------------------------------------------------- what warps leave out
@@ -965,7 +971,7 @@ def moved(source, target):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("needing", [(), (0,), (31,), (32,), (63,), (0, 40), range(64)], ids=str)
-def test_what_a_warp_leaves_out(needing, order):
+def test_skipped_statements_of_a_warp(needing, order):
     """All of a warp perform it if one of them needs it; of a warp that does not, registers keep what they had."""
     given = np.concatenate([np.isin(np.arange(64), needing) * 5, np.arange(100, 164), np.zeros(64)]).astype(np.int32)
     got = copied(left_out(moved("needed", "r")), given, None if order is None else random.Random(order))[:64]
@@ -974,22 +980,22 @@ def test_what_a_warp_leaves_out(needing, order):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_what_a_warp_that_leaves_it_out_never_wrote(order):
+def test_uninitialized_registers_of_a_skipping_warp(order):
     """It has nothing in registers that only others of the block wrote."""
-    made = left_out(moved("needed", "s"))
-    body = (*made.body[:-1], moved("s", "r"), made.body[-1])
-    made = attrs.evolve(made, body=body)
+    program = left_out(moved("needed", "s"))
+    body = (*program.body[:-1], moved("s", "r"), program.body[-1])
+    program = attrs.evolve(program, body=body)
     for needing, right in ((range(64), True), ((0, 63), True), ((40,), False), ((1,), False)):
         given = np.concatenate([np.isin(np.arange(64), needing), np.zeros(128)]).astype(np.int32)
-        found = said(made, {"src": given}, order)
+        outcome = outcome_of(program, {"src": given}, order)
         if right:
-            np.testing.assert_array_equal(found["dst"][:64], given[:64])
+            np.testing.assert_array_equal(outcome["dst"][:64], given[:64])
         else:
             first = 0 if min(needing) >= 32 else 32
-            assert found.startswith(f"s[0] (register 0) is read before any write to it: thread {first} of block 0"), found
+            assert outcome.startswith(f"s[0] (register 0) is read before any write to it: thread {first} of block 0"), outcome
 
 
-def test_a_row_as_long_as_its_number_whose_elements_share_a_place():
+def test_a_row_of_variable_length_whose_elements_share_a_place():
     """The last element of each row stays, of rows of other lengths."""
     inner = making.loop(K, J + 1, (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + J * 32,))),))
     got, given = result((making.loop(J, as_expr(3), (inner,)),))
@@ -997,8 +1003,8 @@ def test_a_row_as_long_as_its_number_whose_elements_share_a_place():
 
 
 @pytest.mark.parametrize("most", [1 << 21, 32 * 3])
-def test_places_that_turns_share_around_a_loop_that_moves_nothing(most, monkeypatch):
-    """The last turn stays, where the loop between is as long as a block says."""
+def test_places_shared_around_a_loop_without_effect_on_them(most, monkeypatch):
+    """The last iteration wins, with an inner loop whose length depends on the block."""
     monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
     block = Var("block", 0, 1)
     for extents in itertools.permutations((as_expr(3), as_expr(2) + block, as_expr(2))):
@@ -1007,9 +1013,9 @@ def test_places_that_turns_share_around_a_loop_that_moves_nothing(most, monkeypa
         got, given = result(body, grid=2)
         for number in range(2):
             sizes = [extent.evaluate({"block": number}) for extent in extents]
-            for place, turn in one_by_one(sizes, lambda j, k, n: (j + k, (j * 8 + k * 2 + n) % 16)).items():
-                there = number * 256 + place * 32
-                np.testing.assert_array_equal(got[there : there + 32], given[turn * 32 : turn * 32 + 32])
+            for place, iteration in one_by_one(sizes, lambda j, k, n: (j + k, (j * 8 + k * 2 + n) % 16)).items():
+                offset = number * 256 + place * 32
+                np.testing.assert_array_equal(got[offset : offset + 32], given[iteration * 32 : iteration * 32 + 32])
 
 
 def test_a_name_from_outside_the_loops():
@@ -1023,39 +1029,39 @@ def test_a_name_from_outside_the_loops():
 @pytest.mark.parametrize("axes", [(0, 1), (1, 0), (0, 2), (2, 0), (2, 1)], ids=str)
 def test_the_dimensions_of_an_array_in_the_order_of_an_operand(axes):
     """The factor B of a product, in an array whose dimensions it has in another order, or that has one more."""
-    whole = MatMul(64, 3, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    spec_of_all = MatMul(64, 3, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     of_thread = MatMul(2, 3, 2)(GL, GL, GL)(Thread)
     shape = [1] * (max(axes) + 1)
     for axis, size in zip(axes, (2, 3), strict=True):
         shape[axis] = size
     view = of_thread.operands["B"]
-    there = Tensor("B", tuple(map(as_expr, shape)), float32, GL, ColMajor if len(shape) == 2 else Layout(tuple(shape)))
+    tensor = Tensor("B", tuple(map(as_expr, shape)), float32, GL, ColMajor if len(shape) == 2 else Layout(tuple(shape)))
     numerals = [Dim((Mode(as_expr(1), as_expr(1)),))] * len(shape)
-    for axis, one in zip(axes, view.numerals, strict=True):
-        numerals[axis] = one
-    turned = attrs.evolve(view, numerals=tuple(numerals), axes=axes)
-    views = tuple(turned if one is view else one for one in of_thread.views)
+    for axis, numeral in zip(axes, view.numerals, strict=True):
+        numerals[axis] = numeral
+    permuted = attrs.evolve(view, numerals=tuple(numerals), axes=axes)
+    views = tuple(permuted if one is view else one for one in of_thread.views)
     of_thread = attrs.evolve(of_thread, views=views)
     accesses = (
         access("A", (THREAD * 2, 0), (2, 2)),
         access("B", (0,) * len(shape), tuple(shape)),
         access("C", (THREAD * 2, 0), (2, 3), write=True),
     )
-    made = kernel_of(lambda level: whole, (of_one(FFMA, of_thread, *accesses),))
-    buffer = making.buffer(there, there.storage(), there.storage().extent, parameter=True)
-    made = attrs.evolve(made, buffers=tuple(buffer if one.name == "B" else one for one in made.buffers))
+    program = kernel_of(lambda level: spec_of_all, (of_one(FFMA, of_thread, *accesses),))
+    buffer = making.buffer(tensor, tensor.storage(), tensor.storage().extent, parameter=True)
+    program = attrs.evolve(program, buffers=tuple(buffer if one.name == "B" else one for one in program.buffers))
     values = np.random.default_rng(0)
     a, b = values.integers(0, 9, (64, 2)).astype(np.float32), values.integers(0, 9, (2, 3)).astype(np.float32)
     given = (b if axes[0] < axes[1] else b.T).reshape(shape)
-    np.testing.assert_array_equal(simulate(made, {"A": a, "B": given}).outputs["C"], a @ b)
+    np.testing.assert_array_equal(simulate(program, {"A": a, "B": given}).outputs["C"], a @ b)
 
 
 def test_a_statement_of_the_whole_kernel():
     """Of its only block all threads perform it together."""
-    one = making.execution(
+    stmt = making.execution(
         MicroKernel("m", "// m\n"),
         Move(64, dtype=float32)(GL, GL)(Kernel),
         (access("src", (0,), (64,)), access("dst", (0,), (64,), write=True)),
     )
     for order in ORDERS:
-        np.testing.assert_array_equal(said(kernel((one,), threads=64), order=order)["dst"][:64], np.arange(1, 65))
+        np.testing.assert_array_equal(outcome_of(kernel((stmt,), threads=64), order=order)["dst"][:64], np.arange(1, 65))

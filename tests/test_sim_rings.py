@@ -1,4 +1,6 @@
-"""Rings in the simulator, by hand: barriers and their phases, who holds which turn, and what it says of each fault (`fireiron.sim.rings`)."""
+"""Rings in the simulator, on hand-made kernels: mbarriers and their phases, ownership of fills, and the report of each fault
+(`fireiron.sim.rings`).
+"""
 
 import functools
 import random
@@ -25,8 +27,8 @@ from fireiron.sim.rings import Load, MbarrierState, Rings, require_released, req
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 
 FULL, EMPTY = ir.StageState.FULL, ir.StageState.EMPTY
-TURNS = 5
-GIVEN = numbered((TURNS * ROWS, 64))
+FILLS = 5
+GIVEN = numbered((FILLS * ROWS, 64))
 
 
 def right(kernel, given=GIVEN):
@@ -36,28 +38,28 @@ def right(kernel, given=GIVEN):
 
 
 def fails(kernel, message, given=GIVEN, orders=(None, 0, 1)):
-    """The simulator says this, in step and in random orders."""
+    """The simulator reports this, in lockstep and in random orders."""
     for order in orders:
         with pytest.raises(SimulationError, match=message):
             copied(kernel, given, None if order is None else random.Random(order))
 
 
-# ---------------------------------------------------------------------------------------------- right kernels
+# ---------------------------------------------------------------------------------------------- the end, and its reports
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 8])
 @pytest.mark.parametrize("warps", [1, 2, 4])
 def test_rings_that_are_right(stages, warps):
-    right(streamed(TURNS, stages, warps))
+    right(streamed(FILLS, stages, warps))
 
 
 def without(*dropped):
-    """A turn without the statements at these places."""
+    """An iteration without the statements at these positions."""
     return lambda body: tuple(one for number, one in enumerate(body) if number not in {place % len(body) for place in dropped})
 
 
-def at_turn(place, more):
-    """The statement at a place, for a turn so many further on."""
+def at_fill(place, more):
+    """The statement at a position, changed to a fill a given number later."""
     return lambda body: (*body[:place], attrs.evolve(body[place], fill_index=body[place].fill_index + more), *body[place + 1 :])
 
 
@@ -77,12 +79,12 @@ NOT_RELEASED = "the producer waits for fill 2 of ring to be empty (tile; 0 phase
 
 
 def stuck(kernel, *waits):
-    """Nobody goes on, and each of these is said."""
+    """Deadlock, with a report of each wait."""
     for order in (None, 0, 1):
         with pytest.raises(SimulationError, match="^deadlock: ") as caught:
             copied(kernel, GIVEN, None if order is None else random.Random(order))
-        said = str(caught.value).partition("\n")[0].removeprefix("deadlock: ")
-        assert sorted(said.split("; ")) == sorted("; ".join(waits).split("; "))
+        report = str(caught.value).partition("\n")[0].removeprefix("deadlock: ")
+        assert sorted(report.split("; ")) == sorted("; ".join(waits).split("; "))
 
 
 def test_a_stage_is_never_released():
@@ -104,24 +106,24 @@ def test_all_lanes_release():
 
 
 def test_the_barrier_of_the_warp_is_needed_for_one_lane_alone():
-    """Whoever arrives with all of its lanes has read."""
+    """A warp that arrives with all of its lanes has read."""
     right(streamed(consumer=lambda body: (body[0], body[1], attrs.evolve(body[3], active=TRUE)), consumers=32))
 
 
 @pytest.mark.parametrize(
     "more, message", [(1, "ring: fill 1 is released by a group that has not acquired it"), (2, "ring: fill 2 is released")]
 )
-def test_another_turn_is_released(more, message):
-    fails(streamed(consumer=at_turn(3, more)), message)
+def test_another_fill_is_released(more, message):
+    fails(streamed(consumer=at_fill(3, more)), message)
 
 
-def test_the_wait_is_for_the_next_turn():
-    fails(streamed(consumer=at_turn(0, 1)), "tile: stage 0 is read by a group that has not acquired it full")
+def test_the_wait_is_for_the_next_fill():
+    fails(streamed(consumer=at_fill(0, 1)), "tile: stage 0 is read by a group that has not acquired it, full")
 
 
-def test_a_wait_a_round_further_on_passes_by_parity():
-    """Two rounds further on the parity is the same: of the right phase nobody knows."""
-    fails(streamed(consumer=at_turn(0, 4)), r"the wait for fill 4 to be full passes by parity alone: 1 phases are complete, not 3")
+def test_a_wait_one_cycle_later_passes_by_parity():
+    """Two cycles later the parity is equal, so the right phase is unknown."""
+    fails(streamed(consumer=at_fill(0, 4)), r"the wait for fill 4 to be full passes by parity alone: 1 phases are complete, not 3")
 
 
 # ---------------------------------------------------------------------------------------------- faults of the producer
@@ -131,12 +133,12 @@ def test_a_stage_is_filled_without_its_wait():
     fails(streamed(producer=without(0)), "ring: fill 0 is released by a group that has not acquired it")
 
 
-@pytest.mark.parametrize("place, turn", [(0, 0), (1, 1)])
-def test_the_producer_means_the_next_turn(place, turn):
-    fails(streamed(producer=at_turn(place, 1)), f"ring: fill {turn} is released by a group that has not acquired it")
+@pytest.mark.parametrize("place, fill", [(0, 0), (1, 1)])
+def test_the_producer_uses_the_next_fill(place, fill):
+    fails(streamed(producer=at_fill(place, 1)), f"ring: turn {fill} is released by a group that has not acquired it")
 
 
-def test_a_load_that_nobody_announces():
+def test_a_load_without_expected_bytes():
     first = "warp 0 waits for fill 0 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and -1024 bytes missing): "
     stuck(streamed(producer=without(1)), f"{first}the producer has not arrived", NOT_RELEASED)
 
@@ -144,13 +146,13 @@ def test_a_load_that_nobody_announces():
 @pytest.mark.parametrize(
     "missing, kernel", [(1024, streamed(producer=without(2))), (16, streamed(bytes=1040)), (-16, streamed(bytes=1008))]
 )
-def test_other_bytes_than_are_announced(missing, kernel):
+def test_other_bytes_than_expected(missing, kernel):
     first = f"warp 0 waits for fill 0 of ring to be full (tile; 0 phases complete, 0 of 1 arrivals and {missing} bytes missing): "
     stuck(kernel, f"{first}the producer has arrived", NOT_RELEASED)
 
 
-def test_the_load_comes_before_the_announcement():
-    """Bytes may arrive before they are announced: a phase is over when both are there."""
+def test_the_load_comes_before_the_expected_bytes():
+    """Bytes may arrive before they are expected: a phase completes when both are present."""
     right(streamed(producer=lambda body: (body[0], body[2], body[1])))
 
 
@@ -178,18 +180,18 @@ def test_fewer_arrivals_than_consumers():
     stuck(streamed(warps=2, consumers=1), f"{counted}{often}", waiting)
 
 
-def test_a_turn_that_nobody_waits_for():
-    """A load beyond the last turn may arrive when the block is gone."""
-    kernel = streamed(TURNS, 8)
+def test_a_fill_without_a_wait():
+    """A load after the last fill may complete after the block has ended."""
+    kernel = streamed(FILLS, 8)
     (roles,) = kernel.body
     consumers, producer = roles.roles
     (loop,) = consumers.body
-    shorter = attrs.evolve(consumers, body=(attrs.evolve(loop, extent=as_expr(TURNS - 1)),))
-    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: no agent waits for fill {TURNS - 1}")
+    shorter = attrs.evolve(consumers, body=(attrs.evolve(loop, extent=as_expr(FILLS - 1)),))
+    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: no agent waits for fill {FILLS - 1}")
 
 
-def test_a_turn_that_is_held_at_the_end():
-    kernel = streamed(TURNS, 8, consumer=without(3))
+def test_a_fill_owned_at_the_end():
+    kernel = streamed(FILLS, 8, consumer=without(3))
     fails(kernel, "ring: a group exits without releasing fill 0")
 
 
@@ -225,15 +227,15 @@ def test_names_of_warps(numbers, text):
     assert warps(numbers) == text
 
 
-def test_groups_of_a_flight_arrive_in_order():
-    flight = PendingGroups()
+def test_pending_groups_complete_in_order():
+    pending = PendingGroups()
     for copy in "abc":
-        flight.issued.append(copy)
-        flight.commit()
-    assert flight.issued == []
-    assert flight.complete_groups(5) == []
-    assert flight.complete_groups(1) == ["a", "b"]
-    assert flight.complete_groups(0) == ["c"]
+        pending.issued.append(copy)
+        pending.commit()
+    assert pending.issued == []
+    assert pending.complete_groups(5) == []
+    assert pending.complete_groups(1) == ["a", "b"]
+    assert pending.complete_groups(0) == ["c"]
 
 
 # ---------------------------------------------------------------------------------------------- barriers in memory
@@ -276,7 +278,7 @@ def test_barriers_of_two_rings(offset, right_there):
         fails(both, f"the mbarriers of ring and the mbarriers of order lie in the same bytes of shared memory, from byte {offset} on")
 
 
-def test_a_buffer_that_nobody_touches_may_lie_there():
+def test_an_unused_buffer_may_share_the_bytes():
     kernel = placed(0)
     tile = kernel.buffer("tile")
     other = attrs.evolve(tile, tensor=attrs.evolve(tile.tensor, name="other"), offset=0)
@@ -321,7 +323,7 @@ def test_a_cluster_that_is_right():
     assert outcomes(of_cluster()[0]) == {"right"}
 
 
-SAID = {
+REPORTS = {
     "dropped: the cluster's barrier at the start": "whose mbarriers may not be initialized yet",
     "dropped: the cluster's barrier at the end": "block . of the cluster exits while others may still arrive at its mbarriers or send loads",
     "a block beyond": "in block 2 of a cluster of 2",
@@ -329,25 +331,25 @@ SAID = {
 }
 
 
-def of_a_turn_that_is_the_last(name):
-    """Behind the loop stands the arrival of its last turn, for which no load of another block waits."""
+def of_the_last_fill(name):
+    """After the loop is the arrival for its last fill, for which no load of another block waits."""
     return name.startswith("arrival 1: ") and name.endswith("left out")
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    "name, faulty", [pytest.param(*one, id=one[0]) for one in cluster_faults(of_cluster()[0]) if not of_a_turn_that_is_the_last(one[0])]
+    "name, faulty", [pytest.param(*one, id=one[0]) for one in cluster_faults(of_cluster()[0]) if not of_the_last_fill(one[0])]
 )
-def test_what_orders_the_blocks_of_a_cluster(name, faulty):
-    found = outcomes(faulty)
-    assert not found & {"right", "wrong"}, found
-    for part, message in SAID.items():
+def test_synchronization_of_a_cluster(name, faulty):
+    results = outcomes(faulty)
+    assert not results & {"right", "wrong"}, results
+    for part, message in REPORTS.items():
         if part in name:
-            assert all(re.search(message, one) for one in found), found
+            assert all(re.search(message, one) for one in results), results
 
 
-def test_a_load_comes_when_all_warps_have_emptied():
-    """Whoever sends to another block waits for the warps of both."""
+def test_a_load_waits_until_all_warps_have_released():
+    """A sender to another block waits for the warps of both."""
     kernel = of_cluster()[0]
     less = attrs.evolve(kernel, rings=tuple(attrs.evolve(one, consumers=one.consumers - 1) for one in kernel.rings))
     assert not outcomes(less) & {"right", "wrong"}
@@ -356,31 +358,31 @@ def test_a_load_comes_when_all_warps_have_emptied():
 # ---------------------------------------------------------------------------------------------- parts of it
 
 RING = making.ring("ring", 2, ("tile",), bytes=64, consumers=2)
-TURN = Var("k", 0, 9)
+FILL = Var("k", 0, 9)
 WHERE = "outside loops"
 
 
 def rings_of(*rings, workers=64, blocks=1):
     """Rings of the blocks of a cluster, nothing of which has happened."""
     plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=rings or (RING,), workers=workers))
-    made = [Rings(plan, rank) for rank in range(blocks)]
-    for one in made:
-        one.cluster = made
-    return made
+    rings_by_rank = [Rings(plan, rank) for rank in range(blocks)]
+    for ring_state in rings_by_rank:
+        ring_state.cluster = rings_by_rank
+    return rings_by_rank
 
 
-def warp(number=0, meetings=0, threads=32):
+def warp(number=0, cluster_barriers=0, threads=32):
     group = ThreadGroup(np.arange(32 * number, 32 * number + threads), {})
-    group.cluster_barriers = meetings
+    group.meetings = cluster_barriers
     return group
 
 
-def acquire(side, turn, ring="ring"):
-    return making.acquire(ring, side, as_expr(turn))
+def acquire(side, fill, ring="ring"):
+    return making.acquire(ring, side, as_expr(fill))
 
 
-def release(side, turn, active=TRUE, ring="ring", to=()):
-    return making.release(ring, side, as_expr(turn), active=active, to=to)
+def release(side, fill, active=TRUE, ring="ring", to=()):
+    return making.release(ring, side, as_expr(fill), active=active, to=to)
 
 
 LANE = Var("thread", 0, 63)
@@ -392,32 +394,32 @@ def env_of(group, **names):
 
 
 @pytest.mark.parametrize("side", [FULL, EMPTY], ids=str)
-@pytest.mark.parametrize("turn", range(6))
+@pytest.mark.parametrize("fill", range(6))
 @pytest.mark.parametrize("over", range(5))
-def test_a_wait_passes_by_parity(side, turn, over):
-    """It is over when as many phases are as it means; of one more or less it waits, and of two it cannot know."""
+def test_a_wait_passes_by_parity(side, fill, over):
+    """It passes after as many phases as it expects; with one more or less it waits, and two are indistinguishable."""
     (rings,), group = rings_of(), warp()
-    rings.mbarriers["ring", side, turn % 2].completed = over
-    wanted = turn // 2 + (side is FULL)
+    rings.mbarriers["ring", side, fill % 2].completed = completed
+    wanted = fill // 2 + (side is FULL)
     if over == wanted:
-        assert rings.passes(acquire(side, turn), {}, group, WHERE)
-        assert group.owned == {("ring", turn, side)} and rings.awaited == ({("ring", turn)} if side is FULL else set())
+        assert rings.passes(acquire(side, fill), {}, group, WHERE)
+        assert group.owned == {("ring", fill, side)} and rings.awaited == ({("ring", fill)} if side is FULL else set())
     elif abs(over - wanted) % 2:
-        assert not rings.passes(acquire(side, turn), {}, group, WHERE) and not group.owned and not rings.awaited
+        assert not rings.passes(acquire(side, fill), {}, group, WHERE) and not group.owned and not rings.awaited
     else:
-        message = f"ring: the wait for fill {turn} to be {side.value} passes by parity alone: {over} phases are complete, not {wanted}"
+        message = f"ring: the wait for turn {fill} to be {side.value} passes by parity alone: {complete} phases are complete, not {wanted}"
         with pytest.raises(SimulationError, match=message):
-            rings.passes(acquire(side, turn), {}, group, WHERE)
+            rings.passes(acquire(side, fill), {}, group, WHERE)
 
 
-def test_a_turn_may_be_a_name():
+def test_a_fill_may_be_a_name():
     (rings,), group = rings_of(), warp()
-    assert rings.fill(acquire(FULL, TURN + 1), {"k": 3}) == 4
-    assert rings.passes(acquire(EMPTY, TURN - 2), {"k": np.array([[3], [3]])}, group, WHERE) and group.owned == {("ring", 1, EMPTY)}
+    assert rings.fill(acquire(FULL, FILL + 1), {"k": 3}) == 4
+    assert rings.passes(acquire(EMPTY, FILL - 2), {"k": np.array([[3], [3]])}, group, WHERE) and group.owned == {("ring", 1, EMPTY)}
 
 
 def test_a_stage_is_announced():
-    """By whoever holds it empty: one arrival, and the bytes that are to come."""
+    """By the owner of the empty stage: one arrival, and the expected bytes."""
     (rings,), group = rings_of(), warp(2)
     with pytest.raises(SimulationError, match="ring: fill 3 is released by a group that has not acquired it"):
         rings.release(release(FULL, 3, FIRST), env_of(group), group, WHERE)
@@ -438,7 +440,7 @@ def test_a_stage_is_announced():
 
 @pytest.mark.parametrize("other, wrong", [(("ring", 3), True), (("ring", 1), False), (("next", 3), False), (None, False)], ids=str)
 def test_a_stage_that_is_full_too_early(other, wrong):
-    """While another load to the same turn is under way."""
+    """While another load to the same fill is in flight."""
     (rings,) = rings_of(RING, attrs.evolve(RING, name="next", buffers=("other",)))
     rings.mbarriers["ring", FULL, 1].bytes, rings.mbarriers["ring", FULL, 1].pending_arrivals = 64, 0
     rings.start_load(Load("ring", 3, 64, lambda: None))
@@ -454,10 +456,10 @@ def test_a_stage_that_is_full_too_early(other, wrong):
 
 @pytest.mark.parametrize("active, arrivals", [(FIRST, 1), (TRUE, 32), (less(LANE, 3), 3)], ids=str)
 def test_a_stage_is_given_back(active, arrivals):
-    """By whoever holds it full, which so ends: each lane that says so arrives."""
+    """By the owner of the full stage, which ends its ownership: each active lane arrives."""
     (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
-    for held in (set(), {("ring", 3, EMPTY)}, {("ring", 1, FULL)}):
-        group.owned = held
+    for owned in (set(), {("ring", 3, EMPTY)}, {("ring", 1, FULL)}):
+        group.held = owned
         with pytest.raises(SimulationError, match="ring: fill 3 is released by a group that has not acquired it"):
             rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
     group.owned = {("ring", 3, FULL), ("ring", 1, FULL)}
@@ -470,8 +472,8 @@ def test_a_stage_is_given_back(active, arrivals):
     assert rings.released_warps == {("ring", 3): arrivals + 1}
 
 
-def test_nobody_who_arrives_gives_nothing_back():
-    """A group none of whose lanes says so need not hold it, and goes on holding it."""
+def test_a_group_without_active_lanes_releases_nothing():
+    """A group without active lanes need not own the stage, and keeps its ownership."""
     (rings,), group = rings_of(), warp(1)
     rings.release(release(EMPTY, 3, less(LANE, 32)), env_of(group), group, WHERE)
     group.owned = {("ring", 3, FULL)}
@@ -480,7 +482,7 @@ def test_nobody_who_arrives_gives_nothing_back():
 
 
 def test_lanes_that_have_read_by_themselves():
-    """One lane speaks for all behind a barrier, all lanes for themselves, and of another stage anyone."""
+    """One lane arrives for all after a barrier, all lanes for themselves, and any lane for another stage."""
     for apart, active, right in ((1, FIRST, False), (1, TRUE, True), (0, FIRST, True)):
         (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
         group.owned, group.read_by_lanes = {("ring", 3, FULL)}, {("ring", apart)}
@@ -511,13 +513,13 @@ def test_products_and_stores_that_read_a_stage(mechanism, what, stage, right, co
 
 
 def test_an_order_of_groups():
-    """Who has the turn of a tile says what the next one waits for: its own number is as many further as there are others."""
+    """The owner of a tile's position determines what the next one waits for: its own number plus the number of groups."""
     order = making.ring("order", 3, (), bytes=0, consumers=1)
     (rings,), group = rings_of(order), warp()
     assert rings.passes(acquire(EMPTY, 2, "order"), {}, group, WHERE) and group.owned == {("order", 2, EMPTY)}
-    for turn in (1, 2):
-        with pytest.raises(SimulationError, match=f"order: fill {turn} is released by a group that has not acquired it"):
-            rings.release(release(EMPTY, turn, FIRST, "order"), env_of(group), group, WHERE)
+    for fill in (1, 2):
+        with pytest.raises(SimulationError, match=f"order: turn {fill} is released by a group that has not acquired it"):
+            rings.release(release(EMPTY, fill, FIRST, "order"), env_of(group), group, WHERE)
     rings.release(release(EMPTY, 0, FIRST, "order"), env_of(group), group, WHERE)
     assert not group.owned and rings.mbarriers["order", EMPTY, 0].completed == 1
     assert rings.passes(acquire(EMPTY, 3, "order"), {}, group, WHERE)
@@ -529,21 +531,21 @@ TILES = making.ring("tiles", 2, (), bytes=0, consumers=1, tiles=True)
 
 
 def test_numbers_of_tiles_in_stages():
-    """Who takes one leaves it in the stage, where the others find it; behind the last one there is none."""
+    """The claiming thread stores the number in the stage, where the others read it; after the last tile there is none."""
     plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=(TILES,), workers=32))
     rings, producer, consumer = Rings(plan, 0, (4, 7)), warp(1), warp()
-    take, read = (making.claim_tile(Var("tile", 0, 9), as_expr(9), "tiles", TURN, takes=takes) for takes in (True, False))
-    for turn, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
-        env = {"k": turn}
+    take, read = (making.claim_tile(Var("tile", 0, 9), as_expr(9), "tiles", FILL, takes=takes) for takes in (True, False))
+    for fill, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
+        env = {"k": fill}
         with pytest.raises(
             SimulationError, match=f"tiles: the tile index of fill {turn} is stored by a group that has not acquired it empty"
         ):
             rings.tile(take, env, producer, WHERE)
-        producer.owned = {("tiles", turn, EMPTY)}
+        producer.owned = {("tiles", fill, EMPTY)}
         assert rings.tile(take, env, producer, WHERE) == number
         with pytest.raises(SimulationError, match=f"tiles: the tile index of fill {turn} is read by a group that has not acquired it full"):
             rings.tile(read, env, consumer, WHERE)
-        consumer.owned = {("tiles", turn, FULL)}
+        consumer.owned = {("tiles", fill, FULL)}
         assert rings.tile(read, env, consumer, WHERE) == number
     consumer.owned = {("tiles", 2, FULL)}
     assert rings.tile(read, {"k": 2}, consumer, WHERE) == 9
@@ -560,48 +562,50 @@ ALL = CLUSTER.block_set((0,))
 
 def test_blocks_that_a_group_reaches_into():
     """Each once, in order; its own where none are named."""
-    made = rings_of(blocks=4)
-    group, env = warp(meetings=2), {"rank": 1}
-    assert made[1].reached_rings((), env, warp(), "it arrives", WHERE) == [made[1]]
-    found = made[1].reached_rings((ALL,), env, group, "it arrives", WHERE)
-    assert [one.rank for one in found] == [*dict.fromkeys(ALL.ranks(ALL.first.evaluate(env)))] and {one.rank for one in found} == {
+    rings_by_rank = rings_of(blocks=4)
+    group, env = warp(cluster_barriers=2), {"rank": 1}
+    assert rings_by_rank[1].reached_rings((), env, warp(), "it arrives", WHERE) == [rings_by_rank[1]]
+    reached_blocks = rings_by_rank[1].reached_rings((ALL,), env, group, "it arrives", WHERE)
+    assert [one.rank for one in reached_blocks] == [*dict.fromkeys(ALL.ranks(ALL.first.evaluate(env)))] and {
+        one.rank for one in reached_blocks
+    } == {
         0,
         1,
         2,
         3,
     }
-    assert made[1].reached_rings((ALL, ALL), env, group, "it arrives", WHERE) == found
-    assert [one.last_accessed for one in made] == [2, -1, 2, 2]
-    made[1].reached_rings((ALL,), env, warp(meetings=1), "it arrives", WHERE)
-    assert [one.last_accessed for one in made] == [2, -1, 2, 2], "the most that any had passed"
-    with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose mbarriers may not be initialized yet"):
-        made[1].reached_rings((ALL,), env, warp(), "it arrives", WHERE)
+    assert rings_by_rank[1].reached_rings((ALL, ALL), env, group, "it arrives", WHERE) == reached_blocks
+    assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2]
+    rings_by_rank[1].reached_rings((ALL,), env, warp(cluster_barriers=1), "it arrives", WHERE)
+    assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2], "the most that any had passed"
+    with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose mbarriers may not be made yet"):
+        rings_by_rank[1].reached_rings((ALL,), env, warp(), "it arrives", WHERE)
     for block in (0, 2):
-        made[block].require_not_accessed(3)
+        rings_by_rank[block].require_not_accessed(3)
     with pytest.raises(SimulationError, match="block 0 of the cluster exits while others may still arrive at its mbarriers or send loads"):
-        made[0].require_not_accessed(2)
-    made[1].require_not_accessed(0)
+        rings_by_rank[0].require_not_accessed(2)
+    rings_by_rank[1].require_not_accessed(0)
 
 
 def test_blocks_that_are_not_there():
-    made = rings_of(blocks=3)
+    rings_by_rank = rings_of(blocks=3)
     with pytest.raises(SimulationError, match="it arrives in block 3 of a cluster of 3"):
-        made[0].reached_rings((ALL,), {"rank": 0}, warp(meetings=1), "it arrives", WHERE)
+        rings_by_rank[0].reached_rings((ALL,), {"rank": 0}, warp(cluster_barriers=1), "it arrives", WHERE)
 
 
 def test_arrivals_at_other_blocks():
-    """Of a stage that is given back to all who fill it."""
-    made, group = rings_of(attrs.evolve(RING, consumers=4), blocks=4), warp(1, meetings=1)
+    """For a stage that is released to all its producers."""
+    rings_by_rank, group = rings_of(attrs.evolve(RING, consumers=4), blocks=4), warp(1, cluster_barriers=1)
     group.owned = {("ring", 0, FULL)}
-    made[2].release(release(EMPTY, 0, equal(LANE % 32, 0), to=(ALL,)), env_of(group, rank=2), group, WHERE)
-    assert [one.mbarriers["ring", EMPTY, 0].pending_arrivals for one in made] == [3] * 4
-    assert [one.released["ring", EMPTY, 0] for one in made] == [[(2, 1)]] * 4
-    assert [one.released_warps.get(("ring", 0)) for one in made] == [None, None, 1, None]
+    rings_by_rank[2].release(release(EMPTY, 0, equal(LANE % 32, 0), to=(ALL,)), env_of(group, rank=2), group, WHERE)
+    assert [one.mbarriers["ring", EMPTY, 0].pending_arrivals for one in rings_by_rank] == [3] * 4
+    assert [one.released["ring", EMPTY, 0] for one in rings_by_rank] == [[(2, 1)]] * 4
+    assert [one.released_warps.get(("ring", 0)) for one in rings_by_rank] == [None, None, 1, None]
 
 
 @pytest.mark.parametrize("workers", [64, 33])
-def test_a_load_from_another_block_comes_to_an_empty_stage(workers):
-    """All warps of the block have given it back, or it is the first fill of its stage."""
+def test_a_load_from_another_block_needs_an_empty_stage(workers):
+    """All warps of the block have released it, or it is the first fill of its stage."""
     (rings,) = rings_of(workers=workers)
     rings.require_empty("ring", 0, WHERE)
     rings.require_empty("ring", 1, WHERE)
@@ -626,8 +630,8 @@ def access_to(copy, write=False, engine=False, name="tile"):
 
 @pytest.mark.parametrize("write", [False, True])
 @pytest.mark.parametrize("engine", [False, True])
-def test_stages_are_held_by_who_touches_them(write, engine):
-    """Full by readers, empty by who fills them; lanes that read by themselves are noted."""
+def test_stages_are_owned_by_the_accessing_group(write, engine):
+    """Full stages by readers, empty ones by producers; lanes that read separately are recorded."""
     (rings,), group = rings_of(), warp()
     side, verb = (EMPTY, "written") if write else (FULL, "read")
     for copy, stages in ((1, {1}), (np.array([[0], [3]]), {0, 1}), (4, {0})):
@@ -638,11 +642,11 @@ def test_stages_are_held_by_who_touches_them(write, engine):
             SimulationError, match=rf"tile: stage {min(stages)}|tile: stage 1 is {verb} by a group that has not acquired it {side.value}"
         ):
             rings.require_owned(site, operand, {}, group, WHERE)
-        group.owned, group.read_by_lanes = {("ring", 4 + stage, side) for stage in stages}, set()
+        group.held, group.read_by_lanes = {("ring", 4 + stage, side) for stage in stages}, set()
         rings.require_owned(site, operand, {}, group, WHERE)
         assert group.read_by_lanes == (set() if write or engine else {("ring", stage) for stage in stages})
-        for held in ({("ring", 4 + stage, side) for stage in {0, 1} - {max(stages)}}, {("other", 4 + stage, side) for stage in stages}):
-            group.owned = held
+        for owned in ({("ring", 4 + stage, side) for stage in {0, 1} - {max(stages)}}, {("other", 4 + stage, side) for stage in stages}):
+            group.held = owned
             with pytest.raises(SimulationError, match=f"is {verb} by a group that has not acquired it"):
                 rings.require_owned(site, operand, {}, group, WHERE)
     site, operand = access_to(1, write, engine, "elsewhere")
@@ -650,7 +654,7 @@ def test_stages_are_held_by_who_touches_them(write, engine):
     rings.require_owned(site, operand, {}, warp(), WHERE)
 
 
-def test_each_of_several_warps_holds_what_they_touch_together():
+def test_each_of_several_warps_owns_a_stage_accessed_together():
     (rings,) = rings_of()
     site, operand = access_to(1, engine=True)
     members = warp(0), warp(1)
@@ -665,7 +669,7 @@ def test_each_of_several_warps_holds_what_they_touch_together():
 # ---------------------------------------------------------------------------------------------- the end, and what it says
 
 
-def test_what_is_left_at_the_end():
+def test_remains_at_the_end():
     """No phase is half over, and each load was waited for."""
     (rings,) = rings_of()
     rings.require_complete()
@@ -689,8 +693,8 @@ def test_what_is_left_at_the_end():
     rings.require_complete()
 
 
-def test_turns_that_are_held_at_the_end():
-    """Empty ones may be; of full ones the first is told."""
+def test_fills_owned_at_the_end():
+    """Empty ones may be owned; of full ones the first is reported."""
     group = warp()
     group.owned = {("ring", 4, EMPTY), ("order", 2, EMPTY)}
     require_released(group)
@@ -705,9 +709,9 @@ def test_turns_that_are_held_at_the_end():
 )
 def test_stores_that_are_under_way_at_the_end(steps, right):
     group = warp()
-    flight = group.in_flight[TMA_STORES]
+    pending = group.in_flight[TMA_STORES]
     for step in steps.split():
-        flight.issued.append("store") if step == "issue" else flight.commit()
+        pending.issued.append("store") if step == "issue" else pending.commit()
     group.in_flight[CP_ASYNC_GROUPS].issued.append("copy")
     if right:
         require_stored(group)
@@ -734,18 +738,20 @@ DESCRIBED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields, side, turn, done, text", DESCRIBED)
-def test_what_a_wait_is_for(fields, side, turn, done, text):
+@pytest.mark.parametrize("fields, side, fill, done, text", DESCRIBED)
+def test_the_description_of_a_wait(fields, side, fill, done, text):
     (rings,) = rings_of(attrs.evolve(RING, **fields))
     for where, number, warp_number in done:
         rings.released.setdefault(("ring", where, number), []).append((0, warp_number))
-    assert rings.described(acquire(side, turn), {}) == text
+    assert rings.described(acquire(side, fill), {}) == text
 
 
-def test_what_a_wait_is_for_in_a_cluster():
+def test_the_description_of_a_wait_in_a_cluster():
     """Who has released it, by blocks."""
-    made = rings_of(attrs.evolve(RING, consumers=4), blocks=2)
-    assert made[1].described(acquire(EMPTY, 2), {}).endswith("fill 0 has been released by no warp, and the ring counts 4 consumers")
-    made[1].released["ring", EMPTY, 0] = [(1, 1), (0, 0), (1, 0)]
-    said = "fill 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
-    assert made[1].described(acquire(EMPTY, 2), {}).endswith(said)
+    rings_by_rank = rings_of(attrs.evolve(RING, consumers=4), blocks=2)
+    assert (
+        rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith("fill 0 has been released by no warp, and the ring counts 4 consumers")
+    )
+    rings_by_rank[1].released["ring", EMPTY, 0] = [(1, 1), (0, 0), (1, 0)]
+    expected = "fill 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
+    assert rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith(expected)

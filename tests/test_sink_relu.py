@@ -8,7 +8,7 @@ from touching import Step
 
 from fireiron import *
 from fireiron.ir import execs
-from fireiron.lower.sink_relu import MOST_TURNS, sink_relu
+from fireiron.lower.sink_relu import MOST_ITERATIONS, sink_relu
 from fireiron.values.expr import TRUE, Var, as_expr, less
 
 T, N, J = Var("thread", 0, 31), Var("i", 0, 1 << 20), Var("j", 0, 1 << 20)
@@ -146,5 +146,5 @@ def test_in_a_loop_registers_begin_anew():
 
 
 def test_more_turns_than_are_followed():
-    assert after(fill("r", MOST_TURNS), read("r", MOST_TURNS), registers=MOST_TURNS) == MOVED
-    assert after(fill("r", MOST_TURNS + 1), read("r", MOST_TURNS + 1), registers=MOST_TURNS + 1) == STAYS
+    assert after(fill("r", MOST_ITERATIONS), read("r", MOST_ITERATIONS), registers=MOST_ITERATIONS) == MOVED
+    assert after(fill("r", MOST_ITERATIONS + 1), read("r", MOST_ITERATIONS + 1), registers=MOST_ITERATIONS + 1) == STAYS

@@ -29,7 +29,7 @@ from fireiron.executable.thread_move import MOVE
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.pipeline import pipeline
-from fireiron.lower.roles import Fill, Part, Partition, Turns, Writer, is_condition
+from fireiron.lower.roles import Fill, FillOperations, Part, Partition, Writer, is_condition
 from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPARE, _kept, specialize
 from fireiron.lower.wgmma_waits import wgmma_waits
 from fireiron.values.expr import ZERO, Var, as_expr, constant
@@ -460,7 +460,7 @@ def ring_uses(body, *fills, per_buffer=("r", "q")):
     part = Part("consumers", 32, lambda one: True)
     partition = Partition(kernel_of(Move(1, 1)(GL, GL), ()), (part,))
     consumers = Writer(partition, part, rings, frozenset(per_buffer), frozenset(rings), {}, {})
-    uses, insertions = {Fill(ring, as_expr(fill_index)): place for ring, fill_index, place in fills}, Turns()
+    uses, insertions = {Fill(ring, as_expr(fill_index)): place for ring, fill_index, place in fills}, FillOperations()
     for fill, place in uses.items():
         consumers._use(fill, place, body, uses, insertions)
     statements = insertions.put(body)

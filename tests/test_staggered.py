@@ -246,12 +246,15 @@ def test_reads_past_the_last_step_are_detected_in_the_text_alone(stages):
 # ---------------------------------------------------------------------------------------------- refused
 
 REFUSED = {
-    "no blocks yet": (lambda: MatMul.split(8).stagger_blocks(), "no tiles are dealt to Block yet"),
+    "no blocks yet": (lambda: MatMul.split(8).stagger_blocks(), "no tiles are assigned to Block yet"),
     "in shared memory": (
         lambda: MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.done()).load(B, SH, Move.done()).split(4).stagger_blocks(),
-        "which a block has to itself",
+        "which is private to a block",
     ),
-    "a layout": (lambda: MatMul.tile(16, 16).to(Block).split(Layout((4, 2), (1, 8))).stagger_blocks(), "turns of neighbours"),
+    "a layout": (
+        lambda: MatMul.tile(16, 16).to(Block).split(Layout((4, 2), (1, 8))).stagger_blocks(),
+        "requires iterations along one dimension",
+    ),
     "below 0": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(-1), "staggered"),
     "too far": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(1 << 20), "staggered"),
     "on a tile": (lambda: MatMul.tile(16, 16).to(Block).stagger_blocks(), "staggered"),

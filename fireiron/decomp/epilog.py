@@ -18,7 +18,7 @@ from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.fused import INDICES, FusedDefinition, fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
-from fireiron.stepping.steps import Through, around_product
+from fireiron.stepping.steps import StagedStore, around_product
 from fireiron.values.expr import FALSE, TRUE, constant
 from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Memory, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 
-def _shared_part(store: tuple[Decomposition, ...]) -> Through | None:
+def _shared_part(store: tuple[Decomposition, ...]) -> StagedStore | None:
     """The first part of a store, if that is a load to shared memory."""
     first = store[0]
     if not isinstance(first, Load) or not first.memory.of_block:
         return None
     plan = first.planned(LoadPlan())
-    return Through(first.move, store[1:], plan.pad, plan.reuse)
+    return StagedStore(first.move, store[1:], plan.pad, plan.reuse)
 
 
 def _only_one(name: str, by_position: Any, by_name: Any) -> Any:

@@ -18,7 +18,7 @@ from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
-from fireiron.stepping.steps import passed, without_single
+from fireiron.stepping.steps import unchanged, without_single
 from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import MEMORIES, SH, DType, Memory
@@ -76,7 +76,7 @@ class Load(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         definition = fused(spec)
         if definition is not None and self.operand in definition.known and self.operand not in definition.uses:
-            return passed(spec)
+            return unchanged(spec)
         return self.copied(spec, context)
 
     def copied(self, spec: Spec, context: Context, **changes: Any) -> Expansion:

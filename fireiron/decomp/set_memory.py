@@ -13,7 +13,7 @@ from fireiron.language.tree import Child, Context, Decomposition, Expansion, leg
 from fireiron.refine.pad import MOST
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, Placed, fused, with_definition
-from fireiron.stepping.steps import allocated, passed
+from fireiron.stepping.steps import allocated, unchanged
 from fireiron.values.machine import RF, SH, Memory
 
 
@@ -74,7 +74,7 @@ class SetMemory(Decomposition):
                 raise DecompositionError(
                     f"set_memory({self.tensor!r}): not a temporary of {spec.title}", legal=tuple(definition.temporaries)
                 )
-            return passed(spec)
+            return unchanged(spec)
         if spec.level.is_launch or self.memory.of_grid or self.memory.counts:
             raise DecompositionError(
                 f"set_memory({self.tensor!r}, {self.memory}): no such memory at this level", legal="SH RF, below tile(...).to(Block)"

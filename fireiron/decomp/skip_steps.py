@@ -15,7 +15,7 @@ from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
 from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
 from fireiron.stepping.predicated_region import equalities, left_out
-from fireiron.stepping.steps import passed
+from fireiron.stepping.steps import unchanged
 
 
 def _names(value: Any) -> Any:
@@ -72,7 +72,7 @@ class SkipSteps(Decomposition):
                 raise DecompositionError(f"{self.label()}: step {name} is already skipped under another condition")
         here = tuple(step.name for step in definition.steps if step.name in self.steps)
         if not here:
-            return passed(spec)
+            return unchanged(spec)
         skipped = Skipped(here, _of_elements(_condition(self.where), definition))
         left_out(definition, skipped)
         child = attrs.evolve(spec, kind=spec.kind.of(skipped=(*definition.skipped, skipped)))

@@ -22,9 +22,9 @@ from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size,
 from fireiron.spec import Spec
 from fireiron.specs.fused import AGAIN, fused, with_definition
 from fireiron.stepping.masked_tiles import masked_iteration
-from fireiron.stepping.masks import seen
+from fireiron.stepping.masks import visible
 from fireiron.stepping.stagger import require_order_free, staggered
-from fireiron.stepping.steps import implied, parts_of, passed
+from fireiron.stepping.steps import implied, parts_of, unchanged
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var, any_of, as_expr, ceildiv, constant, minimum
 from fireiron.values.tensor import View
 
@@ -115,7 +115,7 @@ class Split(Decomposition):
             raise DecompositionError(what, legal=definition.loops or "none", hint=hint)
         steps = {step.part for step in definition.steps}
         if "body" not in steps or not any(dim in spec.dims for dim in named):
-            return passed(spec)
+            return unchanged(spec)
         draft = context.draft()
         whole, _ = parts_of(with_definition(spec, definition.again(), {}), draft)
         inside = fused(whole)
@@ -193,18 +193,18 @@ class Split(Decomposition):
         if not digits:
             return loop_over(spec, views, digits, unroll, draft, inner)
         whole = ceildiv(spec.size(dim), as_expr(size))
-        turns = seen(spec, dim, size, whole)
+        visible_iterations = visible(spec, dim, size, whole)
         label = spec.labels[spec.dims.index(dim)]
         var = Var(draft.fresh(label), 0, max(whole.high - 1, 0))
-        last, hidden = max(whole.high, 1) * size - 1, turns.hidden
-        if hidden.high > last:  # rows whose window is past the last element
-            hidden, last = minimum(hidden, whole * size), whole.high * size
-        hidden = draft.let(f"{label}_hidden", hidden, last)
-        first = hidden // size
+        last, masked = max(whole.high, 1) * size - 1, visible_iterations.masked
+        if masked.high > last:  # rows whose window is past the last element
+            masked, last = minimum(masked, whole * size), whole.high * size
+        masked = draft.let(f"{label}_hidden", masked, last)
+        first = masked // size
         # The minimum bounds the tile's number, which the loop's extent implies, but not for the range analysis.
         number: Expr = var if first == ZERO else minimum(first + var, whole - 1)
         views = moved(views, spec, digits[0], number, unit=False)
-        return views, (For(var, self._iterations(turns.behind, first, whole, label, draft), inner, unroll, draft.origin),), [var]
+        return views, (For(var, self._iterations(visible_iterations.end, first, whole, label, draft), inner, unroll, draft.origin),), [var]
 
     def _iterations(self, behind: Expr, first: Expr, whole: Expr, label: str, draft: Draft) -> Expr:
         """The number of iterations from `first` to the last before `behind`; at least one if a producer fills stages.

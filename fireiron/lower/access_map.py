@@ -102,7 +102,7 @@ def _alone(kernel: Kernel) -> set[str]:
     return {name for name in rings if not any(kernel.buffer(name).shares(one) for one in others)}
 
 
-class Touches:
+class AccessMap:
     """The accesses of a kernel to memory that threads share."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -134,13 +134,13 @@ class Touches:
 
     def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
         """The accesses of a statement that others may have to wait for."""
-        found = []
+        touches = []
         for position, access in enumerate(statement.accesses):
             if access.buffer in self.watched:
-                found.append(Touch(statement, loops, access, _width(statement, position)))
+                touches.append(Touch(statement, loops, access, _width(statement, position)))
         if statement.scratch is not None:
-            found.append(Touch(statement, loops, scratch_access(statement.scratch)))
-        return tuple(found)
+            touches.append(Touch(statement, loops, scratch_access(statement.scratch)))
+        return tuple(touches)
 
     def needed(self, touch: Touch) -> frozenset[Var]:
         """The variables that its coordinates and its statement's condition depend on."""
@@ -172,9 +172,9 @@ class Touches:
         cluster = self.kernel.cluster
         if cluster is None or touch.statement.multicast is None or not self.kernel.buffer(touch.access.buffer).memory.of_block:
             return self._places_of(touch, granule, fixed)
-        found = [self._places_of(touch, granule, {**fixed, **cluster.values(rank)}) for rank in range(cluster.blocks)]
-        masks = [np.ones(places.shape, dtype=bool) if mask is None else mask for _, places, mask in found]
-        return found[0][0], np.concatenate([one[1] for one in found], axis=-1), np.concatenate(masks, axis=-1)
+        located = [self._places_of(touch, granule, {**fixed, **cluster.values(rank)}) for rank in range(cluster.blocks)]
+        masks = [np.ones(places.shape, dtype=bool) if mask is None else mask for _, places, mask in located]
+        return located[0][0], np.concatenate([one[1] for one in located], axis=-1), np.concatenate(masks, axis=-1)
 
     def _places_of(self, touch: Touch, granule: int, fixed: Mapping[str, int]) -> Located:
         """The same for the part of this block, or of the block at `fixed` coordinates of its cluster."""
@@ -317,17 +317,17 @@ class Touches:
             self._places[memo] = self.places(touch, granule)
         return self._places[memo]
 
-    def _by_units(self, touch: Touch, found: Footprint) -> Footprint:
+    def _by_units(self, touch: Touch, footprint: Footprint) -> Footprint:
         """Accesses by a group count as accesses by its first and its last thread."""
         if not touch.access.spread and not touch.statement.collective:
-            return found
+            return footprint
         unit = touch.statement.spec.level.threads
         if unit is None or unit >= self.kernel.workers:
-            greatest = np.where(found.greatest >= 0, np.int16(self.kernel.workers - 1), found.greatest)
-            return attrs.evolve(found, least=np.zeros_like(found.least), greatest=greatest)
+            greatest = np.where(footprint.greatest >= 0, np.int16(self.kernel.workers - 1), footprint.greatest)
+            return attrs.evolve(footprint, least=np.zeros_like(footprint.least), greatest=greatest)
         unit = max(unit, 32)  # quad-pairs are spread over their warp
         # Places that are not accessed keep -1: -1 // unit * unit + unit - 1 is -1.
-        return attrs.evolve(found, least=found.least // unit * unit, greatest=found.greatest // unit * unit + unit - 1)
+        return attrs.evolve(footprint, least=footprint.least // unit * unit, greatest=footprint.greatest // unit * unit + unit - 1)
 
 
 def _require_decided(kernel: Kernel, access: Access, grid: Grid, fixed: Mapping[str, int]) -> None:

@@ -63,9 +63,9 @@ def _shared_within(kernel: Kernel, bound: int) -> Kernel | None:
     ]
     for pairs in _choices(buffers, apart):
         offsets = _packed(buffers, pairs)
-        found = _with_offsets(kernel, offsets, {max(pair, key=lambda name: spans[name]) for pair in pairs})
-        if found.shared_bytes <= bound:
-            return found
+        shared = _with_offsets(kernel, offsets, {max(pair, key=lambda name: spans[name]) for pair in pairs})
+        if shared.shared_bytes <= bound:
+            return shared
     return None
 
 
@@ -116,7 +116,7 @@ def _with_offsets(kernel: Kernel, offsets: Mapping[str, int], later: Collection[
             tensor = attrs.evolve(buffer.tensor, reuse=True) if buffer.name in later else buffer.tensor
             buffer = attrs.evolve(buffer, offset=offsets[buffer.name], tensor=tensor)
         buffers.append(buffer)
-    return _behind(
+    return _with_barriers_last(
         attrs.evolve(kernel, buffers=tuple(buffers)),
         max(offsets[buffer.name] + buffer.bytes for buffer in buffers if buffer.name in offsets),
     )
@@ -159,10 +159,10 @@ def _placed(kernel: Kernel) -> Kernel:
             placed.append(buffer)
             top = max(top, offset + buffer.bytes)
         result.append(buffer)
-    return _behind(attrs.evolve(kernel, buffers=tuple(result)), top)
+    return _with_barriers_last(attrs.evolve(kernel, buffers=tuple(result)), top)
 
 
-def _behind(kernel: Kernel, top: int) -> Kernel:
+def _with_barriers_last(kernel: Kernel, top: int) -> Kernel:
     """The kernel with the mbarriers of its rings after all buffers."""
     rings = []
     for ring in kernel.rings:
@@ -256,8 +256,8 @@ def _refuse(kernel: Kernel) -> None:
     rows = shared_usage((buffer for buffer in kernel.buffers if buffer.name in spans), stages)
     largest = max(rows, key=lambda row: row.amount)
     parts = ", ".join(f"{row.name} {row.amount}" for row in rows)
-    said = kernel.effects[SharedBound].bytes
-    who = f"within({said}) allows" if limit == said else f"{kernel.architecture} has"
+    bound = kernel.effects[SharedBound].bytes
+    who = f"within({bound}) allows" if limit == bound else f"{kernel.architecture} has"
     text = f"{kernel.shared_bytes} bytes of shared memory in a block, {who} {limit}: {parts}"
     advice = [one for one in (_fewer(kernel, stage) for stage in stages) if one]
     raise ResourceError(

@@ -32,8 +32,8 @@ def _decided(kernel: Kernel, statement: Exec) -> Exec:
     buffers = [kernel.buffer(access.buffer) for access in statement.accesses]
     widths = {statement.width(position) for position in range(2)}
     offer = getattr(statement.instruction, "under_way", None)
-    found = None
+    instruction = None
     # The instruction copies the same number of bytes and cannot convert.
     if offer is not None and widths == {statement.vector} and buffers[0].dtype == buffers[1].dtype:
-        found = offer(kernel.architecture, statement.vector * buffers[0].dtype.bytes)
-    return attrs.evolve(statement, mechanism=AT_ONCE) if found is None else attrs.evolve(statement, instruction=found)
+        instruction = offer(kernel.architecture, statement.vector * buffers[0].dtype.bytes)
+    return attrs.evolve(statement, mechanism=AT_ONCE) if instruction is None else attrs.evolve(statement, instruction=instruction)

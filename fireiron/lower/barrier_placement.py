@@ -45,14 +45,14 @@ def fewest_of_scopes(arcs: Iterable[tuple[Arc, int]], preferred: Sequence[int]) 
 
 def _minimal(arcs: Iterable[tuple[Arc, int]]) -> frozenset[tuple[Arc, int]]:
     """The arcs that contain no other arc of their scope or a wider one; a set of barriers that covers these covers all."""
-    found: list[tuple[Arc, int]] = []
+    minimal: list[tuple[Arc, int]] = []
     # Arcs that an arc may contain precede it: shorter arcs, and the same arc for a wider scope.
     for arc, scope in sorted(set(arcs), key=lambda one: (len(one[0]), -one[1])):
         if not arc:
             raise ValueError("an arc without a position")
-        if not any(other <= arc and scope <= wide for other, wide in found):
-            found.append((arc, scope))
-    return frozenset(found)
+        if not any(other <= arc and scope <= wide for other, wide in minimal):
+            minimal.append((arc, scope))
+    return frozenset(minimal)
 
 
 class _Solver:

@@ -65,7 +65,7 @@ class _Deferral:
         """A statement list with deferred steps. A transformed loop is surrounded by parts of its first and last iteration. `names` are the
         values defined before the list.
         """
-        found: list[Stmt] = []
+        result: list[Stmt] = []
         known = dict(names)
         for statement in body:
             if isinstance(statement, Let):
@@ -75,10 +75,10 @@ class _Deferral:
             if isinstance(statement, For) and Deferred in statement.asks:
                 runs = max(statement.extent.low, statement.extent.substitute(known).low) > 0
                 request = statement.asks[Deferred]
-                found += self._loop(statement.without(Deferred), request.step, request.after, runs)
+                result += self._loop(statement.without(Deferred), request.step, request.after, runs)
             else:
-                found.append(statement)
-        return tuple(found)
+                result.append(statement)
+        return tuple(result)
 
     def _loop(self, loop: For, step: str, after: str, runs: bool) -> list[Stmt]:
         """A loop as the first iteration up to the deferred step, a loop over pairs of iterations, and the deferred steps of the last
@@ -197,18 +197,18 @@ def _step_at(place: int, marks: Mapping[str, int]) -> str:
 
 def _without_names(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """A list with names replaced by their values, since a name is valid in one iteration only."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     names: dict[Var, Expr] = {}
     for stmt in body:
         (statement,) = substituted((stmt,), names) if names else (stmt,)
         if isinstance(statement, Let):
             names[statement.var] = statement.value
         else:
-            found.append(statement)
-    return tuple(found)
+            result.append(statement)
+    return tuple(result)
 
 
-def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -> list[_Piece]:
+def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], request: str) -> list[_Piece]:
     """The statements before the first step, such as loads: each runs with the steps that read it; loads that fill one ring run together.
 
     If both parts read it, it runs with the first one, unless it could overwrite what the other one still reads; then with the second.
@@ -217,7 +217,7 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -
     for places in _together(body):
         written = set().union(*(_touched(body[place], write=True) for place in places))
         readers = {one.early for one in (*decided, *steps) if written & _touched(one.statement, write=False)}
-        _require_same_iteration(loop, [body[place] for place in places], readers, said)
+        _require_same_iteration(loop, [body[place] for place in places], readers, request)
         early = readers <= {True}
         pieces = [_Piece(body[place], place, _title(body[place]), early) for place in places]
         if readers == {True, False}:
@@ -227,12 +227,12 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -
     return _with_others(body, {one.place: one for one in decided})
 
 
-def _require_same_iteration(loop: For, loads: Sequence[Stmt], readers: set[bool], said: str) -> None:
+def _require_same_iteration(loop: For, loads: Sequence[Stmt], readers: set[bool], request: str) -> None:
     """Refuse loads that share the stages of a ring if some are read an iteration later than others."""
     written = {access.copy: access.buffer for stmt, _ in execs(loads) for access in stmt.accesses if access.write}
     if readers == {True, False} and ProducerThreads in loop.asks and len(written) > 1 and len(set(written.values())) < len(written):
         raise DecompositionError(
-            f"{said}: loads that share the stages of {next(iter(written.values()))} are read in different iterations, and a ring is "
+            f"{request}: loads that share the stages of {next(iter(written.values()))} are read in different iterations, and a ring is "
             "emptied in the order in which it is filled",
             at=loop.origin,
             hint="leave out share_stages(...), so that each load has its own ring, or leave out defer(...)",
@@ -241,24 +241,24 @@ def _require_same_iteration(loop: For, loads: Sequence[Stmt], readers: set[bool]
 
 def _together(body: Sequence[Stmt]) -> list[list[int]]:
     """The positions of statements that do something, the last first; those that fill one ring together."""
-    found: dict[str | int, list[int]] = {}
+    groups: dict[str | int, list[int]] = {}
     for place in reversed(range(len(body))):
         inside = [stmt for stmt, _ in execs((body[place],))]
         if inside:
-            found.setdefault(next((stmt.ring for stmt in inside if stmt.ring), place), []).append(place)
-    return list(found.values())
+            groups.setdefault(next((stmt.ring for stmt in inside if stmt.ring), place), []).append(place)
+    return list(groups.values())
 
 
 def _with_others(body: Sequence[Stmt], decided: Mapping[int, _Piece]) -> list[_Piece]:
     """The pieces of a list, with comments and synchronization added to the pieces that they belong to."""
-    found: list[_Piece] = []
+    pieces: list[_Piece] = []
     early = True
     for place in reversed(range(len(body))):
         always = isinstance(body[place], (SyncPoint, Commit))
         piece = decided.get(place, _Piece(body[place], place, "", early, always))
         early = piece.early
-        found.append(piece)
-    return found[::-1]
+        pieces.append(piece)
+    return pieces[::-1]
 
 
 def _title(statement: Stmt) -> str:
@@ -277,7 +277,7 @@ def _iteration(pieces: Sequence[_Piece], early: Values | None = None, late: Valu
     """One or both parts of an iteration, with the iteration number of each; without statements that do nothing there, such as loads
     ahead.
     """
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     for piece in pieces:
         values = early if piece.early else late
         if values is None and not piece.always:
@@ -285,23 +285,23 @@ def _iteration(pieces: Sequence[_Piece], early: Values | None = None, late: Valu
         statement = piece.statement if values is None else substituted((piece.statement,), values)[0]
         inside = [stmt.active for stmt, _ in execs((statement,))]
         if inside and all(active == FALSE for active in inside):
-            while found and isinstance(found[-1], Comment):
-                found.pop()
+            while result and isinstance(result[-1], Comment):
+                result.pop()
         else:
-            found.append(statement)
-    return _without_empty_commits(found)
+            result.append(statement)
+    return _without_empty_commits(result)
 
 
 def _without_empty_commits(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
     """A list without commits of copies that have no copies before them."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     issued = False
     for stmt in body:
         if commits_copies(stmt) and not issued:
             continue
         issued = not commits_copies(stmt) and (issued or any(part.mechanism.arrives_in_groups for part, _ in execs((stmt,))))
-        found.append(stmt)
-    return tuple(found)
+        result.append(stmt)
+    return tuple(result)
 
 
 # ---------------------------------------------------------------------------------------------- what commutes

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, WARPGROUP_SCOPE, Dependence, Exec, For, Kernel, Roles, Scope
-from fireiron.lower.access_map import Footprint, Touch, Touches
+from fireiron.lower.access_map import AccessMap, Footprint, Touch
 from fireiron.lower.footprint import Array, revisits
 from fireiron.values.expr import Var
 
@@ -73,7 +73,7 @@ class Dependences:
     """The dependences of a kernel, computed on demand."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.touches = Touches(kernel)
+        self.touches = AccessMap(kernel)
         self.scopes = scopes_of(kernel)
         self._meetings: dict[Any, _Meeting] = {}
 
@@ -105,19 +105,19 @@ class Dependences:
         shared = needed(x) & needed(y)
         # Common loops are compared value by value if both sides depend on them; all other loops count with every iteration. A loop of one
         # value needs no comparison.
-        met = self._meeting(x, y, tuple(var for var in around if var in shared and var.low < var.high))
-        if not met.some or (x is y and self._meets_itself_only(x, around)):
+        overlap = self._meeting(x, y, tuple(var for var in around if var in shared and var.low < var.high))
+        if not overlap.some or (x is y and self._meets_itself_only(x, around)):
             return None
         # What is in flight must be waited for, even by the issuing thread.
-        return 0 if met.scope is None and x.under_way else met.scope
+        return 0 if overlap.scope is None and x.under_way else overlap.scope
 
     def _is_adjacent(self, x: Touch, y: Touch, around: tuple[Var, ...], loop: For) -> bool:
         """Whether two accesses conflict between successive iterations."""
         shared = self.touches.needed(x) & self.touches.needed(y)
         if loop.var not in shared:
             return True  # the one that does not depend on the loop conflicts in each of its iterations
-        met = self._meeting(x, y, tuple(var for var in (*around, loop.var) if var in shared), loop.var)
-        return met.scope is not None or (met.some and x.under_way)
+        overlap = self._meeting(x, y, tuple(var for var in (*around, loop.var) if var in shared), loop.var)
+        return overlap.scope is not None or (overlap.some and x.under_way)
 
     def _meeting(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> _Meeting:
         # Ids stay unique: `AccessMap` keeps alive whatever it was asked about.
@@ -146,7 +146,7 @@ class Dependences:
         return next((number for number, scope in enumerate(self.scopes[:-1]) if apart < (scope.threads or 0)), len(self.scopes) - 1)
 
     def _meets_itself_only(self, touch: Touch, around: tuple[Var, ...]) -> bool:
-        """Whether an access overlaps only itself in one execution, which is no conflict.
+        """Whether an access overlaps only itself in one execution, which is not a conflict.
 
         Which lane accesses which element of a spread access is unspecified, so every address seems to conflict with itself; it does so only
         if it is accessed again.

@@ -49,38 +49,38 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     if not owners:
         return attrs.evolve(buffer, storage=Storage(Layout(()), ONE), elements=ONE)
     statement, loops, access = owners[0]
-    holding = Ownership.of(statement, access, loops)
+    ownership = Ownership.of(statement, access, loops)
     # Without modes distributed over threads each thread has the whole array, in its own layout.
-    dealt = any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim)
-    storage = register_storage(buffer, owners[0], holding) if dealt else buffer.tensor.storage()
-    result = attrs.evolve(buffer, storage=storage, elements=storage.extent, register_origin=holding.first)
+    distributed = any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim)
+    storage = register_storage(buffer, owners[0], ownership) if distributed else buffer.tensor.storage()
+    result = attrs.evolve(buffer, storage=storage, elements=storage.extent, register_origin=ownership.first)
     # A group of threads takes each element from any of its threads that owns it.
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
-    if not owners or not any(_by_some(kernel, use) for use in uses):
+    if not owners or not any(_is_partial(kernel, use) for use in uses):
         return result
     owned = _Owned(kernel, result, owners)
-    deals = {_deal(kernel, use) for use in owners}
+    deals = {_distribution_key(kernel, use) for use in owners}
     # A read like the owner's finds its elements; a write by the only writer reaches all of them.
     right = {(deal, False) for deal in deals} | {(deal, True) for deal in deals if len(deals) == 1}
     for use in uses:
         if not any(use is owner for owner in owners):
-            deal = _deal(kernel, _asked(use)), _replaces(use)
+            deal = _distribution_key(kernel, _as_if_unmasked(use)), _replaces(use)
             if deal not in right and _check_other(kernel, owned, use, own):
                 right.add(deal)
     return result
 
 
-def _by_some(kernel: Kernel, use: Use) -> bool:
+def _is_partial(kernel: Kernel, use: Use) -> bool:
     """Whether some thread does not access everything that the statement accesses: elements are distributed, or only some threads perform
     it.
     """
     statement, _, access = use
-    dealt = any(mode.unit for dim in access.dealt for mode in dim)
-    return dealt or THREAD.name in {var.name for var in closure(kernel, statement.active.variables())}
+    distributed = any(mode.unit for dim in access.dealt for mode in dim)
+    return distributed or THREAD.name in {var.name for var in closure(kernel, statement.active.variables())}
 
 
-def _deal(kernel: Kernel, use: Use) -> Any:
+def _distribution_key(kernel: Kernel, use: Use) -> Any:
     """A key of which thread accesses which elements: uses of a buffer with equal keys access the same."""
     statement, loops, access = use
     needed = needed_variables(kernel, statement, access)
@@ -88,7 +88,7 @@ def _deal(kernel: Kernel, use: Use) -> Any:
     return access.base, access.points, access.modes, statement.active, needed, around
 
 
-def register_storage(buffer: Buffer, owner: Use, holding: Ownership) -> Storage:
+def register_storage(buffer: Buffer, owner: Use, ownership: Ownership) -> Storage:
     """Register modes of the owner: first the values that it accesses at once, then the tiles that it iterates over, in storage order.
 
     An instruction of several lanes specifies the order of its values; other values are in storage order, too.
@@ -96,9 +96,9 @@ def register_storage(buffer: Buffer, owner: Use, holding: Ownership) -> Storage:
     weights = _place_in_storage(buffer)
 
     def placed(by: DigitKind) -> list[Digit]:
-        return sorted((digit for digit in holding.digits if digit.kind is by), key=lambda digit: digit.stride * weights[digit.dim])
+        return sorted((digit for digit in ownership.digits if digit.kind is by), key=lambda digit: digit.stride * weights[digit.dim])
 
-    values = [digit for digit in holding.digits if digit.kind is DigitKind.VALUES] if owner[2].points else placed(DigitKind.VALUES)
+    values = [digit for digit in ownership.digits if digit.kind is DigitKind.VALUES] if owner[2].points else placed(DigitKind.VALUES)
     ordered = values + placed(DigitKind.LOOP)
     dims: list[list[tuple[int, int, int]]] = [[] for _ in buffer.tensor.shape]
     weight = 1
@@ -123,7 +123,7 @@ def _place_in_storage(buffer: Buffer) -> tuple[int, ...]:
 
 
 @attrs.frozen(eq=False)
-class Holdings:
+class Accesses:
     """Which thread accesses which element: one entry per thread, loop value and element of an access, in flat arrays of equal length.
 
     `elements` number the coordinates of the buffer, the last dimension fastest.
@@ -134,13 +134,13 @@ class Holdings:
     elements: Array
 
 
-def holdings(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> Holdings:
+def accesses_of(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> Accesses:
     """The accesses of statements to a buffer, where their conditions are true and in bounds."""
-    parts = [_holdings(kernel, buffer, use) for use in uses]
-    return Holdings(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    parts = [_accesses_of_use(kernel, buffer, use) for use in uses]
+    return Accesses(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, Array]:
+def _accesses_of_use(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, Array]:
     statement, loops, access = use
     grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
     require_few(math.prod(grid.shape) * access.count, loops)
@@ -176,19 +176,19 @@ class _Owned:
         self.buffer = buffer
         self.slots = buffer.elements.high
         self.owners = owners
-        held = holdings(kernel, buffer, owners)
-        if held.registers.size and (held.registers.min() < 0 or held.registers.max() >= self.slots):
+        owned = accesses_of(kernel, buffer, owners)
+        if owned.registers.size and (owned.registers.min() < 0 or owned.registers.max() >= self.slots):
             raise _refused(buffer, owners[0], "its coordinates do not give register numbers")
-        places = held.threads * self.slots + held.registers
+        places = owned.threads * self.slots + owned.registers
         self.table = np.full(kernel.workers * self.slots, -1)
-        self.table[places] = held.elements
-        if (self.table[places] != held.elements).any():
-            raise self._two_in_one(held)
+        self.table[places] = owned.elements
+        if (self.table[places] != owned.elements).any():
+            raise self._two_in_one(owned)
 
-    def _two_in_one(self, held: Holdings) -> DecompositionError:
+    def _two_in_one(self, owned: Accesses) -> DecompositionError:
         """The error for a thread that would need two elements in one register, with the first such register."""
-        order = np.lexsort((held.elements, held.registers, held.threads))
-        threads, registers, elements = held.threads[order], held.registers[order], held.elements[order]
+        order = np.lexsort((owned.elements, owned.registers, owned.threads))
+        threads, registers, elements = owned.threads[order], owned.registers[order], owned.elements[order]
         same = (threads[1:] == threads[:-1]) & (registers[1:] == registers[:-1]) & (elements[1:] != elements[:-1])
         where = int(np.flatnonzero(same)[0])
         first, second = (_coordinate(self.buffer, int(elements[where + shift])) for shift in (0, 1))
@@ -200,22 +200,22 @@ class _Owned:
         """The threads that own something."""
         return np.flatnonzero((self.table.reshape(-1, self.slots) >= 0).any(axis=1))
 
-    def missing(self, asked: Holdings, write: bool) -> tuple[Array, Array]:
+    def missing(self, accessed: Accesses, write: bool) -> tuple[Array, Array]:
         """Threads and elements that a read, or an accumulation, does not find in the register of its number, or that a `write` does not
         reach.
         """
-        known = (asked.registers >= 0) & (asked.registers < self.slots)
-        places = asked.threads * self.slots + np.where(known, asked.registers, 0)
-        right = known & (self.table[places] == asked.elements)
+        known = (accessed.registers >= 0) & (accessed.registers < self.slots)
+        places = accessed.threads * self.slots + np.where(known, accessed.registers, 0)
+        right = known & (self.table[places] == accessed.elements)
         if not write:
-            return asked.threads[~right], asked.elements[~right]
+            return accessed.threads[~right], accessed.elements[~right]
         # A register without an element need not be written.
         reached = self.table < 0
         reached[places[right]] = True
         places = np.flatnonzero(~reached)
         return places // self.slots, self.table[places]
 
-    def holders(self, element: int) -> list[int]:
+    def owners_of(self, element: int) -> list[int]:
         """The threads that own an element."""
         return sorted(set((np.flatnonzero(self.table == element) // self.slots).tolist()))
 
@@ -226,7 +226,7 @@ def _replaces(use: Use) -> bool:
     return access.write and statement.accumulate != TRUE
 
 
-def _asked(use: Use) -> Use:
+def _as_if_unmasked(use: Use) -> Use:
     """The use as if its condition were always true, if elements stay unchanged where it is false."""
     statement, _, access = use
     return _unconditional(use) if access.write and _in_place(statement, access) else use
@@ -240,7 +240,7 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
     """
     statement, _, access = use
     buffer = owned.buffer
-    threads, elements = owned.missing(holdings(kernel, buffer, [_asked(use)]), _replaces(use))
+    threads, elements = owned.missing(accesses_of(kernel, buffer, [_as_if_unmasked(use)]), _replaces(use))
     if not threads.size:
         return True
     if statement.spec.fills and _covers_with_own_modes(kernel, owned, use, own):
@@ -251,17 +251,17 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
     if access.write:
         problem = f"thread {thread} needs element {place} in its registers, and {statement.spec} does not write it there"
     else:
-        held = _listed(owned.holders(element))
-        problem = f"{statement.spec} reads element {place} in thread {thread}, but the compute path owns it in thread {held}"
+        owners = _listed(owned.owners_of(element))
+        problem = f"{statement.spec} reads element {place} in thread {thread}, but the compute path owns it in thread {owners}"
     raise DecompositionError(
         f"{buffer.name}: this path distributes elements over threads differently than the compute path: {problem}",
         within=f"{statement.instruction.name} {statement.spec}",
         at=access.origin,
-        hint=_how_to_deal(statement, owned, access.write),
+        hint=_remedy(statement, owned, access.write),
     )
 
 
-def _how_to_deal(statement: Exec, owned: _Owned, write: bool) -> str:
+def _remedy(statement: Exec, owned: _Owned, write: bool) -> str:
     """The remedy for a path that distributes differently. A load may leave the distribution to the compute path, replicas included."""
     loads = statement if write else owned.owners[0][0]
     load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with; or "
@@ -289,9 +289,9 @@ def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tu
         storage = buffer.tensor.storage()
     if storage.extent != buffer.elements:
         return False
-    asked = holdings(kernel, attrs.evolve(buffer, storage=storage), [use])
+    accessed = accesses_of(kernel, attrs.evolve(buffer, storage=storage), [use])
     reached = np.zeros((kernel.workers, owned.slots), dtype=bool)
-    reached[asked.threads, asked.registers] = True
+    reached[accessed.threads, accessed.registers] = True
     if not reached[owned.threads].all():
         return False
     own[(id(statement), access.buffer)] = storage

@@ -22,15 +22,15 @@ def divide(kernel: Kernel) -> Kernel:
     """
     if not gains(kernel):
         return kernel
-    divisors, taken = Divisors(kernel.symbols, kernel.body), taken_names(kernel)
-    found: dict[Expr, Reciprocal] = {}
+    divisors, used_names = Divisors(kernel.symbols, kernel.body), taken_names(kernel)
+    reciprocals: dict[Expr, Reciprocal] = {}
     for let in (stmt for stmt in statements(kernel.body) if isinstance(stmt, Let)):
         for quotient in quotients(let.value):
             divisor = divisors.of(quotient)
-            if divisor is not None and divisor.constant not in found:
-                name = fresh_name(f"{let.var.name}_reciprocal", taken)
-                found[divisor.constant] = Reciprocal(name, divisor.constant)
-    return attrs.evolve(kernel, reciprocals=tuple(found.values()))
+            if divisor is not None and divisor.constant not in reciprocals:
+                name = fresh_name(f"{let.var.name}_reciprocal", used_names)
+                reciprocals[divisor.constant] = Reciprocal(name, divisor.constant)
+    return attrs.evolve(kernel, reciprocals=tuple(reciprocals.values()))
 
 
 def gains(kernel: Kernel) -> bool:

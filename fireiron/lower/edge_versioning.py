@@ -55,8 +55,8 @@ class _Versioning:
                 parts = self._parts(one, loops, known, around)
                 whole = strongest(parts.values())
                 if whole not in (TRUE, FALSE):
-                    made = attrs.evolve(one, whole=whole, implied=tuple(parts))
-                    (statement,) = edited((statement,), lambda _, made=made: made)  # type: ignore[misc]
+                    versioned = attrs.evolve(one, whole=whole, implied=tuple(parts))
+                    (statement,) = edited((statement,), lambda _, made=versioned: made)  # type: ignore[misc]
             elif statement.children:
                 loop = statement if isinstance(statement, For) else around
                 statement = statement.rebuilt(tuple(self.listed(child, known, loop) for child in statement.children))

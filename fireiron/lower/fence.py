@@ -57,8 +57,8 @@ def fence(kernel: Kernel) -> Kernel:
     read = {name for name in read if kernel.buffer(name).memory.of_block}
     if not read:
         return kernel
-    places = _Places(frozenset(read))
-    places.follow(kernel.body, _Known())
+    places = _FencePositions(frozenset(read))
+    places.follow(kernel.body, _Written())
     copied = _copied(kernel, read)
 
     def fenced(statement: Stmt) -> tuple[Stmt, ...]:
@@ -82,44 +82,44 @@ def fence(kernel: Kernel) -> Kernel:
 
 def _copied(kernel: Kernel, read: set[str]) -> dict[str, list[tuple[str, Exec]]]:
     """By ring, the buffers that threads copy with deferred arrivals and that asynchronous engines read."""
-    found: dict[str, list[tuple[str, Exec]]] = {}
+    copied: dict[str, list[tuple[str, Exec]]] = {}
     for stmt, _ in execs(kernel.body):
         if stmt.ring and stmt.mechanism.arrives and not stmt.mechanism.by_engine:
-            found.setdefault(stmt.ring, []).extend(
+            copied.setdefault(stmt.ring, []).extend(
                 (access.buffer, stmt) for access in stmt.accesses if access.write and access.buffer in read
             )
-    return {ring: late for ring, late in found.items() if late}
+    return {ring: late for ring, late in copied.items() if late}
 
 
 def _orders(written: Iterable[tuple[str, Exec]], engines: Iterable[Exec]) -> tuple[Dependence, ...]:
     """Dependences from each write to each engine that accesses the written buffer."""
-    found = tuple(written)
+    writes = tuple(written)
     return tuple(
         Dependence(access.buffer, writer, engine, (True, access.write))
         for engine in engines
         for access in engine.accesses
-        for name, writer in found
+        for name, writer in writes
         if name == access.buffer
     )
 
 
 @attrs.frozen
-class _Known:
+class _Written:
     """The writes since the last fence, in order, and the copies in flight."""
 
     written: Mapping[Write, None] = attrs.field(factory=dict)
     under_way: Outstanding[Write] = attrs.field(factory=Outstanding)
 
-    def also(self, written: Iterable[Write]) -> _Known:
+    def also(self, written: Iterable[Write]) -> _Written:
         """The state after more writes."""
         return attrs.evolve(self, written={**self.written, **dict.fromkeys(written)})
 
-    def joined(self, other: _Known) -> _Known:
+    def joined(self, other: _Written) -> _Written:
         """The join of two states, at the head of a loop or after it."""
-        return _Known({**self.written, **other.written}, self.under_way.joined(other.under_way, widened=True))
+        return _Written({**self.written, **other.written}, self.under_way.joined(other.under_way, widened=True))
 
 
-class _Places:
+class _FencePositions:
     """The barriers that need a fence before them, with the writes that it is for."""
 
     def __init__(self, read: frozenset[str]) -> None:
@@ -131,7 +131,7 @@ class _Places:
         """Writes with their statements."""
         return ((name, self.statements[number]) for name, number in written)
 
-    def follow(self, body: tuple[Stmt, ...], known: _Known) -> _Known:
+    def follow(self, body: tuple[Stmt, ...], known: _Written) -> _Written:
         """The state after a list, given the state before it."""
         for statement in body:
             match statement:
@@ -149,24 +149,24 @@ class _Places:
                     known = self._loop(statement, known)
                 case Roles():
                     for child in statement.children:
-                        self.follow(child, _Known())
+                        self.follow(child, _Written())
                 case Let() | Comment() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
                     pass
                 case _:
                     raise unknown(statement, "fence")
         return known
 
-    def _loop(self, loop: For, before: _Known) -> _Known:
+    def _loop(self, loop: For, before: _Written) -> _Written:
         """The state after a loop, which may have no iteration: analyzed until its head is a fixed point."""
         head = before
         while True:
-            behind = self.follow(loop.body, head)
-            grown = head.joined(behind)
-            if grown == head:
-                return behind if loop.extent.low > loop.first else before.joined(behind)
-            head = grown
+            after = self.follow(loop.body, head)
+            joined = head.joined(after)
+            if joined == head:
+                return after if loop.extent.low > loop.first else before.joined(after)
+            head = joined
 
-    def _exec(self, statement: Exec, known: _Known) -> _Known:
+    def _exec(self, statement: Exec, known: _Written) -> _Written:
         if statement.instruction.mechanism.by_engine:
             return known
         self.statements[id(statement)] = statement

@@ -14,7 +14,7 @@ import attrs
 from fireiron.ir import Exec, For, Kernel, Stmt, execs
 from fireiron.values.expr import TRUE, Expr, Var, all_of, as_expr, conjuncts, constant
 
-MOST_TURNS: Final = 64
+MOST_ITERATIONS: Final = 64
 """Most loop iterations that are tried one by one. No pipeline makes a condition that selects one of more."""
 
 
@@ -62,7 +62,7 @@ def _only(loop: For, condition: Expr) -> int | None:
     """The only value of a loop variable for which a condition may be true; None if there are several or they are unknown."""
     count = constant(loop.extent)
     conditions = [part for part in conjuncts(condition) if part.variables() == {loop.var}]
-    if count is None or not conditions or len(turns := loop.values(count)) > MOST_TURNS:
+    if count is None or not conditions or len(iterations := loop.values(count)) > MOST_ITERATIONS:
         return None
-    left = [turn for turn in turns if all(part.substitute({loop.var: as_expr(turn)}) == TRUE for part in conditions)]
+    left = [iteration for iteration in iterations if all(part.substitute({loop.var: as_expr(iteration)}) == TRUE for part in conditions)]
     return left[0] if len(left) == 1 else None

@@ -180,11 +180,11 @@ def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
 @by_identity
 def _closures(body: tuple[Stmt, ...]) -> Mapping[Var, frozenset[Var]]:
     """For each name, all names from which it is computed."""
-    found: dict[Var, frozenset[Var]] = {}
+    result: dict[Var, frozenset[Var]] = {}
     for var, value in lets(body).items():  # a name depends on earlier ones only
         parts = frozenset(value.variables())
-        found[var] = parts.union(*(found[one] for one in parts if one in found))
-    return found
+        result[var] = parts.union(*(result[one] for one in parts if one in result))
+    return result
 
 
 def evaluate(value: Expr, grid: Grid) -> Array:
@@ -217,14 +217,14 @@ def active_mask(statement: Exec, grid: Grid) -> Array:
 
 def _sometimes(loop: For, conditions: Sequence[Expr]) -> Array:
     """For each position in the period of a loop, whether conditions are true together in some iteration there."""
-    return _turns(loop, conditions) > 0
+    return _iterations(loop, conditions) > 0
 
 
-def _turns(loop: For, conditions: Sequence[Expr]) -> Array:
+def _iterations(loop: For, conditions: Sequence[Expr]) -> Array:
     """For each position in the period of a loop of known extent, the number of its iterations in which conditions are true together."""
     count = constant(loop.extent) or 0
     if count > MOST_POINTS:
-        return _turns_of_steps(loop, conditions, count)
+        return _iterations_of_steps(loop, conditions, count)
     values = {loop.var.name: np.arange(count)}
     # Padded to whole periods with iterations that do not run.
     holds = np.zeros(-(-count // loop.period) * loop.period, dtype=bool)
@@ -234,7 +234,7 @@ def _turns(loop: For, conditions: Sequence[Expr]) -> Array:
     return holds.reshape(-1, loop.period).sum(axis=0)
 
 
-def _turns_of_steps(loop: For, conditions: Sequence[Expr], count: int) -> Array:
+def _iterations_of_steps(loop: For, conditions: Sequence[Expr], count: int) -> Array:
     """The same for more iterations than are enumerated: linear comparisons are true from one iteration on, or up to one; others count as
     true.
     """
@@ -258,7 +258,7 @@ def revisits(statement: Exec, loop: For) -> bool:
     if constant(loop.extent) is None:
         return True
     alone = [condition for condition in conjuncts(statement.active) if condition.variables() == {loop.var}]
-    return bool((_turns(loop, alone) > 1).any())
+    return bool((_iterations(loop, alone) > 1).any())
 
 
 def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozenset[Var]:

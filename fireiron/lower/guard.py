@@ -26,12 +26,12 @@ def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
     # CUDA does not specify which element a fragment index refers to (CUDA C++ Programming Guide, "Warp Matrix Functions").
     opaque = any(kernel.buffer(access.buffer).memory.fragment is not None for access in statement.accesses)
     widths = [1 if opaque else statement.width(position) for position in range(len(statement.accesses))]
-    taken = frozenset(conjuncts(statement.active))
-    condition = _without(all_of(_needed(statement, widths)), taken)
+    common = frozenset(conjuncts(statement.active))
+    condition = _without(all_of(_needed(statement, widths)), common)
     if statement.instruction.tests_edges:
         return attrs.evolve(statement, guard=condition)
-    taken |= frozenset(conjuncts(condition))
-    pieces = tuple(_pieces(access, width, taken) for access, width in zip(statement.accesses, widths, strict=True))
+    common |= frozenset(conjuncts(condition))
+    pieces = tuple(_pieces(access, width, common) for access, width in zip(statement.accesses, widths, strict=True))
     return attrs.evolve(statement, guard=condition, pieces=pieces)
 
 
@@ -63,17 +63,17 @@ def _common(conditions: Iterable[Expr]) -> list[Expr]:
     return [part for part in first if all(part in other for other in others)]
 
 
-def _without(condition: Expr, taken: frozenset[Expr]) -> Expr:
-    return all_of(part for part in conjuncts(condition) if part not in taken)
+def _without(condition: Expr, common: frozenset[Expr]) -> Expr:
+    return all_of(part for part in conjuncts(condition) if part not in common)
 
 
-def _pieces(access: Access, width: int, taken: frozenset[Expr]) -> tuple[Piece, ...]:
+def _pieces(access: Access, width: int, common: frozenset[Expr]) -> tuple[Piece, ...]:
     """All elements of an access in pieces of `width`; a vector is in bounds if its first element is (see `vectorize`)."""
     elements = access.elements()
     if all(bound is None for bound in access.bounds):
         return whole_pieces(len(elements), width)
     starts = range(0, len(elements), width)
-    return tuple(Piece(start, width, _without(access.inside(elements[start]), taken)) for start in starts)
+    return tuple(Piece(start, width, _without(access.inside(elements[start]), common)) for start in starts)
 
 
 # ---------------------------------------------------------------------------------------------- registers

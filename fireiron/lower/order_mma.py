@@ -30,28 +30,28 @@ def with_ordered_registers(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     def edit(statement: Stmt) -> tuple[Stmt, ...]:
         if not (isinstance(statement, For) and OrderedMma in statement.asks):
             return (statement,)
-        said = statement.asks[OrderedMma]
-        return (statement.with_asks(OrderedMma(_written_in(statement, said.first), _written_in(statement, said.last))),)
+        request = statement.asks[OrderedMma]
+        return (statement.with_asks(OrderedMma(_written_in(statement, request.first), _written_in(statement, request.last))),)
 
     return rewritten(tuple(body), edit)
 
 
 def _written_in(loop: For, step: str) -> str:
     """The registers that the MMAs of a step write; a `DecompositionError` if there are none."""
-    said = loop.asks[OrderedMma]
+    request = loop.asks[OrderedMma]
     inside, own = [], False
     for stmt in loop.body:
         own = stmt.step == step if isinstance(stmt, StepMarker) else own
         inside += [stmt] if own else []
-    found = {access.buffer for stmt, _ in execs(inside) if stmt.mechanism.in_registers for access in stmt.accesses if access.write}
-    if len(found) != 1:
+    registers = {access.buffer for stmt, _ in execs(inside) if stmt.mechanism.in_registers for access in stmt.accesses if access.write}
+    if len(registers) != 1:
         raise DecompositionError(
-            f'order_mma("{said.first}", "{said.last}"): step {step} has no asynchronous MMA',
+            f'order_mma("{request.first}", "{request.last}"): step {step} has no asynchronous MMA',
             at=loop.origin,
             legal="steps directly in the loop that wgmma performs",
-            hint=f'leave out order_mma("{said.first}", "{said.last}")',
+            hint=f'leave out order_mma("{request.first}", "{request.last}")',
         )
-    return found.pop()
+    return registers.pop()
 
 
 def order_mma(kernel: Kernel) -> Kernel:
@@ -73,8 +73,8 @@ def order_mma(kernel: Kernel) -> Kernel:
 class _OrderWriter:
     """Adds the synchronization of the order to the consumers' program."""
 
-    def __init__(self, kernel: Kernel, order: Ring, said: OrderedMma) -> None:
-        self.order, self.first, self.last = order, said.first, said.last
+    def __init__(self, kernel: Kernel, order: Ring, request: OrderedMma) -> None:
+        self.order, self.first, self.last = order, request.first, request.last
         unit = kernel.thread // order.each
         named = (stmt.var for stmt in kernel.body if isinstance(stmt, Let) and stmt.value == unit)  # a name that is uniform in a warp
         self.unit, self.elected = next(named, unit), equal(index_in(Warp, kernel.thread), 0)
@@ -91,23 +91,23 @@ class _OrderWriter:
 
     def written(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A list with the waits and arrivals around its MMAs."""
-        found: list[Stmt] = []
+        result: list[Stmt] = []
         number: Expr | None = None
         given: tuple[int, Expr] | None = None
         for statement in body:
             if isinstance(statement, Acquire) and statement.ring in self.rings and statement.state is StageState.FULL:
                 number = statement.fill_index // self.rings[statement.ring]
             if isinstance(statement, For) and any(isinstance(stmt, Acquire) for stmt in statements(statement.body)):
-                found, given = self._with_arrival(found, given), None
+                result, given = self._with_arrival(result, given), None
                 statement = statement.rebuilt((self.written(statement.body),))
             elif number is not None and given is None and _issues(statement, self.first):
                 turn = number * self.order.stages + self.unit
-                found.append(Acquire(self.order.name, StageState.EMPTY, turn + (self.order.stages - 1)))
-                given = len(found) + 1, turn
+                result.append(Acquire(self.order.name, StageState.EMPTY, turn + (self.order.stages - 1)))
+                given = len(result) + 1, turn
             elif given is not None and _issues(statement, self.last):
-                given = len(found) + 1, given[1]
-            found.append(statement)
-        return tuple(self._with_arrival(found, given))
+                given = len(result) + 1, given[1]
+            result.append(statement)
+        return tuple(self._with_arrival(result, given))
 
     def _with_arrival(self, body: list[Stmt], given: tuple[int, Expr] | None) -> list[Stmt]:
         """A list with the arrival inserted at a position."""

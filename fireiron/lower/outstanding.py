@@ -97,5 +97,5 @@ class Outstanding(Generic[T]):
 
     def age(self, mechanism: Mechanism, item: T) -> int | None:
         """The number of groups committed after the youngest group with an item; None if the item is not outstanding."""
-        found = self.groups.get(mechanism, {}).get(item)
-        return None if found is None else found.least
+        age = self.groups.get(mechanism, {}).get(item)
+        return None if age is None else age.least

@@ -70,12 +70,12 @@ class PeeledFills:
         """
         if self.loop is None:
             return tuple(body)
-        found = list(body)
+        result = list(body)
         for ring in rings:
             if self.buffers & set(ring.buffers):
                 front, behind = self._counted(ring.buffers[0])
-                found = _numbered(found, ring, self.loop, first * (self.loop.extent + front + behind) - 1)
-        return tuple(found)
+                result = _numbered(result, ring, self.loop, first * (self.loop.extent + front + behind) - 1)
+        return tuple(result)
 
 
 def _loaded(loop: For) -> set[str]:
@@ -85,19 +85,19 @@ def _loaded(loop: For) -> set[str]:
 
 def _numbered(body: Sequence[Stmt], ring: Ring, loop: For, before: Expr) -> list[Stmt]:
     """A list whose loads outside a loop fill a ring in order, after the fill `before`."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     turns = dict.fromkeys(ring.buffers, before)
     for stmt in body:
         if isinstance(stmt, For) and stmt.var == loop.var:
             turns = {name: turn + loop.extent for name, turn in turns.items()}
-            found.append(stmt)
+            result.append(stmt)
             continue
         if is_open(stmt, ring.buffers):
             name = stmt.accesses[1].buffer
             turns[name] = turns[name] + 1
             stmt = attrs.evolve(stmt, ring=ring.name, fill_index=turns[name])
-        found += _at_stages(stmt, turns, ring.stages)
-    return found
+        result += _at_stages(stmt, turns, ring.stages)
+    return result
 
 
 def _at_stages(statement: Stmt, turns: Mapping[str, Expr], stages: int) -> tuple[Stmt, ...]:

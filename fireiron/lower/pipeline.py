@@ -89,13 +89,13 @@ class _Pipeline:
         )
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
-        self.asked = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
+        self.requested_stages = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
         self.slots = SharedStages(kernel)
         self.stages: dict[str, int] = {}
-        self.taken = taken_names(kernel)
+        self.used_names = taken_names(kernel)
         self.read = _read_from_memory(kernel)
         self.counts: dict[Var, Var] = {}
-        self.grown: dict[Var, Expr] = {}
+        self.increments: dict[Var, Expr] = {}
         self.definitions = lets(kernel.body)
         self.workers, self.clustered = kernel.workers, kernel.cluster is not None
 
@@ -103,16 +103,16 @@ class _Pipeline:
         """A statement list; a pipelined loop is preceded by its prologue."""
         result: list[Stmt] = []
         outside = PeeledFills(body) if self.produced else PeeledFills(())
-        for statement in self._fetched(body, outside) if self.produced else body:
+        for statement in self._prefetched(body, outside) if self.produced else body:
             if isinstance(statement, For) and ProducerThreads in statement.asks:
                 result.append(self._ring(statement, outside))
             elif isinstance(statement, For) and _stages(statement):
                 prologue, loop = self._loop(statement)
                 inner, early = self._inside(loop)
-                result += [*prologue, *early, _spread(inner, self._fresh) if Pipelined in inner.asks else inner]
+                result += [*prologue, *early, _interleaved(inner, self._fresh) if Pipelined in inner.asks else inner]
             else:
                 result.append(self._around(statement))
-        return outside.staged(result, self.rings, self._turn())
+        return outside.staged(result, self.rings, self._iteration_number())
 
     def _around(self, statement: Stmt) -> Stmt:
         """A statement with its nested marked loops pipelined."""
@@ -121,25 +121,25 @@ class _Pipeline:
         self.around.append(statement)
         rings = len(self.rings)
         if DynamicTiles in statement.asks and self.produced:
-            said = statement.asks[DynamicTiles]
-            ring = Ring(self._fresh(f"{said.tile}_ring"), 2, (), tiles=True)
-            statement = statement.with_asks(attrs.evolve(said, ring=ring.name))
+            request = statement.asks[DynamicTiles]
+            ring = Ring(self._fresh(f"{request.tile}_ring"), 2, (), tiles=True)
+            statement = statement.with_asks(attrs.evolve(request, ring=ring.name))
             self.rings.append(ring)
             self.single.add(ring.name)
-        found = statement.rebuilt((self.body(statement.body),))
+        rebuilt = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
-        found = self._counting(found)
+        rebuilt = self._counting(rebuilt)
         if ConsumerGroups not in statement.asks:
-            return found
-        return self._in_turns(found, self.rings[rings:])
+            return rebuilt
+        return self._alternating(rebuilt, self.rings[rings:])
 
     def _counting(self, loop: For) -> For:
         """A loop that counts iterations, if fill numbers of inner loops depend on that count."""
         if loop.var not in self.counts:
             return loop
-        return attrs.evolve(loop, prior_iterations=self.counts[loop.var], increment=self.grown.get(loop.var, ONE))
+        return attrs.evolve(loop, prior_iterations=self.counts[loop.var], increment=self.increments.get(loop.var, ONE))
 
-    def _in_turns(self, loop: For, rings: Sequence[Ring]) -> For:
+    def _alternating(self, loop: For, rings: Sequence[Ring]) -> For:
         """A loop whose iterations consumer groups alternate: shared buffers get copies, and a ring orders the groups. Without a ring, one
         group.
         """
@@ -163,7 +163,7 @@ class _Pipeline:
 
     # ------------------------------------------------------------------------------------------ rings
 
-    def _turn(self, *loops: For) -> Expr:
+    def _iteration_number(self, *loops: For) -> Expr:
         """The number of an iteration, counted through all enclosing loops; iterations that data skip do not count.
 
         If the loop has a varying trip count, the innermost such enclosing loop counts its iterations.
@@ -172,12 +172,14 @@ class _Pipeline:
         chosen = max((number for number, one in enumerate(self.around) if one.extent in self.read and one.extent.high <= 1), default=-1)
         differs = max((number for number in range(chosen + 1, len(around)) if self._differs(around[number], around[:number])), default=-1)
         if differs >= 0:
-            return _turn(around[differs + 1 :], self._counted_around(around[differs], around[:differs]) + around[differs].var)
+            return _iteration_number(
+                around[differs + 1 :], self._iterations_before(around[differs], around[:differs]) + around[differs].var
+            )
         if chosen < 0:
-            return _turn(around)
+            return _iteration_number(around)
         one = around[chosen]
-        taken = self._count(one, ONE, f"{one.var}s_done", max(_turn(around[: chosen + 1]).high, 0), one)
-        return _turn(around[chosen + 1 :], taken)
+        counter = self._count(one, ONE, f"{one.var}s_done", max(_iteration_number(around[: chosen + 1]).high, 0), one)
+        return _iteration_number(around[chosen + 1 :], counter)
 
     def _ring(self, loop: For, outside: PeeledFills) -> For:
         """A loop whose loads a producer issues: the program stays sequential, and each fill uses the next stage."""
@@ -194,41 +196,43 @@ class _Pipeline:
                 hint="Move.done() in the load, or leave out warp_specialize()",
             )
         # Fills are numbered through all enclosing loops, so that a ring continues with the next tile.
-        number = self._turn(loop)
+        number = self._iteration_number(loop)
         names, stages = _filled(loads), _stages(loop)
-        depth = {name: self.asked.get(self.slots.of.get(name, name), stages) for name in sorted(names)}
-        self._give_stages({name: stages for name, stages in depth.items() if name not in self.slots.of})
-        users = _by_users(self._that_hold(rest), [name for load in loads for name in sorted(_written(load) & names)])
+        depth = {name: self.requested_stages.get(self.slots.of.get(name, name), stages) for name in sorted(names)}
+        self._add_copies({name: stages for name, stages in depth.items() if name not in self.slots.of})
+        users = _by_users(self._determining_users(rest), [name for load in loads for name in sorted(_written(load) & names)])
         ordered = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
         shared = [alike for buffers in ordered for alike in _by_depth(buffers, depth)]
         of_buffer: dict[str, tuple[str, Expr]] = {}
         body: Sequence[Stmt] = [*_in_order(loads, shared), *rest]
-        for turns in self.slots.rings(shared, depth, loop):
-            first, stages = turns[0][0], depth[turns[0][0]]
+        for iterations in self.slots.rings(shared, depth, loop):
+            first, stages = iterations[0][0], depth[iterations[0][0]]
             name = self._fresh(f"{first if len(shared) > 1 else loop.var.name}_ring")
-            self.rings.append(Ring(name, stages, tuple(sorted(turns[0]))))
-            alone = len(turns) == 1 and not self._differs(loop, self.around)
-            counted = outside.number(loop, [name for names in turns for name in names], number, self._turn(), alone)
-            for position, together in enumerate(sorted(turns, key=lambda names: shared.index(list(names)))):  # in the order of the loads
-                turn = counted * len(turns) + position
-                of_buffer |= dict.fromkeys(together, (name, turn))
-                body = _staged(body, together, stages, mod(turn, as_expr(stages)))
+            self.rings.append(Ring(name, stages, tuple(sorted(iterations[0]))))
+            alone = len(iterations) == 1 and not self._differs(loop, self.around)
+            counted = outside.number(loop, [name for names in iterations for name in names], number, self._iteration_number(), alone)
+            for position, together in enumerate(
+                sorted(iterations, key=lambda names: shared.index(list(names)))
+            ):  # in the order of the loads
+                iteration = counted * len(iterations) + position
+                of_buffer |= dict.fromkeys(together, (name, iteration))
+                body = _staged(body, together, stages, mod(iteration, as_expr(stages)))
 
         def edit(stmt: Exec) -> Exec:
             fills = stmt.mechanism.counted or (stmt.spec.moves and stmt.accesses[1].write and bool(others))
             if fills and stmt.accesses[1].buffer in of_buffer:  # those of an inner loop have their own rings
-                ring, turn = of_buffer[stmt.accesses[1].buffer]
-                stmt = attrs.evolve(stmt, ring=ring, fill_index=turn)
+                ring, iteration = of_buffer[stmt.accesses[1].buffer]
+                stmt = attrs.evolve(stmt, ring=ring, fill_index=iteration)
             return self.slots.moved(stmt)
 
         loop = self._in_order(loop)
         inner = attrs.evolve(loop.without(Pipelined), body=tuple(edited(body, edit)), period=math.lcm(*depth.values()))
         self.around.append(loop)
-        made: list[Stmt] = []
+        result: list[Stmt] = []
         for stmt in inner.body:
-            made += self.body((stmt,)) if isinstance(stmt, For) and _stages(stmt) else (self._around(stmt),)
+            result += self.body((stmt,)) if isinstance(stmt, For) and _stages(stmt) else (self._around(stmt),)
         self.around.pop()
-        return self._counting(attrs.evolve(inner, body=tuple(made)))
+        return self._counting(attrs.evolve(inner, body=tuple(result)))
 
     def _require_own(self, loop: For, copies: Sequence[Exec]) -> None:
         """Refuse copies into a ring if other loads also fill it, or if the copies of a fill belong to several iterations."""
@@ -244,7 +248,7 @@ class _Pipeline:
                 hint="TMA loads, or warp_specialize() without copies=True",
             )
 
-    def _that_hold(self, body: Sequence[Stmt]) -> list[Stmt]:
+    def _determining_users(self, body: Sequence[Stmt]) -> list[Stmt]:
         """The statements that determine the users of stages: without those that are independent of the list's MMAs and run concurrently
         with them, since these do not extend the use of a stage.
         """
@@ -279,17 +283,17 @@ class _Pipeline:
             used = (used - names).union(*(self.definitions[name].variables() for name in names))
         return not used.isdisjoint(variables)
 
-    def _counted_around(self, loop: For, around: Sequence[For]) -> Var:
+    def _iterations_before(self, loop: For, around: Sequence[For]) -> Var:
         """The number of iterations that a loop has had in all iterations of the enclosing one: persistent blocks add those of each tile."""
-        most = max(_turn(around).high + 1, 1) * max(loop.extent.high, 1)
+        most = max(_iteration_number(around).high + 1, 1) * max(loop.extent.high, 1)
         return self._count(around[-1], loop.extent, f"{loop.var}_count", most, loop)
 
     def _count(self, around: For, growth: Expr, name: str, most: int, loop: For) -> Var:
         """The counter of a loop: it grows by `growth` per iteration, the trip count of an inner loop, or by one."""
         if around.var not in self.counts:
             self.counts[around.var] = Var(self._fresh(name), 0, most)
-            self.grown[around.var] = growth
-        if self.grown[around.var] != growth or (growth != ONE and ConsumerGroups in around.asks):
+            self.increments[around.var] = growth
+        if self.increments[around.var] != growth or (growth != ONE and ConsumerGroups in around.asks):
             raise DecompositionError(
                 f"warp_specialize: the trip count of loop {loop.var} varies between iterations of loop {around.var}, and "
                 + ("consumer groups alternate these" if ConsumerGroups in around.asks else "so does that of a different loop in it"),
@@ -302,14 +306,14 @@ class _Pipeline:
             )
         return self.counts[around.var]
 
-    def _fetched(self, body: Sequence[Stmt], outside: PeeledFills) -> Sequence[Stmt]:
+    def _prefetched(self, body: Sequence[Stmt], outside: PeeledFills) -> Sequence[Stmt]:
         """A list in which TMA loads outside of loops with a producer have rings, one for all that the same statements use. A ring has two
         stages if the list is executed repeatedly, so that the next fill is in flight during the current one.
         """
         uses = [stmt for stmt in body if not is_open(stmt)]
         opened = [stmt.accesses[1].buffer for stmt in body if is_open(stmt)]
         shared = _by_users(uses, [name for name in opened if name not in outside.buffers]).values()
-        number, stages = self._turn(), 2 if self.around else 1
+        number, stages = self._iteration_number(), 2 if self.around else 1
         for buffers in shared:
             ring = Ring(self._fresh(f"{buffers[0]}_ring"), stages, tuple(buffers))
             self.rings.append(ring)
@@ -366,11 +370,11 @@ class _Pipeline:
     def _check_threads(self, loop: For, loads: Sequence[Stmt]) -> None:
         """Refuse stages of registers that all threads of a group fill together: such registers have one name."""
         for stmt, _ in execs(tuple(loads)):
-            held = [name for name in sorted(_written(stmt)) if self.memories[name].private and self.memories[name].fragment is None]
-            if stmt.collective and held:
+            private = [name for name in sorted(_written(stmt)) if self.memories[name].private and self.memories[name].fragment is None]
+            if stmt.collective and private:
                 raise DecompositionError(
-                    f"pipeline({_stages(loop)}): {stmt.instruction.name} fills {', '.join(held)} with all threads of a {stmt.spec.level}: "
-                    "these registers have one name, but each stage of a pipeline needs its own",
+                    f"pipeline({_stages(loop)}): {stmt.instruction.name} fills {', '.join(private)} with all threads of a "
+                    f"{stmt.spec.level}: these registers have one name, but each stage of a pipeline needs its own",
                     within=stmt.spec,
                     at=loop.origin,
                     hint="pipeline(1), or a load of single threads or lanes",
@@ -414,26 +418,26 @@ class _Pipeline:
         return loads, [*rest, *waiting]
 
     def _is_load(self, item: Stmt, others: set[str]) -> bool:
-        found = [statement for statement, _ in execs((item,))]
-        if not found or any(not one.spec.moves for one in found):
+        inside = [statement for statement, _ in execs((item,))]
+        if not inside or any(not one.spec.moves for one in inside):
             return False
         # A load that needs a result of the same iteration cannot be issued earlier.
-        reads = {access.buffer for one in found for access in one.accesses if not access.write}
+        reads = {access.buffer for one in inside for access in one.accesses if not access.write}
         return all(not self.memories[name].of_grid for name in _written(item)) and reads.isdisjoint(others)
 
     def _staged(self, loads: Sequence[Stmt], loop: For) -> set[str]:
         """The buffers that the loads fill for other statements; their stages are recorded."""
         names = _filled(loads)
-        self._give_stages(dict.fromkeys(names, _stages(loop)))
+        self._add_copies(dict.fromkeys(names, _stages(loop)))
         return names
 
-    def _give_stages(self, stages: Mapping[str, int]) -> None:
+    def _add_copies(self, stages: Mapping[str, int]) -> None:
         """Record more copies of buffers."""
         for name, number in stages.items():
             self.stages[name] = self.stages.get(name, 1) * number
 
     def _fresh(self, wanted: str) -> str:
-        return fresh_name(wanted, self.taken)
+        return fresh_name(wanted, self.used_names)
 
     # ------------------------------------------------------------------------------------------ loops inside
 
@@ -478,25 +482,25 @@ class _Pipeline:
         Returns the statements before the loops; the steps that need only data of this iteration; and the last steps, which load data of the
         next iteration. The latest position to wait for that data is between the latter two.
         """
-        ahead, count = _stages(loop) - 1, _whole_rounds(loop)
+        ahead, count = _stages(loop) - 1, _multiple_of_stages(loop)
         loads, rest = self._parts(loop)
-        turns = _Turns(loop, tuple(loads), tuple(rest), self._staged(loads, loop))
-        body = (*turns.loading({loop.var: loop.var + ahead}, loop.var + ahead), *turns.using({}, loop.var))
+        iterations = _Iterations(loop, tuple(loads), tuple(rest), self._staged(loads, loop))
+        body = (*iterations.loading({loop.var: loop.var + ahead}, loop.var + ahead), *iterations.using({}, loop.var))
         steps = _narrowed(attrs.evolve(loop.without(Pipelined), body=body, extent=as_expr(count - ahead)))
         first: list[Stmt] = []
         for step in range(ahead):
-            first += turns.loading({loop.var: as_expr(step), outer.var: as_expr(0)}, as_expr(step))
+            first += iterations.loading({loop.var: as_expr(step), outer.var: as_expr(0)}, as_expr(step))
         last: list[Stmt] = []
         for step in range(count - ahead, count):
             # These loads would go past the end of the loop: they are the first ones of the next outer iteration, if there is one.
             wrapped = {loop.var: as_expr(step + ahead - count), outer.var: outer.var + 1}
-            last += _guarded(turns.loading(wrapped, as_expr(step + ahead)), less(outer.var + 1, outer.extent))
-            last += turns.using({loop.var: as_expr(step)}, as_expr(step))
+            last += _guarded(iterations.loading(wrapped, as_expr(step + ahead)), less(outer.var + 1, outer.extent))
+            last += iterations.using({loop.var: as_expr(step)}, as_expr(step))
         return first, [steps], last
 
 
 @attrs.frozen
-class _Turns:
+class _Iterations:
     """The loads of a loop to registers and the statements that use them, for any iteration, with the copy of the registers for that
     iteration.
     """
@@ -506,20 +510,20 @@ class _Turns:
     rest: tuple[Stmt, ...]
     names: Iterable[str]
 
-    def loading(self, values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
+    def loading(self, values: Mapping[Var, Expr], iteration: Expr) -> list[Stmt]:
         """The loads, with variables replaced, into the registers of an iteration."""
-        return self._at(self.loads, values, turn)
+        return self._at(self.loads, values, iteration)
 
-    def using(self, values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
+    def using(self, values: Mapping[Var, Expr], iteration: Expr) -> list[Stmt]:
         """The other statements, with variables replaced, reading the registers of an iteration."""
-        return self._at(self.rest, values, turn)
+        return self._at(self.rest, values, iteration)
 
-    def _at(self, items: tuple[Stmt, ...], values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
+    def _at(self, items: tuple[Stmt, ...], values: Mapping[Var, Expr], iteration: Expr) -> list[Stmt]:
         stages = _stages(self.loop)
-        return _staged(substituted(items, values), self.names, stages, mod(turn, as_expr(stages)))
+        return _staged(substituted(items, values), self.names, stages, mod(iteration, as_expr(stages)))
 
 
-def _whole_rounds(loop: For) -> int:
+def _multiple_of_stages(loop: For) -> int:
     """The extent of a loop, if it is a multiple of the stages: a register number must be the same in every outer iteration."""
     count, stages = constant(loop.extent), _stages(loop)
     if count is None or count % stages:
@@ -538,7 +542,7 @@ def _narrowed(loop: For) -> For:
     return attrs.evolve(loop, var=var, body=substituted(loop.body, {loop.var: var}))
 
 
-def _spread(loop: For, fresh: Callable[[str], str]) -> For:
+def _interleaved(loop: For, fresh: Callable[[str], str]) -> For:
     """The loop with its copies moved into the inner loop, a share in each iteration, and their commit after it."""
     commit = next((position for position, stmt in enumerate(loop.body) if isinstance(stmt, Commit)), None)
     steps = next((position for position, stmt in enumerate(loop.body) if isinstance(stmt, For) and not _is_copy(stmt)), None)
@@ -559,16 +563,16 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
 
 def _committed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """A list whose copies before a commit may be asynchronous; commits without copies are removed."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     for stmt in body:
         stmt = stmt.rebuilt(tuple(_committed(child) for child in stmt.children)) if stmt.children else stmt
-        if found and commits_copies(stmt):
-            names = _written(found[-1])
-            found[-1:] = _staged(found[-1:], names, 1, as_expr(0))
-            if not any(copy.mechanism.arrives_in_groups for copy, _ in execs(found[-1:])):
+        if result and commits_copies(stmt):
+            names = _written(result[-1])
+            result[-1:] = _staged(result[-1:], names, 1, as_expr(0))
+            if not any(copy.mechanism.arrives_in_groups for copy, _ in execs(result[-1:])):
                 continue
-        found.append(stmt)
-    return tuple(found)
+        result.append(stmt)
+    return tuple(result)
 
 
 def _is_copy(item: Stmt) -> bool:
@@ -583,15 +587,15 @@ def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
     loops, inner = _nest(copy)
     total = math.prod(constant(loop.extent) or 0 for loop in loops)
     each = max(-(-total // number), 1)
-    turn = Var(fresh(loops[0].var.name), 0, each - 1) if each > 1 else None
-    left: Expr = steps.var if turn is None else steps.var * each + turn
+    iteration = Var(fresh(loops[0].var.name), 0, each - 1) if each > 1 else None
+    left: Expr = steps.var if iteration is None else steps.var * each + iteration
     guard = less(left, as_expr(total))
     values: dict[Var, Expr] = {}
     for position, loop in enumerate(reversed(loops)):
         values[loop.var] = left if position == len(loops) - 1 else mod(left, loop.extent)
         left = left // loop.extent
     shared = tuple(_guarded(substituted((inner,), values), guard))
-    return attrs.evolve(loops[0], var=turn, extent=as_expr(each), body=shared) if turn is not None else shared[0]
+    return attrs.evolve(loops[0], var=iteration, extent=as_expr(each), body=shared) if iteration is not None else shared[0]
 
 
 def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
@@ -623,14 +627,14 @@ def _by_depth(buffers: Iterable[str], depth: Mapping[str, int]) -> list[list[str
 def _in_order(loads: Sequence[Stmt], shared: Sequence[Sequence[str]]) -> list[Stmt]:
     """Loads in the order of the rings that they fill, each with its preceding comments."""
     place = {name: number for number, names in enumerate(shared) for name in names}
-    found: list[tuple[int, list[Stmt]]] = []
+    keyed: list[tuple[int, list[Stmt]]] = []
     notes: list[Stmt] = []
     for load in loads:
         notes.append(load)
         if not isinstance(load, Comment):
-            found.append((min((place[name] for name in _written(load) if name in place), default=len(place)), notes))
+            keyed.append((min((place[name] for name in _written(load) if name in place), default=len(place)), notes))
             notes = []
-    return [one for _, items in sorted(found, key=lambda pair: pair[0]) for one in items] + notes
+    return [one for _, items in sorted(keyed, key=lambda pair: pair[0]) for one in items] + notes
 
 
 def _stages(loop: For) -> int:
@@ -670,14 +674,14 @@ def _has_engine(loop: For) -> bool:
 
 def _read_from_memory(kernel: Kernel) -> frozenset[Expr]:
     """The names of values that depend on what the kernel reads from memory."""
-    found: set[Expr] = set()
+    result: set[Expr] = set()
     for stmt in statements(kernel.body):
-        if isinstance(stmt, Let) and (tables_of(stmt.value) or not found.isdisjoint(stmt.value.variables())):
-            found.add(stmt.var)
-    return frozenset(found)
+        if isinstance(stmt, Let) and (tables_of(stmt.value) or not result.isdisjoint(stmt.value.variables())):
+            result.add(stmt.var)
+    return frozenset(result)
 
 
-def _turn(loops: Sequence[For], before: Expr | int = 0) -> Expr:
+def _iteration_number(loops: Sequence[For], before: Expr | int = 0) -> Expr:
     """The number of an iteration, counted through all these loops, outermost first, and through `before` executions of them."""
     number = as_expr(before)
     for loop in loops:

@@ -63,7 +63,7 @@ def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
         if _touches(kernel, statement):
             raise _refused(kernel, "the kernel has no producer", "pipeline(stages).warp_specialize()")
         return statement
-    roles = tuple(_ahead(kernel, role) if _fills(role) else _linked(kernel, role) for role in statement.roles)
+    roles = tuple(_ahead(kernel, role) if _fills(role) else _with_wait(kernel, role) for role in statement.roles)
     loads = [_is_load_of(kernel, stmt, True) for role in statement.roles if _fills(role) for stmt in _loop_of(role).body if _loads(stmt)]
     if all(loads) or not any(loads):
         why = f"the producer loads {'only' if any(loads) else 'none of'} these inputs"
@@ -76,7 +76,7 @@ def _fills(role: Role) -> bool:
     return any(stmt.ring for stmt, _ in execs(role.body))
 
 
-def _linked(kernel: Kernel, role: Role) -> Role:
+def _with_wait(kernel: Kernel, role: Role) -> Role:
     """A role that waits before its first access to global memory."""
     place = _first_access(kernel, role.body)
     return attrs.evolve(role, body=(*role.body[:place], GridDepControl(GridDepAction.WAIT), *role.body[place:]))
@@ -97,25 +97,25 @@ def _ahead(kernel: Kernel, role: Role) -> Role:
     loop, *others = role.body[place:] or (None,)
     if not isinstance(loop, For) or others or any(isinstance(stmt, Acquire) for part in loop.body for stmt in statements(_inside(part))):
         raise _refused(kernel, "a block has several tiles, or several loops with loads", "a block for each tile, without persistent()")
-    stages = _turns_that_fit(kernel, loop)
+    stages = _iterations_that_fit(kernel, loop)
     ready, rest = (tuple(stmt for stmt in loop.body if _is_load_of(kernel, stmt, early)) for early in (True, False))
     if not ready:
-        return _linked(kernel, role)
+        return _with_wait(kernel, role)
     names = {stmt.var.name for stmt in statements(kernel.body) if isinstance(stmt, (For, Let))}
     free = (name for number in range(len(names) + 1) if (name := f"{loop.var.name}_ahead{number or ''}") not in names)
-    turn = Var(next(free), 0, stages - 1)
+    iteration = Var(next(free), 0, stages - 1)
     last = tuple(stmt for stmt in loop.body if isinstance(stmt, Fence) or (isinstance(stmt, Release) and stmt.by is not None))
     notes = tuple(stmt for stmt in loop.body if stmt not in last and not _loads(stmt) and not isinstance(stmt, Comment))
     lets = tuple(one for one in notes if isinstance(one, Let))
 
-    def turns(*inside: Stmt) -> For:
-        return attrs.evolve(loop, var=turn, extent=minimum(loop.extent, stages), body=substituted(inside, {loop.var: turn}))
+    def peeled_loop(*inside: Stmt) -> For:
+        return attrs.evolve(loop, var=iteration, extent=minimum(loop.extent, stages), body=substituted(inside, {loop.var: iteration}))
 
-    first = turns(*notes, *ready, *(() if rest else last))
-    second = (turns(*lets, *rest, *last),) if rest else ()
-    behind = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
+    first = peeled_loop(*notes, *ready, *(() if rest else last))
+    second = (peeled_loop(*lets, *rest, *last),) if rest else ()
+    rest_of_loop = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
     early, late = _by_readiness(kernel, role.body[:place])
-    return attrs.evolve(role, body=(*early, first, GridDepControl(GridDepAction.WAIT), *late, *second, *behind))
+    return attrs.evolve(role, body=(*early, first, GridDepControl(GridDepAction.WAIT), *late, *second, *rest_of_loop))
 
 
 def _inside(statement: Stmt) -> tuple[Stmt, ...]:
@@ -133,13 +133,13 @@ def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], l
     return parts
 
 
-def _turns_that_fit(kernel: Kernel, loop: For) -> int:
+def _iterations_that_fit(kernel: Kernel, loop: For) -> int:
     """The number of iterations of a producer's loop that fit in its rings, so that their loads wait for no consumer."""
     rings = [stmt.ring for stmt in loop.body if isinstance(stmt, Acquire)]
-    turns = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
-    if not turns:
+    peeled_loop = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
+    if not peeled_loop:
         raise _refused(kernel, "a ring has fewer stages than an iteration fills", "more stages in pipeline(stages)")
-    return turns
+    return peeled_loop
 
 
 def _loads(statement: Stmt) -> bool:

@@ -116,8 +116,8 @@ class Partition:
             for stmt, _ in execs(self.kernel.body)
             if stmt.ring != ring.name and any(access.buffer in ring.buffers for access in stmt.accesses)
         )
-        found = {id(owner): owner for owner in map(self.owner, touching)}
-        return tuple(part for part in self.parts if id(part) in found) or (self.rest,)
+        owners = {id(owner): owner for owner in map(self.owner, touching)}
+        return tuple(part for part in self.parts if id(part) in owners) or (self.rest,)
 
     def loads(self, ring: Ring) -> Iterator[tuple[Part, Exec]]:
         """The statements that fill a ring, with the parts that perform them."""
@@ -137,11 +137,11 @@ class Partition:
 
         Raises: DecompositionError if they differ between fills.
         """
-        found: dict[Expr, dict[tuple[int, Mechanism | None], int]] = {}
+        arrivals: dict[Expr, dict[tuple[int, Mechanism | None], int]] = {}
         for part, one in self.loads(ring):
             counted = one.mechanism.counted
-            found.setdefault(one.fill_index, {})[id(part), None if counted else one.mechanism] = 1 if counted else part.threads
-        counts = {sum(arrivals.values()) for arrivals in found.values()}
+            arrivals.setdefault(one.fill_index, {})[id(part), None if counted else one.mechanism] = 1 if counted else part.threads
+        counts = {sum(arrivals.values()) for arrivals in arrivals.values()}
         if len(counts) > 1:
             raise DecompositionError(
                 f"{', '.join(ring.buffers)} are one ring, but its fills have {' or '.join(map(str, sorted(counts)))} arrivals",
@@ -181,11 +181,11 @@ def fillers_of(kernel: Kernel) -> dict[str, tuple[BlockSet, ...]]:
     """For each ring that blocks of a cluster fill for each other, the sets of these blocks; a block receives from the blocks that it sends
     to.
     """
-    found: dict[str, dict[BlockSet, None]] = {}
+    by_ring: dict[str, dict[BlockSet, None]] = {}
     for stmt, _ in execs(kernel.body):
         if stmt.multicast is not None:
-            found.setdefault(stmt.ring, {})[stmt.multicast] = None
-    return {ring: tuple(peers) for ring, peers in found.items()}
+            by_ring.setdefault(stmt.ring, {})[stmt.multicast] = None
+    return {ring: tuple(peers) for ring, peers in by_ring.items()}
 
 
 # ---------------------------------------------------------------------------------------------- fills
@@ -196,7 +196,7 @@ class Fill:
     """A fill of a ring."""
 
     ring: str
-    turn: Expr
+    index: Expr
 
     @staticmethod
     def of(load: Exec) -> Fill:
@@ -209,7 +209,7 @@ class Fill:
 
         A conditional fill belongs to the list under the condition: if it is false, there is nothing to wait for.
         """
-        used = self.turn.variables()
+        used = self.index.variables()
         inside = (var for stmt in statements((statement,)) if isinstance(stmt, For) for var in _numbers(stmt))
         here = loop is None or is_condition(loop) or not used.isdisjoint(_numbers(loop))
         return here and used.isdisjoint(inside) and not any(self._is_filled_in(stmt) for stmt in statements((statement,)))
@@ -231,26 +231,26 @@ def _numbers(loop: For) -> tuple[Var, ...]:
 
 def _filled(statement: Stmt, loop: For | None) -> list[Fill]:
     """The fills that loads in a statement write and whose numbers its list binds, in order."""
-    found = dict.fromkeys(Fill.of(stmt) for stmt, _ in execs((statement,)) if stmt.ring)
-    return [fill for fill in found if fill.is_bound_in(statement, loop)]
+    fills = dict.fromkeys(Fill.of(stmt) for stmt, _ in execs((statement,)) if stmt.ring)
+    return [fill for fill in fills if fill.is_bound_in(statement, loop)]
 
 
 # ---------------------------------------------------------------------------------------------- the program of a part
 
 
 @attrs.frozen(eq=False)
-class Turns:
+class FillOperations:
     """Where fills are acquired and released in a list: the statements before, and after, the statement at a position."""
 
     before: dict[int, list[Stmt]] = attrs.field(factory=dict)
-    behind: dict[int, list[Stmt]] = attrs.field(factory=dict)
+    after: dict[int, list[Stmt]] = attrs.field(factory=dict)
 
     def put(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """The list with these statements."""
-        found: list[Stmt] = []
+        result: list[Stmt] = []
         for number in range(len(body) + 1):
-            found += [*self.before.get(number, ()), *body[number : number + 1], *self.behind.get(number, ())]
-        return tuple(found)
+            result += [*self.before.get(number, ()), *body[number : number + 1], *self.after.get(number, ())]
+        return tuple(result)
 
 
 @attrs.frozen(eq=False)
@@ -266,7 +266,7 @@ class Writer:
     partition: Partition
     part: Part
     rings: Mapping[str, Ring]
-    several: frozenset[str]
+    shared: frozenset[str]
     used: frozenset[str]
     fillers: Mapping[str, tuple[BlockSet, ...]]
     names: Mapping[Var, Expr]
@@ -276,10 +276,10 @@ class Writer:
     def of(partition: Partition, part: Part, rings: Sequence[Ring]) -> Writer:
         """The writer of a part."""
         kernel = partition.kernel
-        turns = {ring.name: {stmt.fill_index for stmt, _ in execs(kernel.body) if stmt.ring == ring.name} for ring in rings}
-        several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
+        numbers_by_ring = {ring.name: {stmt.fill_index for stmt, _ in execs(kernel.body) if stmt.ring == ring.name} for ring in rings}
+        shared = frozenset(name for name, numbers in numbers_by_ring.items() if len(numbers) > 1)
         used = frozenset(ring.name for ring in rings if any(one is part for one in partition.users(ring)))
-        return Writer(partition, part, {ring.name: ring for ring in rings}, several, used, fillers_of(kernel), _names_of_threads(kernel))
+        return Writer(partition, part, {ring.name: ring for ring in rings}, shared, used, fillers_of(kernel), _names_of_threads(kernel))
 
     def list(self, body: Iterable[Stmt], around: For | None = None) -> tuple[Stmt, ...]:
         """A list (the body of a loop, or the whole program) without the statements of other parts, with its fills acquired and released."""
@@ -297,16 +297,16 @@ class Writer:
                 fills.setdefault(fill, []).extend((len(kept), one) for one in own if one.ring and Fill.of(one) == fill)
             if own or not inside:
                 kept += self._own(statement, around, any(one.ring for one in own) and bool(filled))
-        found = self._with_turns(kept, uses, {fill: loads for fill, loads in fills.items() if loads})
-        return found if self.part is self.partition.rest or len(self.partition.parts) == 2 else _used(found, around)
+        result = self._with_fills(kept, uses, {fill: loads for fill, loads in fills.items() if loads})
+        return result if self.part is self.partition.rest or len(self.partition.parts) == 2 else _used(result, around)
 
     def _own(self, statement: Stmt, around: For | None, fills: bool) -> tuple[Stmt, ...]:
         """The share of a part in a statement; one that fills stages may be redistributed over its threads."""
         match statement:
             case Exec():
-                return self._dealt(statement) if fills else self._rest_only(statement)
+                return self._redistributed(statement) if fills else self._require_ring_load(statement)
             case Let():
-                return () if self._is_dealt and statement.var in self.names else (statement,)
+                return () if self._redistributes and statement.var in self.names else (statement,)
             case For():
                 return self._loop(statement, around, fills)
             case _ if not isinstance(statement, OF_THE_REST):
@@ -322,19 +322,19 @@ class Writer:
             return ()
         if self.part is self.partition.rest and _is_of_tile(statement, around):
             return self._ordered(loop)
-        loop = _fetching(loop, _takes if self.part is self.partition.taking else self._is_told)
-        return self._dealt(loop) if fills else (loop,)
+        loop = _dynamic_loop(loop, _claim if self.part is self.partition.taking else self._received_tile)
+        return self._redistributed(loop) if fills else (loop,)
 
-    def _is_told(self, tile: ClaimTile) -> tuple[Stmt, ...]:
+    def _received_tile(self, tile: ClaimTile) -> tuple[Stmt, ...]:
         """How parts that claim no tiles receive the number of a tile."""
         return (
             Acquire(tile.ring, StageState.FULL, tile.fill_index),
             tile,
-            Release(tile.ring, StageState.EMPTY, tile.fill_index, self.speaks),
+            Release(tile.ring, StageState.EMPTY, tile.fill_index, self.elected_lane),
         )
 
     @property
-    def speaks(self) -> Expr:
+    def elected_lane(self) -> Expr:
         """The condition of the lane that arrives for its warp."""
         if self.part.elected:
             return TRUE
@@ -343,32 +343,32 @@ class Writer:
 
     # ------------------------------------------------------------------------------------------ fills of a list
 
-    def _with_turns(
+    def _with_fills(
         self, body: Sequence[Stmt], uses: Mapping[Fill, int], fills: Mapping[Fill, Sequence[tuple[int, Exec]]]
     ) -> tuple[Stmt, ...]:
-        turns = Turns()
+        operations = FillOperations()
         for fill, loads in fills.items():
-            self._fill(fill, loads, turns)
+            self._fill(fill, loads, operations)
         for fill, place in uses.items():
             if fill.ring in self.used:
-                self._use(fill, place, body, uses, turns)
-        return turns.put(body)
+                self._use(fill, place, body, uses, operations)
+        return operations.put(body)
 
-    def _fill(self, fill: Fill, loads: Sequence[tuple[int, Exec]], turns: Turns) -> None:
+    def _fill(self, fill: Fill, loads: Sequence[tuple[int, Exec]], operations: FillOperations) -> None:
         """A fill that the part writes: acquired empty before the first load, announced there if bytes are counted, and released full by the
         mechanisms of its copies after the last one.
         """
         first, ring = loads[0][0], self.rings[fill.ring]
-        turns.before.setdefault(first, []).append(Acquire(fill.ring, StageState.EMPTY, fill.turn))
+        operations.before.setdefault(first, []).append(Acquire(fill.ring, StageState.EMPTY, fill.index))
         if any(one.mechanism.counted for _, one in loads):
             part = self.partition.bytes(ring, self.part)
-            turns.before[first].append(Release(fill.ring, StageState.FULL, fill.turn, part=part))
+            operations.before[first].append(Release(fill.ring, StageState.FULL, fill.index, part=part))
         copied: dict[Mechanism, int] = {one.mechanism: place for place, one in loads if not one.mechanism.counted}
         for mechanism in sorted(copied, key=lambda one: (one.rank, one.name)):
             last = max(copied.values())
-            turns.behind.setdefault(last, []).append(Release(fill.ring, StageState.FULL, fill.turn, by=mechanism))
+            operations.after.setdefault(last, []).append(Release(fill.ring, StageState.FULL, fill.index, by=mechanism))
 
-    def _use(self, fill: Fill, place: int, body: Sequence[Stmt], uses: Mapping[Fill, int], turns: Turns) -> None:
+    def _use(self, fill: Fill, place: int, body: Sequence[Stmt], uses: Mapping[Fill, int], operations: FillOperations) -> None:
         """A fill that the part uses: acquired before its first use and released after the last one.
 
         `place` is the number of statements before its loads: the statements after them use it, up to the next fill of the stage.
@@ -377,14 +377,14 @@ class Writer:
         stage = self._stage(fill)
         later = (one for other, one in uses.items() if one > place and other.ring == fill.ring and self._is_of_stage(other, stage))
         end = min(later, default=len(body))
-        found = [number for number in range(place, end) if touches_stage(body[number], ring, stage)] or [end]
-        release = Release(ring.name, StageState.EMPTY, fill.turn, self.speaks, self.fillers.get(ring.name, ()))
-        turns.before.setdefault(_in_front_of_notes(body[: found[0]]), []).append(Acquire(ring.name, StageState.FULL, fill.turn))
-        turns.behind.setdefault(found[-1], []).append(release)
+        uses_at = [number for number in range(place, end) if uses_stage(body[number], ring, stage)] or [end]
+        release = Release(ring.name, StageState.EMPTY, fill.index, self.elected_lane, self.fillers.get(ring.name, ()))
+        operations.before.setdefault(_in_front_of_notes(body[: uses_at[0]]), []).append(Acquire(ring.name, StageState.FULL, fill.index))
+        operations.after.setdefault(uses_at[-1], []).append(release)
 
     def _stage(self, fill: Fill) -> Expr | None:
         """The stage of a fill; None if all fills of the ring belong to one list, so that stages need not be distinguished."""
-        return mod(fill.turn, as_expr(self.rings[fill.ring].stages)) if fill.ring in self.several else None
+        return mod(fill.index, as_expr(self.rings[fill.ring].stages)) if fill.ring in self.shared else None
 
     def _is_of_stage(self, fill: Fill, stage: Expr | None) -> bool:
         """Whether it is a fill of a stage that must be distinguished."""
@@ -398,18 +398,18 @@ class Writer:
         order = next((ring for ring in self.rings.values() if ring.is_order and not ring.each), None)
         if order is None or self.tile is None:
             return (loop,)
-        release = Release(order.name, StageState.EMPTY, self.tile, self.speaks)
+        release = Release(order.name, StageState.EMPTY, self.tile, self.elected_lane)
         # One mbarrier per group, on which only that group waits; the previous tile releases the fill that it waits for.
         return (Acquire(order.name, StageState.EMPTY, self.tile + (order.stages - 1)), loop, release)
 
     # ------------------------------------------------------------------------------------------ other threads
 
     @property
-    def _is_dealt(self) -> bool:
+    def _redistributes(self) -> bool:
         """Whether the part has its own threads, over which the first part's statements are redistributed."""
         return self.part is not self.partition.rest and not self.part.elected
 
-    def _rest_only(self, statement: Exec) -> tuple[Stmt, ...]:
+    def _require_ring_load(self, statement: Exec) -> tuple[Stmt, ...]:
         """A statement that fills no stage; or one in a loop inside the list of its fill, which is redistributed as a whole."""
         if self.part is not self.partition.rest and not statement.ring:
             raise DecompositionError(
@@ -420,9 +420,9 @@ class Writer:
             )
         return (statement,)
 
-    def _dealt(self, statement: Stmt) -> tuple[Stmt, ...]:
+    def _redistributed(self, statement: Stmt) -> tuple[Stmt, ...]:
         """Copies of the first part's threads, redistributed over the threads of this part, in rounds if these are fewer."""
-        if not self._is_dealt:
+        if not self._redistributes:
             return (statement,)
         kernel, threads = self.partition.kernel, self.part.threads
         for stmt, _ in execs((statement,)):
@@ -434,8 +434,8 @@ class Writer:
                 legal="a divisor of this number of threads",
             )
         number = mod(self.partition.thread, as_expr(threads))
-        turn = Var(fresh_name("portion", taken_names(kernel)), 0, rounds - 1)
-        own = {kernel.thread: number if rounds == 1 else number + turn * threads}
+        index = Var(fresh_name("portion", taken_names(kernel)), 0, rounds - 1)
+        own = {kernel.thread: number if rounds == 1 else number + index * threads}
         items: Sequence[Stmt] = (statement,)
         while not self.names.keys().isdisjoint(_variables(items)):
             items = tuple(substituted(items, dict(self.names)))
@@ -443,7 +443,7 @@ class Writer:
             tuple(substituted(items, own)),
             lambda one: (attrs.evolve(one, lane=one.lane.substitute(own)),) if isinstance(one, Exec) else (one,),
         )
-        return tuple(items) if rounds == 1 else (For(turn, as_expr(rounds), tuple(items), rounds <= MOST_UNROLLED),)
+        return tuple(items) if rounds == 1 else (For(index, as_expr(rounds), tuple(items), rounds <= MOST_UNROLLED),)
 
 
 def _require_of_threads(copy: Exec, part: Part) -> None:
@@ -462,11 +462,11 @@ def _require_of_threads(copy: Exec, part: Part) -> None:
 
 def _names_of_threads(kernel: Kernel) -> Mapping[Var, Expr]:
     """The names of values that differ between threads."""
-    found: dict[Var, Expr] = {}
+    result: dict[Var, Expr] = {}
     for stmt in statements(kernel.body):
-        if isinstance(stmt, Let) and not stmt.value.variables().isdisjoint({kernel.thread, *found}):
-            found[stmt.var] = stmt.value
-    return found
+        if isinstance(stmt, Let) and not stmt.value.variables().isdisjoint({kernel.thread, *result}):
+            result[stmt.var] = stmt.value
+    return result
 
 
 def _used(body: Sequence[Stmt], around: For | None) -> tuple[Stmt, ...]:
@@ -484,7 +484,7 @@ def _variables(items: Iterable[Stmt]) -> set[Var]:
     return {var for stmt in statements(items) for value in stmt.expressions for var in value.variables()}
 
 
-def _takes(tile: ClaimTile) -> tuple[Stmt, ...]:
+def _claim(tile: ClaimTile) -> tuple[Stmt, ...]:
     """How a producer claims a tile."""
     return (
         Acquire(tile.ring, StageState.EMPTY, tile.fill_index),
@@ -493,17 +493,17 @@ def _takes(tile: ClaimTile) -> tuple[Stmt, ...]:
     )
 
 
-def _fetching(loop: For, come_by: Callable[[ClaimTile], tuple[Stmt, ...]]) -> For:
+def _dynamic_loop(loop: For, come_by: Callable[[ClaimTile], tuple[Stmt, ...]]) -> For:
     """A loop over dynamically scheduled tiles: each iteration begins with its tile number and exits the loop if none is left, at the latest
     in the iteration after all of them.
     """
     if DynamicTiles not in loop.asks:
         return loop
-    said = loop.asks[DynamicTiles]
-    number = next(stmt for stmt in loop.body if isinstance(stmt, Let) and stmt.var.name == said.tile)
-    head = (*come_by(ClaimTile(number.var, said.tiles, said.ring, loop.var)), ExitIfDone(number.var, said.tiles))
+    request = loop.asks[DynamicTiles]
+    number = next(stmt for stmt in loop.body if isinstance(stmt, Let) and stmt.var.name == request.tile)
+    head = (*come_by(ClaimTile(number.var, request.tiles, request.ring, loop.var)), ExitIfDone(number.var, request.tiles))
     rest = tuple(stmt for stmt in loop.body if stmt is not number)
-    return attrs.evolve(loop, extent=said.tiles + 1, body=(*head, *rest))
+    return attrs.evolve(loop, extent=request.tiles + 1, body=(*head, *rest))
 
 
 def _is_of_tile(loop: For, around: For | None) -> bool:
@@ -512,14 +512,14 @@ def _is_of_tile(loop: For, around: For | None) -> bool:
     return tiles and any(isinstance(stmt, For) and ProducerThreads in stmt.asks for stmt in statements((loop,)))
 
 
-def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
+def uses_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
     """Whether a statement accesses a stage of a ring (None: any stage). Fills that an inner list acquires do not count."""
     if isinstance(statement, Exec):
         return any(access.buffer in ring.buffers and (stage is None or same(stage, access.copy)) for access in statement.accesses)
     inside = [one for child in statement.children for one in child]
     acquired = (stmt.fill_index for stmt in inside if isinstance(stmt, Acquire) and stmt.ring == ring.name)
     own = stage is not None and any(same(stage, mod(number, as_expr(ring.stages))) for number in acquired)
-    return not own and any(touches_stage(stmt, ring, stage) for stmt in inside)
+    return not own and any(uses_stage(stmt, ring, stage) for stmt in inside)
 
 
 def same(stage: Expr, other: Expr) -> bool:
@@ -535,4 +535,4 @@ def _in_front_of_notes(body: Sequence[Stmt]) -> int:
     return position
 
 
-__all__ = ["Fill", "Part", "Partition", "Writer", "is_condition", "same", "touches_stage"]
+__all__ = ["Fill", "Part", "Partition", "Writer", "is_condition", "same", "uses_stage"]

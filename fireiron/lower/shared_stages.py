@@ -48,8 +48,8 @@ class SharedStages:
 
     def _ring_of(self, names: Sequence[str], rings: Mapping[frozenset[str], list[Sequence[str]]], loop: For) -> list[Sequence[str]]:
         others = [self.of.get(name, "its own") for name in names]
-        found = rings.get(frozenset(others))
-        if found is None or len(set(others)) < len(others):
+        ring = rings.get(frozenset(others))
+        if ring is None or len(set(others)) < len(others):
             legal = " or ".join(f"those of {', '.join(sorted(names))}" for names in rings) or "this split has no ring of other buffers"
             raise DecompositionError(
                 f"share_stages: {', '.join(names)} are used together, so each must share the stages of another buffer of one ring",
@@ -68,7 +68,7 @@ class SharedStages:
                     at=one.origin,
                     hint="leave share_stages out",
                 )
-        return found
+        return ring
 
 
 __all__ = ["SharedStages"]

@@ -15,7 +15,7 @@ import attrs
 from fireiron.ir import Exec, For, IfAnyLane, Kernel, Stmt, execs, statements
 from fireiron.values.expr import FALSE, TRUE, Expr, conjuncts, constant
 
-MOST_TURNS = 4096
+MOST_ITERATIONS = 4096
 """Most loop iterations that are followed to determine which registers a statement writes."""
 
 
@@ -37,16 +37,16 @@ def _moved(kernel: Kernel, body: tuple[Stmt, ...], around: tuple[For, ...]) -> t
     for place, statement in enumerate(body):
         name = _clamped(kernel, statement)
         if name is not None and _may_move(kernel, name, body, place, bool(around)):
-            behind = tuple(_edited(stmt, name, False) for stmt in body[place + 1 :])
-            body = (*body[:place], _edited(statement, name, True), *behind)
+            after = tuple(_edited(stmt, name, False) for stmt in body[place + 1 :])
+            body = (*body[:place], _edited(statement, name, True), *after)
     return body
 
 
 def _clamped(kernel: Kernel, statement: Stmt) -> str | None:
     """The registers that a statement fills, each once, with results of `max(x, 0)`; None if it does anything else."""
-    found = list(execs((statement,)))
-    names = {one.accesses[list(one.operands).index(one.spec.outputs[0])].buffer for one, _ in found}
-    if len(names) != 1 or not all(one.instruction.clamped_later(one.spec) for one, _ in found):
+    inside = list(execs((statement,)))
+    names = {one.accesses[list(one.operands).index(one.spec.outputs[0])].buffer for one, _ in inside}
+    if len(names) != 1 or not all(one.instruction.clamped_later(one.spec) for one, _ in inside):
         return None
     (name,) = names
     return name if kernel.buffer(name).memory.private and _fills(kernel, statement, name) else None
@@ -57,13 +57,13 @@ def _may_move(kernel: Kernel, name: str, body: Sequence[Stmt], place: int, repea
     touching = [number for number, stmt in enumerate(body) if _uses(stmt, name)]
     if any(isinstance(stmt, IfAnyLane) for number in touching for stmt in statements((body[number],))):
         return False
-    behind = [one for number in touching if number > place for one in _uses(body[number], name)]
+    after = [one for number in touching if number > place for one in _uses(body[number], name)]
     outside = sum(1 for stmt, _ in execs(kernel.body) if _touches(stmt, name)) - sum(len(_uses(stmt, name)) for stmt in body)
-    if outside or not behind or not all(_reads(one, name) and one.instruction.clamping(one.spec) for one in behind):
+    if outside or not after or not all(_reads(one, name) and one.instruction.clamping(one.spec) for one in after):
         return False
     start = body[touching[0]]
     writers = [stmt for stmt, _ in execs((body[place], start))]
-    if any(not set(conjuncts(one.performed)) <= set(conjuncts(other.performed)) for one in writers for other in behind):
+    if any(not set(conjuncts(one.performed)) <= set(conjuncts(other.performed)) for one in writers for other in after):
         return False
     begins = all(one.spec.fills and one.accumulate == FALSE for one in _uses(start, name))
     return not repeated or (begins and _fills(kernel, start, name))
@@ -74,8 +74,8 @@ def _edited(statement: Stmt, name: str, writer: bool) -> Stmt:
     if isinstance(statement, Exec):
         if not _touches(statement, name):
             return statement
-        made = statement.instruction.clamped_later(statement.spec) if writer else statement.instruction.clamping(statement.spec)
-        return statement if made is None else attrs.evolve(statement, instruction=made)
+        instruction = statement.instruction.clamped_later(statement.spec) if writer else statement.instruction.clamping(statement.spec)
+        return statement if instruction is None else attrs.evolve(statement, instruction=instruction)
     return statement.rebuilt(tuple(tuple(_edited(one, name, writer) for one in child) for child in statement.children))
 
 
@@ -98,14 +98,14 @@ def _fills(kernel: Kernel, statement: Stmt, name: str) -> bool:
     for stmt, loops in execs((statement,)):
         if stmt.guard != TRUE:
             return False
-        turns = [constant(loop.extent) for loop in loops]
+        iterations = [constant(loop.extent) for loop in loops]
         for position, access in enumerate(stmt.accesses):
             if access.buffer != name or not access.write:
                 continue
             if any(condition != TRUE for condition in stmt.conditions(position)):
                 return False
             places = [buffer.address(access, offset) for offset in access.elements()]
-            found = _values(places, loops, turns)
+            found = _values(places, loops, iterations)
             if found is None:
                 return False
             count += len(found)
@@ -113,14 +113,14 @@ def _fills(kernel: Kernel, statement: Stmt, name: str) -> bool:
     return count == len(registers) == constant(buffer.elements)
 
 
-def _values(places: Sequence[Expr], loops: Sequence[For], turns: Sequence[int | None]) -> list[int] | None:
+def _values(places: Sequence[Expr], loops: Sequence[For], iterations: Sequence[int | None]) -> list[int] | None:
     """The values of expressions in all iterations of loops; None if they depend on anything else or there are too many."""
     known = {loop.var for loop in loops}
-    extents = [extent for extent in turns if extent is not None]
-    if len(extents) < len(turns) or any(not place.variables() <= known for place in places):
+    extents = [extent for extent in iterations if extent is not None]
+    if len(extents) < len(iterations) or any(not place.variables() <= known for place in places):
         return None
-    steps = list(itertools.islice(itertools.product(*map(range, extents)), MOST_TURNS + 1))
-    if len(steps) > MOST_TURNS:
+    steps = list(itertools.islice(itertools.product(*map(range, extents)), MOST_ITERATIONS + 1))
+    if len(steps) > MOST_ITERATIONS:
         return None
     values = ({loop.var.name: number for loop, number in zip(loops, step, strict=True)} for step in steps)
     return [int(place.evaluate(value)) for value in values for place in places]

@@ -56,9 +56,9 @@ def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None
 
     `divide` returns the partition, from a kernel and the most producer threads that a loop requests; None: `usual`.
     """
-    made = _specialized(kernel, usual if divide is None else divide)
-    body = without_asks(made.body, ProducerThreads, ConsumerGroups, DynamicTiles)
-    return made if body is made.body else attrs.evolve(made, body=body)
+    split = _specialized(kernel, usual if divide is None else divide)
+    body = without_asks(split.body, ProducerThreads, ConsumerGroups, DynamicTiles)
+    return split if body is split.body else attrs.evolve(split, body=body)
 
 
 def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> Kernel:
@@ -83,7 +83,7 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
     if any(ring.tiles for ring in rings):
         kernel = attrs.evolve(kernel, counter=Counter(_fresh(kernel, "tiles_taken")))
     if any(ring.is_order and not ring.each for ring in rings):
-        return _in_turns(kernel, names, written)
+        return _alternating(kernel, names, written)
     roles: list[Role] = []
     for part, body in written:
         roles.append(Role(part.name, partition.first_thread(part), part.threads, body, part.elected, part.registers))
@@ -167,7 +167,7 @@ def _groups(kernel: Kernel) -> int:
     )
 
 
-def _require_plain(kernel: Kernel, load: Exec, asked: str, hint: str) -> None:
+def _require_plain(kernel: Kernel, load: Exec, requested: str, hint: str) -> None:
     """Refuse several producers, and threads that copy into rings, where roles do more than fill and use rings."""
     what = ""
     if kernel.cluster is not None:
@@ -178,7 +178,7 @@ def _require_plain(kernel: Kernel, load: Exec, asked: str, hint: str) -> None:
         what = "with dynamic tile scheduling"
     if what:
         raise DecompositionError(
-            f"warp_specialize: {asked} {what}",
+            f"warp_specialize: {requested} {what}",
             within=load.spec,
             at=load.origin,
             legal="persistent(blocks), or one block per tile",
@@ -198,7 +198,7 @@ def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
         )
 
 
-def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part, tuple[Stmt, ...]]]) -> Kernel:
+def _alternating(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part, tuple[Stmt, ...]]]) -> Kernel:
     """The kernel in which consumer groups, each a role, alternate the iterations of a loop.
 
     Thread numbers become numbers in the group, and each statement is performed by the threads of one group.
@@ -206,7 +206,7 @@ def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part
     (consumers, program), (producer, loads) = written
     producers = producer.threads
     loop = next(stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and ConsumerGroups in stmt.asks)
-    groups, turn = loop.asks[ConsumerGroups].groups, loop.var
+    groups, iteration = loop.asks[ConsumerGroups].groups, loop.var
     each, workers = kernel.workers, kernel.workers * groups
     _check_groups(kernel, groups, producers)
     whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
@@ -220,15 +220,15 @@ def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part
             if isinstance(statement, For) and ConsumerGroups in statement.asks:
                 return (attrs.evolve(statement, first=group, step=groups),)
             if isinstance(statement, Exec):
-                mine = equal(whole.thread // each, group)
+                in_group = equal(whole.thread // each, group)
                 accesses = tuple(
                     access
                     if access.buffer in in_rings
-                    else attrs.evolve(access, copy=replaced(access.copy, {turn % groups: as_expr(group)}))
+                    else attrs.evolve(access, copy=replaced(access.copy, {iteration % groups: as_expr(group)}))
                     for access in statement.accesses
                 )
                 lane = statement.lane.substitute(own)
-                return (attrs.evolve(statement, accesses=accesses, active=all_of((mine, statement.active)), lane=lane),)
+                return (attrs.evolve(statement, accesses=accesses, active=all_of((in_group, statement.active)), lane=lane),)
             return (statement,)
 
         return Role(f"consumers, group {group}", group * each, each, rewritten(program, edit), registers=consumers.registers)

@@ -73,7 +73,7 @@ class Hazard:
     first: int
 
     @property
-    def wanted_again(self) -> int | None:
+    def reused(self) -> int | None:
         """For an edge around the end of a loop, the last position before the second statement; None if that statement is further down."""
         return max((position for position in self.positions if position <= self.first), default=None)
 
@@ -82,7 +82,7 @@ def synchronize(kernel: Kernel) -> Kernel:
     """The kernel with barriers and without sync points; a `SynchronizationError` if a forbidden barrier is needed."""
     solver = _Solver(kernel)
     body, _ = solver.solve(kernel.body, ())
-    ineffective = (point for point, matters in solver.wishes.values() if not matters)
+    ineffective = (point for point, relevant in solver.wishes.values() if not relevant)
     return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *ineffective))
 
 
@@ -116,7 +116,7 @@ class _List:
         A TMA store reads shared memory long after it was issued. A thread that waits only where the memory is reused can continue
         meanwhile.
         """
-        again = [one.wanted_again for one in hazards if one.edge.before.statement.mechanism.reads_in_groups]
+        again = [one.reused for one in hazards if one.edge.before.statement.mechanism.reads_in_groups]
         wanted = sorted({position for position in again if position is not None})
         return list(dict.fromkeys((*self.best, *wanted, *reversed(range(self.positions)))))
 
@@ -132,19 +132,19 @@ class _Solver:
 
     def solve(self, body: Sequence[Stmt], loops: tuple[For, ...], carried: bool = False) -> tuple[tuple[Stmt, ...], Summary]:
         """The list with barriers, and its exposed accesses; `carried` if the innermost of the loops repeats it."""
-        found = self._list(body, loops)
-        hazards = [self._behind_commit(hazard, found) for hazard in self._hazards(found, loops, carried)]
-        barriers = self._placed(hazards, found)
-        self._note_wishes(hazards, found, barriers)
-        return self._merged(found, barriers, _credited(hazards, barriers, found.positions))
+        items = self._list(body, loops)
+        hazards = [self._after_commit(hazard, items) for hazard in self._hazards(items, loops, carried)]
+        barriers = self._placed(hazards, items)
+        self._record_requests(hazards, items, barriers)
+        return self._merged(items, barriers, _credited(hazards, barriers, items.positions))
 
     def _list(self, body: Sequence[Stmt], loops: tuple[For, ...]) -> _List:
-        found = _List()
+        items = _List()
         leading: list[Stmt] = []
         for statement in body:
             match statement:
                 case SyncPoint():
-                    found.note(statement)
+                    items.note(statement)
                     continue
                 case Let() | Comment() | Fence() | Wait():
                     # Kept with the next statement: no barrier separates a comment, a name or a wait from what it belongs to.
@@ -167,17 +167,17 @@ class _Solver:
                 case Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
                     summary = self._everywhere(())
                 case Commit(mechanism=mechanism):
-                    found.commits.append((len(found.items), mechanism))
+                    items.commits.append((len(items.items), mechanism))
                     summary = self._everywhere(())
                 case _:
                     raise unknown(statement, "synchronize")
-            found.items.append((*leading, statement))
-            found.summaries.append(summary)
+            items.items.append((*leading, statement))
+            items.summaries.append(summary)
             leading = []
         if leading:
-            found.items.append(tuple(leading))
-            found.summaries.append(self._everywhere(()))
-        return found
+            items.items.append(tuple(leading))
+            items.summaries.append(self._everywhere(()))
+        return items
 
     def _loop(self, loop: For, loops: tuple[For, ...]) -> tuple[For, Summary]:
         """A loop with barriers; those inside count for statements around it only if it certainly runs."""
@@ -196,20 +196,22 @@ class _Solver:
         """The number of scopes that a barrier of a scope counts for."""
         return sum(one <= scope for one in self.scopes)
 
-    def _merged(self, found: _List, barriers: Mapping[int, int], met: Mapping[int, Sequence[Hazard]]) -> tuple[tuple[Stmt, ...], Summary]:
+    def _merged(
+        self, items: _List, barriers: Mapping[int, int], ordered: Mapping[int, Sequence[Hazard]]
+    ) -> tuple[tuple[Stmt, ...], Summary]:
         merged: list[Stmt] = []
         parts: list[Summary] = []
         commits: list[Mechanism | None] = []
-        own = dict(found.commits)
-        for position in range(found.positions):
+        own = dict(items.commits)
+        for position in range(items.positions):
             if position in barriers:
-                orders = _different(hazard.edge.dependence for hazard in met[position])
-                merged.append(Barrier(self.scopes[barriers[position]], _reason(met[position]), orders=orders))
+                orders = _different(hazard.edge.dependence for hazard in ordered[position])
+                merged.append(Barrier(self.scopes[barriers[position]], _reason(ordered[position]), orders=orders))
                 parts.append(self._everywhere((), barriers[position] + 1))
                 commits.append(None)
-            if position < len(found.items):
-                merged += found.items[position]
-                parts.append(found.summaries[position])
+            if position < len(items.items):
+                merged += items.items[position]
+                parts.append(items.summaries[position])
                 commits.append(own.get(position))
         first = tuple(_exposed([(part.first[scope], part.barrier > scope) for part in parts]) for scope in range(len(self.scopes)))
         last = tuple(_exposed_behind(parts, commits, scope) for scope in range(len(self.scopes)))
@@ -217,15 +219,15 @@ class _Solver:
 
     # -------------------------------------------------------------------------------------- hazards
 
-    def _hazards(self, found: _List, loops: tuple[For, ...], carried: bool) -> list[Hazard]:
+    def _hazards(self, items: _List, loops: tuple[For, ...], carried: bool) -> list[Hazard]:
         hazards: list[Hazard] = []
-        count = len(found.summaries)
+        count = len(items.summaries)
         outer = tuple(loop.var for loop in loops)
-        before = [number for number, one in enumerate(found.summaries) if any(one.last)]
-        after = [number for number, one in enumerate(found.summaries) if any(one.first)]
+        before = [number for number, one in enumerate(items.summaries) if any(one.last)]
+        after = [number for number, one in enumerate(items.summaries) if any(one.first)]
         # No item with itself: inner lists are solved, and no barrier can be inside a statement.
         for i, j in ((i, j) for i in before for j in after if i < j):
-            hazards += self._between(found, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
+            hazards += self._between(items, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
         if carried:
             everywhere = range(count + 1)
             for i, j in itertools.product(before, after):
@@ -233,7 +235,7 @@ class _Solver:
                 positions = (*range(i + 1, count + 1), *range(j + 1)) if j <= i else everywhere
                 middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
                 # without the loop's own variable: the two sides are in different iterations
-                hazards += self._between(found, i, j, middle, positions, outer[:-1], loops[-1])
+                hazards += self._between(items, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
     def _between(
@@ -254,7 +256,7 @@ class _Solver:
             return
         passed = max([summaries[k].barrier for k in middle], default=0)
         start = i + 1 if carried is None else max(i + 1, j)  # a whole iteration also passes the statements before item j
-        committed = _behind_commits(found, start, middle) if passed and before.pending else {}
+        committed = _after_commits(found, start, middle) if passed and before.pending else {}
         anywhere = max([one.barrier for one in summaries])
         # barriers that certainly run in between order hazards of narrower scopes
         for scope in exposed:
@@ -272,25 +274,25 @@ class _Solver:
                 elif scope >= anywhere:
                     yield Hazard(frozenset(range(len(summaries) + 1)), edge, i)
 
-    def _behind_commit(self, hazard: Hazard, found: _List) -> Hazard:
+    def _after_commit(self, hazard: Hazard, items: _List) -> Hazard:
         """Restrict accesses in flight to positions after the commit of their group, where a thread can wait for it."""
-        mine = hazard.edge.before.statement.mechanism
-        own = [position for position, mechanism in found.commits if hazard.first <= position and mechanism is mine]
+        own_mechanism = hazard.edge.before.statement.mechanism
+        own = [position for position, mechanism in items.commits if hazard.first <= position and mechanism is own_mechanism]
         if not own:
             return hazard
         kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))
         # An access before the commit has no such position. The barrier then stays, and the race check refuses the copy.
         return attrs.evolve(hazard, positions=kept or hazard.positions)
 
-    # -------------------------------------------------------------------------------------- where barriers stand
+    # -------------------------------------------------------------------------------------- barrier positions
 
-    def _placed(self, hazards: Sequence[Hazard], found: _List) -> dict[int, int]:
+    def _placed(self, hazards: Sequence[Hazard], items: _List) -> dict[int, int]:
         """The scope of the barrier at each position that has one."""
         # `sync` requests a block barrier, even if a narrower scope suffices
-        chosen = dict.fromkeys(found.required, len(self.scopes) - 1)
+        chosen = dict.fromkeys(items.required, len(self.scopes) - 1)
         if not hazards:
             return chosen
-        allowed = [position for position in found.preferred(hazards) if position not in found.forbidden]
+        allowed = [position for position in items.preferred(hazards) if position not in items.forbidden]
         arcs = []
         for hazard in hazards:
             # a block barrier that is needed anyway orders hazards of every scope
@@ -299,23 +301,23 @@ class _Solver:
                 if arc:
                     arcs.append((arc, hazard.edge.scope))
                 elif not self.kernel.effects[Unchecked].reasons:
-                    raise self._unsatisfiable(hazard, found.forbidden)
+                    raise self._unsatisfiable(hazard, items.forbidden)
         return {**chosen, **fewest_of_scopes(arcs, allowed)}
 
-    def _note_wishes(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
+    def _record_requests(self, hazards: Sequence[Hazard], items: _List, barriers: Mapping[int, int]) -> None:
         """Record which requests have no effect on the barriers; a request may be in several lists, and counts if it matters in any."""
-        for wishes in (found.required, found.forbidden):
+        for wishes in (items.required, items.forbidden):
             for position, point in wishes.items():
                 rest = {other: one for other, one in wishes.items() if other != position}
-                others = attrs.evolve(found, required=rest) if wishes is found.required else attrs.evolve(found, forbidden=rest)
+                others = attrs.evolve(items, required=rest) if wishes is items.required else attrs.evolve(items, forbidden=rest)
                 wish = (point.require, point.subject, point.origin)
-                matters = self._differs(hazards, others, barriers)
-                self.wishes[wish] = (point, matters or self.wishes.get(wish, (point, False))[1])
+                relevant = self._differs(hazards, others, barriers)
+                self.wishes[wish] = (point, relevant or self.wishes.get(wish, (point, False))[1])
 
-    def _differs(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> bool:
+    def _differs(self, hazards: Sequence[Hazard], items: _List, barriers: Mapping[int, int]) -> bool:
         """Whether other requests lead to other barriers, or make them impossible."""
         try:
-            return self._placed(hazards, found) != barriers
+            return self._placed(hazards, items) != barriers
         except SynchronizationError:
             return True
 
@@ -340,11 +342,11 @@ def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ..
     return tuple(touches)
 
 
-def _behind_commits(found: _List, start: int, middle: Sequence[int]) -> dict[Mechanism, int]:
+def _after_commits(items: _List, start: int, middle: Sequence[int]) -> dict[Mechanism, int]:
     """By mechanism, the number of scopes of which a barrier runs in the items `middle`, without those from `start` to the first commit."""
-    first = {mechanism: position for position, mechanism in reversed(found.commits) if position >= start}
+    first = {mechanism: position for position, mechanism in reversed(items.commits) if position >= start}
     return {
-        mechanism: max([found.summaries[k].barrier for k in middle if not start <= k <= position], default=0)
+        mechanism: max([items.summaries[k].barrier for k in middle if not start <= k <= position], default=0)
         for mechanism, position in first.items()
     }
 
@@ -353,23 +355,23 @@ def _exposed_behind(parts: Sequence[Summary], commits: Sequence[Mechanism | None
     """The accesses from the last part on that always executes a barrier, and pending copies whose commit no barrier follows."""
     touches: list[Touch] = []
     barrier = False
-    met: set[Mechanism] = set()
+    committed: set[Mechanism] = set()
     for part, mechanism in zip(reversed(parts), reversed(commits), strict=True):
         if barrier and mechanism is not None:
-            met.add(mechanism)
-        touches += [one for one in part.last[scope] if not barrier or (one in part.pending and one.statement.mechanism not in met)]
+            committed.add(mechanism)
+        touches += [one for one in part.last[scope] if not barrier or (one in part.pending and one.statement.mechanism not in committed)]
         barrier = barrier or part.barrier > scope
     return tuple(touches)
 
 
 def _pending(parts: Sequence[Summary], commits: Sequence[Mechanism | None]) -> frozenset[Touch]:
     """The copies of a list that no commit in it follows."""
-    found: Outstanding[Touch] = Outstanding()
+    outstanding: Outstanding[Touch] = Outstanding()
     for part, mechanism in zip(parts, commits, strict=True):
-        found = found if mechanism is None else found.commit(mechanism)
+        outstanding = outstanding if mechanism is None else outstanding.commit(mechanism)
         for touch in part.pending:
-            found = found.issue(touch.statement.mechanism, (touch,))
-    return frozenset(itertools.chain(*found.open.values()))
+            outstanding = outstanding.issue(touch.statement.mechanism, (touch,))
+    return frozenset(itertools.chain(*outstanding.open.values()))
 
 
 def _waits_at_rings(role: Role) -> bool:
@@ -419,18 +421,18 @@ def _credited(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions:
     return credited
 
 
-def _different(found: Iterable[Dependence]) -> tuple[Dependence, ...]:
+def _different(dependences: Iterable[Dependence]) -> tuple[Dependence, ...]:
     """Each dependence once: statements conflict by several accesses and in several scopes."""
-    return tuple({(one.buffer, id(one.before), id(one.after), one.writes, one.carried): one for one in found}.values())
+    return tuple({(one.buffer, id(one.before), id(one.after), one.writes, one.carried): one for one in dependences}.values())
 
 
-def _reason(met: Sequence[Hazard]) -> str:
+def _reason(hazards: Sequence[Hazard]) -> str:
     """Buffers are complete if they were written before, and free again if they were read."""
-    complete = dict.fromkeys(hazard.edge.before.access.buffer for hazard in met if not hazard.edge.is_reuse)
-    free = dict.fromkeys(hazard.edge.before.access.buffer for hazard in met if hazard.edge.is_reuse)
-    said = {
+    complete = dict.fromkeys(hazard.edge.before.access.buffer for hazard in hazards if not hazard.edge.is_reuse)
+    free = dict.fromkeys(hazard.edge.before.access.buffer for hazard in hazards if hazard.edge.is_reuse)
+    by_state = {
         "complete and free again": [name for name in complete if name in free],
         "complete": [name for name in complete if name not in free],
         "free again": [name for name in free if name not in complete],
     }
-    return "; ".join(f"{', '.join(names)} {state}" for state, names in said.items() if names) or "requested by sync"
+    return "; ".join(f"{', '.join(names)} {state}" for state, names in by_state.items() if names) or "requested by sync"

@@ -58,7 +58,7 @@ def _required(kernel: Kernel, statement: Exec) -> Exec:
 
 def _require_packed(statement: Exec, buffer: Buffer, access: Access, width: int) -> None:
     """Refuse values that an instruction requires in one register and that are stored in several."""
-    if not _beside(buffer, access, width):
+    if not _contiguous_in_registers(buffer, access, width):
         raise DecompositionError(
             f"{statement.instruction.name} requires {width} values of {access.buffer} in one register, but they are in several",
             within=statement.spec,
@@ -71,7 +71,7 @@ def _packed(kernel: Kernel, statement: Exec) -> Exec:
     """The statement with pairs of adjacent elements that its text uses as one register."""
     widths = []
     for access in statement.accesses:
-        pair = access.count == 2 and _beside(kernel.buffer(access.buffer), access, 2)
+        pair = access.count == 2 and _contiguous_in_registers(kernel.buffer(access.buffer), access, 2)
         widths.append(2 if pair else 1)
     return attrs.evolve(statement, vectors=tuple(widths))
 
@@ -88,25 +88,25 @@ def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
 
 def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
     """The statement on pairs of adjacent 16-bit elements, if all its vector operands are stored so; else unchanged."""
-    made = statement.instruction.on_pairs(statement.spec, kernel.architecture)
-    if made is None or max(access.count for access in statement.accesses) % 2:
+    instruction = statement.instruction.on_pairs(statement.spec, kernel.architecture)
+    if instruction is None or max(access.count for access in statement.accesses) % 2:
         return statement
     formulas = statement.spec.definition.formulas
-    taken = {element.tensor for formula in formulas for element in elements_of(formula.value, conditions=False)} | {*statement.spec.outputs}
+    used = {element.tensor for formula in formulas for element in elements_of(formula.value, conditions=False)} | {*statement.spec.outputs}
     widths = []
     for position, (name, access) in enumerate(statement.operands.items()):
         buffer, width = kernel.buffer(access.buffer), statement.width(position)
-        if name in taken and access.count > 1:
+        if name in used and access.count > 1:
             width = 2 if buffer.memory.private and _pairs_whole(buffer, access) else width
             if width == 1:
                 return statement
         widths.append(width)
-    return attrs.evolve(statement, instruction=made, vectors=tuple(widths))
+    return attrs.evolve(statement, instruction=instruction, vectors=tuple(widths))
 
 
 def _pairs_whole(buffer: Buffer, access: Access) -> bool:
     """Whether pairs of adjacent elements in private storage are contiguous, and in bounds together."""
-    return _beside(buffer, access, 2) and _whole(buffer, access, 2)
+    return _contiguous_in_registers(buffer, access, 2) and _whole(buffer, access, 2)
 
 
 def _whole(buffer: Buffer, access: Access, width: int) -> bool:
@@ -115,7 +115,7 @@ def _whole(buffer: Buffer, access: Access, width: int) -> bool:
     return all(_edge(buffer, access, elements[start : start + width], width) is None for start in range(0, len(elements), width))
 
 
-def _beside(buffer: Buffer, access: Access, width: int) -> bool:
+def _contiguous_in_registers(buffer: Buffer, access: Access, width: int) -> bool:
     """Whether a private buffer stores groups of `width` elements of an access contiguously, from multiples of `width` on."""
     if width == 1:
         return True
@@ -177,8 +177,10 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
     together = max((widths[position] for position in addressable), default=1)
     for position, (buffer, access) in enumerate(zip(buffers, statement.accesses, strict=True)):
         if buffer.memory.private:
-            widths[position] = together if not converts and _beside(buffer, access, together) and _whole(buffer, access, together) else 1
-    _check_asked(statement, buffers, widths, reasons, count)
+            widths[position] = (
+                together if not converts and _contiguous_in_registers(buffer, access, together) and _whole(buffer, access, together) else 1
+            )
+    _check_requested(statement, buffers, widths, reasons, count)
     return attrs.evolve(statement, vector=together, vectors=tuple(widths)) if together > 1 else statement
 
 
@@ -196,22 +198,22 @@ def _widest(buffer: Buffer, access: Access) -> tuple[int, str | None]:
     return 1, reason
 
 
-def _check_asked(statement: Exec, buffers: list[Buffer], widths: list[int], reasons: list[str | None], count: int) -> None:
+def _check_requested(statement: Exec, buffers: list[Buffer], widths: list[int], reasons: list[str | None], count: int) -> None:
     """A requested width must hold for the access to global memory, or, without one, for those to shared memory."""
-    asked = getattr(statement.instruction, "vector_bytes", None)
-    if asked is None:
+    requested = getattr(statement.instruction, "vector_bytes", None)
+    if requested is None:
         return
     judged = [i for i, buffer in enumerate(buffers) if buffer.memory.of_grid]
     judged = judged or [i for i, buffer in enumerate(buffers) if buffer.memory.of_block]
     for position in judged:
         size = buffers[position].dtype.bytes
-        if widths[position] * size != asked:
+        if widths[position] * size != requested:
             reason = reasons[position] or f"{count} elements of {size} bytes"
             raise DecompositionError(
-                f"a move of {asked} bytes was requested, but cannot be proved legal: {reason}",
+                f"a move of {requested} bytes was requested, but cannot be proved legal: {reason}",
                 within=statement.spec,
                 at=statement.origin,
-                hint=f'make sizes and leading dimensions multiples: sym("M", multiple_of={max(asked // size, 1)})',
+                hint=f'make sizes and leading dimensions multiples: sym("M", multiple_of={max(requested // size, 1)})',
             )
 
 

@@ -63,11 +63,11 @@ def wait(kernel: Kernel) -> Kernel:
         replay.run(replay.program, {})
 
     def waited(statement: Stmt) -> tuple[Stmt, ...]:
-        asked = replay.asked.get(id(statement), {})  # by identity: equal barriers at different positions wait for different copies
-        if not asked:
+        required = replay.required.get(id(statement), {})  # by identity: equal barriers at different positions wait for different copies
+        if not required:
             return (statement,)
         assert isinstance(statement, Barrier)
-        return (*(asked[kind].wait(kind, statement) for kind in sorted(asked, key=_rank)), statement)
+        return (*(required[kind].wait(kind, statement) for kind in sorted(required, key=_rank)), statement)
 
     return attrs.evolve(kernel, body=_ended(rewritten(kernel.body, waited)))
 
@@ -129,7 +129,7 @@ class _Queue:
 
 
 @attrs.define(eq=False)
-class _Asked:
+class _Required:
     """What is required of a barrier: how many groups may be in flight after it, and the buffers of the others."""
 
     groups: int
@@ -139,10 +139,10 @@ class _Asked:
     def note(self, group: _Group, touch: Touch, places: Places) -> None:
         """Record the conflicts between a group and an access, for readers."""
         for part, filled in group.parts:
-            met = (id(part), id(touch))
-            if met not in self.orders and filled & places:
+            pair = (id(part), id(touch))
+            if pair not in self.orders and filled & places:
                 writes = (part.access.write, touch.access.write)
-                self.orders[met] = Dependence(part.access.buffer, part.statement, touch.statement, writes)
+                self.orders[pair] = Dependence(part.access.buffer, part.statement, touch.statement, writes)
 
     def wait(self, mechanism: Mechanism, barrier: Barrier) -> Wait:
         """The wait before a barrier. It covers everything in flight among the operations that the barrier orders."""
@@ -169,7 +169,7 @@ class _Site:
     untested: Touch
     tests: tuple[Expr, ...]
     needed: frozenset[str]
-    turns: Mapping[str, int]
+    iterations: Mapping[str, int]
 
 
 @attrs.frozen(eq=False)
@@ -204,7 +204,7 @@ class _Replay:
         self.granule = self.graph.touches.granule(*copies)
         issued = (stmt for stmt in statements(kernel.body) if isinstance(stmt, (Exec, Commit, Wait)) and stmt.mechanism.in_groups)
         self.kinds = sorted({one.mechanism for one in issued}, key=_rank)
-        self.asked: dict[int, dict[Mechanism, _Asked]] = {}
+        self.required: dict[int, dict[Mechanism, _Required]] = {}
         self._places: dict[Any, Places] = {}
         self._tables: dict[Any, Located] = {}
         self._followed: dict[int, bool] = {}
@@ -249,10 +249,10 @@ class _Replay:
     def _accesses(self, touches: Iterable[Touch], copies: Iterable[Touch]) -> Iterator[_Access]:
         """The accesses that depend on copies, or are copies."""
         for touch in touches:
-            found = {one.statement.mechanism for one in copies if self.graph.may_conflict(one, touch)}
-            if found or touch.lasts:
+            mechanisms = {one.statement.mechanism for one in copies if self.graph.may_conflict(one, touch)}
+            if mechanisms or touch.lasts:
                 issues = touch.statement.mechanism if touch.lasts else None
-                yield _Access(self._site(touch), tuple(kind for kind in self.kinds if kind in found), issues)
+                yield _Access(self._site(touch), tuple(kind for kind in self.kinds if kind in mechanisms), issues)
 
     def run(self, steps: _Steps, fixed: Fixed) -> None:
         """Execute a list; `fixed` are the values of the loops that are executed iteration by iteration."""
@@ -282,20 +282,20 @@ class _Replay:
             # Newest first: groups complete in order, and the wait for one is a wait for all before it.
             for number in range(len(queue.groups) - 1, queue.complete - 1, -1):
                 if queue.groups[number].places & places:
-                    self._ask(mechanism, number, touch, places)
+                    self._require(mechanism, number, touch, places)
                     break
         if access.issues is not None:
             self.queues[access.issues].open.add(touch, places)
 
-    def _ask(self, mechanism: Mechanism, number: int, touch: Touch, places: Places) -> None:
+    def _require(self, mechanism: Mechanism, number: int, touch: Touch, places: Places) -> None:
         """Require that group `number` is complete at the last barrier of the widest scope after its commit.
 
         Only that barrier certainly orders the access: a barrier of a narrower scope does not cover copies by other threads.
         """
         queue = self.queues[mechanism]
         counts = [(barrier, *passed[mechanism]) for barrier, passed in self.passed]
-        behind = [(barrier, count - 1 - number, waited > number) for barrier, count, waited in counts if count > number]
-        if not behind:
+        after = [(barrier, count - 1 - number, waited > number) for barrier, count, waited in counts if count > number]
+        if not after:
             if self.kernel.effects[Unchecked].reasons:
                 return
             what = mechanism.in_flight
@@ -303,26 +303,26 @@ class _Replay:
                 f"{touch.access.buffer} is accessed while {what} it are in flight, without a barrier in between",
                 at=touch.access.origin,
             )
-        widest = max((barrier.scope for barrier, *_ in behind), key=_threads)
-        behind = [one for one in behind if one[0].scope == widest]
-        if not any(waited or self._is_asked(barrier, mechanism, groups) for barrier, groups, waited in behind):
-            barrier, groups, _ = behind[-1]
-            asked = self.asked.setdefault(id(barrier), {}).setdefault(mechanism, _Asked(groups))
-            asked.groups = min(asked.groups, groups)
+        widest = max((barrier.scope for barrier, *_ in after), key=_threads)
+        after = [one for one in after if one[0].scope == widest]
+        if not any(waited or self._is_required(barrier, mechanism, groups) for barrier, groups, waited in after):
+            barrier, groups, _ = after[-1]
+            required = self.required.setdefault(id(barrier), {}).setdefault(mechanism, _Required(groups))
+            required.groups = min(required.groups, groups)
             for group in queue.groups[queue.complete : number + 1]:
-                asked.buffers |= group.buffers
-        for barrier, *_ in behind[-1:]:
-            if mechanism in self.asked.get(id(barrier), {}):
-                self.asked[id(barrier)][mechanism].note(queue.groups[number], touch, places)
+                required.buffers |= group.buffers
+        for barrier, *_ in after[-1:]:
+            if mechanism in self.required.get(id(barrier), {}):
+                self.required[id(barrier)][mechanism].note(queue.groups[number], touch, places)
         # After a narrower barrier only its own threads know that the group is complete; other threads that access the data require their
         # own wait.
         if widest.threads is None or widest.threads >= self.kernel.workers:
             queue.complete = number + 1
 
-    def _is_asked(self, barrier: Barrier, mechanism: Mechanism, groups: int) -> bool:
+    def _is_required(self, barrier: Barrier, mechanism: Mechanism, groups: int) -> bool:
         """Whether a barrier already waits for at least as many groups."""
-        asked = self.asked.get(id(barrier), {}).get(mechanism)
-        return asked is not None and asked.groups <= groups
+        required = self.required.get(id(barrier), {}).get(mechanism)
+        return required is not None and required.groups <= groups
 
     # ------------------------------------------------------------------------------------------ places
 
@@ -332,7 +332,7 @@ class _Replay:
         if not all(compiled(test)(values) for test in site.tests):
             return 0
         # Iterations with the same addresses share an entry: one table per stage, not per iteration.
-        at = tuple((name, value % site.turns[name] if name in site.turns else value) for name, value in values.items())
+        at = tuple((name, value % site.iterations[name] if name in site.iterations else value) for name, value in values.items())
         memo = (id(site), at)
         if memo not in self._places:
             self._places[memo] = self._at(site, dict(at))
@@ -340,12 +340,12 @@ class _Replay:
 
     def _at(self, site: _Site, values: Fixed) -> Places:
         """The places accessed at given loop values: a part of a table over the loops that determine only addresses."""
-        fixed = {name: value for name, value in values.items() if name not in site.turns}
+        fixed = {name: value for name, value in values.items() if name not in site.iterations}
         memo = (id(site), tuple(fixed.items()))
         if memo not in self._tables:
             self._tables[memo] = self.graph.touches.places(site.untested, self.granule, fixed)
         grid, places, mask = self._tables[memo]
-        part = tuple(values[name] if name in site.turns and name in values else slice(None) for name in grid.axes)
+        part = tuple(values[name] if name in site.iterations and name in values else slice(None) for name in grid.axes)
         return _bits(places[part] if mask is None else places[part][mask[part]])
 
     def _site(self, touch: Touch) -> _Site:
@@ -355,8 +355,10 @@ class _Replay:
         others = tuple(condition for condition in conditions if condition not in tests)
         tested = {var.name for test in others for var in test.variables()}
         untested = attrs.evolve(touch, statement=attrs.evolve(touch.statement, active=all_of(others)))
-        turns = {name: turn for name, loop in followed.items() if name not in tested and (turn := loop.period or constant(loop.extent))}
-        return _Site(touch, untested, tests, _names(self.graph.touches.needed(touch)) & followed.keys(), turns)
+        iterations = {
+            name: iteration for name, loop in followed.items() if name not in tested and (iteration := loop.period or constant(loop.extent))
+        }
+        return _Site(touch, untested, tests, _names(self.graph.touches.needed(touch)) & followed.keys(), iterations)
 
     def _is_followed(self, loop: For) -> bool:
         """Whether its iterations matter: it contains copies, commits or barriers."""

@@ -149,8 +149,8 @@ def _has_producer(node: Node) -> bool:
 
 def _is_lonely(node: Node) -> bool:
     """Whether TMA would fill a ring, but the strategy does not name the instruction and has no producer."""
-    asked = getattr(node.step, "executable", None) is not None
-    return (_load(node) and not asked) or any(_is_lonely(child) for _, child in node.children)
+    named = getattr(node.step, "executable", None) is not None
+    return (_load(node) and not named) or any(_is_lonely(child) for _, child in node.children)
 
 
 def _load(node: Node) -> bool | None:
@@ -168,9 +168,9 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
             raise ArgumentError(
                 f"the symbol name {var.name} is used by generated code", within=spec, hint=f'another name: sym("{var.name}_size")'
             )
-    taken = RESERVED | _contract(spec.uses, spec.dims) | {var.name for var in symbols} | set(spec.operands)
+    used_names = RESERVED | _contract(spec.uses, spec.dims) | {var.name for var in symbols} | set(spec.operands)
     thread = THREAD if workers is None else Var(THREAD.name, 0, workers - 1)
-    return Context(architecture, instructions, BLOCK, thread, workers, whole=Whole(taken))
+    return Context(architecture, instructions, BLOCK, thread, workers, whole=Whole(used_names))
 
 
 def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
@@ -244,11 +244,11 @@ def taken_names(kernel: Kernel) -> set[str]:
     return {*RESERVED, *bound, *(buffer.name for buffer in kernel.buffers), *(symbol.name for symbol in kernel.symbols)}
 
 
-def fresh_name(wanted: str, taken: set[str]) -> str:
+def fresh_name(preferred: str, used_names: set[str]) -> str:
     """The preferred name or, if it is used, the first free one with a number from 2 on; it counts as used from then on."""
-    numbered = (f"{wanted}{number}" for number in itertools.count(2))
-    name = next(one for one in itertools.chain((wanted,), numbered) if one not in taken)
-    taken.add(name)
+    numbered = (f"{preferred}{number}" for number in itertools.count(2))
+    name = next(one for one in itertools.chain((preferred,), numbered) if one not in used_names)
+    used_names.add(name)
     return name
 
 

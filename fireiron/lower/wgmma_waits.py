@@ -47,7 +47,7 @@ from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.rewrite import without_asks
 from fireiron.lower.outstanding import OLDEST, Outstanding
 from fireiron.lower.registers import require_registers
-from fireiron.lower.roles import touches_stage
+from fireiron.lower.roles import uses_stage
 from fireiron.values.expr import Expr, all_of, as_expr, constant, less, mod
 
 GROUP_THREADS = 128
@@ -72,8 +72,8 @@ def _followed(kernel: Kernel) -> tuple[Stmt, ...]:
     roles = [stmt for stmt in kernel.body if isinstance(stmt, Roles)]
     if not roles:
         return _Follower(kernel, kernel.body, kernel.workers).all()
-    found = {id(one): one.rebuilt(tuple(_Follower(kernel, role.body, role.threads).all() for role in one.roles)) for one in roles}
-    return tuple(found.get(id(stmt), stmt) for stmt in kernel.body)
+    rewritten_roles = {id(one): one.rebuilt(tuple(_Follower(kernel, role.body, role.threads).all() for role in one.roles)) for one in roles}
+    return tuple(rewritten_roles.get(id(stmt), stmt) for stmt in kernel.body)
 
 
 # ---------------------------------------------------------------------------------------------- groups in flight
@@ -93,14 +93,14 @@ class _Group:
 
 
 @attrs.frozen
-class _Turn:
+class _Fill:
     """A fill of a ring, by the expression of its index."""
 
     ring: str
     number: Expr
 
 
-Key = tuple[_Turn, int]
+Key = tuple[_Fill, int]
 """An acquired fill, and the number of iterations since it was acquired."""
 
 
@@ -115,59 +115,59 @@ class _AsyncState:
     """
 
     mechanism: Mechanism
-    flying: Outstanding[int | Key] = attrs.field(factory=Outstanding)
-    turns: dict[Key, bool] = attrs.field(factory=dict)
+    in_flight: Outstanding[int | Key] = attrs.field(factory=Outstanding)
+    fills: dict[Key, bool] = attrs.field(factory=dict)
     own: frozenset[str] = frozenset()
     copied: frozenset[str] = frozenset()
 
     @property
     def groups(self) -> dict[int, int]:
         """For each group, the number of groups committed after its last instance."""
-        ages = self.flying.groups.get(self.mechanism, {})
+        ages = self.in_flight.groups.get(self.mechanism, {})
         return {item: age.least for item, age in ages.items() if isinstance(item, int)}
 
     def age(self, key: Key) -> int | None:
         """The number of groups committed after the youngest one that reads a fill; None if none in flight does."""
-        return self.flying.age(self.mechanism, key)
+        return self.in_flight.age(self.mechanism, key)
 
     def copy(self) -> _AsyncState:
         """A copy that may be changed."""
-        return attrs.evolve(self, turns=dict(self.turns))
+        return attrs.evolve(self, fills=dict(self.fills))
 
     def acquire(self, key: Key) -> None:
         """A fill is acquired, and nothing in flight reads it yet."""
-        self.flying = self.flying.without((key,))
-        self.turns[key] = False
+        self.in_flight = self.in_flight.without((key,))
+        self.fills[key] = False
 
     def end(self, key: Key) -> None:
         """The last use of a fill is past."""
-        if key not in self.turns:
+        if key not in self.fills:
             self.acquire(key)
-        self.turns[key] = True
+        self.fills[key] = True
 
-    def commit(self, group: int, read: Iterable[_Turn]) -> None:
+    def commit(self, group: int, read: Iterable[_Fill]) -> None:
         """A group that reads the stages of some fills is committed."""
-        self.flying = self.flying.issue(self.mechanism, (group, *((turn, 0) for turn in read))).commit(self.mechanism)
+        self.in_flight = self.in_flight.issue(self.mechanism, (group, *((fill, 0) for fill in read))).commit(self.mechanism)
 
     def wait(self, left: int) -> None:
         """All groups but the last `left` are complete."""
-        self.flying = self.flying.wait(self.mechanism, left)
+        self.in_flight = self.in_flight.wait(self.mechanism, left)
 
-    def later(self, own: Iterable[_Turn]) -> _AsyncState:
+    def later(self, own: Iterable[_Fill]) -> _AsyncState:
         """The state at the head of the next iteration of a loop whose body acquires the fills `own`."""
-        mine = set(own)
+        own_fills = set(own)
 
         def named(item: int | Key) -> int | Key:
-            return item if isinstance(item, int) else (item[0], item[1] + (item[0] in mine))
+            return item if isinstance(item, int) else (item[0], item[1] + (item[0] in own_fills))
 
-        turns = {(turn, lag + (turn in mine)): over for (turn, lag), over in self.turns.items()}
-        return attrs.evolve(self, flying=self.flying.renamed(named), turns=turns)
+        fills = {(fill, lag + (fill in own_fills)): over for (fill, lag), over in self.fills.items()}
+        return attrs.evolve(self, in_flight=self.in_flight.renamed(named), fills=fills)
 
     def joined(self, other: _AsyncState) -> _AsyncState:
         """The join of two states, at the head of a loop or after it."""
-        turns = {key: all(one.turns[key] for one in (self, other) if key in one.turns) for key in (*self.turns, *other.turns)}
-        flying = self.flying.joined(other.flying, widened=True)
-        return _AsyncState(self.mechanism, flying, turns, self.own | other.own, self.copied | other.copied)
+        fills = {key: all(one.fills[key] for one in (self, other) if key in one.fills) for key in (*self.fills, *other.fills)}
+        in_flight = self.in_flight.joined(other.in_flight, widened=True)
+        return _AsyncState(self.mechanism, in_flight, fills, self.own | other.own, self.copied | other.copied)
 
     def write(self, registers: frozenset[str], copied: frozenset[str]) -> None:
         """Threads write registers; `copied` are the accumulators among them that copies fill."""
@@ -194,7 +194,7 @@ class _Follower:
         for stmt in statements(body):
             if isinstance(stmt, Acquire):
                 numbers.setdefault(stmt.ring, set()).add(stmt.fill_index)
-        self.several = {ring for ring, found in numbers.items() if len(found) > 1}
+        self.shared_rings = {ring for ring, found in numbers.items() if len(found) > 1}
         self.several_accumulators = bool(self.rings) and len(self._registers(self.products, write=True)) > 1
         self.groups: dict[int, _Group] = {}
 
@@ -221,67 +221,67 @@ class _Follower:
         """The registers of the MMAs in a statement."""
         return self._registers(stmt for stmt, _ in execs((statement,)) if stmt.mechanism.in_registers)
 
-    def reads(self, statement: Stmt, turn: _Turn) -> bool:
+    def reads(self, statement: Stmt, fill: _Fill) -> bool:
         """Whether a statement uses the stage of a fill."""
-        ring = self.rings[turn.ring]
-        return touches_stage(statement, ring, mod(turn.number, as_expr(ring.stages)) if turn.ring in self.several else None)
+        ring = self.rings[fill.ring]
+        return uses_stage(statement, ring, mod(fill.number, as_expr(ring.stages)) if fill.ring in self.shared_rings else None)
 
     def _registers(self, inside: Iterable[Exec], write: bool | None = None) -> frozenset[str]:
-        found = (access for stmt in inside for access in stmt.accesses if access.buffer in self.private)
-        return frozenset(access.buffer for access in found if write in (None, access.write))
+        accesses = (access for stmt in inside for access in stmt.accesses if access.buffer in self.private)
+        return frozenset(access.buffer for access in accesses if write in (None, access.write))
 
     # ------------------------------------------------------------------------------------------ loops
 
     def loop(self, loop: For, async_state: _AsyncState) -> tuple[For, _AsyncState]:
         """A loop, and the state after it, given the state before it; fills that are still acquired are part of the state."""
-        own, late, head = set(_turns(self.rings, loop.body)), loop.asks[PendingMmas].groups, async_state
-        if own and loop.period and late is None and self._outlasts(loop, own, async_state):
+        own, late, head = set(_fills(self.rings, loop.body)), loop.asks[PendingMmas].groups, async_state
+        if own and loop.period and late is None and self._outlives_iteration(loop, own, async_state):
             late = self._in_flight(own)
         while True:
             writer = _Writer(self, loop.body, loop, head.copy(), late)
             body = writer.written()
-            grown = head.joined(writer.async_state.later(own))
-            if grown == head:
+            joined = head.joined(writer.async_state.later(own))
+            if joined == head:
                 break
-            _require_given_back(grown)
-            head = grown
+            _require_released(joined)
+            head = joined
         return loop.rebuilt((body,)), writer.async_state if loop.extent.low > 0 else async_state.joined(writer.async_state)
 
-    def _outlasts(self, loop: For, own: set[_Turn], async_state: _AsyncState) -> bool:
+    def _outlives_iteration(self, loop: For, own: set[_Fill], async_state: _AsyncState) -> bool:
         """Whether a fill of a loop is still read at the end of the next iteration: no statement inside waits for its MMAs."""
         for _ in range(2):
             writer = _Writer(self, loop.body, loop, async_state.copy(), None, dry_run=True)
             writer.written()
             async_state = async_state.joined(writer.async_state.later(own))
-        return any(lag for turn, lag in writer.async_state.turns if turn in own)
+        return any(lag for fill, lag in writer.async_state.fills if fill in own)
 
-    def _in_flight(self, own: Iterable[_Turn]) -> int:
+    def _in_flight(self, own: Iterable[_Fill]) -> int:
         """The number of groups that stay in flight at the end of an iteration if nothing in it waits for them. With several warpgroups,
         others fill the gaps; and a group in flight keeps its stage, so with one stage none can stay.
         """
-        most = min(self.rings[turn.ring].stages for turn in own) - 1
+        most = min(self.rings[fill.ring].stages for fill in own) - 1
         return min(1 if self.threads <= GROUP_THREADS else 0, most)
 
 
-def _require_given_back(async_state: _AsyncState) -> None:
+def _require_released(async_state: _AsyncState) -> None:
     """Raise a `VerificationError` for a fill that is never released; the analysis would not terminate."""
-    for turn, lag in async_state.turns:
+    for fill, lag in async_state.fills:
         if lag > OLDEST:
-            raise VerificationError(f"ring {turn.ring}: turn {turn.number} is acquired full, but never released")
+            raise VerificationError(f"ring {fill.ring}: fill {fill.number} is acquired full, but never released")
 
 
-def _turns(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> list[_Turn]:
+def _fills(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> list[_Fill]:
     """The fills that a list acquires full."""
     return [
-        _Turn(stmt.ring, stmt.fill_index)
+        _Fill(stmt.ring, stmt.fill_index)
         for stmt in body
         if isinstance(stmt, Acquire) and stmt.state is StageState.FULL and stmt.ring in rings
     ]
 
 
-def _releases(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> dict[_Turn, Release]:
+def _releases(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> dict[_Fill, Release]:
     """The releases of a list, by fill."""
-    return {_Turn(stmt.ring, stmt.fill_index): stmt for stmt in body if isinstance(stmt, Release) and stmt.ring in rings}
+    return {_Fill(stmt.ring, stmt.fill_index): stmt for stmt in body if isinstance(stmt, Release) and stmt.ring in rings}
 
 
 # ---------------------------------------------------------------------------------------------- one list
@@ -304,19 +304,19 @@ class _Writer:
     ) -> None:
         self.follower, self.body, self.loop, self.async_state = follower, body, loop, async_state
         self.late, self.dry_run = late, dry_run
-        self.asked = None if loop is None else loop.asks[PendingMmas].groups
-        self.own = _turns(follower.rings, body)
+        self.requested = None if loop is None else loop.asks[PendingMmas].groups
+        self.own = _fills(follower.rings, body)
         self.releases = _releases(follower.rings, body)
         self.result: list[Stmt] = []
         self.run: list[Stmt] = []
-        self.last: tuple[For, list[tuple[_Turn, int]]] | None = None
+        self.last: tuple[For, list[tuple[_Fill, int]]] | None = None
 
     def written(self) -> tuple[Stmt, ...]:
         """The list; `async_state` is then the state after it."""
         for statement in self.body:
             if not (isinstance(statement, Release) and statement.ring not in self.follower.rings):
                 self._after_loop()
-            if _is_product(statement) or (self.run and isinstance(statement, Let)):
+            if _is_mma(statement) or (self.run and isinstance(statement, Let)):
                 self.run.append(statement)
                 continue
             self._group()
@@ -329,24 +329,24 @@ class _Writer:
     def _one(self, statement: Stmt) -> None:
         match statement:
             case Acquire(state=StageState.EMPTY) if statement.ring in self.follower.orders:
-                self._make_room_in_order(statement)
+                self._free_stages_in_order(statement)
                 self.result.append(statement)
             case Acquire(state=StageState.FULL) if statement.ring in self.follower.rings:
                 if not self.dry_run:
-                    self._make_room(statement.ring)
-                self.async_state.acquire((_Turn(statement.ring, statement.fill_index), 0))
+                    self._free_stages(statement.ring)
+                self.async_state.acquire((_Fill(statement.ring, statement.fill_index), 0))
                 self.result.append(statement)
             case Release(state=StageState.EMPTY) if statement.ring in self.follower.rings:
-                self.async_state.end((_Turn(statement.ring, statement.fill_index), 0))
-                self.result += self._given_back()
-                if self.asked == 0:
+                self.async_state.end((_Fill(statement.ring, statement.fill_index), 0))
+                self.result += self._released()
+                if self.requested == 0:
                     self._end()  # also of a fill that no later group reads
             case Wait(groups=groups) if statement.mechanism.in_registers:
                 self.result.append(statement)
                 self.async_state.wait(groups)
             case For():
                 self._for(statement)
-            case _ if any(_matters(stmt) for child in statement.children for stmt in statements(child)):
+            case _ if any(_is_relevant(stmt) for child in statement.children for stmt in statements(child)):
                 raise unknown(statement, "wgmma_waits")
             case _:
                 written, read = self.follower.touched(statement)
@@ -363,40 +363,40 @@ class _Writer:
         group = self.follower.groups[number]
         # MMAs are ordered among each other, except for registers that one writes and the other reads as its A operand.
         clash = {number: self.follower.groups[number] for number in self.async_state.groups}
-        met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
-        self._wait({one: names for one, names in met.items() if names}, group.products)
+        conflicts = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
+        self._wait({one: names for one, names in conflicts.items() if names}, group.products)
         orders = _met(self.follower.others, group.products, first_writes=True)
         copied = tuple(sorted(self.async_state.copied & group.writes))
         self.result += [Fence(FenceKind.WGMMA_REGISTERS, pinned_registers=copied, orders=orders), *run, Commit(self.async_state.mechanism)]
-        held = [turn for (turn, lag), over in self.async_state.turns.items() if not lag and not over]
+        acquired = [fill for (fill, lag), over in self.async_state.fills.items() if not lag and not over]
         self.async_state.own -= group.writes
         self.async_state.copied -= group.writes
-        self.async_state.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
-        if self.asked is not None:
+        self.async_state.commit(number, [fill for fill in acquired if any(self.follower.reads(one, fill) for one in run)])
+        if self.requested is not None:
             self._end()  # this many groups stay in flight, of any fill: stages of older ones are released before new MMAs are issued
 
     def _for(self, loop: For) -> None:
         written, read = self.follower.touched(loop)
-        met = self._clashes(written, read)
-        if met and not frozenset().union(*met.values()) <= self.follower.used(loop):
-            self._wait(met, self._others(loop))
+        conflicts = self._clashes(written, read)
+        if conflicts and not frozenset().union(*conflicts.values()) <= self.follower.used(loop):
+            self._wait(conflicts, self._others(loop))
         rings = {stmt.ring for stmt in statements(loop.body) if isinstance(stmt, Acquire)}
-        early = [key for key, over in self.async_state.turns.items() if key[0] in self.own and key[0].ring in rings and over]
+        early = [key for key, over in self.async_state.fills.items() if key[0] in self.own and key[0].ring in rings and over]
         if early:  # inside the loop they could not be released, and the loop needs their stages
             self._wait_for_turns(early)
-        if not any(_matters(stmt) for stmt in statements(loop.body)):
+        if not any(_is_relevant(stmt) for stmt in statements(loop.body)):
             self.async_state.write(written, copied_in(self.follower.kernel))
             self.result.append(loop)
             return
-        own, mine = set(_turns(self.follower.rings, loop.body)), self.async_state.own
+        own, written_by_threads = set(_fills(self.follower.rings, loop.body)), self.async_state.own
         once = constant(loop.extent) == 1  # its body is printed without a loop
         self.async_state.copied -= frozenset() if once else self.follower.used(loop)
         written_anew, self.async_state = self.follower.loop(loop, self.async_state)
-        self.result.append(attrs.evolve(written_anew, pinned_registers=() if once else self._at_stake(loop, mine)))
-        left = [key for key in self.async_state.turns if key[0] in own]
+        self.result.append(attrs.evolve(written_anew, pinned_registers=() if once else self._to_pin(loop, written_by_threads)))
+        left = [key for key in self.async_state.fills if key[0] in own]
         self.last = (loop, left) if left else None
 
-    def _at_stake(self, loop: For, mine: frozenset[str]) -> tuple[str, ...]:
+    def _to_pin(self, loop: For, written: frozenset[str]) -> tuple[str, ...]:
         """The registers to pin before a loop: those that threads wrote before it and that MMAs in flight at its end use, if it may have no
         iteration.
 
@@ -405,38 +405,38 @@ class _Writer:
         filled by copies.
         """
         if constant(loop.extent) is not None:
-            left = (mine | begun_in_loops(self.follower.kernel)).difference(*self.follower.touched(loop))
+            left = (written | begun_in_loops(self.follower.kernel)).difference(*self.follower.touched(loop))
             tiles = {name: count for name, count in _accumulated(loop).items() if name in left}
             return tuple(sorted(tiles if sum(tiles.values()) > 1 else copied_in(self.follower.kernel).intersection(tiles)))
-        flying = frozenset().union(*(self.follower.groups[number].writes for number in self.async_state.groups))
-        return tuple(sorted((mine | begun_in_loops(self.follower.kernel)) & flying & self.follower.used(loop)))
+        in_flight = frozenset().union(*(self.follower.groups[number].writes for number in self.async_state.groups))
+        return tuple(sorted((written | begun_in_loops(self.follower.kernel)) & in_flight & self.follower.used(loop)))
 
     # ------------------------------------------------------------------------------------------ waits
 
     def _clashes(self, written: frozenset[str], read: frozenset[str]) -> dict[int, frozenset[str]]:
         """The groups in flight that a statement must wait for because it writes and reads some registers, and which of these they use."""
-        met = {number: self.follower.groups[number].meets(written, read) for number in self.async_state.groups}
-        return {number: names for number, names in met.items() if names}
+        conflicts = {number: self.follower.groups[number].meets(written, read) for number in self.async_state.groups}
+        return {number: names for number, names in conflicts.items() if names}
 
     def _wait_for_registers(self, statement: Stmt, written: frozenset[str], read: frozenset[str]) -> None:
         self._wait(self._clashes(written, read), self._others(statement))
 
-    def _wait(self, met: Mapping[int, frozenset[str]], behind: Sequence[Exec]) -> None:
+    def _wait(self, conflicts: Mapping[int, frozenset[str]], later: Sequence[Exec]) -> None:
         """Insert a wait for the conflicting groups, if any, because of registers that the statements `behind` access."""
-        if not met:
+        if not conflicts:
             return
-        names = frozenset().union(*met.values())
-        orders = tuple(dependence for dependence in _met(self.follower.products, behind, first_writes=False) if dependence.buffer in names)
+        names = frozenset().union(*conflicts.values())
+        orders = tuple(dependence for dependence in _met(self.follower.products, later, first_writes=False) if dependence.buffer in names)
         ages = self.async_state.groups
-        left = min(ages[number] for number in met)
-        written = {name for number, found in met.items() for name in found & self.follower.groups[number].writes}
+        left = min(ages[number] for number in conflicts)
+        written = {name for number, found in conflicts.items() for name in found & self.follower.groups[number].writes}
         states = ((written, "is", "are", "complete"), (names - written, "has", "have", "been read"))
         parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
         reason = "; ".join(parts)
-        holds = tuple(sorted(written.union(self._held(left)))) if self.follower.rings else ()
+        holds = tuple(sorted(written.union(self._pinned(left)))) if self.follower.rings else ()
         self._put(Wait(left, reason, self.async_state.mechanism, holds, orders=orders))
 
-    def _held(self, left: int) -> tuple[str, ...]:
+    def _pinned(self, left: int) -> tuple[str, ...]:
         """The registers to pin after a wait for fills: those of all groups that have completed, if there are several accumulators."""
         if not self.follower.several_accumulators:
             return ()
@@ -449,36 +449,36 @@ class _Writer:
         while position and (isinstance(self.result[position - 1], Comment) or _is_full(self.result[position - 1])):
             position -= 1
         self.async_state.wait(wait.groups)
-        self.result[position:position] = [attrs.evolve(wait, requested=self.asked), *self._given_back()]
+        self.result[position:position] = [attrs.evolve(wait, requested=self.requested), *self._released()]
 
     def _others(self, statement: Stmt) -> list[Exec]:
         return [stmt for stmt, _ in execs((statement,)) if not stmt.mechanism.in_registers]
 
     # ------------------------------------------------------------------------------------------ fills
 
-    def _make_room_in_order(self, turn: Acquire) -> None:
+    def _free_stages_in_order(self, fill: Acquire) -> None:
         """Before an ordered warpgroup may issue MMAs: free stages for the fills that become full meanwhile.
 
         No other warpgroup fills them while this one waits for its permission and still holds them.
         """
         if self.dry_run:
             return
-        place = next(number for number, stmt in enumerate(self.body) if stmt is turn)
-        inside = itertools.takewhile(lambda one: not (isinstance(one, Release) and one.ring == turn.ring), self.body[place:])
-        for ring, count in Counter(fill.ring for fill in _turns(self.follower.rings, list(inside))).items():
-            self._make_room(ring, count)
+        place = next(number for number, stmt in enumerate(self.body) if stmt is fill)
+        inside = itertools.takewhile(lambda one: not (isinstance(one, Release) and one.ring == fill.ring), self.body[place:])
+        for ring, count in Counter(fill.ring for fill in _fills(self.follower.rings, list(inside))).items():
+            self._free_stages(ring, count)
 
-    def _make_room(self, ring: str, turns: int = 1) -> None:
+    def _free_stages(self, ring: str, fills: int = 1) -> None:
         """Before `turns` fills of a ring without a free stage: release the oldest fills that are past their last use."""
-        while len(held := [key for key in self.async_state.turns if key[0].ring == ring]) > self.follower.rings[ring].stages - turns:
-            over = [key for key in held if self.async_state.turns[key] and key[0] in self.own]
+        while len(acquired := [key for key in self.async_state.fills if key[0].ring == ring]) > self.follower.rings[ring].stages - fills:
+            over = [key for key in acquired if self.async_state.fills[key] and key[0] in self.own]
             if not over:
                 return
             self._wait_for_turns([max(over, key=lambda key: self.async_state.age(key) or 0)])
 
     def _end(self) -> None:
         """At the end of a list, release the fills that it acquired, except those that may stay in flight into the next iteration."""
-        ended = (key for key, is_over in self.async_state.turns.items() if key[0] in self.own and is_over)
+        ended = (key for key, is_over in self.async_state.fills.items() if key[0] in self.own and is_over)
         over = [key for key in ended if self.async_state.age(key) is not None]
         if self.late is not None:
             over = [key for key in over if (self.async_state.age(key) or 0) >= self.late]
@@ -487,72 +487,72 @@ class _Writer:
         if over:
             self._wait_for_turns(over, self.late)
 
-    def _wait_for_turns(self, keys: Sequence[tuple[_Turn, int]], left: int | None = None) -> None:
+    def _wait_for_turns(self, keys: Sequence[tuple[_Fill, int]], left: int | None = None) -> None:
         ages = [self.async_state.age(key) or 0 for key in keys]
         number = min(ages) if left is None else left
-        over = [key for key, is_over in self.async_state.turns.items() if key[0] in self.own and is_over]
+        over = [key for key, is_over in self.async_state.fills.items() if key[0] in self.own and is_over]
         done = [key for key in over if (age := self.async_state.age(key)) is not None and age >= number]
         lags = sorted({lag for _, lag in done})
-        parts = (f"{self._names(turn for turn, lag in done if lag == one)} of {_when(one)}" for one in lags)
-        orders = self._orders((turn for turn, _ in done), self.body, self.loop)
-        self._put(Wait(number, f"{' and '.join(parts)} have been read", self.async_state.mechanism, self._held(number), orders=orders))
+        parts = (f"{self._names(fill for fill, lag in done if lag == one)} of {_when(one)}" for one in lags)
+        orders = self._orders((fill for fill, _ in done), self.body, self.loop)
+        self._put(Wait(number, f"{' and '.join(parts)} have been read", self.async_state.mechanism, self._pinned(number), orders=orders))
 
     def _after_loop(self) -> None:
         """After a loop, release the fills of its last iterations when the MMAs that read them are complete."""
         if self.last is None:
             return
         (loop, keys), self.last = self.last, None
-        turns = list(dict.fromkeys(turn for turn, _ in keys))
+        fills = list(dict.fromkeys(fill for fill, _ in keys))
         number = min(self.async_state.age(key) or 0 for key in keys)
-        orders = self._orders(turns, loop.body, loop)
-        said = f"{self._names(turns)} of the last iteration have been read"
-        self.result.append(Wait(number, said, self.async_state.mechanism, self._held(number), orders=orders, requested=self.asked))
+        orders = self._orders(fills, loop.body, loop)
+        reason = f"{self._names(fills)} of the last iteration have been read"
+        self.result.append(Wait(number, reason, self.async_state.mechanism, self._pinned(number), orders=orders, requested=self.requested))
         self.async_state.wait(number)
-        self.result += self._lanes_done(turns, loop.body, loop)
+        self.result += self._warp_barrier(fills, loop.body, loop)
         releases = _releases(self.follower.rings, loop.body)
-        for turn, lag in sorted(keys, key=lambda key: -key[1]):
-            del self.async_state.turns[turn, lag]
-            last = turn.number.substitute({loop.var: loop.extent - 1 - lag})
+        for fill, lag in sorted(keys, key=lambda key: -key[1]):
+            del self.async_state.fills[fill, lag]
+            last = fill.number.substitute({loop.var: loop.extent - 1 - lag})
             ran = less(as_expr(lag), loop.extent)
-            self.result.append(attrs.evolve(releases[turn], fill_index=last, active=all_of((releases[turn].active, ran))))
-        self.result += self._given_back()
+            self.result.append(attrs.evolve(releases[fill], fill_index=last, active=all_of((releases[fill].active, ran))))
+        self.result += self._released()
 
-    def _given_back(self) -> list[Stmt]:
+    def _released(self) -> list[Stmt]:
         """The releases of the list's fills that are past their last use and that no group in flight reads; after a warp barrier, if its
         lanes read them separately.
         """
-        done = [key for key, over in self.async_state.turns.items() if key[0] in self.own and over and self.async_state.age(key) is None]
+        done = [key for key, over in self.async_state.fills.items() if key[0] in self.own and over and self.async_state.age(key) is None]
         done.sort(key=lambda key: -key[1])
-        found: list[Stmt] = []
-        found += self._lanes_done([turn for turn, _ in done], self.body, self.loop)
-        for turn, lag in done:
-            del self.async_state.turns[turn, lag]
-            release = self.releases[turn]
+        releases: list[Stmt] = []
+        releases += self._warp_barrier([fill for fill, _ in done], self.body, self.loop)
+        for fill, lag in done:
+            del self.async_state.fills[fill, lag]
+            release = self.releases[fill]
             if lag:
                 assert self.loop is not None
                 began = less(as_expr(lag - 1), self.loop.var)
-                before = turn.number.substitute({self.loop.var: self.loop.var - lag})
+                before = fill.number.substitute({self.loop.var: self.loop.var - lag})
                 release = attrs.evolve(release, fill_index=before, active=all_of((release.active, began)))
-            found.append(release)
-        return found
+            releases.append(release)
+        return releases
 
-    def _lanes_done(self, turns: Iterable[_Turn], body: tuple[Stmt, ...], loop: For | None) -> tuple[Stmt, ...]:
+    def _warp_barrier(self, fills: Iterable[_Fill], body: tuple[Stmt, ...], loop: For | None) -> tuple[Stmt, ...]:
         """A warp barrier if lanes read stages separately: one lane arrives for its warp, so all of them must be done."""
-        lanes = [turn for turn in turns if self._read_by_lanes(turn, body)]
+        lanes = [fill for fill in fills if self._read_by_lanes(fill, body)]
         if not lanes:
             return ()
         return (Barrier(WARP_SCOPE, f"all lanes have read {self._names(lanes)}", orders=self._orders(lanes, body, loop)),)
 
-    def _read_by_lanes(self, turn: _Turn, body: Iterable[Stmt]) -> bool:
-        uses = [stmt for stmt, _ in execs(body) if self.follower.reads(stmt, turn)]
+    def _read_by_lanes(self, fill: _Fill, body: Iterable[Stmt]) -> bool:
+        uses = [stmt for stmt, _ in execs(body) if self.follower.reads(stmt, fill)]
         return not uses or any(not use.mechanism.in_registers for use in uses)
 
-    def _names(self, turns: Iterable[_Turn]) -> str:
-        return ", ".join(dict.fromkeys(name for turn in turns for name in self.follower.rings[turn.ring].buffers))
+    def _names(self, fills: Iterable[_Fill]) -> str:
+        return ", ".join(dict.fromkeys(name for fill in fills for name in self.follower.rings[fill.ring].buffers))
 
-    def _orders(self, turns: Iterable[_Turn], body: Iterable[Stmt], loop: For | None) -> tuple[Dependence, ...]:
+    def _orders(self, fills: Iterable[_Fill], body: Iterable[Stmt], loop: For | None) -> tuple[Dependence, ...]:
         """Dependences from each use of the stages to the load that fills them again, in a later iteration."""
-        names = {name for turn in turns for name in self.follower.rings[turn.ring].buffers}
+        names = {name for fill in fills for name in self.follower.rings[fill.ring].buffers}
         for name in sorted(names - self.follower.loads.keys()):
             raise VerificationError(f"{name} is a buffer of a ring, but nothing loads it")
         return tuple(
@@ -563,7 +563,7 @@ class _Writer:
         )
 
 
-def _matters(statement: Stmt) -> bool:
+def _is_relevant(statement: Stmt) -> bool:
     """Whether the analysis must handle a statement."""
     return isinstance(statement, (Acquire, Release, Wait)) or (isinstance(statement, Exec) and statement.mechanism.in_registers)
 
@@ -580,12 +580,12 @@ def _accumulated(loop: For) -> dict[str, int]:
     return parts
 
 
-def _is_product(statement: Stmt) -> bool:
+def _is_mma(statement: Stmt) -> bool:
     """Whether a statement consists of MMAs only."""
     if isinstance(statement, Exec):
         return statement.mechanism.in_registers
     inner = [one for child in statement.children for one in child if not isinstance(one, (Let, Comment))]
-    return bool(inner) and all(_is_product(one) for one in inner)
+    return bool(inner) and all(_is_mma(one) for one in inner)
 
 
 def _is_full(statement: Stmt) -> bool:

@@ -35,18 +35,18 @@ def zero_init_elision(kernel: Kernel) -> Kernel:
 
 def _elided(body: Sequence[Stmt], name: str, shared: frozenset[str]) -> tuple[Stmt, ...]:
     """A list without redundant zero initializations of an accumulator, in this list and in nested ones."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     rest = list(body)
     while rest:
         one = rest.pop(0)
         count = _zeroed(one, name)
         rest_of = None if count is None else _Traversal(name, count, shared).listed(rest, FALSE)
         if rest_of is not None and rest_of.added == TRUE and rest_of.worth:
-            found.append(Comment(f"the first MMA initializes {name}"))
+            result.append(Comment(f"the first MMA initializes {name}"))
             rest = list(rest_of.body)
         else:
-            found.append(one.rebuilt(tuple(_elided(child, name, shared) for child in one.children)) if one.children else one)
-    return tuple(found)
+            result.append(one.rebuilt(tuple(_elided(child, name, shared) for child in one.children)) if one.children else one)
+    return tuple(result)
 
 
 @attrs.frozen
@@ -74,27 +74,27 @@ class _Traversal:
 
     def listed(self, body: Sequence[Stmt], added: Expr, inner: bool = False) -> _Rest | None:
         """The statements of a list that starts with the accumulator written where `added` is true; None if they need the zero."""
-        found: list[Stmt] = []
+        result: list[Stmt] = []
         worth = False
         for place, stmt in enumerate(body):
             if added == TRUE:
-                return _Rest((*found, *body[place:]), TRUE, worth)
+                return _Rest((*result, *body[place:]), TRUE, worth)
             if not _touches(stmt, self.name):
-                found.append(stmt)
+                result.append(stmt)
             elif _scales(stmt, self.name):
                 worth = True
-                found += _without(found, stmt, added)
+                result += _without(result, stmt, added)
             elif (product := self._product(stmt, added)) is not None:
                 worth = worth or not inner
-                found.append(product)
+                result.append(product)
                 added = TRUE
             else:
                 in_loop = self._loop(stmt, added)
                 if in_loop is None:
                     return None
-                found.append(in_loop.body[0])
+                result.append(in_loop.body[0])
                 added, worth = in_loop.added, worth or in_loop.worth
-        return _Rest(tuple(found), added, worth)
+        return _Rest(tuple(result), added, worth)
 
     def _product(self, statement: Stmt, added: Expr) -> Stmt | None:
         """A statement that only adds MMAs to the whole accumulator; it overwrites the accumulator where nothing was added."""
@@ -132,8 +132,8 @@ def _touches(statement: Stmt, name: str) -> bool:
 
 def _only_access(statement: Exec, name: str) -> Access | None:
     """The access of a statement to a buffer; None if there are none or several."""
-    found = [access for access in statement.accesses if access.buffer == name]
-    return found[0] if len(found) == 1 else None
+    matches = [access for access in statement.accesses if access.buffer == name]
+    return matches[0] if len(matches) == 1 else None
 
 
 def _variables(access: Access) -> set[Var]:

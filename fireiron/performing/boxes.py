@@ -1,4 +1,4 @@
-"""Boxes of an array, as TMA copies them: how large they may be, which arrays have them, and the copies as functions.
+"""Boxes of an array, as TMA copies them: their largest size, which arrays have them, and the copies as functions.
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor".
 """
@@ -16,17 +16,17 @@ MULTIPLE = 16
 """Alignment in bytes of the address and strides of an array."""
 
 RANKS = range(2, 6)
-"""Dimensions of an array. A tile has two of them; along the others, those of a stack of matrices, its boxes have one element."""
+"""Dimensions of an array. A tile has two of them; along the others, those of a batch of matrices, its boxes have one element."""
 
 _NAMES = "xyzuv"
-"""Coordinates of a box, that along neighbours first."""
+"""Coordinates of a box, that of the contiguous dimension first."""
 
 _WHAT = ("a vector", "a matrix", "a batched matrix")
 
 
 @functools.cache
 def load_function(rank: int) -> Function:
-    """The load of a box of an array of so many dimensions."""
+    """The load of a box of an array of `rank` dimensions."""
     return Function(
         f"tma_load{_suffix(rank)}",
         ("unsigned target", "const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned mbarrier"),
@@ -42,7 +42,7 @@ def load_function(rank: int) -> Function:
 
 @functools.cache
 def multicast_function(rank: int) -> Function:
-    """The load of a box of an array of so many dimensions to several blocks of the cluster."""
+    """The load of a box of an array of `rank` dimensions to several blocks of the cluster."""
     return Function(
         f"tma_load_multicast{_suffix(rank)}",
         (
@@ -64,7 +64,7 @@ def multicast_function(rank: int) -> Function:
 
 @functools.cache
 def store_function(rank: int) -> Function:
-    """The store of a box of an array of so many dimensions."""
+    """The store of a box of an array of `rank` dimensions."""
     instruction = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
     return Function(
         f"tma_store{_suffix(rank)}",

@@ -1,4 +1,4 @@
-"""What instructions of a warp share: their statement from lane maps, and loops where a spec is several of their tiles."""
+"""Code shared by instructions of a warp: their statement from lane maps, and loops where a spec is several of their tiles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:
 
 
 def require_whole_warps(name: str, spec: Spec, context: Context) -> None:
-    """Refuse an instruction of a part of a warp where only some of a warp's units take part: PTX wants all of its lanes."""
+    """Refuse an instruction of a part of a warp where only some of a warp's units take part: PTX requires all of its lanes."""
     definitions = context.whole.definitions
     active = context.active
     while not active.variables().isdisjoint(definitions):
@@ -68,9 +68,9 @@ def one_statement(
     spread: Iterable[str] = (),
     vectors: tuple[int, ...] = (),
 ) -> Exec:
-    """The statement of one tile; `vectors` are the elements of each operand that the instruction takes at once.
+    """The statement of one tile; `vectors` are the numbers of elements of each operand that the instruction processes at once.
 
-    A `DecompositionError` where a tile may overhang of which the instruction takes all elements or none.
+    A `DecompositionError` where a tile may be partly out of bounds and the instruction processes all elements or none.
     """
     lane = lane_number(spec.level, draft)
     accesses = []
@@ -93,18 +93,18 @@ def one_statement(
 
 
 def registers_together(view: View) -> int:
-    """Elements of an operand in registers that one 32-bit register holds: PTX takes 8-bit and 16-bit elements packed."""
+    """Elements of an operand in registers that one 32-bit register contains: PTX packs 8-bit and 16-bit elements."""
     return max(4 // view.dtype.bytes, 1)
 
 
 def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tuple[Mismatch, ...]:
-    """Why a spec is not the instruction's tile, or no multiple of it."""
+    """Why a spec is not the instruction's tile, or not a multiple of it."""
     sizes = {dim: constant(spec.size(dim)) for dim in spec.dims}
     fits = all(size is not None and (size % tile[dim] == 0 if multiples else size == tile[dim]) for dim, size in sizes.items())
     if fits:
         return ()
-    wanted = "x".join(str(tile[dim]) for dim in spec.dims)
-    return (Mismatch("shape", f"{'multiples of ' if multiples else ''}{wanted}", "x".join(map(str, spec.sizes))),)
+    expected = "x".join(str(tile[dim]) for dim in spec.dims)
+    return (Mismatch("shape", f"{'multiples of ' if multiples else ''}{expected}", "x".join(map(str, spec.sizes))),)
 
 
 def product_mismatch(spec: Spec) -> tuple[Mismatch, ...]:
@@ -129,7 +129,7 @@ def type_mismatch(spec: Spec, operand: str, dtypes: tuple[DType, ...]) -> tuple[
 
 
 def memory_mismatch(spec: Spec, operand: str, memories: tuple[Memory, ...]) -> tuple[Mismatch, ...]:
-    """Why an operand does not lie where the instruction wants it."""
+    """Why an operand is not in a memory that the instruction accepts."""
     got = getattr(spec, operand).memory
     if any(got.like(memory) for memory in memories):
         return ()
@@ -157,11 +157,11 @@ def listed(constraint: str, name: str, count: int) -> str:
 
 
 def with_registers(items: Sequence[Item], *operands: Registers) -> Sequence[Item]:
-    """Items between what gathers the values of operands that a lane keeps apart, and what brings them back."""
-    if not any(one.before for one in operands):
+    """Items between those that gather the values of operands from separate registers, and those that write them back."""
+    if not any(operand.before for operand in operands):
         return items
-    before = [item for one in operands for item in one.before]
-    after = [item for one in operands for item in one.after]
+    before = [item for operand in operands for item in operand.before]
+    after = [item for operand in operands for item in operand.after]
     return [Braces("", (*before, *items, *after))]
 
 

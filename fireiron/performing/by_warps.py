@@ -1,7 +1,7 @@
-"""What ldmatrix and stmatrix of a warpgroup share: each of its four warps moves 16 x 16 elements, of a tile of 64 x 16 or 16 x 64.
+"""Code shared by ldmatrix and stmatrix of a warpgroup: each of its four warps moves 16 x 16 elements, of a tile of 64 x 16 or 16 x 64.
 
-Lanes hold them as wgmma's fragments of 16 bits lie (PTX ISA, "Register Fragments for wgmma"), and address rows of eight elements. `swapped`
-says that the 64 rows of the fragment are columns of the tile, `along` in which dimension shared memory is contiguous.
+Lanes own them as in wgmma's fragments of 16 bits (PTX ISA, "Register Fragments for wgmma"), and address rows of eight elements. With
+`swapped` the 64 rows of the fragment are columns of the tile; `along` is the dimension in which shared memory is contiguous.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TOGETHER = 8
 
 
 def tile_of_warpgroup(swapped: bool) -> tuple[int, int]:
-    """What a warpgroup moves at once."""
+    """The tile that a warpgroup moves at once."""
     return (16, 64) if swapped else (64, 16)
 
 
 def statements_by_warps(executable: Executable, spec: Spec, draft: Draft, swapped: bool, maps: dict[str, LaneMap]) -> tuple[Stmt, ...]:
-    """A spec as loops over tiles of a warpgroup, of which each warp moves its part by itself; `maps` are those of a warp."""
+    """A spec as loops over tiles of a warpgroup, of which each warp moves its own part; `maps` are those of a warp."""
     views, digits = divide(spec, dict(zip(spec.dims, tile_of_warpgroup(swapped), strict=True)), executable.name)
     views, program, _ = loop_over(spec, views, digits, True, draft, (Hole("tile"),))
     warp = index_in(Warpgroup, draft.thread) // 32
@@ -42,7 +42,7 @@ def statements_by_warps(executable: Executable, spec: Spec, draft: Draft, swappe
 
 def _of_warp(spec: Spec, dim: int, warp: Expr) -> Spec:
     """The part of a tile that a warp of the warpgroup moves: 16 of the 64 elements along a dimension."""
-    kept = [Digit(one, 16, 1, DigitKind.VALUES) for one in (0, 1)]
+    kept = [Digit(dim, 16, 1, DigitKind.VALUES) for dim in (0, 1)]
     views = placed_threads(spec, with_modes(spec, kept), [Digit(dim, 4, 16, DigitKind.THREADS, warp)])
     return spec.at_level(Warp, **views)
 
@@ -64,15 +64,15 @@ def addressed_by_warp(swapped: bool, along: int) -> LaneMap:
 
 
 def rows_mismatch(name: str, view: View, storage: Storage, along: int) -> tuple[Mismatch, ...]:
-    """Why rows of eight neighbours of an operand in shared memory do not lie side by side, at multiples of 16 bytes."""
+    """Why rows of eight elements of an operand in shared memory are not contiguous, or not at multiples of 16 bytes."""
     if rows_together(view, storage, along):
         return ()
-    wanted = f"{TOGETHER} {'columns' if along else 'rows'} side by side, at multiples of 16 bytes"
-    return (Mismatch(f"{name} storage", wanted, f"{storage.layout}{'' if storage.swizzle is None else f', {storage.swizzle}'}"),)
+    expected = f"{TOGETHER} contiguous {'columns' if along else 'rows'}, at multiples of 16 bytes"
+    return (Mismatch(f"{name} storage", expected, f"{storage.layout}{'' if storage.swizzle is None else f', {storage.swizzle}'}"),)
 
 
 def rows_together(view: View, storage: Storage, along: int) -> bool:
-    """Whether every eight neighbours of a view along a dimension lie side by side, and start at a multiple of 16 bytes."""
+    """Whether every eight elements of a view along a dimension are contiguous, and start at a multiple of 16 bytes."""
     swizzle = storage.swizzle
     if not storage.layout.static or (swizzle is not None and swizzle.bits and swizzle.base < 3):
         return False

@@ -1,4 +1,4 @@
-"""How a thread joins a result to what the output holds, as text: added to it, multiplied, or the larger or the smaller of the two."""
+"""How a thread combines a result with the current output, as text: a sum, a product, or the larger or the smaller of the two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fireiron.values.expr import TRUE
 from fireiron.values.machine import DType, float32, int32
 
 SIGNS = {"sum": "+", "prod": "*"}
-"""What is a sign between values, and no function."""
+"""The operations that are a sign between values, and not a function."""
 
 MOST_IN_A_CHAIN = 8
 """Most dependent values in a chain; two chains halve the time of a sum of 32 (attention with heads of 64 on an H200: 4 to 5 % faster)."""
@@ -23,19 +23,19 @@ def widened(dtype: DType) -> DType:
     return dtype if dtype.bits >= 32 else float32 if dtype.kind == "float" else int32
 
 
-def old_value(printer: Printer, statement: Exec, by: str, held: Text, dtype: DType) -> Text:
-    """What the output holds; where it does not count, what changes nothing."""
+def old_value(printer: Printer, statement: Exec, by: str, current: Text, dtype: DType) -> Text:
+    """The value of the output; where it does not count, the neutral value."""
     if by == "sum" or statement.accumulate == TRUE:
-        return printer.accumulator(statement, held, dtype)
-    return Choice(printer.expression(statement.accumulate), held, printer.literal(neutral(by, dtype), dtype))
+        return printer.accumulator(statement, current, dtype)
+    return Choice(printer.expression(statement.accumulate), current, printer.literal(neutral(by, dtype), dtype))
 
 
 def together(printer: Printer, by: str, values: list[Text], dtype: DType) -> Text:
     """The sum, the maximum, the minimum or the product of values, one after the other; sums and products of many in two chains."""
     sign = SIGNS.get(by)
     if sign is not None:
-        many = len(values) > MOST_IN_A_CHAIN
-        return _chain(sign, [Joined(("(", _chain(sign, values[first::2]), ")")) for first in (0, 1)] if many else values)
+        splits = len(values) > MOST_IN_A_CHAIN
+        return _chain(sign, [Joined(("(", _chain(sign, values[first::2]), ")")) for first in (0, 1)] if splits else values)
     total, *others = values
     for other in others:
         total = printer.applied(by, dtype, total, other)

@@ -1,7 +1,7 @@
-"""Copies of 8x8 matrices of 16-bit elements between shared memory and the registers of a warp: what ldmatrix and stmatrix share.
+"""Copies of 8x8 matrices of 16-bit elements between shared memory and the registers of a warp: code shared by ldmatrix and stmatrix.
 
-Eight lanes address the eight rows of a matrix, and each lane has two neighbours of it in a register (PTX ISA, "Warp-level matrix load
-instruction: ldmatrix").
+Eight lanes address the eight rows of a matrix, and each lane has two adjacent elements of it in a register (PTX ISA, "Warp-level matrix
+load instruction: ldmatrix").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fireiron.values.units import same_threads
 Copy = TypeVar("Copy", bound="MatrixCopy")
 
 _SHARED_AND_REGISTERS = frozenset({(BLOCK, None), (THREAD, None)})
-"""Who shares the two memories of a copy of matrices, and which hold fragments: none."""
+"""The scopes of the two memories of a copy of matrices, without fragments."""
 
 
 @attrs.frozen
@@ -33,7 +33,7 @@ class MatrixCopy(Executable):
     """A copy of `r x c` matrices, `matrices = (r, c)`, of 8x8 elements of 16 bits between shared memory and the registers of a warp.
 
     `along` is the dimension in which shared memory is contiguous: 0 for column-major storage, 1 for row-major. `pairs` is the
-    dimension along which a lane has two neighbours; where the two differ, the instruction transposes.
+    dimension along which a lane has two adjacent elements; where the two differ, the instruction transposes.
     """
 
     matrices: tuple[int, int] = (2, 2)
@@ -58,17 +58,17 @@ class MatrixCopy(Executable):
     def may_perform(self, spec: Spec) -> bool:
         if not spec.copies or not same_threads(spec.level, Warp) or len(spec.dims) != 2:
             return False
-        return {(one.shared_by, one.fragment) for one in spec.memories} == _SHARED_AND_REGISTERS
+        return {(memory.shared_by, memory.fragment) for memory in spec.memories} == _SHARED_AND_REGISTERS
 
     def follows_rows(self, view: View) -> bool:
         """Whether an operand in shared memory is contiguous along the dimension in which lanes address rows."""
         return view.order == ("row" if self.along else "col")
 
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
-        """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
+        """The differences of a copy whose operand `shared` is in shared memory, and `held` in registers."""
         if len(spec.dims) != 2:
             return (Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))),)
-        found = [
+        mismatches = [
             *level_mismatch(spec, Warp),
             *shape_mismatch(spec, tile_of(spec, self.maps()), multiples=True),
             *type_mismatch(spec, "src", (float16, bfloat16)),
@@ -79,14 +79,14 @@ class MatrixCopy(Executable):
         ]
         view = spec.operands[shared]
         if not self.follows_rows(view):
-            found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(view.tensor.layout)))
+            mismatches.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(view.tensor.layout)))
         elif not _rows_whole(view, self.along):
-            found.append(Mismatch(f"{shared} rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(view)))
-        return tuple(found)
+            mismatches.append(Mismatch(f"{shared} rows", "8 contiguous elements, at multiples of 16 bytes", _storage_text(view)))
+        return tuple(mismatches)
 
 
 def _rows_whole(view: View, along: int) -> bool:
-    """Whether eight neighbours along a dimension lie side by side and start at a multiple of eight elements."""
+    """Whether eight elements along a dimension are contiguous and start at a multiple of eight elements."""
     tensor = view.tensor
     storage = tensor.storage()
     if tensor.swizzle is not None and tensor.swizzle.bits and tensor.swizzle.base < 3:
@@ -103,35 +103,37 @@ def _storage_text(view: View) -> str:
 
 def family(kind: type[Copy], name: str) -> tuple[Copy, ...]:
     """All forms of a copy, those with most matrices first."""
-    found = []
+    forms = []
     for matrices in ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1)):
         for along, pairs in ((1, 1), (0, 0), (1, 0), (0, 1)):
             order, trans = "ROW" if along else "COL", "_T" if along != pairs else ""
-            found.append(kind(f"{name}_{8 * matrices[0]}x{8 * matrices[1]}_{order}{trans}", matrices, along, pairs))
-    return tuple(found)
+            forms.append(kind(f"{name}_{8 * matrices[0]}x{8 * matrices[1]}_{order}{trans}", matrices, along, pairs))
+    return tuple(forms)
 
 
 def matrices(count: int) -> str:
-    """So many matrices, for a comment."""
+    """The text for a number of matrices, for a comment."""
     number = {1: "an", 2: "two", 4: "four"}[count]
     return f"{number} 8x8 {'matrices' if count > 1 else 'matrix'} of 16-bit elements"
 
 
 @functools.cache
-def addressed(matrices: tuple[int, int], along: int, turned: bool = False) -> LaneMap:
-    """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
+def addressed(matrices: tuple[int, int], along: int, transposed: bool = False) -> LaneMap:
+    """The map from lane to the row of eight elements that it addresses; lanes past the last matrix repeat."""
     count = matrices[0] * matrices[1]
-    lanes = ((8, 1 - along, 1), *_grid(matrices, turned), *(((4 // count, 0, 0),) if count < 4 else ()))
+    lanes = ((8, 1 - along, 1), *_grid(matrices, transposed), *(((4 // count, 0, 0),) if count < 4 else ()))
     return LaneMap.along((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
 
 
 @functools.cache
-def received(matrices: tuple[int, int], pairs: int, turned: bool = False) -> LaneMap:
-    """Lane and register half to the element that it has in registers."""
-    return LaneMap.along((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices, turned)))
+def received(matrices: tuple[int, int], pairs: int, transposed: bool = False) -> LaneMap:
+    """The map from lane and register half to the element in it."""
+    return LaneMap.along(
+        (8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices, transposed))
+    )
 
 
-def _grid(matrices: tuple[int, int], turned: bool) -> tuple[Part, ...]:
-    """The matrices one after the other: first along the first dimension, or the last if `turned`."""
+def _grid(matrices: tuple[int, int], transposed: bool) -> tuple[Part, ...]:
+    """The matrices in order: along the first dimension first, or along the last if `transposed`."""
     parts = tuple((count, dim, 8) for dim, count in enumerate(matrices) if count > 1)
-    return parts[::-1] if turned else parts
+    return parts[::-1] if transposed else parts

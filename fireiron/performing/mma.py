@@ -1,9 +1,8 @@
-"""mma.sync: a matrix product by the lanes of a warp, or of a quad-pair; the class that all of its forms are values of.
+"""mma.sync: a matrix multiply-accumulate by the lanes of a warp, or of a quad-pair; the class that all of its forms are values of.
 
-A form is data: the shape, the element types, who takes part, and per operand which lane holds which element under which
+A form is data: the shape, the element types, the threads, and per operand which lane owns which element under which
 number (a `LaneMap`, from the figures of the PTX ISA, "Matrix fragments for mma"). The simulation follows from the maps
-and from what a MatMul means; the text is one line of PTX.
-
+and from the definition of a MatMul; the text is one line of PTX.
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(RF, RF, RF)(Warp)
 >>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
@@ -50,16 +49,16 @@ def _is_shape(value: object) -> bool:
 
 
 def _is_orders(value: object) -> bool:
-    return isinstance(value, tuple) and len(value) in (0, 2) and all(isinstance(one, str) and one in _LAYOUTS for one in value)
+    return isinstance(value, tuple) and len(value) in (0, 2) and all(isinstance(order, str) and order in _LAYOUTS for order in value)
 
 
 @attrs.frozen(repr=False)
 class Mma(Executable):
-    """`MatMul(m,n,k)(RF,RF,RF)(level)`: `opcode` is the PTX instruction, `a`, `b`, `c` say who holds what.
+    """`MatMul(m,n,k)(RF,RF,RF)(level)`: `opcode` is the PTX instruction, `a`, `b`, `c` are the lane maps of the operands.
 
-    `factor` is the type of A and B, or a pair. `orders`, if given, are the storage orders of A and B, `"row"` or `"col"`, that
-    tell its variants apart. `capability` is the first compute capability that has it, `last` the last on which it is fast
-    (T019): newer targets run it, and only where a strategy asks for its shape or its name.
+    `factor` is the type of A and B, or a pair. `orders`, if given, are the storage orders of A and B, `"row"` or `"col"`, in
+    which its variants differ. `capability` is the first compute capability that has it, `last` the last on which it is fast
+    (T019): newer targets run it, and only where a strategy requests its shape or its name.
     """
 
     shape: tuple[int, int, int] = (16, 8, 16)
@@ -90,16 +89,16 @@ class Mma(Executable):
     def _check_fields(self) -> None:
         """Refuse fields of wrong types."""
         types = (*self.factor, self.result) if isinstance(self.factor, tuple) and len(self.factor) in (1, 2) else ()
-        wanted = (
-            (types and all(isinstance(one, DType) for one in types), "element types", (self.factor, self.result)),
-            (all(isinstance(one, LaneMap) for one in (self.a, self.b, self.c)), "lane maps", (self.a, self.b, self.c)),
+        checks = (
+            (types and all(isinstance(dtype, DType) for dtype in types), "element types", (self.factor, self.result)),
+            (all(isinstance(lane_map, LaneMap) for lane_map in (self.a, self.b, self.c)), "lane maps", (self.a, self.b, self.c)),
             (_is_shape(self.shape), "a shape (m, n, k)", self.shape),
             (isinstance(self.level, Level) and self.level.threads is not None, "a level with a number of threads", self.level),
             (isinstance(self.opcode, str) and isinstance(self.name, str), "a name and an opcode", (self.name, self.opcode)),
             (_is_orders(self.orders), "orders of A and B", self.orders),
             (type(self.capability) is int and type(self.last) in (int, type(None)), "compute capabilities", (self.capability, self.last)),
         )
-        for holds, what, got in wanted:
+        for holds, what, got in checks:
             if not holds:
                 raise ArgumentError(
                     f"{self.name if isinstance(self.name, str) and self.name else 'mma'}: {what} are needed", got=got, at=call_site()
@@ -134,10 +133,10 @@ class Mma(Executable):
         return (
             *level_mismatch(spec, self.level),
             *shape_mismatch(spec, dict(zip(spec.dims, self.shape, strict=True)), multiples=False),
-            *(one for name, factor in self.factors.items() for one in type_mismatch(spec, name, (factor,))),
+            *(mismatch for name, factor in self.factors.items() for mismatch in type_mismatch(spec, name, (factor,))),
             *type_mismatch(spec, "C", (self.result,)),
-            *(one for name in "ABC" for one in memory_mismatch(spec, name, (RF,))),
-            *(one for name, order in zip("AB", self.orders, strict=False) for one in _order_mismatch(spec, name, order)),
+            *(mismatch for name in "ABC" for mismatch in memory_mismatch(spec, name, (RF,))),
+            *(mismatch for name, order in zip("AB", self.orders, strict=False) for mismatch in _order_mismatch(spec, name, order)),
             *target_mismatch(architecture, self.capability),
         )
 
@@ -155,7 +154,7 @@ class Mma(Executable):
         return [*printer.unless_adding(statement, cleared), *product]
 
     def _function(self) -> Function:
-        """The instruction as a function of where a lane keeps its values of C, A and B."""
+        """The instruction as a function of the registers of C, A and B in a lane."""
         assert self.result is not None
         kinds = {"c": self.result, "a": self.factors["A"], "b": self.factors["B"]}
         counts = {name: self.maps()[name.upper()].count // max(4 // kind.bytes, 1) for name, kind in kinds.items()}
@@ -178,7 +177,7 @@ class Mma(Executable):
 
 _LAYOUTS: Mapping[str, str] = {"row": "RowMajor", "col": "ColMajor"}
 _ALONG: Mapping[str, int] = {"row": 1, "col": 0}
-"""The dimension along which neighbours lie side by side."""
+"""The dimension along which elements are contiguous."""
 
 
 def _order_mismatch(spec: Spec, operand: str, order: str) -> tuple[Mismatch, ...]:
@@ -206,7 +205,7 @@ def _words(name: str, words: str) -> str:
 
 
 def wrapped(line: str, limit: int = 110) -> Iterator[str]:
-    """Operands of inline PTX, as many a line as fit."""
+    """Operands of inline PTX, as many as fit on each line."""
     while len(line) > limit:
         place = line.rindex(", ", 0, limit) + 1
         yield line[:place]
@@ -215,7 +214,7 @@ def wrapped(line: str, limit: int = 110) -> Iterator[str]:
 
 
 def _function_name(opcode: str, ordered: bool) -> str:
-    """`mma_m16n8k16_f32_f16`: the shape, the storage orders where they tell forms apart, the types of result and factors."""
+    """`mma_m16n8k16_f32_f16`: the shape, the storage orders where forms differ in them, the types of result and operands."""
     parts = [part for part in opcode.split(".") if part not in ("sync", "aligned")]
     if len(parts) == 8 and parts[4] == parts[7]:
         name, shape, *orders, result, left, right, _ = parts

@@ -33,20 +33,20 @@ def fma_mismatches(
     """The differences between a spec and a multiply-add of one thread on one of the shapes."""
     if not spec.contracts:
         return (Mismatch("spec", "MatMul", spec.title),)
-    found = []
+    mismatches = []
     if spec.level.threads != 1:
-        found.append(Mismatch("level", "Thread", spec.level.name))
+        mismatches.append(Mismatch("level", "Thread", spec.level.name))
     if not _is_of(spec, shapes):
-        found.append(Mismatch("shape", " or ".join("x".join(map(str, shape)) for shape in shapes), "x".join(map(str, spec.sizes))))
+        mismatches.append(Mismatch("shape", " or ".join("x".join(map(str, shape)) for shape in shapes), "x".join(map(str, spec.sizes))))
     if spec.C.dtype != executable.result:
-        found.append(Mismatch("C type", str(executable.result), str(spec.C.dtype)))
+        mismatches.append(Mismatch("C type", str(executable.result), str(spec.C.dtype)))
     for name in ("A", "B"):
         dtype = spec.operands[name].dtype
         if dtype not in executable.factors:
-            found.append(Mismatch(f"{name} type", " or ".join(map(str, executable.factors)), str(dtype)))
+            mismatches.append(Mismatch(f"{name} type", " or ".join(map(str, executable.factors)), str(dtype)))
     if architecture.capability < executable.capability:
-        found.append(Mismatch("target", f"sm_{executable.capability} or newer", architecture.name))
-    return tuple(found)
+        mismatches.append(Mismatch("target", f"sm_{executable.capability} or newer", architecture.name))
+    return tuple(mismatches)
 
 
 def _is_of(spec: Spec, shapes: tuple[tuple[int, int, int], ...]) -> bool:

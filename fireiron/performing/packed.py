@@ -1,15 +1,16 @@
 """Formulas on pairs of 16-bit floats: an operation on both of a packed register by one instruction (HADD2, HMUL2, HFMA2, HMNMX2).
 
-A formula is packed where half arithmetic gives what float32 and one rounding give: all of its elements have the type of the result,
-its numbers are such, and on the way to the result at most one value is rounded. That is a sum, a difference or a product, or a product
-and a sum, which HFMA2 rounds once; with signs, absolute values, maxima, minima and choices around it, or inside. Two sums in a row are
-not: in half arithmetic the first is rounded too. A definition asks for that by steps, each with a temporary of 16 bits.
+A formula is packed where half arithmetic gives the result of float32 and one rounding: all of its elements have the type of the result,
+its numbers are representable in it, and on the way to the result at most one value is rounded. That is a sum, a difference or a product,
+or a product and a sum, which HFMA2 rounds once; with signs, absolute values, maxima, minima and choices around it, or inside. Two
+consecutive sums are not: in half arithmetic the first is rounded too. A definition requests that by steps, each with a temporary of 16
+bits.
 
 `exp2` and `tanh` of pairs are approximations of the GPU (`APPROXIMATIONS`), less exact than one rounding: only where a strategy allows
 them.
 
-Rounding keeps the order, so it does not matter whether it stands before or behind a maximum. Of a number and NaN the maximum or minimum
-is the number, with `max.f16x2` as with `fmaxf`; `fma.rn.relu` gives NaN, so it is not used.
+Rounding keeps the order, so it may be done before or after a maximum. Of a number and NaN the maximum or minimum is the number, with
+`max.f16x2` as with `fmaxf`; `fma.rn.relu` gives NaN, so it is not used.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from fireiron.values.document import Call, Text
 from fireiron.values.machine import DType, bfloat16, float16
 
 SUMS: Final[Mapping[str, str]] = {"+": "__hadd2", "-": "__hsub2", "*": "__hmul2_rn"}
-"""What rounds its result. No compiler contracts the product with a sum of another step: the temporary between them is rounded."""
+"""Operations that round. No compiler contracts the product with a sum of another step: the temporary between them is rounded."""
 
 LIMITS: Final[Mapping[str, str]] = {"max": "__hmax2", "min": "__hmin2", "relu": "__hmax2"}
-"""What is one instruction on pairs since sm_80; before, CUDA makes it of comparisons in float."""
+"""Operations that are one instruction on pairs since sm_80; before, CUDA implements them by comparisons in float."""
 
 APPROXIMATIONS: Final[Mapping[str, Mapping[DType, tuple[str, int, str]]]] = {
     "exp2": {
@@ -46,7 +47,7 @@ KINDS: Final[Mapping[DType, tuple[str, str]]] = {
     float16: ("__half2", "__half2half2"),
     bfloat16: ("__nv_bfloat162", "__bfloat162bfloat162"),
 }
-"""The type of a pair, and the function that makes one of a number twice."""
+"""The type of a pair, and the function that makes a pair of one number."""
 
 _SASS: Final[Mapping[str, str]] = {
     "+": "HADD2", "-": "HADD2", "*": "HMUL2", "fma": "HFMA2", "abs": "HADD2", "max": "HMNMX2", "min": "HMNMX2", "relu": "HMNMX2",
@@ -58,7 +59,7 @@ _MANY = 2
 
 
 def packs(formula: Formula, types: Mapping[str, DType], approximately: bool = False) -> bool:
-    """Whether half arithmetic gives the value of a formula as float32 and one rounding do, whatever the target.
+    """Whether half arithmetic gives the value of a formula as float32 and one rounding do, on any target.
 
     Where it may do so `approximately`, functions of `APPROXIMATIONS` count as one rounding.
     """
@@ -70,13 +71,13 @@ def packs(formula: Formula, types: Mapping[str, DType], approximately: bool = Fa
 
 def capability(formula: Formula, dtype: DType) -> int:
     """The first compute capability with instructions on pairs for all operations of a packed formula."""
-    found = list(_operations(formula.value))
-    own = (APPROXIMATIONS[one.name][dtype][1] for one in found if one.name in APPROXIMATIONS)
-    return max(80 if dtype == bfloat16 or any(one.name in LIMITS for one in found) else 53, *own, 0)
+    operations = list(_operations(formula.value))
+    own = (APPROXIMATIONS[operation.name][dtype][1] for operation in operations if operation.name in APPROXIMATIONS)
+    return max(80 if dtype == bfloat16 or any(operation.name in LIMITS for operation in operations) else 53, *own, 0)
 
 
 def approximation(name: str, dtype: DType) -> Function:
-    """The function in front of a kernel that is one of the instructions of `APPROXIMATIONS`."""
+    """The function that a kernel includes for one of the instructions of `APPROXIMATIONS`."""
     instruction, _, error = APPROXIMATIONS[name][dtype]
     kind, _ = KINDS[dtype]
     body = (
@@ -89,7 +90,7 @@ def approximation(name: str, dtype: DType) -> Function:
 
 
 def opcodes(formula: Formula) -> str:
-    """The instructions of a packed formula, as they are called in machine code: `HFMA2+HMNMX2`."""
+    """The instructions of a packed formula, by their names in machine code: `HFMA2+HMNMX2`."""
     return "+".join(dict.fromkeys(_opcodes(formula.value))) or "HADD2"
 
 
@@ -102,27 +103,27 @@ def packed(
     """The value of a packed formula as a pair: `leaf` is an element or a number as a pair, `chosen` a choice between two pairs,
     `approximate` a function of a pair."""
 
-    def made(part: Value) -> Text:
+    def text_of(part: Value) -> Text:
         if not isinstance(part, Operation):
             return leaf(part)
         if part.name == "where":
-            return chosen(part, made(part.arguments[1]), made(part.arguments[2]))
+            return chosen(part, text_of(part.arguments[1]), text_of(part.arguments[2]))
         if part.name in SUMS and len(part.arguments) == 2:
-            return contracted(part) if _product_of(part) is not None else Call(SUMS[part.name], tuple(map(made, part.arguments)))
+            return contracted(part) if _product_of(part) is not None else Call(SUMS[part.name], tuple(map(text_of, part.arguments)))
         if part.name == "-":
-            return Call("__hneg2", (made(part.arguments[0]),))
+            return Call("__hneg2", (text_of(part.arguments[0]),))
         if part.name in APPROXIMATIONS:
-            return approximate(part.name, made(part.arguments[0]))
+            return approximate(part.name, text_of(part.arguments[0]))
         if part.name == "abs":
-            return Call("__habs2", (made(part.arguments[0]),))
+            return Call("__habs2", (text_of(part.arguments[0]),))
         arguments = (*part.arguments, Number(0)) if part.name == "relu" else part.arguments
-        return Call(LIMITS[part.name], tuple(map(made, arguments)))
+        return Call(LIMITS[part.name], tuple(map(text_of, arguments)))
 
     def contracted(part: Operation) -> Text:
         product = _product_of(part)
         assert product is not None
-        first, second = map(made, product.arguments)
-        other = made(part.arguments[1] if product is part.arguments[0] else part.arguments[0])
+        first, second = map(text_of, product.arguments)
+        other = text_of(part.arguments[1] if product is part.arguments[0] else part.arguments[0])
         if part.name == "-" and product is part.arguments[0]:
             other = Call("__hneg2", (other,))
         elif part.name == "-":
@@ -130,38 +131,38 @@ def packed(
         return Call("__hfma2", (first, second, other))
 
     assert value is not None
-    return made(value)
+    return text_of(value)
 
 
 def _product_of(part: Operation) -> Operation | None:
-    """The product in a sum or a difference of one and something else; None where there is none."""
+    """The product in a sum or a difference of one product and another term; None where there is none."""
     if part.name not in ("+", "-") or len(part.arguments) != 2:
         return None
-    found = [one for one in part.arguments if isinstance(one, Operation) and one.name == "*"]
-    return found[0] if len(found) == 1 else None
+    products = [argument for argument in part.arguments if isinstance(argument, Operation) and argument.name == "*"]
+    return products[0] if len(products) == 1 else None
 
 
 def _roundings(value: Value, types: Mapping[str, DType], dtype: DType, approximately: bool) -> int:
-    """How often a value is rounded on the way to a result of 16 bits, from its elements on; `_MANY` where it is no half arithmetic."""
+    """The number of roundings from a value's elements to a result of 16 bits; `_MANY` where it cannot use half arithmetic."""
     if isinstance(value, Element):
         return 0 if types[value.tensor] == dtype else _MANY
     if isinstance(value, Number):
-        return 0 if _holds(dtype, value.value) else _MANY
+        return 0 if _is_representable(dtype, value.value) else _MANY
     arguments = value.arguments[1:] if value.name == "where" else value.arguments
-    most = max(_roundings(one, types, dtype, approximately) for one in arguments)
+    most = max(_roundings(argument, types, dtype, approximately) for argument in arguments)
     if value.name in ("where", "abs", *LIMITS) or (value.name == "-" and len(arguments) == 1):
         return most
     if value.name not in SUMS and not (approximately and value.name in APPROXIMATIONS):
         return _MANY
     product = _product_of(value)
     if product is not None:
-        arguments = (*product.arguments, *(one for one in arguments if one is not product))
-        most = max(_roundings(one, types, dtype, approximately) for one in arguments)
+        arguments = (*product.arguments, *(argument for argument in arguments if argument is not product))
+        most = max(_roundings(argument, types, dtype, approximately) for argument in arguments)
     return _MANY if most else 1
 
 
-def _holds(dtype: DType, number: float) -> bool:
-    """Whether a number is one of a type."""
+def _is_representable(dtype: DType, number: float) -> bool:
+    """Whether a number is representable in a type."""
     import numpy
 
     return float(convert(numpy.float64(number), dtype)) == number
@@ -171,8 +172,8 @@ def _operations(value: Value | None) -> Iterator[Operation]:
     """The operations of a value without those of its conditions."""
     if isinstance(value, Operation):
         yield value
-        for one in value.arguments[1 if value.name == "where" else 0 :]:
-            yield from _operations(one)
+        for argument in value.arguments[1 if value.name == "where" else 0 :]:
+            yield from _operations(argument)
 
 
 def _opcodes(value: Value | None) -> Iterator[str]:
@@ -180,9 +181,9 @@ def _opcodes(value: Value | None) -> Iterator[str]:
         return
     product = _product_of(value)
     inner = value.arguments[1 if value.name == "where" else 0 :]
-    for one in inner:
-        parts = one.arguments if one is product and isinstance(one, Operation) else (one,)
+    for argument in inner:
+        parts = argument.arguments if argument is product and isinstance(argument, Operation) else (argument,)
         for part in parts:
             yield from _opcodes(part)
-    if value.name != "-" or len(value.arguments) == 2:  # the sign of an operand is part of the instruction that takes it
+    if value.name != "-" or len(value.arguments) == 2:  # the sign of an operand is part of the instruction that reads it
         yield _SASS["fma" if product is not None else value.name]

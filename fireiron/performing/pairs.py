@@ -1,4 +1,4 @@
-"""Two 16-bit floats of one thread as a packed register, `__half2` or `__nv_bfloat162`: what half-precision arithmetic takes."""
+"""Two 16-bit floats of one thread as a packed register, `__half2` or `__nv_bfloat162`: the operand of half-precision arithmetic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _is_packed(statement: Exec, name: str) -> bool:
 
 
 def _packed(printer: Printer, statement: Exec, name: str) -> Text:
-    """Two neighbours in registers as a pair in place."""
+    """Two adjacent registers as a pair in place."""
     access = statement.operands[name]
     const = "" if access.write else "const "
     dtype = printer.kernel.buffer(access.buffer).dtype
@@ -32,7 +32,7 @@ def _packed(printer: Printer, statement: Exec, name: str) -> Text:
 
 
 def pair(printer: Printer, statement: Exec, name: str) -> Text:
-    """An operand of one or two elements as a pair: twice the one, in place where the two are kept side by side, else packed first."""
+    """An operand of one or two elements as a pair: the one twice, the two in place where they are contiguous, else packed first."""
     access = statement.operands[name]
     dtype = printer.kernel.buffer(access.buffer).dtype
     places = tuple(printer.place(access, offset) for offset in access.elements())

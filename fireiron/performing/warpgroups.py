@@ -1,4 +1,4 @@
-"""Which thread of a warpgroup holds which element of accumulators, and of a factor in registers.
+"""Ownership of the elements of accumulators, and of an operand in registers, by the threads of a warpgroup.
 
 PTX ISA, "Register Fragments for wgmma".
 """
@@ -15,7 +15,7 @@ ROWS = 64
 
 @functools.lru_cache(maxsize=256)
 def accumulator_map(columns: int, swapped: bool) -> LaneMap:
-    """Which thread of a warpgroup holds which element of 64 x n (PTX ISA, "Register Fragments for wgmma", D)."""
+    """The owner of each element of 64 x n in a warpgroup (PTX ISA, "Register Fragments for wgmma", D)."""
     m, n = (1, 0) if swapped else (0, 1)
     tile = (columns, ROWS) if swapped else (ROWS, columns)
     return LaneMap.along(tile, ((4, n, 2), (8, m, 1), (4, m, 16)), ((2, n, 1), (2, m, 8), (columns // 8, n, 8)))
@@ -23,8 +23,8 @@ def accumulator_map(columns: int, swapped: bool) -> LaneMap:
 
 @functools.cache
 def held_map(element: int, swapped: bool) -> LaneMap:
-    """Which thread of a warpgroup holds which element of 64 rows by 32 bytes (PTX ISA, "Register Fragments for wgmma", A)."""
+    """The owner of each element of 64 rows by 32 bytes in a warpgroup (PTX ISA, "Register Fragments for wgmma", A)."""
     m, k = (1, 0) if swapped else (0, 1)
-    together = 4 // element
-    tile = (8 * together, ROWS) if swapped else (ROWS, 8 * together)
-    return LaneMap.along(tile, ((4, k, together), (8, m, 1), (4, m, 16)), ((together, k, 1), (2, m, 8), (2, k, 4 * together)))
+    per_register = 4 // element
+    tile = (8 * per_register, ROWS) if swapped else (ROWS, 8 * per_register)
+    return LaneMap.along(tile, ((4, k, per_register), (8, m, 1), (4, m, 16)), ((per_register, k, 1), (2, m, 8), (2, k, 4 * per_register)))

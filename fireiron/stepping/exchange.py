@@ -1,7 +1,8 @@
-"""Exchange: work on elements that several operands in registers hold otherwise goes through shared memory.
+"""Exchange: work on elements that several operands in registers distribute differently goes through shared memory.
 
-What the spec writes, or the first operand that has all of its dimensions, says which thread does what. An input of which other threads hold
-the elements is written to shared memory by these, and read back by those; `synchronize` finds the barrier between.
+The distribution of the output, or of the first operand that has all of its dimensions, decides which thread processes which elements. The
+owners of an input that is distributed differently write it to shared memory, and the threads that need it read it; `synchronize` inserts
+the barrier between.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout
 
 
 def held_otherwise(following: Following, context: Context) -> tuple[str, ...]:
-    """The inputs in registers of which a thread that follows has not the elements that it needs."""
+    """The inputs in registers of which a thread does not own the elements that it processes."""
     spec = following.spec
     if spec.level.threads == 1 or spec.reduces or following.mismatches(context):
         return ()
@@ -30,7 +31,7 @@ def _differs(following: Following, name: str, context: Context) -> bool:
         return False
     other = Following(spec, name, holding, steps_of(spec, name, holding))
     other.require_distributed_once(context)
-    own = [one for one in following.steps or () if spec.dims[one.dim] in spec.uses[name]]
+    own = [digit for digit in following.steps or () if spec.dims[digit.dim] in spec.uses[name]]
     return other.steps is None or not same_elements(own, other.steps, context)
 
 
@@ -41,9 +42,9 @@ def exchange(following: Following, name: str, step: Decomposition, context: Cont
     draft = context.draft()
     layout = view.tensor.layout if isinstance(view.tensor.layout, MatrixLayout) else ColMajor
     name_of_it = SH.label if draft.prefix else f"{view.tensor.name.split('_')[0].lower()}_{SH.label}"
-    shared, made = temporary(spec, draft, name_of_it, view.shape, view.dtype, SH, layout)
+    shared, allocation = temporary(spec, draft, name_of_it, view.shape, view.dtype, SH, layout)
     given = Child("given", Move.on(spec.level, view, shared), (step,))
     taken = Child("taken", spec.with_operands(**{name: shared}), (step,))
-    children = (made, given, taken)
-    note = Comment(f"{view.tensor.name} to the threads that want it, through {shared.tensor.name}: {spec}")
+    children = (allocation, given, taken)
+    note = Comment(f"{view.tensor.name} to the threads that need it, through {shared.tensor.name}: {spec}")
     return draft.expansion(children, (note, *(Hole(child.name) for child in children)))

@@ -1,8 +1,8 @@
-"""What a turn of a loop does whose elements a mask hides, worked out on formulas: whether it changes anything that is carried.
+"""Effects of an iteration all of whose elements are masked, derived from the formulas: whether it changes anything that is carried.
 
-Each tensor is, in such a turn, a number everywhere, what it was before, or a value made of such. What arrays hold counts as
-finite, and so do numbers by value, above 0 where the definition says so; of functions nothing is known but their values at numbers.
-So what is found is proved for all arrays, and what is not found may be true all the same: it is refused.
+Each tensor is, in such an iteration, a number everywhere, its previous value, or an expression of those. Elements of arrays count as
+finite, and so do numbers by value, above 0 where the definition declares it; of functions only values at numbers are known.
+A result that is derived holds for all arrays; one that is not derived may hold all the same, and is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ZERO = Number(0)
 ONE = Number(1)
 
 KEEP_FINITE = ("+", "-", "*", "max", "min", "abs", "relu", "tanh", "tanh_approx", "sigmoid", "erf")
-"""What of finite arguments is finite."""
+"""Operations whose result is finite if all arguments are."""
 
 
 Fails = Callable[[Value], bool]
@@ -31,7 +31,7 @@ Fails = Callable[[Value], bool]
 
 @attrs.frozen
 class Changed:
-    """What a turn changes though all its elements are hidden: the step that first writes what differs, and what it then is."""
+    """What an iteration changes though all its elements are masked: the first step that writes a different value, and that value."""
 
     step: Step
     value: Value
@@ -40,27 +40,27 @@ class Changed:
         return f"{self.step.formula.target} = {shown(self.value)}"
 
 
-def changed_by(made: FusedDefinition, fails: Fails) -> Changed | None:
-    """The first of what is carried that an iteration changes, or may change, in which some conditions fail everywhere; None where none is.
+def changed_by(definition: FusedDefinition, fails: Fails) -> Changed | None:
+    """The first carried tensor that an iteration changes, or may change, in which some conditions fail everywhere; None where none is.
 
-    Every step with such a condition takes its other value: two steps under the same mask are hidden together.
+    Every step with such a condition takes its other value: two steps under the same mask are masked together.
     """
-    values = Values(made, fails=fails)
+    values = Values(definition, fails=fails)
     last: dict[str, Step] = {}
-    for step in made.steps:
+    for step in definition.steps:
         values.perform(step)
         last[step.formula.output] = step
-    for name in made.uses:
+    for name in definition.uses:
         if name in last and not name.startswith(INDICES):
-            found = values.known[name]
-            if not isinstance(found, Element) or found.tensor != name or found.dims != last[name].formula.target.dims:
-                return Changed(last[name], found)
+            value = values.known[name]
+            if not isinstance(value, Element) or value.tensor != name or value.dims != last[name].formula.target.dims:
+                return Changed(last[name], value)
     return None
 
 
 @attrs.frozen
 class Unknown(Operation):
-    """A value of which nothing is known but what it is made of, as `text` says."""
+    """A value of which nothing is known but its arguments; `text` is its text."""
 
     text: str = ""
 
@@ -70,81 +70,81 @@ class Unknown(Operation):
 
 @attrs.define
 class Values:
-    """What each tensor is that was written so far, in terms of what it and others were before, where conditions fail that `fails` names."""
+    """The value of each tensor written so far, in terms of previous values, where the conditions fail for which `fails` returns True."""
 
-    made: FusedDefinition
+    definition: FusedDefinition
     fails: Fails = attrs.field(default=lambda condition: False, kw_only=True)
     known: dict[str, Value] = attrs.field(factory=dict, init=False)
     targets: dict[str, Element] = attrs.field(factory=dict, init=False)
 
-    def perform(self, step: Step, hidden: Number | None = None) -> None:
-        """What a step makes its output; `hidden` where it is the mask."""
-        one = step.formula
-        value: Value = hidden if hidden is not None else self._reduced(one, self._simple(one.value))
-        if one.joins:
-            sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[one.joins_by]
-            value = self._operation(sign, (self.element(one.target), value))
-        self.known[one.output], self.targets[one.output] = value, one.target
+    def perform(self, step: Step, masked_value: Number | None = None) -> None:
+        """Set the value of a step's output; `masked_value` where the step is the mask."""
+        formula = step.formula
+        value: Value = masked_value if masked_value is not None else self._reduced(formula, self._simple(formula.value))
+        if formula.joins:
+            sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[formula.joins_by]
+            value = self._operation(sign, (self.element(formula.target), value))
+        self.known[formula.output], self.targets[formula.output] = value, formula.target
 
-    def _reduced(self, one: Formula, value: Value) -> Value:
-        """What values that are everywhere the same number are reduced to, where it is that number; otherwise not known."""
-        same = {"sum": ZERO, "prod": ONE}.get(one.joins_by, value)
-        if one.reduction is None or (isinstance(value, Number) and value == same):
+    def _reduced(self, formula: Formula, value: Value) -> Value:
+        """The reduction of values that are everywhere the same number, where it is that number; otherwise not known."""
+        same = {"sum": ZERO, "prod": ONE}.get(formula.joins_by, value)
+        if formula.reduction is None or (isinstance(value, Number) and value == same):
             return value
-        return Unknown(one.reduction, (value,), f"{one.reduction}({', '.join(one.over)}, {value})")
+        return Unknown(formula.reduction, (value,), f"{formula.reduction}({', '.join(formula.over)}, {value})")
 
     def _simple(self, value: Value | None) -> Value:
-        """A value, with what is known of its elements."""
+        """A value, simplified by the known values of its elements."""
         if isinstance(value, Element):
             return self.element(value)
         if isinstance(value, Operation):
             if value.name == "where":
-                shown, other = (self._simple(one) for one in value.arguments[1:])
+                shown, other = (self._simple(argument) for argument in value.arguments[1:])
                 holds = False if self.fails(value.arguments[0]) else self._holds(value.arguments[0])
                 if holds is not None or shown == other:
                     return other if holds is False else shown
                 return Operation("where", (value.arguments[0], shown, other))
-            return self._operation(value.name, tuple(self._simple(one) for one in value.arguments))
+            return self._operation(value.name, tuple(self._simple(argument) for argument in value.arguments))
         assert value is not None
         return value
 
     def _holds(self, condition: Value) -> bool | None:
-        """Whether a comparison holds because one side is infinite and the other finite; None where that does not say it."""
+        """Whether a comparison holds because one side is infinite and the other finite; None where that does not decide it."""
         if not isinstance(condition, Operation) or condition.name not in ("<", "<=", ">", ">="):
             return None
-        left, right = (self._simple(one) for one in condition.arguments)
+        left, right = (self._simple(argument) for argument in condition.arguments)
         if condition.name[0] == ">":
             left, right = right, left
         if (left == LEAST and self._finite(right)) or (right == INFINITY and self._finite(left)):
             return True
         return False if (right == LEAST and self._finite(left)) or (left == INFINITY and self._finite(right)) else None
 
-    def assume(self, one: Element, value: Value) -> None:
-        """Let an element be a value, wherever the others in its place are."""
-        self.known[one.tensor], self.targets[one.tensor] = self._simple(value), one
+    def assume(self, element: Element, value: Value) -> None:
+        """Set an element to a value, wherever the others in its place are."""
+        self.known[element.tensor], self.targets[element.tensor] = self._simple(value), element
 
-    def element(self, one: Element) -> Value:
-        """What an element is; itself where nothing wrote it."""
-        known = self.known.get(one.tensor)
+    def element(self, element: Element) -> Value:
+        """The value of an element; the element where no step wrote it."""
+        known = self.known.get(element.tensor)
         if known is None:
-            return one
-        same = isinstance(known, Number) or one.index == self.targets[one.tensor].index
-        return known if same else Unknown("written", (one,), str(one))
+            return element
+        same = isinstance(known, Number) or element.index == self.targets[element.tensor].index
+        return known if same else Unknown("written", (element,), str(element))
 
     def _operation(self, name: str, arguments: tuple[Value, ...]) -> Value:
-        if all(isinstance(one, Number) for one in arguments):
+        if all(isinstance(argument, Number) for argument in arguments):
             return Number(number_of(Operation(name, arguments)))
         if len(arguments) == 2:
             left, right = arguments
-            found = self._of_two(name, left, right)
-            if found is None and name in ("+", "*", "max", "min"):
-                found = self._of_two(name, right, left)
-            if found is not None:
-                return found
+            result = self._of_two(name, left, right)
+            if result is None and name in ("+", "*", "max", "min"):
+                result = self._of_two(name, right, left)
+            if result is not None:
+                return result
         return Operation(name, arguments)
 
     def _of_two(self, name: str, left: Value, right: Value) -> Value | None:
-        """What an operation is of which one argument says it; None where none does. What is the same turned round is asked so too."""
+        """The value of an operation that one argument determines; None where none does. Callers swap the arguments of symmetric ones."""
         match name:
             case "max" | "min" if left == right or right == (LEAST if name == "max" else INFINITY):
                 return left
@@ -174,5 +174,5 @@ class Values:
         if isinstance(value, Number):
             return 0 < value.value < math.inf
         if isinstance(value, Element):
-            return value.tensor in self.made.positive
+            return value.tensor in self.definition.positive
         return value.name in ("+", "*", "/", "max", "min") and all(map(self._positive, value.arguments))

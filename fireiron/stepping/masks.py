@@ -1,6 +1,6 @@
-"""Masks over a tile: where a condition on coordinates holds for all of its elements, for some, and which turns of a loop see none.
+"""Masks over a tile: where a condition on coordinates holds for all of its elements, for some, and which iterations of a loop are masked.
 
-A condition is analysed as far as it says that a sum of coordinates, extents and integers is at least 0; coordinates of a tile lie
+A condition is analyzed as far as it requires that a sum of coordinates, extents and integers is at least 0; coordinates of a tile are
 between those of its first and its last element.
 """
 
@@ -22,18 +22,18 @@ from fireiron.values.tensor import View
 
 @attrs.frozen
 class AtLeast:
-    """A condition `0 <= sum of terms + number`: how often each coordinate, `index_n`, and each extent, `size_n`, counts."""
+    """A condition `0 <= sum of terms + number`: the factor of each coordinate, `index_n`, and of each extent, `size_n`."""
 
     terms: tuple[tuple[str, int], ...]
     number: int
 
     def factor(self, name: str) -> int:
-        """How often a coordinate counts."""
+        """The factor of a coordinate."""
         return dict(self.terms).get(name, 0)
 
     def without(self, name: str) -> AtLeast:
         """The rest of the sum."""
-        return AtLeast(tuple(one for one in self.terms if one[0] != name), self.number)
+        return AtLeast(tuple(term for term in self.terms if term[0] != name), self.number)
 
     def implies(self, other: AtLeast) -> bool:
         """Whether the other holds wherever this one does: the same sum, of which this one requires at least as much."""
@@ -45,20 +45,20 @@ class AtLeast:
         return any(not name.startswith((INDICES, EXTENTS)) for name, _ in self.terms)
 
     def compares(self, numbers: Collection[str]) -> bool:
-        """Whether it compares one coordinate with one of the numbers, as they are: then a number may be drawn into the dimension."""
+        """Whether it compares one coordinate with one of the numbers without a factor: then a number may be clamped to the dimension."""
         kinds = sorted((name in numbers, name.startswith(INDICES), count) for name, count in self.terms)
         return kinds in ([(False, True, -1), (True, False, 1)], [(False, True, 1), (True, False, -1)]) and self.number in (0, -1)
 
     def parts(self, views: Mapping[str, View], last: bool, numbers: Mapping[str, Expr] | None = None) -> tuple[Expr, Expr]:
-        """The least value of the sum over a tile, or with `last` its greatest: what is added, and what is taken away.
+        """The least value of the sum over a tile, or with `last` its greatest: its positive part and its negative part.
 
         Terms that are neither coordinates nor extents are `numbers` by name.
         """
-        added, taken = as_expr(max(self.number, 0)), as_expr(max(-self.number, 0))
+        added, subtracted = as_expr(max(self.number, 0)), as_expr(max(-self.number, 0))
         for name, count in self.terms:
             value = numbers[name] if numbers and name in numbers else _end(views, name, last == (count > 0))
-            added, taken = (added + value * count, taken) if count > 0 else (added, taken + value * -count)
-        return added, taken
+            added, subtracted = (added + value * count, subtracted) if count > 0 else (added, subtracted + value * -count)
+        return added, subtracted
 
 
 def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
@@ -95,11 +95,11 @@ def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[s
 
 
 def all_of_them(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtLeast | None]:
-    """The conditions that hold together, on coordinates, extents and operands that are `numbers`; None for one that is not analysed."""
+    """The conjuncts of a condition on coordinates, extents and operands that are `numbers`; None for one that is not analyzed."""
     assert isinstance(condition, Operation)
     if condition.name == "and":
-        for one in condition.arguments:
-            yield from all_of_them(one, numbers)
+        for argument in condition.arguments:
+            yield from all_of_them(argument, numbers)
         return
     if condition.name not in ("<", "<=", ">", ">="):
         yield None
@@ -113,41 +113,47 @@ def all_of_them(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtL
     yield AtLeast(tuple((name, count) for name, count in sorted(table.items()) if count), number)
 
 
-def numbers_of(made: FusedDefinition, views: Mapping[str, View], most: Expr) -> dict[str, Expr]:
-    """The integers of which a kernel reads one for a tile or a turn, drawn into 0 to `most`: operands in memory without other dimensions
-    than those of which steps take one element."""
-    single = {*made.scan, *made.batch}
-    found = {}
-    for name, dims in made.uses.items():
+def numbers_of(definition: FusedDefinition, views: Mapping[str, View], most: Expr) -> dict[str, Expr]:
+    """The integers of which a kernel reads one for a tile or an iteration, clamped to 0 to `most`: operands in memory without other
+    dimensions than those of which steps process one element."""
+    single = {*definition.scan, *definition.batch}
+    numbers = {}
+    for name, dims in definition.uses.items():
         view = views[name]
         if set(dims) <= single and view.memory.of_grid and view.dtype == int32 and all(size == ONE for size in view.shape):
             place = view.tensor.storage().address(tuple(part.base for part in view.numerals))
-            found[name] = lookup(view.tensor.name, place, most)
-    return found
+            numbers[name] = lookup(view.tensor.name, place, most)
+    return numbers
 
 
 def may_fail(condition: Value, views: Mapping[str, View], numbers: Mapping[str, Expr] | None = None) -> Expr:
-    """Whether a condition may fail somewhere in the tile that the views of coordinates say; true where it is not analysed.
+    """Whether a condition may fail somewhere in the tile with these views of coordinates; true where it is not analyzed.
 
     `numbers` are integers of which a kernel reads one for the tile, by operand.
     """
     known = numbers or {}
     if isinstance(condition, Operation) and condition.name == "or":
-        return all_of(may_fail(one, views, known) for one in condition.arguments)
-    found = []
-    for one in all_of_them(condition, known):
-        if one is None or any(name not in views for name, _ in one.terms if name.startswith(INDICES)):
+        return all_of(may_fail(argument, views, known) for argument in condition.arguments)
+    conditions = []
+    for term in all_of_them(condition, known):
+        if term is None or any(name not in views for name, _ in term.terms if name.startswith(INDICES)):
             return TRUE
-        if one.of_numbers and not one.compares(known):
+        if term.of_numbers and not term.compares(known):
             return TRUE
-        found.append(less(*one.parts(views, last=False, numbers=known)))
-    return any_of(found) if found else FALSE
+        conditions.append(less(*term.parts(views, last=False, numbers=known)))
+    return any_of(conditions) if conditions else FALSE
 
 
-def in_place(one: Formula) -> Value | None:
+def in_place(formula: Formula) -> Value | None:
     """The condition of a formula that keeps elements where it holds, as `s[m,n] = where(n <= m, s[m,n], -inf)`; None for any other."""
-    value = one.value
-    if one.joins or one.reduction or not isinstance(value, Operation) or value.name != "where" or value.arguments[1] != one.target:
+    value = formula.value
+    if (
+        formula.joins
+        or formula.reduction
+        or not isinstance(value, Operation)
+        or value.name != "where"
+        or value.arguments[1] != formula.target
+    ):
         return None
     return value.arguments[0]
 
@@ -156,115 +162,115 @@ MOST_SAMPLES = 1024
 """Coordinates of a dimension at which conditions are evaluated to count masked elements."""
 
 
-def seen_shares(made: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[frozenset[str], float]]:
-    """For each mask of a definition the dimensions of its condition, and the share of their elements that it shows."""
+def visible_shares(definition: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[frozenset[str], float]]:
+    """For each mask of a definition the dimensions of its condition, and the share of their elements that are visible."""
     import numpy
 
-    found = []
-    for step in made.steps:
-        if hides(step) is None:
+    shares = []
+    for step in definition.steps:
+        if mask_value(step) is None:
             continue
-        bounds = [one for one in all_of_them(condition_of(step)) if one is not None]
-        dims = {name[len(INDICES) :] for one in bounds for name, _ in one.terms if name.startswith(INDICES)}
+        bounds = [bound for bound in all_of_them(condition_of(step)) if bound is not None]
+        dims = {name[len(INDICES) :] for bound in bounds for name, _ in bound.terms if name.startswith(INDICES)}
         if not dims or any(dim not in sizes for dim in dims):
             continue
         axes = [numpy.linspace(0, sizes[dim], min(sizes[dim], MOST_SAMPLES), endpoint=False).astype(int) for dim in dims]
         at = dict(zip((f"{INDICES}{dim}" for dim in dims), numpy.meshgrid(*axes, indexing="ij"), strict=True))
         at |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
         holds = numpy.ones(tuple(map(len, axes)), dtype=bool)
-        for one in bounds:
-            holds &= sum(count * at[name] for name, count in one.terms) + one.number >= 0
-        found.append((frozenset(dims), float(holds.mean())))
-    return found
+        for bound in bounds:
+            holds &= sum(count * at[name] for name, count in bound.terms) + bound.number >= 0
+        shares.append((frozenset(dims), float(holds.mean())))
+    return shares
 
 
-# ---------------------------------------------------------------------------------------------- turns that see nothing
+# ---------------------------------------------------------------------------------------------- iterations that are not masked
 
 
 @attrs.frozen
-class Turns:
-    """The turns of a loop that see something: those before `behind`, but for the first that `hidden` elements fill, at least 0."""
+class VisibleIterations:
+    """The iterations of a loop with visible elements: those before `end`, without those that the first `masked` elements fill."""
 
-    hidden: Expr
-    behind: Expr
+    masked: Expr
+    end: Expr
 
 
-def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
-    """The turns of a loop over `dim`, `size` elements each and `whole` of them, in which a mask does not hide all elements.
+def visible(spec: Spec, dim: str, size: int, whole: Expr) -> VisibleIterations:
+    """The iterations of a loop over `dim`, `size` elements each and `whole` of them, in which a mask shows an element.
 
-    A `DecompositionError` where no mask bounds them, or a turn whose elements are all hidden would change what is carried.
+    A `DecompositionError` where no mask bounds them, or an iteration whose elements are all masked would change what is carried.
     """
-    made = fused(spec)
-    assert made is not None
+    definition = fused(spec)
+    assert definition is not None
     if spec.level.is_below(Block):
         raise DecompositionError(
-            "skip_masked_tiles: units of a block would take different numbers of turns", within=spec, hint="the split in front of .to(Warp)"
+            "skip_masked_tiles: units of a block would have different trip counts", within=spec, hint="the split before .to(Warp)"
         )
-    masks = [one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims]
-    numbers = numbers_of(made, spec.operands, spec.size(dim))
+    masks = [step for step in definition.steps if mask_value(step) is not None and dim in step.formula.target.dims]
+    numbers = numbers_of(definition, spec.operands, spec.size(dim))
     bounds = [(step, bound) for step in masks for bound in all_of_them(condition_of(step), numbers) if bound is not None]
     bounds = [(step, bound) for step, bound in bounds if not bound.of_numbers or bound.compares(numbers)]
     bounds = [(step, bound) for step, bound in bounds if abs(bound.factor(f"{INDICES}{dim}")) == 1]
     if not bounds:
         raise DecompositionError(
-            f"skip_masked_tiles: no step hides elements by a condition that bounds {dim}", got=_conditions(made, dim),
+            f"skip_masked_tiles: no step masks elements by a condition that bounds {dim}", got=_conditions(definition, dim),
             within=spec, legal=f"s[m,{dim}] = where({dim} <= m, s[m,{dim}], -inf)",
         )  # fmt: skip
-    hidden: Expr = ZERO
-    behind = whole
-    changes = [changed_without(made, step, failing(bound, numbers), spec) for step, bound in bounds]
+    masked_elements: Expr = ZERO
+    end = whole
+    changes = [changed_without(definition, step, failing(bound, numbers), spec) for step, bound in bounds]
     first = changes[0]
     if first is not None and None not in changes:
         raise first
-    # A mask that other steps do not follow, whose iterations change something, bounds nothing: those that do may be tighter.
+    # A mask that other steps do not follow, whose iterations change something, bounds nothing: the others may be tighter.
     for (_, bound), change in zip(bounds, changes, strict=True):
         if change is not None:
             continue
         name = f"{INDICES}{dim}"
-        added, taken = bound.without(name).parts(spec.operands, last=True, numbers=numbers)
+        added, subtracted = bound.without(name).parts(spec.operands, last=True, numbers=numbers)
         if bound.factor(name) == -1:  # dim <= added - taken
-            least = minimum(taken, added + 1)
-            behind = minimum(behind, (added + 1 - least + (size - 1)) // size)
+            least = minimum(subtracted, added + 1)
+            end = minimum(end, (added + 1 - least + (size - 1)) // size)
         else:  # dim >= taken - added
-            hidden = _larger(hidden, taken - minimum(taken, added))
-    return Turns(hidden, behind)
+            masked_elements = _larger(masked_elements, subtracted - minimum(subtracted, added))
+    return VisibleIterations(masked_elements, end)
 
 
-def _conditions(made: FusedDefinition, dim: str) -> str | None:
-    """The conditions of masks along a dimension, none of which bounds it: each with what it is instead."""
-    found = []
-    for step in (one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims):
+def _conditions(definition: FusedDefinition, dim: str) -> str | None:
+    """The conditions of masks along a dimension, none of which bounds it: each with the reason."""
+    texts = []
+    for step in (step for step in definition.steps if mask_value(step) is not None and dim in step.formula.target.dims):
         parts = list(all_of_them(condition_of(step)))
-        factors = [0 if one is None else one.factor(f"{INDICES}{dim}") for one in parts]
-        why = "is no inequality between sums of coordinates" if None in parts else f"has {dim} {max(map(abs, factors))} times"
-        found.append(f"step {step.name}: {shown(condition_of(step))} {why}")
-    return "; ".join(found) or None
+        factors = [0 if bound is None else bound.factor(f"{INDICES}{dim}") for bound in parts]
+        why = "is not an inequality of sums of coordinates" if None in parts else f"has {dim} {max(map(abs, factors))} times"
+        texts.append(f"step {step.name}: {shown(condition_of(step))} {why}")
+    return "; ".join(texts) or None
 
 
-def _larger(one: Expr, other: Expr) -> Expr:
-    return other if one == ZERO else one + other - minimum(one, other)
+def _larger(left: Expr, right: Expr) -> Expr:
+    return right if left == ZERO else left + right - minimum(left, right)
 
 
-def hides(step: Step) -> Number | None:
-    """The number that a mask puts in the place of hidden elements."""
+def mask_value(step: Step) -> Number | None:
+    """The number by which a mask replaces masked elements."""
     value = step.formula.value
     if step.formula.joins or not isinstance(value, Operation) or value.name != "where":
         return None
-    hidden = value.arguments[2]
-    if isinstance(hidden, Operation) and hidden.name == "-" and isinstance(hidden.arguments[0], Number):
-        hidden = Number(-hidden.arguments[0].value)
-    return hidden if isinstance(hidden, Number) else None
+    masked_value = value.arguments[2]
+    if isinstance(masked_value, Operation) and masked_value.name == "-" and isinstance(masked_value.arguments[0], Number):
+        masked_value = Number(-masked_value.arguments[0].value)
+    return masked_value if isinstance(masked_value, Number) else None
 
 
 def condition_of(mask: Step) -> Value:
-    """The condition of a step that `hides` elements: where it holds they are seen."""
+    """The condition of a step that masks elements: where it holds they are visible."""
     value = mask.formula.value
     assert isinstance(value, Operation)
     return value.arguments[0]
 
 
 def failing(bound: AtLeast, numbers: Collection[str] = ()) -> Fails:
-    """Which conditions fail wherever a bound does: those whose conjunction has it, or a tighter one."""
+    """Which conditions fail wherever a bound does: those with a conjunct that is the bound, or a tighter one."""
 
     def fails(condition: Value) -> bool:
         return any(part is not None and part.implies(bound) for part in all_of_them(condition, numbers))
@@ -272,20 +278,20 @@ def failing(bound: AtLeast, numbers: Collection[str] = ()) -> Fails:
     return fails
 
 
-def changed_without(made: FusedDefinition, mask: Step, fails: Fails, spec: Spec) -> DecompositionError | None:
-    """Why iterations in which a mask hides all elements may not be left out; None where they change nothing that is carried.
+def changed_without(definition: FusedDefinition, mask: Step, fails: Fails, spec: Spec) -> DecompositionError | None:
+    """Why iterations in which a mask masks all elements may not be left out; None where they change nothing that is carried.
 
     Raises: DecompositionError where every iteration writes an operand.
     """
-    written = [one.formula.output for one in made.steps if one.formula.output in made.known]
+    written = [step.formula.output for step in definition.steps if step.formula.output in definition.known]
     if written:
-        raise DecompositionError(f"skip_masked_tiles: each turn writes {written[0]}", within=spec, hint="write it behind the loop")
-    changed = changed_by(made, fails)
+        raise DecompositionError(f"skip_masked_tiles: each iteration writes {written[0]}", within=spec, hint="write it after the loop")
+    changed = changed_by(definition, fails)
     if changed is None:
         return None
     return DecompositionError(
-        f"skip_masked_tiles: a turn in which {mask.name} hides all elements changes {changed.step.formula.output}",
-        got=f"step {changed.step.name}: {changed}, where {mask.formula.target} is {hides(mask)}", within=spec,
-        legal=f"{changed.step.formula.target} as it was, whatever arrays hold",
-        hint="an else-value that changes no maximum and no sum, as -inf in front of exp2",
+        f"skip_masked_tiles: an iteration in which {mask.name} masks all elements changes {changed.step.formula.output}",
+        got=f"step {changed.step.name}: {changed}, where {mask.formula.target} is {mask_value(mask)}", within=spec,
+        legal=f"{changed.step.formula.target} unchanged, for all arrays",
+        hint="an else-value that changes no maximum and no sum, as -inf before exp2",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What steps make of elements behind the end of a dimension that they reduce, worked out on formulas: which are nothing already."""
+"""Values that steps give elements past the end of a dimension that they reduce, derived from formulas: which are neutral already."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from fireiron.stepping.masked_tile_effects import Unknown, Values
 
 @attrs.define
 class OutOfBoundsValues(Values):
-    """What is there behind the end of `dim`: of tensors along it that steps wrote what is known, of all others what they are.
+    """The values past the end of `dim`: of tensors along it that steps wrote the known values, of all others their own.
 
-    So of a score that is -inf there `exp2(s - mx)` is 0, which neither a sum nor a product has to leave out.
+    So for a score that is -inf there `exp2(s - mx)` is 0, which neither a sum nor a product has to exclude.
     """
 
     dim: str
 
-    def perform(self, step: Step, hidden: Number | None = None) -> None:
-        """What a step makes its output."""
-        super().perform(step, hidden)
+    def perform(self, step: Step, masked_value: Number | None = None) -> None:
+        """Set the value of a step's output."""
+        super().perform(step, masked_value)
         if self.dim not in step.formula.target.dims:
             del self.known[step.formula.output], self.targets[step.formula.output]
 
-    def element(self, one: Element) -> Value:
-        """What an element is; not known of one that is read along other dimensions than it was written."""
-        if one.tensor in self.known and one.index != self.targets[one.tensor].index:
-            return Unknown("written", (one,), str(one))
-        return super().element(one)
+    def element(self, element: Element) -> Value:
+        """The value of an element; not known for one that is read along other dimensions than it was written."""
+        if element.tensor in self.known and element.index != self.targets[element.tensor].index:
+            return Unknown("written", (element,), str(element))
+        return super().element(element)
 
-    def is_number(self, one: Element, number: int | float) -> bool:
+    def is_number(self, element: Element, number: int | float) -> bool:
         """Whether an element is a certain number."""
-        return self.element(one) == Number(number)
+        return self.element(element) == Number(number)

@@ -1,8 +1,8 @@
-"""Loops that each block begins at another turn and goes round, for `staggered` on a split.
+"""Loops that each block begins at another iteration and wraps around, for `staggered` on a split.
 
-Where a result does not depend on the order of turns, a loop may begin anywhere. Turn i of block b is step (i + start) % turns, with
-start = b * shift % turns: a rotation, by which each step comes once. What is carried in order, such as the number of a ring's turn, and
-whether a turn is the first, is said of i.
+Where a result does not depend on the order of iterations, a loop may begin anywhere. Iteration i of block b is step
+(i + start) % iterations, with start = b * shift % iterations: a rotation, in which each step occurs once. What is carried in order, such as
+the fill number of a ring, and whether an iteration is the first, is computed from i.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from fireiron.values.tensor import View
 
 
 def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: Context) -> None:
-    """Refuse a loop whose turns have an order, or that no block reads memory in; a `DecompositionError`."""
+    """Refuse a loop whose iterations have an order, or in which no block reads memory; a `DecompositionError`."""
     if fused(spec) is not None or not (spec.contracts or spec.reduces):
         raise DecompositionError(
-            f"{what}: a turn of {spec.title} finds what the turn before left, and nothing proves that their order is free",
+            f"{what}: an iteration of {spec.title} reads what the previous one wrote, and nothing proves that their order is free",
             within=spec,
             legal="a split of a MatMul or a Reduction, also of one that is a step of a definition",
         )
     if context.whole.grid is None:
         raise DecompositionError(
-            f"{what}: no tiles are dealt to Block yet, and it is blocks that begin at different turns",
+            f"{what}: no tiles are assigned to Block yet, and blocks begin at different iterations",
             within=spec,
             hint="tile(...).to(Block) before the split",
         )
     if len(digits) > 1:
-        raise DecompositionError(f"{what}: stagger_blocks wants turns of neighbours along one dimension", within=spec, legal="split(64)")
+        raise DecompositionError(f"{what}: stagger_blocks requires iterations along one dimension", within=spec, legal="split(64)")
     dims = {digit.dim for digit in digits}
     along = [view for name, view in spec.operands.items() if dims & {*spec.uses[name]}]
     if digits and not all(view.memory.of_grid for view in along):
         raise DecompositionError(
-            f"{what}: the operands lie in {', '.join(dict.fromkeys(map(str, spec.memories)))}, which a block has to itself",
+            f"{what}: the operands are in {', '.join(dict.fromkeys(map(str, spec.memories)))}, which is private to a block",
             within=spec,
             legal="the split above the loads",
         )
@@ -48,7 +48,7 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
 def staggered(
     spec: Spec, views: dict[str, View], digit: Step, shift: int, unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-    """The loop over a digit, begun by block b at `b * shift` modulo the turns; blocks of a cluster begin together."""
+    """The loop over a digit, begun by block b at `b * shift` modulo the iterations; blocks of a cluster begin together."""
     label = spec.labels[spec.dims.index(digit.dim)]
     var = Var(draft.fresh(label), 0, max(digit.size.high - 1, 0))
     start = draft.let(f"{label}_start", mod(_place(draft) * shift, digit.size))

@@ -1,6 +1,6 @@
 """The steps of a fused definition, in order: each its own spec, with the strategy that was chosen for it or none.
 
-What no strategy was chosen for follows whoever decides who holds its registers; a product has to have one.
+What no strategy was chosen for follows the distribution of its registers; a MatMul requires a strategy.
 """
 
 from __future__ import annotations
@@ -43,182 +43,182 @@ OTHER_VARIABLES = (0, 1, 2, 5)
 """Values of loops and blocks at which digits of threads are compared with copies."""
 
 
-def passed(spec: Spec) -> Expansion:
-    """What a verb does to a part of a definition that has nothing of what it names: nothing."""
+def unchanged(spec: Spec) -> Expansion:
+    """The expansion by a verb of a part of a definition that has none of the names in it: the part unchanged."""
     return Expansion((Child("body", spec),), (Hole("body"),))
 
 
 def without_single(spec: Spec, operand: str) -> Spec:
-    """A spec of several steps whose operand has no dimensions any more of which all steps take one element."""
-    made = fused(spec)
-    assert made is not None
-    kept = tuple(dim for dim in made.uses[operand] if dim not in (*made.batch, *made.scan) or spec.size(dim) != ONE)
-    view = spec.operands[operand].only([made.uses[operand].index(dim) for dim in kept])
-    given = tuple((name, kept if name == operand else dims) for name, dims in made.given)
-    return with_definition(spec, made.of(given=given), {operand: view})
+    """A spec of several steps whose operand is without the dimensions of which all steps process one element."""
+    definition = fused(spec)
+    assert definition is not None
+    kept = tuple(dim for dim in definition.uses[operand] if dim not in (*definition.batch, *definition.scan) or spec.size(dim) != ONE)
+    view = spec.operands[operand].only([definition.uses[operand].index(dim) for dim in kept])
+    given = tuple((name, kept if name == operand else dims) for name, dims in definition.given)
+    return with_definition(spec, definition.of(given=given), {operand: view})
 
 
 def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
-    """The steps of a spec, each a child; `last` ends the chains of those that follow."""
+    """The steps of a spec, each a child; `last` ends the chains of those without a strategy."""
     return _Steps(spec, last, context.draft()).expansion()
 
 
 @attrs.frozen
-class Through:
-    """How an accumulator of which only instructions know who holds what goes through shared memory: the steps of the copy to a buffer with
-    rows that are `pad` elements longer, which may `reuse` others' bytes, and those of the copies behind it."""
+class StagedStore:
+    """How an accumulator in fragments is stored through shared memory: the steps of the copy to a buffer with rows that are `pad` elements
+    longer, which may `reuse` the bytes of others, and those of the copies after it."""
 
     steps: Chain
-    behind: Chain = attrs.field(factory=default_copy)
+    after: Chain = attrs.field(factory=default_copy)
     pad: int = 0
     reuse: bool = False
 
 
 def around_product(
-    spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context, through: Through | None = None
+    spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context, through: StagedStore | None = None
 ) -> Expansion:
-    """A definition around a product with an accumulator in `memory`: what decomposes the product is the rest of the chain.
+    """A definition around a MatMul with an accumulator in `memory`: the rest of the chain decomposes the MatMul.
 
-    The init of the accumulator and the copies of results to memory have strategies; all else follows who holds the accumulator. Fragments
-    go `through` shared memory, if nothing is said by the steps of the store.
+    The init of the accumulator and the copies of results to memory have strategies; all other steps follow the distribution of the
+    accumulator. Fragments go `through` shared memory, by the steps of the store where it is None.
     """
-    made = fused(spec)
-    assert made is not None
-    if made.product is None:
-        raise DecompositionError(f"epilog: {spec.title} is not one product of two operands and what becomes of it", hint=".step(...)")
-    placed = [*made.placed, Placed(made.product.formula.output, memory, dtype=dtype)]
-    if memory.fragment is not None:  # nobody holds elements: all that is made of them lies where every thread reads it
-        placed += [Placed(name, SH) for name in made.temporaries if all(one.tensor != name for one in placed)]
+    definition = fused(spec)
+    assert definition is not None
+    if definition.product is None:
+        raise DecompositionError(f"epilog: {spec.title} is not a MatMul of two operands followed by an epilogue", hint=".step(...)")
+    placed = [*definition.placed, Placed(definition.product.formula.output, memory, dtype=dtype)]
+    if memory.fragment is not None:  # the owners of elements are not known: everything computed from them is in shared memory
+        placed += [Placed(name, SH) for name in definition.temporaries if all(placement.tensor != name for placement in placed)]
     inner = attrs.evolve(spec, kind=spec.kind.of(placed=tuple(placed)))  # type: ignore[attr-defined]
     return _Steps(inner, default_copy()[-1], context.draft(), (init, store), through).expansion()
 
 
 def implied(step: Decomposition, spec: Spec, context: Context) -> Expansion:
-    """A step for a product on a definition around it, whose accumulator no `epilog` made: in registers, one that follows."""
+    """A step for a MatMul on a definition around it, whose accumulator no `epilog` made: in registers, a step without a strategy."""
     outer = around_product(spec, RF, None, default_copy(), default_copy(), context)
     inner = step.expand(outer.child("body").spec, context.after(outer))
     return outer.followed("body", inner)
 
 
 def workers_of(spec: Spec, last: Decomposition, context: Context, copies: bool = False) -> int | None:
-    """The threads of a block that the strategies of the steps need: of those that copy, or of all others."""
+    """The threads of a block that the strategies of the steps require: of those that copy, or of all others."""
     steps = _Steps(spec, last, context.draft())
     steps.expansion()
     own = [child for child in steps.children if child.name in steps.own and child.spec.moves is copies]
     counts = [count_workers(child.spec, child.steps or (), context.enter(child)) for child in own]
-    return max((one for one in counts if one is not None), default=None)
+    return max((count for count in counts if count is not None), default=None)
 
 
 def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) -> dict[str, View]:
     """New tensors for temporaries of a definition, as large as the spec's part of their dimensions."""
-    made = fused(spec)
-    assert made is not None
+    definition = fused(spec)
+    assert definition is not None
     operands = {name: view.dtype for name, view in spec.operands.items()}
-    found = {}
+    views = {}
     for name, dims in names.items():
         shape = tuple(spec.size(dim) for dim in dims)
         if any(constant(size) is None for size in shape):
             wrong = next(dim for dim, size in zip(dims, shape, strict=True) if constant(size) is None)
-            hint = f"tile({wrong}=64).to(Block)" if wrong in made.tile_dims else f"split({wrong}=64)"
+            hint = f"tile({wrong}=64).to(Block)" if wrong in definition.tile_dims else f"split({wrong}=64)"
             raise DecompositionError(
                 f"{name}: its extent along {wrong} is known only at run time", within=spec, at=draft.origin, hint=f".{hint} first"
             )
-        placed = made.place_of(name)
+        placed = definition.place_of(name)
         memory = RF if placed is None else placed.memory
         copies, copy = copies_of(memory, spec, draft)
-        sums = any(one.formula.output == name and one.formula.is_product_sum for one in made.steps)
-        dtype = made.dtype_of(name, operands) if placed is None or placed.dtype is None else placed.dtype
+        sums = any(step.formula.output == name and step.formula.is_product_sum for step in definition.steps)
+        dtype = definition.dtype_of(name, operands) if placed is None or placed.dtype is None else placed.dtype
         tensor = Tensor(
             draft.fresh(name, f"{name}_{memory.label}"), shape, dtype, memory, RowMajor if memory.of_block else ColMajor,
             pad=0 if placed is None else placed.pad, copies=copies, owner="accumulates" if sums else "reads", origin=draft.origin,
         )  # fmt: skip
-        found[name] = whole_view(tensor, copy)
-    return found
+        views[name] = whole_view(tensor, copy)
+    return views
 
 
 @attrs.define
 class _Steps:
     """The steps of a spec, with the children that they become; `own` are those whose strategy the user chose.
 
-    `outer` are the chains of an accumulator's init and of copies to memory, where the rest of the chain is that of the product.
-    `behind` says what lies behind the end of dimensions of which a tile may hang over it.
-    `asked` are the specs that find out which warps need steps, `needed` that of the steps which are being made.
+    `outer` are the chains of an accumulator's init and of copies to memory, where the rest of the chain is that of the MatMul.
+    `out_of_bounds` are the values past the end of the dimensions where a tile may be partly out of bounds.
+    `need_specs` compute which warps require steps; `needed` is that of the steps being expanded.
     """
 
     spec: Spec
     last: Decomposition
     draft: Draft
     outer: tuple[Chain, Chain] | None = None
-    through: Through | None = None
+    through: StagedStore | None = None
     children: list[Child] = attrs.field(factory=list, init=False)
     program: list[Stmt] = attrs.field(factory=list, init=False)
     zeroed: list[str] = attrs.field(factory=list, init=False)
     own: set[str] = attrs.field(factory=set, init=False)
     views: dict[str, View] = attrs.field(factory=dict, init=False)
-    asked: dict[Skipped, Spec] = attrs.field(factory=dict, init=False)
+    need_specs: dict[Skipped, Spec] = attrs.field(factory=dict, init=False)
     needed: Spec | None = attrs.field(default=None, init=False)
-    behind: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
+    out_of_bounds: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
 
     @property
-    def made(self) -> FusedDefinition:
+    def definition(self) -> FusedDefinition:
         """The definition."""
-        found = fused(self.spec)
-        assert found is not None
-        return found
+        definition = fused(self.spec)
+        assert definition is not None
+        return definition
 
     def expansion(self) -> Expansion:
         self._require_no_loop()
         self._require_whole()
         self.views = dict(self.spec.operands)
-        for name, dims in self.made.uses.items():
+        for name, dims in self.definition.uses.items():
             if not self.views[name].memory.counts:
-                single = (*self.made.batch, *self.made.scan)
+                single = (*self.definition.batch, *self.definition.scan)
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
-        self.views |= allocated(self.spec, self.made.temporaries, self.draft)
-        self.behind = {dim: OutOfBoundsValues(self.made, dim) for dim in self.made.dims if self._hangs_over(dim)}
-        for run in runs_of(self.made):
+        self.views |= allocated(self.spec, self.definition.temporaries, self.draft)
+        self.out_of_bounds = {dim: OutOfBoundsValues(self.definition, dim) for dim in self.definition.dims if self._may_overhang(dim)}
+        for run in runs_of(self.definition):
             self._run(run)
         return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((Zeroed(tuple(self.zeroed)),)))
 
     def _require_no_loop(self) -> None:
-        """Refuse parts that a loop has to stand between, and dimensions of which every step takes one element."""
-        parts = {one.part for one in self.made.steps}
-        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.made.scan):
-            dims = self.made.loops
+        """Refuse parts that a loop separates, and dimensions of which every step processes one element."""
+        parts = {step.part for step in self.definition.steps}
+        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.definition.scan):
+            dims = self.definition.loops
             raise DecompositionError(
-                f"{self.spec.title}: {' and '.join(sorted(parts))} stand around a loop over {', '.join(dims)}",
+                f"{self.spec.title}: {' and '.join(sorted(parts))} are separated by a loop over {', '.join(dims)}",
                 within=self.spec,
                 at=self.draft.origin,
                 hint=f".split({dims[0] if dims else 'k'}=...) first",
             )
-        for dim in (*self.made.batch, *self.made.scan):
+        for dim in (*self.definition.batch, *self.definition.scan):
             if dim in self.spec.dims and self.spec.size(dim) != ONE:
-                verb = f"tile({dim}=1)" if dim in self.made.batch else f"split({dim}=1)"
+                verb = f"tile({dim}=1)" if dim in self.definition.batch else f"split({dim}=1)"
                 raise DecompositionError(
-                    f"{self.spec.title}: its steps take one element of {dim}",
+                    f"{self.spec.title}: its steps process one element of {dim}",
                     got=str(self.spec.size(dim)), within=self.spec, at=self.draft.origin, hint=f".{verb} first",
                 )  # fmt: skip
 
     def _require_whole(self) -> None:
-        """Refuse tiles of a dimension where a tensor is read along another than it has: a tile of one is not a tile of the other."""
-        for own, other, name in self.made.equal_sizes:
+        """Refuse tiles of a dimension where a tensor is indexed by another than it is declared with: their tiles differ."""
+        for own, other, name in self.definition.equal_sizes:
             for dim in (own, other):
-                counted = self.spec.operands.get(f"{INDICES}{dim}")
-                if counted is None or _is_whole(counted):
+                coordinate = self.spec.operands.get(f"{INDICES}{dim}")
+                if coordinate is None or _is_whole(coordinate):
                     continue
-                hint = f"tile({dim}={counted.tensor.shape[0]}), and strategies of steps that divide it further"
+                hint = f"tile({dim}={coordinate.tensor.shape[0]}), and strategies of steps that divide it further"
                 if name in self.spec.operands and self.spec.operands[name].memory.of_grid:
                     hint = f"an operand whose dimensions are declared as they are read, or {hint}"
                 raise DecompositionError(
-                    f"{self.spec.title}: {name} goes along {own} and along {other}, of which a tile has only a part",
-                    got=f"{counted.shape[0]} of {counted.tensor.shape[0]} along {dim}", legal=f"all of {own} and of {other} in a tile",
-                    within=self.spec, at=self.draft.origin, hint=hint,
+                    f"{self.spec.title}: {name} is indexed by {own} and by {other}, and a tile covers only a part",
+                    got=f"{coordinate.shape[0]} of {coordinate.tensor.shape[0]} along {dim}",
+                    legal=f"all of {own} and of {other} in a tile", within=self.spec, at=self.draft.origin, hint=hint,
                 )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ steps that warps may leave out
 
     def _run(self, run: Run) -> None:
-        """Steps in their order; those that warps may leave out as one region, behind what says who needs it."""
+        """Steps in their order; those that warps may leave out as one region, after the spec that computes which warps require it."""
         if run.skipped is None:
             for step in run.steps:
                 self._step(step)
@@ -236,39 +236,39 @@ class _Steps:
         for step in run.steps:
             self._step(step)
         outer.append(Comment(f"skip {', '.join(step.name for step in run.steps)} where {run.skipped.condition}"))
-        inside = tuple(one for one in self.program if not isinstance(one, StepMarker))
+        inside = tuple(stmt for stmt in self.program if not isinstance(stmt, StepMarker))
         outer.append(IfAnyLane(self.needed.operands[self.needed.outputs[0]].tensor.name, inside))
         self.program, self.needed = outer, None
 
     def _needed_for(self, skipped: Skipped) -> Spec:
-        """The spec that finds out where a condition does not hold, before the first of the steps."""
-        if skipped not in self.asked:
+        """The spec that computes where a condition does not hold, before the first of the steps."""
+        if skipped not in self.need_specs:
             elements = elements_of(skipped.condition)
             target = Element(
-                f"{skipped.steps[0]}_needed", tuple(map(Index, dict.fromkeys(dim for one in elements for dim in self._dims(one))))
+                f"{skipped.steps[0]}_needed", tuple(map(Index, dict.fromkeys(dim for element in elements for dim in self._dims(element))))
             )
-            known = attrs.evolve(self.spec, kind=self.spec.kind.of(types=(*self.made.types, (target.tensor, int32))))  # type: ignore[attr-defined]
+            known = attrs.evolve(self.spec, kind=self.spec.kind.of(types=(*self.definition.types, (target.tensor, int32))))  # type: ignore[attr-defined]
             self.views |= allocated(known, {target.tensor: target.dims}, self.draft)
-            one = Formula(target, "=", Operation("where", (skipped.condition, Number(0), Number(1))))
-            self.program.append(Comment(f"{target.tensor}: {shown(one)}"))
-            self._pointwise(target.tensor, one, None)
-            self.children[-1] = attrs.evolve(self.children[-1], alone=())  # it asks whoever holds the elements, and decides nothing
-            self.asked[skipped] = self.children[-1].spec
-        return self.asked[skipped]
+            formula = Formula(target, "=", Operation("where", (skipped.condition, Number(0), Number(1))))
+            self.program.append(Comment(f"{target.tensor}: {shown(formula)}"))
+            self._pointwise(target.tensor, formula, None)
+            self.children[-1] = attrs.evolve(self.children[-1], alone=())  # it follows the owners of the elements and decides nothing
+            self.need_specs[skipped] = self.children[-1].spec
+        return self.need_specs[skipped]
 
     def _require_private(self, step: Step) -> None:
-        """Refuse to leave out what touches memory that others see, or has a strategy of its own."""
+        """Refuse to leave out a step that accesses memory shared with other threads, or has its own strategy."""
         names = (*step.reads, step.formula.output)
         wrong = next((name for name in names if not self._is_private(name)), None)
         if wrong is not None:
             raise DecompositionError(
-                f"skip_steps: step {step.name} touches {wrong}, which other threads see", got=shown(step.formula),
+                f"skip_steps: step {step.name} accesses {wrong}, which other threads access too", got=shown(step.formula),
                 legal="steps on registers", within=self.spec, at=self.draft.origin, hint=f"load({wrong!r}, RF, ...)",
             )  # fmt: skip
-        if self.made.strategy_of(step.name) is not None:
+        if self.definition.strategy_of(step.name) is not None:
             raise DecompositionError(
-                f"skip_steps: step {step.name} has a strategy of its own", within=self.spec, at=self.draft.origin,
-                legal="steps that follow who holds their registers",
+                f"skip_steps: step {step.name} has its own strategy", within=self.spec, at=self.draft.origin,
+                legal="steps without a strategy, which follow the distribution of their registers",
             )  # fmt: skip
 
     def _is_private(self, name: str) -> bool:
@@ -278,51 +278,51 @@ class _Steps:
     # ------------------------------------------------------------------------------------------ one step
 
     def _step(self, step: Step) -> None:
-        one = step.formula
+        formula = step.formula
         self.program += [StepMarker(step.name), Comment(str(step))]
         whole = step
         step = self._masked(step)
-        for behind in self.behind.values():
-            behind.perform(whole)
-        one = step.formula
-        if one.contracts:
+        for values in self.out_of_bounds.values():
+            values.perform(whole)
+        formula = step.formula
+        if formula.contracts:
             self._product(step)
-        elif one.reduces:
+        elif formula.reduces:
             self._reduction(step)
-        elif one.reduction is not None:
+        elif formula.reduction is not None:
             raise DecompositionError(
-                f"step {step.name}: {one.reduction} of an expression",
-                got=shown(one),
-                legal=f"{one.reduction} of one tensor, sum of a product of two",
-                hint="a step before that computes the terms",
+                f"step {step.name}: {formula.reduction} of an expression",
+                got=shown(formula),
+                legal=f"{formula.reduction} of one tensor, sum of a product of two",
+                hint="an earlier step that computes the terms",
             )
-        elif isinstance(one.value, Number) and not one.joins:
-            view = self._view(one.target)
-            value = _nearest(one.value.value, view.dtype)
-            self._child(step.name, Init.on(self.spec.level, view, value=value, names=self._dims(one.target)), step)
-        elif isinstance(one.value, Element) and not one.joins and set(self._dims(one.value)) == set(self._dims(one.target)):
-            source = self._view(one.value, self._dims(one.target))
-            self._child(step.name, Move.on(self.spec.level, source, self._view(one.target), names=self._dims(one.target)), step)
+        elif isinstance(formula.value, Number) and not formula.joins:
+            view = self._view(formula.target)
+            value = _nearest(formula.value.value, view.dtype)
+            self._child(step.name, Init.on(self.spec.level, view, value=value, names=self._dims(formula.target)), step)
+        elif isinstance(formula.value, Element) and not formula.joins and set(self._dims(formula.value)) == set(self._dims(formula.target)):
+            source = self._view(formula.value, self._dims(formula.target))
+            self._child(step.name, Move.on(self.spec.level, source, self._view(formula.target), names=self._dims(formula.target)), step)
         else:
-            self._pointwise(step.name, one, step)
+            self._pointwise(step.name, formula, step)
 
-    def _replaced(self, step: Step | None) -> bool:
-        """Whether a step makes floats of a product's integers: a tensor of their own is in the place of these from here on."""
+    def _replace_by_floats(self, step: Step | None) -> bool:
+        """Whether a step makes floats of a product's integers: from here on a new tensor replaces that of the integers."""
         if step is None or self.views[step.formula.output].dtype.kind == "float":
             return False
         name, types = step.formula.output, {tensor: view.dtype for tensor, view in self.views.items()}
-        if not self.made.replaces(step, types):
+        if not self.definition.replaces(step, types):
             return False
-        dtype = self.made.storage_type(step, types, types[name])
+        dtype = self.definition.storage_type(step, types, types[name])
         if self.needed is not None:
             raise DecompositionError(
-                f"skip_steps: step {step.name} makes {dtype} of {name}, which is {types[name]}", got=shown(step.formula), within=self.spec,
-                at=self.draft.origin, hint="a temporary of its own for what it makes",
+                f"skip_steps: step {step.name} converts {name} from {types[name]} to {dtype}", got=shown(step.formula), within=self.spec,
+                at=self.draft.origin, hint="a separate temporary for its result",
             )  # fmt: skip
-        self.views[name] = self._another(name, dtype)
+        self.views[name] = self._retyped(name, dtype)
         return True
 
-    def _another(self, name: str, dtype: DType) -> View:
+    def _retyped(self, name: str, dtype: DType) -> View:
         """A tensor like a temporary, with elements of another type."""
         view = self.views[name]
         copies, copy = copies_of(view.memory, self.spec, self.draft)
@@ -333,120 +333,124 @@ class _Steps:
         return whole_view(tensor, copy)
 
     def _product(self, step: Step) -> None:
-        one = step.formula
-        left, right = elements_of(one.value)
-        views = [self._view(element) for element in (left, right, one.target)]
-        dims = [self._dims(element) for element in (left, right, one.target)]
-        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in one.over))))
+        formula = step.formula
+        left, right = elements_of(formula.value)
+        views = [self._view(element) for element in (left, right, formula.target)]
+        dims = [self._dims(element) for element in (left, right, formula.target)]
+        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in formula.over))))
         letters = _letters(order)
         signature = [("".join(letters[dim] for dim in part)) for part in dims]
         cleared = Init.on(self.spec.level, views[2], names=dims[2])
-        said = f"{signature[0]},{signature[1]}->{signature[2]}"
-        options = {} if said == "mk,kn->mn" else {"signature": said}
+        equation = f"{signature[0]},{signature[1]}->{signature[2]}"
+        options = {} if equation == "mk,kn->mn" else {"signature": equation}
         spec = MatMul.on(self.spec.level, *views, names=order, accumulate=TRUE, **options)
         if self.outer is not None:
             self._outer("init", cleared, self.outer[0])
             self.program.append(Hole("body"))
             self.children.append(Child("body", spec))
-            self._out_of_fragments(one.output)
+            self._fragments_to_shared(formula.output)
             return
-        if not one.joins:
+        if not formula.joins:
             self._child(f"{step.name}_init", cleared, None)
-        if self.made.strategy_of(step.name) is None:  # an open leaf: nothing else says who holds a product
+        if self.definition.strategy_of(step.name) is None:  # an open leaf: nothing else decides the distribution of a MatMul
             self.program.append(Hole(step.name))
             self.children.append(Child(step.name, spec, (), self._first_unit(step), prefix=_prefix(step.name)))
             return
         self._child(step.name, spec, step)
 
-    def _out_of_fragments(self, name: str) -> None:
-        """An accumulator in fragments goes to shared memory: what lanes hold of it, only its instructions know.
+    def _fragments_to_shared(self, name: str) -> None:
+        """Copy an accumulator in fragments to shared memory: only its instructions know which elements a lane owns.
 
-        It goes there as the strategy for copies of results says, where they pass through shared memory, else as that copies them.
+        The copy is decomposed by the store's strategy: by its first part where it passes through shared memory.
         """
         view = self.views[name]
         if view.memory.fragment is None or self.outer is None:
             return
-        through = self.through or Through(self.outer[1])
+        through = self.through or StagedStore(self.outer[1])
         copies, copy = copies_of(SH, self.spec, self.draft)
         tensor = Tensor(
             self.draft.fresh(f"{name}_sh"), view.shape, view.dtype, SH, RowMajor, copies=copies, origin=self.draft.origin,
             pad=through.pad, reuse=through.reuse,
         )  # fmt: skip
         self.views[name] = whole_view(tensor, copy)
-        self.outer = (self.outer[0], through.behind)
+        self.outer = (self.outer[0], through.after)
         move = without_ones(Move.on(self.spec.level, view, self.views[name]))
         self.program += [Comment(f"{name} to {tensor.name}: {move}"), Hole("shared")]
         self.children.append(Child("shared", move, steps_at(through.steps, move), prefix=_prefix(name)))
 
     def _reduction(self, step: Step) -> None:
-        one = step.formula
-        (source,) = elements_of(one.value)
-        dims = tuple(dict.fromkeys((*self._dims(one.target), *one.over)))
+        formula = step.formula
+        (source,) = elements_of(formula.value)
+        dims = tuple(dict.fromkeys((*self._dims(formula.target), *formula.over)))
         letters = _letters(dims)
-        read, written = ("".join(letters[dim] for dim in self._dims(element)) for element in (source, one.target))
-        target = self._view(one.target)
+        read, written = ("".join(letters[dim] for dim in self._dims(element)) for element in (source, formula.target))
+        target = self._view(formula.target)
         part = self._part_of_sum(step, target)
         spec = Reduction.on(
-            self.spec.level, self._view(source), part or target, by=one.joins_by, signature=f"{read}->{written}", names=dims,
-            accumulate=TRUE if one.joins else FALSE, in_parts=bool(step.parts),
+            self.spec.level, self._view(source), part or target, by=formula.joins_by, signature=f"{read}->{written}", names=dims,
+            accumulate=TRUE if formula.joins else FALSE, in_parts=bool(step.parts),
         )  # fmt: skip
         self._child(step.name, spec, step)
         if part is not None:
             self.zeroed.append(target.tensor.name)
-            added = AtomicAdd.on(self.spec.level, part, target, names=self._dims(one.target))
-            self._child(f"{step.name}_added", added, None, self._first_unit(step, one.over))
+            added = AtomicAdd.on(self.spec.level, part, target, names=self._dims(formula.target))
+            self._child(f"{step.name}_added", added, None, self._first_unit(step, formula.over))
 
     def _part_of_sum(self, step: Step, target: View) -> View | None:
-        """Where a part of a sum lies whose other parts others have: all are added to memory, in no fixed order; None for a whole sum."""
-        one = step.formula
-        counted = [self.views[f"{INDICES}{dim}"] for dim in one.over]
-        if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in counted):
+        """A tensor for the part of a sum that a unit computes: all parts are added to memory, in no fixed order; None for a whole sum."""
+        formula = step.formula
+        coordinates = [self.views[f"{INDICES}{dim}"] for dim in formula.over]
+        if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates):
             return None
-        if one.joins_by != "sum":
-            self._require_all(step, counted)
+        if formula.joins_by != "sum":
+            self._require_all(step, coordinates)
             return None
         if target.dtype not in TYPES:
             raise DecompositionError(
-                f"step {step.name}: each block has a part of {one.output}, and one in {target.dtype} would be rounded once more by each",
-                got=shown(one), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
-                hint=f'types={{"{one.output}": float32}}',
+                f"step {step.name}: each block adds its part of {formula.output}, and in {target.dtype} each addition would round",
+                got=shown(formula), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
+                hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
         copies, copy = copies_of(RF, self.spec, self.draft)
         tensor = Tensor(
-            self.draft.fresh(f"{one.output}_part"), target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates",
+            self.draft.fresh(f"{formula.output}_part"), target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates",
             origin=self.draft.origin,
         )  # fmt: skip
         return whole_view(tensor, copy)
 
-    def _require_all(self, step: Step, counted: Sequence[View]) -> None:
-        """Refuse a maximum, a minimum or a product of which a tile has a part: only sums are joined in memory."""
-        one = step.formula
-        part = next((dim for dim, view in zip(one.over, counted, strict=True) if not _is_whole(view)), None)
+    def _require_all(self, step: Step, coordinates: Sequence[View]) -> None:
+        """Refuse a maximum, a minimum or a product of which a tile has a part: only sums are combined in memory."""
+        formula = step.formula
+        part = next((dim for dim, view in zip(formula.over, coordinates, strict=True) if not _is_whole(view)), None)
         if part is not None:
             size, whole = (str(shape[0]) for shape in (self.views[f"{INDICES}{part}"].shape, self.views[f"{INDICES}{part}"].tensor.shape))
             raise DecompositionError(
-                f"step {step.name}: each tile has a part of {one.output}, and only sums of several are added to memory",
-                got=f"{shown(one)}, {size} of {whole} along {part}", legal=f"a tile with all of {part}", within=self.spec,
-                at=self.draft.origin, hint=f"a tile of {whole} along {part}; or {one.reduction}({part}, ...) in a kernel of its own",
+                f"step {step.name}: each tile computes a part of {formula.output}, and only sums are combined in memory",
+                got=f"{shown(formula)}, {size} of {whole} along {part}", legal=f"a tile with all of {part}", within=self.spec,
+                at=self.draft.origin, hint=f"a tile of {whole} along {part}; or {formula.reduction}({part}, ...) in a separate kernel",
             )  # fmt: skip
 
-    def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:
-        """Work on elements: what is read and written has two names, `x` and `x_before`.
+    def _pointwise(self, name: str, formula: Formula, step: Step | None) -> None:
+        """Work on elements: a tensor that is read and written has two names, `x` and `x_before`.
 
-        A mask that keeps elements in place is performed by units only in whose tile its condition may fail.
+        Only units whose tile has elements where the condition may fail execute a mask that keeps elements in place.
         """
-        names = {element: f"{element.tensor}_before" if element.tensor == one.output else element.tensor for element in one.elements}
-        if one.joins:
+        names = {
+            element: f"{element.tensor}_before" if element.tensor == formula.output else element.tensor for element in formula.elements
+        }
+        if formula.joins:
             raise DecompositionError(
-                f"step {name}: {one.sign} adds the value of an expression", got=shown(one), hint=f"{one.target} = {one.target} + ..."
+                f"step {name}: {formula.sign} adds the value of an expression",
+                got=shown(formula),
+                hint=f"{formula.target} = {formula.target} + ...",
             )
         kept = {element: Element(label, tuple(map(Index, self._dims(element)))) for element, label in names.items()}
-        target = Element(one.output, tuple(map(Index, self._dims(one.target))))
-        made = attrs.evolve(one, target=target, value=_renamed(one.value, kept))
-        kind = Kind(name.capitalize() if name.isidentifier() else "Work", str(made))
-        views = {kept[element].tensor: self._view(element) for element in one.elements}
-        condition = None if self._replaced(step) else in_place(one)
-        views[one.output] = self._view(one.target)
+        target = Element(formula.output, tuple(map(Index, self._dims(formula.target))))
+        renamed = attrs.evolve(formula, target=target, value=_renamed(formula.value, kept))
+        kind = Kind(name.capitalize() if name.isidentifier() else "Work", str(renamed))
+        views = {kept[element].tensor: self._view(element) for element in formula.elements}
+        condition = None if self._replace_by_floats(step) else in_place(formula)
+        views[formula.output] = self._view(formula.target)
         spec = kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses))
         needed = TRUE if condition is None else may_fail(condition, self.views, self._numbers(condition))
         if needed != FALSE:
@@ -454,57 +458,57 @@ class _Steps:
 
     def _numbers(self, condition: Value) -> Mapping[str, Expr]:
         """The integers that a condition compares coordinates with, of which a tile reads one."""
-        coordinates = [one for one in elements_of(condition) if one.tensor.startswith(INDICES)]
-        if not coordinates or not self.made.over:
+        coordinates = [element for element in elements_of(condition) if element.tensor.startswith(INDICES)]
+        if not coordinates or not self.definition.over:
             return {}
-        most = max((self.views[one.tensor].tensor.shape[0] for one in coordinates), key=lambda size: size.high)
-        return numbers_of(self.made, self.views, most)
+        most = max((self.views[element.tensor].tensor.shape[0] for element in coordinates), key=lambda size: size.high)
+        return numbers_of(self.definition, self.views, most)
 
     def _masked(self, step: Step) -> Step:
-        """What lies behind the end of a reduced dimension changes nothing: the terms there become what changes no sum, or no maximum.
+        """The step with terms past the end of a reduced dimension replaced by what changes no sum, or no maximum.
 
-        A copy of an operand has zeros there. Where these change the result, the step reads terms of its own. What is there as an earlier
-        step made it so, such as an exponential of -inf, needs nothing.
+        A copy of an operand has zeros there. Where these change the result, the step reads separate terms. Values that an earlier step
+        wrote there, such as an exponential of -inf, may require no replacement.
         """
         for dim in step.formula.over:
-            if dim in self.behind:
+            if dim in self.out_of_bounds:
                 for element in step.formula.elements:
                     if dim in element.dims:
                         step = self._masked_along(dim, element, step)
         return step
 
-    def _hangs_over(self, dim: str) -> bool:
-        """Whether the tile may reach behind the end of a dimension."""
-        counted = self.views.get(f"{INDICES}{dim}")
-        return counted is not None and counted.bounded
+    def _may_overhang(self, dim: str) -> bool:
+        """Whether the tile may reach past the end of a dimension."""
+        coordinate = self.views.get(f"{INDICES}{dim}")
+        return coordinate is not None and coordinate.bounded
 
     def _masked_along(self, dim: str, element: Element, step: Step) -> Step:
-        """The step with an element that changes nothing behind the end of a dimension."""
-        one, view = step.formula, self.views[element.tensor]
-        nothing = neutral((one.reduction if one.reduces else None) or "sum", view.dtype)
-        if self.behind[dim].is_number(element, nothing):
+        """The step with an element that changes nothing past the end of a dimension."""
+        formula, view = step.formula, self.views[element.tensor]
+        neutral_value = neutral((formula.reduction if formula.reduces else None) or "sum", view.dtype)
+        if self.out_of_bounds[dim].is_number(element, neutral_value):
             return step
         target = element
-        if element.tensor in self.made.uses:
-            if not nothing or view.memory.of_grid:
+        if element.tensor in self.definition.uses:
+            if not neutral_value or view.memory.of_grid:
                 return step
             target = Element(f"{step.name}_terms", element.index)
             self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
-        value = Operation("where", (inside, element, Number(nothing)))
+        value = Operation("where", (inside, element, Number(neutral_value)))
         self._pointwise(f"{step.name}_inside", Formula(target, "=", value), None)
-        self.behind[dim].assume(target, Number(nothing))
-        renamed = {other: target if other == element else other for other in one.elements}
-        return attrs.evolve(step, formula=attrs.evolve(one, value=_renamed(one.value, renamed)))
+        self.out_of_bounds[dim].assume(target, Number(neutral_value))
+        renamed = {other: target if other == element else other for other in formula.elements}
+        return attrs.evolve(step, formula=attrs.evolve(formula, value=_renamed(formula.value, renamed)))
 
     # ------------------------------------------------------------------------------------------ parts
 
     def _dims(self, element: Element) -> tuple[str, ...]:
-        """The dimensions of an element, without those of which all steps take one."""
-        return tuple(dim for dim in element.dims if dim not in (*self.made.batch, *self.made.scan))
+        """The dimensions of an element, without those of which all steps process one."""
+        return tuple(dim for dim in element.dims if dim not in (*self.definition.batch, *self.definition.scan))
 
     def _view(self, element: Element, order: tuple[str, ...] = ()) -> View:
-        """What an element's tensor is for a step, its dimensions in an order."""
+        """The view of an element's tensor for a step, its dimensions in an order."""
         if element.tensor.startswith(EXTENTS):
             return extent_of(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
         view = self.views[element.tensor]
@@ -514,11 +518,11 @@ class _Steps:
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order else view
 
     def _child(self, name: str, spec: Spec, step: Step | None, needed: Expr = TRUE) -> None:
-        """A child with the strategy of its step, or one that follows; it does nothing where it is not `needed`."""
-        chosen = None if step is None else self.made.strategy_of(step.name)
+        """A child with the strategy of its step, or one without; it does nothing where it is not `needed`."""
+        chosen = None if step is None else self.definition.strategy_of(step.name)
         active = needed
         if step is not None and spec.operands[spec.outputs[0]].tensor == self.views[step.formula.output].tensor:
-            active = all_of((needed, self._first_unit(step)))  # a part of a sum, which has a tensor of its own, all make
+            active = all_of((needed, self._first_unit(step)))  # all units compute a part of a sum, which has a separate tensor
         if self.outer is not None and spec.moves and not spec.dst.memory.private:
             self._outer(name, spec, self.outer[1], active)
             return
@@ -536,7 +540,7 @@ class _Steps:
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
 
     def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
-        """The init of an accumulator, or a copy to memory; one that is not given follows whoever decides which thread holds what."""
+        """The init of an accumulator, or a copy to memory; without a strategy it follows the distribution of its registers."""
         follows = steps == default_copy()
         self._require_owner(spec, steps)
         spec = without_ones(spec)
@@ -544,30 +548,30 @@ class _Steps:
         self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=_prefix(name)))
 
     def _require_owner(self, spec: Spec, steps: Chain) -> None:
-        """Refuse a store by a text of registers that no product fills: what threads hold of them, only its text would say."""
-        product = self.made.product
-        texts = [one for one in steps if isinstance(getattr(one, "executable", None), MicroKernel)]
+        """Refuse a store by a text of registers that no MatMul fills: only that text would define the owners of elements."""
+        product = self.definition.product
+        texts = [step for step in steps if isinstance(getattr(step, "executable", None), MicroKernel)]
         if not texts or product is None or not spec.moves or not spec.src.memory.private:
             return
         if spec.src.tensor != self.views[product.formula.output].tensor:
             raise DecompositionError(
-                f"{spec.src.tensor.name}: the strategy stores by a micro-kernel, which knows the accumulator's registers alone",
+                f"{spec.src.tensor.name}: the strategy stores by a micro-kernel, which knows only the accumulator's registers",
                 got=str(spec), legal=f"stores of {product.formula.output}", within=self.spec, at=self.draft.origin,
                 hint=f"{product.formula.output} = ... in the epilogue, and store that; or a store without a micro-kernel",
             )  # fmt: skip
 
-    def _first_unit(self, step: Step, parted: tuple[str, ...] = ()) -> Expr:
-        """The condition under which a unit writes a result to memory, or sums up what is only stored so.
+    def _first_unit(self, step: Step, partial_dims: tuple[str, ...] = ()) -> Expr:
+        """The condition under which a unit writes a result to memory, or sums up a result that is only stored.
 
-        Of those that have the same elements of it, the first does. Units that differ along a dimension that is `parted` have different
+        Of the units with the same elements of it, the first does. Units that differ along one of `partial_dims` have different
         parts of a sum. Each block has separate shared memory, and may have a copy for each unit of a level: there a unit is the first
         of those that share the copy.
         """
         view = self.views[step.formula.output]
         memory = view.memory
-        if memory.private and not (step.formula.reduces and step.formula.output in self.made.stored):
+        if memory.private and not (step.formula.reduces and step.formula.output in self.definition.stored):
             return TRUE
-        others = [dim for dim in self.made.tile_dims if dim not in (*step.formula.target.dims, *parted)]
+        others = [dim for dim in self.definition.tile_dims if dim not in (*step.formula.target.dims, *partial_dims)]
         conditions = []
         for dim in others:
             digits = [digit for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
@@ -593,7 +597,7 @@ def _is_function(value: Expr, of: Expr, thread: Var, threads: Iterable[int], oth
 
 
 def _prefix(name: str) -> str:
-    """What the names of a step's variables begin with: in small letters, as those of pointers are that the printer makes of them."""
+    """The prefix of the names of a step's variables: in lowercase, as the names of pointers that the printer derives from them."""
     return f"{name.lower()}_"
 
 
@@ -605,40 +609,40 @@ def _letters(dims: tuple[str, ...]) -> dict[str, str]:
 
 
 def _nearest(value: int | float, dtype: DType) -> int | float:
-    """A number of a formula as the float of a type that is nearest to it; as an integer what storing it makes of it."""
+    """A number of a formula as the nearest float of a type; for an integer type the integer that is stored."""
     return dtype.to_numpy().type(value).item() if dtype.kind == "float" else stored(Number(value), dtype)
 
 
-def _is_whole(counted: View) -> bool:
-    """Whether a tile has all of a dimension, of which these are the coordinates."""
-    size, extent = counted.shape[0], counted.tensor.shape[0]
-    return _is_first(counted) and (size == extent or (constant(size) or 0) >= (constant(extent) or LARGEST))
+def _is_whole(coordinate: View) -> bool:
+    """Whether a tile covers all of a dimension, whose coordinates these are."""
+    size, extent = coordinate.shape[0], coordinate.tensor.shape[0]
+    return _is_first(coordinate) and (size == extent or (constant(size) or 0) >= (constant(extent) or LARGEST))
 
 
-def _is_first(counted: View) -> bool:
-    """Whether a tile begins where its dimension does: others behind it would write over the whole sum."""
-    return counted.dims[0].base.high == 0
+def _is_first(coordinate: View) -> bool:
+    """Whether a tile begins at the beginning of its dimension: other tiles after it would overwrite the whole sum."""
+    return coordinate.dims[0].base.high == 0
 
 
-def extent_of(counted: View) -> View:
-    """The extent of a dimension: its coordinate behind the last."""
-    (size,) = counted.tensor.shape
-    return View(counted.tensor, (Dim((), None, (Fixed(size + 1, 1, False, size),)),), counted.copy, ())
+def extent_of(coordinate: View) -> View:
+    """The extent of a dimension: the coordinate past its last."""
+    (size,) = coordinate.tensor.shape
+    return View(coordinate.tensor, (Dim((), None, (Fixed(size + 1, 1, False, size),)),), coordinate.copy, ())
 
 
 def _renamed(value: Value | None, names: Mapping[Element, Element]) -> Value | None:
     if isinstance(value, Element):
         return names[value]
     if isinstance(value, Operation):
-        return Operation(value.name, tuple(_renamed(one, names) for one in value.arguments))  # type: ignore[misc]
+        return Operation(value.name, tuple(_renamed(argument, names) for argument in value.arguments))  # type: ignore[misc]
     return value
 
 
 def parts_of(spec: Spec, draft: Draft) -> tuple[Spec, dict[str, View]]:
     """A spec whose carried temporaries are operands, as a loop needs them; with their views."""
-    made = fused(spec)
-    assert made is not None
-    fresh = allocated(spec, {name: dims for name, dims in made.carried.items() if name not in made.uses}, draft)
-    given = (*made.given, *((name, made.temporaries[name]) for name in fresh))
-    types: dict[str, DType] = {**dict(made.types), **{name: view.dtype for name, view in fresh.items()}}
-    return with_definition(spec, made.of(given=given, types=tuple(types.items())), fresh), fresh
+    definition = fused(spec)
+    assert definition is not None
+    fresh = allocated(spec, {name: dims for name, dims in definition.carried.items() if name not in definition.uses}, draft)
+    given = (*definition.given, *((name, definition.temporaries[name]) for name in fresh))
+    types: dict[str, DType] = {**dict(definition.types), **{name: view.dtype for name, view in fresh.items()}}
+    return with_definition(spec, definition.of(given=given, types=tuple(types.items())), fresh), fresh

@@ -16,11 +16,11 @@ def value_of(name: str, given: Any, dtype: DType, positive: bool = False) -> Any
     Raises: ArgumentError if it is not a number, not an integer for an integer type, or out of the type's range; or if it must be `positive`
     and is not, or is not finite.
     """
-    made = _value_of(name, given, dtype)
-    if positive and not 0 < made < math.inf:
+    number = _value_of(name, given, dtype)
+    if positive and not 0 < number < math.inf:
         what = f"{name}: the definition requires a positive number"
-        raise ArgumentError(what, got=made.item(), legal="a finite positive number", hint=f"negate what {name} multiplies")
-    return made
+        raise ArgumentError(what, got=number.item(), legal="a finite positive number", hint=f"negate what {name} multiplies")
+    return number
 
 
 def _value_of(name: str, given: Any, dtype: DType) -> Any:
@@ -33,10 +33,10 @@ def _value_of(name: str, given: Any, dtype: DType) -> Any:
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
         hint = "array.item() of an array of one element"
         raise ArgumentError(f"{name} is passed by value: not a number", got=type(given).__name__, legal=f"a number as {dtype}", hint=hint)
-    made = _whole(name, given, dtype) if dtype.kind == "int" else _rounded(given, dtype)
-    if dtype.kind == "float" and not numpy.isfinite(made.astype(numpy.float64)) and given not in (math.inf, -math.inf) and given == given:
+    number = _whole(name, given, dtype) if dtype.kind == "int" else _rounded(given, dtype)
+    if dtype.kind == "float" and not numpy.isfinite(number.astype(numpy.float64)) and given not in (math.inf, -math.inf) and given == given:
         raise ArgumentError(f"{name} is beyond the range of {dtype}", got=given)
-    return made
+    return number
 
 
 def _whole(name: str, given: Any, dtype: DType) -> Any:

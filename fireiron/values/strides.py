@@ -82,9 +82,9 @@ class Strides:
         """
         if not _is_alignment(bytes):
             raise ArgumentError(f"{self}.aligned(...): bytes", got=bytes, legal=f"a power of two up to {MOST_ALIGNED}")
-        made = Strides(**dict(self.by_dim))
-        object.__setattr__(made, "align", bytes)
-        return made
+        strides = Strides(**dict(self.by_dim))
+        object.__setattr__(strides, "align", bytes)
+        return strides
 
     def layout(self, operand: str, dims: Sequence[str], sizes: Sequence[Expr]) -> Layout:
         """The layout of an operand with these dimensions; an `ArgumentError` if the names differ."""
@@ -134,15 +134,15 @@ def strides_of(operand: str, dims: Sequence[str], layout: object) -> Strides | N
         return None
     named: dict[str, int | Expr | AnyStride] = {}
     for dim, (_, stride) in zip(dims, layout.leaves, strict=True):
-        asked = AnyStride(stride.multiple_of) if isinstance(stride, Var) else None
-        named[dim] = asked if asked is not None and asked.named(operand, dim) == stride else stride
+        any_stride = AnyStride(stride.multiple_of) if isinstance(stride, Var) else None
+        named[dim] = any_stride if any_stride is not None and any_stride.named(operand, dim) == stride else stride
     return Strides(**named)
 
 
 def strides_repr(operand: str, dims: Sequence[str], layout: Layout, align: int) -> str | None:
     """`Strides(...)` with this layout; None if there is none."""
-    found = strides_of(operand, dims, layout) if _is_alignment(align) else None
-    return None if found is None else repr(found.aligned(align))
+    strides = strides_of(operand, dims, layout) if _is_alignment(align) else None
+    return None if strides is None else repr(strides.aligned(align))
 
 
 # ---------------------------------------------------------------------------------------------- strides of arrays
@@ -157,16 +157,16 @@ def strides_told(storage: Storage, shape: Sequence[int], strides: Sequence[int])
 
 def strides_chosen(storage: Storage, shape: Sequence[int], known: Mapping[str, int]) -> dict[str, int]:
     """Values for strides that no array determines: compact, the last dimension first, after the known ones."""
-    found: dict[str, int] = {}
+    chosen: dict[str, int] = {}
     pairs = [(step, size) for step, size in zip(storage.steps, shape, strict=True) if step is not None]
     told = [(step, size) for step, size in pairs if all(var.name in known for var in step.variables())]
     reach = max([1, *(int(step.evaluate(known)) * size for step, size in told)])
     for step, size in reversed(pairs):
-        if isinstance(step, Var) and step.name not in known and step.name not in found:
+        if isinstance(step, Var) and step.name not in known and step.name not in chosen:
             least = max(reach, step.low)
-            found[step.name] = -(-least // step.multiple_of) * step.multiple_of
-            reach = found[step.name] * size
-    return found
+            chosen[step.name] = -(-least // step.multiple_of) * step.multiple_of
+            reach = chosen[step.name] * size
+    return chosen
 
 
 def lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -504,8 +504,8 @@ def cut(dim: Dim, tile: int | Layout, extent: Expr | None) -> Cut | None:
 
     Source: Graphene section 3.3, Figure 4.
     """
-    found = _divided(dim.modes, tile if isinstance(tile, Layout) else _neighbours(tile) if type(tile) is int else Layout(tile), dim.whole)
-    return None if found is None else Cut(found[0], found[1], dim.bound if found[2] else extent)
+    divided = _divided(dim.modes, tile if isinstance(tile, Layout) else _neighbours(tile) if type(tile) is int else Layout(tile), dim.whole)
+    return None if divided is None else Cut(divided[0], divided[1], dim.bound if divided[2] else extent)
 
 
 def chunks(chunk: int, repeat: int, total: int | None) -> Layout | None:
@@ -549,15 +549,15 @@ def _divided(modes: tuple[Mode, ...], tile: Layout, whole: bool) -> tuple[tuple[
         return None
     sizes = [size for size in below if size is not None]
     span, reach = math.prod(sizes), _period(tile)
-    taken = max(reach // span, 1)
-    exact = modes[-1].size.factor % taken == 0
+    count = max(reach // span, 1)
+    exact = modes[-1].size.factor % count == 0
     if (span % reach and reach % span) or not (exact or whole):
         return None
     try:
-        inner, outer = (_composed(modes, (*sizes, taken), one) for one in (tile, complement(tile, span * taken)))
+        inner, outer = (_composed(modes, (*sizes, count), one) for one in (tile, complement(tile, span * count)))
     except LayoutError:
         return None
-    last = Mode((modes[-1].size + (taken - 1)) // taken, modes[-1].stride * taken)
+    last = Mode((modes[-1].size + (count - 1)) // count, modes[-1].stride * count)
     return inner, _drop_ones((*outer, last)), exact
 
 

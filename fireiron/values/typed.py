@@ -40,39 +40,39 @@ def check_types(value: Any) -> None:
 
     Raises: ArgumentError with the field, its value, and its type.
     """
-    for name, said, fits in _fields(type(value)):  # type: ignore[arg-type]
+    for name, annotation, fits in _fields(type(value)):  # type: ignore[arg-type]
         given = getattr(value, name)
         if isinstance(given, str) and type(given) is not str:
             object.__setattr__(value, name, given[:])
         if not fits(given):
-            raise ArgumentError(f"{type(value).__name__}: its {name}", got=given, legal=said, at=call_site())
+            raise ArgumentError(f"{type(value).__name__}: its {name}", got=given, legal=annotation, at=call_site())
 
 
 @functools.cache
 def _fields(cls: type[Any]) -> tuple[tuple[str, str, Fits], ...]:
     """The checked fields: their names, the text of their types, and the predicates."""
-    said = [(field.name, _said(cls, field.name, field.type)) for field in attrs.fields(cls) if field.eq]
-    return tuple((name, text, _fitting(text)) for name, text in said)
+    annotations = [(field.name, _said(cls, field.name, field.type)) for field in attrs.fields(cls) if field.eq]
+    return tuple((name, text, _fitting(text)) for name, text in annotations)
 
 
 def _said(cls: type[Any], name: str, kind: object) -> str:
     """The text of a field's type as declared by the class or a base; the type stored with the field may have been replaced since."""
-    stated = next((found[name] for base in cls.__mro__ if name in (found := vars(base).get("__annotations__", {}))), kind)
+    stated = next((own[name] for base in cls.__mro__ if name in (own := vars(base).get("__annotations__", {}))), kind)
     if isinstance(stated, str):
         return stated
     return stated.__name__ if isinstance(stated, type) else "Any"
 
 
 @functools.cache
-def _fitting(said: str) -> Fits:
+def _fitting(annotation: str) -> Fits:
     """The predicate for a type, given as the text of an annotation."""
-    parts = _split(said, "|")
+    parts = _split(annotation, "|")
     if len(parts) > 1:
         choices = [_fitting(part) for part in parts]
         return lambda value: any(one(value) for one in choices)
-    if said.startswith("tuple["):
-        return _of_tuple(_split(said.removeprefix("tuple[").removesuffix("]"), ","))
-    name = said.partition("[")[0].rpartition(".")[2]
+    if annotation.startswith("tuple["):
+        return _of_tuple(_split(annotation.removeprefix("tuple[").removesuffix("]"), ","))
+    name = annotation.partition("[")[0].rpartition(".")[2]
     if name not in KNOWN:
         return lambda value: True
     if name == "None":
@@ -95,10 +95,10 @@ def _of_tuple(parts: list[str]) -> Fits:
     return fits
 
 
-def _split(said: str, sign: str) -> list[str]:
+def _split(text: str, sign: str) -> list[str]:
     """The parts of a text between separators that are not in brackets."""
     parts, depth = [""], 0
-    for letter in said:
+    for letter in text:
         depth += (letter == "[") - (letter == "]")
         if letter == sign and not depth:
             parts.append("")

@@ -117,8 +117,8 @@ def count_in(level: Level, parent: Level, threads: int | None = None) -> int:
 @functools.lru_cache(maxsize=256)
 def _first_part(level: Level, threads: int) -> int:
     """How many units, numbered from 0, are completely among the first threads of a period; units may interleave."""
-    found = Counter(unit_in(level, Block).evaluate({THREAD.name: thread}) for thread in range(threads))
-    return next(unit for unit in itertools.count() if found[unit] != level.threads)
+    counts = Counter(unit_in(level, Block).evaluate({THREAD.name: thread}) for thread in range(threads))
+    return next(unit for unit in itertools.count() if counts[unit] != level.threads)
 
 
 def threads_for(units: int, level: Level) -> int:

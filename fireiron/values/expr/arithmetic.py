@@ -124,8 +124,8 @@ def _merge_remainder(
             whole = _quotient_partner(atom, quotient, remainder)
             if whole is None:
                 continue
-            found = _scaled(other_coefficient, ONE, other_atoms[:position] + other_atoms[position + 1 :])
-            if found == _scaled(coefficient, remainder.right, rest):
+            scaled = _scaled(other_coefficient, ONE, other_atoms[:position] + other_atoms[position + 1 :])
+            if scaled == _scaled(coefficient, remainder.right, rest):
                 remaining = {key: value for key, value in total.items() if key not in (atoms, other_atoms)}
                 return remaining, _scaled(coefficient, whole, rest)
     return None

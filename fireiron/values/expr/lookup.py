@@ -61,8 +61,8 @@ def table(array: str) -> Var:
 
 def tables_of(value: Expr) -> set[str]:
     """The names of the arrays that an expression reads."""
-    found = {value.array} if isinstance(value, Lookup) else set()
-    return found.union(*(tables_of(child) for child in value.children)) if value.children else found
+    tables = {value.array} if isinstance(value, Lookup) else set()
+    return tables.union(*(tables_of(child) for child in value.children)) if value.children else tables
 
 
 __all__ = ["BRACKETS", "Lookup", "lookup", "table", "tables_of"]

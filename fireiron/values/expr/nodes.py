@@ -152,9 +152,9 @@ class Expr:
         try:
             return self._variables
         except AttributeError:  # on first use
-            found = frozenset((self,)) if isinstance(self, Var) else frozenset().union(*(child.variables() for child in self.children))
-            assign(self, "_variables", found)
-            return found
+            result = frozenset((self,)) if isinstance(self, Var) else frozenset().union(*(child.variables() for child in self.children))
+            assign(self, "_variables", result)
+            return result
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Expr:
         """The expression with variables replaced and simplified; an `ArgumentError` for a key that is not a variable."""

@@ -163,11 +163,11 @@ class _Composer:
         return tuple(shape for shape, _ in pairs), tuple(stride for _, stride in pairs)
 
     def digits(self, x: int) -> list[int]:
-        found = []
+        result = []
         for size, _ in self.modes:
-            found.append(x % size)
+            result.append(x % size)
             x //= size
-        return found
+        return result
 
     def leaf(self, size: int, stride: int) -> Layout:
         """`left o size:stride`: runs of equal steps, each run as long as no digit overflows."""
@@ -529,7 +529,7 @@ def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int
 
     Source: CuTe docs, 02_layout_algebra, "Composition".
     """
-    found: list[tuple[int, int, int]] = []
+    result: list[tuple[int, int, int]] = []
     asked, reached = f"{size}:{stride} in digits of {shown(sizes)}", 1
     for position, extent in enumerate(sizes):
         end = reached * extent
@@ -537,12 +537,12 @@ def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int
             run = min(size, end // stride)
             if run < 1 or size % run or stride % reached:
                 raise LayoutError(f"{asked}: its steps cross the end of a digit", legal=f"strides that divide {end}")
-            found.append((position, run, stride // reached))
+            result.append((position, run, stride // reached))
             size, stride = size // run, stride * run
         reached = end
     if size > 1:
         raise LayoutError(f"{asked}: there are {reached} numbers only", legal=f"a reach of at most {reached - 1}")
-    return tuple(found)
+    return tuple(result)
 
 
 def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layout:
@@ -557,7 +557,7 @@ def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layou
 
     Source: CuTe `left_inverse`, for layouts whose offsets leave digits out.
     """
-    found: list[Mode] = []
+    modes: list[Mode] = []
     reached = 1
     for stride, size, weight in sorted(parts):
         if stride % reached:
@@ -565,11 +565,11 @@ def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layou
                 f"digits overlap: the part {size}:{stride} does not begin at a multiple of {reached}",
                 legal=_multiples_near(reached, stride),
             )
-        found += [(stride // reached, 0)] if stride != reached else []
-        found.append((size, weight))
+        modes += [(stride // reached, 0)] if stride != reached else []
+        modes.append((size, weight))
         reached = stride * size
-    found += [(1, 0)] if closed or not found else []
-    return Layout(tuple(size for size, _ in found), tuple(stride for _, stride in found))
+    modes += [(1, 0)] if closed or not modes else []
+    return Layout(tuple(size for size, _ in modes), tuple(stride for _, stride in modes))
 
 
 def max_common_layout(a: Layout, b: Layout) -> Layout:

@@ -169,10 +169,10 @@ class Layout:
         """
         if self.static and self.size() > MOST_OFFSETS:
             raise LayoutError(f"{self.size()} offsets are too many to list", legal=f"at most {MOST_OFFSETS}", within=str(self))
-        found = [0]
+        result = [0]
         for size, stride in self.modes:
-            found = [base + i * stride for i in range(size) for base in found]
-        return found
+            result = [base + i * stride for i in range(size) for base in result]
+        return result
 
     def is_injective(self) -> bool:
         """Whether no two coordinates share an offset."""

@@ -43,12 +43,12 @@ class Parts:
 def parts_of(text: object) -> Parts:
     if not isinstance(text, str):
         raise ArgumentError("a text is needed", got=text)
-    found = _TEXT.fullmatch(text)
-    if found is None:
+    match = _TEXT.fullmatch(text)
+    if match is None:
         raise LayoutError(f"{text!r} is not a tensor", legal="%name:[sizes]:[strides].type.memory, as %A:[16,16]:[1,16].fp16.SH")
-    swizzle = Swizzle(*(int(found[number]) for number in (3, 4, 5))) if found[3] else None
-    shapes = tuple(_halves(*pair) for pair in re.findall(_SHAPE, found[6]))
-    return Parts(found[1] or "", found[2] or "", swizzle, shapes, found[9], found[10], found[11].strip())
+    swizzle = Swizzle(*(int(match[number]) for number in (3, 4, 5))) if match[3] else None
+    shapes = tuple(_halves(*pair) for pair in re.findall(_SHAPE, match[6]))
+    return Parts(match[1] or "", match[2] or "", swizzle, shapes, match[9], match[10], match[11].strip())
 
 
 def _halves(sizes: str, strides: str) -> tuple[str, str | None]:
@@ -113,11 +113,11 @@ def _row_major(sizes: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         raise LayoutError("dimensions are hierarchical, or of other numbers in each shape", hint="write the strides of all shapes")
     totals = [math.prod(column) for column in zip(*sizes, strict=True)]
     steps = [math.prod(totals[dim + 1 :]) for dim in range(len(totals))]
-    found: list[tuple[Any, ...]] = []
+    result: list[tuple[Any, ...]] = []
     for one in reversed(sizes):
-        found.insert(0, tuple(steps))
+        result.insert(0, tuple(steps))
         steps = [step * size for step, size in zip(steps, one, strict=True)]
-    return found
+    return result
 
 
 def of_tiles(layouts: tuple[Layout, ...]) -> Layout:

@@ -58,9 +58,9 @@ def _ordered(tensor: Tensor, layout: Layout | None, order: MatrixLayout | Layout
     """The tensor with the named storage order that has these strides, if there is one; without strides it is RowMajor."""
     orders = [RowMajor if len(tensor.shape) > 1 else ColMajor] if layout is None else list(_orders(layout))
     for one in orders if order is None else [order]:
-        found = attrs.evolve(tensor, layout=one)
-        if layout is None or found.storage().layout == layout:
-            return found
+        candidate_tensor = attrs.evolve(tensor, layout=one)
+        if layout is None or candidate_tensor.storage().layout == layout:
+            return candidate_tensor
     if order is not None:
         raise LayoutError(f"{order} does not have the strides {layout}")
     return tensor
@@ -78,27 +78,27 @@ def _orders(layout: Layout) -> Iterator[MatrixLayout]:
 
 def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout | Layout | None]:
     """The braces after a tensor: the fields of `Tensor` without a notation in Graphene, and the order if strides are ambiguous."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     order: MatrixLayout | Layout | None = None
     for item in pieces(text, ",") if text.strip() else ():
         name, _, value = (part.strip() for part in item.partition("="))
         if name in _COUNTS and value.isdecimal():
-            found[name] = int(value)
+            fields[name] = int(value)
         elif item.strip() in _FLAGS:
-            found |= _FLAGS[item.strip()]
+            fields |= _FLAGS[item.strip()]
         elif name in _NAMES and value.isidentifier():
-            found[name] = value
+            fields[name] = value
         elif name == "layout":
             order = _read_order(value, symbols)
         else:
             raise LayoutError(f"what is {item.strip()!r} after a tensor?", legal=_OPTIONS)
-    return found, order
+    return fields, order
 
 
 def _read_order(text: str, symbols: Symbols) -> MatrixLayout | Layout:
-    if found := re.fullmatch(r"(col|row)(?:\((.*)\))?", text):
-        order = ColMajor if found[1] == "col" else RowMajor
-        return order if found[2] is None else order(read_expression(found[2], symbols))
+    if match := re.fullmatch(r"(col|row)(?:\((.*)\))?", text):
+        order = ColMajor if match[1] == "col" else RowMajor
+        return order if match[2] is None else order(read_expression(match[2], symbols))
     sizes, _, strides = text.partition(":")
     return Layout(read_tree(sizes, lambda leaf: read_leaf(leaf, symbols, 1)), read_tree(strides, lambda leaf: read_leaf(leaf, symbols, 0)))
 

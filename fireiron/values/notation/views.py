@@ -49,12 +49,12 @@ def parse_view(text: str, symbols: Symbols | None = None) -> View:
     %7:[(8,2),(8,2)]:[(16,128),(1,8)].fp16.SH[8:1 @2:8=i, 8:1 @2:8=1]
     """
     parts, symbols = parts_of(text), symbols or {}
-    found = _REST.fullmatch(parts.rest)
-    if found is None:
+    match = _REST.fullmatch(parts.rest)
+    if match is None:
         raise LayoutError(f"what is {parts.rest!r} after a tensor?", legal="{pad=8} [coordinates] {copy=warp, order=1 0}")
-    copy, order = _view_options(found[3] or "", symbols)
-    whole = whole_view(read_tensor(parts, found[1] or "", symbols), copy)
-    groups = [pieces(one, ",") if one.strip() else [] for one in re.findall(r"\[([^\[\]]*)\]", found[2] or "")]
+    copy, order = _view_options(match[3] or "", symbols)
+    whole = whole_view(read_tensor(parts, match[1] or "", symbols), copy)
+    groups = [pieces(one, ",") if one.strip() else [] for one in re.findall(r"\[([^\[\]]*)\]", match[2] or "")]
     if len(parts.shapes) > 1 or any(one.strip().startswith(("@", "#")) for group in groups for one in group):
         return _ordered(_at_tiles(whole, read_shapes(parts.shapes, symbols)[1:], groups, symbols), order)
     if len(groups) > 1:
@@ -186,11 +186,11 @@ def _read_numeral(text: str, extent: Expr, symbols: Symbols) -> Dim:
 
 
 def _read_digit(text: str, symbols: Symbols) -> Fixed:
-    found = re.fullmatch(r"([#@])([^:=]*):([^:=]*)=(.*)", text, re.DOTALL)
-    if found is None:
+    match = re.fullmatch(r"([#@])([^:=]*):([^:=]*)=(.*)", text, re.DOTALL)
+    if match is None:
         raise LayoutError(f"{text!r} is not a fixed digit", legal="#size:stride=unit, @size:stride=turn")
-    size, stride, index = (read_expression(part, symbols) for part in found.groups()[1:])
-    return Fixed(size, stride, found[1] == "#", index)
+    size, stride, index = (read_expression(part, symbols) for part in match.groups()[1:])
+    return Fixed(size, stride, match[1] == "#", index)
 
 
 def tiles_of(view: View) -> tuple[Layout, Layout]:
@@ -212,15 +212,15 @@ def strided(view: View, dim: int, modes: Sequence[Mode]) -> Layout:
 
 def _after(mode: Layout, digits: Sequence[tuple[Expr, Expr]]) -> Layout:
     """The layout of a dimension after digits of its coordinate: a multiple of its only step, or the composition."""
-    found = []
+    modes = []
     for size, stride in digits:
         numbers = constant(size), constant(stride)
         if None in numbers:
             raise LayoutError(f"a digit of {size} values, {stride} apart, is known only at run time", hint="view_text")
         steps = [step for _, step in mode.leaves]
         here = Layout(*numbers)  # type: ignore[arg-type]
-        found.append(Layout(numbers[0], numbers[1] * steps[0]) if len(steps) == 1 else composition(mode, here))  # type: ignore[operator,arg-type]
-    return found[0] if len(found) == 1 else make_layout(*found) if found else Layout(1, 0)
+        modes.append(Layout(numbers[0], numbers[1] * steps[0]) if len(steps) == 1 else composition(mode, here))  # type: ignore[operator,arg-type]
+    return modes[0] if len(modes) == 1 else make_layout(*modes) if modes else Layout(1, 0)
 
 
 def tiles_text(view: View) -> str:

@@ -78,9 +78,9 @@ def _built(node: ast.AST, symbols: Symbols) -> Any:
 
 def named(name: str, kind: type[T], symbols: Symbols, known: Iterable[T], what: str) -> T:
     """What a name stands for: one of the symbols, else one of those that all know."""
-    found = symbols.get(name)
-    if isinstance(found, kind):
-        return found
+    symbol = symbols.get(name)
+    if isinstance(symbol, kind):
+        return symbol
     known = list(known)
     for one in known:
         if str(getattr(one, "name", one)) == name:
@@ -100,11 +100,11 @@ def expression_text(value: Expr | int) -> str:
 
 def symbols_of(*values: Any) -> dict[str, Expr | DType | Memory | Level]:
     """What the texts of tensors, views and groups of threads name, by name; a `LayoutError` where one name means two things."""
-    found: dict[str, Expr | DType | Memory | Level] = {}
+    result: dict[str, Expr | DType | Memory | Level] = {}
     for name, value in (pair for dim_value in values for pair in _names_in(dim_value)):
-        if found.setdefault(name, value) != value:
-            raise LayoutError(f"two things are called {name}: {found[name]!r} and {value!r}", hint="one name each")
-    return found
+        if result.setdefault(name, value) != value:
+            raise LayoutError(f"two things are called {name}: {result[name]!r} and {value!r}", hint="one name each")
+    return result
 
 
 def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
