@@ -290,7 +290,7 @@ def test_effect_of_a_fully_masked_iteration(hidden, value, changes):
 
 
 def test_reasons_why_a_condition_skips_no_iterations():
-    for mask, why in (("n == m", "n == m is no inequality"), ("n + n <= m", "<= m has n 2 times")):
+    for mask, why in (("n == m", "n == m is not an inequality"), ("n + n <= m", "<= m has n 2 times")):
         definition = masked(mask=f"s[m,n] = where({mask}, s[m,n], 0)")
         with pytest.raises(DecompositionError) as caught:
             _ = chain(definition).skip_masked_tiles().done()(definition(m=32, n=32)).cuda("sm_80")

@@ -143,9 +143,9 @@ FAULTY = {
 
 
 def is_harmless(name, kernel):
-    """Changes without effect: a redundant last wait for stores, and releases of a later fill of the same stage.
+    """Faults without effect: a redundant last wait for stores, and releases of a later fill of the same stage.
 
-    The printed arrival contains only only the stage, so both fills print the same text.
+    The printed arrival contains only the stage, so both fills print the same text.
     """
     return "a round later: Release" in name or (
         ir.For in map(type, kernel.body[-1].roles[0].body) and "Wait" in name and "all stores" in name
