@@ -107,7 +107,7 @@ def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
             return {_built(key, symbols): _built(value, symbols) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.Attribute(value=ast.Name(id="Mechanism" | "Completion"), attr=name):  # `Completion.PRODUCT` in former texts
             name = former.MECHANISMS.get(name.lower(), name.lower())
-            return {one.name: one for one in (AT_ONCE, *mechanisms.found())}[name]
+            return {one.name: one for one in (AT_ONCE, *mechanisms.kinds())}[name]
         case ast.Name(id=name) if name in NAMES and name not in symbols:
             return NAMES[name]
         case ast.Call(func=ast.Name(id=("ColMajor" | "RowMajor") as name), args=[leading], keywords=[]):

@@ -478,7 +478,7 @@ class _Reader:
 
     def _read_commit(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         words = line.text.rstrip("() ").split()[1:] or [Commit().mechanism.name]
-        known = {one.name: one for one in (*mechanisms.found(), *(one.mechanism for one in self.known.values())) if one.in_groups}
+        known = {one.name: one for one in (*mechanisms.kinds(), *(one.mechanism for one in self.known.values())) if one.in_groups}
         name = former.MECHANISMS.get(words[0], words[0])
         if len(words) > 1 or name not in known or line.opens:
             line.refuse("this commits nothing", legal=[f"Commit {one}" for one in known])
