@@ -70,7 +70,10 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"dims": "m n z"}, ("no step has the dimension z", "remove it from dims")),
         ({"loop": "z"}, ("Fused: loop", "got     'z'", "legal   m n")),
         ({"loop": "n", "scan": "n"}, ("n has two roles",)),
-        ({"init": {"a": "u[m] = 0"}, "body": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"}, ("init is for steps around a loop",)),
+        (
+            {"init": {"a": "u[m] = 0"}, "body": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"},
+            ("init is for steps around a loop",),
+        ),
         ({"scan": "n"}, ("step s: it reduces n, of which steps have one element at a time", "remove n from scan")),
         ({"batch": "n", "body": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would overwrite it",)),
         (

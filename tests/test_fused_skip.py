@@ -359,7 +359,7 @@ def test_what_no_region_may_hold():
         with pytest.raises(VerificationError, match=said):
             verify(edited(program, lambda one, inside=inside: one.rebuilt(((inside, *one.body),))))
     for needed in ("alpha", "q_sh", "nothing"):
-        with pytest.raises(VerificationError, match="no array of int32 in registers"):
+        with pytest.raises(VerificationError, match="is not an int32 array in registers"):
             verify(edited(program, lambda one, needed=needed: attrs.evolve(one, needed=needed)))
     verify(program.ir)
 
@@ -382,7 +382,7 @@ def test_what_a_warp_leaves_out_it_has_as_before(monkeypatch):
     def every_other(self, needed, group):
         return np.broadcast_to((group.threads // 32 % 2 == 0)[:, None], (group.threads.size, self.width))
 
-    monkeypatch.setattr(BlockBatch, "left_out", every_other)
+    monkeypatch.setattr(BlockBatch, "all_lanes_zero", every_other)
     x = x * np.float32(3)
     expected = np.where(np.arange(8)[:, None] % 2, x * x.max(1, keepdims=True), x)
     assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], expected)
