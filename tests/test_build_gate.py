@@ -112,14 +112,14 @@ def reads(name):
 
 def test_a_missing_disassembler_is_reported(monkeypatch):
     monkeypatch.setattr(sass_register_check, "disassemblers", lambda: ())
-    assert "not checked, for want of nvdisasm" in sass_register_check.registers_intact(b"")
+    assert "not checked, because neither nvdisasm" in sass_register_check.registers_intact(b"")
 
 
 def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
     text = '\t.section\t.text.k,"ax",@progbits\n' + SASS.format(written=152, factor=152, guard="@P0", label="`(.L_x_1)")
     monkeypatch.setattr(sass_register_check, "disassemblers", lambda: ("nvdisasm",))
     monkeypatch.setattr(sass_register_check, "sass", lambda cubin: text)
-    with pytest.raises(LaunchError, match="while they are in use\nk: HGMMA") as caught:
+    with pytest.raises(LaunchError, match="that is still in use\nk: HGMMA") as caught:
         sass_register_check.registers_intact(b"")
     assert "13.5" in caught.value.hint
 
@@ -129,7 +129,7 @@ def test_queries_in_registers_stay():
     """As the library prints them; NVRTC 12, if installed, overwrites the refused order, and the test reports it."""
     program = attended(q_in_registers=True)
     assert holds_operand_in_registers(program.ir)
-    assert CompiledKernel(program).report().endswith("each is read as it was written")
+    assert CompiledKernel(program).report().endswith("not overwritten")
     if serving := toolchain.serving(HOPPER, (13, 4)):
         text = emit(attended(overlap=False, q_in_registers=True).lowered)
         compiled = toolchain.compile_cuda(text, HOPPER, werror=False, newest=serving.version)

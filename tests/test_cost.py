@@ -506,9 +506,9 @@ def test_phases_of_roles():
     for sizes in ((4096, 4096, 4096), (512, 512, 512)):
         phases = Work(hopper_kernel(*sizes)).phases
         assert [phase.name for phase in phases] == ["before", "loop over k", "store"]
-        assert [bool(phase.beside) for phase in phases] == [False, True, False]
+        assert [bool(phase.concurrent) for phase in phases] == [False, True, False]
         assert [phase.stores for phase in phases] == [False, False, True]
-        assert {loop.var.name for phase in phases for loop in phase.loops} == ({"turn"} if sizes[0] == 4096 else set())
+        assert {loop.var.name for phase in phases for loop in phase.loops} == ({"iteration"} if sizes[0] == 4096 else set())
     whole, parts = Work(hopper_kernel(4096, 4096, 4096)).amounts, Work(hopper_kernel(4096, 4096, 4096)).phases
     assert whole.l2_read == parts[1].amounts.l2_read and whole.l2_written == parts[2].amounts.l2_written
 

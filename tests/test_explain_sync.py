@@ -44,26 +44,26 @@ ring k_ring: a_sh, b_sh; 2 stages of 16384 bytes
 consumers: threads 0 to 127
   in loop iteration, k
     acquire full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
-                          mbarrier of stage (iteration * 3 + k) % 2, phase (iteration * 3 + k) // 2 % 2: over when TMA has copied its 16384 bytes, \
-which are seen then (each thread)
+                          mbarrier of stage (iteration * 3 + k) % 2, phase (iteration * 3 + k) // 2 % 2: complete when TMA has copied its 16384 bytes \
+(each thread)
     fence registers       write -> write  c_rf: Init -> WGMMA_F16_F32
                           wgmma takes registers as they were at this fence: without it what threads did to them may come later \
 (each warpgroup)
-    commit MMAs           WGMMA_F16_F32 of c_rf become a group; wgmma is waited for by groups (each warpgroup)
+    commit MMAs           WGMMA_F16_F32 of c_rf form a group; wgmma completes by groups (each warpgroup)
     wait MMAs 1           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the previous iteration have been read; wgmma goes on by itself until its group is waited for: \
-the last one may be left (each warpgroup)
+                          a_sh, b_sh of the previous iteration have been read; wgmma is asynchronous until its group is waited for: \
+the last one may be pending (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage (iteration * 3 + k + 1) % 2; a turn whose products are done by now \
 (one lane per warp)
   in loop iteration
     wait MMAs 0           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the last iteration have been read; wgmma goes on by itself until its group is waited for: none is left \
+                          a_sh, b_sh of the last iteration have been read; wgmma is asynchronous until its group is waited for: none may be pending \
 (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage iteration * 3 % 2 (one lane per warp)
     wait stores 0         read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later iteration
-                          store_c_sh has been stored; TMA is asynchronous until its group is waited for: none is left (the issuer)
+                          store_c_sh has been stored; TMA is asynchronous until its group is waited for: none may be pending (the issuer)
     barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later iteration
                           store_c_sh free again; the conflicting threads are of one warpgroup, so the rest of the block does not wait (128 threads)
     fence proxy           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
@@ -74,16 +74,16 @@ the last one may be left (each warpgroup)
     commit stores         TMA_STORE of store_c_sh form a group; TMA completes by groups (the issuer)
   once
     wait stores 0         read -> end     store_c_sh: TMA_STORE -> the end of the block
-                          all stores have read shared memory; TMA is asynchronous until its group is waited for: none is left (the issuer)
+                          all stores have read shared memory; TMA is asynchronous until its group is waited for: none may be pending (the issuer)
 
 producer: one of threads 128 to 159
   in loop iteration, k
     acquire empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          mbarrier of stage (iteration * 3 + k) % 2, phase ((iteration * 3 + k) // 2 + 1) % 2: over with 4 arrivals that give back \
-the turn 2 turns before; the first 2 turns pass (one thread)
+                          mbarrier of stage (iteration * 3 + k) % 2, phase ((iteration * 3 + k) // 2 + 1) % 2: complete with 4 arrivals that release \
+the fill 2 fills before; the first 2 fills pass (one thread)
     release full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
-                          the one arrival at the mbarrier of stage (iteration * 3 + k) % 2, which announces 16384 bytes: TMA counts them, \
-no thread does (one thread)"""
+                          the one arrival at the mbarrier of stage (iteration * 3 + k) % 2, with expect-tx of 16384 bytes, which TMA counts \
+(one thread)"""
 
 
 def test_a_ring_is_told_in_full():
@@ -94,15 +94,15 @@ def test_a_ring_is_told_in_full():
 
 
 LOOP = [
-    ("acquire full k_sh_ring", "over when TMA has copied its 32768 bytes"),
+    ("acquire full k_sh_ring", "complete when TMA has copied its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
     ("commit MMAs", "WGMMA_F16_F32 of s form a group"),
-    ("acquire full v_sh_ring", "over when TMA has brought its 32768 bytes"),
+    ("acquire full v_sh_ring", "complete when TMA has copied its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
     ("commit MMAs", "WGMMA_F16_F32_HELD of acc form a group"),
-    ("wait MMAs 1", "s is complete; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
+    ("wait MMAs 1", "s is complete; wgmma is asynchronous until its group is waited for: the last one may be pending, products of acc"),
     ("release empty k_sh_ring", "stage (n + 1) % 2; the preceding wait (s is complete) leaves no pending group that reads it"),
-    ("wait MMAs 0", "p has been read; wgmma goes on by itself until its group is waited for: none is left"),
+    ("wait MMAs 0", "p has been read; wgmma is asynchronous until its group is waited for: none may be pending"),
     ("release empty v_sh_ring", "stage n % 2; the preceding wait (p has been read) leaves no pending group that reads it"),
 ]
 """What the consumers of delayed attention do to each other and to engines in an iteration, and why each stands where it stands."""
@@ -170,7 +170,7 @@ def test_groups_that_take_turns():
     kinds = {(one.role, one.kind) for one in account.points}
     for group in (0, 1):
         assert {(f"consumers, group {group}", f"{verb} empty {order.name}") for verb in ("acquire", "release")} <= kinds
-    assert f"order {order.name}: 2 consumer groups claim tiles in turns" in text(account)
+    assert f"order {order.name}: 2 consumer groups claim tiles alternately" in text(account)
 
 
 def test_a_ring_that_warps_empty():

@@ -100,7 +100,7 @@ def test_the_least_recently_used_answer_is_evicted(doubled, monkeypatch):
 def test_one_signature_for_several_methods(doubled):
     """`choice` accepts what `request` declares, and has its signature."""
     assert str(inspect.signature(doubled.choice)) == "(x, *, factor=2.0, out=None, arch=None, require_record=None) -> str"
-    assert doubled.choice.__doc__ == "What is taken." and doubled.choice.__name__ == "choice"
+    assert doubled.choice.__doc__ == "The selected kernel." and doubled.choice.__name__ == "choice"
     with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
         doubled.choice(np.ones(3), other=1)
     for call in (matmul, attention):

@@ -318,7 +318,7 @@ def test_options_of_the_compiler():
     plain, lines = strategy.compile("sm_80"), strategy.compile("sm_80", ("--generate-line-info",))
     assert ".loc" in lines.asm["ptx"] and ".loc" not in plain.asm["ptx"]
     assert pickle.loads(pickle.dumps(lines)).options == lines.options
-    with pytest.raises(ArgumentError, match="options are texts"):
+    with pytest.raises(ArgumentError, match="options must be a tuple of texts"):
         strategy.compile("sm_80", "--use_fast_math")
     with pytest.raises(LaunchError, match="unrecognized|--nonsense"):
         _ = strategy.compile("sm_80", ("--nonsense",)).compiled

@@ -337,7 +337,7 @@ def test_a_given_stream(gpu, kernel, kind):
 @pytest.mark.parametrize("stream", ["default", True, -1, 1.5])
 def test_what_is_no_stream(gpu, kernel, stream):
     a, b, c = operands(gpu)
-    with pytest.raises(LaunchError, match="no CUDA stream"):
+    with pytest.raises(LaunchError, match="not a CUDA stream"):
         kernel(a, b, out=c, stream=stream)
     assert not gpu.launches
 
@@ -828,7 +828,7 @@ def test_a_kernel_without_inputs_is_given_its_output(gpu):
     assert kernel(out=out) is out and kernel.prepare(out=out)() is out
     assert [one[-1] for one in gpu.launches] == [addresses(out)] * 2
     for call in (kernel, kernel.prepare):
-        with pytest.raises(ArgumentError, match="no array that tells where its output goes"):
+        with pytest.raises(ArgumentError, match="no array that determines the GPU of its output"):
             call()
 
 
@@ -1096,7 +1096,7 @@ def wrong_outs(gpu):
         "an order": ((apart, total, turned), "total has elements of another type", "float32"),
         "shape": ({**outs, "turned": gpu.array((40, 50), "float64")}, "turned does not have the shape", "(50, 40)"),
         "layout": ({**outs, "total": gpu.array((40, 50))}, "total has other strides", "total=RowMajor"),
-        "read-only": ({**outs, "apart": readonly}, "apart is read-only", "leave out= away"),
+        "read-only": ({**outs, "apart": readonly}, "apart is read-only", "leave out= out"),
         "nothing": ((total, None, turned), "apart is no array", "NoneType"),
         "host": ((total, np.zeros((40, 50), np.int32), turned), "apart is a NumPy array, a, b, total, turned not", ""),
         "twice": ({**outs, "apart": total}, "apart has elements of another type", ""),
@@ -1533,7 +1533,7 @@ def test_cupy_cannot_be_imported(monkeypatch):
     text = missing(monkeypatch, builds=("cupy-cuda13x",))
     assert "CuPy (cupy-cuda13x) cannot be imported" in text and "libnvrtc.so.13" in text
     text = missing(monkeypatch, builds=("cupy-cuda12x", "cupy-cuda13x"))
-    assert "cupy-cuda12x and cupy-cuda13x are installed over each other" in text
+    assert "cupy-cuda12x and cupy-cuda13x are installed together" in text
     assert "pip uninstall cupy-cuda12x cupy-cuda13x" in text
 
 

@@ -458,7 +458,7 @@ def test_captures_have_numbers(gpu, name):
 
     assert launch.capture_of(4096) == 0
     gpu.captured = {4096, 4098}
-    with pytest.raises(LaunchError, match="does not tell which graph is captured"):
+    with pytest.raises(LaunchError, match="does not report which graph is captured"):
         launch.capture_of(4096)
     if name.endswith("v2"):
         gpu.cuStreamGetCaptureInfo = None

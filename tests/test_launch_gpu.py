@@ -465,8 +465,8 @@ def test_wrong_arrays(kernel):
         ((a[:-1], b), {}, "shape"),
         ((a, b), {"out": out.astype("i4")}, "another type"),
         ((a, b), {"out": out[:, :-1]}, "shape"),
-        ((a, b), {"stream": "fast"}, "no CUDA stream"),
-        ((a, b), {"stream": True}, "no CUDA stream"),
+        ((a, b), {"stream": "fast"}, "not a CUDA stream"),
+        ((a, b), {"stream": True}, "not a CUDA stream"),
         *(((shifted, b), {}, "no multiple of"),) * (kernel.ir.buffer("A").tensor.align > 4),
     ):
         with pytest.raises((LaunchError, ArgumentError), match=message):

@@ -340,7 +340,7 @@ def test_addresses_that_tma_does_not_take(gpu):
 
 def test_an_old_driver(gpu, monkeypatch):
     monkeypatch.setattr(launch, "_driver", lambda: object())
-    with pytest.raises(LaunchError, match="makes no tensor maps"):
+    with pytest.raises(LaunchError, match="does not support tensor maps"):
         form().encode(4096)
 
 

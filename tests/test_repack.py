@@ -401,8 +401,8 @@ def test_outputs_list_the_copies():
 def test_their_time_is_a_part_of_the_prediction():
     prediction = predict(HOPPER(ODD).program())
     copies = [predict(launch.program).us for launch in HOPPER(ODD).program().preceding]
-    assert prediction.parts["copies in front"] == pytest.approx(sum(copies)) and prediction.us > sum(copies)
-    assert "copies in front" not in predict(HOPPER(float16_gemm(96, 96, 96)).program()).parts
+    assert prediction.parts["preceding copies"] == pytest.approx(sum(copies)) and prediction.us > sum(copies)
+    assert "preceding copies" not in predict(HOPPER(float16_gemm(96, 96, 96)).program()).parts
 
 
 def test_stored_and_read_back():

@@ -184,12 +184,12 @@ def test_doctor_in_words(capsys, monkeypatch):
         doctor.Item("packages", "numpy", "2.1"), doctor.Item("packages", "attrs", "not installed", doctor.WRONG, "pip install attrs"),
         doctor.Item("extras", "plot", "without matplotlib", doctor.MISSING, "pip install plots"), doctor.Item("x", "y", "z", doctor.MISSING),
     ]  # fmt: skip
-    monkeypatch.setattr(doctor, "LOOKS", (lambda: items,))
+    monkeypatch.setattr(doctor, "PARTS", (lambda: items,))
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert re.search(r"packages +numpy +ok +2.1\n +attrs +wrong +not installed\n +pip install attrs\n", out)
     assert "optional, not installed\n  pip install plots  pictures as PNG\n" in out and out.endswith("\n1 wrong\n")
-    monkeypatch.setattr(doctor, "LOOKS", (lambda: items[:1],))
+    monkeypatch.setattr(doctor, "PARTS", (lambda: items[:1],))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert out.endswith("\nnothing is wrong\n") and "to install" not in out
@@ -223,12 +223,12 @@ def test_doctor_without_compilers(monkeypatch, tmp_path):
     found = looked(doctor._compilers)
     assert {name: item.state for name, item in found.items()} == {"NVRTC": "-", "nvdisasm": "-", "nvcc": "-"}
     assert found["NVRTC"].do == found["nvdisasm"].do == "pip install 'fireiron[check]'" and not found["nvcc"].do
-    assert doctor._said_version(tmp_path / "nvcc").startswith("does not answer: ")
+    assert doctor._reported_version(tmp_path / "nvcc").startswith("does not answer: ")
     for text, version in (("Cuda compilation tools, release 13.0, V13.0.88", "13.0"), ("a tool", "unknown version")):
         tool = tmp_path / "nvcc"
         tool.write_text(f"#!/bin/sh\necho '{text}'\n")
         tool.chmod(0o755)
-        assert doctor._said_version(tool) == version
+        assert doctor._reported_version(tool) == version
 
 
 class Runtime:
@@ -244,7 +244,7 @@ def test_doctor_with_a_gpu(monkeypatch):
     monkeypatch.setattr("fireiron.gpu.launch.driver_version", lambda: (12, 8))
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: None)
     found = looked(doctor._gpu)
-    assert found["GPU"].found == "NVIDIA H200, sm_90; 2 visible" and found["driver"].found == "of CUDA 12.8; CuPy 14.0"
+    assert found["GPU"].found == "NVIDIA H200, sm_90; 2 visible" and found["driver"].found == "CUDA 12.8; CuPy 14.0"
     assert (found["compiler"].state, found["compiler"].do) == ("wrong", "pip install 'fireiron[cuda12]'")
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: "NVRTC 12.8")
     assert (looked(doctor._gpu)["compiler"].state, looked(doctor._gpu)["compiler"].found) == ("ok", "NVRTC 12.8 compiles for it")
@@ -264,7 +264,7 @@ def test_doctor_looks_at_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
     folder = looked(doctor._cache)["folder"]
-    assert folder.state == "wrong" and folder.found == f"{tmp_path} cannot be written to" and "FIREIRON_CACHE_DIR" in folder.do
+    assert folder.state == "wrong" and folder.found == f"{tmp_path} is not writable" and "FIREIRON_CACHE_DIR" in folder.do
 
     def damaged():
         raise OSError("not a folder")
@@ -351,7 +351,7 @@ def test_bench_on_a_gpu(capsys, monkeypatch):
         (["naive", "--sweep", "bm"], "no given strategy has such a tunable"),
         (["naive", "-M", "8", "--shape", "8x8x8"], "both specify sizes"),
         (["naive", "--shape", "8x8"], "is not MxNxK"),
-        (["naive", "--sweep", "bm=a"], "is not NAME=INTEGER"),
+        (["naive", "--sweep", "bm=a"], "is neither NAME=INTEGER"),
         (["naiv"], "did you mean naive"),
         (["naive", "--dtype", "half"], "did you mean float16"),
         (["naive", "--arch", "90"], "did you mean sm_90"),

@@ -363,7 +363,7 @@ def test_arguments_other_than_streams_are_refused() -> None:
     launcher, calls = recorder()
     launcher(1, 1, (), 5)
     assert calls[0][-1] == launch._Stream(5)
-    with pytest.raises(LaunchError, match="no CUDA stream"):
+    with pytest.raises(LaunchError, match="not a CUDA stream"):
         launcher(1, 1, (), "default")
 
 

@@ -837,7 +837,7 @@ def test_compiled_in_parallel(tmp_path):
 
 def test_a_compiler_that_refuses_or_dies():
     """Text that is no CUDA is a result; so is a compiler whose process ends."""
-    text = MatMul.tile(Tunable("bm", 8, 16), 8).to(Block).done(MicroKernel.of("this is no CUDA", threads=32))
+    text = MatMul.tile(Tunable("bm", 8, 16), 8).to(Block).done(MicroKernel.of("not a CUDA", threads=32))
     tuning = tune(text, spec, measure=Compiling(), jobs=1, prune=False)
     assert tuning.counts == {"compile failed": 2} and tuning.best is None
     assert "no candidate was verified and timed" in tuning.table()

@@ -181,7 +181,7 @@ class _Vectors:
                 return problem
         return None
 
-    # -------------------------------------------------------------------------------------- aligned, one behind the other
+    # -------------------------------------------------------------------------------------- aligned, contiguous
 
     def _not_contiguous(self, use: Use, buffer: Buffer, piece: Piece) -> str | None:
         """Why the elements of a vector may not be contiguous from a multiple of its width on; None if they are."""
@@ -227,7 +227,7 @@ class _Vectors:
             return False
         return access.copy == ZERO or (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
 
-    # -------------------------------------------------------------------------------------- inside as a whole, or outside
+    # -------------------------------------------------------------------------------------- in bounds as a whole, or out of bounds
 
     def _straddles_bound(self, use: Use, piece: Piece) -> str | None:
         """Why some elements of a vector may be in bounds and others out of bounds; None if not."""

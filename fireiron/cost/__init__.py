@@ -1,10 +1,10 @@
-"""The cost model: what a kernel takes on a GPU, predicted from its final IR, without a compiler and without a GPU.
+"""The cost model: predict the time of a kernel on a GPU from its final IR, without a compiler and without a GPU.
 
     kernel IR ──► Work (counts, for one block, by phase) ──► model (a GPU, a few constants) ──► Prediction
 
-`work.py` counts (`accesses.py` for one access; `amounts.py` are the values), `timeline.py` follows one warp, `registers.py` estimates
-registers, `model.py` puts them together, `prediction.py` is the answer. What is counted, and what the answer is worth, is in
-docs/cost-model.md.
+`work.py` counts (`accesses.py` for one access; `amounts.py` defines the values), `timeline.py` follows one warp, `registers.py` estimates
+registers, `model.py` combines them, `prediction.py` is the result. See docs/cost-model.md for what is counted and how accurate the result
+is.
 
 May import: values, specs, ir, check.
 """
@@ -36,31 +36,30 @@ def predict(
     *,
     constants: Constants = CONSTANTS,
 ) -> Prediction:
-    """The predicted time of one launch, with its parts and the bottleneck; that of launches before it is a part of the whole.
+    """The predicted time of one launch, with its parts and the bottleneck; includes the time of preceding launches.
 
-    Args: `program`: a `Program`, a compiled kernel, a bound strategy, or a final kernel IR; it is lowered if it is not yet, and
-        not checked for races (which takes longer than all of this). `gpu`: a `Gpu` or its name; the default one of the program's
-        architecture if None. A strategy has no architecture yet: it is lowered for the GPU's. `sizes`: those known only at run time,
-        by name.
-    Raises: an `ArgumentError` where a size is missing, or where the GPU does not run the architecture.
+    Args: `program`: a `Program`, a compiled kernel, a bound strategy, or a final kernel IR. It is lowered if necessary, but not checked for
+    races, which would take longer. `gpu`: a `Gpu` or its name; if None, the default one of the program's architecture. A strategy without
+    an architecture is lowered for the GPU's. `sizes`: the run-time sizes, by name. Raises: `ArgumentError` if a size is missing, or if the
+    GPU does not run the architecture.
     """
     from fireiron.cost.model import model
     from fireiron.cost.work import Work
 
-    asked = None if gpu is None else as_gpu(gpu)
-    made = _program_of(program, None if asked is None else asked.architecture)
-    kernel = _kernel_of(made)
-    chosen = of_architecture(kernel.architecture) if asked is None else asked
-    able = as_architecture(chosen.architecture).capability
+    requested = None if gpu is None else as_gpu(gpu)
+    source_ = _program_of(program, None if requested is None else requested.architecture)
+    kernel = _kernel_of(source_)
+    target = of_architecture(kernel.architecture) if requested is None else requested
+    able = as_architecture(target.architecture).capability
     if able < kernel.architecture.capability:
-        raise ArgumentError(f"{chosen} does not run {kernel.architecture}", legal=f"{chosen.architecture} or older")
-    found = model(Work(kernel, sizes), chosen, constants)
-    copies = sum(predict(one.program, chosen, sizes, constants=constants).us for one in getattr(made, "preceding", ()))
-    return attrs.evolve(found, us=found.us + copies, parts={**found.parts, COPIES: copies}) if copies else found
+        raise ArgumentError(f"{target} does not run {kernel.architecture}", legal=f"{target.architecture} or older")
+    prediction = model(Work(kernel, sizes), target, constants)
+    copies = sum(predict(one.program, target, sizes, constants=constants).us for one in getattr(source_, "preceding", ()))
+    return attrs.evolve(prediction, us=prediction.us + copies, parts={**prediction.parts, COPIES: copies}) if copies else prediction
 
 
 def _program_of(program: Any, architecture: str | None) -> Any:
-    """A kernel IR, or a program; that of a strategy is for the architecture, the usual one if None."""
+    """A kernel IR, or a program; that of a strategy is for the architecture, the default one if None."""
     if hasattr(program, "assignments") and hasattr(program, "program"):
         return program.program(architecture)
     return getattr(program, "program", program)
@@ -68,10 +67,10 @@ def _program_of(program: Any, architecture: str | None) -> Any:
 
 def _kernel_of(program: Any) -> Kernel:
     """The final IR of a program."""
-    found = program if isinstance(program, Kernel) else getattr(program, "lowered", None)
-    if not isinstance(found, Kernel):
+    prediction = program if isinstance(program, Kernel) else getattr(program, "lowered", None)
+    if not isinstance(prediction, Kernel):
         raise ArgumentError("a program, a compiled kernel, a bound strategy or a kernel IR is needed", got=type(program).__name__)
-    return found
+    return prediction
 
 
 __all__ = ["CONSTANTS", "Constants", "PhaseTime", "Prediction", "predict"]

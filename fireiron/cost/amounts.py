@@ -1,4 +1,4 @@
-"""The values that counting yields: what a block asks of the parts of a GPU, in all, by statement and by phase."""
+"""The results of counting: a block's demands on the parts of a GPU, in total, by statement and by phase."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class Amounts:
-    """What a block asks of each part of the GPU.
+    """A block's demands on each part of the GPU.
 
     Attributes:
-        instructions: instructions of warps, those of the next fields included; addresses are not counted here.
-        memory: loads and stores of warps, copies under way included.
+        instructions: warp instructions, including those of the next fields; address computations are not counted here.
+        memory: loads and stores of warps, including asynchronous copies.
         mma: matrix instructions of warps, as `mma.sync` with rows of 32 bytes of A.
         fma: multiply-adds of warps, by type of the sum; a packed pair counts as one.
         tensor: operations of the tensor cores, by type of A.
-        shared: passes of 128 bytes through shared memory, and through L1 on the way from and to GL.
+        shared: wavefronts of 128 bytes through shared memory, and through L1 to and from GL.
         conflicts: those of `shared` that bank conflicts add.
-        sectors: sectors of 32 bytes of GL that instructions ask for.
-        l2_read, l2_written: bytes of GL that L1 does not serve.
+        sectors: sectors of 32 bytes of GL that instructions request.
+        l2_read, l2_written: bytes of GL that miss in L1.
         flops: operations of specs.
         barriers: barriers of the block.
         touched: 32-bit registers of arrays, times 32 lanes, that instructions read or write.
@@ -49,7 +49,7 @@ class Amounts:
         return Amounts(*map(_sum, _values(self), _values(other)))
 
     def times(self, factor: float) -> Amounts:
-        """So many times."""
+        """The amounts multiplied by a factor."""
         return self if factor == 1 else Amounts(*(_scaled(value, factor) for value in _values(self)))
 
 
@@ -58,22 +58,22 @@ _values: Callable[[Amounts], tuple[Any, ...]] = operator.attrgetter(*(field.name
 
 
 def _sum(one: Any, other: Any) -> Any:
-    """The sum of two fields, for each type where they are counted by type."""
+    """The sum of two fields, by type for fields that are counted by type."""
     if isinstance(one, dict):
         return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in (*one, *other)} if other else one
     return one + other
 
 
 def _scaled(value: Any, factor: float) -> Any:
-    """A field so many times, for each type where it is counted by type."""
+    """A field multiplied by a factor, by type for fields that are counted by type."""
     return {key: one * factor for key, one in value.items()} if isinstance(value, dict) else value * factor
 
 
 @attrs.frozen
 class Traffic:
-    """What one operand in GL moves to or from device memory: different `bytes` of a block, of an array of `array_bytes`.
+    """The traffic of one operand in GL to or from device memory: distinct `bytes` of a block, of an array of `array_bytes`.
 
-    `tiles(count)` says how many different places of the array the first `count` blocks start at.
+    `tiles(count)` is the number of distinct start positions of the first `count` blocks in the array.
     """
 
     buffer: str
@@ -85,11 +85,11 @@ class Traffic:
 
 @attrs.frozen
 class Operation:
-    """One statement: its amounts for one execution by `warps` warps of a block, and how its results come.
+    """One statement: its amounts for one execution by `warps` warps of a block, and the latency class of its results.
 
-    `kind` is what they wait for: `"global"`, `"shared"`, `"mma"`, `"fma"`, or nothing. `reads` and `writes` are its operands in registers
-    with their copies; `accumulates` where the old value is read too, and `moves` are the names on which the place of the results depends;
-    `into_shared` where shared memory is written.
+    `kind` is what the results wait for: `"global"`, `"shared"`, `"mma"`, `"fma"`, or nothing. `reads` and `writes` are its operands in
+    registers with their copies. `accumulates`: the old value is read too. `result_names` are the names that the position of the results
+    depends on. `into_shared`: shared memory is written.
     """
 
     amounts: Amounts
@@ -98,16 +98,16 @@ class Operation:
     reads: tuple[tuple[str, Expr], ...]
     writes: tuple[tuple[str, Expr], ...]
     accumulates: bool
-    moves: frozenset[str]
+    result_names: frozenset[str]
     into_shared: bool
     asynchronous: bool
 
 
 @attrs.frozen
 class Phase:
-    """A part of the program, and what it amounts to for one block; with `stores`, it writes the results and comes last.
+    """A part of the program, and its amounts for one block; with `stores`, it writes the results and comes last.
 
-    It is repeated by the loops `loops` around; `beside` are the programs of other roles, which run at the same time.
+    The surrounding loops `loops` repeat it; `concurrent` are the programs of other roles, which run at the same time.
     """
 
     name: str
@@ -115,4 +115,4 @@ class Phase:
     stores: bool = False
     amounts: Amounts = Amounts()
     loops: tuple[For, ...] = ()
-    beside: tuple[Stmt, ...] = ()
+    concurrent: tuple[Stmt, ...] = ()

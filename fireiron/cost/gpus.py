@@ -1,7 +1,7 @@
-"""GPUs as data: what the cost model divides by, with the source of each number by name.
+"""GPUs as data: the rates that the cost model uses, with the source of each number.
 
-Speeds are at the boost clock. `tensor` is what `mma.sync` reaches, in floating-point (integer) operations a clock and
-multiprocessor, by the type of A. From Volta to Ada that is the peak of the data sheet; on Hopper `wgmma` comes nearest to it.
+Rates are at the boost clock. `tensor` is what `mma.sync` reaches, in floating-point (integer) operations per clock and SM, by the type of
+A. From Volta to Ada that is the peak of the data sheet; on Hopper `wgmma` comes closest to it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ def _pairs(rates: Mapping[str, int] | tuple[tuple[str, int], ...]) -> tuple[tupl
     return tuple(sorted(rates.items())) if isinstance(rates, Mapping) else rates
 
 
-OF_WARPGROUPS: Final = " by wgmma"
-"""What the name of a type ends with, for factors that a warpgroup's product reads from shared memory."""
+WGMMA_SUFFIX: Final = " by wgmma"
+"""Suffix of a type name, for MMA operands that a warpgroup reads from shared memory."""
 
 
-def of_warpgroups(dtype: str) -> str:
-    """The name by which the speed of `wgmma` is kept, for factors of a type."""
-    return dtype + OF_WARPGROUPS
+def wgmma_rate_name(dtype: str) -> str:
+    """The name of the `wgmma` rate for operands of a type."""
+    return dtype + WGMMA_SUFFIX
 
 
 @attrs.frozen(repr=False)
 class Gpu:
     """One kind of GPU.
 
-    `architecture` is the name of the best target it runs; `clock_mhz` the boost clock; `memory_gb_s` the bandwidth of device memory in
-    10^9 bytes a second; `l2_bytes` the L2 cache, and `l2_clock_bytes` what it gives to all multiprocessors in a clock; `l1_bytes` the
-    memory of a multiprocessor that L1 and shared memory divide (L1 alone, where shared memory is apart). `lanes`, `half_lanes`
-    and `double_lanes` are multiply-adds of a multiprocessor in a clock, in float32, float16 (in pairs) and float64; `tensor` the
-    operations (two a multiply-add) of its tensor cores in a clock by `mma.sync`, as pairs with the type of A, and by `wgmma`, as pairs
-    with `of_warpgroups(type)`. `sources` says where the
-    numbers are from; `guessed` names the fields for which the project has no source.
+    `architecture` is the name of the best target that it runs; `clock_mhz` the boost clock; `memory_gb_s` the bandwidth of device memory in
+    10^9 bytes per second; `l2_bytes` the L2 cache, and `l2_clock_bytes` its bandwidth to all SMs per clock; `l1_bytes` the memory of an SM
+    that L1 and shared memory divide (L1 only, if shared memory is separate). `lanes`, `half_lanes` and `double_lanes` are multiply-adds per
+    SM and clock, in float32, float16 (in pairs) and float64; `tensor` the operations (two per multiply-add) of its tensor cores per clock
+    by `mma.sync`, as pairs with the type of A, and by `wgmma`, as pairs with `wgmma_rate_name(type)`. `sources` names the sources of the
+    numbers; `guessed` the fields without a source.
     """
 
     name: str
@@ -59,13 +58,13 @@ class Gpu:
 
     @property
     def clock(self) -> float:
-        """Clocks in a microsecond."""
+        """Clocks per microsecond."""
         return float(self.clock_mhz)
 
     def tensor_rate(self, dtype: str) -> int:
-        """Operations of the tensor cores of a multiprocessor in a clock, for factors of a type; 0 where there are none."""
+        """Operations of an SM's tensor cores per clock, for operands of a type; 0 if unsupported."""
         rates = dict(self.tensor)
-        return rates.get(dtype) or rates.get(dtype.removesuffix(OF_WARPGROUPS), 0)
+        return rates.get(dtype) or rates.get(dtype.removesuffix(WGMMA_SUFFIX), 0)
 
     def __repr__(self) -> str:
         return self.name
@@ -83,13 +82,14 @@ def _tensor(half: int, *, bfloat16: bool = True, tf32: int = 0, int8: int = 0, f
     return {name: rate for name, rate in rates.items() if rate}
 
 
-_WGMMA = {of_warpgroups(name): rate for name, rate in _tensor(3000, tf32=1500, int8=6000, float8=6000).items()}
+_WGMMA = {wgmma_rate_name(name): rate for name, rate in _tensor(3000, tf32=1500, int8=6000, float8=6000).items()}
 
 _HOPPER_TENSOR = {**_tensor(2370, tf32=1185, int8=4740, float8=4740, float64=256), **_WGMMA}
-"""`mma.sync` of halves from registers alone: about 620 TFLOP/s on an H200 at 1980 MHz, 58 % of the data sheet's peak, in a trial of this
-project that was not kept (perf/results, tensor cores, README). `wgmma` of halves: 784 TFLOP/s, as much as the fastest products reach
-(perf/results/2026-11-22-h200-hopper); the 4096 operations of the data sheet are those of a clock that sinks under such a load. Other types
-are guessed in proportion."""
+"""`mma.sync` of float16 from registers alone: about 620 TFLOP/s on an H200 at 1980 MHz, 58 % of the data sheet's peak, in an experiment of
+this project that was not kept (perf/results, tensor cores, README). `wgmma` of float16: 784 TFLOP/s, as much as the fastest GEMMs reach
+(perf/results/2026-11-22-h200-hopper); the data sheet's 4096 operations assume a clock that drops under such a load. Other types are guessed
+in proportion.
+"""
 
 GPUS: Final[tuple[Gpu, ...]] = (
     Gpu(
@@ -169,12 +169,11 @@ GPUS: Final[tuple[Gpu, ...]] = (
 
 
 def as_gpu(value: object) -> Gpu:
-    """A GPU, given as a value, or by name: that of `GPUS` in any case, with or without what the driver puts around it.
+    """A GPU, given as a value or by name: a name of `GPUS` in any case, with or without the driver's additions.
 
-    An `ArgumentError` lists the names if it is none of them.
+    Raises `ArgumentError` with the known names for others.
 
-    >>> as_gpu("NVIDIA H200")
-    H200 SXM
+    >>> as_gpu("NVIDIA H200") H200 SXM
     """
     if isinstance(value, Gpu):
         return value
@@ -184,14 +183,13 @@ def as_gpu(value: object) -> Gpu:
             model = tuple(word for word in _words(gpu.name) if word not in _FORMS)
             if wanted[: len(model)] == model:
                 return gpu
-    raise ArgumentError("unknown GPU", got=value, legal=", ".join(gpu.name for gpu in GPUS), hint="or a Gpu(...) of your own")
+    raise ArgumentError("unknown GPU", got=value, legal=", ".join(gpu.name for gpu in GPUS), hint="or a custom Gpu(...)")
 
 
 def of_architecture(architecture: Architecture | str) -> Gpu:
-    """The default GPU of an architecture: the first in `GPUS` with its compute capability; an `ArgumentError` where there is none.
+    """The default GPU of an architecture: the first in `GPUS` with its compute capability. Raises `ArgumentError` if there is none.
 
-    >>> of_architecture("sm_90a")
-    H200 SXM
+    >>> of_architecture("sm_90a") H200 SXM
     """
     target = as_architecture(architecture)
     for gpu in GPUS:
@@ -205,5 +203,5 @@ _FORMS: Final = ("sxm", "sxm2", "maxwell")
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """The words of a name that tell GPUs apart."""
+    """The words of a name that distinguish GPUs."""
     return tuple(word for word in re.split(r"[\s()-]+", name.lower()) if word and word not in _MAKERS)

@@ -1,11 +1,11 @@
 """From a kernel's work and a GPU to a time.
 
     time  = launch + sum over waves of blocks
-    wave  = its phases, L2 and device memory: one after the other where a multiprocessor has one block, at once where blocks overlap
-    phase = one warp alone (`timeline`), and the parts of the multiprocessor for all blocks on it: instruction issue or
-            multiply-adds, tensor cores, shared memory
+    wave  = its phases, L2 and device memory: sequential if an SM has one block, concurrent if blocks overlap
+    phase = a single warp (`timeline`), and the parts of the SM for all its blocks: instruction issue or multiply-adds, tensor cores, shared
+    memory
 
-"At once" is a norm: the largest value, and somewhat more where others come near, as they get in each other's way.
+Concurrent times are combined by a norm: the largest value, and somewhat more if others are close, since they interfere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEDULERS: Final = 4
 L2_PORT: Final = 64
 """Bytes per clock from L2 to an SM (NVIDIA A100 Tensor Core GPU Architecture white paper)."""
 
-LEAST_L1: Final = 16 * 1024
+MIN_L1: Final = 16 * 1024
 """Bytes that remain for L1 at any shared-memory use."""
 
 ISSUE, FMA, TENSOR, SHARED = "instruction issue", "FMA", "tensor cores", "shared memory bandwidth"
@@ -56,7 +56,7 @@ def model(work: Work, gpu: Gpu, constants: Constants = CONSTANTS) -> Prediction:
 
 @attrs.frozen
 class _Phase:
-    """Clocks of a phase of a wave, by part, and together."""
+    """Clocks of a phase of a wave, by part, and combined."""
 
     clocks: float
     bounds: Mapping[str, float]
@@ -64,7 +64,7 @@ class _Phase:
 
 @attrs.frozen
 class _Wave:
-    """Clocks of one wave of blocks: `count` such waves, `blocks` of each multiprocessor that has most."""
+    """Clocks of one wave of blocks: `count` such waves, with at most `blocks` per SM."""
 
     clocks: float
     count: int
@@ -74,7 +74,7 @@ class _Wave:
 
 
 def _blocks_at_once(kernel: Kernel, multiprocessors: int) -> int:
-    """Blocks that run at once, one on a multiprocessor: where they come in clusters some multiprocessors may stay without."""
+    """Blocks that run concurrently, one per SM: with clusters, some SMs may be idle."""
     if kernel.cluster is None:
         return multiprocessors
     size = kernel.cluster.blocks
@@ -87,14 +87,14 @@ class _Model:
         self.occupancy, self.registers = occupancy_on(work.kernel, as_architecture(gpu.architecture))
         self.slots = _blocks_at_once(work.kernel, gpu.multiprocessors) * self.occupancy.blocks
         self.spill = min(1.0, SPILLED_SHARE * self.registers.spilled / max(self.registers.arrays, 1))
-        self.dram, self.fresh = self._dram()
+        self.dram, self.first_reads = self._dram()
         self.fma, self.tensor = self._fma_clocks(), self._tensor_clocks()
-        self.alone = self._alone()
+        self.single_warp = self._single_warp()
 
     # ------------------------------------------------------------------------------------------ speeds
 
     def _tensor_clocks(self) -> dict[str, float]:
-        """Clocks of one scheduler's tensor core for an operation, by type; multiply-adds do it where there is none."""
+        """Clocks of one scheduler's tensor core per operation, by type; of multiply-adds if there are no tensor cores."""
         return {name: SCHEDULERS / (self.gpu.tensor_rate(name) or 2 * self.gpu.lanes) for name in self.work.amounts.tensor}
 
     def _fma_clocks(self) -> dict[str, float]:
@@ -107,9 +107,9 @@ class _Model:
     # ------------------------------------------------------------------------------------------ device memory
 
     def _dram(self) -> tuple[tuple[float, float], float]:
-        """Bytes of device memory read and written, and which share of what a wave reads is in L2 for the first time.
+        """Bytes of device memory read and written, and the share of a wave's reads that miss in L2.
 
-        Blocks of a wave that read the same tile read it once. What a later wave reads again is in L2 as far as arrays fit.
+        Blocks of a wave that read the same tile read it once. Repeated reads of later waves hit in L2 as far as arrays fit.
         """
         wave = max(min(self.work.grid, self.slots), 1)
         waves = self.work.grid / wave
@@ -126,46 +126,46 @@ class _Model:
 
     # ------------------------------------------------------------------------------------------ one warp alone
 
-    def _alone(self) -> list[tuple[float, str]]:
-        """Clocks of one warp for each phase with nobody else there, and the name of that bound."""
+    def _single_warp(self) -> list[tuple[float, str]]:
+        """Clocks of a single warp for each phase without other work, and the name of that bound."""
         c = self.constants
-        far = c.l2_latency + self.fresh * c.memory_latency * self.gpu.clock / 1000
+        far = c.l2_latency + self.first_reads * c.memory_latency * self.gpu.clock / 1000
         latencies = Latencies(far, c.shared_latency, c.mma_latency, c.fma_latency, c.barrier)
-        clock = Clock(self.work, latencies, Speeds(self.tensor, self.fma, c.beside, L2_PORT))
-        once = [self._walked(clock, phase) for phase in self.work.phases]
-        turns = [math.prod(self.work.extent(loop) for loop in phase.loops) for phase in self.work.phases]
-        # A second tile finds its first stages full: each further one takes as long.
-        again = [self._walked(clock, phase) for phase in self.work.phases] if max(turns, default=1) > 1 else once
+        clock = Clock(self.work, latencies, Speeds(self.tensor, self.fma, c.extra_instructions, L2_PORT))
+        first_pass = [self._walk_phase(clock, phase) for phase in self.work.phases]
+        repetitions = [math.prod(self.work.extent(loop) for loop in phase.loops) for phase in self.work.phases]
+        # For a second tile, the first stages are already full: each further tile takes equally long.
+        repeated = [self._walk_phase(clock, phase) for phase in self.work.phases] if max(repetitions, default=1) > 1 else first_pass
         found = []
-        for (first, waited), (later, waiting), count in zip(once, again, turns, strict=True):
-            taken, stood = first + (count - 1) * later, waited + (count - 1) * waiting
-            found.append((taken, COPIES if stood > NOTABLE * taken else RESULTS))
+        for (first, wait_clocks), (later, waiting), count in zip(first_pass, repeated, repetitions, strict=True):
+            taken, stalled = first + (count - 1) * later, wait_clocks + (count - 1) * waiting
+            found.append((taken, COPIES if stalled > NOTABLE * taken else RESULTS))
         return found
 
-    def _walked(self, clock: Clock, phase: Phase) -> tuple[float, float]:
-        """Clocks of a phase, and those that it waited for copies."""
-        start, waited = clock.now, clock.waited.get("copies", 0.0)
+    def _walk_phase(self, clock: Clock, phase: Phase) -> tuple[float, float]:
+        """Clocks of a phase, and those spent waiting for copies."""
+        start, wait_clocks = clock.now, clock.wait_clocks.get("copies", 0.0)
         clock.values.update({loop.var.name: 0 for loop in phase.loops})
         clock.walk(phase.body)
         if phase is self.work.phases[-1]:
             clock.now = max(clock.now, clock.stored)
-        return clock.now - start, clock.waited.get("copies", 0.0) - waited
+        return clock.now - start, clock.wait_clocks.get("copies", 0.0) - wait_clocks
 
     # ------------------------------------------------------------------------------------------ many blocks
 
-    def _inside(self, amounts: Amounts, blocks: int) -> dict[str, float]:
-        """Clocks that each part of a multiprocessor takes for so many blocks at once."""
+    def _sm_clocks(self, amounts: Amounts, blocks: int) -> dict[str, float]:
+        """Clocks of each part of an SM for `blocks` concurrent blocks."""
         queue = math.ceil(blocks * self.work.warps / SCHEDULERS) / self.work.warps
         spilled = self.spill * amounts.touched
         return {
-            ISSUE: (amounts.instructions + amounts.memory * self.constants.beside + spilled) * queue,
+            ISSUE: (amounts.instructions + amounts.memory * self.constants.extra_instructions + spilled) * queue,
             FMA: sum(self.fma[name] * value for name, value in amounts.fma.items()) * queue,
             TENSOR: sum(self.tensor[name] * value for name, value in amounts.tensor.items()) * queue,
             SHARED: (amounts.shared + spilled) * blocks,
         }
 
-    def _outside(self, amounts: Amounts, running: int, blocks: int) -> dict[str, float]:
-        """Clocks of what multiprocessors share, for so many running blocks."""
+    def _shared_clocks(self, amounts: Amounts, running: int, blocks: int) -> dict[str, float]:
+        """Clocks of the resources that SMs share, for `running` blocks."""
         gpu, c, total = self.gpu, self.constants, self.work.amounts
         moved = amounts.l2_read + amounts.l2_written + self.spill * amounts.touched * LINE * self._local_misses(blocks)
         read = self.dram[0] * amounts.l2_read / total.l2_read if total.l2_read else 0.0
@@ -178,31 +178,31 @@ class _Model:
 
     def _local_misses(self, blocks: int) -> float:
         """The share of spilled registers that L1 does not hold."""
-        room = max(self.gpu.l1_bytes - blocks * self.work.kernel.shared_bytes, LEAST_L1)
+        room = max(self.gpu.l1_bytes - blocks * self.work.kernel.shared_bytes, MIN_L1)
         need = blocks * self.work.kernel.threads * 4 * max(self.registers.spilled, 1)
         return min(1.0, max(0.0, 1 - room / need) + 0.1) if self.spill else 0.0
 
     def _wave(self, running: int, count: int, only: bool) -> _Wave:
-        """A wave of `running` blocks, `count` times; blocks of the `only` wave start together and stay so."""
+        """A wave of `running` blocks, `count` times; blocks of the `only` wave start together and remain synchronized."""
         c = self.constants
         blocks = math.ceil(running / self.gpu.multiprocessors)
         order = (c.ring_order if self.work.kernel.rings else c.order) * blocks**c.growth
         phases = []
-        for phase, (alone, name) in zip(self.work.phases, self.alone, strict=True):
-            bounds = self._inside(phase.amounts, blocks)
+        for phase, (single_warp, name) in zip(self.work.phases, self.single_warp, strict=True):
+            bounds = self._sm_clocks(phase.amounts, blocks)
             busy = _norm((max(bounds[ISSUE], bounds[FMA]), bounds[TENSOR], bounds[SHARED]), order)
             busy += phase.amounts.barriers * c.drain / blocks
-            bounds = {name: alone, **bounds}
-            phases.append(_Phase(_norm((alone, busy), c.ring_order if self.work.kernel.rings else c.alone_order), bounds))
-        outside = self._outside(self.work.amounts, running, blocks)
+            bounds = {name: single_warp, **bounds}
+            phases.append(_Phase(_norm((single_warp, busy), c.ring_order if self.work.kernel.rings else c.alone_order), bounds))
+        outside = self._shared_clocks(self.work.amounts, running, blocks)
         overlapped = _norm((sum(one.clocks for one in phases), *outside.values()), order)
-        apart = 0.0
+        separate = 0.0
         for stores in (False, True):
             part = [(one, phase.amounts) for one, phase in zip(phases, self.work.phases, strict=True) if phase.stores == stores]
             amounts = sum((one for _, one in part), Amounts())
-            apart += _norm((sum(one.clocks for one, _ in part), *self._outside(amounts, running, blocks).values()), order)
+            separate += _norm((sum(one.clocks for one, _ in part), *self._shared_clocks(amounts, running, blocks).values()), order)
         share = 1.0 if only else 1.0 / blocks
-        return _Wave(apart * share + overlapped * (1 - share), count, blocks, tuple(phases), outside)
+        return _Wave(separate * share + overlapped * (1 - share), count, blocks, tuple(phases), outside)
 
     def _waves(self) -> list[_Wave]:
         full, rest = divmod(self.work.grid, self.slots)
@@ -212,7 +212,7 @@ class _Model:
     # ------------------------------------------------------------------------------------------ the answer
 
     def prediction(self) -> Prediction:
-        """All parts together."""
+        """Combine all parts."""
         work, clock, c = self.work, self.gpu.clock, self.constants
         waves = self._waves()
         us = sum(wave.clocks * wave.count for wave in waves) / clock
@@ -256,7 +256,7 @@ class _Model:
             phases=tuple(_phase_times(waves, [phase.name for phase in work.phases], clock)),
             gpu=self.gpu,
             sizes=dict(work.sizes),
-            left_out=tuple(map(str, work.uneven.values())),
+            left_out=tuple(map(str, work.varying_loops.values())),
         )
 
 
@@ -273,7 +273,7 @@ def _phase_times(waves: Iterable[_Wave], names: list[str], clock: float) -> Iter
 
 
 def _norm(values: Iterable[float], order: float) -> float:
-    """The norm of an order: the largest value, and somewhat more where others come near."""
+    """The norm of an order: the largest value, and somewhat more if others are close."""
     positive = [value for value in values if value > 0]
     top = max(positive, default=0.0)
     return float(top * sum((value / top) ** order for value in positive) ** (1 / order)) if positive else 0.0

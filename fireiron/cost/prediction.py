@@ -1,4 +1,4 @@
-"""What the cost model answers: a time with its parts, the bottleneck, and what may help, as a value that explains itself."""
+"""The result of the cost model: a time with its parts, the bottleneck, and a hint, as a value that explains itself."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from fireiron.cost.registers import Registers
 
 TAIL: Final = "tail (waves)"
-"""The bottleneck that is no part of the GPU: multiprocessors without a block."""
+"""The bottleneck that is not part of the GPU: SMs without a block."""
 
-COPIES: Final = "copies in front"
-"""What `repack` asked for, where there is any: launches of their own."""
+COPIES: Final = "preceding copies"
+"""Preceding copy kernels that `repack` requests, if any: separate launches."""
 
 HINTS: Final[Mapping[str, str]] = {
     "tensor cores": "at the limit of the matrix instruction: only fewer operations help",
     "FMA": "at the limit of multiply-adds: use tensor cores, or a narrower type",
-    "instruction issue": "larger tiles a thread, wider vectors, fewer guards (sizes that are multiples of the tiles)",
-    "shared memory bandwidth": "larger tiles for each warp or thread; pad, swizzle or coalesce where fireiron check says so",
-    "DRAM": "fewer bytes: larger tiles, bands(...) so that blocks that run together share tiles, narrower types",
+    "instruction issue": "larger tiles per thread, wider vectors, fewer guards (sizes that are multiples of the tiles)",
+    "shared memory bandwidth": "larger tiles for each warp or thread; pad, swizzle or coalesce where fireiron check reports conflicts",
+    "DRAM": "fewer bytes: larger tiles, rasterize(...) so that concurrent blocks share tiles, narrower types",
     "L2": "larger tiles for each block; coalesce loads; fewer registers if arrays spill",
-    "latency of copies": "more stages in pipeline(...), more blocks on a multiprocessor, a larger k in split(...), or split_k",
-    "latency of instructions": "more warps on a multiprocessor (smaller tiles a warp), or fragments ahead by pipeline(2)",
-    TAIL: "more and smaller tiles, or split_k, so that every multiprocessor has work until the end",
+    "latency of copies": "more stages in pipeline(...), more blocks per SM, a larger k in split(...), or split_k",
+    "latency of instructions": "more warps per SM (smaller tiles per warp), or prefetched fragments by pipeline(2)",
+    TAIL: "more and smaller tiles, or split_k, so that every SM has work until the end",
     "launch": "do more in one launch",
 }
-"""What may help, by bottleneck."""
+"""Hints by bottleneck."""
 
 SHOWN: Final = 0.005
 """Smallest share of the time that is shown."""
@@ -40,7 +40,7 @@ SHOWN: Final = 0.005
 
 @attrs.frozen
 class PhaseTime:
-    """A part of the program, in all waves: microseconds, what limits it, and what each part of the GPU would take alone."""
+    """A part of the program, in all waves: microseconds, its limiting part, and the time of each part of the GPU by itself."""
 
     name: str
     us: float
@@ -50,15 +50,13 @@ class PhaseTime:
 
 @attrs.frozen(kw_only=True)
 class Prediction(Displayed):
-    """What the model says of a kernel on a GPU; `str` explains it.
+    """The model's prediction for a kernel on a GPU; `str` explains it.
 
-    `us` is the predicted time of one launch. `bottleneck` is the largest of the `parts`, but the tail where a kernel that keeps its
-    multiprocessors busy leaves more than half of their time empty. `parts` are microseconds that each part of the GPU
-    would take if nothing else took any. `bytes` moved by memory, `flops` executed (tiles that overhang included), `useful` those of the
-    spec, `instructions` of warps by class: all for the whole grid. `registers` are estimates for
-    a thread. `waves` counts rounds of blocks over the GPU; `filled` is the share
-    of multiprocessors' time that has blocks. `sizes` are those known at run time. `left_out` says of which loops blocks
-    leave turns out; what is counted leaves them out too.
+    `us` is the predicted time of one launch. `bottleneck` is the largest of the `parts`, or the tail if a compute-bound kernel leaves more
+    than half of the SM time without a block. `parts` are the microseconds that each part of the GPU would take by itself. `bytes` moved by
+    memory, `flops` executed (including overhanging tiles), `useful` those of the spec, `instructions` of warps by class: all for the whole
+    grid. `registers` are estimates per thread. `waves` counts rounds of blocks on the GPU; `filled` is the share of SM time with a block.
+    `sizes` are the run-time sizes. `left_out` describes the loops of which blocks skip iterations; the counts exclude them too.
     """
 
     us: float
@@ -80,14 +78,14 @@ class Prediction(Displayed):
 
     @property
     def tflops(self) -> float:
-        """Useful operations in a second, in 10^12."""
+        """Useful operations per second, in 10^12."""
         return self.useful / self.us / 1e6
 
     @property
     def hint(self) -> str:
-        """What may help against the bottleneck."""
+        """A hint for the bottleneck."""
         if self.registers.spilled:
-            return "arrays do not fit into registers: smaller tiles a thread, or fewer warps a block"
+            return "arrays do not fit into registers: smaller tiles per thread, or fewer warps per block"
         return HINTS.get(self.bottleneck, "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,7 +100,7 @@ class Prediction(Displayed):
         marks = {self.bottleneck: "<-- bottleneck"}
         table = tabulate(
             [[name, _number(value), f"{value / self.us:.0%}", marks.get(name, "")] for name, value in parts],
-            headers=["if it were alone", "us", "of the time", ""],
+            headers=["part by itself", "us", "of the time", ""],
             disable_numparse=True,
             colalign=("left", "right", "right", "left"),
         )
@@ -116,25 +114,25 @@ class Prediction(Displayed):
 
     def _head(self) -> list[str]:
         speed = f", {_number(self.tflops)} TFLOP/s" if self.useful else ""
-        idle = f": {1 - self.filled:.0%} of the multiprocessors' time has no block" if self.bottleneck == TAIL else ""
+        idle = f": {1 - self.filled:.0%} of the SM time has no block" if self.bottleneck == TAIL else ""
         return [f"{_number(self.us)} us on one {self.gpu}{speed} (predicted)", f"bottleneck: {self.bottleneck}{idle}"]
 
     def _foot(self) -> list[str]:
-        held = self.occupancy
+        occupancy = self.occupancy
         needed = self.registers
         spilled = f"; its arrays need {needed.arrays}, so about {needed.spilled} spill" if needed.spilled else ""
         moved = ", ".join(f"{name} {_size(value)}" for name, value in self.bytes.items() if value)
         counted = ", ".join(f"{name} {_count(value)}" for name, value in self.instructions.items() if value)
         lines = [
-            f"blocks        {self.blocks}, {held.blocks} on a multiprocessor at once (limited by {held.limited_by}), "
+            f"blocks        {self.blocks}, {occupancy.blocks} per SM (limited by {occupancy.limited_by}), "
             f"in {self.waves} wave{'s' if self.waves != 1 else ''}, {self.filled:.0%} filled",
-            f"registers     about {needed.given} a thread{spilled}",
+            f"registers     about {needed.given} per thread{spilled}",
             f"bytes         {moved}",
             f"instructions  {counted}",
         ]
         waste = f", {self.useful / self.flops:.0%} of them useful" if self.useful and self.flops > 1.005 * self.useful else ""
         lines += [f"operations    {_count(self.flops)}{waste}"] if self.flops else []
-        lines += [f"left out      {one}" for one in self.left_out]
+        lines += [f"skipped       {one}" for one in self.left_out]
         return [*lines, *([f"may help      {self.hint}"] if self.hint else [])]
 
 

@@ -1,4 +1,4 @@
-"""The registers that a compiler would give to the threads of a kernel, estimated before it is asked."""
+"""An estimate of the registers that a compiler assigns to the threads of a kernel."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LOOPING: Final = 38
 UNROLLED: Final = 12
 """The same if no loop remains."""
 
-AT_LEAST: Final = 8
+MIN_REGISTERS: Final = 8
 """Registers that any computation needs; arrays that leave fewer spill."""
 
 
 @attrs.frozen
 class Registers:
-    """32-bit registers of a thread: what it is given, what its arrays need, and what of that spills to local memory."""
+    """32-bit registers of a thread: the assigned ones, those that its arrays need, and those that spill to local memory."""
 
     given: int
     arrays: int
@@ -31,26 +31,26 @@ class Registers:
 
 
 def register_prediction(kernel: Kernel) -> Registers:
-    """The estimate. A block always fits: the compiler gives its threads fewer registers, and the rest spills.
+    """The estimate. A block always fits: the compiler assigns fewer registers, and the rest spills.
 
-    Where roles exchange registers, each thread is launched with as many, and arrays have those that their role gets.
+    With `setmaxnreg`, each thread starts with the same number, and arrays have the registers of their role.
     """
     arrays = array_registers(kernel)
-    most = max(register_limit(kernel), 2 * AT_LEAST)
+    limit = max(register_limit(kernel), 2 * MIN_REGISTERS)
     roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
     top = [*kernel.body, *(one for role in roles for one in role.body)]
     looping = any(isinstance(one, For) and not one.unroll for one in top)
     wanted = arrays + (LOOPING if looping else UNROLLED)
-    return Registers(min(-(-wanted // 8) * 8, most), arrays, max(arrays + AT_LEAST - max(array_limit(kernel), most), 0))
+    return Registers(min(-(-wanted // 8) * 8, limit), arrays, max(arrays + MIN_REGISTERS - max(array_limit(kernel), limit), 0))
 
 
 def array_registers(kernel: Kernel) -> int:
-    """Registers that a thread's arrays take, all stages of a pipeline included."""
+    """Registers of a thread's arrays, including all stages of a pipeline."""
     return sum(-(-(constant(buffer.total) or 0) * buffer.dtype.bytes // 4) for buffer in kernel.buffers if buffer.memory.private)
 
 
 def occupancy_on(kernel: Kernel, target: Architecture) -> tuple[Occupancy, Registers]:
-    """How many blocks a multiprocessor of a target holds with that many registers: at least one."""
+    """Resident blocks per SM of a target with that many registers: at least one."""
     there = attrs.evolve(kernel, architecture=target)
     registers = register_prediction(there)
     found = occupancy(there, registers.given)

@@ -1,7 +1,7 @@
-"""How long one warp takes alone: its instructions in order, each waiting for what it reads, barriers and copies under way.
+"""The time of a single warp: its instructions in order, each waiting for its operands, barriers and copies in flight.
 
-The clock of a representative warp walks through the program. Statements of an unrolled nest count as one batch, whose parts do
-not wait for each other. A loop is walked until an iteration takes as long as the last one; the rest of its iterations take the same.
+The clock of a representative warp walks through the program. Statements of an unrolled nest count as one batch, whose parts do not wait for
+each other. A loop is walked until an iteration takes as long as the previous one; the remaining iterations take the same time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from fireiron.cost.amounts import Operation
-from fireiron.cost.work import MOST_POINTS, Work
+from fireiron.cost.work import MAX_POINTS, Work
 from fireiron.ir import (
     BLOCK_SCOPE,
     Acquire,
@@ -38,8 +38,8 @@ from fireiron.ir import (
 )
 from fireiron.values.expr import Expr, conjuncts, constant
 
-MOST_WALKED = 24
-"""Most iterations of one loop that are simulated."""
+MAX_SIMULATED = 24
+"""Maximum number of simulated iterations of one loop."""
 
 SAME = 0.02
 """Relative difference of two iterations that counts as equal."""
@@ -47,7 +47,7 @@ SAME = 0.02
 
 @attrs.frozen
 class Latencies:
-    """Clocks from the issue of an instruction to its result, and what a barrier costs."""
+    """Clocks from the issue of an instruction to its result, and the cost of a barrier."""
 
     memory: float
     shared: float
@@ -58,19 +58,19 @@ class Latencies:
 
 @attrs.frozen
 class Speeds:
-    """Clocks of a scheduler: for an operation of the tensor cores by type, for a multiply-add of a warp by type.
+    """Clocks of a scheduler: per tensor-core operation by type, and per multiply-add of a warp by type.
 
-    `beside` counts the instructions beside each load or store; `port` the bytes that come from L2 in a clock.
+    `extra_instructions` counts the additional instructions per load or store; `port` the bytes per clock from L2.
     """
 
     tensor: dict[str, float]
     fma: dict[str, float]
-    beside: float
+    extra_instructions: float
     port: float = math.inf
 
 
 class Clock:
-    """The walk of one warp. `now` is its clock; `waited` the clocks it stood still, by what for."""
+    """The walk of one warp. `now` is its clock; `wait_clocks` the clocks it stalled, by reason."""
 
     def __init__(self, work: Work, latencies: Latencies, speeds: Speeds) -> None:
         self.work = work
@@ -81,13 +81,13 @@ class Clock:
         self.stored = 0.0
         self.issued = 0.0
         self.groups: list[float] = []
-        self.waited: dict[str, float] = {}
+        self.wait_clocks: dict[str, float] = {}
         self.values: dict[str, int] = {**work.fixed, "thread": 0}
         self.acquired = dict.fromkeys((ring.name for ring in work.kernel.rings), 0)
         self.released: dict[str, list[float]] = {ring.name: [] for ring in work.kernel.rings}
 
     def walk(self, body: tuple[Stmt, ...]) -> None:
-        """Go through statements; a `VerificationError` where the cost model has no rule for one."""
+        """Walk through statements. Raises `VerificationError` if the cost model has no rule for one."""
         for statement in body:
             match statement:
                 case For():
@@ -101,7 +101,7 @@ class Clock:
                 case Commit() if statement.mechanism.in_registers:
                     pass
                 case Wait(groups=groups) if statement.mechanism.in_registers:
-                    # Their sums are there in order; a wait that leaves some is taken for one that waits for nothing.
+                    # MMAs complete in order; a wait that leaves some pending counts as no wait.
                     if not groups:
                         self._wait(max(self.ready.values(), default=0.0), "results")
                     self.now += 1.0
@@ -123,7 +123,7 @@ class Clock:
                 case Roles():
                     self.walk(statement.roles[0].body)
                 case Acquire(ring=ring, state=StageState.FULL):
-                    self._turn(ring)
+                    self._acquire(ring)
                 case Release(ring=ring, state=StageState.EMPTY):
                     self.released[ring].append(self.now)
                 case Let() | Comment() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | GridDepControl():
@@ -131,41 +131,41 @@ class Clock:
                 case _:
                     raise unknown(statement, "the cost model")
 
-    def _turn(self, name: str) -> None:
-        """The wait for a stage: the producer asks for it when the turn before has released it, or at the start."""
+    def _acquire(self, name: str) -> None:
+        """The wait for a stage: the producer requests it when the previous fill is released, or at the start."""
         ring = self.work.kernel.ring(name)
         number = self.acquired[name] - ring.stages
-        asked = self.released[name][number] if 0 <= number < len(self.released[name]) else 0.0
-        self._wait(asked + self.latencies.memory + ring.bytes / self.speeds.port, "copies")
+        requested = self.released[name][number] if 0 <= number < len(self.released[name]) else 0.0
+        self._wait(requested + self.latencies.memory + ring.bytes / self.speeds.port, "copies")
         self.acquired[name] += 1
 
     def _wait(self, until: float, why: str) -> None:
         if until > self.now:
-            self.waited[why] = self.waited.get(why, 0.0) + until - self.now
+            self.wait_clocks[why] = self.wait_clocks.get(why, 0.0) + until - self.now
             self.now = until
 
     def _loop(self, loop: For) -> None:
         extent = self.work.extent(loop)
-        last, same = -1.0, 0
+        last, equal_count = -1.0, 0
         for index in range(extent):
             self.values[loop.var.name] = index
-            start, waits = self.now, dict(self.waited)
+            start, waits = self.now, dict(self.wait_clocks)
             self.walk(loop.body)
-            taken = self.now - start
-            same = same + 1 if abs(taken - last) <= SAME * max(taken, 1.0) else 0
-            left = extent - index - 1
-            enough = same >= max(2, min(len(self.groups), 4)) or index + 1 >= MOST_WALKED
-            if left > 1 and enough and not loop.unroll:
-                self._skip(left, taken, waits)
+            duration = self.now - start
+            equal_count = equal_count + 1 if abs(duration - last) <= SAME * max(duration, 1.0) else 0
+            remaining = extent - index - 1
+            enough = equal_count >= max(2, min(len(self.groups), 4)) or index + 1 >= MAX_SIMULATED
+            if remaining > 1 and enough and not loop.unroll:
+                self._skip(remaining, duration, waits)
                 break
-            last = taken
+            last = duration
         self.values.pop(loop.var.name, None)
 
-    def _skip(self, left: int, taken: float, waits: dict[str, float]) -> None:
-        """Iterations like the last one."""
-        ahead = left * taken
-        for why, total in self.waited.items():
-            self.waited[why] = total + left * (total - waits.get(why, 0.0))
+    def _skip(self, remaining: int, duration: float, waits: dict[str, float]) -> None:
+        """Advance by iterations that equal the last one."""
+        ahead = remaining * duration
+        for why, total in self.wait_clocks.items():
+            self.wait_clocks[why] = total + remaining * (total - waits.get(why, 0.0))
         self.now += ahead
         self.stored += ahead
         self.groups = [one + ahead for one in self.groups]
@@ -173,7 +173,7 @@ class Clock:
         self.ready = {key: one + ahead for key, one in self.ready.items()}
 
     def _active(self, statement: Exec, inner: tuple[For, ...]) -> int:
-        """How often a batch is executed where the loops stand, by conditions on loops alone."""
+        """How often a batch executes at the current loop values, by conditions on loops alone."""
         count = 1
         for loop in inner:
             count *= self.work.extent(loop)
@@ -186,7 +186,7 @@ class Clock:
                 if not self._value(condition):
                     return 0
             elif roots <= self.values.keys() | names and "thread" not in roots:
-                return self._counted(statement, inner) if count <= MOST_POINTS else count
+                return self._counted(statement, inner) if count <= MAX_POINTS else count
         return count
 
     def _counted(self, statement: Exec, inner: tuple[For, ...]) -> int:
@@ -210,7 +210,7 @@ class Clock:
         return int(frame.value(expression))
 
     def _execute(self, statement: Exec, inner: tuple[For, ...]) -> None:
-        """A batch: the executions of a statement in a nest of loops, of which those that add to the same element wait for each other."""
+        """Execute a batch: the executions of a statement in a nest of loops; accumulations into the same element wait for each other."""
         times = self._active(statement, inner)
         if not times:
             return
@@ -223,7 +223,7 @@ class Clock:
         computing = self.latencies.mma if operation.amounts.tensor else self.latencies.fma if operation.amounts.flops else 0.0
         self.now += times * self._issue(operation)
         if operation.accumulates:
-            rounds = math.prod(self.work.extent(loop) for loop in inner if loop.var.name not in operation.moves)
+            rounds = math.prod(self.work.extent(loop) for loop in inner if loop.var.name not in operation.result_names)
             self._wait(start + loading + (rounds - 1) * computing, "copies" if operation.kind == "global" else "results")
             done = max(start + loading + rounds * computing, self.now)
         else:
@@ -235,7 +235,7 @@ class Clock:
             self.stored = max(self.stored, done)
 
     def _loading(self, kind: str) -> float:
-        """Clocks until an operand in memory is there."""
+        """Clocks until an operand from memory arrives."""
         return self.latencies.memory if kind == "global" else self.latencies.shared if kind == "shared" else 0.0
 
     def _issue(self, operation: Operation) -> float:
@@ -245,11 +245,11 @@ class Clock:
         tensor = sum(self.speeds.tensor.get(name, 0.0) * value for name, value in amounts.tensor.items())
         fma = sum(self.speeds.fma.get(name, 1.0) * value for name, value in amounts.fma.items())
         shared = amounts.shared
-        return max(amounts.instructions + self.speeds.beside * amounts.memory, tensor, fma, shared) * share
+        return max(amounts.instructions + self.speeds.extra_instructions * amounts.memory, tensor, fma, shared) * share
 
 
 def _batch(loop: For) -> tuple[Exec, tuple[For, ...]] | None:
-    """The statement of a nest of loops around one statement only."""
+    """The statement of a nest of loops around one statement only; else None."""
     inner = [one for one in loop.body if not isinstance(one, (Let, Comment))]
     if len(inner) != 1:
         return None

@@ -1,7 +1,7 @@
-"""What a kernel does, counted from its IR: instructions, passes through shared memory, bytes, for one block, by phase.
+"""Count a kernel's work from its IR: instructions, shared-memory wavefronts, bytes, for one block, by phase.
 
-A phase is a loop that stands at the top of the program and is not unrolled, or the statements between two such loops. Nothing here
-knows a strategy or an instruction by name: what counts is the spec that a statement performs, its level, and where its operands lie.
+A phase is a top-level loop that is not unrolled, or the statements between two such loops. Nothing here depends on a strategy or an
+instruction by name, only on the spec of a statement, its level, and the memory of its operands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fireiron.check.persistence import static_schedule
 from fireiron.check.variable_trip_count import TripCounts, typical_block, varying_trip_counts
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
-from fireiron.cost.gpus import of_warpgroups
+from fireiron.cost.gpus import wgmma_rate_name
 from fireiron.errors import ArgumentError, shown
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -57,11 +57,11 @@ from fireiron.values.sharer import BLOCK, GRID
 
 Array = Any
 
-MOST_BLOCKS: Final = 1 << 14
-"""Most blocks whose tiles are compared for sharing."""
+MAX_BLOCKS: Final = 1 << 14
+"""Maximum number of blocks whose tiles are compared for sharing."""
 
-MOST_POINTS: Final = 1 << 20
-"""Most loop values at which a condition is evaluated; above it the condition counts as true."""
+MAX_POINTS: Final = 1 << 20
+"""Maximum number of loop values at which a condition is evaluated; beyond it the condition counts as true."""
 
 LOOP_INSTRUCTIONS: Final = 3
 """Warp instructions per iteration of a remaining loop: count, compare, branch."""
@@ -75,25 +75,25 @@ class Work:
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int] | None = None) -> None:
         self.access_trace = AccessTrace(static_schedule(kernel))
-        # Of turns that data choose one is taken: tiles of which several share one are few.
+        # Of data-dependent iterations one is executed: few tiles occur in several of them.
         chosen = {symbol.name: 1 for symbol in self.access_trace.kernel.symbols if symbol not in kernel.symbols}
         self.sizes = {**checked_sizes(kernel, sizes or {}), **chosen}
         self.sizes |= assumed_elements(self.access_trace, self.sizes)
         self.kernel = kernel = self.access_trace.kernel
         self.grid = int(kernel.grid.evaluate(self.sizes))
-        self.fixed = {**self.sizes, "block": typical_block(tuple(self.uneven.values()))}
+        self.fixed = {**self.sizes, "block": typical_block(tuple(self.varying_loops.values()))}
         self.warps = -(-kernel.workers // WARP)
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
         self.accesses = Accesses(self.access_trace, self.fixed, self.extent)
         self.rotations = Rotations(kernel)
         self.phases = tuple(
-            attrs.evolve(phase, amounts=self._sum(phase.body, phase.loops) + self._sum(phase.beside, ())) for phase in _phases(kernel)
+            attrs.evolve(phase, amounts=self._sum(phase.body, phase.loops) + self._sum(phase.concurrent, ())) for phase in _phases(kernel)
         )
 
     @functools.cached_property
     def amounts(self) -> Amounts:
-        """Those of all phases together, for one block."""
+        """The amounts of all phases together, for one block."""
         return sum((phase.amounts for phase in self.phases), Amounts())
 
     @functools.cached_property
@@ -102,25 +102,25 @@ class Work:
         return useful_operations(self.kernel.spec, self.sizes)
 
     def extent(self, loop: For) -> int:
-        """Iterations of a loop, of the typical block, in the first turn of loops around that decide about it."""
+        """Iterations of a loop, of the typical block, in the first iteration of surrounding loops that it depends on."""
         number = constant(loop.extent)
         if number is None:
             first = {one.var.name: one.first for one in statements(self.kernel.body) if isinstance(one, For)}
             number = int(self.access_trace.frame([], {**first, **self.fixed}).value(loop.extent))
         return len(loop.values(number))
 
-    def turns(self, loop: For) -> float:
-        """Iterations of a loop, on average over blocks of which some leave turns out."""
-        found = self.uneven.get(loop.var.name)
+    def trip_count(self, loop: For) -> float:
+        """Iterations of a loop, averaged over blocks that skip some."""
+        found = self.varying_loops.get(loop.var.name)
         return float(self.extent(loop)) if found is None else found.mean
 
     @functools.cached_property
-    def uneven(self) -> Mapping[str, TripCounts]:
-        """The loops of which blocks leave turns out, as they see nothing there, by name."""
+    def varying_loops(self) -> Mapping[str, TripCounts]:
+        """The loops of which blocks skip fully masked iterations, by name."""
         return {one.loop.var.name: one for one in varying_trip_counts(self.access_trace, self.sizes)}
 
     def operation(self, statement: Exec) -> Operation:
-        """What a statement amounts to."""
+        """The counts of a statement."""
         return self.operations[id(statement)]
 
     # ------------------------------------------------------------------------------------------ programs
@@ -142,7 +142,7 @@ class Work:
                 case Barrier(scope=scope):
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
-                case IfAnyLane(needed=needed):  # as if every warp needed it: how often that is, only data say
+                case IfAnyLane(needed=needed):  # counted as if every warp executed it: how often depends on data
                     asked = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
                     total = total + self._sum(statement.body, loops) + Amounts(instructions=asked * self.warps * self._times(loops))
                 case ClusterBarrier():
@@ -159,11 +159,14 @@ class Work:
         return total
 
     def _times(self, loops: Sequence[For]) -> float:
-        return float(math.prod(self.turns(loop) for loop in loops))
+        return float(math.prod(self.trip_count(loop) for loop in loops))
 
     def _executions(self, statement: Exec, loops: tuple[For, ...]) -> float:
-        """How often the threads that take part execute a statement; conditions that depend on the block count as true, but for those
-        of masks: the typical block of a kernel that leaves turns out says how often they hold."""
+        """How often the participating threads execute a statement.
+
+        Conditions that depend on the block count as true, except for masks: the typical block of a kernel that skips iterations shows how
+        often they hold.
+        """
         known = frozenset({*(loop.var.name for loop in loops), *self.sizes})
         conditions = [one for one in conjuncts(statement.performed) if self.access_trace.roots(one) <= known]
         needed = self.access_trace.needs(conditions)
@@ -171,8 +174,8 @@ class Work:
         around = [loop for loop in loops if loop.var.name in needed]
         inner = [(loop.var.name, self.extent(loop)) for loop in around]
         points = math.prod(extent for _, extent in inner)
-        outer *= self._masked(statement, loops) * (self._times(around) / points if points else 0.0)
-        if not conditions or not outer or points > MOST_POINTS:
+        outer *= self._unmasked_share(statement, loops) * (self._times(around) / points if points else 0.0)
+        if not conditions or not outer or points > MAX_POINTS:
             return outer * points
         frame = self.access_trace.frame([(name, np.arange(extent)) for name, extent in inner], self.fixed)
         mask = np.ones(frame.shape, dtype=bool)
@@ -180,8 +183,8 @@ class Work:
             mask &= np.asarray(frame.full(condition), dtype=bool)
         return outer * float(mask.sum())
 
-    def _masked(self, statement: Exec, loops: Sequence[For]) -> float:
-        """The share of a typical block's threads and turns in which conditions on the block and on turns hold."""
+    def _unmasked_share(self, statement: Exec, loops: Sequence[For]) -> float:
+        """The share of a typical block's threads and iterations in which conditions on the block and on iterations hold."""
         names = {loop.var.name for loop in loops}
         known = {"block", "thread", *names, *self.sizes}
         conditions = [
@@ -190,7 +193,7 @@ class Work:
             if "block" in (roots := self.access_trace.roots(one)) and names & roots and roots <= known
         ]
         around = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in self.access_trace.needs(conditions)]
-        if not self.uneven or not conditions or math.prod(extent for _, extent in around) > MOST_POINTS // self.kernel.workers:
+        if not self.varying_loops or not conditions or math.prod(extent for _, extent in around) > MAX_POINTS // self.kernel.workers:
             return 1.0
         axes = [(name, np.arange(extent)) for name, extent in around]
         frame = self.access_trace.frame([("thread", self.access_trace.threads), *axes], self.fixed)
@@ -206,21 +209,21 @@ class Work:
         active, threads, warps = self._active(statement, loops)
         units = threads / (statement.spec.level.threads or self.kernel.workers)
         amounts = self._arithmetic(statement, units, warps)
-        placed = [(position, one) for position, one in enumerate(statement.accesses) if self._is_placed(one)]
-        if not placed and not amounts.flops:
+        in_memory = [(position, one) for position, one in enumerate(statement.accesses) if self._is_in_memory(one)]
+        if not in_memory and not amounts.flops:
             target = statement.accesses[-1]
             words = math.prod(target.shape) * self._buffer(target).dtype.bits / 32
             amounts = amounts + Amounts(instructions=max(words, 1.0) * warps)
         memory = Amounts()
-        for position, access in placed:
+        for position, access in in_memory:
             part = self.accesses.amounts(statement, position, loops, active, warps, units)
-            if statement.multicast is not None:  # a block asks L2 for its part alone, and receives those of all
+            if statement.multicast is not None:  # a block requests its part only from L2, and receives those of all
                 part = attrs.evolve(part.times(statement.multicast.count), l2_read=part.l2_read)
             memory = memory + part
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)
         issued = memory.memory / 2 if statement.mechanism.arrives_in_groups else memory.memory  # one instruction, two operands
-        usual = plain(statement)  # most warps have all of their part inside
+        usual = plain(statement)  # most warps are completely in bounds
         tests = {piece.condition for pieces in usual.pieces for piece in pieces} | {usual.active, usual.guard}
         tests |= set() if statement.whole == FALSE else {statement.whole}
         guards = sum(len(conjuncts(one)) for one in tests)
@@ -228,7 +231,7 @@ class Work:
         return self._described(statement, amounts, warps)
 
     def _arithmetic(self, statement: Exec, units: float, warps: float) -> Amounts:
-        """The operations of a statement, by who performs them: tensor cores where lanes share its tiles, else multiply-adds."""
+        """The operations of a statement, by unit: tensor cores if lanes share its tiles, else multiply-adds."""
         flops = operations(statement.spec, [constant(size) or 1 for size in statement.spec.sizes])
         if not flops:
             return Amounts()
@@ -236,7 +239,7 @@ class Work:
         if _on_tensor_cores(statement):
             kind = self._buffer(statement.accesses[0]).dtype
             if statement.instruction.mechanism.by_engine:
-                return Amounts(instructions=warps, mma=warps, tensor={of_warpgroups(kind.name): total}, flops=total)
+                return Amounts(instructions=warps, mma=warps, tensor={wgmma_rate_name(kind.name): total}, flops=total)
             mma = max(total / (2 * 16 * 8 * MMA_BYTES / kind.bytes), warps)
             return Amounts(instructions=mma, mma=mma, tensor={kind.name: total}, flops=total)
         result = self._buffer(statement.accesses[-1]).dtype
@@ -246,7 +249,9 @@ class Work:
         return Amounts(instructions=adds, fma={result.name: adds}, flops=total)
 
     def _active(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Array, float, float]:
-        """Which threads take part by conditions on threads, `(threads, samples)` (None: all), how many, and in how many warps."""
+        """The mask of threads that participate by conditions on threads, `(threads, samples)` (None: all), their number, and that of their
+        warps.
+        """
         conditions = [
             one for one in conjuncts(statement.performed) if "thread" in (roots := self.access_trace.roots(one)) and "block" not in roots
         ]
@@ -293,22 +298,22 @@ class Work:
 
     # ------------------------------------------------------------------------------------------ blocks
 
-    def _is_placed(self, access: Access) -> bool:
-        """Whether an access goes through memory: coordinates, and one element that all threads read, cost nothing that is counted."""
+    def _is_in_memory(self, access: Access) -> bool:
+        """Whether an access uses memory: coordinates, and single elements that all threads read, have no counted cost."""
         memory = self._buffer(access).memory
         return not memory.private and not memory.counts and bool(access.base)
 
     def _traffic(self, statement: Exec, loops: tuple[For, ...], operation: Operation, times: float) -> Iterator[Traffic]:
-        """What the operands of a statement in GL move; bytes read are shared out by elements where there are several.
+        """The traffic of a statement's operands in GL; bytes read are distributed by elements if there are several.
 
-        What a block asks for again is in L2.
+        Repeated requests of a block hit in L2.
         """
         amounts = operation.amounts.times(times)
-        placed = [one for one in statement.accesses if self._buffer(one).memory.of_grid and self._is_placed(one)]
-        sizes = [math.prod(one.shape) * self._buffer(one).dtype.bytes for one in placed]
-        reading = [not one.write or self._reads_old(statement) for one in placed]
+        in_memory = [one for one in statement.accesses if self._buffer(one).memory.of_grid and self._is_in_memory(one)]
+        sizes = [math.prod(one.shape) * self._buffer(one).dtype.bytes for one in in_memory]
+        reading = [not one.write or self._reads_old(statement) for one in in_memory]
         whole = sum(size for size, reads in zip(sizes, reading, strict=True) if reads)
-        for access, size, reads in zip(placed, sizes, reading, strict=True):
+        for access, size, reads in zip(in_memory, sizes, reading, strict=True):
             buffer = self._buffer(access)
             length = float(buffer.elements.evaluate(self.sizes)) * buffer.dtype.bytes
             tiles, reach = self._tiles(access, loops), self.accesses.reach(access, loops)
@@ -318,11 +323,13 @@ class Work:
                 yield Traffic(buffer.name, True, min(amounts.l2_written, reach), length, tiles)
 
     def _tiles(self, access: Access, loops: tuple[For, ...]) -> Callable[[int], int]:
-        """How many different places of the array the first blocks start at; one that goes round has the same places wherever it begins."""
+        """The number of distinct start positions of the first blocks in the array; a staggered loop has the same positions wherever it
+        starts.
+        """
         fixed = {**self.sizes, "thread": 0, **{loop.var.name: 0 for loop in loops}}
 
         def tiles(count: int) -> int:
-            frame = self.access_trace.frame([("block", np.arange(min(max(count, 1), MOST_BLOCKS)))], fixed)
+            frame = self.access_trace.frame([("block", np.arange(min(max(count, 1), MAX_BLOCKS)))], fixed)
             places = np.stack([frame.full(self.rotations.straight(base)) for base in access.base])
             return int(np.unique(places, axis=1).shape[1])
 
@@ -330,7 +337,7 @@ class Work:
 
 
 def useful_operations(spec: Spec, sizes: Mapping[str, int]) -> float:
-    """Operations of a whole spec; of a definition those of its steps, where masks do not hide their elements."""
+    """Operations of a whole spec; for a definition those of its steps, except for masked elements."""
     made = fused(spec)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     if made is None:
@@ -345,7 +352,7 @@ def useful_operations(spec: Spec, sizes: Mapping[str, int]) -> float:
 
 
 def operations(spec: Spec, sizes: Sequence[int]) -> float:
-    """Operations of a spec: two a multiply-add, one a term of a sum or an element of other arithmetic; none for a copy."""
+    """Operations of a spec: two per multiply-add, one per term of a sum or element of other arithmetic; none for a copy."""
     inputs = [name for name in spec.operands if name not in spec.outputs]
     reduced = [dim for dim in spec.dims if all(dim not in spec.uses[name] for name in spec.outputs)]
     points = float(math.prod(sizes))
@@ -355,7 +362,7 @@ def operations(spec: Spec, sizes: Sequence[int]) -> float:
 
 
 def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes known only at run time; refused where one is missing, unknown, or not one that the kernel serves. Strides leave no gaps."""
+    """The run-time sizes. Raises if one is missing, unknown, or illegal for the kernel. Strides leave no gaps."""
     wanted = {symbol.name: symbol for symbol in kernel.symbols}
     for name, value in sizes.items():
         symbol = wanted.get(name)
@@ -377,28 +384,30 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _phases(kernel: Kernel) -> Iterator[Phase]:
-    """The phases of the program; of roles those of the consumers, of which the turns of a ring have the producer beside them.
+    """The phases of the program; with roles those of the consumers, with the producer concurrent to phases that wait for a ring.
 
-    Blocks that stay repeat their phases for each tile.
+    Persistent blocks repeat their phases for each tile.
     """
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
     if roles is None:
         yield from _parts(kernel, kernel.body)
         return
-    body, beside = roles.roles[0].body, tuple(one for role in roles.roles[1:] for one in role.body)
-    staying = next((one for one in body if isinstance(one, For) and not _waits(one) and any(map(_waits, statements(one.body)))), None)
-    for phase in _parts(kernel, body if staying is None else staying.body):
+    body, concurrent = roles.roles[0].body, tuple(one for role in roles.roles[1:] for one in role.body)
+    persistent_loop = next(
+        (one for one in body if isinstance(one, For) and not _waits(one) and any(map(_waits, statements(one.body)))), None
+    )
+    for phase in _parts(kernel, body if persistent_loop is None else persistent_loop.body):
         with_loads = any(_waits(one) for one in phase.body)
-        yield attrs.evolve(phase, loops=() if staying is None else (staying,), beside=beside if with_loads else ())
+        yield attrs.evolve(phase, loops=() if persistent_loop is None else (persistent_loop,), concurrent=concurrent if with_loads else ())
 
 
 def _waits(statement: Stmt) -> bool:
-    """Whether a loop waits for the turns of a ring."""
+    """Whether a loop waits for fills of a ring."""
     return isinstance(statement, For) and any(isinstance(one, Acquire) for one in statement.body)
 
 
 def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:
-    """Loops of a list that are not unrolled, what stands between them, and from where results are written."""
+    """The loops of a list that are not unrolled, the statements between them, and the part that writes results."""
     parts: list[tuple[str, list[Stmt]]] = []
     place, fresh, stored = "before", True, False
     for statement in body:

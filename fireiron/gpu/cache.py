@@ -1,8 +1,8 @@
-"""Compiled kernels on disk: what one process compiled, the next one reads. docs/decisions/0012-compile-cache.md says why so.
+"""The compile cache on disk, shared by processes; see docs/decisions/0012-compile-cache.md.
 
-An entry is one file: a first line, a SHA-256 over everything behind it, a line of JSON, then PTX, log and machine code. It is
-written under another name and renamed, and its digest is verified whenever it is read, so what is damaged, cut off or misplaced is
-compiled again, never used. Nothing that is read is executed here: no pickle. Programs and choices (`fireiron.kept`) lie in the same folder.
+An entry is one file: a first line, a SHA-256 of the rest, a line of JSON, then PTX, log and machine code. It is written under another name
+and renamed. Its digest is verified at each read, so a damaged, truncated or misplaced entry is never used, and the kernel is compiled
+again. Reading executes no code: there is no pickle. Programs and choices (`fireiron.kept`) are in the same folder.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FORMAT = 1
 PATIENCE = 120.0
 """Seconds that a process waits for another one that compiles the same kernel, before it compiles too."""
 LEFTOVER = 3600.0
-"""Seconds after which an unfinished file or a lock counts as left by a killed process."""
+"""Seconds after which an unfinished file or a lock is assumed to be left by a killed process."""
 
 _FIRST = f"fireiron compiled kernel {FORMAT}\n".encode()
 _SUFFIX = ".kernel"
 KINDS = ("kernel", "program", "choice", "headers")
-"""What entries are of, and the endings of their names."""
+"""The kinds of entries, and their file suffixes."""
 _ELSEWHERE = ("pre-include", "include", "time", "fdevice-time-trace", "pch", "create-pch", "use-pch", "pch-dir")
-"""Options that read or write files: such a compilation is not kept."""
+"""Options that read or write files: such compilations are not cached."""
 
 
 def compile_cached(
@@ -52,7 +52,7 @@ def compile_cached(
     fast_math: bool = False,
     newest: tuple[int, int] | None = None,
 ) -> Compiled:
-    """As `toolchain.compile_cuda`, from the cache where it has been compiled before (`Compiled.cached` says so).
+    """As `toolchain.compile_cuda`, but use the cache if possible (`Compiled.cached`).
 
     Of processes that ask for the same kernel at once, one compiles and the others wait for it. A cache that cannot be written
     costs a warning, not the kernel.
@@ -77,7 +77,7 @@ def compile_cached(
 
 
 def key_of(work: Compilation) -> str | None:
-    """The name of a compilation's result: a digest of everything that the result depends on, and of no path or user.
+    """Return the key of a compilation: a digest of everything that the result depends on, independent of paths and user.
 
     These are the text, the headers it reaches by content, target, options, and the build of the compiler. None where that
     cannot be told: a header that a macro names, an option that reads files, a compiler whose file cannot be read.
@@ -102,7 +102,7 @@ def key_of(work: Compilation) -> str | None:
 
 
 def _parted(flags: Sequence[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    """The options without those that name folders of headers, and these folders."""
+    """Return the options without those that name include folders, and these folders."""
     kept: list[str] = []
     folders: list[Path] = []
     rest = iter(flags)
@@ -124,12 +124,12 @@ def _name(flag: str) -> str:
 
 
 def folder() -> Path:
-    """Where the entries are; it may not exist."""
+    """Return the folder of entries; it may not exist."""
     return settings.cache_folder() / "kernels"
 
 
 def _place(key: str) -> Path:
-    """The file of an entry, two folders deep, so that no folder becomes long."""
+    """Return the file of an entry, in two levels of folders, so that folders stay small."""
     return folder() / key[:2] / key[2:4] / f"{key}{_SUFFIX}"
 
 
@@ -151,7 +151,7 @@ def _encoded(key: str, work: Compilation, compiled: Compiled) -> bytes:
 
 
 def _decoded(data: bytes, key: str) -> Compiled:
-    """What an entry holds.
+    """Return the content of an entry.
 
     Raises:
         DamagedError: it is cut off, changed, or that of another key.
@@ -169,11 +169,11 @@ def _decoded(data: bytes, key: str) -> Compiled:
         found = toolchain.resources_of(text)
         return Compiled(head["arch"], (major, minor), ptx.decode(), cubin, found, text, head["seconds"], cached=True)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DamagedError(f"it is not laid out as this version writes it ({error})") from None
+        raise DamagedError(f"its layout is not that of this version ({error})") from None
 
 
 def _check_head(head: Mapping[str, Any], length: int) -> None:
-    """Refuse a head that no version writes, though its digest is right: somebody else wrote it."""
+    """Refuse a head that no version writes although its digest is correct."""
     sizes, version = head["sizes"], head["toolchain"]
     whole = all(type(one) is int and one >= 0 for one in (*sizes, *version))
     if not whole or sum(sizes) != length or not isinstance(head["arch"], str) or type(head["seconds"]) not in (int, float):
@@ -188,7 +188,7 @@ def _slices(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
 
 
 def _load(path: Path, key: str) -> Compiled | None:
-    """The entry of a key; None if there is none that can be read. One that is damaged is removed, with a warning."""
+    """Return the entry of a key, or None. A damaged entry is removed, with a warning."""
     data = kept.bytes_at(path)
     if data is None:
         return None
@@ -202,7 +202,7 @@ def _load(path: Path, key: str) -> Compiled | None:
 
 
 def _save(path: Path, data: bytes) -> None:
-    """Write an entry, whole or not at all; a disk that is full or read-only costs a warning, given once."""
+    """Write an entry, all or nothing; a full or read-only disk causes one warning."""
     try:
         kept.save(path, data)
     except OSError as error:
@@ -215,7 +215,7 @@ def _save(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time, as far as locks work here; correctness does not hang on them.
+    """Admit one process at a time, if locks work; correctness does not depend on it.
 
     The lock belongs to an open file, so the system releases it when its holder is killed. Its file is removed while it is held:
     who opened it before gets the lock next, and finds the entry.
@@ -241,7 +241,7 @@ def _opened(path: Path) -> int | None:
 
 
 def _acquired(handle: int, path: Path) -> bool:
-    """Waits for the lock, or until the entry is there, `PATIENCE` seconds at most; False where there are no locks, too."""
+    """Wait for the lock, or until the entry exists, at most `PATIENCE` seconds; return False without locks."""
     try:
         import fcntl
     except ImportError:
@@ -265,7 +265,7 @@ def _acquired(handle: int, path: Path) -> bool:
 
 @frozen
 class Entry:
-    """An entry of the cache, as its file and its head tell.
+    """An entry of the cache, from its file and head.
 
     Attributes:
         path: its file.
@@ -294,13 +294,13 @@ class Entry:
 
 
 def entries() -> tuple[Entry, ...]:
-    """All entries, the last used first."""
+    """Return all entries, most recently used first."""
     found = (_entry(path) for kind in KINDS for path in _files(f"*.{kind}"))
     return tuple(sorted((one for one in found if one is not None), key=lambda one: (-one.used, one.path)))
 
 
 def verify(fix: bool = False) -> tuple[Entry, ...]:
-    """The entries that are damaged, read and digested from first to last byte; with `fix` they are removed."""
+    """Return the damaged entries after reading each completely; remove them if `fix`."""
     damaged = tuple(entry for entry in map(_verified, entries()) if entry.problem)
     if fix:
         for entry in damaged:
@@ -309,7 +309,7 @@ def verify(fix: bool = False) -> tuple[Entry, ...]:
 
 
 def prune(max_bytes: int | None = None, older_than_days: float | None = None, everything: bool = False) -> tuple[Entry, ...]:
-    """Remove entries, and what killed processes left.
+    """Remove entries, and files of killed processes.
 
     Args:
         max_bytes: so much may stay; what was not used for longest goes first.
@@ -343,12 +343,12 @@ def _files(pattern: str) -> Iterator[Path]:
 
 
 def _first(kind: str) -> bytes:
-    """The first line of entries of a kind."""
+    """Return the first line of entries of a kind."""
     return _FIRST if kind == "kernel" else kept.first_line(kind)
 
 
 def _entry(path: Path) -> Entry | None:
-    """What the head of a file tells; None if the file is gone meanwhile."""
+    """Return the entry of a file by its head; None if the file no longer exists."""
     try:
         status = path.stat()
         kind = path.suffix.removeprefix(".")

@@ -1,4 +1,4 @@
-"""Compiled kernels: called with NumPy arrays they run in the simulator, with arrays on a GPU on the GPU."""
+"""Compiled kernels: NumPy arrays run in the simulator, arrays on a GPU there."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ __all__ = [
 
 def _options(owner: Any, field: Any, value: Any) -> None:
     if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
-        raise ArgumentError("compile: options are texts, in a tuple", got=value, legal='("--use_fast_math",)')
+        raise ArgumentError("compile: options must be a tuple of texts", got=value, legal='("--use_fast_math",)')
 
 
 @attrs.frozen(eq=False, slots=False)
 class CompiledKernel(Displayed):
-    """A kernel ready to be called.
+    """A callable kernel.
 
     `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes and strides are read from the
     arrays; sizes that no shape tells are keywords. Arrays have the logical shape (`M x K`, ...). Several outputs
@@ -87,12 +87,12 @@ class CompiledKernel(Displayed):
 
     @functools.cached_property
     def asm(self) -> Mapping[str, Any]:
-        """`"cuda"`, and, made when first asked for, `"ptx"`, `"cubin"` and `"sass"` (by nvdisasm or cuobjdump)."""
+        """`"cuda"`, and, computed when needed, `"ptx"`, `"cubin"` and `"sass"` (by nvdisasm or cuobjdump)."""
         return _Asm(self)
 
     @functools.cached_property
     def compiled(self) -> toolchain.Compiled:
-        """What NVRTC made of the text, now or in the compile cache; no GPU is needed.
+        """The output of NVRTC, from the compile cache or compiled now; needs no GPU.
 
         On a GPU machine no newer NVRTC than the driver is used.
         """
@@ -108,11 +108,11 @@ class CompiledKernel(Displayed):
 
     @property
     def compiler(self) -> toolchain.Toolchain | None:
-        """The NVRTC that compiles it here; None where none that serves the target is installed."""
+        """The NVRTC that compiles it; None if no installed one serves the target."""
         return toolchain.serving(self.program.architecture.name, newest_loadable())
 
     def begin(self) -> None:
-        """Lower and check the program; where an NVRTC for the target is installed, it begins to compile the text meanwhile.
+        """Lower and check the program; an NVRTC for the target, if installed, compiles the text concurrently.
 
         Raises: the errors of lowering and of the checks; what NVRTC refuses is reported where the machine code is needed.
         """
@@ -125,10 +125,9 @@ class CompiledKernel(Displayed):
             early.prove(program)
 
     def ready(self) -> CompiledKernel:
-        """The kernel with everything made that can be made here: lowered, checked, printed, and compiled where an NVRTC for the target
-        is installed.
+        """Lower, check and print the kernel, and compile it if an NVRTC for the target is installed; return the kernel.
 
-        Raises: the errors of all these stages; LaunchError where NVRTC refuses the text or an option.
+        Raises: the errors of these stages; LaunchError if NVRTC refuses the text or an option.
         """
         for launch in self.route.before:
             launch.kernel.ready()
@@ -141,14 +140,14 @@ class CompiledKernel(Displayed):
 
     @functools.cached_property
     def resources(self) -> toolchain.KernelResources:
-        """Registers and spills, as ptxas reports them, and the shared memory that a block takes, static and dynamic together."""
+        """Registers and spills, as ptxas reports them, and the static and dynamic shared memory of a block."""
         found = self.compiled.resources[self.ir.name]
         dynamic = self.ir.dynamic_shared_bytes
         return attrs.evolve(found, shared_bytes=found.shared_bytes + dynamic, dynamic_shared_bytes=dynamic)
 
     @property
     def occupancy(self) -> Occupancy:
-        """How much of a multiprocessor its blocks fill, with the registers that the compiler took."""
+        """The occupancy, with the registers that the compiler uses."""
         from fireiron.check.resources import occupancy
 
         return occupancy(self.ir, self.resources.registers)
@@ -164,10 +163,12 @@ class CompiledKernel(Displayed):
         return dict(self.program.seconds)
 
     def report(self) -> str:
-        """Registers and shared memory by buffer, with the lines that made them, spills, and occupancy with what limits it; of
-        products with a factor that stays in registers through a loop, whether the compiler left it alone, if a disassembler is installed.
+        """Return registers and shared memory by buffer, with lines of the strategy, spills, and occupancy with its limit.
 
-        Raises: a LaunchError where it did not.
+        For `wgmma` with A operands that stay in registers through a loop, also report whether the compiler overwrites them, if a
+        disassembler is installed.
+
+        Raises: a LaunchError if it does.
         """
         from fireiron.check.ptxas_register_hazard import holds_operand_in_registers
         from fireiron.check.resources import Measured, report
@@ -179,7 +180,7 @@ class CompiledKernel(Displayed):
 
     @property
     def proof(self) -> str:
-        """Where the independent checks passed: here, or when the program was made that the cache on disk kept."""
+        """Whether the independent checks passed in this process, or when the cached program was made."""
         return programs.recalled(self.program).proof
 
     def __repr__(self) -> str:
@@ -191,11 +192,11 @@ class CompiledKernel(Displayed):
 
     @property
     def block(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return self.ir.threads
 
     def grid(self, **sizes: int) -> int:
-        """Blocks of a launch for run-time sizes; an `ArgumentError` if one is missing, since there are no arrays that tell it."""
+        """Return the number of blocks for run-time sizes. Raises: `ArgumentError` if one is missing."""
         missing = [var.name for var in sizes_of(self.program.spec) if var.name not in sizes]
         if missing:
             raise ArgumentError(f"the grid depends on {', '.join(missing)}", hint=f"kernel.grid({missing[0]}=..., ...)")
@@ -204,7 +205,7 @@ class CompiledKernel(Displayed):
         return evaluated(self.ir.grid, symbols)
 
     def as_torch_op(self, name: str, into: bool = False) -> Any:
-        """The kernel as an operator of PyTorch, `torch.ops.NAMESPACE.NAME`, which `torch.compile` and `torch.export` keep as it is.
+        """Register the kernel as a PyTorch operator, `torch.ops.NAMESPACE.NAME`, which `torch.compile` and `torch.export` do not change.
 
         It is called with tensors and numbers in the order of the inputs, then with sizes that no tensor tells, and returns the output, or a
         tuple of all. It launches on the current stream, so CUDA graphs capture it. It has no gradient of its own:
@@ -259,30 +260,28 @@ class CompiledKernel(Displayed):
             return done
         self._check_on_host(arrays, out)
         if stream is not None:
-            raise ArgumentError(
-                "stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it away: the simulator returns when it is done"
-            )
+            raise ArgumentError("stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it out: the simulator is synchronous")
         given = dict(zip(self._calls.inputs, arrays, strict=True))
         given |= {name: value_of(name, given[name], dtype, name in self._calls.positive) for name, dtype in self._calls.scalars.values()}
         return self._simulated(given, out, sizes)
 
     @functools.cached_property
     def route(self) -> Route:
-        """The launches before the last one, and what goes from one to the next."""
+        """The launches before the last one, and the data passed between launches."""
         program = programs.recalled(self.program)
         return route(program, [_Before(launch.program, self.options) for launch in program.preceding])
 
     def _up_to_last(
         self, arrays: tuple[Any, ...], out: Any, stream: Any, sizes: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], Any, dict[str, int]]:
-        """All launches but the last one, and what the last one is called with."""
+        """Execute all launches but the last one; return the arguments of the last."""
         path = self.route
         outs = None if out is None or not path.writes else in_order(self.program.spec, out)
         held = path.run(arrays, outs, stream, sizes)
         return path.last(held), path.filled(held) if path.writes else out, path.own(sizes)
 
     def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch | PreparedLaunches:
-        """All of a launch but the launch: checked, loaded, and with the least work left for each `prepared()`.
+        """Prepare a launch: check and load it, so that each `prepared()` does as little as possible.
 
         Without `out` an output is allocated, once; `stream` is that of the allocation only.
 
@@ -301,7 +300,7 @@ class CompiledKernel(Displayed):
         return PreparedLaunch(calls, arrays, out, stream, sizes)
 
     def _prepared_in_order(self, arrays: tuple[Any, ...], out: Any, stream: Any, sizes: Mapping[str, int]) -> PreparedLaunches:
-        """All launches, prepared; those that write temporaries alone run once."""
+        """Prepare all launches; those that only write temporaries run once."""
         path = self.route
         path.require_prepared(arrays)
         held = path.held(arrays, None if out is None else in_order(self.program.spec, out))
@@ -316,12 +315,12 @@ class CompiledKernel(Displayed):
         return PreparedLaunches(path, before, last, held)
 
     def _check_on_host(self, arrays: tuple[Any, ...], out: Any) -> None:
-        """Refuse what cannot be called with: all arrays must be NumPy's, since they are not all on a GPU."""
+        """Refuse other arrays: all must be NumPy arrays, because they are not all on a GPU."""
         import numpy
 
         inputs = self._calls.inputs
         if len(arrays) != len(inputs):
-            raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
+            raise ArgumentError(f"{len(arrays)} arrays for the {len(inputs)} inputs of {self.program.spec.title}", legal=inputs)
         given = zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self._calls.spec, out)))
         passed = {name: one for place, (name, one) in enumerate(given) if place not in self._calls.scalars}
         on_host = [name for name, array in passed.items() if isinstance(array, numpy.ndarray)]
@@ -356,14 +355,14 @@ class CompiledKernel(Displayed):
         return returned(tuple(filled.values()))
 
     def _check_arrays(self, given: Mapping[str, Any], symbols: Mapping[str, int]) -> None:
-        """What is checked of arrays on a GPU, of NumPy's: a call that is simulated runs there too. `given` are inputs, then outputs."""
+        """Check NumPy arrays like arrays on a GPU: a simulated call must also run there. `given` are inputs, then outputs."""
         import numpy
 
         spec = self.program.inner
         named = {operand: name for operand, name in zip((*spec.inputs, *spec.outputs), self._calls.names, strict=True) if operand in given}
         for operand in spec.outputs:
             if operand in given and not given[operand].flags.writeable:
-                raise LaunchError(f"{named[operand]} is read-only", hint="leave out= away, or pass an array that can be written")
+                raise LaunchError(f"{named[operand]} is read-only", hint="leave out= out, or pass a writable array")
         for operand, name in named.items():
             buffer, array = self.ir.buffer(operand), given[operand]
             check_view(name, buffer, host_view(array), symbols, spec)
@@ -400,7 +399,7 @@ class CompiledKernel(Displayed):
 
 
 class _Before(CompiledKernel):
-    """The kernel of a launch before the last one, of which only other launches see the output."""
+    """The kernel of a launch before the last one, whose output only later launches read."""
 
     @functools.cached_property
     def _calls(self) -> Calls:
@@ -456,6 +455,6 @@ def _capability(name: str) -> str:
 
 
 def _runs_on(target: str, device: str) -> bool:
-    """A cubin runs on the same major capability, at the same minor or above; one whose target ends in `a` on that capability alone."""
+    """Return whether the GPU runs a cubin: same major capability, same or higher minor; with suffix `a` exactly this capability."""
     ours, theirs = int(_capability(target)[3:]), int(_capability(device)[3:])
     return ours == theirs if target.endswith("a") else ours // 10 == theirs // 10 and ours <= theirs

@@ -1,4 +1,4 @@
-"""Kernels on a GPU: loading machine code and launching it, through CuPy. The only module that touches the driver.
+"""Load machine code and launch kernels on a GPU, through CuPy. The only module that calls the driver.
 
 CuPy is imported when it is first needed, so everything that needs no GPU works without it. Compile with
 `compile_cuda(source, device_arch(), newest=driver_version())`, load the `cubin` once, launch it often:
@@ -46,12 +46,12 @@ PROMOTED = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: of 256 bytes nothing is fast
 _ZEROS_OUTSIDE = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 
 MAP_BYTES = 128
-"""Bytes of a tensor map, a kernel's parameter (CUDA Driver API, `CUtensorMap`)."""
+"""Bytes of a tensor map, a kernel parameter (CUDA Driver API, `CUtensorMap`)."""
 _MAP_ALIGNMENT = 64
 
 
 def gpu_available() -> bool:
-    """Whether CuPy is installed and sees a GPU. Never raises."""
+    """Return whether CuPy is installed and sees a GPU. Never raises."""
     try:
         return bool(importlib.import_module("cupy").cuda.is_available())
     except (ImportError, RuntimeError):  # RuntimeError: CuPy's errors of a broken driver
@@ -59,7 +59,7 @@ def gpu_available() -> bool:
 
 
 def device_arch() -> str:
-    """The architecture of the current GPU, `"sm_90"`.
+    """Return the architecture of the current GPU, `"sm_90"`.
 
     Raises:
         LaunchError: CuPy or a GPU is missing.
@@ -68,7 +68,7 @@ def device_arch() -> str:
 
 
 def visible_arch() -> str | None:
-    """The architecture of the GPU that work would go to, `"sm_90"`, or None where the driver or a GPU is missing. Never raises.
+    """Return the architecture of the GPU in use, `"sm_90"`; None without driver or GPU. Never raises.
 
     Asks the driver itself: CuPy is not imported, which would take a second. The GPU is the calling thread's current one if
     any library has made one current, else the first.
@@ -88,7 +88,7 @@ def visible_arch() -> str | None:
 
 
 def driver_version() -> tuple[int, int]:
-    """The newest CUDA (major, minor) that the driver knows: a cap for the compiler, `compile_cuda(..., newest=driver_version())`.
+    """Return the newest CUDA (major, minor) that the driver supports: `compile_cuda(..., newest=driver_version())`.
 
     Raises:
         LaunchError: CuPy or a GPU is missing.
@@ -98,12 +98,12 @@ def driver_version() -> tuple[int, int]:
 
 
 def newest_loadable() -> tuple[int, int] | None:
-    """The newest CUDA whose machine code the driver here loads; None where there is no GPU to load it."""
+    """Return the newest CUDA whose machine code the driver loads; None without a GPU."""
     return driver_version() if gpu_available() else None
 
 
 _PORTABLE_CLUSTER = 8
-"""The most blocks of a cluster that need no permission."""
+"""Largest portable cluster size."""
 
 _NON_PORTABLE_CLUSTER = 14
 """CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
@@ -140,14 +140,14 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0, cluster: int = 1) -> 
 
 @functools.cache
 def _stays_loaded(module: Any) -> Any:
-    """Keep a module for as long as the process: a graph that captured a launch uses its code when the kernel object is gone, and so does a
-    recorded call. A module takes some 10 to 100 KB."""
+    """Keep a module for the rest of the process: captured graphs and recorded calls use its code after the kernel object is gone. A module
+    takes 10 to 100 KB."""
     return module
 
 
 @frozen(eq=False)
 class Launcher:
-    """A kernel on a GPU, ready to run.
+    """A kernel on a GPU, ready to launch.
 
     Attributes:
         name: the kernel's name.
@@ -162,9 +162,9 @@ class Launcher:
     _array: type = field(repr=False)  # cupy.ndarray, which needs no conversion
 
     def __call__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], args: Sequence[object], stream: object = None) -> None:
-        """Launch the kernel; returns before it has run. The caller keeps the arrays alive and checks shapes and devices.
+        """Launch the kernel asynchronously. The caller keeps the arrays alive and checks shapes and devices.
 
-        A chained kernel is launched as any other here, behind the end of the one before.
+        A kernel with PDL is launched normally here, after the end of the preceding one.
 
         Args:
             grid: blocks, as `x` or `(x, y, z)`.
@@ -198,7 +198,7 @@ class Launcher:
         chained: bool = False,
         counter: Callable[[int], int] | None = None,
     ) -> FixedLaunch:
-        """A launch with all but addresses and stream decided.
+        """Return a launch with everything fixed but addresses and stream.
 
         Args:
             device: the GPU on which the kernel is loaded.
@@ -209,11 +209,11 @@ class Launcher:
             fills: `(position among the addresses, fill)` of what is set to zero before.
             parameters: what the kernel takes, in order; by default all addresses, then all values.
             scalars: positions among the addresses where a number is passed, its bits in the place of an address, and its bytes.
-            chained: whether the kernel may begin while the one before it in the stream ends; it waits for that one by itself.
+            chained: launch with PDL; the kernel itself waits for the preceding one.
             counter: gives a stream the address of what counts tiles, the last of the addresses, which no caller names.
 
         Raises:
-            LaunchError: the arguments do not fit the kernel's parameters, or the driver knows no chained launches.
+            LaunchError: the arguments do not fit the kernel's parameters, or the driver does not support PDL.
         """
         cupy = require_cupy()
         slots: list[Any] = [np.void(scalars[position]) if position in scalars else np.uintp(0) for position in range(pointers)]
@@ -238,7 +238,7 @@ class Launcher:
         return tuple(self._value(position, *pair) for position, pair in enumerate(zip(args, sizes, strict=True)))
 
     def _value(self, position: int, arg: object, size: int | None) -> object:
-        """What CuPy is given for one argument: an object whose bytes are exactly those of the parameter."""
+        """Return the CuPy argument for a parameter: an object with exactly its bytes."""
         if isinstance(arg, self._array):
             value, got = arg, 8
         elif isinstance(arg, EncodedMap):
@@ -273,7 +273,7 @@ class Launcher:
 
 
 class FixedLaunch:
-    """A launch of which only addresses and stream change from call to call.
+    """A launch of which only addresses and stream change between calls.
 
     It goes to the driver with arguments that lie ready in memory. The memory of a call in progress belongs to it alone, so
     threads may call at once. The GPU need not be the current one.
@@ -304,11 +304,11 @@ class FixedLaunch:
         self._thread = threading.local()
 
     parameters: Sequence[Parameter] | None = None
-    """What the kernel takes, in order; None where that is all addresses, then all `values`."""
+    """The parameters in order; None if these are all addresses, then all `values`."""
     counter: Callable[[int], int] | None = None
-    """Gives a stream the address of what counts tiles, the last of the addresses, which no caller names."""
+    """Returns, for a stream, the address of the tile counter, which is the last address and not an argument of callers."""
     is_programmatic = False
-    """Whether the kernel may begin while the one before it in the stream ends."""
+    """Whether the kernel may start before the preceding kernel in the stream ends (PDL)."""
 
     @property
     def function(self) -> int:
@@ -321,11 +321,11 @@ class FixedLaunch:
         self._launch = launch
 
     def frame(self, addresses: Sequence[int]) -> Frame:
-        """Memory with the arguments of one launch, for `fire`."""
+        """Return memory with the arguments of one launch, for `fire`."""
         return Frame(self._pack, self._pointers, addresses, self.values)
 
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
-        """Launch on these addresses; returns before the kernel has run.
+        """Launch on these addresses, asynchronously.
 
         Raises:
             LaunchError: the driver refuses.
@@ -340,7 +340,7 @@ class FixedLaunch:
         self._idle.append(frame)
 
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
-        """Launch on arguments that lie ready; a `LaunchError` says what the driver refused.
+        """Launch with prepared arguments. Raises: `LaunchError` if the driver refuses.
 
         Several threads may share a frame that nobody changes.
         """
@@ -357,7 +357,7 @@ class FixedLaunch:
             raise self._refused(error) from error
 
     def _elsewhere(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
-        """The same where another GPU is the current one."""
+        """Launch while another GPU is the current one."""
         with on_device(self.device):
             self.fire(frame, addresses, stream)
 
@@ -371,8 +371,8 @@ class FixedLaunch:
 
 
 class Frame:
-    """The arguments of one launch in memory: a slot of 8 bytes each (little-endian, so a 4-byte parameter reads the lower half), and
-    the table of their addresses that `cuLaunchKernel` reads."""
+    """The arguments of one launch in memory: a slot of 8 bytes each (little-endian, so a 4-byte parameter reads the lower half), and the
+    table of their addresses that `cuLaunchKernel` reads."""
 
     __slots__ = ("_table", "slots", "table")
 
@@ -386,11 +386,11 @@ class Frame:
         self.table = ctypes.addressof(self._table)
 
 
-# --- chained launches -------------------------------------------------------------------------------------------------
+# --- programmatic dependent launch -------------------------------------------------------------------------------------------------
 
 
 class _Attribute(ctypes.Structure):
-    """`CUlaunchAttribute` with a value that is a number: 8 bytes in front of a union of 64."""
+    """`CUlaunchAttribute` with an integer value: 8 bytes before a union of 64."""
 
     _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
 
@@ -408,7 +408,7 @@ class _Config(ctypes.Structure):
 
 
 class ProgrammaticLaunch:
-    """`cuLaunchKernelEx` of a kernel that may begin while the one before it in its stream ends (programmatic stream serialization).
+    """`cuLaunchKernelEx` with programmatic stream serialization (PDL): the kernel may start before the preceding one in its stream ends.
 
     Captured into a graph it becomes an edge of that kind. Threads may call at once: each has a configuration of its own.
     """
@@ -418,12 +418,12 @@ class ProgrammaticLaunch:
         launch = getattr(_driver(), "cuLaunchKernelEx", None)
         if launch is None:
             hint = "install a driver of CUDA 11.8 or newer, or leave programmatic_launch() out"
-            raise LaunchError("this driver knows no chained launches", hint=hint)
+            raise LaunchError("this driver does not support programmatic dependent launch", hint=hint)
         self._launch = launch
         self._thread = threading.local()
 
     def __call__(self, stream: int, table: int, extra: int) -> None:
-        """Launch. Raises: RuntimeError with the number of the driver's error."""
+        """Launch. Raises: RuntimeError with the driver's error code."""
         config = getattr(self._thread, "config", None)
         if config is None:
             attribute = _Attribute(_PROGRAMMATIC_SERIALIZATION, b"", 1)
@@ -435,7 +435,7 @@ class ProgrammaticLaunch:
 
 
 def _error_text(status: int) -> str:
-    """The driver's name of an error."""
+    """Return the driver's name of an error."""
     tell, name = getattr(_driver(), "cuGetErrorName", None), ctypes.c_char_p()
     if tell is not None and not tell(status, ctypes.byref(name)) and name.value:
         return f"{name.value.decode()} ({status})"
@@ -447,7 +447,7 @@ def _error_text(status: int) -> str:
 
 @frozen(eq=False)
 class EncodedMap:
-    """A tensor map in memory of the host, for whoever launches a kernel that takes it; it lives as long as this object.
+    """A tensor map in host memory for launches; valid as long as this object.
 
     Attributes:
         address: where its 128 bytes are, a multiple of 64.
@@ -458,12 +458,12 @@ class EncodedMap:
 
     @property
     def value(self) -> np.void:
-        """Its bytes."""
+        """The bytes of the tensor map."""
         return np.void(ctypes.string_at(self.address, MAP_BYTES))
 
 
 def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int) -> EncodedMap:
-    """A tensor map, encoded by the driver: elements outside the array are read as zeros, and not written.
+    """Encode a tensor map by the driver: elements out of bounds are read as zeros, and not written.
 
     Args:
         kind: the element type, a `CUtensorMapDataType`.
@@ -478,7 +478,7 @@ def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequen
     """
     encode = getattr(_driver(), "cuTensorMapEncodeTiled", None)
     if encode is None:
-        raise LaunchError("this driver makes no tensor maps", hint="install a driver of CUDA 12 or newer")
+        raise LaunchError("this driver does not support tensor maps", hint="install a driver of CUDA 12 or newer")
     rank, room = len(extents), ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
     start = ctypes.addressof(room)
     start += -start % _MAP_ALIGNMENT
@@ -494,7 +494,7 @@ def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequen
 
 @frozen
 class TiledForm:
-    """What `encoded_map` takes beside an address."""
+    """The arguments of `encoded_map` without the address."""
 
     kind: int
     extents: tuple[int, ...]
@@ -505,7 +505,7 @@ class TiledForm:
 
 @frozen(eq=False)
 class Mapped:
-    """A parameter of a kernel that is a tensor map: of the array whose address is at `place` among those of a launch.
+    """A kernel parameter that is a tensor map of the array whose address is at `place` in a launch.
 
     `encode` gives the map of an address, `form` is all of it but the address, where that is known.
     """
@@ -516,11 +516,11 @@ class Mapped:
 
 
 Parameter = int | Mapped
-"""What a kernel takes: a value that a launch holds, numbered through the addresses and the integers behind them, or a tensor map."""
+"""A kernel parameter: the index of a value among the addresses and the integers after them, or a tensor map."""
 
 
 class TensorMapLaunch(FixedLaunch):
-    """A fixed launch of a kernel that takes tensor maps.
+    """A fixed launch of a kernel with tensor maps.
 
     Filling a frame takes a look-up for each map, so the frames of the last `KEPT_FRAMES` sets of addresses are kept, each as it is: threads
     may share them.
@@ -532,11 +532,11 @@ class TensorMapLaunch(FixedLaunch):
         self._known = functools.lru_cache(maxsize=KEPT_FRAMES)(self.frame)
 
     def frame(self, addresses: Sequence[int]) -> Frame:
-        """Memory with the arguments of one launch, for `fire`."""
+        """Return memory with the arguments of one launch, for `fire`."""
         return TensorMapFrame(self._pack, self._pointers, addresses, self.values, self.parameters or ())
 
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
-        """Launch on these addresses; returns before the kernel has run.
+        """Launch on these addresses, asynchronously.
 
         Raises:
             LaunchError: TMA takes no such address, or the driver refuses.
@@ -545,18 +545,18 @@ class TensorMapLaunch(FixedLaunch):
 
 
 class DynamicTileLaunch(TensorMapLaunch):
-    """A fixed launch of a kernel that takes tiles from a counter, whose address depends on the stream."""
+    """A fixed launch of a kernel with a dynamic tile scheduler; the address of its counter depends on the stream."""
 
     def __init__(self, *given: Any, parameters: Sequence[Parameter], counter: Callable[[int], int]) -> None:
         super().__init__(*given, parameters=parameters)
         self.counter = counter
 
     def frame(self, addresses: Sequence[int]) -> Frame:
-        """Memory with the arguments of one launch; without a counter yet, where the stream is not known."""
+        """Return memory with the arguments of one launch, without the counter if the stream is not known yet."""
         return super().frame(addresses if len(addresses) == self._pointers else (*addresses, 0))
 
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
-        """Launch on these addresses; returns before the kernel has run.
+        """Launch on these addresses, asynchronously.
 
         Raises:
             LaunchError: TMA takes no such address, or the driver refuses.
@@ -566,7 +566,7 @@ class DynamicTileLaunch(TensorMapLaunch):
         super().fire(self._known(whole), whole, stream)
 
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
-        """The same, of arguments that lie ready but for the counter."""
+        """Launch with prepared arguments, except for the counter."""
         if len(addresses) == self._pointers:
             super().fire(frame, addresses, stream)
         else:
@@ -574,7 +574,7 @@ class DynamicTileLaunch(TensorMapLaunch):
 
 
 class TensorMapFrame(Frame):
-    """The arguments of a launch with tensor maps, to which the table points where they are: it keeps them as long as it lives."""
+    """The arguments of a launch with tensor maps, to which the table points; it keeps the maps alive."""
 
     __slots__ = ("_maps",)
 
@@ -588,7 +588,7 @@ class TensorMapFrame(Frame):
 
 
 KEPT_FRAMES = 64
-"""Sets of addresses whose arguments a launch with tensor maps keeps; above it the least recently used one is dropped."""
+"""Number of address sets whose arguments a launch with tensor maps caches, least recently used first out."""
 
 
 # --- setting to zero --------------------------------------------------------------------------------------------------
@@ -596,8 +596,8 @@ KEPT_FRAMES = 64
 
 @frozen
 class Fill:
-    """Sets the elements of an array to zero, and nothing between them: `height` rows of `width` bytes, `pitch` bytes apart, at
-    each of the offsets `starts`. Nothing but memsets on the stream, so a graph may capture it."""
+    """Sets the elements of an array to zero: `height` rows of `width` bytes, `pitch` bytes apart, at each of the offsets `starts`.
+    It uses memsets on the stream only, so a graph may capture it."""
 
     width: int
     height: int
@@ -622,7 +622,7 @@ Fills = Sequence[tuple[int, Fill]]
 
 
 def fill_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Fill:
-    """The fill of an array, from its shape and its strides in bytes."""
+    """Return the fill of an array, from its shape and its strides in bytes."""
     width = itemsize
     outer: list[tuple[int, int]] = []
     for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
@@ -646,7 +646,7 @@ def _fill_rows(address: int, fill: Fill, stream: int) -> None:
 
 
 def zero(array: Any, stream: object = None) -> None:
-    """Set a CuPy array to zero, on the stream on which a kernel will add to it, CuPy's current one by default.
+    """Set a CuPy array to zero on the stream of a kernel that accumulates into it, by default CuPy's current stream.
 
     Only the array's own elements are touched, not what lies between rows that are further apart than they are long.
 
@@ -664,7 +664,7 @@ def zero(array: Any, stream: object = None) -> None:
 
 
 def require_cupy() -> Any:
-    """CuPy, if it sees a GPU.
+    """Return CuPy, if it sees a GPU.
 
     Raises:
         LaunchError: CuPy, the driver or a GPU is missing; it says which.
@@ -686,14 +686,14 @@ def _no_cupy(error: ImportError) -> LaunchError:
     builds = cupy_builds()
     if len(builds) > 1:
         hint = f"pip uninstall {' '.join(builds)}, then {_PIP}"
-        return LaunchError(f"CuPy cannot be imported: {' and '.join(builds)} are installed over each other", got=str(error), hint=hint)
+        return LaunchError(f"CuPy cannot be imported: {' and '.join(builds)} are installed together", got=str(error), hint=hint)
     if builds or getattr(error, "name", None) != "cupy":
         return LaunchError(f"CuPy ({', '.join(builds) or 'installed'}) cannot be imported", got=str(error), hint=_PIP)
     return LaunchError("running on a GPU needs CuPy, which is not installed", hint=_PIP)
 
 
 def _no_gpu(got: str | None) -> LaunchError:
-    """Why CuPy sees no GPU: the driver is missing or old, or there is no GPU, or it is hidden."""
+    """Return the reason why CuPy sees no GPU: no driver, an old driver, no GPU, or a hidden GPU."""
     if _driver() is None:
         return LaunchError("CuPy is installed, the NVIDIA driver is not (no libcuda.so.1)", got=got, hint="install the driver, or simulate")
     if got is not None and "InsufficientDriver" in got:
@@ -707,7 +707,7 @@ def _no_gpu(got: str | None) -> LaunchError:
 
 
 def cupy_builds() -> tuple[str, ...]:
-    """The installed packages that bring a `cupy`; more than one at once cannot work."""
+    """Return the installed packages that provide `cupy`; several together do not work."""
     return tuple(name for name in _BUILDS if _installed(name))
 
 
@@ -725,7 +725,7 @@ def _installed(package: str) -> bool:
 
 
 def _gpus_of_the_driver(folder: str = "/proc/driver/nvidia/gpus") -> int:
-    """How many GPUs the kernel module has, whatever a process may see."""
+    """Return the number of GPUs of the kernel module, whether visible to the process or not."""
     try:
         return len(os.listdir(folder))
     except OSError:
@@ -734,7 +734,7 @@ def _gpus_of_the_driver(folder: str = "/proc/driver/nvidia/gpus") -> int:
 
 @functools.cache
 def _driver() -> Any:
-    """The driver's library with the signatures of what is called here, or None where it is missing."""
+    """Return the driver's library with the signatures of its functions; None if it is missing."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
         integer, size, pointer, address = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint64
@@ -759,14 +759,14 @@ def _driver() -> Any:
 
 
 def addresses_of(functions: Sequence[str]) -> tuple[int, ...]:
-    """Where functions of the driver are, for what calls it from C; 0 for those that it lacks."""
+    """Return the addresses of driver functions for calls from C; 0 for missing functions."""
     driver = _driver()
     found = [getattr(driver, name, None) for name in functions]
     return tuple(0 if one is None else ctypes.cast(one, ctypes.c_void_p).value or 0 for one in found)
 
 
 def context_of(device: int) -> int:
-    """The driver's handle of the context in which a GPU's kernels are loaded.
+    """Return the driver's handle of the context in which a GPU's kernels are loaded.
 
     Raises: LaunchError where there is none.
     """
@@ -780,7 +780,7 @@ def context_of(device: int) -> int:
 
 @contextlib.contextmanager
 def on_device(device: int) -> Iterator[None]:
-    """A GPU as the current one of this thread."""
+    """Make a GPU the current one of this thread."""
     runtime = require_cupy().cuda.runtime
     before = runtime.getDevice()
     runtime.setDevice(device)
@@ -792,7 +792,7 @@ def on_device(device: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _loading_in_a_capture() -> Iterator[None]:
-    """Let this thread load code while a stream of it is being captured, which does not touch that stream."""
+    """Permit this thread to load code while one of its streams is being captured."""
     driver = _driver()
     mode = ctypes.c_int(_RELAXED)
     if driver is None or driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)):
@@ -805,7 +805,7 @@ def _loading_in_a_capture() -> Iterator[None]:
 
 
 def _reserve_shared(cupy: Any, function: Any, name: str, dynamic: int) -> None:
-    """Let a kernel use more than 48 KiB of shared memory (static and dynamic count together)."""
+    """Permit a kernel more than 48 KiB of shared memory, static and dynamic together."""
     driver = cupy.cuda.driver
     static: int = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
     limit: int = cupy.cuda.Device().attributes.get("MaxSharedMemoryPerBlockOptin", _DEFAULT_SHARED)
@@ -817,7 +817,7 @@ def _reserve_shared(cupy: Any, function: Any, name: str, dynamic: int) -> None:
 
 
 def _parameter_sizes(function: int) -> tuple[int, ...] | None:
-    """The bytes of each parameter of a loaded kernel, from `cuFuncGetParamInfo` (CUDA 12.4); None where that is unknown."""
+    """Return the bytes of each parameter of a loaded kernel, from `cuFuncGetParamInfo` (CUDA 12.4); None if unknown."""
     query = getattr(_driver(), "cuFuncGetParamInfo", None)
     if query is None:
         return None
@@ -835,7 +835,7 @@ def _parameter_sizes(function: int) -> tuple[int, ...] | None:
 
 
 def _extent(what: str, value: int | tuple[int, ...]) -> tuple[int, ...]:
-    """A grid or block as a tuple. Zero is refused: CuPy would launch one block for it."""
+    """Return a grid or block as a tuple. Refuse zero, for which CuPy would launch one block."""
     extent = tuple(map(operator.index, value)) if isinstance(value, tuple) else (operator.index(value),)
     if not 1 <= len(extent) <= 3 or min(extent) < 1:
         raise LaunchError(f"a {what} has one to three sizes of at least 1", got=value)
@@ -851,7 +851,7 @@ def _whole(extent: tuple[int, ...]) -> tuple[int, ...]:
 
 @frozen
 class _Stream:
-    """A stream of another library, as CuPy's launch wants it: an object with its address in `ptr`."""
+    """A stream of another library for CuPy's launch: an object with its address in `ptr`."""
 
     ptr: int
 
@@ -865,11 +865,11 @@ def _stream(stream: object) -> object:
         return _Stream(stream.__cuda_stream__()[1])
     if hasattr(stream, "cuda_stream"):  # PyTorch before it had the protocol
         return _Stream(stream.cuda_stream)
-    raise LaunchError("this is no CUDA stream", got=stream, legal="None, a CuPy stream, an object with __cuda_stream__, an address")
+    raise LaunchError("not a CUDA stream", got=stream, legal="None, a CuPy stream, an object with __cuda_stream__, an address")
 
 
 def stream_address(stream: object, device: int) -> int:
-    """The address of a given stream, not None.
+    """Return the address of a given stream.
 
     Raises:
         LaunchError: it is no stream, or one of another GPU, where that can be told.
@@ -883,12 +883,12 @@ def stream_address(stream: object, device: int) -> int:
 
 
 def same_stream(one: int, other: int) -> bool:
-    """Whether two addresses are one stream: 0 and 1 both are the legacy default stream."""
+    """Return whether two addresses are the same stream: 0 and 1 both are the legacy default stream."""
     return (one or LEGACY) == (other or LEGACY)
 
 
 def capturing(stream: int) -> bool:
-    """Whether a graph is being captured from a stream."""
+    """Return whether a graph is being captured from a stream."""
     try:
         return bool(require_cupy().cuda.runtime.streamIsCapturing(stream))
     except RuntimeError:  # the legacy stream while another one is captured
@@ -896,18 +896,18 @@ def capturing(stream: int) -> bool:
 
 
 def capture_of(stream: int) -> int:
-    """The number of the capture in which a stream is, from 1 on; 0 where it is in none."""
+    """Return the id of the capture of a stream, from 1; 0 if there is none."""
     if not capturing(stream):
         return 0
     status, number = ctypes.c_int(), ctypes.c_uint64()
     ask = getattr(_driver(), "cuStreamGetCaptureInfo_v2", None) or getattr(_driver(), "cuStreamGetCaptureInfo", None)
     if ask is None or ask(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None):
-        raise LaunchError("the driver does not tell which graph is captured", hint="persistent() without dynamic=True in graphs")
+        raise LaunchError("the driver does not report which graph is captured", hint="persistent() without dynamic=True in graphs")
     return number.value + 1
 
 
 def zeros(device: int, size: int) -> int:
-    """The address of new GPU memory, set to zero, that stays for as long as the process; also while a graph is captured, which is not
+    """Return the address of new GPU memory, set to zero, that is never freed; also during the capture of a graph, which does not include
     touched.
 
     Raises:
@@ -926,7 +926,7 @@ def zeros(device: int, size: int) -> int:
 
 
 def order(first: int, then: int) -> None:
-    """Let what is put on a stream from now on wait for what is on another one by now; in a capture nothing runs, nothing waits."""
+    """Make later work on a stream wait for the present work of another one; during a capture this waits for nothing."""
     if same_stream(first, then) or capturing(first) or capturing(then):
         return
     cupy = require_cupy()
@@ -936,7 +936,7 @@ def order(first: int, then: int) -> None:
 
 
 class Held:
-    """Objects kept alive until what was on a stream has run; looked through whenever one is added."""
+    """Objects kept alive until the present work of a stream has completed; checked whenever one is added."""
 
     def __init__(self) -> None:
         self._queue: list[tuple[Any, object]] = []
@@ -946,7 +946,7 @@ class Held:
         return len(self._queue)
 
     def until_done(self, thing: object, stream: int) -> None:
-        """Keep an object until the work on the stream has run; not in a capture, whose arrays are the caller's to keep."""
+        """Keep an object until the work on the stream has completed; not during a capture, whose arrays the caller keeps."""
         if capturing(stream):
             return
         cupy = require_cupy()

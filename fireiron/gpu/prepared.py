@@ -1,8 +1,7 @@
-"""Launches of one kernel: what arrays of a kind need is checked once, and kept; each call checks addresses only.
+"""Launches of one kernel: properties of arrays are checked once per signature; each call only checks addresses.
 
-A call reads its arrays (see `fireiron.gpu.arrays`), which gives addresses and signatures. The first call with a signature checks
-types, shapes, strides, sizes and GPUs, loads the kernel on that GPU and works out the grid. Later ones find all that, check
-alignment and overlap, which hang on addresses, and launch.
+A call reads addresses and signatures of its arrays (`fireiron.gpu.arrays`). The first call with a signature checks types, shapes, strides,
+sizes and GPUs, loads the kernel and computes the grid. Later calls only check alignment and overlap, which depend on addresses, and launch.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import bits_of, value_of
 
 NOWHERE = -(1 << 64)
-"""Bytes after an address of an argument without one: a number passed by value ends before every array."""
+"""Size of an argument without an address: a number passed by value ends before every array."""
 
 KEPT = 1024
-"""Signatures that a kernel keeps; above it the oldest is dropped."""
+"""Maximum number of signatures of a kernel; the oldest is dropped."""
 
 if TYPE_CHECKING:
     from fireiron.gpu.sequence import Before, Route
@@ -54,7 +53,7 @@ T = TypeVar("T")
 
 
 class _Kept(Generic[T]):
-    """What was worked out for a key, for the last `KEPT` new keys; threads may ask and add at once."""
+    """Values by key, for the last `KEPT` new keys; thread-safe."""
 
     def __init__(self) -> None:
         self._found: dict[Any, T] = {}
@@ -73,11 +72,11 @@ class _Kept(Generic[T]):
 
 
 Readings = tuple[list[int], tuple[Signature, ...], list[Order]]
-"""The arrays of one call, in the order of the spec: addresses, signatures, what is owed to their producers."""
+"""The arrays of one call, in the order of the spec: addresses, signatures, and dependences on their producers."""
 
 
 class _Output:
-    """How the output is made for inputs of a signature."""
+    """Allocates the output for inputs of a signature."""
 
     def __init__(
         self, library: Library, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int, between: bool = False
@@ -89,13 +88,13 @@ class _Output:
         self._current = launch.require_cupy().cuda.runtime.getDevice
 
     def make(self, stream: object) -> tuple[Any, ...]:
-        """A new array, alone in a tuple, on the given stream or the library's current one."""
+        """Return a new array, in a tuple, on the given stream or the library's current one."""
         if stream is None and self._current() == self._device:
             return (self._make(),)
         return (self._there(stream, self._make),)
 
     def finished(self, arrays: tuple[Any, ...], stream: object) -> Any:
-        """What the caller gets of it."""
+        """Return the array for the caller."""
         return arrays[0] if self._final else self._there(stream, self._finish, arrays[0])
 
     def _there(self, stream: object, action: Callable[..., Any], *arguments: Any) -> Any:
@@ -107,22 +106,22 @@ class _Output:
 
 
 class _Outputs:
-    """How several outputs are made, in order."""
+    """Allocates several outputs, in order."""
 
     def __init__(self, parts: Sequence[_Output]) -> None:
         self._parts = parts
 
     def make(self, stream: object) -> tuple[Any, ...]:
-        """New arrays."""
+        """Return new arrays."""
         return tuple(array for part in self._parts for array in part.make(stream))
 
     def finished(self, arrays: tuple[Any, ...], stream: object) -> Any:
-        """What the caller gets of them: a tuple."""
+        """Return the arrays for the caller as a tuple."""
         return tuple(part.finished((array,), stream) for part, array in zip(self._parts, arrays, strict=True))
 
 
 class _Plan:
-    """All that is decided for arrays of one signature: the launch, and what is left to check of addresses."""
+    """The result of the checks for arrays of one signature: the launch, and the remaining checks of addresses."""
 
     def __init__(self, names: Sequence[str], buffers: Sequence[Buffer], views: Sequence[ArrayView], libraries: Sequence[Library]) -> None:
         self.names, self.buffers, self.views = names, buffers, views
@@ -136,14 +135,14 @@ class _Plan:
         self.launch: launch.FixedLaunch
 
     def launches(self, fixed: launch.FixedLaunch, places: Sequence[int]) -> _Plan:
-        """The plan with its launch, whose addresses are those at these places among the plan's."""
+        """Return the plan with its launch, whose addresses are those at these places of the plan."""
         self.launch = fixed
         if list(places) != list(range(len(self.names))):
             self._place = operator.itemgetter(*places)
         return self
 
     def check(self, addresses: Sequence[int]) -> None:
-        """Alignment, and that the output, the last one, overlaps no input."""
+        """Check alignment, and that the output, the last array, overlaps no input."""
         start = addresses[-1]
         stop = start + self._spans[-1]
         bad = start % self._aligns[-1]
@@ -153,7 +152,7 @@ class _Plan:
             self._refuse(addresses)
 
     def _refuse(self, addresses: Sequence[int]) -> None:
-        """The error, unless what looked like an overlap is none: arrays may interleave."""
+        """Raise the error, unless the arrays are interleaved and do not overlap."""
         for name, buffer, address, align in zip(self.names, self.buffers, addresses, self._aligns, strict=True):
             if address % align:
                 raise misaligned(name, buffer, address)
@@ -162,11 +161,11 @@ class _Plan:
                 raise LaunchError(f"{self.names[place]} overlaps {self.names[before]} in memory", hint="pass another array")
 
     def placed(self, addresses: Sequence[int]) -> Sequence[int]:
-        """The addresses in the order of the kernel's parameters."""
+        """Return the addresses in the order of the kernel's parameters."""
         return addresses if self._place is None else self._place(addresses)
 
     def stream(self, stream: object) -> int:
-        """The stream to launch on: the given one, or the current one of the arrays' library."""
+        """Return the stream to launch on: the given one, or the current one of the arrays' library."""
         return self._stream(self.device) if stream is None else launch.stream_address(stream, self.device)
 
     def run(self, addresses: Sequence[int], orders: Sequence[Order], stream: object) -> None:
@@ -196,7 +195,7 @@ class _MultiOutputPlan(_Plan):
     """The plan of a kernel with several outputs."""
 
     def check(self, addresses: Sequence[int]) -> None:
-        """Alignment, and that no output overlaps an input or another output."""
+        """Check alignment, and that no output overlaps an input or another output."""
         spans = self._spans
         bad = any(address % align for address, align in zip(addresses, self._aligns))
         for place, before in self._apart:
@@ -207,7 +206,7 @@ class _MultiOutputPlan(_Plan):
 
 
 def _current_stream(names: Sequence[str], libraries: Sequence[Library]) -> Callable[[int], int]:
-    """Which stream is the current one: that of the libraries that have one, if they agree."""
+    """Return a function for the current stream of the arrays' libraries, which must agree."""
     owners: dict[Library, str] = {}
     for name, library in zip(names, libraries, strict=True):
         if type(library).owns_stream:
@@ -221,14 +220,14 @@ def _current_stream(names: Sequence[str], libraries: Sequence[Library]) -> Calla
         for other, name in others:
             if not launch.same_stream(stream, other.stream(device)):
                 asked = f"{first_name} is an array of {first.name}, {name} one of {other.name}, and their current streams differ"
-                raise LaunchError(asked, hint="say which one: kernel(..., stream=...)")
+                raise LaunchError(asked, hint="specify the stream: kernel(..., stream=...)")
         return stream
 
     return agreed
 
 
 class Calls:
-    """The calls of a kernel of one output with arrays on GPUs. `load` loads it on the current GPU.
+    """The calls of a kernel with one output on arrays on GPUs. `load` loads it on the current GPU.
 
     With `between` a new output is for the launch behind it alone.
     """
@@ -248,7 +247,7 @@ class Calls:
         self._lock = threading.RLock()
 
     def launcher(self, device: int) -> launch.Launcher:
-        """The kernel, loaded on a GPU once."""
+        """Return the kernel, loaded once on a GPU."""
         found = self._launchers.get(device)
         if found is None:
             with self._lock, launch.on_device(device):
@@ -257,7 +256,7 @@ class Calls:
         return found
 
     def __call__(self, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> Any:
-        """Launch, and give the output; None if the arrays are not as many as the inputs, or of no library that is known."""
+        """Launch, and return the output; None for a wrong number of arrays, or arrays of an unknown library."""
         if out is None:
             return self._allocating(arrays, stream, sizes)
         readings = self.read((*arrays, out), self.names)
@@ -268,7 +267,7 @@ class Calls:
         return out
 
     def read(self, arrays: tuple[Any, ...], names: Sequence[str]) -> Readings | None:
-        """The arrays' addresses and signatures; None as for a call."""
+        """Return the arrays' addresses and signatures; None as for a call."""
         if len(arrays) != len(names):
             return None
         addresses, signatures, orders = [], [], []
@@ -303,16 +302,16 @@ class Calls:
         self.plan((*signatures, *made[1]), sizes).run([*addresses, *made[0]], orders, stream)
         return output.finished(outs, stream)
 
-    # ------------------------------------------------------------------------------------------ once for a signature
+    # ------------------------------------------------------------------------------------------ once per signature
 
     def plan(self, signatures: tuple[Signature, ...], sizes: Mapping[str, int]) -> _Plan:
-        """What was decided for these signatures, inputs and outputs."""
+        """Return the plan for these signatures, of inputs and outputs."""
         key = (signatures, tuple(sizes.items())) if sizes else signatures
         found = self._plans.get(key)
         return self._plans.add(key, self._planned(signatures, sizes)) if found is None else found
 
     def output(self, signatures: tuple[Signature, ...], sizes: Mapping[str, int]) -> _Output | _Outputs:
-        """How the outputs for inputs of these signatures are made."""
+        """Return the allocation of outputs for inputs of these signatures."""
         key = (signatures, tuple(sizes.items()))
         return self._outputs.get(key) or self._outputs.add(key, self._output_for(signatures, sizes))
 
@@ -326,14 +325,14 @@ class Calls:
         return views
 
     def _symbols(self, views: Sequence[ArrayView], sizes: Mapping[str, int]) -> dict[str, int]:
-        """The values of sizes and strides, of the arrays of inputs, and of outputs if there are any yet."""
+        """Return the values of sizes and strides from the arrays of inputs, and of outputs if given."""
         shapes = {name: view.shape for name, view in zip(self.inputs, views)}
         return solve_symbols(self.spec, shapes, sizes, steps_of(dict(zip((*self.inputs, *self.spec.outputs), views))))
 
     def _output_for(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Output | _Outputs:
         place = next((place for place in range(len(signatures)) if place not in self.scalars), None)
         if place is None:
-            raise ArgumentError(f"{self.spec.title} reads no array that tells where its output goes", hint="pass it: kernel(out=...)")
+            raise ArgumentError(f"{self.spec.title} reads no array that determines the GPU of its output", hint="pass it: kernel(out=...)")
         views = self._views(signatures)
         symbols = self._symbols(views, sizes)
         refuse_reading(self.spec, symbols)
@@ -351,7 +350,7 @@ class Calls:
         for name, view, signature in list(zip(self.names, views, signatures, strict=True))[len(self.inputs) :]:
             if view.readonly:
                 what = "a JAX array, which cannot be written" if signature[0].name == "JAX" else "read-only"
-                raise LaunchError(f"{name} is {what}", hint="leave out= away, or pass an array that can be written")
+                raise LaunchError(f"{name} is {what}", hint="leave out= out, or pass a writable array")
         check_facts(kernel, symbols)
         order = (*self.inputs, *self.spec.outputs)
         buffers = [kernel.buffer(name) for name in order]
@@ -374,7 +373,10 @@ class Calls:
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 
     def _parameters(self, names: Mapping[str, str], symbols: Mapping[str, int]) -> list[launch.Parameter] | None:
-        """What the kernel takes, in order; None where that is all operands, then all numbers. `names` are what messages call operands."""
+        """Return the kernel's parameters in order; None if these are all operands, then all numbers.
+
+        `names` are the operands in messages.
+        """
         kernel = self._kernel
         if not any(isinstance(one, (TensorMap, Counter)) for one in kernel.parameters):
             return None
@@ -398,7 +400,7 @@ def _mapped(place: int, form: MapForm) -> launch.Mapped:
 
 
 class MultiOutputCalls(Calls):
-    """The calls of a kernel of several outputs: `out` is a tuple or a mapping, and a tuple is returned."""
+    """The calls of a kernel with several outputs: `out` is a tuple or a mapping, and a tuple is returned."""
 
     def __call__(self, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> Any:
         if out is None:
@@ -413,12 +415,12 @@ class MultiOutputCalls(Calls):
 
 
 def calls_of(kernel: Kernel, load: Callable[[], launch.Launcher], between: bool = False) -> Calls:
-    """The calls of a kernel, by the number of its outputs: that of one asks nothing about it."""
+    """Return the calls of a kernel, by its number of outputs."""
     return (Calls if len(kernel.spec.outputs) == 1 else MultiOutputCalls)(kernel, load, between)
 
 
 def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:
-    """Refuse to allocate outputs that the kernel adds to."""
+    """Refuse to allocate outputs that the kernel accumulates into."""
     if reads_output(spec, symbols):
         lower = ", ".join(name.lower() for name in spec.outputs)
         how = f"it: kernel(..., out={lower})" if len(spec.outputs) == 1 else f"them: kernel(..., out=({lower}))"
@@ -426,7 +428,7 @@ def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:
 
 
 class PreparedLaunch:
-    """A kernel with its arrays, ready to run again and again: `kernel.prepare(a, b, out=c)`.
+    """A kernel with its arrays, for repeated launches: `kernel.prepare(a, b, out=c)`.
 
     `prepared()` runs on the same arrays, which it keeps alive, into the same output `out` (a tuple where there are several), and costs
     as little as a launch can.
@@ -463,7 +465,7 @@ class PreparedLaunch:
         self._asks = [(ask, address) for ask, address in zip(asks, addresses, strict=True) if ask is not None]
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
-        """Run on the same arrays, or on others like them.
+        """Run on the same arrays, or on others with the same signature.
 
         Raises:
             ArgumentError: other arrays differ in what was prepared.
@@ -511,7 +513,7 @@ class PreparedLaunch:
 
 
 class PreparedLaunches:
-    """A program of several launches, ready to run again and again, as a `PreparedLaunch` is: the temporaries are made once.
+    """A program of several launches for repeated execution, as a `PreparedLaunch`: temporaries are allocated once.
 
     They are one set: two streams must not run it at the same time.
     """
@@ -522,11 +524,11 @@ class PreparedLaunches:
 
     @property
     def out(self) -> Any:
-        """The output that `prepared()` fills."""
+        """The output of `prepared()`."""
         return self._last.out
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
-        """Run on the same arrays, or on others like them; the errors of a `PreparedLaunch`."""
+        """Run on the same arrays, or on others with the same signature; raises the errors of a `PreparedLaunch`."""
         path = self._path
         if not arrays and self._again and (out is None or not path.writes):
             for _, launch in self._before:
@@ -545,7 +547,7 @@ class PreparedLaunches:
         return self._last(*path.last(held), out=path.filled(held) if path.writes else out, stream=stream)
 
     def _changed(self, arrays: Sequence[Any], out: Any) -> tuple[list[Any], set[int]]:
-        """The arrays of a run, and the places of those that are others than what was prepared."""
+        """Return the arrays of a run, and the positions of those that differ from the prepared ones."""
         path, held, inputs = self._path, list(self._held), len(self._path.inputs)
         held[: len(arrays)] = arrays
         new = set(range(len(arrays)))

@@ -1,14 +1,12 @@
-"""Calls of PyTorch tensors that are made again without Python code: what was launched for a signature is launched for other tensors of it.
+"""Replay calls on PyTorch tensors without Python code: the launches of a recorded call, with the addresses of other tensors.
 
-The first call with a signature (element types, shapes, strides, alignment, GPU, and options) is made as every call is, and recorded: which
-kernels it launches, on which addresses inside of which tensors, and what it allocates. Later calls are looked up and launched by
-`replays.c`, which the host's C compiler makes into a module of Python when the first call is recorded, in the background; the cache keeps
-it. Without a compiler, Python's headers or a PyTorch that has DLPack's exchange API (2.10), and with FIREIRON_NO_CACHE=1, calls are made as
-the first one is.
+The first call with a signature (element types, shapes, strides, alignment, GPU, options) is executed normally and recorded: its kernels,
+their addresses as offsets in tensors, and its allocations. `replays.c` looks up and launches later calls. The host's C compiler compiles it
+to a Python module in the background when the first call is recorded; the cache keeps the module. Calls are not replayed without a
+compiler, Python's headers or a PyTorch with DLPack's exchange API (2.10), or with FIREIRON_NO_CACHE=1.
 
-An address tells of which tensor it is only where none overlap in memory. Where one is given twice, or with its transpose, the call is
-recorded with others, of zeros, in their places. What is not recorded is made as before, each time: calls on a given stream, that copy
-arrays by PyTorch, or with arrays of other libraries.
+An address identifies its tensor only if no tensors overlap. If one is given twice, or with its transpose, the call is recorded with zero
+tensors instead. Calls on a given stream, calls that copy arrays by PyTorch, and calls with arrays of other libraries are never recorded.
 """
 
 from __future__ import annotations
@@ -43,18 +41,18 @@ MOST_ALIGNED: Final = 64
 """Largest alignment in bytes that is distinguished."""
 
 ADDRESS, WORD, MAP, COUNTER = range(4)
-"""What a parameter of a kernel is, as `replays.c` has it."""
+"""The kinds of kernel parameters, as in `replays.c`."""
 
 
 # ---------------------------------------------------------------------------------------------- what a call did
 
 
 class AmbiguousError(Exception):
-    """Tensors of a call overlap, so what it launched does not tell which of them it was launched on."""
+    """Tensors of a call overlap, so that addresses do not identify them."""
 
 
 class _UnknownError(Exception):
-    """A launch is on memory of no tensor of the call."""
+    """A launch accesses memory that is not a tensor of the call."""
 
 
 @attrs.frozen
@@ -72,19 +70,19 @@ class _Array:
         return cls(tensor, start, start + (reach + 1) * tensor.element_size())
 
     def holds(self, start: int, end: int) -> bool:
-        """Whether bytes are of it."""
+        """Return whether it contains these bytes."""
         return self.start <= start and end <= self.end
 
     @property
     def maker(self) -> Callable[[], Any]:
-        """What allocates another that lies the same."""
+        """Return a function that allocates a tensor with the same layout."""
         tensor = self.tensor
         options = {"dtype": tensor.dtype, "device": tensor.device}
         return functools.partial(sys.modules["torch"].empty_strided, tuple(tensor.shape), tuple(tensor.stride()), **options)
 
 
 def recipe(inputs: Sequence[Any], out: Any, made: Any, recording: Recording) -> tuple[Any, ...] | None:
-    """What replays a call, as `replays.c` reads it; None for one that is never replayed.
+    """Return the recording of a call, as `replays.c` reads it; None for a call that is never replayed.
 
     Raises: AmbiguousError where this call does not tell.
     """
@@ -108,7 +106,7 @@ def recipe(inputs: Sequence[Any], out: Any, made: Any, recording: Recording) -> 
 
 
 def stand_ins(inputs: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], Any]:
-    """Tensors of zeros of the same signatures, each in memory of its own, in the place of those of a call."""
+    """Return zero tensors with the same signatures in separate memory, instead of those of a call."""
     several = isinstance(out, tuple | list)
     outs = tuple(map(_stand_in, out)) if several else _stand_in(out)
     return tuple(map(_stand_in, inputs)), outs
@@ -130,7 +128,7 @@ def _refuse_overlap(arrays: Sequence[_Array]) -> None:
 
 
 def _place(arrays: Sequence[_Array], start: int, end: int) -> tuple[int, int]:
-    """The tensor that bytes are of, and how far behind its start they begin."""
+    """Return the tensor that contains these bytes, and their offset in it."""
     for place, one in enumerate(arrays):
         if one.holds(start, end):
             return place, start - one.start
@@ -138,7 +136,7 @@ def _place(arrays: Sequence[_Array], start: int, end: int) -> tuple[int, int]:
 
 
 def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Array]) -> tuple[Any, ...]:
-    """One launch: function, blocks and threads, shared memory, whether it is chained, parameters, what is set to zero before."""
+    """Return one launch: function, blocks and threads, shared memory, whether it uses PDL, parameters, arrays to set to zero."""
     fixed: launch.FixedLaunch = plan.launch
     ends = [address + view.end for address, view in zip(addresses, plan.views, strict=True)]
     by_value = [buffer.memory.by_value for buffer in plan.buffers]
@@ -169,7 +167,7 @@ def _fills(fill: launch.Fill, place: int, offset: int) -> Iterable[tuple[int, ..
 
 
 class _Module:
-    """The module that replays, for this process: found in the cache, or compiled in the background."""
+    """The C module that replays calls in this process: from the cache, or compiled in the background."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -177,7 +175,7 @@ class _Module:
         self._found: Any = None
         self.is_given_up = False
         self.why = ""
-        """Why calls are not replayed here, where that is given up."""
+        """The reason why calls are not replayed, if that is final."""
 
     def __call__(self) -> Any:
         if self._found is None and not self.is_given_up:
@@ -187,7 +185,7 @@ class _Module:
         return self._found
 
     def _made(self) -> Any:
-        """The module, ready for PyTorch; None as long as it is compiled, and where it cannot be made or used here."""
+        """Return the module, initialized for PyTorch; None while it is being compiled, and if it cannot be used."""
         torch = sys.modules.get("torch")
         if torch is None:
             return None
@@ -222,7 +220,7 @@ class _Module:
 
 
 module_here: Final = _Module()
-"""The module that replays, for this process; None as long as there is none."""
+"""The module that replays calls in this process; None if there is none yet."""
 
 
 def _loaded(path: Path) -> Any:
@@ -244,7 +242,7 @@ FUNCTIONS: Final = (
     "cuCtxPopCurrent_v2",
     "cuStreamIsCapturing",
 )
-"""Those of the driver that are called, in the order in which `replays.c` has them."""
+"""The driver functions that it calls, in the order of `replays.c`."""
 
 
 def _configured(module: Any, torch: Any) -> Any:

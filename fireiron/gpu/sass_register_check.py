@@ -1,9 +1,9 @@
-"""Products whose factors in registers are overwritten: a fault of some compilers, read off the machine code.
+"""Check SASS for `wgmma` A operands in registers that other instructions overwrite, a bug of some compilers.
 
-A warpgroup's product (HGMMA) may read its first factor from registers that LDSM loads once, in front of a loop. ptxas of CUDA 13.0 and
-before gives some of these to another product's factor as well, so that from the second iteration on the first product reads what was
-computed for the second; it says nothing. Here each HGMMA's factor is followed back to all instructions that may have written it last: a
-register that LDSM loads on one way and something else writes on another is an error. SASS is text of nvdisasm or cuobjdump.
+A `wgmma` (HGMMA in SASS) may read its A operand from registers that LDSM loads once before a loop. ptxas of CUDA 13.0 and older may
+allocate some of these registers to the A operand of another HGMMA too, without a message. From the second iteration on, the first HGMMA
+then reads values of the second. This check traces each A operand back to all instructions that may have written it last. A register that
+LDSM writes on one path and another instruction on another path is an error. SASS is the text of nvdisasm or cuobjdump.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _FUNCTION = re.compile(r"^\s*(?:\.section\s+(\.text\.\S+?),|Function : (\S+))")
 _TARGET = re.compile(r"`?\(?(\.L\w+|0x[0-9a-f]+)\)?\s*$")
 _REGISTER = re.compile(r"R(\d+)(?:\.\w+)*$")
 _FACTORS = 4
-"""Registers of a 64x16 factor of 16-bit elements, or a 64x8 one of 32-bit elements, that a thread holds."""
+"""Registers per thread of a 64x16 A operand of 16-bit elements, or a 64x8 one of 32-bit elements."""
 
 _NOTHING_WRITTEN = (
     "ST", "RED", "BAR", "BRA", "BRX", "EXIT", "HGMMA", "SYNCS", "UTMA", "UBLK", "DEPBAR", "WARPGROUP", "ISETP", "FSETP", "DSETP", "HSETP",
     "PLOP3", "R2P", "R2UR",
 )  # fmt: skip
-"""Instructions, by how they begin, whose first operand is no register that they write, or that writes accumulators alone."""
+"""Prefixes of instructions whose first operand is not a written register, or that write accumulators only."""
 
 _PAIRS = ("DADD", "DMUL", "DFMA", "F2F.F64", "I2F.F64", "CS2R")
-"""Those that write two registers and do not say so."""
+"""Instructions that write two registers although only one is printed."""
 
 
 @attrs.frozen
 class _Instruction:
-    """A line of SASS; `guarded`: a predicate decides whether it runs."""
+    """A line of SASS; `guarded` means that it has a predicate."""
 
     address: int
     name: str
@@ -45,7 +45,7 @@ class _Instruction:
 
     @property
     def written(self) -> range:
-        """The registers that it writes: one, or a run of them by its width."""
+        """The registers that it writes: one, or several by its width."""
         if not self.operands or self.name.startswith(_NOTHING_WRITTEN):
             return range(0)
         first = next((one for one in self.operands if not re.match(r"!?U?P\w$", one)), "")
@@ -54,13 +54,13 @@ class _Instruction:
 
     @property
     def factor(self) -> range:
-        """The registers that a product reads its first factor from; none where it lies in shared memory."""
+        """The registers of an HGMMA's A operand; none if it is in shared memory."""
         match = _REGISTER.match(self.operands[1]) if self.name.startswith("HGMMA") and len(self.operands) > 1 else None
         return range(int(match[1]), int(match[1]) + _FACTORS) if match else range(0)
 
 
 def _width(name: str) -> int:
-    """The registers that an instruction writes; never fewer than it does."""
+    """Return an upper bound of the number of registers that an instruction writes."""
     if name.startswith("LDSM"):
         return int(name[-1]) if name[-1] in "24" else 1
     if ".128" in name:
@@ -69,7 +69,7 @@ def _width(name: str) -> int:
 
 
 def overwritten_registers(text: str) -> tuple[str, ...]:
-    """A line for each register of a product's factor that LDSM loads on one way to the product, and something else writes on another.
+    """Return a line for each A operand register of an HGMMA that LDSM writes on one path to it and another instruction on another path.
 
     Legal for kernels whose program does not do so itself, with a factor that is loaded in front of a loop and computed in it.
 
@@ -80,24 +80,24 @@ def overwritten_registers(text: str) -> tuple[str, ...]:
 
 
 def registers_intact(cubin: bytes) -> str:
-    """A line that says whether all products read the factors that they were given; that it is not known where no tool is installed.
+    """Return a line that reports whether all HGMMAs read their own A operands, or that no tool is installed to check it.
 
     Raises:
-        LaunchError: some product reads what was overwritten, or no tool knows this architecture.
+        LaunchError: an HGMMA reads overwritten registers, or no tool supports this architecture.
     """
     if not disassemblers():
-        return "factors of products in registers: not checked, for want of nvdisasm or cuobjdump"
-    found = overwritten_registers(sass(cubin))
-    if found:
+        return "wgmma A operands in registers: not checked, because neither nvdisasm nor cuobjdump is installed"
+    errors = overwritten_registers(sass(cubin))
+    if errors:
         raise LaunchError(
-            "\n".join(["the compiler gave registers of a product's factor away while they are in use", *found]),
-            hint="a newer NVRTC (13.5 is right), or a factor in shared memory",
+            "\n".join(["the compiler overwrites registers of a wgmma A operand that is still in use", *errors]),
+            hint="use a newer NVRTC (13.5 is correct), or an A operand in shared memory",
         )
-    return "factors of products in registers: each is read as it was written"
+    return "wgmma A operands in registers: not overwritten"
 
 
 def _kernels(text: str) -> Iterator[tuple[str, list[_Instruction], dict[str, int]]]:
-    """Each kernel's name, its instructions, and the positions of its labels."""
+    """Yield each kernel's name, its instructions, and the positions of its labels."""
     name = ""
     code: list[_Instruction] = []
     labels: dict[str, int] = {}
@@ -116,7 +116,7 @@ def _kernels(text: str) -> Iterator[tuple[str, list[_Instruction], dict[str, int
 
 
 def _mixed(code: Sequence[_Instruction], labels: dict[str, int]) -> Iterator[str]:
-    """The registers of factors with writers of both kinds, in order of the products."""
+    """Yield the A operand registers with both kinds of writers, in the order of the HGMMAs."""
     wanted = {register for one in code for register in one.factor}
     loaded = {register for one in code if one.name.startswith("LDSM") for register in one.written}
     if not wanted & loaded:
@@ -134,7 +134,7 @@ def _mixed(code: Sequence[_Instruction], labels: dict[str, int]) -> Iterator[str
 
 
 def _reaching(code: Sequence[_Instruction], labels: dict[str, int], register: int) -> list[frozenset[int]]:
-    """In front of each instruction, the positions of those that may have written a register last."""
+    """Return, for each instruction, the positions of the instructions before it that may have written a register last."""
     following = [tuple(_following(code, labels, position)) for position in range(len(code))]
     found: list[frozenset[int]] = [frozenset()] * len(code)
     waiting = [position for position, one in enumerate(code) if register in one.written]
@@ -152,7 +152,7 @@ def _reaching(code: Sequence[_Instruction], labels: dict[str, int], register: in
 
 
 def _following(code: Sequence[_Instruction], labels: dict[str, int], position: int) -> Iterator[int]:
-    """The positions of the instructions that may run behind one."""
+    """Yield the positions of the instructions that may run directly after one."""
     one = code[position]
     if one.name.split(".")[0] == "BRA" and one.operands:
         match = _TARGET.search(one.operands[-1])

@@ -58,17 +58,17 @@ def tolerances_of(spec: Spec, sizes: Mapping[str, int] | None = None, accumulato
 
 
 def product_error(terms: int, elements: int, result: DType, accumulator: DType, operands: Sequence[DType]) -> float:
-    """The relative error of sums of products of independent normal numbers, in the Frobenius norm of so many elements.
+    """The relative error of sums of products of independent normal numbers, in the Frobenius norm of `elements` elements.
 
     With u = 2^-p for a type of p significant bits, and K terms, whose partial sums have half the mean square of the result on average:
 
-    - the output's type, once: u(C), a certain bound;
-    - each addition rounds by at most u times the partial sum, independently: u sqrt(K / 2);
-    - matrix instructions cut each product off, by less than 2^-bits times the largest (`MatrixArithmetic`), with the product's own sign:
-      2^-bits sqrt(K / 2);
-    - they cut the sum off twice for so many `terms`, by half a last bit on average and always toward zero, so that these errors add up:
-      K / terms 2^-bits / sqrt 2;
-    - tf32 leaves out 13 bits of its factors; who rounds them instead makes each of the two larger by half of 2^-10 on average: 2^-10.
+    - The output's type rounds once: u(C), a certain bound.
+    - Each addition rounds by at most u times the partial sum, independently: u sqrt(K / 2).
+    - Matrix instructions truncate each product, by less than 2^-bits times the largest (`MatrixArithmetic`), with the product's own sign:
+      2^-bits sqrt(K / 2).
+    - They truncate the sum twice per `terms` products, by half a last bit on average and always toward zero, so these errors accumulate: K
+      / terms 2^-bits / sqrt 2.
+    - tf32 drops 13 bits of its operands. A kernel that rounds them instead enlarges each of the two by half of 2^-10 on average: 2^-10.
 
     The norm of n independent errors exceeds its expectation sqrt(n) by the factor `_spread` (Hsu, Kakade and Zhang, "A tail inequality for
     quadratic forms of subgaussian random vectors", Electron. Commun. Probab. 17, 2012).

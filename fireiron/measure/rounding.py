@@ -1,35 +1,36 @@
-"""How far each element of a right kernel may be off, derived from the data: a running error analysis beside float64.
+"""Error bounds for each element of a correct kernel, derived from the data: a running error analysis in addition to float64 values.
 
-    made = expected(spec, arrays, sizes)                    # by output: values in float64, and how far each may be off
-    made = expected(..., places=sample(spec, sizes, work))  # those of some rows and columns only, where there are too many
-    bounds = error_bounds(spec, arrays, sizes)              # the latter alone
-    said = differing(spec, sizes, got, arrays, right)       # what is further off, as texts
-    worst = compared(got["C"], made["C"], float16)          # the element that takes up most of its bound
+    result = expected(spec, arrays, sizes)                    # by output: values in float64, and their error bounds
+    result = expected(..., places=sample(spec, sizes, work))  # those of some rows and columns only, for large problems
+    bounds = error_bounds(spec, arrays, sizes)                # the bounds only
+    texts = differing(spec, sizes, got, arrays, right)        # the elements beyond their bounds, as texts
+    worst = compared(got["C"], result["C"], float16)          # the element that uses the largest part of its bound
 
-A definition is evaluated in float64; beside each value goes a bound of its error, which every operation carries on (Higham, Accuracy and
-Stability of Numerical Algorithms, 2nd ed., section 3.3). Nothing is chosen but how improbable a false alarm shall be. With u = 2^-p for a
-type of p significant bits:
+A definition is evaluated in float64, and every operation propagates an error bound together with its value (Higham, Accuracy and Stability
+of Numerical Algorithms, 2nd ed., section 3.3). The only parameter is the probability of a false alarm. With u = 2^-p for a type of p
+significant bits:
 
-- Each result is rounded once to the type it is computed in and once to the type it is kept in: u, and half the least subnormal number.
-  What it is compared with is rounded too: sums in float64.
-- A sum of n terms t, in any order: at most (n - 1) u (|t1| + ... + |tn|) and terms of higher order (section 4.2). Roundings that are
-  independent and of mean zero stay, but for a probability of 2 exp(-L^2 / 2), below L u times the root of the sum of the squares of all
-  partial sums (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019; theorem 2.4). With
-  terms in random order these are a part of the sum, s i / n, and a walk of n steps, whose squares add up to q^2, as those of the terms do:
-  the errors on the way to s are below L u sqrt(n / 3) s, those of the walk below `WALK` u sqrt(n) q, as a walk W of this kind has
-  E exp(m^2 / 2 times the integral of W^2) <= cos(m)^(-1/2) for m < pi / 2 (Cameron and Martin, Trans. Amer. Math. Soc. 58, 1945). The
-  smaller of the two bounds holds.
-- Matrix instructions multiply exactly, align `terms` products and what is added to with the largest of them, cut each off `bits` below its
-  leading bit, and cut off the sum (`MatrixArithmetic`). Sums are cut toward zero, 2 n / terms times, which adds up: 2^-bits times their
-  mean size, s + `ROOT` q at most. What is cut off a product has its sign: a walk as above, and as much of n as signs are one-sided.
-- What a sum of products reads may be off itself: in the worst case all errors add up, sum |a| e. That grows by the sum of the weights with
-  each product of a chain, twenty layers of a network leave nothing of it. Where inputs are `random`, a factor that no other step reads has
-  signs that are independent of the errors of the other: their mean square is then sum a^2 e^2, and L times its root holds, carried through
-  the definition as roots of mean squares. The smaller of the two is taken.
-- A function: the error of its argument through the values at both ends of the interval, and its own in units in the last place (CUDA C++
-  Programming Guide, "Mathematical Functions"; PTX ISA for ex2.approx and tanh.approx). A choice whose condition the errors leave open may
-  be either. A number and the larger one of it and another are the same where their errors leave that no choice: so the factors of a softmax
-  that is joined turn by turn are 1, exactly, but where its maximum changes.
+- Each result is rounded once to the type of its computation and once to its storage type: u, and half the least subnormal number. The
+  float64 reference is rounded too: in its sums.
+- A sum of n terms t, in any order: at most (n - 1) u (|t1| + ... + |tn|) and terms of higher order (section 4.2). Independent roundings of
+  mean zero stay, except with a probability of 2 exp(-L^2 / 2), below L u times the root of the sum of the squares of all partial sums
+  (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019; theorem 2.4). With terms in
+  random order, partial sums are a part of the sum, s i / n, plus a walk of n steps, whose squares sum to q^2, as those of the terms do. The
+  errors on the way to s are below L u sqrt(n / 3) s, those of the walk below `WALK` u sqrt(n) q, since a walk W of this kind has E exp(m^2
+  / 2 times the integral of W^2) <= cos(m)^(-1/2) for m < pi / 2 (Cameron and Martin, Trans. Amer. Math. Soc. 58, 1945). The smaller of the
+  two bounds holds.
+- Matrix instructions multiply exactly, align `terms` products and the accumulator with the largest of them, truncate each `bits` below its
+  leading bit, and truncate the sum (`MatrixArithmetic`). Sums are truncated toward zero, 2 n / terms times, which accumulates: 2^-bits
+  times their mean size, at most s + `ROOT` q. The truncated part of a product has its sign: a walk as above, and a part of n that depends
+  on how one-sided the signs are.
+- Operands of a sum of products may have errors themselves: in the worst case all of them accumulate, sum |a| e. That grows by the sum of
+  the weights with each product of a chain; after twenty layers of a network the bound is useless. If inputs are `random`, an operand that
+  no other step reads has signs that are independent of the errors of the other one. Their mean square is then sum a^2 e^2, and L times its
+  root holds, propagated through the definition as root mean squares. The smaller of the two is used.
+- A function: the error of its argument through the values at both ends of the interval, and its own error in units in the last place (CUDA
+  C++ Programming Guide, "Mathematical Functions"; PTX ISA for ex2.approx and tanh.approx). A choice whose condition the errors leave open
+  may be either value. A number equals the maximum of itself and another one if their errors leave no choice. So the factors of an online
+  softmax are exactly 1, except where its maximum changes.
 """
 
 from __future__ import annotations
@@ -388,7 +389,7 @@ class _Rounding:
         return 1.0 if self.independent else DEVIATIONS
 
     def is_independent(self, one: Formula) -> bool:
-        """Whether a formula multiplies by an input that stands alone."""
+        """Whether a formula multiplies by an independent input."""
         return one.contracts and any(element.tensor in self.independent for element in one.elements)
 
     def of_formula(self, one: Formula, given: Mapping[Element, Bounded], dropped: tuple[str, ...], kept: DType) -> Bounded:
@@ -734,7 +735,7 @@ class _Analysis(FusedDefinition):
         result = attrs.evolve(self.rounding, types={**self.rounding.types, **now}).of_formula(one, given, dropped, dtype)
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
         evaluated_ = self.taken(values, step.formula.target, place)
-        if old is not None:  # sums of products with other elements of an input that stands alone are independent
+        if old is not None:  # sums of products with other elements of an independent input are independent
             error = numpy.hypot(error, old) if self.rounding.is_independent(one) else error + old
         if dtype.kind == "int":
             error = _truncation_error(result.value, error)

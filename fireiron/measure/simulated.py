@@ -220,7 +220,7 @@ def _sampled(
     progress: Callable[[str], object],
     most: float,
 ) -> Mapping[str, Any] | None:
-    """Simulate blocks in the given order, batch after batch until the time is over, and compare the elements that each writes."""
+    """Simulate blocks in the given order, batch after batch until the time is used up, and compare the elements that each writes."""
     from fireiron.sim import simulate
 
     started = time.monotonic()

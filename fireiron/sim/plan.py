@@ -375,7 +375,7 @@ class Plan:
             return []
         known = {symbol.name for symbol in self.kernel.symbols}
         stages = {name for access in statement.accesses if access.buffer in self.in_rings for name in inner.closure(access.copy)}
-        varied = used[0] - stages  # who holds a stage of a ring is asked stage by stage
+        varied = used[0] - stages  # stage ownership is checked stage by stage
         chosen = [loop for loop in loops if loop.var.name in varied and {var.name for var in loop.extent.variables()} <= known]
         size = self.kernel.threads * max(access.count for access in statement.accesses)
         while chosen and size * math.prod(self.number(loop.extent) for loop in chosen) > MAX_ELEMENTS:

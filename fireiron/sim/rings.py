@@ -179,7 +179,7 @@ class Rings:
         return True
 
     def fill(self, statement: Acquire | Release, env: Mapping[str, Any]) -> int:
-        """The turn that a statement means."""
+        """The fill index of a statement."""
         value = np.asarray(compiled(statement.fill_index)(env))
         return int(value.flat[0])
 

@@ -32,7 +32,7 @@ class Clock:
 
 
 _NEVER_WRITTEN, _UNFENCED = -2, -1
-"""In place of a clock: nobody wrote, or nobody fenced what was written."""
+"""Special clock values: never written, or written and not fenced."""
 
 
 class Shadow:

@@ -29,7 +29,7 @@ def undecided(buffer: str, why: str, at: str | None = None) -> Finding:
 
 
 class Report:
-    """Turns races into findings."""
+    """Makes findings from races."""
 
     def __init__(self, access_trace: AccessTrace, conflicts: Conflicts) -> None:
         self.access_trace, self.conflicts = access_trace, conflicts

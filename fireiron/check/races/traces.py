@@ -230,7 +230,7 @@ class InFlight:
 
 
 class Tracer:
-    """Turns the program into traces. Patterns are computed once and reused in all iterations."""
+    """Converts the program to traces. Patterns are computed once and reused in all iterations."""
 
     def __init__(self, access_trace: AccessTrace, places: Footprints, loops: Loops) -> None:
         self.access_trace, self.places, self.loops, self.blocks = access_trace, places, loops, cluster_blocks(access_trace.kernel)
