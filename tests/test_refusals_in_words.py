@@ -100,7 +100,7 @@ def test_refusals_state_the_reason(program, message):
 
 LINES = (
     (arguments.sized, "m64", "is not DIMENSION=SIZE, such as m=64"), (arguments.positive, "0", "is not a positive integer"), (bench._shape, "8x8", "is not MxNxK"),
-    (bench._swept, "bm=a", "NAME=INTEGER"), (tune._numbers, "0;1", "numbers of GPUs, such as 0,1"), (tune._seconds, "0", "is not a positive number of seconds"),
+    (bench._swept, "bm=a", "NAME=INTEGER"), (tune._numbers, "0;1", "indices of GPUs, such as 0,1"), (tune._seconds, "0", "is not a positive number of seconds"),
     (tune._prune, "0.5", "a factor of at least 1, or none"),
 )  # fmt: skip
 
