@@ -90,7 +90,7 @@ def read_literal(text: str, symbols: Mapping[str, Any]) -> Any:
     except FireironError:
         raise
     except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError, AttributeError, KeyError, ArithmeticError) as error:
-        raise LayoutError(f"{text.strip()!r} is no value: {error}", legal=[*CONSTRUCTORS]) from None
+        raise LayoutError(f"{text.strip()!r} is not a value: {error}", legal=[*CONSTRUCTORS]) from None
 
 
 def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
