@@ -56,7 +56,7 @@ def racy(*traces, **options):
     return bool(races)
 
 
-# ---------------------------------------------------------------------------------------------- alternating groups
+# ---------------------------------------------------------------------------------------------- which race is reported
 
 
 def test_a_race_names_its_touches_and_warps():
@@ -791,7 +791,7 @@ def test_blocks_without_remote_accesses_need_no_synchronization():
     assert run([], [], blocks=2) == ([], [])
 
 
-# ---------------------------------------------------------------------------------------------- groups in run_consumers
+# ---------------------------------------------------------------------------------------------- alternating groups
 
 ORDER = making.ring("order", 2, (), bytes=0, consumers=1)
 
