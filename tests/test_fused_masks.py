@@ -290,7 +290,7 @@ def test_what_is_known_of_a_hidden_turn(hidden, value, changes):
 
 
 def test_why_a_condition_bounds_no_turns():
-    for mask, why in (("n == m", "n == m is no inequality"), ("n + n <= m", "<= m has n 2 times")):
+    for mask, why in (("n == m", "n == m is not an inequality"), ("n + n <= m", "<= m has n 2 times")):
         made = masked(mask=f"s[m,n] = where({mask}, s[m,n], 0)")
         with pytest.raises(DecompositionError) as caught:
             _ = chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")

@@ -248,7 +248,7 @@ def test_a_load_dealt_to_lanes_decides(shape, level):
 
 def test_nobody_decides():
     """Two copies that both follow: it is said that nothing else holds anything."""
-    with pytest.raises(MatchError, match="registers requires an operand whose distribution another statement decides, got none"):
+    with pytest.raises(MatchError, match="registers requires an operand whose thread ownership another statement decides, got none"):
         _ = Move.tile(32, 32).to(Block).tile(16, 16).to(Warp).load(SRC, RF, FOLLOWS).done()(COPY).program("sm_80").tree
 
 

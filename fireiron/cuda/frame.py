@@ -1,4 +1,4 @@
-"""The frame of a kernel: header, includes, helper functions, signature, and what stands in front of its statements."""
+"""The frame of a kernel: header, includes, helper functions, signature, and the declarations before its statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statement lists: neighbours under one condition share one `if`, loops are unrolled where registers need it."""
+"""Print lists of statements: consecutive ones with one condition share an `if`, loops that index registers are unrolled."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ MOST_REGISTERS = 255
 
 
 def straightened(kernel: Kernel) -> Kernel:
-    """The kernel without loops of a single turn: their bodies stand for themselves."""
+    """Replace loops of a single iteration by their bodies."""
 
     def turned(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, For) or statement.extent != Const(1) or statement.step > 1:
@@ -138,7 +138,7 @@ def straightened(kernel: Kernel) -> Kernel:
 
 @attrs.frozen
 class _Run:
-    """Neighbours in a list of statements, under conditions that they share, and the steps that they are of."""
+    """Consecutive statements, the conditions that they share, and their steps."""
 
     conditions: tuple[Expr, ...]
     body: Sequence[Stmt]
