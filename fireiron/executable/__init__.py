@@ -19,6 +19,8 @@ MODULES: Final = tuple(sorted((*folders.modules(__name__, __path__), mma), key=l
 
 _RANKED: Final = sorted(MODULES, key=lambda module: getattr(module, "RANK", 0))
 
-INSTRUCTIONS: Final[tuple[Executable, ...]] = tuple(one for module in _RANKED for one in getattr(module, "INSTRUCTIONS", ()))
+INSTRUCTIONS: Final[tuple[Executable, ...]] = tuple(
+    instruction for module in _RANKED for instruction in getattr(module, "INSTRUCTIONS", ())
+)
 """The built-in instructions; each knows the architectures that have it. The first that performs a spec is taken: in a family the
 order is its own, and families come in the order of their names, later those of a higher `RANK`, as two rarely perform one spec."""

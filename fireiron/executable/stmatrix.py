@@ -7,7 +7,7 @@ goes the way of its threads, each of which rounds its values.
 
 >>> from fireiron import *
 >>> leaf = Move(16, 16, dtype=float16, dst=RowMajor)(RF, SH)(Warp)
->>> next(one for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])).name
+>>> next(instruction for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])).name
 'STMATRIX_16x16_ROW'
 """
 
