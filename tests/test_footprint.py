@@ -11,8 +11,8 @@ from fireiron.errors import ResourceError
 from fireiron.ir import lets
 from fireiron.lower.footprint import (
     MOST_POINTS,
-    _turns,
-    _turns_of_steps,
+    _iterations,
+    _iterations_of_steps,
     active_mask,
     closure,
     evaluate,
@@ -163,9 +163,9 @@ def test_iterations_from_steps_equal_the_enumerated_ones(period, count, conditio
     wanted = [
         sum(all(step * n + start < end for step, start, end in conditions) for n in range(place, count, period)) for place in range(period)
     ]
-    assert _turns(periodic, bounds).tolist() == wanted
+    assert _iterations(periodic, bounds).tolist() == wanted
     if FALSE not in bounds:  # such a statement does not exist
-        assert _turns_of_steps(periodic, bounds, count).tolist() == wanted
+        assert _iterations_of_steps(periodic, bounds, count).tolist() == wanted
 
 
 def test_values_derived_from_an_unknown_iteration_are_undecided():
