@@ -21,9 +21,9 @@ from fireiron.ir import execs
 from fireiron.ir.register_ownership import Ownership
 from fireiron.language.tree import held_by
 from fireiron.lower.distribute import accesses_of
-from fireiron.performing.held import first_difference
 from fireiron.performing.layout_propagation import elementwise, lanes_of
 from fireiron.performing.matrices import received
+from fireiron.performing.ownership_mismatch import first_difference
 from fireiron.sim import simulate
 from fireiron.spec import Kind
 from fireiron.values.expr import TRUE, ZERO, Var, compiled
