@@ -473,7 +473,7 @@ def test_elements_have_their_own_bounds(clock, dtype, c_dtype, K):
         out[place] = data.expected[place] + max(4 * bounds[place], np.spacing(out[place]) * 4)
 
     with pytest.raises(
-        WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\](?s:.*) off, as its terms are rounded"
+        WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\](?s:.*)an error of at most"
     ):
         data.verify(computed(data, change), bound)
     if dtype != float64:
