@@ -516,7 +516,7 @@ def test_architecture_of_the_gpu(gpu, monkeypatch):
         assert matmul.choice(a, a).program.architecture.name == target
     monkeypatch.setattr(launch, "device_arch", lambda: "sm_30")
     matmul.clear()
-    with pytest.raises(LaunchError, match="the GPU is sm_30, for which no kernels are made"):
+    with pytest.raises(LaunchError, match="the GPU is sm_30, which is not supported"):
         matmul.choice(a, a)
 
 
