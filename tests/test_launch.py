@@ -1000,7 +1000,7 @@ def test_an_output_of_jax_is_written_once(gpu, jax):
     kernel = in_launches(InLaunches("k", 2), BY_THREADS, 2)
     given = jax.Array((16, 32)), jax.Array((32, 24))
     for call in (kernel, kernel.prepare):
-        with pytest.raises(ArgumentError, match="several launches of MatMul write C, and an array of JAX is written only once"):
+        with pytest.raises(ArgumentError, match="several launches of MatMul write C, and a JAX array is written only once"):
             call(*given)
     assert not gpu.launches
     through = in_launches(InLaunches("k", 2, BY_THREADS.steps), SUM, 3)

@@ -100,7 +100,7 @@ class Route:
             library = library_of(type(array))
             if library is not None and type(library).finished is not Library.finished:
                 raise ArgumentError(
-                    f"several launches of {self.title} write {', '.join(self.outputs)}, and an array of {library.name} is written only once",
+                    f"several launches of {self.title} write {', '.join(self.outputs)}, and a {library.name} array is written only once",
                     hint="pass arrays of CuPy or PyTorch",
                 )
 
