@@ -300,7 +300,7 @@ def test_rows_longer_than_the_leading_dimension_are_refused():
     assert arguments.as_stored(rows, array, {"M": 9}) is array
     with pytest.raises(ArgumentError, match="10 x 4 elements with strides of 1, 9 need 37 elements") as refused:
         arguments.as_stored(rows, np.zeros((10, 4), np.float32), {"M": 10})
-    assert refused.value.legal == "at most 36, which its storage has"
+    assert refused.value.legal == "at most 36, the size of its storage"
     assert arguments.as_stored(rows, np.zeros((0, 4), np.float32), {"M": 0}).shape == (0, 4)
 
 

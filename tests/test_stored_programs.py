@@ -264,7 +264,7 @@ def test_choices(monkeypatch, tmp_path):
     assert choices.recalled(None) is None
     path = programs.place("choice", key)
     path.write_bytes(kept.encoded(kept.first_line("choice"), {"key": key, "created": 0.0}, pickle.dumps((1, 2), 5)))
-    with pytest.warns(CacheWarning, match="generated again"):
+    with pytest.warns(CacheWarning, match="made again"):
         assert choices.recalled(key) is None
     assert not path.exists()
 
