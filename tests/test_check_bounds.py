@@ -234,7 +234,7 @@ def test_dimensions_are_checked_one_by_one():
         (finding,) = findings_of(access(T % 8 + 1, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),))
         assert "coordinate 8 of dimension 0, whose extent is 8" in finding.message
         (finding,) = findings_of(access(T % 8, T // 8, (8, 3)), buffers=(array("s", 8, 3, memory=memory),))
-        assert "thread 24 writes coordinate 3 of dimension 1, which has 3" in finding.message
+        assert "thread 24 writes coordinate 3 of dimension 1, whose extent is 3" in finding.message
 
 
 # ---------------------------------------------------------------------------------------------- pieces

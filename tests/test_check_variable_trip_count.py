@@ -23,7 +23,7 @@ def test_each_block_takes_its_own():
     (turns,) = found(BLOCK + 1)
     assert turns.blocks.tolist() == list(range(8)) and turns.counts.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert (turns.maximum, turns.mean) == (10, 4.5), "the variable says that there are 10"
-    assert str(turns) == "loop over k: a block takes 1 to 8 of 10 turns, 4.5 on average (45%); a mask hides the others"
+    assert str(turns) == "loop over k: a block executes 1 to 8 of 10 iterations, 4.5 on average (45%); the others are fully masked"
     (turns,) = found(BLOCK + 7)
     assert turns.most == 14, "or the block that takes most"
     (turns,) = found(BLOCK - 3)

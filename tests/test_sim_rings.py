@@ -275,7 +275,7 @@ def test_barriers_of_two_rings(offset, right_there):
     if right_there:
         right(both)
     else:
-        fails(both, f"the mbarriers of ring and the mbarriers of order lie in the same bytes of shared memory, from byte {offset} on")
+        fails(both, f"the mbarriers of ring and the mbarriers of order overlap in shared memory, from byte {offset} on")
 
 
 def test_an_unused_buffer_may_share_the_bytes():
@@ -497,7 +497,7 @@ def test_lanes_that_have_read_by_themselves():
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("stage, right", [(1, False), (0, True)])
-@pytest.mark.parametrize(("mechanism", "what"), [(WGMMA_GROUPS, "products"), (TMA_STORES, "stores")])
+@pytest.mark.parametrize(("mechanism", "what"), [(WGMMA_GROUPS, "MMAs"), (TMA_STORES, "stores")])
 def test_products_and_stores_that_read_a_stage(mechanism, what, stage, right, committed):
     (rings,), group = rings_of(), warp()
     group.owned = {("ring", 3, FULL)}
