@@ -597,7 +597,7 @@ class ForEvery:
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
         >>> joined = rows.rfactor("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
-        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # after the loop, not in each iteration
+        >>> joined.index("for (int n =") < joined.rindex("warp_reduce_sum(")  # after the loop, not in each iteration
         True
         """
     def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> EveryStrategy:
@@ -1370,7 +1370,7 @@ class ForFused:
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
         >>> joined = rows.rfactor("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
-        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # after the loop, not in each iteration
+        >>> joined.index("for (int n =") < joined.rindex("warp_reduce_sum(")  # after the loop, not in each iteration
         True
         """
     def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> FusedStrategy:

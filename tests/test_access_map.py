@@ -1,4 +1,4 @@
-"""Tables of who touches what (`lower.access_map`): places that are told apart, and where two accesses meet."""
+"""Access maps (`lower.access_map`): which places are distinguished, and where two accesses conflict."""
 
 import attrs
 import numpy as np
@@ -19,7 +19,7 @@ K = sym("K")
 
 
 def footprints(program, *found, kept=(), later=None):
-    """The footprints of accesses, in places that compare; of each statement with the loops around it."""
+    """The footprints of accesses in comparable places; each statement has its enclosing loops."""
     touches = AccessMap(program)
     every = [touches.of(*one)[0] for one in found]
     granule = touches.granule(*every)
@@ -28,7 +28,7 @@ def footprints(program, *found, kept=(), later=None):
 
 
 def met(program, *found, **options):
-    """The places where two accesses meet, with the least and the greatest thread of either."""
+    """The places of conflicts between two accesses, with the least and the greatest thread of either."""
     one, other = footprints(program, *found, **options)
     return [tuple(map(int, row)) for row in zip(*one.met(other), strict=True)]
 
@@ -45,7 +45,7 @@ def test_accesses_that_do_not_meet():
 
 
 def test_iterations_are_told_apart_and_the_next_one_is_that_behind():
-    """Turn i writes what turn i + 1 reads."""
+    """Iteration i writes what iteration i + 1 reads."""
     one, other = writes(i * 128 + T), reads((i + 3) % 4 * 128 + T)
     around = loop(4, one, other, period=4)
     program = kernel(around)
@@ -63,7 +63,7 @@ def test_what_is_not_kept_falls_together():
 
 
 def test_tables_and_sorted_lists_say_the_same():
-    """A place has a table where there are few of them; two that are compared may differ in that."""
+    """Few places have a table, many a sorted list; the two can be compared with each other."""
     rows = np.array([1, 4, 6]), np.array([0, 2, 3]), np.array([9, 8, 7])
     others = np.array([0, 4, 6, 7]), np.array([5, 1, 4, 1]), np.array([5, 9, 4, 1])
 
@@ -101,7 +101,7 @@ def test_places_of_an_array_in_global_memory_a_million_columns_apart_are_others(
 
 
 def test_a_kept_loop_of_unknown_extent_stands_at_its_first_value():
-    """Of an array in global memory, whose tiles are others in each turn."""
+    """For an array in global memory, whose tiles differ in each iteration."""
     array = local("g", (1 << 22,), GL)
     one = execution(Step(), Move(1, 1)(RF, GL)(Thread), access("g", (i * 128 + T,), write=True))
     around = loop(Var("turns", 0, 1 << 15), one)
@@ -131,7 +131,7 @@ def test_places_are_named_by_the_coordinates_of_their_first_element():
     [(True, True, 4, 16), (False, True, 4, 4), (False, False, 4, 16), (True, True, 1, 4), (False, False, 2, 8)],
 )
 def test_places_are_as_long_as_the_shortest_piece_that_is_taken_at_once(engine, spread, vectors, granule):
-    """Engines take whole rows of their operands' chunks; which lane of others takes what is not told."""
+    """Asynchronous engines access whole rows of their operands' chunks; for other spread accesses the lanes are unspecified."""
     one = attrs.evolve(products(0), instruction=Engine() if engine else Step(), vectors=(vectors, 1))
     one = attrs.evolve(one, accesses=(attrs.evolve(one.accesses[0], spread=spread), one.accesses[1]))
     program = kernel(one, buffers=(buffer("s", 512), buffer("r", 4, memory=RF)))
@@ -173,7 +173,7 @@ def test_copies_write_and_engines_read_until_a_wait(completion, write):
     ids=str,
 )
 def test_the_first_of_a_unit_stands_for_all_where_all_or_none_take_part(level, active, wanted):
-    """So that what a unit performs together is listed once, and not by each of its threads."""
+    """So an access of a whole unit is listed once, not for each of its threads."""
     one = reads(0, level=level, active=active)
     around = loop(4, one)
     program = kernel(around)
@@ -193,7 +193,7 @@ def test_extremes_of_each_place_with_a_table_and_without_one(room, keys):
 
 
 def test_scratch_is_told_apart_byte_by_byte():
-    """A micro-kernel may touch each byte of it; other buffers by what is taken of them at once, registers not at all."""
+    """A micro-kernel may access each byte of it; other buffers are divided by the widths of their accesses, and registers not at all."""
     scratch, registers = buffer("scratch", 64, offset=2048), buffer("r", 8, memory=RF)
     one = attrs.evolve(writes(T, width=4), scratch=scratch.tensor)
     found = AccessMap(kernel(one, reads(0, name="r"), buffers=(buffer("s", 512, offset=64), scratch, registers))).granules

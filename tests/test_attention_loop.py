@@ -18,7 +18,7 @@ EVENTS = {
     r"wgmma_m64n\d+k16_row_col_f32_f16\(\s*s,[^;]*,\s*([^,;]*)\);": lambda found: f"s = Q K^T, adds where {found[1]}",
     r"wgmma_m64n\d+k16_reg_row_f32_f16\(\s*acc,[^;]*,\s*([^,;]*)\);": lambda found: f"acc += P V, adds where {found[1]}",
     r"fmaxf\(": lambda found: "maximum",
-    r"__shfl_xor_sync\(": lambda found: "shuffle",
+    r"quad_reduce_(\w+)\(": lambda found: f"{found[1]} of four lanes",
     r"alpha\[\w+\] = exp2_approx\(": lambda found: "alpha = exp2",
     r"\bs\[[^\]]*\] =\s*exp2_approx\(": lambda found: "s = exp2",
     r"l_parts\[\w+\] = l_parts\[\w+\] \* alpha": lambda found: "l = l alpha + sum of s",
@@ -30,7 +30,7 @@ LOOP = r"for \(int (?P<var>\w+) = 0; \w+ < (?P<times>\d+); \+\+\w+\)"
 BEFORE = """\
 wait Q full; wait K full
 fence; 8 s = Q K^T, adds where s_d > 0; commit; wait_group 0; hold s; arrive K empty
-62 maximum; 2 shuffle; 2 maximum; 2 shuffle; 4 maximum; 2 alpha = exp2; 64 s = exp2; 2 l = l alpha + sum of s; 32 P = pack s"""
+62 maximum; max of four lanes; 2 maximum; 2 alpha = exp2; 64 s = exp2; 2 l = l alpha + sum of s; 32 P = pack s"""
 
 TURN = """\
 wait K full
@@ -38,7 +38,7 @@ fence; 8 s = Q K^T, adds where s_d > 0; commit
 wait V full
 fence; 8 acc += P V, adds where n > 0 || pv_n > 0; commit
 wait_group 1; hold s; arrive K empty
-62 maximum; 2 shuffle; 2 maximum; 2 shuffle; 4 maximum
+62 maximum; max of four lanes; 2 maximum
 2 alpha = exp2; 64 s = exp2; 2 l = l alpha + sum of s
 wait_group 0; hold acc; arrive V empty
 32 P = pack s; 64 acc *= alpha"""
@@ -47,7 +47,7 @@ wait_group 0; hold acc; arrive V empty
 BEHIND = """\
 arrive Q empty
 wait V full; fence; 8 acc += P V, adds where true; commit
-4 shuffle
+sum of four lanes
 wait_group 0; hold acc; arrive V empty"""
 
 

@@ -1,4 +1,4 @@
-"""`defer`: the end of a turn of a loop is done in the next one; what that makes of a program, against a plain softmax, and what is refused."""
+"""`defer`: software pipelining of a loop; the transformed programs compared with a plain softmax, and refusals."""
 
 import itertools
 import random
@@ -31,7 +31,7 @@ PLAIN, CAUSAL = attention.definition(), attention.definition(causal=True)
 
 
 def blocks(made=PLAIN, stages=2, delay=("pv", "s"), skip=False, copy=attention.copy, producer=False):
-    """Rows of two warps, keys by 16: the chain down to the loop."""
+    """Rows of two warps, keys by 16: the strategy down to the loop."""
     chain = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=16)
     chain = chain.pipeline(stages) if stages else chain
     chain = chain.warp_specialize() if producer else chain
@@ -41,7 +41,7 @@ def blocks(made=PLAIN, stages=2, delay=("pv", "s"), skip=False, copy=attention.c
 
 
 def rows(chain, **steps):
-    """The rest of it: rows of a warp."""
+    """The rest of the strategy: rows of a warp."""
     fragments, tiles = attention.fragments, attention.tiles
     chain = chain.tile(m=16).to(Warp).step("s", MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles))
     return chain.step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).step("store", attention.staged).done()
@@ -52,7 +52,7 @@ def delayed(made=PLAIN, **options):
 
 
 def require_right(kernel, spec, sizes=None, **masks):
-    """The kernel equals the softmax, in step and with its warps in random order."""
+    """The kernel equals the softmax, in lockstep and with warps in random order."""
     arrays = inputs(spec, sizes)
     near = near_softmax(spec, arrays, sizes, **masks)
     for order in (None, random.Random(5)):
@@ -60,7 +60,7 @@ def require_right(kernel, spec, sizes=None, **masks):
 
 
 def turned(program):
-    """The steps of a program in order, by their marks: those of the prologue, of the loop, of the epilogue."""
+    """The steps of a program in order, by their markers: those of the prologue, of the loop, of the epilogue."""
     found = {"in front": [], "inside": [], "behind": []}
     where = "in front"
     for one in program.stages["defer"].body:
@@ -87,7 +87,7 @@ def test_blocks_of_keys(name):
 
 @pytest.mark.parametrize("stages", [0, 1, pytest.param(3, marks=pytest.mark.nightly)])
 def test_stages(stages):
-    """Loads that wait for each other, of one stage, and of more than blocks that are under way."""
+    """Loads with one stage, which wait for each other, and with more stages than blocks in flight."""
     spec = attention.spec(32, 58, 32)
     kernel = delayed(stages=stages)(spec).program("sm_80").ir
     assert not errors(kernel)
@@ -104,7 +104,7 @@ def test_lengths_known_at_run_time(stages):
 
 
 def test_blocks_that_rows_see():
-    """The number of turns is that of the block's rows."""
+    """The trip count is that of the block's rows."""
     spec = attention.spec(70, 70, 32, made=CAUSAL)
     kernel = delayed(CAUSAL, skip=True)(spec).program("sm_80").ir
     assert not errors(kernel)
@@ -139,7 +139,7 @@ def packed(stages, copy=attention.copy, producer=False):
 
 @pytest.mark.parametrize("stages", [0, 2])
 def test_loops_that_may_have_no_turn(stages):
-    """Sequences of one array, one without an element: what is done in front of the first turn is not done either."""
+    """Sequences of one array, one of them empty: the part before the first iteration is skipped, too."""
     program = packed(stages).program("sm_80")
     kernel = program.ir
     assert not errors(kernel)
@@ -176,7 +176,7 @@ TIED = Fused(
 
 
 def tied(stages):
-    """Keys are the values too: what is delayed and what comes in front of it read one buffer."""
+    """Keys are also the values: deferred and other steps read one buffer."""
     chain = TIED.tile(m=32).to(Block).load("Q", SH, attention.copy).swizzle_storage().split(n=16)
     chain = (chain.pipeline(stages) if stages else chain).defer("pv", after="s")
     return rows(chain.load("K", SH, attention.copy).swizzle_storage())(TIED(m=32, n=58, d=32)).program("sm_80")
@@ -185,7 +185,7 @@ def tied(stages):
 @pytest.mark.nightly
 @pytest.mark.parametrize("stages", [2, 3])
 def test_a_buffer_that_both_parts_read(stages):
-    """Its load comes as late as what is delayed: a stage in front of which nobody reads it any more."""
+    """Its load runs with the deferred steps, into a stage that no earlier step still reads."""
     kernel = tied(stages).ir
     assert not errors(kernel)
     draw = np.random.default_rng(0)
@@ -209,7 +209,7 @@ def test_the_order():
 
 
 def test_loads_move_with_their_readers():
-    """Keys are loaded a block further ahead than values, by copies of one group."""
+    """Keys are loaded one block further ahead than values, by copies of one group."""
     stage = delayed()(attention.spec(32, 80, 32)).program("sm_80").stages["defer"]
     (loop,) = (one for one in stage.body if isinstance(one, ir.For) and one.var.name == "n")
     copies = [one for one, _ in ir.execs(loop.body) if one.mechanism is CP_ASYNC_GROUPS]
@@ -231,7 +231,7 @@ def test_nothing_is_marked_where_nothing_is_delayed():
 
 
 def test_ring():
-    """The program of a ring means the same, too: here all threads load, keys one turn further ahead than values."""
+    """The program with a ring has the same meaning: here all threads load, keys one fill further ahead than values."""
     spec = attention.spec(32, 80, 32)
     program = delayed(copy=Move.done(), producer=True)(spec).program("sm_90a")
     kernel = program._passed({"walk": program.walked}, SEQUENTIAL[:3])["zero_init_elision"]
@@ -259,7 +259,7 @@ def test_texts_read_back():
 
 @pytest.mark.nightly
 def test_printed_text(tmp_path):
-    """The text itself, run by threads in random order."""
+    """The printed text, executed by threads in random order."""
     cases = ((PLAIN, {}, attention.spec(32, 58, 32)), (CAUSAL, {"skip": True}, attention.spec(40, 40, 32, made=CAUSAL)))
     programs = [delayed(made, **options)(spec).program("sm_80") for made, options, spec in cases]
     if printed_text.COMPILER is None:
@@ -274,7 +274,7 @@ def test_printed_text(tmp_path):
 
 
 def finished(program, kernel):
-    """What the passes behind make of a kernel in the place of the rotated one."""
+    """The result of the later passes on a kernel, instead of the transformed one."""
     names = [name for name, _ in PASSES]
     for _, function in PASSES[names.index("defer") + 1 :]:
         kernel = verify(function(kernel))
@@ -282,7 +282,7 @@ def finished(program, kernel):
 
 
 def wrong_turn(body):
-    """What comes in front of the delayed step is that of the same turn."""
+    """The part before the deferred step uses the same iteration."""
     found = []
     for one in body:
         if isinstance(one, ir.For) and one.var.name == "n":
@@ -296,7 +296,7 @@ def wrong_turn(body):
 
 
 def too_early(body):
-    """The delayed step is that of the turn whose scores are just there."""
+    """The deferred step uses the scores of the current iteration."""
     found = []
     for one in body:
         if isinstance(one, ir.For) and one.var.name == "n":
@@ -312,7 +312,7 @@ def too_early(body):
 
 
 def without_last(body):
-    """What is delayed of the last turn is lost."""
+    """The deferred part of the last iteration is missing."""
     place = next(place for place, one in enumerate(body) if isinstance(one, ir.For) and one.var.name == "n")
     kept = [
         one for one in body[place + 1 :] if not any(access.buffer == "v_sh" for inner, _ in ir.execs((one,)) for access in inner.accesses)
@@ -321,7 +321,7 @@ def without_last(body):
 
 
 def without_first(body):
-    """The scores of the first turn are lost."""
+    """The scores of the first iteration are missing."""
     place = next(place for place, one in enumerate(body) if isinstance(one, ir.For) and one.var.name == "n")
     names = {"s_k_rf"}
     return tuple(
@@ -333,7 +333,7 @@ def without_first(body):
 
 @pytest.mark.parametrize("fault", [None, wrong_turn, too_early, without_last, without_first])
 def test_wrong_rotations_are_noticed(fault):
-    """By a softmax that knows nothing of blocks; the right one stays right through the same passes."""
+    """By a softmax that is independent of blocks; the correct transformation stays correct through the same passes."""
     spec = attention.spec(32, 64, 32)
     program = delayed()(spec).program("sm_80")
     kernel = program.stages["defer"]
@@ -345,7 +345,7 @@ def test_wrong_rotations_are_noticed(fault):
 
 
 def test_planted_faults_are_found():
-    """Barriers, waits, commits and stages of a rotated loop."""
+    """Barriers, waits, commits and stages of a transformed loop."""
     kernel = delayed()(attention.spec(32, 64, 32)).program("sm_80").ir
     planted = list(faults(kernel))
     assert len(planted) > 8
@@ -387,7 +387,7 @@ def test_one_stage_for_both(stages):
 
 
 def test_a_producer_of_turns_that_data_choose():
-    """The loop has a turn at least, of which all may be hidden."""
+    """The loop has at least one iteration, all of which may be masked."""
     program = packed(2, Move.done(), producer=True).program("sm_90a")
     assert not errors(program.ir) and "n_any" not in program.cuda
 
@@ -408,7 +408,7 @@ def test_names(names):
 
 
 def piece(*actives, early=False, always=False, comment=False):
-    """A statement of a rotated loop: a loop of what is done where these conditions hold, or a note."""
+    """A statement of a transformed loop: a loop of statements under these conditions, or a comment."""
     number = Var("i", 0, 3)
     body = tuple(attrs.evolve(writes(0), active=active) for active in actives)
     return _Piece(making.comment("note") if comment else making.loop(number, as_expr(4), body), 0, "", early, always)

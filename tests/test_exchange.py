@@ -100,10 +100,10 @@ def test_rows(by, tmp_path):
 def test_the_text_of_a_row_sum():
     text = BY_WARP(Reduction(64, 128, src=RowMajor)(GL, GL)(Kernel)).program("sm_80").cuda
     assert "sum_rf[0] = src_rf[0] + src_rf[1] + src_rf[2] + src_rf[3];" in text
-    assert "sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 16);\n  sum_rf[0] = sum_rf[0] + sum_other[0];" in text
+    assert "warp_reduce_sum(sum_rf);" in text and "sum_other" not in text
     assert "if (lane == 0)\n    dst[block * 4 + warp] = sum_rf[0];" in text
     text = BY_BLOCK(Reduction(64, 512, by="max", src=RowMajor)(GL, GL)(Kernel)).program("sm_80").cuda
-    assert "max_rf[0] = fmaxf(max_rf[0], max_other[0]);" in text and "__syncthreads();  // max_sh complete" in text
+    assert "warp_reduce_max(max_rf);" in text and "__syncthreads();  // max_sh complete" in text
 
 
 def divisors(size):

@@ -1,4 +1,4 @@
-"""Where a fence of the asynchronous proxy stands: in front of the first barrier behind a write that an engine reads, on every way there."""
+"""Positions of proxy fences: before the first barrier after a write that an asynchronous engine reads, on every path."""
 
 import attrs
 import making
@@ -21,25 +21,25 @@ TURNS = Var("T", 0, 8)
 
 
 def barrier():
-    """Another one each time: the pass knows barriers by identity."""
+    """A new barrier each time: the pass identifies barriers by identity."""
     return making.barrier(ir.BLOCK_SCOPE)
 
 
 def write(later=False):
-    """Each thread writes its element of the tile: at once, or by an asynchronous copy."""
+    """Each thread writes its element of the tile, directly or by an asynchronous copy."""
     move = Move(1, 1)(GL, SH)(Thread)
     places = access("src", (THREAD, 0)), access("x", (THREAD, 0), write=True)
     return execution(CP_ASYNC[-1], move, *places, mechanism=CP_ASYNC_GROUPS) if later else execution(MOVE, move, *places)
 
 
 def store():
-    """An engine reads the tile."""
+    """A TMA store reads the tile."""
     places = access("x", (as_expr(0), as_expr(0)), (64, 1)), access("dst", (as_expr(0), as_expr(0)), (64, 1), write=True)
     return execution(TMA_STORE, Move(64, 1)(SH, GL)(Warp), *places, mechanism=TMA_STORES)
 
 
 def fenced(*body):
-    """For each barrier of a program, outer ones before inner ones, whether a fence stands in front of it."""
+    """For each barrier of a program, outer ones before inner ones, whether a fence precedes it."""
     tile = attrs.evolve(local("x", (64, 1), SH), offset=0)
     done = fence(kernel_of(SPEC, body, tile, symbols=(TURNS,), target="sm_90a"))
     found = []
@@ -67,7 +67,7 @@ def test_the_first_barrier_behind_a_write():
 
 @pytest.mark.parametrize(("extent", "behind"), [(as_expr(4), False), (TURNS, True), (TURNS + 1, False)])
 def test_behind_a_loop_that_may_have_no_turn(extent, behind):
-    """Its barrier may not be reached: what was written in front of it is fenced behind it too."""
+    """Its barrier may not be reached: writes before it are fenced after it, too."""
     assert fenced(write(), loop(extent, barrier()), barrier(), store()) == [True, behind]
 
 
@@ -77,7 +77,7 @@ def test_what_an_iteration_leaves_behind_meets_the_barrier_of_the_next():
 
 @pytest.mark.parametrize(("left", "first"), [(0, True), (1, False)])
 def test_a_copy_is_written_where_a_wait_may_find_it_done(left, first):
-    """With one group left a wait behind one commit finds nothing done."""
+    """A wait that leaves one group completes nothing after one commit."""
     body = (write(later=True), making.commit(), making.wait(left), barrier(), making.wait(0), barrier(), store())
     assert fenced(*body) == [first, not first]
 

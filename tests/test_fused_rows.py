@@ -172,7 +172,7 @@ def test_both_sums_at_once(M, N, values):
         close(got, module.spec(M, N).reference(*given.values()), float16)
     if warps > 1:
         text = program.cuda
-        assert text.rindex("__shfl_xor_sync") < text.index("__syncthreads"), "nobody waits between the two sums' shuffles"
+        assert text.rindex("warp_reduce_sum(") < text.index("__syncthreads"), "nobody waits between the two sums' shuffles"
 
 
 @pytest.mark.parametrize("name", NAMES)

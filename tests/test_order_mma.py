@@ -1,4 +1,4 @@
-"""`alternate` on programs made by hand: where the turns of warpgroups begin and end in a list of products."""
+"""The pass `order_mma` on hand-made programs: positions of waits and arrivals in a list of MMAs."""
 
 import making
 import pytest
@@ -36,7 +36,7 @@ def program(*body, rings=(K_RING, V_RING, ORDER), front=(), names=()):
 
 
 def names(body):
-    """Letters of a list: products by what they write, `<` where a turn begins, `>` where it ends, rings for what is acquired."""
+    """Letters of a list: MMAs by the registers that they write, `<` for a wait, `>` for an arrival, rings for acquired fills."""
     found = []
     for one in body:
         match one:
@@ -54,7 +54,7 @@ def names(body):
 
 
 def turned(*body, **options):
-    """The lists of consumers and producer behind the pass."""
+    """The lists of consumers and producer after the pass."""
     *_, roles = order_mma(program(*body, **options)).body
     return [names(role.body) for role in roles.roles]
 
@@ -87,7 +87,7 @@ def test_turns_in_front_of_the_loop():
 
 
 def test_numbers_of_turns():
-    """Turn t of the ring is turn 2 t + w of warpgroup w; the one that waits does so for the turn before."""
+    """Fill t of the ring corresponds to number 2 t + w of warpgroup w; the waiting warpgroup waits for the previous number."""
     unit = THREAD // 128
     *_, roles = order_mma(program(FULL_K, FIRST, LAST)).body
     acquire, *_, release = [one for one in roles.roles[0].body[0].body if isinstance(one, Acquire | Release) and one.ring == "order"]

@@ -1,4 +1,4 @@
-"""Chained launches: where a kernel waits for the one before it, what of that is verified, printed and launched; without a GPU."""
+"""Programmatic dependent launch: where a kernel waits for the preceding one; verification, printing and launching, without a GPU."""
 
 import ctypes
 import re
@@ -48,7 +48,7 @@ def program_of(name):
 
 
 def touches(kernel, statement):
-    """Whether some thread touches global memory in a statement."""
+    """Whether some thread accesses global memory in a statement."""
     inside = (access for one, _ in ir.execs((statement,)) for access in one.accesses)
     return any(kernel.buffer(access.buffer).memory.of_grid for access in inside)
 
@@ -73,7 +73,7 @@ def test_the_wait_stands_in_front_of_all_that_touches_global_memory(name):
 
 
 def without(case):
-    """The same strategy for a launch of its own."""
+    """The same strategy without programmatic launch."""
     strategy, spec = case
     steps = tuple(
         attrs.evolve(step, refinements=tuple(one for one in step.refinements if not isinstance(one, ProgrammaticLaunch)))
@@ -83,7 +83,7 @@ def without(case):
 
 
 def test_registers_are_set_before_the_wait():
-    """What no other kernel sees takes no time of the chain: here the accumulators."""
+    """Work that no other kernel sees comes before the wait: here the accumulators."""
     kernel = program_of("copies").ir
     before = kernel.body[: kernel.body.index(WAIT)]
     assert any(one.instruction.name == "Init" for one, _ in ir.execs(before))
@@ -134,13 +134,13 @@ def test_not_where_an_output_is_set_to_zero_first():
 
 
 def moved(kernel, place):
-    """The kernel with its wait somewhere else at the top."""
+    """The kernel with its wait at another top-level position."""
     body = [one for one in kernel.body if one != WAIT]
     return attrs.evolve(kernel, body=(*body[:place], WAIT, *body[place:]))
 
 
 def in_a_role(kernel, number):
-    """The kernel whose wait stands in one of its roles only."""
+    """The kernel with its wait in only one of its roles."""
 
     def change(one):
         if one == WAIT:
@@ -219,7 +219,7 @@ LOADS = r"\b(ld\.global|cp\.async\.c[ag]|cp\.async\.bulk\.tensor\S*global|st\.gl
 
 @pytest.mark.parametrize("name", ["threads", "copies", "ring", "warps"])
 def test_the_compiler_moves_nothing_in_front_of_the_wait(name):
-    """In PTX no access to global memory comes before the wait, and none goes by the cache of constant data."""
+    """In PTX no access to global memory precedes the wait, and none uses the read-only data cache."""
     ptx = compile_cuda(program_of(name).cuda, TARGET).ptx
     body = ptx[ptx.index(".entry") :]
     first = re.search(LOADS, body)
@@ -228,7 +228,7 @@ def test_the_compiler_moves_nothing_in_front_of_the_wait(name):
 
 
 def test_without_care_the_compiler_would():
-    """The control of the test above: loads of an input that `__restrict__` calls constant go by that cache."""
+    """The control of the previous test: loads of a `__restrict__` const input use that cache."""
     ptx = compile_cuda(without(CASES["threads"]).cuda(TARGET), TARGET).ptx
     assert "ld.global.nc" in ptx
 
@@ -262,7 +262,7 @@ def gpu(monkeypatch):
 
 
 def pretended(strategy):
-    """A kernel whose machine code is pretended."""
+    """A kernel with fake machine code."""
     kernel = strategy(MatMul(48, 32, 24, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)).compile("sm_90")
     kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     return kernel

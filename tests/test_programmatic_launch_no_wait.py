@@ -1,4 +1,4 @@
-"""Inputs that no kernel of a chain writes: loaded before the wait for the kernel before; what is verified, printed and refused of that."""
+"""`programmatic_launch(no_wait=)`: inputs loaded before the wait for the preceding kernel; what is verified, printed and refused."""
 
 import re
 
@@ -45,7 +45,7 @@ CASES = {
 
 
 def copied(a, b, ready, **options):
-    """A product whose producer copies what TMA does not load, with inputs that are ready."""
+    """A GEMM whose producer copies what TMA does not load, with inputs in `no_wait`."""
     return chained(ready, fed(a, b, (64, 64, 64), **options))
 
 
@@ -82,7 +82,7 @@ def test_the_printed_text_on_a_cpu(tmp_path):
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 11, 19, 20, 21, 22, 23, 24, 25, 26, 40])
 def test_loops_of_any_length_are_decided(turns):
-    """The check shortens the loops of consumers and producer alike, however many of its turns were loaded ahead."""
+    """The check shortens the loops of consumers and producer alike, regardless of how many fills are loaded before the wait."""
     kernel = chained("B", small)(float16_gemm(64, 64, 64 * turns)).program(TARGET).ir
     assert errors(kernel) == []
 
@@ -92,21 +92,21 @@ K = sym("K", multiple_of=8)
 
 @pytest.fixture(scope="module", params=["B in a ring of three stages", "A in a cluster"])
 def of_any_length(request):
-    """A problem whose K is known only at run time, and its program."""
+    """A problem with run-time K, and its program."""
     ready, cluster = ("B", None) if request.param.startswith("B") else ("A", (2, 1))
     spec = float16_gemm(128, 64, K)
     return spec, chained(ready, product((64, 64, 64), (64, 64), 3, cluster=cluster))(spec).program(TARGET)
 
 
 def test_lengths_known_at_run_time_are_decided(of_any_length):
-    """As many turns are loaded ahead as there are, or stages: two lengths of which one says the other."""
+    """The minimum of trip count and stages is loaded before the wait: two lengths, of which one determines the other."""
     _, program = of_any_length
     assert errors(program.ir) == []
 
 
 @pytest.mark.parametrize("length", [8, 64, 72, 128, 192, 200, 384, 648])
 def test_lengths_known_at_run_time(of_any_length, length):
-    """Fewer turns than stages, as many, and more."""
+    """Fewer iterations than stages, as many, and more."""
     spec, program = of_any_length
     sizes = {"K": length}
     arrays, expected = inputs_of(spec, sizes)
@@ -123,7 +123,7 @@ def with_own_stages(ready, of_a, of_b):
 @pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("case", [("B", 4, 2), ("B", 2, 4), ("A", 3, 2), ("A", 1, 3)], ids=str)
 def test_rings_of_their_own_stages(case, turns):
-    """No ring is filled further than it reaches: who empties it waits for what is loaded behind the wait."""
+    """No ring is filled beyond its stages: a consumer waits for loads after the wait before it releases a stage."""
     require_right(with_own_stages(*case), float16_gemm(64, 64, 64 * turns))
 
 
@@ -143,7 +143,7 @@ def ahead(strategy, ready):
 
 @pytest.mark.parametrize("name", BIASED)
 def test_vectors_fetched_ahead(name):
-    """What is fetched in front of the loop waits, too, if it is not ready."""
+    """Loads before the loop come after the wait, too, unless their input is in `no_wait`."""
     strategy, ready, text, late = BIASED[name]
     spec = ahead(strategy, ready)(float16_gemm(128, 64, 320)).fuse_epilogue(text)
     kernel = spec.program(TARGET).ir
@@ -158,7 +158,7 @@ def test_vectors_fetched_ahead(name):
 
 
 def test_turns_that_share_slots():
-    """Keys and values of attention in the slots of one ring, two for each turn of the loop; queries are loaded in front of it."""
+    """Keys and values of attention share the stages of one ring, two fills per iteration; queries are loaded before it."""
     strategy = chained("K", keys_and_values(attention.definition(), shares=True))
     require_attention(strategy(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET), orders=(None,))
 
@@ -178,7 +178,7 @@ def test_where_the_waits_stand():
 
 
 def in_producer(kernel, change):
-    """The kernel with another body of its producer."""
+    """The kernel with another producer program."""
     consumers, producer = roles_of(kernel)
     roles = making.roles((consumers, attrs.evolve(producer, body=change(producer.body))))
     return attrs.evolve(kernel, body=tuple(roles if isinstance(one, ir.Roles) else one for one in kernel.body))
@@ -252,7 +252,7 @@ def test_faults_of_turns_are_found_at_lengths_known_at_run_time(name, of_any_len
 
 
 def test_a_fault_at_all_lengths_is_not_followed_through_all(monkeypatch):
-    """Once lengths tell nothing new, the kernel is refused without the others, touch by touch."""
+    """Once more lengths give no new information, the kernel is refused without checking the others access by access."""
     program = chained("B", product((64, 64, 64), (64, 64), 5))(float16_gemm(64, 64, K)).program(TARGET)
     given, followed = [], []
     unordered, run = races._unordered, HappensBefore.run
@@ -301,7 +301,7 @@ def test_threads_that_copy_load_what_is_ready_before_the_wait(name):
     "strategy", [fed(TMA, COPIES), fed(COPIES, COPIES), fed(TMA, ELEMENTS, stages=2)], ids=["mixed", "copies", "elements"]
 )
 def test_without_ready_inputs_all_roles_wait_before_any_load(strategy):
-    """Copies read what the kernel before writes: no thread issues one before the wait."""
+    """The preceding kernel writes what the copies read: no thread issues one before the wait."""
     spec = float16_gemm(128, 64, 320)
     kernel = chained((), strategy)(spec).program(TARGET).ir
     place = next(place for place, one in enumerate(kernel.body) if isinstance(one, ir.Roles))
@@ -311,7 +311,7 @@ def test_without_ready_inputs_all_roles_wait_before_any_load(strategy):
 
 @pytest.mark.parametrize("name", ["TMA and copies, A", "TMA and copies, B", "all copied, A"])
 def test_the_compiler_moves_no_copy_before_the_wait(name):
-    """In PTX each role has a wait, and what is not ready is loaded after one."""
+    """In PTX each role has a wait, and inputs outside `no_wait` are loaded after it."""
     program = program_of(name)
     if toolchain.serving(TARGET, None) is None:
         pytest.skip("no CUDA compiler")
@@ -322,7 +322,7 @@ def test_the_compiler_moves_no_copy_before_the_wait(name):
 
 
 def test_a_copy_before_the_wait_is_refused_unless_it_is_ready():
-    """The planted fault: the role that copies B, which is not ready, waits after its loop."""
+    """The injected fault: the role that copies B, which is not in `no_wait`, waits after its loop."""
     kernel = program_of("TMA and copies, A").ir
     consumers, copying, producer = roles_of(kernel)
     late = attrs.evolve(copying, body=(*(one for one in copying.body if one != WAIT), WAIT))
@@ -394,7 +394,7 @@ def test_what_is_refused(name):
 
 
 def test_by_threads_of_a_ring():
-    """Consumers that are no engines: they read stages by themselves, and wait in front of their stores."""
+    """Consumers that read stages with ordinary loads, and wait before their stores."""
     require_right(chained("B", by_threads()), float16_gemm(64, 64, 192, c_dtype=float32))
 
 
@@ -407,7 +407,7 @@ def test_names_are_checked():
 
 
 def test_not_what_a_copy_in_front_writes():
-    """Rows of 146 bytes, which TMA takes not: B is copied first, by the kernel for which this one waits."""
+    """Rows of 146 bytes, which TMA does not support: a preceding kernel copies B first."""
     strategy = chained("B", MatMul.repack(A).repack(B).then(small))
     with pytest.raises(DecompositionError, match="B is copied by the launch in front"):
         _ = strategy(float16_gemm(64, 73, 128)).program(TARGET).ir

@@ -1,4 +1,4 @@
-"""Rings: kernels with a producer against NumPy, drawn strategies, and faults that both detectors of races must find."""
+"""Rings: kernels with a producer compared with NumPy, generated strategies, and faults that both race detectors must find."""
 
 import os
 import random
@@ -66,14 +66,14 @@ def test_kernels_are_right(name):
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_storage_orders(orders):
-    """Every storage order of A and B is loaded as it is, and read so by wgmma."""
+    """Every storage order of A and B is loaded as it is, and wgmma reads it so."""
     program = require_right(product((64, 128, 64), (64, 64)), float16_gemm(64, 256, 192, orders=orders))
     assert program.cuda.count("tma_load(") > 2
 
 
 @pytest.mark.parametrize("strategy", [by_warps(), by_warps(3, producer=128), by_warps(tma=True), by_threads(3)], ids=str)
 def test_other_consumers(strategy):
-    """Whoever reads shared memory by ordinary loads consumes too; a barrier of each warp stands before it says so."""
+    """Threads that read shared memory by ordinary loads are consumers, too; a warp barrier precedes their arrival."""
     kernel = require_right(strategy, float16_gemm(128, 64, 192, c_dtype=float32)).ir
     (loop,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)][
         :1
@@ -84,7 +84,7 @@ def test_other_consumers(strategy):
 @pytest.mark.parametrize("sizes", [(136, 72, 40), (8, 8, 8), (72, 200, 64), (200, 136, 328)])
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_ragged_sizes(sizes, blocks):
-    """What lies beyond the arrays is loaded as zeros, and not stored: the maps know."""
+    """Out-of-bounds elements are loaded as zeros and not stored: the tensor maps ensure it."""
     program = require_right(product(blocks=blocks, bands=2 * (blocks > 0)), float16_gemm(*sizes), orders=(None,))
     assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
 
@@ -104,7 +104,7 @@ def test_sizes_known_at_run_time(blocks):
 
 
 def drawn(seed):
-    """A strategy with a ring, and a problem for it."""
+    """A generated strategy with a ring, and a problem for it."""
     chance = random.Random(seed)
     bk = chance.choice((64, 64, 128))
     wm, wn = chance.choice(((64, 64), (64, 128), (64, 32), (128, 64), (64, 96), (16, 64)))
@@ -125,7 +125,7 @@ def drawn(seed):
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_drawn_strategies(chunk):
-    """No false alarm, and equal to NumPy in step and in a random order."""
+    """No false alarm, and equal to NumPy in lockstep and in random order."""
     for seed in range(SEED + chunk, SEED + 16 * SCALE, 4):
         strategy, spec = drawn(seed)
         print(seed, strategy, spec)
@@ -143,8 +143,8 @@ FAULTY = {
 
 
 def is_harmless(name, kernel):
-    """Faults that are none: the last wait behind a loop that has waited itself; and turns a round later, which are other turns of the
-    same stage: the text of an arrival names the stage alone.
+    """Changes that are no faults: the last wait after a loop that has waited itself; and fills a phase later, which use the same stage: the
+    text of an arrival contains only the stage.
     """
     return "a round later: Release" in name or (
         ir.For in map(type, kernel.body[-1].roles[0].body) and "Wait" in name and "all stores" in name
@@ -152,7 +152,7 @@ def is_harmless(name, kernel):
 
 
 def require_found(name, kernel, arrays, expected, orders):
-    """Both detectors find a fault, or both find none where there is none."""
+    """Both detectors find a fault, or neither reports a correct kernel."""
     found = errors(kernel)
     met = {outcome(kernel, arrays, expected, order) for order in orders}
     assert found, f"the race check misses {name}"
@@ -175,7 +175,7 @@ def test_faults_are_found_by_both(problem):
 
 @pytest.mark.parametrize("problem", list(FAULTY)[1:])
 def test_some_faults_of_other_kernels(problem):
-    """Of each kernel a few, chosen by chance; the long tier takes all."""
+    """A few random faults of each kernel; the nightly tier runs all."""
     strategy, sizes = FAULTY[problem]
     kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
@@ -188,18 +188,18 @@ def test_some_faults_of_other_kernels(problem):
 
 
 def kernel_with_faults():
-    """A small kernel to plant faults in, its arrays, and what is right."""
+    """A small kernel for injected faults, its arrays, and the expected result."""
     kernel = product()(float16_gemm(128, 64, 320)).program(TARGET).ir
     return kernel, *inputs_of(kernel.spec)
 
 
 def is_turn(loop):
-    """Whether a loop is over the turns of a ring."""
+    """Whether it is a loop over the fills of a ring."""
     return any(isinstance(one, ir.Acquire) for one in loop.body)
 
 
 def shorter(loop):
-    """The loop without its last turn."""
+    """The loop without its last iteration."""
     return (attrs.evolve(loop, extent=loop.extent - 1),)
 
 

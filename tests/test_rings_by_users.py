@@ -1,4 +1,6 @@
-"""Several rings in a loop, by who uses them; groups of products, waits and releases as they follow from what flies; faults of two rings."""
+"""Several rings in a loop, one per group of users; wgmma groups, waits and releases that follow from the groups in flight; faults in two
+rings.
+"""
 
 import os
 import random
@@ -40,9 +42,9 @@ STEPS = {
 
 
 def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=64, shares=(), in_flight=None):
-    """Two products of a step with accumulators of their own, bound; `low` and `high` touch these, and change nothing.
+    """Two bound MMAs of a step with separate accumulators; `low` and `high` access these without changing anything.
 
-    `shares` says of loads whose slots they share.
+    `shares` are the loads that share stages.
     """
     definition = Fused(
         name="two_products",
@@ -65,7 +67,7 @@ def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=
 
 
 def of_library(module, steps, loads, sizes, *, rows=128, stages=2, in_flight=None):
-    """A definition of the library with rings, bound."""
+    """A bound definition of the library with rings."""
     chain = module.definition.tile(m=rows, n=64).to(Block).split(k=64).pipeline(stages).warp_specialize(128)
     chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
     for name in loads.split():
@@ -84,13 +86,13 @@ def given(spec):
 
 
 def wanted(spec, arrays):
-    """What NumPy makes of them, by output."""
+    """The expected results from NumPy, by output."""
     found = spec.reference(*arrays.values())
     return dict(zip(spec.outputs, found if isinstance(found, tuple) else (found,), strict=True))
 
 
 def outcome(kernel, arrays, expected, order):
-    """`right`, `wrong`, or what the simulator meets."""
+    """`right`, `wrong`, or the simulator's error."""
     try:
         got = simulate(kernel, arrays, order=None if order is None else random.Random(order)).outputs
     except FireironError as error:
@@ -99,7 +101,7 @@ def outcome(kernel, arrays, expected, order):
 
 
 def short(body):
-    """A list in short: products and ordinary statements by the registers that they write, turns by ring and number, loops as lists."""
+    """A list in short form: MMAs and ordinary statements by the registers that they write, fills by ring and number, loops as lists."""
     words = []
     for one in body:
         match one:
@@ -124,7 +126,7 @@ def short(body):
 
 
 def turns_of(program):
-    """The loop over turns in the program of the consumers, in short, and what stands behind it up to the first ordinary statement."""
+    """The ring loop in the consumers' program in short form, and the statements after it up to the first ordinary one."""
     words = short(roles_of(program.stages["wgmma_waits"])[0].body)
     place = next(number for number, one in enumerate(words) if isinstance(one, list))
     behind = words[place + 1 :]
@@ -148,7 +150,7 @@ def turns_of(program):
     ids=["pair", "the other first", "gated", "row sum"],
 )
 def test_buffers_with_the_same_users_share_a_ring(bound, rings):
-    """In the order of first uses, in which the producer fills them, too."""
+    """In the order of first uses, which is also the order of the producer's loads."""
     kernel = bound.program(TARGET).ir
     assert {ring.name: ring.buffers for ring in kernel.rings} == rings
     assert [ring.name for ring in kernel.rings] == list(rings) and {ring.stages for ring in kernel.rings} == {2}
@@ -191,8 +193,9 @@ SECOND = ["full b2 k", "product u", "commit"]
     ],
 )
 def test_groups_in_flight(stages, in_flight, rows, found):
-    """They are counted one by one: a stage is released when those that read it are done, and no sooner. Of a number that is asked for,
-    behind each group; else at the end of a turn."""
+    """Groups count separately: a stage is released when the groups that read it are complete, not earlier. With a requested number, after
+    each group; else at the end of an iteration.
+    """
     bound = of_library(gated, "gate up", "A B1 B2", (128, 64, 320), rows=rows, stages=stages, in_flight=in_flight)
     body, _ = turns_of(bound.program(TARGET))
     place = next(number for number, one in enumerate(body) if one.startswith("wait"))
@@ -201,9 +204,7 @@ def test_groups_in_flight(stages, in_flight, rows, found):
 
 
 def test_ordinary_readers_of_a_stage_meet():
-    """One barrier of the warp for all that is given back there, of which lanes have read a part by themselves: beside products, so that
-    they make no ring of their own.
-    """
+    """One warp barrier for all stages released there that lanes read separately; next to MMAs, so that they need no ring of their own."""
     body, _ = turns_of(of_library(gemm_row_sum, "product", "A B", (128, 64, 320)).program(TARGET))
     assert body[-4:] == ["do s", "wait 0", "barrier warp", "empty k_ring k"]
     body, behind = turns_of(of_library(gemm_row_sum, "product", "A B", (128, 64, 320), in_flight=1).program(TARGET))
@@ -227,7 +228,7 @@ def empty(ring, number=i):
 
 
 def used(ring, registers, number=i):
-    """A turn of a ring that a product of some registers reads."""
+    """A fill that an MMA on some registers reads."""
     stage = mod(as_expr(number), as_expr(2))
     return (full(ring, number), products(0, name=ring, registers=registers, copy=stage), empty(ring, number))
 
@@ -244,7 +245,7 @@ def by_hand(*body):
 
 
 def test_a_factor_in_registers_is_not_overwritten():
-    """What products read may be read, and what they only read is not written before they are done."""
+    """Operands of MMAs may be read; registers that MMAs only read are not written before these complete."""
     group = attrs.evolve(products(0, name="a", registers="r"), mechanism=WGMMA_GROUPS)
     held = attrs.evolve(group, accesses=(*group.accesses[:1], on_registers("p", write=False).accesses[0], group.accesses[-1]))
     held = attrs.evolve(held, lane_maps=(None,) * 3)
@@ -263,14 +264,14 @@ def test_a_wait_counts_the_groups_behind_the_youngest_clash():
 
 
 def test_a_loop_that_may_not_run():
-    """The wait behind it is for the way on which fewer groups were committed; of a loop that runs three times, three were."""
+    """The wait after it is for the path with fewer committed groups; a loop of three iterations has committed three."""
     first, inside = products(0, name="a", registers="u"), (products(0, name="a", registers="r"), on_registers("q"))
     assert by_hand(first, loop(K, *inside), on_registers("u"))[-2:] == ["wait 0", "do u"]
     assert by_hand(first, loop(1, *inside), on_registers("u"))[-2:] == ["wait 1", "do u"]
 
 
 def test_a_first_turn_in_front_of_the_loop_is_given_back_there():
-    """A stage says which turn an access means: the loop behind uses others."""
+    """A stage identifies the fill of an access: the loop after it uses others."""
     before = pair("u low v").program(TARGET).stages["prune"]
     (found,) = [one for one in before.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
     first = ir.substituted(found.body, {found.var: as_expr(0)})
@@ -286,7 +287,7 @@ def test_a_first_turn_in_front_of_the_loop_is_given_back_there():
 
 
 def test_turns_of_one_ring_in_several_lists():
-    """As where a step is delayed: the first turn in front of the loop, the next ones in it, the last use behind it."""
+    """As with a deferred step: the first fill before the loop, the next ones in it, the last use after it."""
     body = (
         *used("a", "u", 0),
         on_registers("u"),
@@ -302,7 +303,7 @@ def test_turns_of_one_ring_in_several_lists():
 
 
 def test_a_ring_whose_stages_are_all_held_gets_room():
-    """Of two stages two turns are held at most, and a loop that wants a ring finds none held by a list around."""
+    """Of two stages at most two fills are acquired, and no enclosing list holds a fill that a loop needs."""
     body = (*used("a", "u", 0), *used("a", "u", 1), *used("a", "u", 2), on_registers("u"))
     group = ["product u", "commit"]
     first = ["full a 0", *group, "full a 1", *group, "wait 1", "empty a 0", "full a 2", *group]
@@ -312,7 +313,7 @@ def test_a_ring_whose_stages_are_all_held_gets_room():
 
 
 def test_a_group_leaves_the_loop_of_its_ring_alone():
-    """Products around a loop of turns: three groups, and the turns stay inside."""
+    """MMAs around a ring loop: three groups, and the fills stay inside."""
     other = products(0, name="c", registers="r")
     found = by_hand(other, turns(*used("a", "u")), other)
     assert [word if isinstance(word, str) else "loop" for word in found][:3] == ["product r", "commit", "loop"]
@@ -333,7 +334,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_kernels_are_right(name):
-    """No false alarm, and equal to NumPy with fast and slow loads and products, and warps in any order."""
+    """No false alarm, and equal to NumPy with fast and slow loads and MMAs, and warps in any order."""
     program = RIGHT[name].program(TARGET)
     assert errors(program.ir) == []
     arrays = given(program.spec)
@@ -358,7 +359,7 @@ def test_printed_texts_on_a_cpu(tmp_path):
 
 
 def test_texts_hold_what_a_wait_makes_known():
-    """Each accumulator behind the wait for it, that of the last turns too; a product alone is waited for as it was."""
+    """Each accumulator is pinned after the wait for it, also for the last fills; with a single MMA there is nothing to pin."""
     text = pair("u v low").program(TARGET).cuda
     inside, behind = text[text.index("wgmma_wait_group<1>();") :], text[text.rindex("wgmma_wait_group<0>();") :]
     assert inside.splitlines()[1].strip() == "pin_registers(u);" and behind.splitlines()[1].strip() == "pin_registers(v);"
@@ -378,8 +379,8 @@ def test_compiles_without_serialisation(order):
 
 @pytest.mark.parametrize("order", ["u low v", "u v low high"])
 def test_faults_of_two_rings_are_found_by_both(order):
-    """Turns left out, moved, or of the other ring, waits with a group too many, stages given back in front of their wait. The fast tier
-    takes a part by chance; a fence of registers that nobody touched since the last one is not needed.
+    """Operations left out, moved, or on the other ring; waits for one group too few; releases before their wait. The fast tier runs a
+    random part. A fence of registers that no thread accessed since the last fence is not needed.
     """
     kernel = pair(order, (192, 64, 192), blocks=2).program(TARGET).ir
     arrays = given(kernel.spec)
@@ -399,7 +400,7 @@ def test_faults_of_two_rings_are_found_by_both(order):
     [("u v low", 0, "u"), ("u v low high", 0, "u"), ("u v low high", 1, "v")],
 )
 def test_registers_of_a_group_that_still_runs(order, number, said):
-    """A wait that leaves one group more: both name the registers."""
+    """A wait that leaves one group more: both detectors name the registers."""
     kernel = pair(order).program(TARGET).ir
     which = of_kind(ir.Wait, mechanism=WGMMA_GROUPS)
     faulty = with_changed(kernel, which, number, lambda one: (attrs.evolve(one, groups=one.groups + 1),))

@@ -1,4 +1,4 @@
-"""Roles as a partition of statements, and arrivals that are deferred until copies are done: producers that copy, beside TMA and alone; several
+"""Roles as a partition of statements, and arrivals deferred until copies complete: copying producers with and without TMA; several
 producers; each fault of theirs, which both detectors find; the text, executed on a CPU.
 """
 
@@ -42,7 +42,7 @@ HALVES = float16_gemm(128, 64, 320)
 
 
 def fed(a, b, tiles=(128, 64, 64), stages=3, threads=32, blocks=0):
-    """A product by wgmma whose tiles of A and B are loaded so, under a producer that may copy."""
+    """A wgmma GEMM whose tiles of A and B are loaded in a given way, with a producer that may copy."""
     bm, bn, bk = tiles
     chain = MatMul.tile(bm, bn).to(Block)
     chain = chain.persistent(blocks) if blocks else chain
@@ -51,7 +51,7 @@ def fed(a, b, tiles=(128, 64, 64), stages=3, threads=32, blocks=0):
 
 
 def warps_fed():
-    """Warps with mma.sync, from tiles that a producer copies: threads read the stages, and no engine."""
+    """Warps with mma.sync, from tiles that a producer copies: threads read the stages, not an asynchronous engine."""
     store = Move.tile(32, 32).to(Warp).done()
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), store)
     chain = chain.split(32).pipeline(3).warp_specialize(copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
@@ -105,7 +105,7 @@ def test_sizes_known_at_run_time():
 
 
 def test_without_copies_all_threads_load():
-    """A producer of TMA fills a ring alone, or there is none."""
+    """A TMA producer fills a ring alone, or there is none."""
     plain = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize()
     assert plain.load(A, SH, TMA).load(B, SH, COPIES).tile(64, 64).to(Warpgroup).done()(HALVES).program(TARGET).ir.rings == ()
 
@@ -131,7 +131,7 @@ def test_text_of_a_deferred_arrival():
 
 
 def test_text_of_elements():
-    """Who stores at once brings it to the engine itself, in front of an ordinary arrival."""
+    """Threads with ordinary stores execute the proxy fence themselves, before an ordinary arrival."""
     lines = [line.strip() for line in program("rows of odd length").cuda.splitlines()]
     arrival = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_arrive(k_ring_full"))
     assert lines[arrival - 1].startswith("fence_proxy_async();  // make b_sh visible")
@@ -177,7 +177,7 @@ def test_faults_of_texts_are_found(fault, tmp_path):
 
 
 def is_arrival(one):
-    """Whether it is an arrival of threads that copy."""
+    """Whether it is an arrival of copying threads."""
     return isinstance(one, ir.Release) and one.by is not None
 
 
@@ -202,7 +202,7 @@ def counting(change):
 
 
 def moved(is_meant, behind):
-    """What is meant in a list stands right behind its first statement that is `behind`."""
+    """The selected statement directly after the first one of the list that satisfies `behind`."""
 
     def edit(one):
         if not isinstance(one, ir.For) or not any(map(is_meant, one.body)) or not any(map(behind, one.body)):
@@ -215,7 +215,7 @@ def moved(is_meant, behind):
 
 
 def fence_in_front(kernel):
-    """The fence of consumers stands in front of the wait for the stage."""
+    """The consumers' fence before the wait for the stage."""
 
     def edit(one):
         if not isinstance(one, ir.For) or not any(map(is_proxy_fence, one.body)):
@@ -226,7 +226,7 @@ def fence_in_front(kernel):
 
 
 def in_copiers(is_meant):
-    """Without some statements of the role that copies."""
+    """Without some statements of the copying role."""
 
     def parted(one):
         if not isinstance(one, ir.Roles):
@@ -305,7 +305,7 @@ def fills(name):
 
 
 def by_two(elected):
-    """A producer of A and one of B, each of a warp."""
+    """One producer for A and one for B, each a warp."""
 
     def divide(kernel, producers):
         others = (Part(f"producer of {name}", 32, fills(f"{name.lower()}_sh"), elected=elected) for name in "AB")
@@ -374,7 +374,7 @@ def test_bytes_of_one_producer_are_found_by_both(change):
 
 
 def separated(a, b, separate, threads=32, copies=True, stages=3, own=None, blocks=0, before=None):
-    """A product whose loads of some operands have a producer of their own."""
+    """A GEMM in which loads of some operands have a separate producer."""
     chain = MatMul.tile(128, 64).to(Block)
     chain = chain.persistent(blocks) if blocks else chain
     chain = chain if before is None else chain.programmatic_launch(before)
@@ -434,7 +434,7 @@ def test_faults_of_separate_producers_are_found_by_both(name, kind, role):
 
 
 def test_keys_and_values_have_a_producer_each():
-    """In attention, where they are used, and released, at different times."""
+    """In attention, where they are used and released at different times."""
     strategy = keys_and_values(attention.definition())
     separate = strategy.at(Split).refine(WarpSpecialize(32, False, ("K", "V")))
     kernel = separate(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET)
@@ -532,7 +532,7 @@ def test_copies_is_a_flag():
 
 
 def ringed(*copying, by=CP_ASYNC_GROUPS, **fields):
-    """A role of a warp that copies to a ring of one stage, and says so by a mechanism."""
+    """A role of a warp that copies into a ring of one stage and arrives by a mechanism."""
     arrival = making.release("ring", ir.StageState.FULL, making.as_expr(0), by=by, **fields)
     return making.role("copying", 0, 32, (*copying, arrival))
 
@@ -559,7 +559,7 @@ def test_what_the_verifier_refuses(role, text):
 
 
 def test_copies_by_name_need_no_commit():
-    """A deferred arrival is told of all copies of its thread."""
+    """A deferred arrival covers all copies of its thread."""
     single = Move.tile(1, 8).to(Thread).done(CP_ASYNC[0])
     kernel = fed(TMA, single)(HALVES).program(TARGET).ir
     assert not all_of_kind(kernel, ir.Commit) or all(one.mechanism is WGMMA_GROUPS for one in all_of_kind(kernel, ir.Commit))
@@ -574,7 +574,7 @@ GIVEN = numbered((TILES * ROWS, COLUMNS))
 
 
 def emptied_late(consumer=tuple, consumers=32):
-    """A kernel whose consumers store each stage by an engine, and release it by an arrival that is deferred until the engine has read it."""
+    """A kernel whose consumers store each stage by TMA and release it by an arrival that is deferred until TMA has read it."""
     turn = Var("k", 0, TILES - 1)
     shape = ROWS, COLUMNS
     accesses = attrs.evolve(access("tile", (0, 0), shape), copy=turn % STAGES), access("dst", (turn * ROWS, 0), shape, write=True)

@@ -25,7 +25,7 @@ FIRST = ["full a k * 2", *U[1:]]
 
 
 def test_one_ring_has_the_turns_of_both():
-    """Of so many slots as `pipeline` says for all together, of any number; no buffers but A's and B's."""
+    """With the stages that `pipeline` specifies for all loads together, of any number; only A's and B's buffers."""
     kernel = pair("u v low", stages=3, shares=BOTH).program(TARGET).ir
     assert [(ring.buffers, ring.stages) for ring in kernel.rings] == [(("a_sh", "b_sh"), 3)]
     assert {one.name for one in kernel.buffers if one.memory.of_block} == {"a_sh", "b_sh", "store_u_sh"}
@@ -76,7 +76,7 @@ def test_the_printed_text_on_a_cpu(tmp_path):
     ("which", "count"), [("three stages, tiles", 4), *(pytest.param(name, 400, marks=pytest.mark.nightly) for name in RIGHT)]
 )
 def test_faults_are_found_by_both(which, count):
-    """Turns left out, moved or given back too early, of the one ring that both fill."""
+    """Operations on the common ring left out, moved or too early."""
     kernel = RIGHT[which].program(TARGET).ir
     arrays = given(kernel.spec)
     expected = wanted(kernel.spec, arrays)
@@ -114,7 +114,7 @@ def test_refused(options, said):
 
 
 def test_a_ring_is_needed():
-    """Threads that copy have no ring; and registers nobody shares."""
+    """Copies by all threads have no ring, and registers cannot be shared."""
     plain = (
         MatMul.split(64).pipeline(2).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done()).share_stages(A)
     )
@@ -127,14 +127,14 @@ def test_a_ring_is_needed():
 
 
 def test_texts():
-    """Of a strategy, which says what it was made by, and of a tensor, which can be read again."""
+    """The text of a strategy lists its refinements; the text of a tensor can be read back."""
     assert ".load(C, SH, Move.done()).share_stages('A')" in str(pair("u v", shares=BOTH)).replace("\n", "").replace("  ", "")
     tensor = parse_tensor("%h_sh:[64,64].fp16.SH{free, shares=x_sh}")
     assert tensor.shares == "x_sh" and parse_tensor(tensor_text(tensor)) == tensor
 
 
 def test_two_that_are_used_together_need_two_slots():
-    """Of a ring of one buffer they would have the same bytes in each turn."""
+    """With a ring of one buffer they would have the same bytes in each iteration."""
     ring = Tensor("a_sh", (64, 64), float16, SH, RowMajor)
     both = [attrs.evolve(ring, name=name, shares="a_sh") for name in ("c_sh", "e_sh")]
     slots = SharedStages(types.SimpleNamespace(buffers=[types.SimpleNamespace(name=one.name, tensor=one) for one in (ring, *both)]))

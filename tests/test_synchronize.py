@@ -1,4 +1,4 @@
-"""Where barriers stand: each rule on programs made by hand, and drawn programs of which no barrier can be left out."""
+"""Barrier positions: each rule on hand-made programs, and generated programs in which every barrier is needed."""
 
 import itertools
 import random
@@ -112,7 +112,7 @@ def test_the_scopes_of_a_block():
     ("threads", "scopes"), [(128, ["warp", "warpgroup"]), (64, ["warp", "products"]), (256, ["warp", "warpgroup", "products"])]
 )
 def test_the_scopes_of_roles(threads, scopes):
-    """The widest one is that of the first role; one of a warpgroup is that warpgroup, and not said twice."""
+    """The widest scope is that of the first role; if that is one warpgroup, it is listed once."""
     roles = making.roles((making.role("products", 0, threads, ()), making.role("producer", threads, 32, (), elected=True)))
     assert [scope.name for scope in scopes_of(attrs.evolve(kernel(threads=threads), body=(roles,)))] == scopes
 
@@ -146,7 +146,7 @@ def test_what_a_barrier_is_for():
 
 
 def test_each_hazard_is_credited_to_the_first_barrier_behind_it():
-    """The way back of the loop lies across both barriers, and is told of one."""
+    """The back edge of the loop crosses both barriers and is credited to one."""
     assert reasons(loop(4, writes(T), reads(FAR))) == ["s complete", "s free again"]
     assert reasons(writes(T), reads(FAR), writes(T), reads(FAR)) == ["s complete", "s free again", "s complete"]
 
@@ -179,7 +179,7 @@ def test_a_loop_that_may_not_run_orders_nothing():
 
 
 def test_a_barrier_of_an_inner_loop_counts_on_the_way_back():
-    """From the write behind an inner loop over all of it to the read before it: its barrier lies between."""
+    """The arc from the write after an inner loop around to the read before it contains the loop's barrier."""
     inner = loop(2, BLOCK_BARRIER, reads(T + 512), var=Var("j", 0, 1))
     assert placed(loop(4, reads(FAR), inner, writes(T))) == [[".", ["block", "."], ".", "block"]]
     assert placed(loop(4, reads(FAR), loop(2, BLOCK_BARRIER, var=Var("j", 0, 1)), writes(T), BLOCK_BARRIER)) == [
@@ -188,7 +188,7 @@ def test_a_barrier_of_an_inner_loop_counts_on_the_way_back():
 
 
 def test_stages_that_meet_in_the_next_iteration_or_later():
-    """Two stages written ahead of where they are read, with the same addresses every second or third iteration."""
+    """Two stages written ahead of their reads, with the same addresses every second or third iteration."""
 
     def ring(stages, ahead):
         body = (writes(T + (i + ahead) % stages * 128), reads(FAR + i % stages * 128))
@@ -201,7 +201,7 @@ def test_stages_that_meet_in_the_next_iteration_or_later():
 
 
 def test_what_meets_only_later_takes_any_position():
-    """Written in one iteration and read two further on: one barrier anywhere, at the latest position."""
+    """Written in one iteration and read two iterations later: one barrier anywhere, at the latest position."""
     body = (reads(FAR + i % 3 * 128), reads(T + 512), writes(T + (i + 2) % 3 * 128))
     assert placed(loop(50, *body, period=3)) == [[".", ".", ".", "block"]]
     assert placed(loop(50, writes(T + i % 3 * 128), reads(FAR + (i + 1) % 3 * 128), period=3)) == [[".", ".", "block"]]
@@ -219,7 +219,7 @@ def test_before_and_behind_a_pipelined_loop_its_first_and_last_iteration():
 
 
 def test_a_narrow_barrier_in_a_pipelined_loop_leaves_all_iterations_exposed():
-    """The loop's barrier of a warp says nothing of what other warps wrote before, in any stage."""
+    """The loop's warp barrier does not order earlier writes of other warps, in any stage."""
     body = (writes(T + i % 2 * 128), reads(NEAR + i % 2 * 128))
     assert placed(writes(FAR + 128), loop(50, *body, period=2)) == [".", "block", [".", "warp", "."]]
     assert placed(loop(50, *body, period=2), writes(FAR)) == [[".", "warp", "."], "block", "."]
@@ -326,7 +326,7 @@ def test_buffers_that_overlap():
 
 
 def test_buffers_that_overlap_in_another_order():
-    """What one buffer calls element 9, the other, which is not swizzled, calls element 8."""
+    """Element 9 of one buffer is element 8 of the other, which is not swizzled."""
     one, other = buffer("a", 128), buffer("b", 128)
     swizzled = attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=Swizzle(1, 0, 3)))
     body = (writes(T, name="a"), reads(T, name="b"))
@@ -349,7 +349,7 @@ def test_elements_beyond_a_shared_buffer_are_none_of_it():
 
 
 def test_a_buffer_that_ends_within_a_piece():
-    """Pieces of four elements, of a buffer of ten: the last piece is half inside."""
+    """Pieces of four elements in a buffer of ten: the last piece is half in bounds."""
     odd = (buffer("a", 10),)
     wide = (writes(4 * (T % 3), name="a", width=4, vectors=(4,)), reads(4 * (FAR % 3), name="a", width=4, vectors=(4,)))
     last = less(1, T % 3)
@@ -381,7 +381,7 @@ def test_arrays_in_global_memory():
 
 
 def test_arrays_of_several_dimensions():
-    """A column is written, and a row of the same array read that shares no element, or one, with it."""
+    """A column is written and a row of the same array is read, with no element or one element in common."""
     for column, expected in ((1, [".", "."]), (0, [".", "warp", "."])):
         write = execution(Step(), Move(1, 1)(RF, GL)(Thread), access("dst", (THREAD, 0), write=True))
         read = execution(Step(), Move(1, 1)(GL, RF)(Thread), access("dst", (0, 31 - THREAD + column)))
@@ -412,7 +412,7 @@ def test_a_copy_under_way_needs_a_barrier_behind_its_commit():
 
 
 def test_a_barrier_in_a_loop_of_copies_is_too_early_before_their_commit():
-    """Copies that a loop inside issues and the list around commits: what waits there does not wait for them."""
+    """Copies that an inner loop issues and the outer list commits: a wait inside does not cover them."""
     steps = loop(2, copies(T), making.sync_point(True, "i"))
     assert placed(steps, making.commit(), reads(T)) == [[".", "block"], "commit", "warp", "."]
     assert placed(steps, loop(2, writes(T + 512), making.sync_point(True, "i")), making.commit(), reads(T))[2:] == ["commit", "warp", "."]
@@ -421,7 +421,7 @@ def test_a_barrier_in_a_loop_of_copies_is_too_early_before_their_commit():
 
 
 def test_what_a_loop_has_committed_needs_no_commit_behind_it():
-    """Beside a copy that it leaves under way, for which only barriers behind the next commit count."""
+    """Next to a copy that it leaves in flight, for which only barriers after the next commit count."""
     steps = loop(2, copies(T + i * 128), making.commit(), copies(T + 512 + i * 128))
     between = loop(2, writes(T + 1024), making.sync_point(True, "i"))
     assert placed(steps, between, making.commit(), reads(T)) == [[".", "commit", "."], [".", "block"], "commit", "."]
@@ -429,7 +429,7 @@ def test_what_a_loop_has_committed_needs_no_commit_behind_it():
 
 
 def test_a_statement_whose_iterations_lie_apart_does_not_meet_itself():
-    """A copy is under way, and of a spread access it is not known which lane touches what: but of one iteration they are in order."""
+    """A copy is in flight, and lanes of a spread access are unspecified; but accesses of one iteration are ordered."""
     for make in (copies, lambda place: writes(place, spread=True)):
         assert placed(loop(3, make(T + i * 128))) == [["."]]
         assert placed(loop(3, make(T + i % 2 * 128))) == [[".", "warp"]]
@@ -472,7 +472,7 @@ def test_an_unknown_statement_is_refused():
 
 
 def drawn(generator, extents, asynchronous):
-    """A program without barriers: touches of a buffer in some stage of a ring, loops and conditions."""
+    """A program without barriers: accesses to a buffer in some stage of a ring, loops and conditions."""
     threads = generator.choice((32, 64, 96, 256))
     thread = Var("thread", 0, threads - 1)
     period = generator.choice((1, 2, 3))
@@ -501,7 +501,7 @@ def drawn(generator, extents, asynchronous):
 
 
 def without(body, barrier):
-    """The program without a barrier and the wait that stands before it."""
+    """The program without a barrier and the wait before it."""
     kept = []
     for one in body:
         if one is barrier:
@@ -512,7 +512,7 @@ def without(body, barrier):
 
 
 def is_guessed(program):
-    """Whether some ring comes round no time in its loop, or a condition changes along a loop, which counts as true."""
+    """Whether some ring never revisits a stage in its loop, or a condition varies along a loop, which counts as true."""
     rings = [one for one in ir.statements(program.body) if isinstance(one, For) and one.period]
     conditions = [one.active.variables() - {program.thread} for one in ir.statements(program.body) if isinstance(one, Exec)]
     return any(ring.extent.low <= ring.period for ring in rings) or any(conditions)
@@ -521,10 +521,10 @@ def is_guessed(program):
 @pytest.mark.parametrize("chunk", range(4))
 @pytest.mark.parametrize("extents, asynchronous", [((1, 2, 3, 8, 20), False), ((1, 2, 3, 8, 20), True), ((2, K), True)])
 def test_drawn_programs_are_ordered_and_each_barrier_is_needed(extents, asynchronous, chunk):
-    """Judged by the race check: nothing is missed, and whichever barrier is left out, something is.
+    """Judged by the race check: nothing is missed, and without any barrier something is.
 
-    A barrier more stands only for a hazard from one round of a ring to the next, in a loop that ends before it comes round, and for
-    one whose condition is false in the iterations that would meet.
+    Extra barriers are accepted only for a hazard between phases of a ring in a loop that ends before it revisits the stage, and for one
+    whose condition is false in the conflicting iterations.
     """
     left_over = total = 0
     for seed in range(chunk * 25, chunk * 25 + 25):
@@ -540,7 +540,7 @@ def test_drawn_programs_are_ordered_and_each_barrier_is_needed(extents, asynchro
 
 
 def test_copies_are_pending_up_to_a_commit_of_their_kind():
-    """Also those of parts in front of one without any."""
+    """Also those of parts before one without copies."""
     copy, bulk = (type("Copy", (), {"statement": types.SimpleNamespace(mechanism=one)})() for one in (CP_ASYNC_GROUPS, TMA_STORES))
     parts = [types.SimpleNamespace(pending=frozenset(found)) for found in ((copy,), (), (bulk,))]
     assert _pending(parts, [None, None, None]) == {copy, bulk}

@@ -1,4 +1,4 @@
-"""Before which barrier a thread waits, how many groups may be under way, and what it says has arrived."""
+"""The pass `wait`: before which barriers a thread waits, how many groups may be in flight, and the reasons."""
 
 import attrs
 import making
@@ -20,12 +20,12 @@ WITH_REGISTERS = (*RING, buffer("r", 4, memory=RF))
 
 
 def block():
-    """A barrier of its own: a wait stands before one barrier, not before all that are equal."""
+    """A new barrier: a wait precedes one barrier, not all equal ones."""
     return making.barrier(attrs.evolve(BLOCK_BARRIER).scope, "its own")
 
 
 def waited(*body, **options):
-    """The groups of each wait, in program order, and a check that nothing is missed."""
+    """The groups of each wait in program order, and a check that nothing is missed."""
     options.setdefault("buffers", RING)
     done = wait(kernel(*body, symbols=(K,), **options))
     assert not check_races(AccessTrace(done)), done.body
@@ -64,7 +64,7 @@ def test_what_was_waited_for_is_not_waited_for_again():
 
 
 def test_products_are_waited_for_where_their_factors_are_overwritten():
-    """As many groups stay under way as came later; reading their factors asks for nothing."""
+    """As many groups stay in flight as were committed later; reading operands requires no wait."""
     product = (products(0), making.commit(PRODUCT))
     assert waited(*product, block(), writes(FAR), buffers=WITH_REGISTERS) == [(0, "s has been read")]
     assert groups(*product, products(512), making.commit(PRODUCT), block(), writes(FAR), buffers=WITH_REGISTERS) == [1]
@@ -73,7 +73,7 @@ def test_products_are_waited_for_where_their_factors_are_overwritten():
 
 
 def test_groups_of_products_and_of_copies_are_counted_apart():
-    """One barrier may be asked for both; waits for copies come first."""
+    """One barrier may need both; waits for copies come first."""
     product = (products(0), making.commit(PRODUCT))
     copy = (copies(T + 512), making.commit())
     body = (*product, *copy, block(), writes(FAR), reads(FAR + 512))
@@ -83,7 +83,7 @@ def test_groups_of_products_and_of_copies_are_counted_apart():
 
 
 def test_a_wait_for_registers_is_a_wait_for_factors_too():
-    """`products` put it there: the barrier behind it need not ask again."""
+    """`wgmma_waits` inserted it, so the barrier after it needs no other wait."""
     body = (products(0), making.commit(PRODUCT), making.wait(0, reason="r is complete", mechanism=PRODUCT), block(), writes(FAR))
     assert waited(*body, buffers=WITH_REGISTERS) == [(0, "r is complete")]
 
@@ -123,7 +123,7 @@ def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):
 
 
 def test_behind_a_loop_of_any_length():
-    """The stage that is read behind the loop may have been written in its last iteration, or in any before."""
+    """The stage read after the loop may have been written in its last iteration, or in any earlier one."""
     load = loop(K, copies(T + i % 2 * 128), making.commit(), making.barrier(BLOCK_BARRIER.scope, "in the loop"), period=2)
     assert groups(load, block(), reads(FAR)) == [1, 0]
 
@@ -160,7 +160,7 @@ def test_what_arrived_for_a_warp_has_not_for_the_block():
 
 
 def test_one_statement_in_two_loops():
-    """The same object, whose iterations differ in number."""
+    """The same object in two loops with different trip counts."""
     load = copies(T + i * 128)
     first, second = loop(2, load, making.commit()), loop(4, load, making.commit())
     assert groups(first, block(), second, making.barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 384)) == [0, 0]
@@ -192,7 +192,7 @@ def test_a_copy_that_does_not_take_place_is_not_waited_for():
 
 
 def test_a_touch_that_does_not_take_place_waits_for_nothing():
-    """All but the first iteration read what the first one copied: the group of the second may still be under way."""
+    """All but the first iteration read the first iteration's copy, so the group of the second may still be in flight."""
     late = reads(FAR, active=less(0, i))
     assert groups(loop(4, copies(T + i * 128), making.commit(), block(), late)) == [1]
     assert groups(loop(4, copies(T + i * 128), making.commit(), block(), reads(FAR))) == [0]
@@ -208,7 +208,7 @@ def test_an_unknown_statement_is_refused():
 
 
 def test_the_last_wait_names_what_stores_under_way_read():
-    """The block's memory is given back behind it, so it is the memory that counts, not where they store."""
+    """The block's memory is released after it, so the source of the stores matters, not their destination."""
     source, target = reads(T).accesses[0], touch(T, write=True, name="g").accesses[0]
     store = attrs.evolve(reads(T), accesses=(source, target), mechanism=TMA_STORES)
     array = buffer("g", 128, memory=GL)

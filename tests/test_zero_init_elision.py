@@ -1,4 +1,4 @@
-"""Accumulators that begin with their first product (`settle`): what is left of a zero, exact results in random order, what stays as it is."""
+"""The pass `zero_init_elision`: elided zeros, exact results in random order, and accumulators that stay unchanged."""
 
 import random
 
@@ -50,12 +50,12 @@ def inits(kernel):
 
 
 def adding(kernel):
-    """For each product when it adds to what was there."""
+    """For each MMA the condition under which it accumulates."""
     return [str(one.accumulate) for one, _ in ir.execs(kernel.body) if one.mechanism is WGMMA_GROUPS]
 
 
 def outcome(kernel, one, k=200, order=None, values=None):
-    """Whether a kernel computes what the definition says, block of k after block of k; all of it in small integers."""
+    """Whether a kernel computes the definition, block of k after block of k, in small integers."""
     draw = np.random.default_rng(4)
     arrays = {"A": draw.integers(-2, 3, (64, k)).astype(np.float16), "B": draw.integers(-2, 3, (k, 64)).astype(np.float16)}
     expected, factor = np.zeros((64, 64)), 1
@@ -89,7 +89,7 @@ def test_when_it_adds():
 
 
 def test_of_a_rotated_loop():
-    """The first product is that of the loop's first turn, and that of the last turn adds; in front of the loop nothing is multiplied."""
+    """The first MMA is that of the loop's first iteration, and that of the last iteration accumulates; before the loop nothing is scaled."""
     kernel = kernel_of_rotated(200)
     assert adding(kernel) == ["any_of((0 < k, 0 < mm_k,))", "1"]
     scales = [loops for one, loops in ir.execs(kernel.body) if one.spec.pointwise and any(part.buffer == "acc" for part in one.accesses)]
@@ -110,7 +110,7 @@ def kernel_of_rotated(k):
 
 @pytest.mark.parametrize("k", [200, sym("k", multiple_of=8)], ids=["known", "run time"])
 def test_results_of_a_rotated_loop(k):
-    """By threads that all load: products of a turn are under way while the next one's factor is made."""
+    """With loads by all threads: MMAs of an iteration are in flight while the next operand is computed."""
     chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).defer("mm", after="f")
     chain = chain.load("A", SH, Move.coalesced_copy(8).done()).load("B", SH, Move.coalesced_copy(8).done()).tile(m=64).to(Warpgroup)
     spec = LATER(m=64, n=64, k=k, types={"X": float32})
@@ -139,7 +139,7 @@ def test_what_stays(name):
 
 
 def test_what_one_turn_clears_once_begins_with_its_product():
-    """Compilers would clear one accumulator behind the first products of another, and wait for these (ptxas, C7517)."""
+    """ptxas would zero one accumulator after the first MMAs of another, and serialize them (C7517)."""
     program = kernel_of(STAY["cleared once"], 64)
     assert inits(program.stages["zero_init_elision"]) == set() and adding(program.stages["zero_init_elision"]) == ["0 < mm_k"]
     assert not errors(program.ir) and outcome(program.ir, STAY["cleared once"], 64)
@@ -152,7 +152,7 @@ def test_products_of_warps_are_left_alone():
 
 @pytest.mark.parametrize("fault", ["never adds", "always adds", "adds from the second turn on"])
 def test_wrong_predicates_are_noticed(fault):
-    """By exact results; the simulator knows of registers that nobody wrote."""
+    """By exact results; the simulator detects uninitialized registers."""
     kernel = kernel_of(HORNER).ir
     (loop,) = (one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and one.var.name == "k" and adding_inside(one))
     wrong = {"never adds": FALSE, "always adds": TRUE, "adds from the second turn on": loop.var > ZERO}[fault]
@@ -180,7 +180,7 @@ def is_zeroing(statement):
     ],
 )
 def test_what_may_be_left_zero(what, changed):
-    """A loop that may have no turn, and elements that no product of the step has."""
+    """A loop that may have no iteration, and elements that no MMA of the step writes."""
     kernel = kernel_of(HORNER).stages["defer"]
     body = ir.rewritten(kernel.body, lambda one: (changed(one) if isinstance(one, ir.For) else one,))
     kernel = attrs.evolve(kernel, body=body)
@@ -198,7 +198,7 @@ def test_settled_once():
 
 
 def product_of(place, width):
-    """A product that adds to `width` registers from `place` on."""
+    """An MMA that adds to `width` registers from `place` on."""
     target = access("acc", (place,), (width,), write=True)
     spec = MatMul(1, 1, 1)(SH, SH, RF)(Warpgroup)
     return execution(Engine(), spec, access("a", (0,)), access("b", (0,)), target, accumulate=TRUE, mechanism=WGMMA_GROUPS)
@@ -208,7 +208,7 @@ CLEARED = execution(INIT, Init(1, 1)(RF)(Thread), access("acc", (0,), (8,), writ
 
 
 def first_adds(*body):
-    """When the first product behind a zero of 8 registers adds, if the zero is gone."""
+    """When the first MMA after a zero of 8 registers accumulates, if the zero is elided."""
     found = zero_init_elision(kernel(CLEARED, *body)).body
     (made,) = (one for one, _ in ir.execs(found) if one.mechanism is WGMMA_GROUPS)
     return str(made.accumulate) if CLEARED not in found else "stays"

@@ -1,7 +1,8 @@
-"""Kernel IR to CUDA C++ that an expert would sign: names from the tree, addresses named, guards merged, helper functions once.
+"""Print kernel IR as CUDA C++: names from the tree, named addresses and constants, merged guards, helper functions.
 
-`frame` prints a kernel, `statements` its statements, `printer` what instructions ask for, `addresses` names where accesses begin,
-`expressions` and `types` are the parts, `lines` lays them out. May import: values, specs, ir. The printer decides nothing.
+`frame` prints a kernel, `statements` its statements, `printer` serves instructions, `addresses` names base addresses, `constants` numbers,
+`reductions` calls functions for shuffles, `expressions` and `types` are the parts, `lines` lays them out.
+May import: values, specs, ir. The printer decides nothing.
 """
 
 from fireiron.cuda.expressions import expression, is_wide, scaled

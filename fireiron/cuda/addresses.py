@@ -1,7 +1,7 @@
-"""Where accesses begin: what a loop leaves alone of an address is computed once, in front of it, under a name.
+"""Base addresses: the loop-invariant part of an address is computed once, before the loop, and has a name.
 
-An address is the sum of a base, which the block and the thread decide, and a rest, which loops decide. The base becomes a pointer
-(`a_source`, `c_target`), or for inline PTX a number in the window of shared memory, where it is more than a step of one variable.
+An address is the sum of a base, which depends on block and thread, and an offset, which depends on loops. A base that is more than a
+multiple of one variable becomes a pointer (`a_source`, `c_target`), or, for inline PTX, a 32-bit address in shared memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Loops of which data say the turns: they are found many at a time, so that none of those left out waits for its own integers.
+"""Loops whose iterations depend on data: 32 conditions are tested at a time, so that skipped iterations do not each wait for a load.
 
-for g: begin_here = begin[g]; seen = ...; for turn < seen: S    -->    which = those of the next 32 turns that are seen, as bits
-                                                                       for g in which: S
+for g: begin_here = begin[g]; seen = ...; for i < seen: S    -->    mask = conditions of the next 32 iterations, as bits
+                                                                       for g in mask: S
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from fireiron.ir.text import Braces, Item, Noted
 from fireiron.values.expr import ONE, Expr, Var, constant, tables_of
 
 AT_ONCE = 32
-"""Most iterations that are tested at once: the bits of a word."""
+"""Iterations that are tested together: the bits of a word."""
 
 
 @attrs.frozen
 class ChosenTurns:
-    """A loop whose turns are taken where `names` say so, of which the last holds; `loop` does what is done in a turn that is taken."""
+    """A loop that executes an iteration if the last of `names` is true; `loop` has the body of an executed iteration."""
 
     loop: For
     names: tuple[Let, ...]
 
     def items(self, count: str, fresh: Callable[[str], str], asked: Sequence[Item], body: Sequence[Item]) -> list[Item]:
-        """The text, where `count` is the extent's, and `asked` and `body` are the items of both parts."""
+        """Print the loop: `count` is the text of the extent, `asked` has the items that test an iteration, `body` those that execute it."""
         var, most = self.loop.var.name, constant(self.loop.extent)
         seen = f"static_cast<unsigned>({self.names[-1].var})"
         which, first, ahead = (fresh(f"{var}_{name}") for name in ("mask", "base", "bit"))
@@ -49,7 +49,7 @@ class ChosenTurns:
 
 
 def chosen_turns(loop: For) -> ChosenTurns | None:
-    """The turns of a loop that does something only where integers in memory say so, but for barriers behind it; None of any other."""
+    """Match a loop whose body is executed only if integers in memory allow it, apart from barriers after it; None for other loops."""
     names = tuple(one for one in loop.body if isinstance(one, Let))
     rest = [one for one in loop.body if not isinstance(one, (Let, Comment))]
     if not names or not rest or any(not isinstance(one, Barrier) for one in rest[1:]) or loop.extent == ONE or loop.unroll:

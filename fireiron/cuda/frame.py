@@ -1,7 +1,8 @@
-"""The frame of a kernel: header, includes, helper functions, signature, and what stands in front of its statements."""
+"""The frame of a kernel: header, includes, helper functions, signature, and the declarations before its statements."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from fireiron.cuda.addresses import FIRST_LANE
@@ -12,6 +13,7 @@ from fireiron.cuda.makers import Makers
 from fireiron.cuda.names import Names
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.quotients import QUOTIENT
+from fireiron.cuda.reductions import is_shuffle
 from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
@@ -79,8 +81,16 @@ def _body(printer: KernelPrinter) -> list[Line]:
         printer.function(QUOTIENT)
     program = Statements(printer).program()
     rings = list(declarations(printer, bool(kernel.dynamic_shared_bytes)))
-    definitions = [*_definitions(printer), *_buffers(kernel), *rings, *program]
-    return lines_of([*printer.addresses.constants.lines(), *definitions], 1)
+    text = lines_of(program, 1)
+    definitions = [*_definitions(printer), *_buffers(kernel, _mentioned(kernel, text)), *rings]
+    return [*lines_of([*printer.addresses.constants.lines(), *definitions], 1), *text]
+
+
+def _mentioned(kernel: Kernel, lines: Iterable[Line]) -> set[str]:
+    """The buffers without those that the lines do not mention because a helper function has its own registers for them."""
+    received = {stmt.accesses[1].buffer for stmt, _ in execs(kernel.body) if is_shuffle(stmt)}
+    words = set(re.findall(r"\w+", "\n".join(line.text for line in lines))) if received else set()
+    return {buffer.name for buffer in kernel.buffers if buffer.name not in received or buffer.name in words}
 
 
 def _on_a_curve(value: Expr) -> bool:
@@ -228,8 +238,8 @@ def _of_warp(value: Expr, kernel: Kernel) -> bool:
     return isinstance(value, FloorDiv) and value.left == kernel.thread and value.right.factor % 32 == 0
 
 
-def _buffers(kernel: Kernel) -> Iterable[Item]:
-    """The declarations of buffers."""
+def _buffers(kernel: Kernel, mentioned: set[str]) -> Iterable[Item]:
+    """The declarations of buffers that the text mentions."""
     makers, stages = Makers(kernel), stages_of(kernel)
     shared = [buffer for buffer in kernel.buffers if buffer.memory.in_shared]
     read = _read(kernel)
@@ -255,7 +265,7 @@ def _buffers(kernel: Kernel) -> Iterable[Item]:
             yield Made(
                 Noted(known[buffer.name] + buffer.memory.region.declaration(*array), _shape(buffer, stages)), makers.of_buffer(buffer.name)
             )
-        if buffer.memory.private:
+        if buffer.memory.private and buffer.name in mentioned:
             yield Made(_registers(kernel, buffer, known[buffer.name], stages), makers.of_buffer(buffer.name))
 
 

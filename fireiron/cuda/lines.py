@@ -1,4 +1,4 @@
-"""Items to lines: indentation, braces, comments, and no line longer than a reader's window."""
+"""Lay out items as lines: indentation, braces, comments, a maximal width."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INDENT = 2
 
 @attrs.frozen
 class Line:
-    """A line of text, and the steps of the tree that made it; none where it is nobody's in particular."""
+    """A line of text and the steps of the tree that created it; none for a line of the whole kernel."""
 
     text: str
     steps: tuple[Path, ...] = ()

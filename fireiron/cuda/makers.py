@@ -1,7 +1,7 @@
-"""Which steps of the tree each statement is of: what the walk noted, and for what passes added, what that is about.
+"""Map each statement to steps of the tree: as noted by the walk, or, for statements that passes added, by what they refer to.
 
-A barrier is of the steps that it orders, a ring's of those whose buffers it guards, a loop of the one that made it, a comment of what it
-stands in front of, a commit of what it stands behind.
+A barrier belongs to the steps that it orders, an mbarrier to those whose buffers it guards, a loop to the step that created it, a comment
+to the next statement, a commit to the previous one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Steps = tuple[Path, ...]
 
 
 class Makers:
-    """The steps behind the statements of one kernel."""
+    """The steps that created the statements of one kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -52,7 +52,7 @@ class Makers:
         return next((steps for one in near if (steps := self.of(one))), ())
 
     def of(self, statement: Stmt) -> Steps:
-        """The steps of a statement; none where it is nobody's in particular."""
+        """The steps of a statement; empty if it belongs to the whole kernel."""
         match statement:
             case Exec(path=path):
                 return () if path is None else (path,)

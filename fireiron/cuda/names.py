@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 
 class Names:
-    """Names of the text's own, none of which the kernel has."""
+    """Names that the printer makes; none of them occurs in the kernel."""
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
         self.kept: set[str] = set()
-        """Names that stay taken outside the scope in which they were made, such as those of functions."""
+        """Names that are visible everywhere, such as those of functions; they stay taken at the end of a scope."""
 
     def scope(self) -> Callable[[], None]:
         """Begin a scope: what this returns ends it, after which the names made in it are free again."""

@@ -1,4 +1,4 @@
-"""What instructions ask for while they make their text: operands, values, copies, helper functions (`fireiron.ir.text.Printer`)."""
+"""The printer that instructions call for operands, values, copies and helper functions (`fireiron.ir.text.Printer`)."""
 
 from __future__ import annotations
 

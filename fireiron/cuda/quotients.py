@@ -1,6 +1,6 @@
-"""Quotients by launch constants as products: what stands in the text for `x / d` where a kernel is given the reciprocal of d.
+"""Print quotients by launch constants as multiplications: `x / d` with the reciprocal of d, a parameter of the kernel.
 
-These nodes are of the printer alone: every other reader sees quotients and remainders. `fireiron.ir.reciprocal` has the proof.
+Only the printer has these nodes; all passes see quotients and remainders. `fireiron.ir.reciprocal` has the proof.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUOTIENT = Function(
 
 @node
 class Quotient(Expr):
-    """`number / divisor` by a reciprocal; where there is a `whole`, the divisor is that, or less and then what the reciprocal is of."""
+    """`number / divisor` by a reciprocal. With `whole`, the divisor is `whole`, or smaller and then the one of the reciprocal."""
 
     number: Expr
     divisor: Expr
@@ -65,7 +65,7 @@ class Residue(Expr):
 
 
 class Quotients:
-    """The quotients of one kernel; `named` are those that have a name where the text has come to."""
+    """The quotients of one kernel; `named` are those that have a name at the current place of the text."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._divisors = Divisors(kernel.symbols, kernel.body)

@@ -1,7 +1,7 @@
-"""Rings and roles: barriers in memory, who waits at them and arrives, and the branches of a block's roles (Hopper).
+"""Circular buffers and warp roles: mbarriers, their waits and arrivals, and a branch for each role of a block (Hopper).
 
-PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A barrier's phase is a bit: whoever waits names the parity
-of the phase that must be over. Full barriers begin empty, so the first wait of a producer, for the phase before, passes at once.
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A wait names the parity of the phase that must
+complete. All stages start empty: the first wait of a producer, for the preceding phase, returns immediately.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The steps of loops that blocks begin at different turns and go round: what stands in the text for `(k + start) % turns`.
+"""Iterations of `.stagger_blocks` loops, which each block starts at another iteration: the text for `(k + start) % extent`.
 
-The sum of two numbers below a third is less than twice that: its remainder is itself, or the third less. That is a comparison and a
-difference where the number of turns is no power of two, or known only at run time. The node is of the printer alone: every other reader
-sees the remainder.
+The sum of two numbers below the extent is less than twice the extent, so its remainder is the sum, or the sum minus the extent. This is a
+comparison and a subtraction if the extent is not a power of two, or known only at run time. Only the printer has this node; all passes
+see the remainder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Wrapped(Expr):
 
 
 def shown(step: Expr, rotations: Rotations) -> Expr:
-    """A step as the text says it: wrapped where that is proven, and saves a division."""
+    """Wrap a step if this is proved correct and saves a division."""
     assert isinstance(step, Mod)
     whole = constant(step.right)
     cheap = whole is not None and whole & (whole - 1) == 0

@@ -1,4 +1,4 @@
-"""Statement lists: neighbours under one condition share one `if`, loops are unrolled where registers need it."""
+"""Print lists of statements: consecutive ones with one condition share an `if`, loops that index registers are unrolled."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
+from fireiron.cuda.reductions import is_shuffle, with_reductions
 from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, left, next_tile, released
 from fireiron.cuda.tile_loops import TileLoop, tile_loop
 from fireiron.cuda.versions import Branch
@@ -123,7 +124,7 @@ MOST_REGISTERS = 255
 
 
 def straightened(kernel: Kernel) -> Kernel:
-    """The kernel without loops of a single turn: their bodies stand for themselves."""
+    """Replace loops of a single iteration by their bodies."""
 
     def turned(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, For) or statement.extent != Const(1) or statement.step > 1:
@@ -137,7 +138,7 @@ def straightened(kernel: Kernel) -> Kernel:
 
 @attrs.frozen
 class _Run:
-    """Neighbours in a list of statements, under conditions that they share, and the steps that they are of."""
+    """Consecutive statements, the conditions that they share, and their steps."""
 
     conditions: tuple[Expr, ...]
     body: Sequence[Stmt]
@@ -150,6 +151,7 @@ class Statements:
     def __init__(self, printer: KernelPrinter) -> None:
         self.printer, self.kernel = printer, printer.kernel
         self.makers = Makers(printer.kernel)
+        self.shuffles = any(is_shuffle(stmt) for stmt, _ in execs(printer.kernel.body))
         self.dropped: frozenset[Expr] = frozenset()
         self.alone = False
         """Whether the statements are those of one thread, which tells engines what to do."""
@@ -173,7 +175,7 @@ class Statements:
                     items += [*self.printer.addresses.taken(), *notes, *inner]
                     notes = []
         self.printer.quotients.named = named
-        return [*items, *notes]
+        return self._reduced([*items, *notes])
 
     # ------------------------------------------------------------------------------------------ conditions
 
@@ -183,7 +185,11 @@ class Statements:
         for run in self._runs(body):
             items += self._run(run)
         self.printer.quotients.named = named
-        return items
+        return self._reduced(items)
+
+    def _reduced(self, items: list[Item]) -> list[Item]:
+        """Items with calls for reductions by shuffles."""
+        return with_reductions(items, self.kernel, self.printer.function) if self.shuffles else items
 
     def _runs(self, body: Sequence[Stmt]) -> Iterable[_Run]:
         """The list in parts: each with the conditions under which all of its statements are, or a single statement."""

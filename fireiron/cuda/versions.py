@@ -1,4 +1,4 @@
-"""Statements in two versions as one branch of the text: neighbours of which the same condition decides stand in it together."""
+"""Print statements that have two versions as one branch; consecutive statements with the same condition share it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fireiron.values.expr import FALSE, Expr, Var
 
 @attrs.frozen(cache_hash=True)
 class Branch(Stmt):
-    """Statements for where `whole` holds, and for where it does not, which is the same in a warp."""
+    """Statements for `whole` being true and for it being false; the condition is warp-uniform."""
 
     whole: Expr
     inside: tuple[Stmt, ...]
@@ -39,7 +39,7 @@ class Branch(Stmt):
 
 
 def branched(kernel: Kernel) -> Kernel:
-    """The kernel with a branch in the place of statements that have two versions."""
+    """Replace statements that have two versions by a branch."""
     if all(one.whole == FALSE for one, _ in execs(kernel.body)):
         return kernel
     return attrs.evolve(kernel, body=_listed(kernel.body))
@@ -61,7 +61,7 @@ def _listed(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
 
 
 def _branch(run: Sequence[Stmt]) -> list[Stmt]:
-    """A run as one branch; comments stand in its first part, and those behind the last statement behind it."""
+    """Make one branch of a run; comments go to its first part, those after the last statement follow it."""
     if not run:
         return []
     last = max(place for place, one in enumerate(run) if not isinstance(one, Comment))

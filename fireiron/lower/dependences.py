@@ -146,7 +146,7 @@ class Dependences:
         return next((number for number, scope in enumerate(self.scopes[:-1]) if apart < (scope.threads or 0)), len(self.scopes) - 1)
 
     def _meets_itself_only(self, touch: Touch, around: tuple[Var, ...]) -> bool:
-        """Whether an access overlaps only itself in one execution, which is no conflict.
+        """Whether an access overlaps only itself in one execution, which is not a conflict.
 
         Which lane accesses which element of a spread access is unspecified, so every address seems to conflict with itself; it does so only
         if it is accessed again.

@@ -284,7 +284,7 @@ class _Solver:
         # An access before the commit has no such position. The barrier then stays, and the race check refuses the copy.
         return attrs.evolve(hazard, positions=kept or hazard.positions)
 
-    # -------------------------------------------------------------------------------------- where barriers stand
+    # -------------------------------------------------------------------------------------- barrier positions
 
     def _placed(self, hazards: Sequence[Hazard], items: _List) -> dict[int, int]:
         """The scope of the barrier at each position that has one."""

@@ -267,7 +267,7 @@ def _require_released(async_state: _AsyncState) -> None:
     """Raise a `VerificationError` for a fill that is never released; the analysis would not terminate."""
     for fill, lag in async_state.fills:
         if lag > OLDEST:
-            raise VerificationError(f"ring {fill.ring}: turn {fill.number} is acquired full, but never released")
+            raise VerificationError(f"ring {fill.ring}: fill {fill.number} is acquired full, but never released")
 
 
 def _fills(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> list[_Fill]:

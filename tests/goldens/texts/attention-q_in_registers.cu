@@ -59,6 +59,38 @@ __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
+// maximum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_max(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = fmaxf(x[i], other[i]);
+  }
+}
+
+// sum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_sum(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = x[i] + other[i];
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(64)
 attention(
     const __half* __restrict__ Q,
@@ -91,12 +123,10 @@ attention(
   __align__(4) __half s_k_rf[32];  // of 64 x 16
   float top[4];  // of 32
   float top_max_rf[4];  // of 64 x 4
-  float top_max_other[4];  // of 64 x 4
   float new_rf[4];  // of 32
   float alpha[4];  // of 32
   float sums[4];  // of 32
   float sums_sum_rf[4];  // of 64 x 4
-  float sums_sum_other[4];  // of 64 x 4
   __align__(4) __half p[64];  // of 32 x 64
   __align__(4) __half pv_v_rf[16];  // of 16 x 32
   float inverse[4];  // of 32
@@ -235,18 +265,7 @@ attention(
       top_max_rf[top_m2 * 2 + top_m] = fmaxf(top_max_rf[top_m2 * 2 + top_m], s[top_m2 * 4 + top_m * 2 + 57]);
     }
   }
-#pragma unroll
-  for (int top_v = 0; top_v < 4; ++top_v)
-    top_max_other[top_v] = __shfl_xor_sync(0xffffffff, top_max_rf[top_v], 2);
-#pragma unroll
-  for (int top_n = 0; top_n < 4; ++top_n)
-    top_max_rf[top_n] = fmaxf(top_max_rf[top_n], top_max_other[top_n]);
-#pragma unroll
-  for (int top_v2 = 0; top_v2 < 4; ++top_v2)
-    top_max_other[top_v2] = __shfl_xor_sync(0xffffffff, top_max_rf[top_v2], 1);
-#pragma unroll
-  for (int top_n2 = 0; top_n2 < 4; ++top_n2)
-    top_max_rf[top_n2] = fmaxf(top_max_rf[top_n2], top_max_other[top_n2]);
+  quad_reduce_max(top_max_rf);
 #pragma unroll
   for (int top_m4 = 0; top_m4 < 2; ++top_m4) {
 #pragma unroll
@@ -294,18 +313,7 @@ attention(
                   + s[sums_m2 * 4 + sums_m * 2 + 57]);
     }
   }
-#pragma unroll
-  for (int sums_v = 0; sums_v < 4; ++sums_v)
-    sums_sum_other[sums_v] = __shfl_xor_sync(0xffffffff, sums_sum_rf[sums_v], 2);
-#pragma unroll
-  for (int sums_n = 0; sums_n < 4; ++sums_n)
-    sums_sum_rf[sums_n] = sums_sum_rf[sums_n] + sums_sum_other[sums_n];
-#pragma unroll
-  for (int sums_v2 = 0; sums_v2 < 4; ++sums_v2)
-    sums_sum_other[sums_v2] = __shfl_xor_sync(0xffffffff, sums_sum_rf[sums_v2], 1);
-#pragma unroll
-  for (int sums_n2 = 0; sums_n2 < 4; ++sums_n2)
-    sums_sum_rf[sums_n2] = sums_sum_rf[sums_n2] + sums_sum_other[sums_n2];
+  quad_reduce_sum(sums_sum_rf);
 #pragma unroll
   for (int sums_m4 = 0; sums_m4 < 2; ++sums_m4) {
 #pragma unroll

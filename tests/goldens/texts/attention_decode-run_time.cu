@@ -84,6 +84,38 @@ __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
+// maximum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_max(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = fmaxf(x[i], other[i]);
+  }
+}
+
+// sum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_sum(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = x[i] + other[i];
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(32)
 attention_decode(
     const __half* __restrict__ Q,
@@ -121,7 +153,6 @@ attention_decode(
   __align__(4) __half s_k_rf[32];  // of 64 x 16
   float top[2];  // of 16
   float top_max_rf[2];  // of 32 x 2
-  float top_max_other[2];  // of 32 x 2
   float new_rf[2];  // of 16
   float alpha[2];  // of 16
   float sums_parts[2];  // of 16 x 4
@@ -129,7 +160,6 @@ attention_decode(
   __align__(4) __half pv_v_rf[16];  // of 16 x 32
   float l[2];  // of 16
   float l_whole_sum_rf[2];  // of 32 x 2
-  float l_whole_sum_other[2];  // of 32 x 2
   __half* const q_sh_target = q_sh + q_sh_thread_m * 32 + ((q_sh_thread_d * 8) ^ (q_sh_thread_m / 2 * 8));
   const __half* const q_source =
       Q + (long long)block_b * m * 32 + (long long)block_m * 16 * 32 + (long long)q_sh_thread_m * 32
@@ -340,18 +370,7 @@ attention_decode(
       top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s_rf[top_m * 2 + 28]);
       top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s_rf[top_m * 2 + 29]);
     }
-#pragma unroll
-    for (int top_v = 0; top_v < 2; ++top_v)
-      top_max_other[top_v] = __shfl_xor_sync(0xffffffff, top_max_rf[top_v], 2);
-#pragma unroll
-    for (int top_n = 0; top_n < 2; ++top_n)
-      top_max_rf[top_n] = fmaxf(top_max_rf[top_n], top_max_other[top_n]);
-#pragma unroll
-    for (int top_v2 = 0; top_v2 < 2; ++top_v2)
-      top_max_other[top_v2] = __shfl_xor_sync(0xffffffff, top_max_rf[top_v2], 1);
-#pragma unroll
-    for (int top_n2 = 0; top_n2 < 2; ++top_n2)
-      top_max_rf[top_n2] = fmaxf(top_max_rf[top_n2], top_max_other[top_n2]);
+    quad_reduce_max(top_max_rf);
 #pragma unroll
     for (int top_m2 = 0; top_m2 < 2; ++top_m2)
       top[top_m2] = top_max_rf[top_m2];
@@ -459,18 +478,7 @@ attention_decode(
 #pragma unroll
   for (int l_whole_m = 0; l_whole_m < 2; ++l_whole_m)
     l_whole_sum_rf[l_whole_m] = l_parts[l_whole_m];
-#pragma unroll
-  for (int l_whole_v = 0; l_whole_v < 2; ++l_whole_v)
-    l_whole_sum_other[l_whole_v] = __shfl_xor_sync(0xffffffff, l_whole_sum_rf[l_whole_v], 2);
-#pragma unroll
-  for (int l_whole_n = 0; l_whole_n < 2; ++l_whole_n)
-    l_whole_sum_rf[l_whole_n] = l_whole_sum_rf[l_whole_n] + l_whole_sum_other[l_whole_n];
-#pragma unroll
-  for (int l_whole_v2 = 0; l_whole_v2 < 2; ++l_whole_v2)
-    l_whole_sum_other[l_whole_v2] = __shfl_xor_sync(0xffffffff, l_whole_sum_rf[l_whole_v2], 1);
-#pragma unroll
-  for (int l_whole_n2 = 0; l_whole_n2 < 2; ++l_whole_n2)
-    l_whole_sum_rf[l_whole_n2] = l_whole_sum_rf[l_whole_n2] + l_whole_sum_other[l_whole_n2];
+  quad_reduce_sum(l_whole_sum_rf);
 #pragma unroll
   for (int l_whole_m2 = 0; l_whole_m2 < 2; ++l_whole_m2)
     l[l_whole_m2] = l_whole_sum_rf[l_whole_m2];

@@ -170,6 +170,38 @@ __device__ __forceinline__ void tma_store_wait_group()
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }
 
+// maximum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_max(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = fmaxf(x[i], other[i]);
+  }
+}
+
+// sum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_sum(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = x[i] + other[i];
+  }
+}
+
 // arrive and expect `bytes` from TMA
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned mbarrier, unsigned bytes)
 {
@@ -244,7 +276,6 @@ attention_packed(
   float s[64];  // of 64 x 128
   float top[2];  // of 64
   float top_max_rf[2];  // of 128 x 2
-  float top_max_other[2];  // of 128 x 2
   float new_rf[2];  // of 64
   [[maybe_unused]] int alpha_needed[2];  // of 64
   float alpha[2];  // of 64
@@ -253,7 +284,6 @@ attention_packed(
   [[maybe_unused]] int rescale_needed[2];  // of 64
   float l[2];  // of 64
   float l_whole_sum_rf[2];  // of 128 x 2
-  float l_whole_sum_other[2];  // of 128 x 2
   float inverse[2];  // of 64
   __shared__ unsigned long long k_sh_ring[4];
   const unsigned k_sh_ring_full = shared_address(k_sh_ring);  // 2 mbarriers: k_sh full
@@ -421,18 +451,7 @@ attention_packed(
       top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 60]);
       top_max_rf[top_m] = fmaxf(top_max_rf[top_m], s[top_m * 2 + 61]);
     }
-#pragma unroll
-    for (int top_v = 0; top_v < 2; ++top_v)
-      top_max_other[top_v] = __shfl_xor_sync(0xffffffff, top_max_rf[top_v], 2);
-#pragma unroll
-    for (int top_n = 0; top_n < 2; ++top_n)
-      top_max_rf[top_n] = fmaxf(top_max_rf[top_n], top_max_other[top_n]);
-#pragma unroll
-    for (int top_v2 = 0; top_v2 < 2; ++top_v2)
-      top_max_other[top_v2] = __shfl_xor_sync(0xffffffff, top_max_rf[top_v2], 1);
-#pragma unroll
-    for (int top_n2 = 0; top_n2 < 2; ++top_n2)
-      top_max_rf[top_n2] = fmaxf(top_max_rf[top_n2], top_max_other[top_n2]);
+    quad_reduce_max(top_max_rf);
 #pragma unroll
     for (int top_m2 = 0; top_m2 < 2; ++top_m2)
       top[top_m2] = top_max_rf[top_m2];
@@ -529,18 +548,7 @@ attention_packed(
 #pragma unroll
     for (int l_whole_m = 0; l_whole_m < 2; ++l_whole_m)
       l_whole_sum_rf[l_whole_m] = l_parts[l_whole_m];
-#pragma unroll
-    for (int l_whole_v = 0; l_whole_v < 2; ++l_whole_v)
-      l_whole_sum_other[l_whole_v] = __shfl_xor_sync(0xffffffff, l_whole_sum_rf[l_whole_v], 2);
-#pragma unroll
-    for (int l_whole_n = 0; l_whole_n < 2; ++l_whole_n)
-      l_whole_sum_rf[l_whole_n] = l_whole_sum_rf[l_whole_n] + l_whole_sum_other[l_whole_n];
-#pragma unroll
-    for (int l_whole_v2 = 0; l_whole_v2 < 2; ++l_whole_v2)
-      l_whole_sum_other[l_whole_v2] = __shfl_xor_sync(0xffffffff, l_whole_sum_rf[l_whole_v2], 1);
-#pragma unroll
-    for (int l_whole_n2 = 0; l_whole_n2 < 2; ++l_whole_n2)
-      l_whole_sum_rf[l_whole_n2] = l_whole_sum_rf[l_whole_n2] + l_whole_sum_other[l_whole_n2];
+    quad_reduce_sum(l_whole_sum_rf);
 #pragma unroll
     for (int l_whole_m2 = 0; l_whole_m2 < 2; ++l_whole_m2)
       l[l_whole_m2] = l_whole_sum_rf[l_whole_m2];

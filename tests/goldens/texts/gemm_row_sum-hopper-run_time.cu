@@ -164,6 +164,22 @@ __device__ __forceinline__ void tma_store_commit_group()
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+// sum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_sum(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = x[i] + other[i];
+  }
+}
+
 // increase the registers of each thread of the warpgroup to 232
 __device__ __forceinline__ void setmaxnreg_inc_232()
 {
@@ -239,7 +255,6 @@ gemm_row_sum(
   __align__(4) __half row_a_rf[32];  // of 64 x 64
   float s[2];  // of 64
   float s_whole_sum_rf[2];  // of 256 x 2
-  float s_whole_sum_other[2];  // of 256 x 2
   const unsigned k2_ring_full = shared_address(smem + 212992);  // 3 mbarriers: a_sh, b_sh full
   const unsigned k2_ring_empty = k2_ring_full + num_stages * 8;  // 3 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
@@ -389,18 +404,7 @@ gemm_row_sum(
 #pragma unroll
         for (int s_whole_m = 0; s_whole_m < 2; ++s_whole_m)
           s_whole_sum_rf[s_whole_m] = s_parts[s_whole_m];
-#pragma unroll
-        for (int s_whole_v = 0; s_whole_v < 2; ++s_whole_v)
-          s_whole_sum_other[s_whole_v] = __shfl_xor_sync(0xffffffff, s_whole_sum_rf[s_whole_v], 2);
-#pragma unroll
-        for (int s_whole_n = 0; s_whole_n < 2; ++s_whole_n)
-          s_whole_sum_rf[s_whole_n] = s_whole_sum_rf[s_whole_n] + s_whole_sum_other[s_whole_n];
-#pragma unroll
-        for (int s_whole_v2 = 0; s_whole_v2 < 2; ++s_whole_v2)
-          s_whole_sum_other[s_whole_v2] = __shfl_xor_sync(0xffffffff, s_whole_sum_rf[s_whole_v2], 1);
-#pragma unroll
-        for (int s_whole_n2 = 0; s_whole_n2 < 2; ++s_whole_n2)
-          s_whole_sum_rf[s_whole_n2] = s_whole_sum_rf[s_whole_n2] + s_whole_sum_other[s_whole_n2];
+        quad_reduce_sum(s_whole_sum_rf);
 #pragma unroll
         for (int s_whole_m2 = 0; s_whole_m2 < 2; ++s_whole_m2)
           s[s_whole_m2] = s_whole_sum_rf[s_whole_m2];

@@ -8,6 +8,22 @@
 // target sm_90; launch <<<10, 128>>>, no shared memory
 #include <cuda_fp16.h>
 
+// sum of each element over 32 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void warp_reduce_sum(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = x[i] + other[i];
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(128)
 layernorm(
     const __half* __restrict__ X,
@@ -24,12 +40,10 @@ layernorm(
   __align__(16) __half bias_rf[8];  // of 48
   float mean[1];  // of 4
   float sum_rf[1];  // of 128 x 1
-  float sum_other[1];  // of 128 x 1
   float c_rf[8];  // of 4 x 48
   float sq[8];  // of 4 x 48
   float scale[1];  // of 4
   float squares_sum_rf[1];  // of 128 x 1
-  float squares_sum_other[1];  // of 128 x 1
   float y_rf[8];  // of 4 x 48
   // X to x_rf: Move(4,48)(GL,RF)(Block)
   if (lane * 8 < 48) {
@@ -47,16 +61,7 @@ layernorm(
         (sum_rf[0] + __half2float(x_rf[1]) + __half2float(x_rf[3]) + __half2float(x_rf[5]) + __half2float(x_rf[7]))
             + (__half2float(x_rf[0]) + __half2float(x_rf[2]) + __half2float(x_rf[4]) + __half2float(x_rf[6]));
   }
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 16);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 8);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 4);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 2);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 1);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
+  warp_reduce_sum(sum_rf);
   mean[0] = sum_rf[0];
   // mean: mean[m] = mean[m] / size(n)
   mean[0] = mean[0] / static_cast<float>(48);
@@ -75,16 +80,7 @@ layernorm(
   squares_sum_rf[0] = 0.0f;
   if (lane * 8 < 48)
     squares_sum_rf[0] = (squares_sum_rf[0] + sq[1] + sq[3] + sq[5] + sq[7]) + (sq[0] + sq[2] + sq[4] + sq[6]);
-  squares_sum_other[0] = __shfl_xor_sync(0xffffffff, squares_sum_rf[0], 16);
-  squares_sum_rf[0] = squares_sum_rf[0] + squares_sum_other[0];
-  squares_sum_other[0] = __shfl_xor_sync(0xffffffff, squares_sum_rf[0], 8);
-  squares_sum_rf[0] = squares_sum_rf[0] + squares_sum_other[0];
-  squares_sum_other[0] = __shfl_xor_sync(0xffffffff, squares_sum_rf[0], 4);
-  squares_sum_rf[0] = squares_sum_rf[0] + squares_sum_other[0];
-  squares_sum_other[0] = __shfl_xor_sync(0xffffffff, squares_sum_rf[0], 2);
-  squares_sum_rf[0] = squares_sum_rf[0] + squares_sum_other[0];
-  squares_sum_other[0] = __shfl_xor_sync(0xffffffff, squares_sum_rf[0], 1);
-  squares_sum_rf[0] = squares_sum_rf[0] + squares_sum_other[0];
+  warp_reduce_sum(squares_sum_rf);
   if (lane * 8 < 48) {
     scale[0] = squares_sum_rf[0];
     // scale: scale[m] = rsqrt(scale[m] / size(n) + eps)

@@ -7,6 +7,22 @@
 // target sm_90; launch <<<10, 128>>>, no shared memory
 #include <cuda_fp16.h>
 
+// sum of each element over 32 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void warp_reduce_sum(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = x[i] + other[i];
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(128)
 rmsnorm(const __half* __restrict__ X, const __half* __restrict__ weight, const float eps, __half* __restrict__ Y)
 {
@@ -18,7 +34,6 @@ rmsnorm(const __half* __restrict__ X, const __half* __restrict__ weight, const f
   float sq[8];  // of 4 x 48
   float scale[1];  // of 4
   float sum_rf[1];  // of 128 x 1
-  float sum_other[1];  // of 128 x 1
   float y_rf[8];  // of 4 x 48
   // X to x_rf: Move(4,48)(GL,RF)(Block)
   if (lane * 8 < 48) {
@@ -35,16 +50,7 @@ rmsnorm(const __half* __restrict__ X, const __half* __restrict__ weight, const f
   sum_rf[0] = 0.0f;
   if (lane * 8 < 48)
     sum_rf[0] = (sum_rf[0] + sq[1] + sq[3] + sq[5] + sq[7]) + (sq[0] + sq[2] + sq[4] + sq[6]);
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 16);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 8);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 4);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 2);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
-  sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 1);
-  sum_rf[0] = sum_rf[0] + sum_other[0];
+  warp_reduce_sum(sum_rf);
   if (lane * 8 < 48) {
     scale[0] = sum_rf[0];
     // scale: scale[m] = rsqrt(scale[m] / size(n) + eps)
