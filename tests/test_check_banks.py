@@ -548,7 +548,12 @@ def test_requests_are_thinned_to_about_a_hundred(count, step):
     rows_ = np.arange(count)[:, None] + np.zeros((1, 32), int)
     many = attrs.evolve(one, coordinates=(rows_, rows_ + 1), copies=rows_ + 2, active=rows_ % 2 == 0)
     thin = _sampled(many)
-    for found, every in ((thin.coordinates[0], rows_), (thin.coordinates[1], rows_ + 1), (thin.copies, rows_ + 2), (thin.active, rows_ % 2 == 0)):
+    for found, every in (
+        (thin.coordinates[0], rows_),
+        (thin.coordinates[1], rows_ + 1),
+        (thin.copies, rows_ + 2),
+        (thin.active, rows_ % 2 == 0),
+    ):
         np.testing.assert_array_equal(found, every[::step])
 
 

@@ -250,8 +250,8 @@ def test_the_first_element_of_a_vector_speaks_for_all_where_sizes_are_multiples(
     buffers = (of_length("s", N8),)
     assert findings_of(in_pieces(T * 4, 4, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
     assert findings_of(in_pieces(T * 8, 8, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
-    (one,) = findings_of(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,))
-    assert one.message.startswith(
+    (finding,) = findings_of(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,))
+    assert finding.message.startswith(
         "s: a vector of 16 elements is accessed, but only its first element is tested against N8; the others may be out of bounds"
     )
     assert dict(finding.details) == {"dimension": 0, "bound": "N8", "vector": 16}

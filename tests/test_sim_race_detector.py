@@ -116,9 +116,11 @@ def test_touches_that_repeat_settle_at_the_third():
     assert run.is_repetition(a, place) or run.is_repetition(a, place)
     assert not run.is_repetition(a, moved)
     assert not run.is_repetition(b, other), "all must be where they were, twice"
-    assert run.goes_on("site", clock, "group")
+    assert run.continues("site", clock, "group")
     assert (
-        not run.goes_on("other", clock, "group") and not run.goes_on("site", Clock(), "group") and not run.goes_on("site", clock, "other")
+        not run.continues("other", clock, "group")
+        and not run.continues("site", Clock(), "group")
+        and not run.continues("site", clock, "other")
     )
 
 
@@ -685,9 +687,7 @@ def test_keys_of_arrays_are_their_elements(blocks):
     memory, group = batch.memories["dst"], ThreadGroup(np.array([3, 30]), {})
     rows = np.array([[[0], [9]], [[1 << 20], [4]]])
     place = Flat(memory, np.where(rows < 1 << 20, rows + memory.first, memory.zero + 1))
-    keys, valid, (low, high) = race_detector._keys(
-        types.SimpleNamespace(buffer=plan.buffers["dst"]), place, (group.threads, group.threads)
-    )
+    keys, valid, (low, high) = race_detector._keys(types.SimpleNamespace(buffer=plan.buffers["dst"]), place, (group.threads, group.threads))
     expected = [(row + memory.first, number + block * 32) for row, number in ((0, 3), (9, 30), (4, 30)) for block in blocks]
     assert list(zip(keys[valid].tolist(), low[valid].tolist(), strict=True)) == expected and (low == high).all()
 

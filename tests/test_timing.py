@@ -465,9 +465,7 @@ def test_each_element_of_a_kernel_lies_within_its_own_bound(clock, dtype, c_dtyp
     def change(out):
         out[place] = data.expected[place] + max(4 * bounds[place], np.spacing(out[place]) * 4)
 
-    with pytest.raises(
-        WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\](?s:.*) an error of at most"
-    ):
+    with pytest.raises(WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\](?s:.*) an error of at most"):
         data.verify(computed(data, change), held)
     if dtype != float64:
         assert data.verify(computed(data, change), 0.01) < 0.01, "a tolerance of the whole says nothing of one element"
