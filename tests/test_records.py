@@ -858,7 +858,7 @@ def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match="require_record"):
         best_strategy(float16_gemm(), require_record=True, tune=True)
     found[0] = None
-    with pytest.raises(StoreError, match="found no values"):
+    with pytest.raises(StoreError, match="found no legal values"):
         best_strategy(float16_gemm(64), tune=True)
     with pytest.raises(StoreError, match="no default strategy"):
         best_strategy(Move(8, 8)(GL, GL)(Kernel), tune=True)
