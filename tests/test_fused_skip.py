@@ -54,8 +54,8 @@ def some_warps(spec=SPEC, warps=(1, 2)):
 def definition(more):
     """Rows with a factor `f`, and further steps."""
     each = {"x": "x[m,n] = X[m,n]", "f": "f[m] = max(n, x[m,n])", **more}
-    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={**each, "Y": more.get("Y", "Y[m,n] = x[m,n]")})
-    return made.tile(m=8).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 1).to(Lane).done())
+    definition = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={**each, "Y": more.get("Y", "Y[m,n] = x[m,n]")})
+    return definition.tile(m=8).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 1).to(Lane).done())
 
 
 def rows_of(strategy):
@@ -77,14 +77,14 @@ def factors():
 
 @pytest.mark.parametrize("masks", ({}, {"causal": True}), ids=str)
 def test_softmax(masks):
-    made = attention.definition(rescale_threshold=8, **masks)
-    require_right(made, attention.spec(100, 77, 64, made=made), ramp=not masks, **masks)
+    definition = attention.definition(rescale_threshold=8, **masks)
+    require_right(definition, attention.spec(100, 77, 64, made=definition), ramp=not masks, **masks)
 
 
 def test_rows_that_see_nothing():
     """All scores of a row are -inf: its maximum stays where it began, and it needs nothing."""
-    made = attention.definition(window=20, lse=True, rescale_threshold=8)
-    program = require_right(made, attention.spec(100, 40, 64, made=made), window=20)
+    definition = attention.definition(window=20, lse=True, rescale_threshold=8)
+    program = require_right(definition, attention.spec(100, 40, 64, made=definition), window=20)
     assert not simulate(program.ir, inputs(program.spec)).outputs["O"][:, 60:].any()
 
 
@@ -249,8 +249,8 @@ def test_it_compiles_without_spills(d):
     resources = compiled.resources["attention"]
     assert not resources.spill_stores and not resources.spill_loads
     if disassemblers():
-        found = re.findall(r"VOTE\.ANY.*?(BRA|MUFU|HMMA)", sass(compiled.cubin), re.DOTALL)
-        assert found[0] == "BRA"
+        matches = re.findall(r"VOTE\.ANY.*?(BRA|MUFU|HMMA)", sass(compiled.cubin), re.DOTALL)
+        assert matches[0] == "BRA"
 
 
 @pytest.mark.nightly
@@ -303,8 +303,8 @@ REFUSED = {
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused(case):
-    action, said = REFUSED[case]
-    with pytest.raises(DecompositionError, match=re.compile(said, re.S)):
+    action, message = REFUSED[case]
+    with pytest.raises(DecompositionError, match=re.compile(message, re.S)):
         action()
 
 
@@ -331,12 +331,14 @@ def test_blocks_without_whole_warps():
 
 def test_threads_that_have_other_rows_than_the_condition():
     """A lane has a row of the factor, and one element of each row: the warp that asks is not the one that would scale."""
-    made = Fused(
+    definition = Fused(
         name="apart", dims="m n", operands={"F": "m", "X": "m n", "Y": "m n", "G": "m"},
         body={"f": "f[m] = F[m] * 2", "x": "x[m,n] = X[m,n]", "scale": "x[m,n] = x[m,n] * f[m]", "Y": "Y[m,n] = x[m,n]", "G": "G[m] = f[m]"},
     )  # fmt: skip
-    by_columns = made.tile(m=64).to(Block).load("F", RF, Move.tile(1).to(Thread).done()).load("X", RF, Move.tile(64, 1).to(Thread).done())
-    spec = made(m=64, n=64, dtype=float32)
+    by_columns = (
+        definition.tile(m=64).to(Block).load("F", RF, Move.tile(1).to(Thread).done()).load("X", RF, Move.tile(64, 1).to(Thread).done())
+    )
+    spec = definition(m=64, n=64, dtype=float32)
     assert "scale_sh" in by_columns.done()(spec).cuda("sm_80")
     with pytest.raises(DecompositionError, match="do not own the elements of the condition"):
         _ = by_columns.skip_steps("scale", where="f == 1").done()(spec).cuda("sm_80")
@@ -355,8 +357,8 @@ def test_what_no_region_may_hold():
     program = lazy()
     shared = next(one for one, _ in execs(program.ir.body) if any(access.buffer == "q_sh" for access in one.accesses))
     others = next(one for one, _ in execs(program.ir.body) if one.spec.level.threads == 32)
-    for inside, said in ((making.barrier(BLOCK_SCOPE), "a barrier"), (shared, "in GL is accessed"), (others, "several threads")):
-        with pytest.raises(VerificationError, match=said):
+    for inside, message in ((making.barrier(BLOCK_SCOPE), "a barrier"), (shared, "in GL is accessed"), (others, "several threads")):
+        with pytest.raises(VerificationError, match=message):
             verify(edited(program, lambda one, inside=inside: one.rebuilt(((inside, *one.body),))))
     for needed in ("alpha", "q_sh", "nothing"):
         with pytest.raises(VerificationError, match="is not an int32 array in registers"):

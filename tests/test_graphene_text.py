@@ -429,7 +429,7 @@ REFUSED = {
         3,
         "it cannot be under a condition",
     ),
-    "a condition that is none": (REVERSED, "(thread < 60)", "(thread)", 15, 7, "thread is neither true nor false"),
+    "a condition that is none": (REVERSED, "(thread < 60)", "(thread)", 15, 7, "thread is must be True, False or None"),
     "an unknown option": (FIGURE_8, "k += 1) {unroll}", "k += 1) {unrolled}", 11, 30, "what is unrolled of a loop?"),
     "no threads": (ADD, "#2:[256].thread", "#2:[_].thread", 10, 1, "how many threads has a block?"),
     "no blocks": (ADD, "Grid (n + 255) // 256\n", "", 9, 1, "how many blocks are there?"),

@@ -1,7 +1,7 @@
 """Instructions, one family a file. An instruction set is an immutable tuple; extend it by making a new one.
 
-The folder is the registry: a file states its `INSTRUCTIONS`, and by `__all__` which of its names stand in `fireiron`.
-What several families share stands in `performing`.
+The folder is the registry: a file states its `INSTRUCTIONS`, and by `__all__` which of its names are in `fireiron`.
+Code shared by several families is in `performing`.
 
 May import: values, specs, ir, language, performing.
 """

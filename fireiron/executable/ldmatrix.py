@@ -22,9 +22,9 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Mismatch
 from fireiron.performing.by_lanes import listed, registers, statements_by_lanes, with_registers
-from fireiron.performing.held import held_mismatch
 from fireiron.performing.layout_propagation import lanes_of
 from fireiron.performing.matrices import MatrixCopy, addressed, family, matrices, received
+from fireiron.performing.ownership_mismatch import ownership_mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import Architecture
@@ -63,11 +63,11 @@ class LdMatrix(MatrixCopy):
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         mismatches = self.mismatches(spec, context.architecture)
-        return mismatches or self._held_mismatch(spec, context)
+        return mismatches or self._ownership_mismatch(spec, context)
 
-    def _held_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+    def _ownership_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         """Whether each lane receives what the instruction that reads the registers wants it to hold."""
-        return held_mismatch(self.target, spec, "dst", context)
+        return ownership_mismatch(self.target, spec, "dst", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         transposed = self._next_along(spec, draft) == 1

@@ -32,9 +32,9 @@ from fireiron.performing.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.performing.by_warps import addressed_by_warp, held_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
-from fireiron.performing.held import held_mismatch
-from fireiron.performing.warpgroups import held_map
+from fireiron.performing.by_warps import addressed_by_warp, owned_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
+from fireiron.performing.ownership_mismatch import ownership_mismatch
+from fireiron.performing.warpgroups import a_operand_map
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.expr import constant
@@ -60,11 +60,11 @@ class LdMatrixWarpgroup(Executable):
 
     def maps(self) -> dict[str, LaneMap]:
         """Which thread of the warpgroup holds which element in registers."""
-        return {"dst": held_map(2, self.swapped)}
+        return {"dst": a_operand_map(2, self.swapped)}
 
     def maps_of_warp(self) -> dict[str, LaneMap]:
         """The lane maps of a warp by operand: the eight elements whose address a lane provides, and what it receives."""
-        return {"src": addressed_by_warp(self.swapped, self.along), "dst": held_by_warp(self.swapped)}
+        return {"src": addressed_by_warp(self.swapped, self.along), "dst": owned_by_warp(self.swapped)}
 
     def performs(self) -> str:
         shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
@@ -90,7 +90,7 @@ class LdMatrixWarpgroup(Executable):
         )
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        mismatches = self.mismatches(spec, context.architecture) or held_mismatch(self.maps()["dst"], spec, "dst", context)
+        mismatches = self.mismatches(spec, context.architecture) or ownership_mismatch(self.maps()["dst"], spec, "dst", context)
         decided_storage = None if mismatches else context.whole.settled.get(spec.src.tensor.name)
         return mismatches if decided_storage is None else rows_mismatch("src", spec.src, decided_storage, self.along)
 

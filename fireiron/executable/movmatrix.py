@@ -29,8 +29,8 @@ from fireiron.performing.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.performing.held import held_mismatch
 from fireiron.performing.matrices import received
+from fireiron.performing.ownership_mismatch import ownership_mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import RF, Architecture, Warp, bfloat16, float16
@@ -79,14 +79,14 @@ class MovMatrix(Executable):
         )
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        return self.mismatches(spec, context.architecture) or self._held_mismatches(spec, context)
+        return self.mismatches(spec, context.architecture) or self._ownership_mismatches(spec, context)
 
-    def _held_mismatches(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+    def _ownership_mismatches(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         """Whether the lanes own what they give, and receive what they have to own; an undecided distribution follows this copy."""
         mismatches: list[Mismatch] = []
         for name, lane_map in self.maps().items():
             if spec.operands[name].tensor.name in context.held:
-                mismatches += held_mismatch(lane_map, spec, name, context)
+                mismatches += ownership_mismatch(lane_map, spec, name, context)
         return tuple(mismatches)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:

@@ -18,7 +18,7 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import level_mismatch, memory_mismatch, require_whole_warps, shape_mismatch, statements_by_lanes, tile_of
-from fireiron.performing.held import held_mismatch
+from fireiron.performing.ownership_mismatch import ownership_mismatch
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index
 from fireiron.values.document import Assignment, Call
@@ -81,7 +81,7 @@ class Shuffle(Executable):
         mismatches = list(self.mismatches(spec, context.architecture))
         for name in () if mismatches else ("src", "dst"):
             if spec.operands[name].tensor.name in context.held:
-                mismatches += held_mismatch(LANES, spec, name, context)
+                mismatches += ownership_mismatch(LANES, spec, name, context)
         return tuple(mismatches)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:

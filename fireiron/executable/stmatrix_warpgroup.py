@@ -32,8 +32,8 @@ from fireiron.performing.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.performing.by_warps import addressed_by_warp, held_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
-from fireiron.performing.held import held_mismatch
+from fireiron.performing.by_warps import addressed_by_warp, owned_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
+from fireiron.performing.ownership_mismatch import ownership_mismatch
 from fireiron.performing.warpgroups import accumulator_map
 from fireiron.spec import Spec
 from fireiron.values.document import called
@@ -66,7 +66,7 @@ class StMatrixWarpgroup(Executable):
 
     def maps_of_warp(self) -> dict[str, LaneMap]:
         """The lane maps of a warp by operand: what a lane gives, and the eight elements whose address it provides."""
-        return {"src": held_by_warp(self.swapped), "dst": addressed_by_warp(self.swapped, self.along)}
+        return {"src": owned_by_warp(self.swapped), "dst": addressed_by_warp(self.swapped, self.along)}
 
     def performs(self) -> str:
         shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
@@ -92,7 +92,7 @@ class StMatrixWarpgroup(Executable):
         return mismatches or (() if spec.dst.tensor.free else rows_mismatch("dst", spec.dst, spec.dst.tensor.storage(), self.along))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        mismatches = self.mismatches(spec, context.architecture) or held_mismatch(self.maps()["src"], spec, "src", context)
+        mismatches = self.mismatches(spec, context.architecture) or ownership_mismatch(self.maps()["src"], spec, "src", context)
         if mismatches:
             return mismatches
         storage = context.whole.settled.get(spec.dst.tensor.name, spec.dst.tensor.storage())

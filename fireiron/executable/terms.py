@@ -60,8 +60,8 @@ class ThreadTerm(Executable):
         wide = result if result.bits >= 32 else float32 if result.kind == "float" else int32
         place = printer.element(statement, only.output)
         texts = [
-            printer.literal(one.value, wide) if isinstance(one, Number) else printer.factor(statement, one.tensor, wide)
-            for one in _factors(only.value)
+            printer.literal(factor.value, wide) if isinstance(factor, Number) else printer.factor(statement, factor.tensor, wide)
+            for factor in _factors(only.value)
         ]
         first, *others = map(in_parentheses, texts)
         term: Text = Chain((first, *(Joined(("* ", one)) for one in others)))

@@ -40,7 +40,7 @@ from fireiron.performing.by_lanes import (
     with_registers,
 )
 from fireiron.performing.mma import wrapped
-from fireiron.performing.warpgroups import ROWS, accumulator_map, held_map
+from fireiron.performing.warpgroups import ROWS, a_operand_map, accumulator_map
 from fireiron.spec import Spec
 from fireiron.values.document import Call, Chain, Text, called
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, constant
@@ -178,10 +178,10 @@ class Wgmma(Executable):
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         maps = {"C": accumulator_map(_columns(spec, self.swapped), self.swapped)}
         if self.held:
-            maps[self.left] = held_map(self.factors["AB".index(self.left)].bytes, self.swapped)
+            maps[self.left] = a_operand_map(self.factors["AB".index(self.left)].bytes, self.swapped)
         for name in self.in_shared:
             view = spec.operands[name]
-            along = self._settled(spec, name, draft).along
+            along = self._decided(spec, name, draft).along
             tile = [constant(size) or 0 for size in view.shape]
             tile[_along_k(spec, name)] = self.depth
             if name == self.left:
@@ -191,7 +191,7 @@ class Wgmma(Executable):
         program = statements_by_lanes(self, spec, draft, maps, spread=self.in_shared, vectors=(pieces["A"], pieces["B"], 1))
         return edited(program, lambda statement: attrs.evolve(statement, mechanism=self.mechanism))
 
-    def _settled(self, spec: Spec, name: str, draft: Draft) -> SmemLayout:
+    def _decided(self, spec: Spec, name: str, draft: Draft) -> SmemLayout:
         """The chunks of an operand, which become its storage where it is still free."""
         view = spec.operands[name]
         wanted = self._wanted(spec, name) if view.tensor.free else None

@@ -214,7 +214,7 @@ class FillFragment(Executable):
 
 
 def _type_mismatch(view: View, architecture: Architecture, factors: bool) -> tuple[Mismatch, ...]:
-    """Why fragments do not have such elements, or not on this target; `factors` tells whether those of A and B are accepted."""
+    """Why fragments do not have such elements, or not on this target; with `factors` the types of A and B are accepted too."""
     legal = {form: {*form.results, *([form.factor] if factors else [])} for form in forms_of(view.memory)}
     serving = [form.capability for form, dtypes in legal.items() if view.dtype in dtypes]
     if not serving:

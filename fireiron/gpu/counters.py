@@ -1,4 +1,4 @@
-"""Counters of tiles in GPU memory, for kernels whose blocks take tiles as they become free.
+"""Tile counters in GPU memory, for kernels with a dynamic tile scheduler.
 
 A counter is zero before a launch and behind it, as the kernel itself sees to. So launches that run one after the other share one, and those
 that may run at the same time must not: each stream has a counter of its own, and so has each stream of each graph that is captured, as a
@@ -16,14 +16,14 @@ APART = 32
 """Bytes between two counters: a separate L2 sector for each."""
 
 TOGETHER = 1024
-"""Counters per allocation."""
+"""Number of counters per allocation."""
 
 _PER_THREAD = 2
 """CU_STREAM_PER_THREAD: another stream in each thread."""
 
 
 class Counters:
-    """The counters of one GPU; threads may ask at once."""
+    """The counters of one GPU; thread-safe."""
 
     def __init__(self, device: int) -> None:
         self._device = device
@@ -32,7 +32,7 @@ class Counters:
         self._lock = threading.Lock()
 
     def of(self, stream: int) -> int:
-        """The address of the counter for a launch on a stream."""
+        """Return the address of the counter for a launch on a stream."""
         thread = threading.get_ident() if stream == _PER_THREAD else 0
         key = (stream or launch.LEGACY, thread, launch.capture_of(stream))
         found = self._known.get(key)
@@ -49,7 +49,7 @@ class Counters:
 
 @functools.cache
 def counters(device: int) -> Counters:
-    """The counters of a GPU, which all kernels share."""
+    """Return the counters of a GPU, which all kernels share."""
     return Counters(device)
 
 

@@ -1,4 +1,4 @@
-"""Machine code as text (SASS): finds nvdisasm or cuobjdump and runs it. No GPU is needed.
+"""Disassemble machine code (SASS) by nvdisasm or cuobjdump. Needs no GPU.
 
 Source: CUDA Binary Utilities, https://docs.nvidia.com/cuda/cuda-binary-utilities/.
 """
@@ -36,7 +36,7 @@ def disassemblers() -> tuple[Path, ...]:
 
 
 def sass(cubin: bytes) -> str:
-    """The instructions of every kernel in a cubin.
+    """Return the instructions of every kernel in a cubin.
 
     Raises:
         LaunchError: no tool is installed, or none knows this architecture.
@@ -66,7 +66,7 @@ def _candidates(tool: str) -> Iterator[Path]:
 
 
 def _run(tool: Path, cubin: bytes) -> tuple[str, str]:
-    """The text, or why there is none. The file gets the same name everywhere, since a tool may print it."""
+    """Return the text, or the error. The file always has the same name, because a tool may print it."""
     with tempfile.TemporaryDirectory(prefix="fireiron-") as folder:
         Path(folder, "kernel.cubin").write_bytes(cubin)
         command = [os.fspath(tool), *_ARGUMENTS[tool.name], "kernel.cubin"]

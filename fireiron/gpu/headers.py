@@ -1,4 +1,4 @@
-"""What a source text includes, by content: two machines with the same headers in other folders agree.
+"""The headers that a source text includes, by content: independent of their folders.
 
 What the headers of a CUDA release contain is kept in the cache on disk, with their sizes and times: reading two dozen of them takes longer
 than all else that a process does until a kernel is loaded that another one compiled.
@@ -20,22 +20,22 @@ import attrs
 from fireiron import kept, settings
 
 KIND: Final = "headers"
-"""The kind of the entries that keep what headers contain, and the ending of their names."""
+"""The kind of the entries that cache the content of headers, and their file suffix."""
 
 Names = tuple[tuple[str, bool], ...]
-"""Names that are included, each with whether it stands in quotes."""
+"""Names of included headers, each with whether it is in quotes."""
 
 _INCLUDE = re.compile(r'^[ \t]*(?:#|%:)[ \t]*include\b[ \t]*(?:"(?P<near>[^"\n]+)"|<(?P<far>[^>\n]+)>|(?P<other>.*))', re.MULTILINE)
 _OTHERWISE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:include_next|import|embed)\b|\b__has_(?:include|embed)", re.MULTILINE)
-"""Other ways to look at files, which are not followed."""
+"""Other directives that access files, which are not followed."""
 _CONTINUED = re.compile(r"\\[ \t]*\n")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _WORDS = ("include", "import", "embed")
-"""A line that looks at files holds one of them."""
+"""A line with a file access contains one of these words."""
 
 
 def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ()) -> tuple[tuple[str, str], ...] | None:
-    """`(name, digest of its content)` of every header that a text can reach through `#include`, in the order of their finding.
+    """Return `(name, digest of its content)` of every header that a text can reach through `#include`, in order.
 
     Conditions of the preprocessor are not evaluated, and a name counts in every folder that has it, so more may be listed than
     a compiler opens, never less. A name that no folder has is listed too, with an empty digest: the file may appear one day.
@@ -94,7 +94,7 @@ class _Known:
     is_new: bool = False
 
     def read(self, path: str, changed: int, size: int) -> tuple[str, Names]:
-        """As `_read`, but of a header with this time and size no more than once on this machine."""
+        """Like `_read`, but read a header with this time and size only once on this machine."""
         found = self.headers.get(path)
         if found is None or found[:2] != (changed, size):
             self.headers[path] = found = (changed, size, *_read(path, changed, size))
@@ -102,7 +102,7 @@ class _Known:
         return found[2:]
 
     def save(self) -> None:
-        """Keep what is new; a disk that is full or read-only costs nothing but the time of the next process."""
+        """Cache new entries; errors of a full or read-only disk are ignored."""
         if not self.is_new or self.key is None:
             return
         self.is_new = False
@@ -116,7 +116,7 @@ class _Known:
 
 @functools.lru_cache(maxsize=16)
 def _known(cache: str, release: tuple[str, ...]) -> _Known:
-    """What is kept in a cache of the headers in some folders."""
+    """Return the cached entries of the headers in some folders."""
     key = kept.key_of(KIND, release)
     place = kept.place(Path(cache), KIND, key or "")
     data = None if key is None else kept.bytes_at(place)
@@ -128,7 +128,7 @@ def _known(cache: str, release: tuple[str, ...]) -> _Known:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a compiler can find a file there; none has a name that is too long, or lies in a folder that is shut."""
+    """Return whether a compiler can find a file; False for a name that is too long, or a folder without permission."""
     try:
         return path.is_file()
     except OSError:
@@ -137,7 +137,7 @@ def _is_file(path: Path) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _read(path: str, _changed: int, _size: int) -> tuple[str, Names]:
-    """The digest of a file and the names it includes; read again when it has changed."""
+    """Return the digest of a file and the names that it includes; read it again if it has changed."""
     data = Path(path).read_bytes()
     return hashlib.sha256(data).hexdigest(), _names(data.decode(errors="replace"))
 
@@ -158,7 +158,7 @@ def _names(text: str) -> Names:
 
 
 def _lines_that_look(text: str) -> str:
-    """The lines that hold one of `_WORDS`, in their order: few of many, which are found without a look at each line."""
+    """Yield the lines that contain one of `_WORDS`, in order, without a test of each line."""
     lines = set()
     for word in _WORDS:
         at = text.find(word)

@@ -1,4 +1,4 @@
-"""Tensor maps of the arrays of a launch: what TMA asks of an array is checked first, and each map is encoded once.
+"""Tensor maps for the arrays of a launch: check the requirements of TMA, and encode each map once.
 
 All of a map but the address is known as soon as an array's shape and strides are (`MapForm`). Encoding takes 4 to 12 us from Python, so
 the maps of addresses are kept.
@@ -22,38 +22,38 @@ from fireiron.ir import Buffer, TensorMap
 from fireiron.values.machine import DType, bfloat16, float16, float32, float64, int32, tf32
 
 KEPT: Final = 4096
-"""Tensor maps that are kept, over all kernels; above it the least recently used one is dropped. Each takes half a kilobyte."""
+"""Maximum number of cached tensor maps, over all kernels; the least recently used one is dropped. Each takes half a kilobyte."""
 
 GRANULE: Final = 16
-"""Bytes: addresses, strides and box rows are multiples of it."""
+"""TMA requires addresses, strides and box rows of a multiple of these bytes."""
 
 MOST_IN_BOX: Final = 256
-"""Most elements of a box along a dimension."""
+"""Maximum elements of a box along a dimension."""
 
 MOST_ALONG: Final = 2**32
-"""Most elements of an array along a dimension."""
+"""Maximum elements of an array along a dimension."""
 
 MOST_BETWEEN: Final = 2**40
-"""Bytes: strides are smaller."""
+"""Strides in bytes must be smaller."""
 
 MOST_DIMENSIONS: Final = 5
-"""Most dimensions of an array."""
+"""Maximum dimensions of an array."""
 
 SWIZZLES: Final = {16: 0, 32: 1, 64: 2, 128: 3}
-"""`CUtensorMapSwizzle` by the bytes of the span; 16 is none."""
+"""`CUtensorMapSwizzle` by the bytes of the span; 16 means no swizzle."""
 
 _KINDS: Final = {float16: 6, float32: 7, tf32: 7, float64: 8, bfloat16: 9, int32: 3}
 _OF_BYTES: Final = {1: 0, 2: 1, 4: 2, 8: 4}
 
 
 def kind_of(dtype: DType) -> int:
-    """The `CUtensorMapDataType` of an element type; for one that is not among them, that of integers as wide: copies keep all bits."""
+    """Return the `CUtensorMapDataType` of an element type; for unsupported types, that of integers of the same width."""
     return _KINDS.get(dtype, _OF_BYTES[dtype.bytes])
 
 
 @attrs.frozen(cache_hash=True)
 class MapForm:
-    """A tensor map but for the address.
+    """A tensor map without the address.
 
     Attributes:
         name: what messages call the array.
@@ -81,7 +81,7 @@ class MapForm:
 
     @staticmethod
     def of(tensor_map: TensorMap, name: str, buffer: Buffer, symbols: Mapping[str, int]) -> MapForm:
-        """The map of a kernel's parameter, for these run-time sizes."""
+        """Return the map of a kernel's parameter, for these run-time sizes."""
         shape, strides = buffer_shape(buffer, symbols), byte_strides(buffer, symbols)
         first, *rest = tensor_map.order
         # Along a dimension of one element nothing is ever a stride away: any will do, and the array's own may be none for TMA.
@@ -90,12 +90,12 @@ class MapForm:
 
     @property
     def tiled(self) -> launch.TiledForm:
-        """What the driver takes for it."""
+        """Return the arguments for the driver."""
         return launch.TiledForm(kind_of(self.dtype), self.extents, self.strides, self.box, SWIZZLES[self.span])
 
     @property
     def encode(self) -> Callable[[int], launch.EncodedMap]:
-        """A function from addresses to maps, which keeps them; a `LaunchError` for an address that TMA does not take."""
+        """Return a cached function from addresses to maps. Raises: `LaunchError` for an address that TMA does not support."""
         return functools.partial(encoded, self)
 
     def _wrong_array(self) -> Iterable[LaunchError]:
@@ -128,7 +128,7 @@ def _wrong_box(name: str, dtype: DType, dimensions: int, box: tuple[int, ...], s
 
 
 def check_box(tensor_map: TensorMap, buffer: Buffer) -> None:
-    """Refuse a map whose box TMA does not copy, whatever the array.
+    """Refuse a map with a box that TMA does not support.
 
     Raises: LaunchError, which says what is wrong with the box.
     """
@@ -140,7 +140,7 @@ def check_box(tensor_map: TensorMap, buffer: Buffer) -> None:
 
 @functools.lru_cache(maxsize=KEPT)
 def encoded(form: MapForm, address: int) -> launch.EncodedMap:
-    """The map of an array at an address.
+    """Return the map of an array at an address.
 
     Raises:
         LaunchError: TMA takes no such address, or the driver refuses.

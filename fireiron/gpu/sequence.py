@@ -1,4 +1,4 @@
-"""Programs of several launches on the host: which arrays each launch takes and fills, among the caller's and the temporaries.
+"""Execute programs of several launches: which arrays each launch reads and writes, of the caller's and the temporaries.
 
 A call holds all arrays in one list: the inputs, the outputs, and the temporaries in the order in which launches make them.
 """
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from fireiron.gpu.kernel import CompiledKernel
 
 Places = tuple[int, ...]
-"""Places in the list of arrays that a call holds."""
+"""Positions in the list of arrays of a call."""
 
 
 @attrs.frozen(eq=False)
 class Before:
-    """A launch before the last one: the places of its inputs and of its outputs, and the sizes that it knows.
+    """A launch before the last one: the positions of its inputs and outputs, and its sizes.
 
     `makes` is the place of its output where that is a new temporary in each call.
     """
@@ -38,7 +38,7 @@ class Before:
     what: str
 
     def run(self, held: list[Any], stream: Any, sizes: Mapping[str, int]) -> None:
-        """Launch, and hold what it made."""
+        """Launch, and store the outputs."""
         try:
             if self.makes is not None and not sizes:  # what most calls come to, in as little time as they can
                 held[self.makes] = self.kernel(*[held[place] for place in self.takes], stream=stream)
@@ -49,18 +49,18 @@ class Before:
             raise error.located(within=self.what) from None
 
     def filled(self, held: Sequence[Any]) -> Any:
-        """What it fills of the arrays that are held; None where it makes new ones."""
+        """Return the existing arrays that it writes; None if it allocates new ones."""
         return returned(tuple(held[place] for place in self.fills)) if held[self.fills[0]] is not None else None
 
     def hold(self, held: list[Any], made: Any) -> None:
-        """Put what it made in its places."""
+        """Store the outputs at their positions."""
         for place, array in zip(self.fills, (made,) if len(self.fills) == 1 else made, strict=True):
             held[place] = array
 
 
 @attrs.frozen(eq=False)
 class Route:
-    """The launches before the last one, and the places of what the last one takes and fills.
+    """The launches before the last one, and the positions of the inputs and outputs of the last.
 
     `writes` says whether a launch before the last one touches outputs of the program, which are allocated for the first of them then.
     """
@@ -77,11 +77,11 @@ class Route:
     title: str
 
     def held(self, arrays: Sequence[Any], outs: Sequence[Any] | None) -> list[Any]:
-        """The list of a call with these arrays."""
+        """Return the list of a call with these arrays."""
         return [*arrays, *([None] * len(self.outputs) if outs is None else outs), *[None] * self.temporaries]
 
     def run(self, arrays: tuple[Any, ...], outs: Sequence[Any] | None, stream: Any, sizes: Mapping[str, int]) -> list[Any]:
-        """All launches but the last one; the arrays that are held then.
+        """Execute all launches but the last one; return the arrays.
 
         Raises: ArgumentError for another number of arrays, or where several launches write an output that no caller can write to.
         """
@@ -95,7 +95,7 @@ class Route:
         return held
 
     def require_writable(self, arrays: Sequence[Any]) -> None:
-        """Refuse to allocate outputs of a library whose arrays are written once: several launches write them."""
+        """Refuse to allocate outputs of a library with write-once arrays if several launches write them."""
         for array in arrays:
             library = library_of(type(array))
             if library is not None and type(library).finished is not Library.finished:
@@ -121,20 +121,20 @@ class Route:
             self.require_writable(arrays)
 
     def own(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes that the last launch knows; those that no launch knows are left to be refused."""
+        """Return the sizes of the last launch; sizes that no launch has are refused later."""
         return {name: value for name, value in sizes.items() if name not in self.foreign} if sizes else {}
 
     def last(self, held: Sequence[Any]) -> tuple[Any, ...]:
-        """What the last launch takes."""
+        """Return the inputs of the last launch."""
         return tuple([held[place] for place in self.takes])
 
     def filled(self, held: Sequence[Any]) -> Any:
-        """What the last launch fills: outputs that launches before it wrote too."""
+        """Return the outputs of the last launch that exist already because earlier launches write them too."""
         return returned(tuple(held[place] for place in self.fills))
 
 
 def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
-    """The route of a program, of whose launches before the last one these are the kernels.
+    """Return the route of a program with these kernels before the last launch.
 
     Raises: ArgumentError where a launch fills arrays of which some are there before and others are not, or the last one leaves outputs.
     """
@@ -177,7 +177,7 @@ def _require_all_outputs(last: Launch, outputs: tuple[str, ...]) -> None:
 
 
 def _require_alike(launch: Launch, there: set[str]) -> bool:
-    """Whether a launch makes all arrays that it writes; refused where it makes some, and finds others."""
+    """Return whether a launch allocates all arrays that it writes; refuse a launch that allocates only some."""
     new = [array not in there for array in launch.writes]
     if any(new) and not all(new):
         raise ArgumentError(

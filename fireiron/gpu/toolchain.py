@@ -1,4 +1,4 @@
-"""CUDA compilers: found, loaded and called here, and nowhere else. No GPU and no driver is needed.
+"""Find, load and call CUDA compilers. Needs no GPU and no driver.
 
 NVRTC is called through ctypes, so the compilers of several CUDA versions live in one process: CUDA 12 serves Maxwell, Pascal
 and Volta (sm_50 ... sm_90), which CUDA 13 dropped; CUDA 13 serves sm_75 and newer. They come out of NVIDIA's pip wheels
@@ -48,7 +48,7 @@ _SHOWN = 8  # places that an error shows
 
 @frozen
 class KernelResources:
-    """What ptxas reports for one kernel.
+    """The report of ptxas for one kernel.
 
     A function that is called, not inlined, has a report of its own in the log, which is not added here.
 
@@ -72,7 +72,7 @@ class KernelResources:
 
 @frozen
 class Compiled:
-    """The result of one compilation. Two are equal if their machine code is: log (which holds times) and seconds do not count.
+    """The result of one compilation. Results are equal if their machine code is; log (which has times) and seconds do not count.
 
     Attributes:
         arch: the target, `"sm_90a"`.
@@ -97,7 +97,7 @@ class Compiled:
 
 @frozen
 class Toolchain:
-    """One NVRTC that can be loaded.
+    """An NVRTC that can be loaded.
 
     Attributes:
         version: (major, minor).
@@ -110,7 +110,7 @@ class Toolchain:
     library: str
 
     def serves(self, arch: str) -> bool:
-        """Whether this compiler knows `arch`; of `sm_90a` the number is looked up, the suffix is left to the compiler."""
+        """Return whether this compiler supports `arch`; for `sm_90a` only the number is checked."""
         return _capability(arch) in self.archs
 
     @property
@@ -130,7 +130,7 @@ class Toolchain:
 
 
 def toolchains() -> tuple[Toolchain, ...]:
-    """The compilers installed here, the newest first; empty when there is none.
+    """Return the installed compilers, the newest first; may be empty.
 
     Looks into pip wheels, then into conda's and NVIDIA's folders, then asks the dynamic loader. Of one version the first counts.
     """
@@ -143,7 +143,7 @@ def toolchains() -> tuple[Toolchain, ...]:
 
 
 def serving(arch: str, newest: tuple[int, int] | None = None) -> Toolchain | None:
-    """The newest installed compiler that generates code for a target, and is not newer than `newest`; None if there is none."""
+    """Return the newest installed compiler that generates code for a target and is not newer than `newest`; None if there is none."""
     return next((chain for chain in toolchains() if chain.serves(arch) and (newest is None or chain.version <= newest)), None)
 
 
@@ -161,7 +161,7 @@ def _wheel_libraries() -> Iterator[str]:
 
 
 def wheel_files(wheel: str, part: str = "") -> tuple[Path, ...]:
-    """The files of an installed wheel whose paths contain a text; none if it is not installed."""
+    """Return the files of an installed wheel whose paths contain a text; none if it is not installed."""
     try:
         distribution = importlib.metadata.distribution(wheel)
     except importlib.metadata.PackageNotFoundError:
@@ -171,7 +171,7 @@ def wheel_files(wheel: str, part: str = "") -> tuple[Path, ...]:
 
 
 def toolkits() -> tuple[Path, ...]:
-    """The folders of the CUDA toolkits that NVIDIA's installers put here, the newest first."""
+    """Return the folders of installed CUDA toolkits, the newest first."""
     return tuple(sorted(_TOOLKITS.glob("cuda*"), reverse=True))
 
 
@@ -183,7 +183,7 @@ def _toolkit_libraries() -> Iterator[str]:
 
 @functools.cache
 def _open(library: str) -> Toolchain | None:
-    """The compiler in a shared library; None if it cannot be loaded or is older than CUDA 11.2."""
+    """Return the compiler in a shared library; None if it cannot be loaded or is older than CUDA 11.2."""
     try:
         nvrtc = _library(library)
         major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
@@ -213,7 +213,7 @@ def _library(library: str) -> ctypes.CDLL:
 
 @functools.cache
 def _fingerprint(library: str) -> str | None:
-    """Size and start of a loaded library, as text; of one that the loader found, in the file that is mapped."""
+    """Return size and start of a loaded library, as text; for one that the loader found, of the mapped file."""
     try:
         path = Path(library) if os.sep in library else _mapped(library)
         with path.open("rb") as file:
@@ -223,7 +223,7 @@ def _fingerprint(library: str) -> str | None:
 
 
 def _mapped(library: str) -> Path:
-    """The file of a library that is loaded by name."""
+    """Return the file of a library that is loaded by name."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     return Path(next((line.split(maxsplit=5)[5] for line in maps.splitlines() if f"/{library}" in line), library))
 
@@ -249,12 +249,12 @@ def _choose(arch: str, newest: tuple[int, int] | None) -> Toolchain:
 
 
 def user_cache() -> Path:
-    """The folder for what can be made again; see `settings.cache_folder`. It may not exist."""
+    """Return the cache folder; see `settings.cache_folder`. It may not exist."""
     return settings.cache_folder()
 
 
 def _include_folders(chain: Toolchain) -> tuple[str, ...]:
-    """Where `cuda_fp16.h` and its like are, of the compiler's own major version; empty if nowhere."""
+    """Return the folder of `cuda_fp16.h` and similar headers of the compiler's major version; "" if there is none."""
     major = chain.version[0]
     folder = _bundled_headers(chain) or next((path for path in _header_folders(chain) if _header_major(path) == major), None)
     if folder is None:
@@ -264,7 +264,7 @@ def _include_folders(chain: Toolchain) -> tuple[str, ...]:
 
 
 def _matrix_headers(chain: Toolchain) -> Path | None:
-    """The folder that holds `crt/mma.h` of the compiler's major version, for header wheels that have only `mma.h`."""
+    """Return the folder with `crt/mma.h` of the compiler's major version, for header wheels that have only `mma.h`."""
     major, minor = chain.version
     for wheel in _MATRIX_WHEELS:
         if _wheel_major(wheel) == major:
@@ -274,7 +274,7 @@ def _matrix_headers(chain: Toolchain) -> Path | None:
 
 
 def _wheel_major(wheel: str) -> int | None:
-    """The CUDA major version of an installed wheel; None if it is not installed."""
+    """Return the CUDA major version of an installed wheel; None if it is not installed."""
     try:
         text = importlib.metadata.distribution(wheel).read_text("METADATA") or ""
     except importlib.metadata.PackageNotFoundError:
@@ -284,7 +284,7 @@ def _wheel_major(wheel: str) -> int | None:
 
 
 def _header_folders(chain: Toolchain) -> Iterator[Path]:
-    """Candidates outside the compiler: beside its library, in a runtime wheel, in a toolkit."""
+    """Yield candidates outside the compiler: next to its library, in a runtime wheel, in a toolkit."""
     if os.sep in chain.library:
         yield Path(chain.library).parent.parent / "include"
     for wheel in _HEADER_WHEELS:
@@ -294,7 +294,7 @@ def _header_folders(chain: Toolchain) -> Iterator[Path]:
 
 
 def _header_major(folder: Path) -> int | None:
-    """The CUDA major version of a folder of headers; None if it has no half precision."""
+    """Return the CUDA major version of a folder of headers; None without half precision."""
     if not (folder / "cuda_fp16.h").exists():
         return None
     try:
@@ -372,7 +372,7 @@ def compilation(
     fast_math: bool = False,
     newest: tuple[int, int] | None = None,
 ) -> Compilation:
-    """A compilation that is decided but not done; arguments and errors of `compile_cuda`."""
+    """A planned compilation; arguments and errors of `compile_cuda`."""
     chain = _choose(arch, newest)
     include = tuple(Path(folder) for folder in _include_folders(chain)) if "#include" in source else ()
     return Compilation(chain, source, arch, _flags(chain, arch, options, fast_math), include, werror)
@@ -380,7 +380,7 @@ def compilation(
 
 @frozen
 class Compilation:
-    """One compilation, with the compiler and all its options chosen.
+    """One compilation, with its compiler and all options.
 
     Attributes:
         chain: the compiler.
@@ -414,7 +414,7 @@ class Compilation:
 
 
 def _flags(chain: Toolchain, arch: str, options: tuple[str, ...], fast_math: bool) -> tuple[str, ...]:
-    """The options of a compilation. NVRTC refuses some that stand twice, so a default gives way to the user's."""
+    """Return the options of a compilation. NVRTC refuses some duplicates, so the user's options replace defaults."""
     given = {_option_name(option) for option in options}
     math = ("--use_fast_math",) if fast_math else ("--ftz=false", "--prec-div=true", "--prec-sqrt=true")
     defaults = [flag for flag in ("--std=c++17", *math) if _option_name(flag) not in given]
@@ -436,7 +436,7 @@ class _Output:
 
 
 def _run(chain: Toolchain, source: str, flags: tuple[str, ...]) -> _Output:
-    """One NVRTC program, from creation to destruction. ctypes releases the interpreter meanwhile, so threads compile in parallel."""
+    """One NVRTC program, from creation to destruction. ctypes releases the interpreter lock, so threads compile in parallel."""
     nvrtc, program = _library(chain.library), ctypes.c_void_p()
     status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), _FILE.encode(), 0, None, None)
     if status:
@@ -457,7 +457,7 @@ def _status(nvrtc: ctypes.CDLL, status: int) -> str:
 
 
 def _fetch(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
-    """A result of a program; nothing if it has none."""
+    """Return a result of a program; b"" if it has none."""
     size = ctypes.c_size_t()
     if getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) or not size.value:
         return b""
@@ -497,7 +497,7 @@ def _count(line: str, what: str) -> int:
 
 @frozen
 class _Diagnostic:
-    """A complaint: its kind, text, and the line it names in the source or in the PTX."""
+    """A diagnostic: its kind, text, and its line in the source or in the PTX."""
 
     kind: Literal["error", "warning"]
     text: str
@@ -518,7 +518,7 @@ _IGNORED = re.compile(
 
 
 def _diagnostics(log: str) -> list[_Diagnostic]:
-    """Errors and warnings of a log, in order."""
+    """Yield errors and warnings of a log, in order."""
     found = (_diagnostic(line.rstrip()) for line in log.splitlines() if not _IGNORED.search(line))
     return [diagnostic for diagnostic in found if diagnostic is not None]
 
@@ -545,7 +545,7 @@ def _kind(word: str) -> Literal["error", "warning"]:
 
 
 def _refusal(chain: Toolchain, source: str, arch: str, flags: tuple[str, ...], output: _Output) -> LaunchError:
-    """The error of a refused source: every complaint beside the lines that it is about."""
+    """Return the error for a refused source: every diagnostic with its lines."""
     found = _diagnostics(output.log)
     if any(diagnostic.ptx_line for diagnostic in found):
         found = _placed(chain, source, flags) or found
@@ -558,7 +558,7 @@ def _refusal(chain: Toolchain, source: str, arch: str, flags: tuple[str, ...], o
 
 
 def _placed(chain: Toolchain, source: str, flags: tuple[str, ...]) -> list[_Diagnostic]:
-    """The complaints of the same compilation with line information, which leads from ptxas' PTX lines to those of the source."""
+    """Return the diagnostics of the same compilation with line information, which maps ptxas' PTX lines to the source."""
     wanted = "--generate-line-info"
     output = _run(chain, source, flags if {wanted, "-lineinfo"} & set(flags) else (*flags, wanted))
     lines = _source_lines(output.ptx)
@@ -572,7 +572,7 @@ def _with_line(diagnostic: _Diagnostic, lines: list[int | None]) -> _Diagnostic:
 
 
 def _source_lines(ptx: str) -> list[int | None]:
-    """For each line of a PTX text, the line of the source that its last `.loc` in our file names."""
+    """Return, for each line of a PTX text, the line of the source that its last `.loc` in our file names."""
     ours = set(re.findall(rf'\.file\s+(\d+)\s+"(?:[^"]*/)?{re.escape(_FILE)}"', ptx))
     found: list[int | None] = []
     current: int | None = None
@@ -584,7 +584,7 @@ def _source_lines(ptx: str) -> list[int | None]:
 
 
 def _shown(found: Iterable[_Diagnostic], source: str) -> str:
-    """Complaints about one line stand together, above that line and its neighbours."""
+    """Show the diagnostics of one line together, above that line and the adjacent ones."""
     groups = [(line, list(group)) for line, group in itertools.groupby(found, key=lambda diagnostic: diagnostic.line)]
     rows: list[str] = []
     for line, group in groups[:_SHOWN]:
@@ -597,7 +597,7 @@ def _shown(found: Iterable[_Diagnostic], source: str) -> str:
 
 
 def _excerpt(source: str, line: int) -> list[str]:
-    """The numbered line, marked, with its neighbours."""
+    """Return the numbered, marked line with the adjacent lines."""
     lines = source.split("\n")
     numbers = range(max(1, line - 1), min(len(lines), line + 1) + 1)
     return [f"    {'>' if number == line else ' '}{number:5} | {lines[number - 1]}".rstrip() for number in numbers]

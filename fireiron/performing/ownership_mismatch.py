@@ -12,7 +12,7 @@ from fireiron.performing.layout_propagation import lanes_of
 from fireiron.spec import Spec
 
 
-def held_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
+def ownership_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
     """Why the map `given` differs from the decided ownership of an operand in registers; where none is decided, the map may decide it."""
     holding = context.held.get(spec.operands[name].tensor.name)
     if holding is None:
