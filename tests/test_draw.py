@@ -131,13 +131,13 @@ def texts(picture):
 
 def test_tree_says_what_the_kernel_has():
     program = program_of("hmma_ampere", M=512, N=512, K=512)
-    said = texts(draw(program, "tree"))
+    message = texts(draw(program, "tree"))
     for spec in ("MatMul(512,512,512)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor", "MatMul(16,8,16)(RF,RF,RF)(Warp)"):
-        assert spec in said
-    assert "HMMA_16816_F32" in said
-    assert any(text.startswith("allocates a_sh: 128×64 float16 in SH, 4 copies, 64 KiB") for text in said)
-    assert any("8 blocks of 256 threads" in text for text in said)
-    assert any(text.startswith("in each iteration of k: block barrier") for text in said)
+        assert spec in message
+    assert "HMMA_16816_F32" in message
+    assert any(text.startswith("allocates a_sh: 128×64 float16 in SH, 4 copies, 64 KiB") for text in message)
+    assert any("8 blocks of 256 threads" in text for text in message)
+    assert any(text.startswith("in each iteration of k: block barrier") for text in message)
     listing = texts(draw(program_of("listing_2", **SMALL), "tree"))
     assert sum("in each iteration of k: block barrier" in text for text in listing) == 2 or any(
         "2 × block barrier" in text for text in listing
@@ -236,8 +236,8 @@ def test_lanes_of_a_warp():
     program = program_of("maxwell", **SMALL)
     access_trace = AccessTrace(program.lowered)
     (place,) = tiles.places(access_trace, ("c_rf",))
-    found = tiles.owners_of(access_trace, place, {"block": 0})
-    rows, columns, masks = found.lanes(0)
+    owners = tiles.owners_of(access_trace, place, {"block": 0})
+    rows, columns, masks = owners.lanes(0)
     assert masks.shape == (64, 32) and len(rows) == 64 and len(columns) == 32
     swizzle = [((uid >> 1) & 0x07) | (uid & 0x30) | ((uid & 0x01) << 3) for uid in range(32)]
     for lane, uid in enumerate(swizzle):
@@ -251,9 +251,9 @@ def test_reads_are_shared():
     program = program_of("hmma_ampere", M=128, N=256, K=64)
     access_trace = AccessTrace(program.lowered)
     (read,) = [one for one in tiles.places(access_trace, ("A", "a_sh", "a_rf")) if one.text == "read from shared memory"]
-    found = tiles.owners_of(access_trace, read, {"block": 0})
-    assert found.warps.shape == (128, 64)
-    assert (found.warps[:64] == 0x0F).all() and (found.warps[64:] == 0xF0).all()
+    owners = tiles.owners_of(access_trace, read, {"block": 0})
+    assert owners.warps.shape == (128, 64)
+    assert (owners.warps[:64] == 0x0F).all() and (owners.warps[64:] == 0xF0).all()
     wmma = AccessTrace(program_of("wmma_simple").lowered)
     unknown = [tiles.owners_of(wmma, one, {"block": 0}) for one in tiles.places(wmma, ("C", "c_fr"))]
     assert unknown and not any(one.lanes_known for one in unknown)
@@ -282,22 +282,22 @@ def test_shared_copies_are_drawn_large(name, vector):
         assert number.startswith("...") or title.startswith(f"thread {number}: "), title
     access_trace = AccessTrace(program.lowered)
     (copied,) = [one for one in tiles.places(access_trace, ("b_sh",)) if one.text == "copied into shared memory"]
-    found = tiles.owners_of(access_trace, copied, {"block": 0})
-    dealt = turns.turns(found)
-    seen = np.full(found.first.shape, -1)
+    owners = tiles.owners_of(access_trace, copied, {"block": 0})
+    dealt = turns.turns(owners)
+    seen = np.full(owners.first.shape, -1)
     for one in dealt.vectors:
         line = seen.T[one.line] if dealt.vertical else seen[one.line]
         assert (line[one.start : one.stop] == -1).all() and one.stop - one.start == vector
         line[one.start : one.stop] = one.thread
-    assert (seen == found.first).all()
+    assert (seen == owners.first).all()
     assert all(len({one.thread for one in turn}) == dealt.threads == len(turn) for turn in dealt.turns())
     for number, turn in enumerate(dealt.turns()[1:7], 2):
         assert f"turn {number}: {dealt.where(turn)}, the same threads again" in texts(picture)
-    assert turns.turns(attrs.evolve(found, points=tuple(np.concatenate([one, one]) for one in found.points))) == dealt
-    other = found.points[0].copy()
+    assert turns.turns(attrs.evolve(owners, points=tuple(np.concatenate([one, one]) for one in owners.points))) == dealt
+    other = owners.points[0].copy()
     other[0] += 1
-    twice = tuple(np.concatenate(pair) for pair in zip(found.points, (other, *found.points[1:]), strict=True))
-    assert turns.turns(attrs.evolve(found, points=twice)) is None, "an element of two threads"
+    twice = tuple(np.concatenate(pair) for pair in zip(owners.points, (other, *owners.points[1:]), strict=True))
+    assert turns.turns(attrs.evolve(owners, points=twice)) is None, "an element of two threads"
 
 
 def test_legible_tiles_stay_to_scale():
@@ -327,8 +327,8 @@ def test_lane_maps_are_those_of_the_instructions():
     # PTX ISA, matrix fragments of mma.m16n8k16: C element (row, column) lies in lane row % 8 * 4 + column / 2
     for (row, column), ((lane, value),) in lanes.holders(c.lane_map).items():
         assert lane == row % 8 * 4 + column // 2 and value == row // 8 * 2 + column % 2
-    said = texts(draw(program_of("hmma_ampere", M=128, N=256, K=64), "lanes"))
-    assert "31:7" in said
+    message = texts(draw(program_of("hmma_ampere", M=128, N=256, K=64), "lanes"))
+    assert "31:7" in message
     assert any("No instruction" in text for text in texts(draw(program_of("naive", **SMALL), "lanes")))
 
 
@@ -350,9 +350,9 @@ def test_banks_agree_with_the_check(name):
 
 
 def test_conflicts_are_drawn():
-    said = texts(draw(program_of("listing_2"), "banks"))
-    assert any("8-way conflict" in text for text in said)
-    assert any(text.startswith("with swizzle_storage(Swizzle(") and text.endswith(": 1 pass") for text in said)
+    message = texts(draw(program_of("listing_2"), "banks"))
+    assert any("8-way conflict" in text for text in message)
+    assert any(text.startswith("with swizzle_storage(Swizzle(") and text.endswith(": 1 pass") for text in message)
     ampere = texts(draw(program_of("hmma_ampere", M=512, N=512, K=512), "banks"))
     assert "without swizzle: 32 passes" in ampere and "as stored: 4 passes" in ampere
 

@@ -173,8 +173,8 @@ def test_c_that_is_added_to_is_loaded_the_same_way():
     problem = MatMul(64, 64, 8, accumulate=True)(GL, GL, GL)(Kernel)
     program = in_registers(block().tile(32, 32).to(Warp).tile(8, 4).to(Thread))(problem).program("sm_80")
     arrays = {**operands(problem), "C": np.arange(64 * 64).reshape(64, 64) % 7}
-    found = simulate(program.ir, {name: array.astype(np.float32) for name, array in arrays.items()}).outputs["C"]
-    np.testing.assert_array_equal(found, arrays["A"] @ arrays["B"] + arrays["C"])
+    outputs = simulate(program.ir, {name: array.astype(np.float32) for name, array in arrays.items()}).outputs["C"]
+    np.testing.assert_array_equal(outputs, arrays["A"] @ arrays["B"] + arrays["C"])
 
 
 HALF = {"dtype": float16, "c_dtype": float32, "A": RowMajor, "B": RowMajor, "C": RowMajor}
@@ -210,8 +210,8 @@ def test_sums_of_parts_are_followed():
         program = chain(problem).program("sm_80")
         found, wanted = results(program, problem)
         np.testing.assert_array_equal(found, wanted)
-    held = owners(program)
-    assert held["Init"] == held["Reduction"] == held["Move"]
+    owned = owners(program)
+    assert owned["Init"] == owned["Reduction"] == owned["Move"]
 
 
 def test_blocks_that_add_follow_too():
@@ -275,8 +275,8 @@ def test_a_step_of_ones_own_is_followed():
     program = chain(problem).program("sm_80")
     found, wanted = results(program, problem)
     np.testing.assert_array_equal(found, wanted)
-    held = owners(program)
-    assert held["Init"] == held["MatMul"] == held["Move"]
+    owned = owners(program)
+    assert owned["Init"] == owned["MatMul"] == owned["Move"]
 
 
 def test_a_store_that_cannot_follow_is_refused_by_the_enumeration():

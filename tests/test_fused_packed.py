@@ -21,9 +21,9 @@ from fireiron.strategies import hmma_ampere
 
 def by_lanes(each, operands, types=None):
     """A definition in pieces of rows, each lane with eight neighbours."""
-    made = Fused(name="rows", dims="m n", operands=operands, body=each, types=types)
+    definition = Fused(name="rows", dims="m n", operands=operands, body=each, types=types)
     lane = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
-    return made, made.tile(m=1, n=512).to(Block).load("X", RF, lane).done()
+    return definition, definition.tile(m=1, n=512).to(Block).load("X", RF, lane).done()
 
 
 THREE = {"X": "m n", "R": "m n", "Y": "m n"}
@@ -140,7 +140,7 @@ def test_fragments_of_mma_are_pairs():
     copy, fragments, mma = Move.coalesced_copy(8).done(), Move.done(), MatMul.tile(16, 16).unroll().mma_tile().done()
     loop = MatMul.split(32).load(A, SH, copy).load(B, SH, copy).tile(32, 32).to(Warp).split(16).unroll()
     loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
-    made = Fused(
+    definition = Fused(
         name="bounded", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "C": "m n"},
         body={
             "product": "acc[m,n] = sum(k, A[m,k] * B[k,n])",
@@ -149,8 +149,8 @@ def test_fragments_of_mma_are_pairs():
         },
         types={"acc": float16},
     )  # fmt: skip
-    spec = made(m=70, n=66, k=32)
-    program = made.tile(m=64, n=64).to(Block).step("product", loop).done()(spec).program("sm_80")
+    spec = definition(m=70, n=66, k=32)
+    program = definition.tile(m=64, n=64).to(Block).step("product", loop).done()(spec).program("sm_80")
     assert program.cuda.count("__hmin2(") == 1 and program.cuda.count("__hfma2(") == 2 and "2float" not in program.cuda
     arrays = {name: np.round(2 * one) for name, one in arrays_of(spec, {}).items()}  # integers, whose sums are exact in halves
     out = simulate(program.ir, arrays, order=random.Random(2)).outputs["C"]
@@ -197,8 +197,8 @@ def test_results(name):
     strategy, spec, sizes = CASES[name]
     program = strategy(spec).program("sm_80")
     arrays = arrays_of(spec, sizes)
-    made = simulate(program.ir, arrays, sizes, order=random.Random(3)).outputs["Y"]
-    assert np.array_equal(made.astype(np.float64), in_steps(spec, arrays))
+    outputs = simulate(program.ir, arrays, sizes, order=random.Random(3)).outputs["Y"]
+    assert np.array_equal(outputs.astype(np.float64), in_steps(spec, arrays))
     assert not [one for one in check(program.ir) if one.severity == "error"]
     assert any("2" in one for one in instructions(program)) != (name == "odd")
 
@@ -231,8 +231,8 @@ def test_printed_texts(tmp_path):
     for number, name in enumerate(names):
         _, spec, sizes = CASES[name]
         arrays = arrays_of(spec, sizes, number)
-        made = host.run(number, arrays, sizes, seed=number)["Y"]
-        assert np.array_equal(made.astype(np.float64), in_steps(spec, arrays)), name
+        outputs = host.run(number, arrays, sizes, seed=number)["Y"]
+        assert np.array_equal(outputs.astype(np.float64), in_steps(spec, arrays)), name
 
 
 # ---------------------------------------------------------------------------------------------- approximations
@@ -252,10 +252,10 @@ def test_functions_of_pairs_where_they_are_asked_for(tmp_path):
     assert Strategy.from_json(by_gated.to_json()) == by_gated
 
     arrays = arrays_of(spec, {})
-    made = simulate(program.ir, arrays, {}, order=random.Random(1)).outputs["Y"]
+    outputs = simulate(program.ir, arrays, {}, order=random.Random(1)).outputs["Y"]
     kept = np.tanh(arrays["X"].astype(np.float64)).astype(np.float16).astype(np.float64)
     right = ((1 - kept) * arrays["R"]).astype(np.float16)
-    assert np.array_equal(made, right)
+    assert np.array_equal(outputs, right)
     if COMPILER is not None:
         run = HostProgram([Printed.of(program)], tmp_path).run(0, arrays, {}, seed=0)["Y"]
         assert np.abs(run.astype(np.float64) - right).max() <= 2**-8
@@ -270,10 +270,10 @@ def test_functions_of_pairs_where_they_are_asked_for(tmp_path):
     ],
 )  # fmt: skip
 def test_approximations_that_are_none(value, dtype, target, wrong):
-    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"y": f"Y[m,n] = {value}"})
-    strategy = made.tile(m=1).to(Block).load("X", RF, eight).step("y", Pointwise.done(APPROXIMATE_PAIRS)).done()
+    definition = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"y": f"Y[m,n] = {value}"})
+    strategy = definition.tile(m=1).to(Block).load("X", RF, eight).step("y", Pointwise.done(APPROXIMATE_PAIRS)).done()
     with pytest.raises(FireironError, match=wrong):
-        strategy(made(m=4, n=512, dtype=dtype)).cuda(target)
+        strategy(definition(m=4, n=512, dtype=dtype)).cuda(target)
 
 
 # ---------------------------------------------------------------------------------------------- on a GPU
@@ -289,8 +289,8 @@ def test_on_a_gpu(name):
     if spec.operands["X"].dtype == bfloat16:
         pytest.skip("NumPy's arrays of bfloat16 are none of CuPy")
     arrays = arrays_of(spec, sizes)
-    made = strategy(spec).compile()(*(xp.asarray(one) if one.shape else one[()] for one in arrays.values()))
-    assert np.array_equal(made.get().astype(np.float64), in_steps(spec, arrays))
+    output = strategy(spec).compile()(*(xp.asarray(one) if one.shape else one[()] for one in arrays.values()))
+    assert np.array_equal(output.get().astype(np.float64), in_steps(spec, arrays))
 
 
 # ---------------------------------------------------------------------------------------------- compiled, and its cost
@@ -298,9 +298,9 @@ def test_on_a_gpu(name):
 
 def test_instructions_of_the_compiler():
     program = by_chain(chain(m=3, n=512, types=HALVES)).program("sm_80")
-    made = compile_cuda(program.cuda, "sm_80")
-    assert made.ptx.count("fma.rn.f16x2") == made.ptx.count("min.f16x2") == made.ptx.count("mul.rn.f16x2") == 4
-    assert "cvt.f32.f16" not in made.ptx and made.resources[program.name].spill_stores == 0
+    compiled = compile_cuda(program.cuda, "sm_80")
+    assert compiled.ptx.count("fma.rn.f16x2") == compiled.ptx.count("min.f16x2") == compiled.ptx.count("mul.rn.f16x2") == 4
+    assert "cvt.f32.f16" not in compiled.ptx and compiled.resources[program.name].spill_stores == 0
 
 
 def test_pairs_cost_half():

@@ -117,12 +117,12 @@ def test_no_spills():
 
 def test_meaning():
     """The definition in parts means the same in float64, whichever terms a part is of."""
-    made = rfactor(rfactor(rows.made, "total"), "top")
+    definition = rfactor(rfactor(rows.made, "total"), "top")
     sizes = {"m": 3, "n": 10, "total_part": 4, "top_part": 3}
     arrays = inputs(rows(m=3, n=10))
     for chunk in (0, 3):
-        parts = made.evaluate(arrays, sizes, dict.fromkeys(made.outputs, float64), chunk)
-        whole = rows.made.evaluate(arrays, sizes, dict.fromkeys(made.outputs, float64), chunk)
+        parts = definition.evaluate(arrays, sizes, dict.fromkeys(definition.outputs, float64), chunk)
+        whole = rows.made.evaluate(arrays, sizes, dict.fromkeys(definition.outputs, float64), chunk)
         for name, values in whole.items():
             np.testing.assert_allclose(parts[name], values, rtol=1e-12)
 
@@ -152,7 +152,7 @@ def test_a_part_left_out_is_seen():
         body = rewritten(program.ir.body, lambda one, out=left_out: () if one is out else (one,))
         faulty = attrs.evolve(program.ir, body=body)
         if left_out is shuffles[0]:
-            with pytest.raises(SimulationError, match="before anything was written"):
+            with pytest.raises(SimulationError, match="is read before any write"):
                 simulate(faulty, arrays)
         else:
             assert not np.allclose(simulate(faulty, arrays).outputs["y"], right, rtol=1e-2)
@@ -170,10 +170,10 @@ def test_planted_faults():
 
 def changed(**formulas):
     """`rows` with other formulas, by step."""
-    made = {part: {one.name: str(one.formula) for one in rows.made.steps if one.part == part} for part in ("init", "body", "final")}
-    for part in made.values():
+    steps = {part: {step.name: str(step.formula) for step in rows.made.steps if step.part == part} for part in ("init", "body", "final")}
+    for part in steps.values():
         part.update({name: text.replace("size_n", "size(n)") for name, text in {**part, **formulas}.items() if name in part})
-    return Fused(name="rows", dims="m n", loop="n", operands={"X": "m n", "w": "m", "y": "m", "z": "m"}, **made)
+    return Fused(name="rows", dims="m n", loop="n", operands={"X": "m n", "w": "m", "y": "m", "z": "m"}, **steps)
 
 
 @pytest.mark.sampled(1)
@@ -235,7 +235,7 @@ def test_what_is_completed_and_when():
 
 
 def test_what_is_written_again_is_completed_again():
-    made = Fused(
+    definition = Fused(
         name="x", dims="m n", loop="n", operands={"X": "m n", "w": "m", "y": "m"}, init={"t0": "t[m] = 0", "a0": "a[m] = 0"},
         body={
             "total": "t[m] += sum(n, X[m,n])", "one": "a[m] = max(a[m], t[m] * t[m])", "scale": "t[m] = t[m] * w[m]",
@@ -243,13 +243,13 @@ def test_what_is_written_again_is_completed_again():
         },
         final={"y": "y[m] = a[m]"},
     ).made  # fmt: skip
-    assert completed(made, "total") == ["t_whole", "t_whole_"]
+    assert completed(definition, "total") == ["t_whole", "t_whole_"]
 
 
 def test_what_is_not_linear_is_completed_first():
     """Where a step in the loop asks for the whole, the parts are joined there; results stay right."""
     asked = changed(highest="h[m] = max(h[m], top[m] * top[m])")
-    made = rfactor(asked.made, "top")
-    assert [one.name for one in made.steps if one.name.endswith("_whole")] == ["top_whole"]
+    definition = rfactor(asked.made, "top")
+    assert [one.name for one in definition.steps if one.name.endswith("_whole")] == ["top_whole"]
     require_right(by_warps(("top", 64), definition=asked)(asked(**SHAPE)).program("sm_80"))
-    assert fused(asked(m=3, n=4)).temporaries.keys() <= made.temporaries.keys()
+    assert fused(asked(m=3, n=4)).temporaries.keys() <= definition.temporaries.keys()

@@ -387,9 +387,9 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals(name):
-    make, said = REFUSALS[name]
+    make, message = REFUSALS[name]
     with pytest.raises(FireironError) as error:
         make()
     text = str(error.value)
-    for part in said:
+    for part in message:
         assert part in text, text

@@ -239,7 +239,7 @@ def test_printed_texts_of_chunks(tmp_path):
 
 def test_a_maximum_of_an_operand_does_not_see_what_lies_behind_its_end():
     """A copy has zeros there; in sums of what was computed from them they do not count either."""
-    made = Fused(
+    definition = Fused(
         name="least",
         dims="m n",
         loop="n",
@@ -251,9 +251,9 @@ def test_a_maximum_of_an_operand_does_not_see_what_lies_behind_its_end():
         },
         final={"out": "low[m] = least[m]", "out2": "total[m] = sums[m]"},
     )  # fmt: skip
-    made.check()
-    strategy = made.tile(m=1).to(Block).split(n=64).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 1).to(Lane).done()).done()
-    spec = made(m=3, n=100, dtype=float32)
+    definition.check()
+    strategy = definition.tile(m=1).to(Block).split(n=64).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 1).to(Lane).done()).done()
+    spec = definition(m=3, n=100, dtype=float32)
     x = np.random.default_rng(0).random((3, 100), np.float32) + 1
     for got, want in zip(simulate(strategy(spec).program().ir, {"X": x}).outputs.values(), spec.reference(x)):
         np.testing.assert_allclose(got, want, rtol=1e-5)

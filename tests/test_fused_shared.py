@@ -37,9 +37,9 @@ def test_each_block_of_a_row_computes_its_own(placed):
     assert safety(program.lowered) == ()
     assert program.cuda.count("if (block_n == 0") == 1
     given = inputs(program.spec)
-    made = simulate(program.ir, given, order=random.Random(1)).outputs
+    outputs = simulate(program.ir, given, order=random.Random(1)).outputs
     for name, wanted in zip(("D", "y"), program.spec.reference(*given.values()), strict=True):
-        np.testing.assert_allclose(made[name], wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(outputs[name], wanted, rtol=1e-4, atol=1e-5)
 
 
 doubled = Fused(name="doubled", dims="m n", operands={"row": "m", "Y": "m n"}, body={"s": "t[m] = row[m] * 2", "o": "Y[m,n] = t[m]"})

@@ -54,8 +54,8 @@ def some_warps(spec=SPEC, warps=(1, 2)):
 def definition(more):
     """Rows with a factor `f`, and further steps."""
     each = {"x": "x[m,n] = X[m,n]", "f": "f[m] = max(n, x[m,n])", **more}
-    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={**each, "Y": more.get("Y", "Y[m,n] = x[m,n]")})
-    return made.tile(m=8).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 1).to(Lane).done())
+    definition = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={**each, "Y": more.get("Y", "Y[m,n] = x[m,n]")})
+    return definition.tile(m=8).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 1).to(Lane).done())
 
 
 def rows_of(strategy):
@@ -77,14 +77,14 @@ def factors():
 
 @pytest.mark.parametrize("masks", ({}, {"causal": True}), ids=str)
 def test_softmax(masks):
-    made = attention.definition(rescale_threshold=8, **masks)
-    require_right(made, attention.spec(100, 77, 64, made=made), ramp=not masks, **masks)
+    definition = attention.definition(rescale_threshold=8, **masks)
+    require_right(definition, attention.spec(100, 77, 64, made=definition), ramp=not masks, **masks)
 
 
 def test_rows_that_see_nothing():
     """All scores of a row are -inf: its maximum stays where it began, and it needs nothing."""
-    made = attention.definition(window=20, lse=True, rescale_threshold=8)
-    program = require_right(made, attention.spec(100, 40, 64, made=made), window=20)
+    definition = attention.definition(window=20, lse=True, rescale_threshold=8)
+    program = require_right(definition, attention.spec(100, 40, 64, made=definition), window=20)
     assert not simulate(program.ir, inputs(program.spec)).outputs["O"][:, 60:].any()
 
 
@@ -155,8 +155,8 @@ def test_the_printed_text(tmp_path):
 
 
 def test_parts_of_a_sum_are_shrunk():
-    program = attention.by_rows(LAZY, apart=True).with_(**SMALL)(SPEC).program("sm_80")
-    always = attention.by_rows(LAZY, apart=True, branch=False).with_(**SMALL)(SPEC).program("sm_80")
+    program = attention.by_rows(LAZY, partial_sums=True).with_(**SMALL)(SPEC).program("sm_80")
+    always = attention.by_rows(LAZY, partial_sums=True, branch=False).with_(**SMALL)(SPEC).program("sm_80")
     assert not errors(program.ir)
     assert np.array_equal(*(simulate(one.ir, some_warps()).outputs["O"] for one in (program, always)))
 
@@ -249,8 +249,8 @@ def test_it_compiles_without_spills(d):
     resources = compiled.resources["attention"]
     assert not resources.spill_stores and not resources.spill_loads
     if disassemblers():
-        found = re.findall(r"VOTE\.ANY.*?(BRA|MUFU|HMMA)", sass(compiled.cubin), re.DOTALL)
-        assert found[0] == "BRA"
+        matches = re.findall(r"VOTE\.ANY.*?(BRA|MUFU|HMMA)", sass(compiled.cubin), re.DOTALL)
+        assert matches[0] == "BRA"
 
 
 @pytest.mark.nightly
@@ -277,12 +277,12 @@ def test_rows_of_lanes():
 
 
 REFUSED = {
-    "what is not neutral": (lambda: built(chain().skip_steps("alpha", "update", where="new == mx")), "step update is not the same.*there l\\[m\\] = l\\[m\\] \\+ sum.*legal   l\\[m\\] = l\\[m\\], as it was"),
-    "a factor that may be any": (lambda: built(chain().skip_steps("rescale", where="new == mx")), "step rescale is not the same left out"),
+    "what is not neutral": (lambda: built(chain().skip_steps("alpha", "update", where="new == mx")), "step update cannot be left out.*there l\\[m\\] = l\\[m\\] \\+ sum.*legal   l\\[m\\] = l\\[m\\], unchanged"),
+    "a factor that may be any": (lambda: built(chain().skip_steps("rescale", where="new == mx")), "step rescale cannot be left out"),
     "what changed since": (lambda: built(chain().skip_steps("top", "keep", where="new == mx")), "step top"),
     "a product": (lambda: built(chain().skip_steps("pv", where="alpha == 1")), "step pv"),
     "no such step": (lambda: built(chain().skip_steps("scale", where="alpha == 1")), "no step scale"),
-    "no such tensor": (lambda: built(chain().skip_steps("rescale", where="beta == 1")), "the condition asks for beta"),
+    "no such tensor": (lambda: built(chain().skip_steps("rescale", where="beta == 1")), "the condition reads beta"),
     "two conditions": (
         lambda: built(chain().skip_steps("rescale", where="alpha == 1").skip_steps("rescale", where="alpha == 1")),
         "skipped under another condition",
@@ -295,7 +295,7 @@ REFUSED = {
         lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).set_memory("x", SH).skip_steps("scale", where="f == 1")),
         "accesses x, which other threads access too",
     ),
-    "an operand": (lambda: rows_of(definition({}).skip_steps("Y", where="f == 1")), "step Y is not the same"),
+    "an operand": (lambda: rows_of(definition({}).skip_steps("Y", where="f == 1")), "step Y cannot be left out"),
     "a product of matrices": (lambda: MatMul.tile(16, 16).to(Block).skip_steps("mm", where="a == 1").done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80"), "is one step"),
 }  # fmt: skip
 
@@ -303,8 +303,8 @@ REFUSED = {
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused(case):
-    action, said = REFUSED[case]
-    with pytest.raises(DecompositionError, match=re.compile(said, re.S)):
+    action, message = REFUSED[case]
+    with pytest.raises(DecompositionError, match=re.compile(message, re.S)):
         action()
 
 
@@ -325,18 +325,20 @@ def test_what_names_no_steps(steps):
 def test_blocks_without_whole_warps():
     made = definition({"scale": "x[m,n] = x[m,n] * f[m]"}).start
     by_rows = made.tile(m=40).to(Block).tile(m=1).to(Thread).load("X", RF, Move.done()).skip_steps("scale", where="f == 1").done()
-    with pytest.raises(DecompositionError, match="a block of 40 threads has no whole warps"):
+    with pytest.raises(DecompositionError, match="a block of 40 threads is not divided into whole warps"):
         _ = by_rows(made(m=40, n=4, dtype=float32)).cuda("sm_80")
 
 
 def test_threads_that_have_other_rows_than_the_condition():
     """A lane has a row of the factor, and one element of each row: the warp that asks is not the one that would scale."""
-    made = Fused(
+    definition = Fused(
         name="apart", dims="m n", operands={"F": "m", "X": "m n", "Y": "m n", "G": "m"},
         body={"f": "f[m] = F[m] * 2", "x": "x[m,n] = X[m,n]", "scale": "x[m,n] = x[m,n] * f[m]", "Y": "Y[m,n] = x[m,n]", "G": "G[m] = f[m]"},
     )  # fmt: skip
-    by_columns = made.tile(m=64).to(Block).load("F", RF, Move.tile(1).to(Thread).done()).load("X", RF, Move.tile(64, 1).to(Thread).done())
-    spec = made(m=64, n=64, dtype=float32)
+    by_columns = (
+        definition.tile(m=64).to(Block).load("F", RF, Move.tile(1).to(Thread).done()).load("X", RF, Move.tile(64, 1).to(Thread).done())
+    )
+    spec = definition(m=64, n=64, dtype=float32)
     assert "scale_sh" in by_columns.done()(spec).cuda("sm_80")
     with pytest.raises(DecompositionError, match="do not own the elements of the condition"):
         _ = by_columns.skip_steps("scale", where="f == 1").done()(spec).cuda("sm_80")
@@ -355,11 +357,11 @@ def test_what_no_region_may_hold():
     program = lazy()
     shared = next(one for one, _ in execs(program.ir.body) if any(access.buffer == "q_sh" for access in one.accesses))
     others = next(one for one, _ in execs(program.ir.body) if one.spec.level.threads == 32)
-    for inside, said in ((making.barrier(BLOCK_SCOPE), "a barrier"), (shared, "in GL is touched"), (others, "several threads")):
-        with pytest.raises(VerificationError, match=said):
+    for inside, message in ((making.barrier(BLOCK_SCOPE), "a barrier"), (shared, "in GL is accessed"), (others, "several threads")):
+        with pytest.raises(VerificationError, match=message):
             verify(edited(program, lambda one, inside=inside: one.rebuilt(((inside, *one.body),))))
     for needed in ("alpha", "q_sh", "nothing"):
-        with pytest.raises(VerificationError, match="no array of int32 in registers"):
+        with pytest.raises(VerificationError, match="is not an int32 array in registers"):
             verify(edited(program, lambda one, needed=needed: attrs.evolve(one, needed=needed)))
     verify(program.ir)
 
@@ -371,7 +373,7 @@ def test_one_thread_is_no_warp():
         making.role("all", 0, kernel.threads, ()),
         making.role("one", kernel.threads, 32, (making.if_any_lane("alpha_needed", ()),), elected=True),
     )
-    with pytest.raises(VerificationError, match="is one thread, and no warp decides"):
+    with pytest.raises(VerificationError, match="is one thread, so no warp can vote"):
         verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(making.roles(roles),)))
 
 
@@ -382,7 +384,7 @@ def test_what_a_warp_leaves_out_it_has_as_before(monkeypatch):
     def every_other(self, needed, group):
         return np.broadcast_to((group.threads // 32 % 2 == 0)[:, None], (group.threads.size, self.width))
 
-    monkeypatch.setattr(BlockBatch, "left_out", every_other)
+    monkeypatch.setattr(BlockBatch, "all_lanes_zero", every_other)
     x = x * np.float32(3)
     expected = np.where(np.arange(8)[:, None] % 2, x * x.max(1, keepdims=True), x)
     assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], expected)

@@ -77,13 +77,13 @@ def test_the_definition_states_types_of_operands():
     """They hold where the call says no other, and what is written says only what differs."""
     operands = {"X": "m n", "keep": "m n", "scale": "", "Y": "m n"}
     each = {"drop": "Y[m,n] = where(keep[m,n] != 0, X[m,n] * scale, 0)"}
-    made = Fused(name="dropped", dims="m n", operands=operands, body=each, types={"keep": "bool", "scale": float16})
-    usual, other = made(m=4, n=8, dtype=bfloat16), made(m=4, n=8, types={"keep": float16})
+    definition = Fused(name="dropped", dims="m n", operands=operands, body=each, types={"keep": "bool", "scale": float16})
+    usual, other = definition(m=4, n=8, dtype=bfloat16), definition(m=4, n=8, types={"keep": float16})
     drawn = [[spec.operands[name].dtype for name in operands] for spec in (usual, other)]
     assert drawn == [[bfloat16, uint8, float16, bfloat16], [float16] * 4]
-    for spec in (usual, other, made(m=4, n=8), made(m=4, n=8, types={"scale": float32})):
+    for spec in (usual, other, definition(m=4, n=8), definition(m=4, n=8, types={"scale": float32})):
         assert again(repr(spec)) == spec and "Fused(" in repr(spec)
-    assert "types={'keep': float16}" in repr(other) and repr(made(m=4, n=8)).endswith("(m=4, n=8)")
+    assert "types={'keep': float16}" in repr(other) and repr(definition(m=4, n=8)).endswith("(m=4, n=8)")
 
 
 def test_parts_are_not_stored():
@@ -156,8 +156,10 @@ def test_strategies_for_products_are_for_definitions_around_them():
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 def test_a_temporary_that_nobody_reads_compiles():
     """Warnings of the compiler are refused, and it would warn of one."""
-    made = Fused(name="loose", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"t": "t[m,n] = X[m,n] * 2", "y": "Y[m,n] = X[m,n] + 1"})
-    program = made.tile(m=8, n=32).to(Block).tile(m=1, n=1).to(Thread).done()(made(m=8, n=32)).program("sm_80")
+    definition = Fused(
+        name="loose", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"t": "t[m,n] = X[m,n] * 2", "y": "Y[m,n] = X[m,n] + 1"}
+    )
+    program = definition.tile(m=8, n=32).to(Block).tile(m=1, n=1).to(Thread).done()(definition(m=8, n=32)).program("sm_80")
     assert "[[maybe_unused]] float t[1];" in program.cuda
     compile_cuda(program.cuda, "sm_80")
 

@@ -165,9 +165,9 @@ def test_rows_of_any_length():
 
 
 def test_blocks_of_keys_inside_are_copied_without_conditions():
-    made = attention.by_rows(attention.definition()).with_(bm=64, bn=32, wm=16, stages=2)
+    strategy = attention.by_rows(attention.definition()).with_(bm=64, bn=32, wm=16, stages=2)
     for n, options in ((70, {}), (sym("N"), {})):
-        text = made(attention.spec(64, n, 64, **options)).cuda("sm_80")
+        text = strategy(attention.spec(64, n, 64, **options)).cuda("sm_80")
         whole, inside, outside = versions_of(text[text.index("K to k_sh", text.index("for (int n = 0")) :])
         assert whole.startswith("n * 32 + 63 < ") and inside.count("cp_async_16(") == outside.count("cp_async_16_zfill(") == 2
 

@@ -239,7 +239,7 @@ def test_what_no_strategy_computes():
         matmul(ones, ones, c_dtype="float17")
     with pytest.raises(ArgumentError, match="unknown architecture"):
         matmul(ones, ones, arch="sm_1")
-    with pytest.raises(ArgumentError, match="neither true nor false"):
+    with pytest.raises(ArgumentError, match="must be True, False or None"):
         matmul(ones, ones, require_record="yes")
 
 

@@ -413,10 +413,10 @@ def test_several_results_of_one_leaf(tmp_path):
     programs = [chain(spec).program("sm_80") for chain in (kind.starter.tile(4, 4).to(Block).tile(1, 1).to(Thread).done(), through)]
     for program in programs:
         assert not [one for one in check(program.ir) if one.severity == "error"]
-        made = simulate(program.ir, {"a": a, "b": b}).outputs
-        assert set(made) == set(expected)
+        outputs = simulate(program.ir, {"a": a, "b": b}).outputs
+        assert set(outputs) == set(expected)
         for name, right in expected.items():
-            np.testing.assert_array_equal(made[name], right)
+            np.testing.assert_array_equal(outputs[name], right)
     compiles(programs)
     if COMPILER is not None:
         host = HostProgram(map(Printed.of, programs), tmp_path)

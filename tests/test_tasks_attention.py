@@ -169,19 +169,21 @@ def test_three_warpgroups_are_a_change_of_the_mapping():
 def synchronization(text):
     """What a kernel waits for and announces, and its products, in the order of its text, by rings and without numbers of registers."""
     body = text[text.index("// consumers") :]
-    found = re.findall(
+    matches = re.findall(
         r"\b(mbarrier_wait\(\w+|mbarrier_arrive\(\w+|mbarrier_arrive_expect_tx\(\w+|wgmma_\w+(?:<\d>)?|tma_\w+(?:<\d>)?|warpgroup_sync)",
         body,
     )
-    return [re.sub(r"_m\d+n\d+k\d+\w*", "", one) for one in found]
+    return [re.sub(r"_m\d+n\d+k\d+\w*", "", one) for one in matches]
 
 
 @pytest.mark.parametrize("name", [pytest.param("FlashAttention-2", marks=NIGHTLY), "FlashAttention-3"])
 def test_the_synchronization_of_the_fluent_twin(name):
     """FlashAttention-3 begins the next scores before the values at hand in its text; the twin is told to delay the latter."""
-    made = attention.definition()
-    fluent = hopper_attention.by_rows(made, overlap=name == "FlashAttention-3").with_(bm=128, bn=64, stages=2, epi_n=D, num_blocks=65536)
-    twin = fluent(attention.spec(128, 256, D, made=made)).cuda("sm_90a")
+    definition = attention.definition()
+    fluent = hopper_attention.by_rows(definition, overlap=name == "FlashAttention-3").with_(
+        bm=128, bn=64, stages=2, epi_n=D, num_blocks=65536
+    )
+    twin = fluent(attention.spec(128, 256, D, made=definition)).cuda("sm_90a")
     mine = bound(name, "sm_90a", 128, 256)[0].cuda("sm_90a")
     assert synchronization(mine) == synchronization(twin)
     assert ("wgmma_wait_group<1>();" in mine) == (name == "FlashAttention-3")

@@ -65,8 +65,8 @@ def test_attention(name, target, causal):
     n = 300 if causal else 328
     for mapping in ({}, {"persistent": 3}) if target == "sm_90a" else ({},):
         _, program, chosen = bound_attention(name, target, 300, n, heads=2, causal=causal, **mapping)
-        made = attention.definition(causal=causal)
-        near(tasks.strategy(program, chosen), attention.spec(300, n, 64, 2, 3, made=made))
+        definition = attention.definition(causal=causal)
+        near(tasks.strategy(program, chosen), attention.spec(300, n, 64, 2, 3, made=definition))
 
 
 def test_attention_of_three_warpgroups():

@@ -989,9 +989,9 @@ def command(monkeypatch, *arguments):
 def test_command(monkeypatch, capsys, tmp_path):
     records = tmp_path / "records.jsonl"
     assert command(monkeypatch, "--set", "bk=8", "--journal", str(tmp_path / "a.jsonl"), "--save", str(records)) == 0
-    said = capsys.readouterr()
-    assert "best: --set bm=16 --set bn=32 --set bk=8" in said.out and f"journal: {tmp_path / 'a.jsonl'}" in said.out
-    assert "final us" in said.out and "measure: " in said.err
+    output = capsys.readouterr()
+    assert "best: --set bm=16 --set bn=32 --set bk=8" in output.out and f"journal: {tmp_path / 'a.jsonl'}" in output.out
+    assert "final us" in output.out and "measure: " in output.err
     (record,) = Records.load(records).records
     assert dict(record.values) == BEST and record.strategy.endswith("tuning_fakes.py:strategy")
     assert command(monkeypatch, "--set", "bk=8", "--journal", str(tmp_path / "a.jsonl"), "--json") == 0
@@ -1004,8 +1004,8 @@ def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
     arguments = ["tune", f"{TESTS}/tuning_fakes.py:several", "--set", "bn=32", "--jobs", "1", "--prune", "none"]
     arguments += ["--journal", str(tmp_path / "a.jsonl")]
     assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "best: --set bm=16 --set bn=32" in said and "the best is no record: a record has no words for this spec" in said
+    output = capsys.readouterr().out
+    assert "best: --set bm=16 --set bn=32" in output and "the best is no record: a record has no words for this spec" in output
     assert main([*arguments, "--save", str(tmp_path / "records.jsonl")]) == 2
     assert "no record is kept of this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
 
@@ -1071,8 +1071,8 @@ def test_rank():
 
 def test_predict_command(monkeypatch, capsys):
     assert command(monkeypatch, "--predict", "--set", "bk=8", "--set", "bn=32") == 0
-    said = capsys.readouterr().out
-    assert "nothing was measured" in said and "best:" not in said and "journal" not in said
+    output = capsys.readouterr().out
+    assert "nothing was measured" in output and "best:" not in output and "journal" not in output
     assert command(monkeypatch, "--predict", "--set", "bk=8", "--set", "bn=32", "--json") == 0
     assert json.loads(capsys.readouterr().out)["best"] is None
 

@@ -206,7 +206,7 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
         )  # fmt: skip
     shape = buffer_shape(buffer, symbols)
     if view.shape != shape:
-        raise LaunchError(f"{name} has another shape than the kernel was made for", got=view.shape, legal=str(shape))
+        raise LaunchError(f"{name} does not have the shape that the kernel expects", got=view.shape, legal=str(shape))
     wanted = byte_strides(buffer, symbols)
     differs = [dim for dim in range(len(shape)) if shape[dim] > 1 and view.strides[dim] != wanted[dim]]
     if differs:

@@ -16,7 +16,7 @@ APART = 32
 """Bytes between two counters, so that each has its own L2 sector."""
 
 TOGETHER = 1024
-"""Counters per allocation."""
+"""Number of counters per allocation."""
 
 _PER_THREAD = 2
 """CU_STREAM_PER_THREAD: another stream in each thread."""

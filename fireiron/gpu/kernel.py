@@ -320,7 +320,7 @@ class CompiledKernel(Displayed):
 
         inputs = self._calls.inputs
         if len(arrays) != len(inputs):
-            raise ArgumentError(f"{len(arrays)} arrays for the {len(inputs)} inputs of {self.program.spec.title}", legal=inputs)
+            raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
         given = zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self._calls.spec, out)))
         passed = {name: one for place, (name, one) in enumerate(given) if place not in self._calls.scalars}
         on_host = [name for name, array in passed.items() if isinstance(array, numpy.ndarray)]

@@ -48,7 +48,7 @@ _SHOWN = 8  # maximum number of source lines in an error
 
 @frozen
 class KernelResources:
-    """What ptxas reports for one kernel.
+    """The report of ptxas for one kernel.
 
     A function that is called, not inlined, has a separate report in the log, which is not included here.
 
@@ -380,7 +380,7 @@ def compilation(
 
 @frozen
 class Compilation:
-    """One compilation, with the compiler and all its options chosen.
+    """One compilation, with its compiler and all options.
 
     Attributes:
         chain: the compiler.

@@ -1,4 +1,4 @@
-"""Tuning: the values of a strategy's tunables that are fastest on a GPU, found by measuring (docs/tuning.md).
+"""Tuning: find the fastest values of a strategy's tunables on a GPU by measurement (docs/tuning.md).
 
 Only what `import fireiron` needs is defined here; the parts are imported when they are used.
 
@@ -116,7 +116,7 @@ def rank(
     name: str = "strategy",
     instructions: tuple[Executable, ...] | None = None,
 ) -> Tuning:
-    """All candidates ranked by the cost model: no compiler, no GPU, nothing is measured. Arguments as for `tune`.
+    """Rank all candidates by the cost model, without compiler, GPU and measurement. Arguments as for `tune`.
 
     They are taken in a random order, always the same; after `seconds`, and 64 of them, the ranking is of those that were looked at, and
     `stopped` says how many these are.

@@ -1,4 +1,4 @@
-"""Where candidates are built and measured: in processes here, one for each GPU, or by the workers of an executor."""
+"""Build and measure candidates: in local processes, one per GPU, or on the workers of an executor."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BUILD_SECONDS: Final = 300.0
 """Time limit in seconds for checking and compiling one candidate."""
 
 LAUNCHES: Final = 20_000
-"""Launches of a measurement: at the predicted time each, they extend its time limit."""
+"""The number of launches of a measurement: the predicted time of so many extends its time limit."""
 
 AHEAD: Final = 4
-"""Compiled candidates that wait for each GPU."""
+"""The number of compiled candidates that wait for each GPU."""
 
 WINDOW: Final = 64
-"""Jobs that an executor has at a time: more than its workers, few enough to stop soon."""
+"""The number of jobs of an executor at a time: more than its workers, and few enough to stop soon."""
 
 TICK: Final = 0.5
 """Seconds after which a wait tests whether to stop."""
@@ -42,20 +42,20 @@ Stop = Callable[[], bool]
 
 @attrs.frozen
 class Setting:
-    """What stays the same for all candidates."""
+    """The settings that all candidates share."""
 
     task: Task
     payload: bytes
     timeout: float
 
     def seconds(self, surveyed: Surveyed | None) -> float:
-        """The time limit of one measurement: slow kernels get more."""
+        """Return the time limit of one measurement: longer for slow kernels."""
         predicted = surveyed.predicted_us if surveyed is not None and surveyed.predicted_us is not None else 0.0
         return self.timeout + LAUNCHES * predicted * 1e-6
 
 
 class Local:
-    """Processes here. Lowering and compiling run ahead of the GPUs, by a few candidates."""
+    """Local processes. Lowering and compiling run a few candidates ahead of the GPUs."""
 
     def __init__(self, setting: Setting, pool: WorkerPool) -> None:
         self.setting = setting
@@ -63,7 +63,7 @@ class Local:
         self.newest: tuple[int, int] | None = None
 
     def where(self) -> dict[str, Any]:
-        """The place, the same for all GPUs; a `LaunchError` where they are not alike."""
+        """Return the place, which is the same for all GPUs. Raises: `LaunchError` if they differ."""
         places = self.pool.where()
         for place in places:
             if place != places[0]:
@@ -72,7 +72,7 @@ class Local:
         return places[0]
 
     def measured(self, order: Iterable[int], known: Mapping[int, Surveyed], stop: Stop) -> Iterator[tuple[int, Result] | None]:
-        """Results as they come; None at times when none comes."""
+        """Yield results as they arrive; None if none arrives for a while."""
         waiting, built, busy = deque(order), deque[tuple[int, Built]](), 0
         values = self.setting.task.space
         ahead = AHEAD * len(self.pool.roles[MEASURE])
@@ -112,7 +112,7 @@ class Local:
         return number, verdict(values, surveyed, one, outcome, self.setting.seconds(surveyed))
 
     def together(self, numbers: Sequence[int], known: Mapping[int, Surveyed]) -> Together | str:
-        """The finalists measured on the first GPU, or why they are not."""
+        """Measure the finalists on the first GPU; return the reason if that fails."""
         built = self._built(numbers)
         if isinstance(built, str):
             return built
@@ -128,7 +128,7 @@ class Local:
                 return _together(outcome, seconds)
 
     def _built(self, numbers: Sequence[int]) -> dict[int, Built] | str:
-        """The finalists compiled, from the cache on disk, or why one is not."""
+        """Compile the finalists, or read them from the disk cache; return the reason if that fails."""
         waiting, found, busy = deque(numbers), dict[int, Built](), 0
         while waiting or busy:
             while waiting and self.pool.idle(PREPARE):
@@ -144,7 +144,7 @@ class Local:
 
 
 class Remote:
-    """The workers of an executor: each candidate is compiled, verified and timed there in one job."""
+    """The workers of an executor: each job compiles, verifies and times one candidate."""
 
     def __init__(self, setting: Setting, executor: Any) -> None:
         self.setting = setting
@@ -152,13 +152,13 @@ class Remote:
         self.place: dict[str, Any] = {}
 
     def where(self) -> dict[str, Any]:
-        """The place that one worker has; a candidate that runs elsewhere fails."""
+        """Return the place of one worker; a candidate that runs elsewhere fails."""
         future = self._submit("", (), 0.0)
         self.place, _ = future.result()
         return self.place
 
     def measured(self, order: Iterable[int], known: Mapping[int, Surveyed], stop: Stop) -> Iterator[tuple[int, Result] | None]:
-        """Results as they come; None at times when none comes."""
+        """Yield results as they arrive; None if none arrives for a while."""
         from concurrent.futures import FIRST_COMPLETED, wait
 
         waiting, running = deque(order), dict[Any, int]()
@@ -205,7 +205,7 @@ class Remote:
         return verdict(values, surveyed, built, Outcome(number, *answer), seconds)
 
     def together(self, numbers: Sequence[int], known: Mapping[int, Surveyed]) -> Together | str:
-        """The finalists built and measured by one worker, or why they are not."""
+        """Build and measure the finalists on one worker; return the reason if that fails."""
         jobs = [(self.setting.task.space[number], _predicted(known.get(number))) for number in numbers]
         seconds = sum(2 * self.setting.seconds(known.get(number)) + BUILD_SECONDS for number in numbers)
         future = self._submit("whole_together", (jobs, _newest(self.place)), seconds)
@@ -220,7 +220,7 @@ class Remote:
 
 
 def surveys(pool: WorkerPool, task: Task, numbers: Iterable[int], stop: Stop) -> Iterator[tuple[int, Surveyed | Result] | None]:
-    """Candidates lowered and predicted, as they come; None at times when none comes."""
+    """Yield lowered and predicted candidates as they arrive; None if none arrives for a while."""
     waiting, busy = deque(numbers), 0
     while waiting or busy:
         if stop():
@@ -251,7 +251,7 @@ def _surveyed(task: Task, outcome: Outcome) -> Surveyed | Result:
 
 
 def unbuilt(values: Mapping[str, int], surveyed: Surveyed | None, outcome: Outcome) -> Result:
-    """The result of a candidate that could not be compiled: refused by the check for races, or by the compiler."""
+    """Return the result of a candidate that failed to compile: refused by the race check or by the compiler."""
     reason = _reason(outcome, BUILD_SECONDS)
     if outcome.kind in ("died", "late"):
         return _evolved(values, surveyed, None, status="compile failed", reason=f"the compiler: {reason}")
@@ -260,7 +260,7 @@ def unbuilt(values: Mapping[str, int], surveyed: Surveyed | None, outcome: Outco
 
 
 def verdict(values: Mapping[str, int], surveyed: Surveyed | None, built: Built | None, outcome: Outcome, seconds: float) -> Result:
-    """The result of a candidate whose turn to be measured came."""
+    """Return the result of a measured candidate."""
     make = functools.partial(_evolved, values, surveyed, built)
     if outcome.kind == "done":
         measured: Measured = outcome.value

@@ -1,4 +1,4 @@
-"""The process that does one job at a time for `crew.Crew`: `python -c "...; main(descriptor)"`.
+"""The process that does one job at a time for `worker_pool.WorkerPool`: `python -c "...; main(descriptor)"`.
 
 It may crash, hang or be killed: nothing but its job is lost. It is a fresh Python, not a fork and no child of `multiprocessing`:
 CUDA does not survive a fork, a daemonic worker (Dask) may not have children of `multiprocessing`, and the user's program need not
@@ -24,7 +24,7 @@ from fireiron.tune.measure import Measured, Together
 from fireiron.tune.task import Built, Candidate, Surveyed, Task, build, survey, why
 
 PARENT_SECONDS = 1.0
-"""Seconds between two tests whether the parent is alive."""
+"""Seconds between two checks that the parent is alive."""
 
 YOUNG = 50_000
 """Allocations minus deallocations that start a search for cycles: trees and programs have none, and the search takes a tenth of the time
@@ -33,7 +33,7 @@ of lowering a candidate.
 
 
 def main(descriptor: int) -> None:
-    """Answer messages until the other side closes."""
+    """Answer messages until the other side closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -53,14 +53,14 @@ def main(descriptor: int) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """A child that hangs in the driver must not outlive a parent that was killed."""
+    """End this process if the parent was killed, even if a job hangs in the driver."""
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
     os._exit(1)
 
 
 def _started(connection: Connection, payload: bytes, measures: bool) -> Worker | None:
-    """The worker, announced by `("ready", where)`; or None, and why: `("broken", reason)`."""
+    """Return the worker, announced by `("ready", where)`; or None, after `("broken", reason)`."""
     try:
         task, measure = pickle.loads(payload)
         worker = Worker(task, measure.start(task) if measures else None, measure.compiles)
@@ -74,7 +74,7 @@ def _started(connection: Connection, payload: bytes, measures: bool) -> Worker |
 
 
 def _answer(worker: Worker, verb: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
-    """`("done", value)`, or `("refused", reason)` for an error of this project, or `("failed", reason)` for any other."""
+    """Return `("done", value)`, `("refused", reason)` for an error of this project, or `("failed", reason)` for any other error."""
     try:
         return "done", getattr(worker, verb)(*arguments)
     except FireironError as error:
@@ -84,7 +84,7 @@ def _answer(worker: Worker, verb: str, arguments: tuple[Any, ...]) -> tuple[str,
 
 
 class Worker:
-    """The jobs of a process; `gauge` is the started measurement of one that measures."""
+    """The jobs of a process; `gauge` is the started measurement, if the process measures."""
 
     def __init__(self, task: Task, gauge: Any, compiles: bool) -> None:
         self.task = task
@@ -92,11 +92,11 @@ class Worker:
         self.compiles = compiles
 
     def survey(self, values: dict[str, int]) -> Surveyed:
-        """Whether code can be generated, and the predicted time."""
+        """Lower a candidate and predict its time."""
         return survey(self.task, values)
 
     def build(self, values: dict[str, int], newest: tuple[int, int] | None) -> Built:
-        """The race check and the compiler."""
+        """Run the race check and the compiler."""
         return build(self.task, values, newest, self.compiles)
 
     def one(self, values: dict[str, int], built: Built, predicted_us: float | None) -> Measured:
@@ -105,7 +105,7 @@ class Worker:
         return measured
 
     def whole(self, values: dict[str, int], newest: tuple[int, int] | None, predicted_us: float | None) -> tuple[Any, Any]:
-        """Both in one process: what was built, then the outcome of `one` as a message; or why it was not built, and None."""
+        """Build and measure in this process: return the built kernel and the outcome of `one` as a message, or the reason and None."""
         try:
             built = self.build(values, newest)
         except FireironError as error:
@@ -114,11 +114,11 @@ class Worker:
         return small, _answer(self, "one", (values, built, predicted_us))
 
     def whole_together(self, contenders: list[tuple[dict[str, int], float | None]], newest: tuple[int, int] | None) -> Any:
-        """The finalists built and timed in one process."""
+        """Build and time the finalists in this process."""
         return self.together([(values, self.build(values, newest), predicted_us) for values, predicted_us in contenders])
 
     def together(self, contenders: list[tuple[dict[str, int], Built, float | None]]) -> Together:
-        """Time several, alternating; an `ArgumentError` where the user's measurement gives not one time for each."""
+        """Time several candidates alternately. Raises: `ArgumentError` if a user's measurement does not return one time for each."""
         together: Together = self.gauge.together([Candidate(self.task, *one) for one in contenders])
         if len(together.measured) != len(contenders):
             raise ArgumentError("together: not one measurement for each finalist", got=len(together.measured), legal=str(len(contenders)))

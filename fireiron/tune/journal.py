@@ -1,4 +1,4 @@
-"""The journal of a tuning: one JSON object a line, appended and written through, so that nothing that was measured is lost.
+"""The journal of a tuning: one JSON object per line, flushed to disk, so that no measurement is lost.
 
 The first line describes the task; then come lines of four kinds: `legal` (code can be generated; the prediction), `result` (a
 `Result`), `final` (the best measured together). A line torn by a kill is dropped; a journal of another task is refused.
@@ -21,11 +21,11 @@ FORMAT: Final = 1
 """Version of the format; others are refused."""
 
 DESCRIBING: Final = ("kind", "search", "seed", "trials", "prune", "date", "code", "strategy")
-"""Fields of the first line that only tell how the journal began: results hold for any search, and the strategy counts by its hash."""
+"""Fields of the first line that do not identify the tuning: results hold for any search, and the strategy is identified by its hash."""
 
 
 class Journal:
-    """An open journal; `results` and `surveyed` by the number of the combination, `final` the last final measurement.
+    """An open journal; `results` and `surveyed` by index of the combination, `final` the last final measurement.
 
     `notes` say what was dropped in reading.
     """
@@ -54,7 +54,7 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Close the file, which releases it for others."""
+        """Close the file, which releases its lock."""
         self.file.close()
 
     def _unwritten(self, error: Exception) -> StoreError:
@@ -141,18 +141,18 @@ class Journal:
     # ------------------------------------------------------------------------------------------ writing
 
     def add_surveyed(self, number: int, surveyed: Surveyed) -> None:
-        """A legal candidate. It can be found again, so it is not written through."""
+        """Add a legal candidate; it can be recomputed, so the line is not flushed."""
         self.surveyed[number] = surveyed
         self._append({"kind": "legal", "values": self.space[number], **surveyed.plain()}, sync=False)
 
     def add(self, number: int, result: Result) -> None:
-        """A result, on the disk when this returns."""
+        """Add a result, on disk before returning."""
         if self.results.get(number) != result:
             self.results[number] = result
             self._append({"kind": "result", **result.plain()}, sync=result.status not in ("illegal", "pruned"))
 
     def add_final(self, final: Mapping[str, Any]) -> None:
-        """A measurement of the best together."""
+        """Add a measurement of the finalists."""
         self.final = {"kind": "final", **final}
         self._append(self.final, sync=True)
 

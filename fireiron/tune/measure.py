@@ -1,4 +1,4 @@
-"""How a candidate is verified and timed: on the GPU, or by anything else that a test or a user puts in its place."""
+"""Verify and time candidates: on the GPU, or by a measurement that a user or a test defines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fireiron.tune.task import Candidate, Task, why
 
 
 class GpuLostError(FireironError):
-    """The GPU reported an error after which its process can use it no more: an illegal address, a trap."""
+    """The GPU reported an error after which this process cannot use it: an illegal address, a trap."""
 
 
 def _times(owner: Any, field: Any, value: Any) -> None:
@@ -30,7 +30,7 @@ def _finite(owner: Any, field: Any, value: Any) -> None:
 
 @attrs.frozen(kw_only=True)
 class Measured:
-    """A candidate's time, verified. `reason` says why it has none: its result was wrong."""
+    """The time of a verified candidate. `reason` is set if it has none: its result was wrong."""
 
     us: float | None = attrs.field(default=None, validator=_times)
     quartiles: tuple[float, float] | None = attrs.field(default=None, validator=_times)
@@ -43,7 +43,7 @@ class Measured:
 
 @attrs.frozen(kw_only=True)
 class Together:
-    """The finalists measured alternating, in their order, and the vendor's library beside them.
+    """The finalists, measured alternately, in their order, and the vendor's library.
 
     `texts` are the digests of their CUDA texts, filled in by who asked for the measurement.
     """
@@ -54,7 +54,7 @@ class Together:
 
 
 class Measure:
-    """Derive from it for another measurement than `OnGpu`: a picklable object, whose class stands at the top of a module.
+    """Derive from it for a measurement other than `OnGpu`: a picklable object, with a class at the top level of a module.
 
     It is pickled to processes of its own. There `start` is called once, then `one` for each candidate, never twice at a time.
     Whatever `one` does, crash, hang, or raise, is the candidate's result; `WrongResultError` is the verdict "wrong". The process is
@@ -62,26 +62,26 @@ class Measure:
     """
 
     compiles: ClassVar[bool] = False
-    """Whether candidates are compiled to machine code before they are measured."""
+    """Whether candidates are compiled to machine code before the measurement."""
 
     def identity(self) -> str:
-        """What times depend on: those of another identity are not comparable, and their journal is refused."""
+        """The identity of the measurement: times of another identity are not comparable, and their journal is refused."""
         return repr(self)
 
     def architecture(self) -> str | None:
-        """The target where the user names none; None for the default."""
+        """The default target; None: that of the strategy."""
         return None
 
     def devices(self, gpu_ids: Sequence[int]) -> tuple[str, ...]:
-        """What `CUDA_VISIBLE_DEVICES` is to be in the processes for these GPUs of the calling process."""
+        """Return `CUDA_VISIBLE_DEVICES` for the processes of these GPUs of the calling process."""
         return tuple(map(str, gpu_ids))
 
     def start(self, task: Task) -> Measure:
-        """Called in a process of its own; the object that measures there."""
+        """Start the measurement in its process; return the object that measures."""
         return self
 
     def where(self) -> Mapping[str, Any]:
-        """The place: `gpu`, `driver`, `toolchain`, and `newest`, the newest CUDA that the driver takes, or None. Plain JSON."""
+        """The place: `gpu`, `driver`, `toolchain`, and `newest`, the newest CUDA that the driver supports, or None. Plain JSON."""
         return {"gpu": "none", "driver": "none", "toolchain": "none", "newest": None}
 
     def one(self, candidate: Candidate) -> Measured:
@@ -95,7 +95,7 @@ class Measure:
 
 @attrs.frozen
 class OnGpu(Measure):
-    """On the current GPU: `data.verify`, then `timing.measure`; the finalists alternating with the vendor's library.
+    """Measure on the current GPU: `data.verify`, then `timing.measure`; the finalists alternate with the vendor's library.
 
     `rounds` of a candidate, `final_rounds` of a finalist; `seed` of the data.
     """
@@ -113,7 +113,7 @@ class OnGpu(Measure):
         return target_for(launch.device_arch())
 
     def devices(self, gpu_ids: Sequence[int]) -> tuple[str, ...]:
-        """By their UUIDs, which mean the same whatever GPUs the calling process sees; an `ArgumentError` for a number without a GPU.
+        """Use UUIDs, which do not depend on the visible GPUs. Raises: `ArgumentError` for an index without a GPU.
 
         Source: CUDA C++ Programming Guide, CUDA Environment Variables.
         """
@@ -136,7 +136,7 @@ def _uuid(raw: bytes) -> str:
 
 
 class _Gauge(Measure):
-    """`OnGpu` at work: the data are made once, and are the same for all candidates."""
+    """`OnGpu` in its process: the data are created once and shared by all candidates."""
 
     def __init__(self, settings: OnGpu, task: Task) -> None:
         from fireiron.measure.data import Data, Derived
@@ -184,7 +184,7 @@ class _Gauge(Measure):
         return calls, self.data.verify(calls[0], self.data.tolerance_for(candidate.kernel))
 
     def _library(self) -> Any:
-        """Launches of the vendor's matrix product; None where there is none for the spec, or it does not compute it."""
+        """Return launches of the vendor's matmul; None if it does not support the spec."""
         from fireiron.measure import timing
 
         return timing.library(self.data)
@@ -206,7 +206,7 @@ def _measured(timing: Any, error: float | None) -> Measured:
 
 
 def _or_lost(action: Callable[[], Any]) -> Any:
-    """The action's value; `GpuLostError` where the GPU is lost to this process, whatever error said so first."""
+    """Return the action's value. Raises: `GpuLostError` if the process can no longer use the GPU."""
     try:
         return action()
     except (FireironError, RuntimeError) as error:  # RuntimeError: CuPy's errors of driver and runtime

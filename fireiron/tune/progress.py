@@ -1,4 +1,4 @@
-"""What a tuning tells while it runs, and how a command shows it."""
+"""Progress of a tuning, and its display."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _duration(seconds: float) -> str:
 
 
 class Display:
-    """Shows progress on a stream: a line that changes on a terminal, with rich if it is installed, else a line every few seconds."""
+    """Shows progress on a stream: on a terminal a changing line, with rich if installed; else a line every few seconds."""
 
     def __init__(self, stream: Any = None) -> None:
         self.stream = sys.stderr if stream is None else stream
@@ -87,7 +87,7 @@ class Display:
             print(f"{start}{progress}", end=end, file=self.stream, flush=True)
 
     def close(self) -> None:
-        """Leave the stream as it was."""
+        """Restore the stream."""
         if self.status is not None:
             self.status.stop()
         elif self.stream.isatty():

@@ -1,4 +1,4 @@
-"""One tuned record: the values of a strategy's tunables that were measured for a spec on a GPU, with all that is needed to judge it.
+"""A tuned record: measured values of a strategy's tunables for a spec on a GPU, with everything needed to judge it.
 
 A record is one JSON object on one line, with sorted keys. It names its strategy by a hash, its spec, the GPU, the toolchain, the
 driver and the date; reading it checks all of that. `records.py` keeps files of them and chooses among them.
@@ -41,7 +41,7 @@ FORMAT: Final = 1
 
 
 def strategy_hash(strategy: Strategy) -> str:
-    """16 hex digits that tell strategies apart: steps, refinements, tunables with their lists, sub-strategies, micro-kernels.
+    """Return 16 hex digits that identify a strategy: steps, refinements, tunables with their values, sub-strategies, micro-kernels.
 
     Equal in every process and version of Python. The spec, the lines of the Python file and fields that have their default value
     do not count, so that a strategy keeps its hash when the language grows. Of a user's own classes the name and fields count.
@@ -54,7 +54,7 @@ def strategy_hash(strategy: Strategy) -> str:
 
 
 def _first_start(start: Starter | AnyStarter) -> str:
-    """What a strategy starts from as text, a definition with the first names of its arguments."""
+    """Return the start of a strategy as text, with the original argument names of a definition."""
     if not isinstance(start, Fused) or not isinstance(start.kind, FusedKind):
         return repr(start)
     first = former.first_fields("FusedKind")
@@ -62,7 +62,7 @@ def _first_start(start: Starter | AnyStarter) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A field of a step as JSON can hold it; equal values, and only they, give equal results."""
+    """Return a field of a step as JSON; equal values, and only they, give equal results."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -88,7 +88,7 @@ def _plain(value: Any) -> Any:
 
 
 def _first_names(cls: type) -> tuple[str, Mapping[str, str]]:
-    """The name of a class when the first records were written, and those of its fields that had others, so that hashes stay."""
+    """Return the original name of a class and of its fields, so that hashes do not change."""
     name = cls.__qualname__
     if not cls.__module__.startswith("fireiron."):
         return name, {}
@@ -96,7 +96,7 @@ def _first_names(cls: type) -> tuple[str, Mapping[str, str]]:
 
 
 _RECORDED_AS: Final[Mapping[type, str]] = {TileOrder: "Layout"}
-"""Classes that share their first name with another one: the hashes of strategies stay as they were."""
+"""Classes that share their original name with another one."""
 
 
 def _recorded(value: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _recorded(value: Any) -> dict[str, Any]:
 
 
 def _recorded_parts(layout: Layout, tile: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """The leaves as (size, dimension, stride); one that repeats stands along the dimension of the next."""
+    """Return the leaves as (size, dimension, stride); one that repeats has the dimension of the next."""
     found: list[tuple[int, int, int]] = []
     dim = 0
     for size, stride in reversed(layout.modes):
@@ -133,11 +133,11 @@ def _is_default(field: Any, value: Any) -> bool:
 # ---------------------------------------------------------------------------------------------- specs
 
 KINDS: Final[Mapping[str, Starter]] = {"MatMul": MatMul, "Move": Move, "Init": Init}
-"""The kinds that a record names; it declares all others."""
+"""The kinds that a record identifies by name; it declares all others."""
 
 
 def definition_of(plain: Mapping[str, Any]) -> Definition:
-    """The definition of a described spec."""
+    """Return the definition of a described spec."""
     kind = kind_of(plain)
     sizes = plain.get("sizes")
     if isinstance(kind, FusedKind):
@@ -146,7 +146,7 @@ def definition_of(plain: Mapping[str, Any]) -> Definition:
 
 
 def kind_of(plain: Mapping[str, Any]) -> Kind:
-    """The kind of a described spec: one that a record names, or the one that it declares."""
+    """Return the kind of a described spec: a known one, or the one that it declares."""
     name, declared = plain.get("kind"), plain.get("declared")
     if declared is None:
         if not isinstance(name, str) or name not in KINDS:
@@ -166,7 +166,7 @@ def kind_of(plain: Mapping[str, Any]) -> Kind:
 
 
 def _defined(name: object, fields: Any) -> Kind:
-    """The kind of a definition of several steps, from its declaration."""
+    """Return the kind of a definition of several steps, from its declaration."""
     fields = former.present_fields("FusedKind", fields) if isinstance(fields, Mapping) else fields
     if not isinstance(fields, Mapping) or set(fields) - {*PAIRED, *NAMES, "dims"}:
         raise StoreError("spec: no declaration of a definition", got=fields)
@@ -182,14 +182,14 @@ def _defined(name: object, fields: Any) -> Kind:
 
 @functools.lru_cache(maxsize=256)
 def _of_texts(name: str, texts: tuple[tuple[str, str], ...], pairs: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]) -> Kind:
-    """The same of texts alone: many records are of one definition."""
+    """Return the same from texts only, cached: many records have the same definition."""
     listed: dict[str, Any] = {one: [list(pair) for pair in found] for one, found in pairs}
     listed["types"] = [(temporary, as_dtype(dtype)) for temporary, dtype in listed["types"]]
     return definition({"name": name, **dict(texts), **listed})
 
 
 def _declared(kind: Kind) -> dict[str, Any]:
-    """The declaration of a kind as JSON: the formula, and of parameters what is not the default; of a definition its steps."""
+    """Return the declaration of a kind as JSON: the formula and the parameters without a default; the steps of a definition."""
     if isinstance(kind, FusedKind):
         fields = {name: value for name, value in definition_fields(kind).items() if name != "name" and value}
         paired = {name: [[first, str(second)] for first, second in value] for name, value in fields.items() if name in PAIRED}
@@ -211,7 +211,7 @@ def _parameter(plain: Mapping[str, Any]) -> Parameter:
 
 
 def _parameters(kind: Kind, plain: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The values of a kind's parameters in a described spec."""
+    """Return the values of a kind's parameters in a described spec."""
     given = plain if plain.get("declared") is None else plain.get("parameters", {})
     if not isinstance(given, Mapping):
         raise StoreError("spec: parameters holds values by name", got=given)
@@ -227,7 +227,7 @@ _SYMBOL: Final = ("multiple_of", "low", "high")
 
 
 def describe(spec: Spec) -> dict[str, Any]:
-    """A spec as a record holds it: plain JSON, by operand.
+    """Return a spec as a record stores it: plain JSON, by operand.
 
     A kind that is not among `KINDS` stands with its declaration. `sizes` are integers, or names of run-time sizes, whose facts (where
     they have any) stand under `symbols`; `leading` are leading dimensions where they are given; `layouts` are `row`, `col` or
@@ -265,14 +265,14 @@ def describe(spec: Spec) -> dict[str, Any]:
 
 
 def _size_name(spec: Spec, dim: str) -> str:
-    """What the size of a dimension is called in a record: as in the short form, in capitals."""
+    """Return the name of a dimension's size in a record: in capitals, as in the short form."""
     if sum(other.upper() == dim.upper() for other in spec.dims) > 1:
         raise StoreError(f"records are not kept for {spec.title}: two dimensions are {dim.upper()}", got=spec.dims)
     return dim.upper()
 
 
 def _options(spec: Spec) -> dict[str, Any]:
-    """What a kind of spec has beside sizes and operands, where it is not the default."""
+    """Return the further properties of a spec that differ from the defaults."""
     plain: dict[str, Any] = {}
     if spec.accumulator is not None:
         plain["accumulator"] = spec.accumulator.name
@@ -289,7 +289,7 @@ def _options(spec: Spec) -> dict[str, Any]:
 
 
 _INFINITE: Final[Mapping[Any, float]] = {"inf": math.inf, "-inf": -math.inf}
-"""JSON has no infinity: it stands as a text."""
+"""JSON has no infinity, so it is stored as a text."""
 
 
 def _finite(value: Any) -> Any:
@@ -301,7 +301,7 @@ def _read_finite(value: Any) -> Any:
 
 
 def _strides(spec: Spec, name: str, symbols: dict[str, Any]) -> str:
-    """`Strides(m=ANY(8), k=1)`, with the names of symbols; a StoreError where a dimension has several strides."""
+    """Return `Strides(m=ANY(8), k=1)`, with the names of symbols. Raises: `StoreError` if a dimension has several strides."""
     found = strides_of(name, spec.uses[name], spec.operands[name].tensor.layout)
     if found is None:
         layout = str(spec.operands[name].tensor.layout)
@@ -324,7 +324,7 @@ def _size(size: Expr, symbols: dict[str, Any]) -> int | str:
 
 
 def spec_of(plain: Mapping[str, Any]) -> Spec:
-    """The spec of a mapping made by `describe`; a StoreError says what is wrong in it."""
+    """Return the spec of a mapping made by `describe`. Raises: `StoreError` if the mapping is invalid."""
     try:
         return _spec_of(plain)
     except StoreError:
@@ -370,7 +370,7 @@ _OPTIONS: Final = ("accumulator", "accumulate", "signature")
 def _made(
     kind: Kind, declared: Definition, sizes: list[Any], dtypes: Mapping[str, Any], layouts: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Spec:
-    """The spec by its short form."""
+    """Return the spec by its short form."""
     inputs = tuple(dtypes[name] for name in declared.uses if name not in declared.outputs)
     results = {name: dtypes[name] for name in declared.outputs}
     made: Spec = kind.starter.shape(sizes, inputs or next(iter(results.values())), results, layouts, **options)(*[GL] * len(dtypes))(Kernel)
@@ -378,7 +378,7 @@ def _made(
 
 
 def _exactly(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Mapping[str, Any]:
-    """A mapping with exactly these names, in their order."""
+    """Return a mapping with exactly these names, in this order."""
     value = plain.get(field)
     if not isinstance(value, Mapping) or set(value) != set(names):
         raise StoreError(f"spec: {field} must name {', '.join(names)}", got=value)
@@ -393,7 +393,7 @@ def _some(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Mappi
 
 
 def _read_strides(text: object) -> dict[str, Any]:
-    """The strides of a text by dimension: integers, `AnyStride`, or names of symbols."""
+    """Return the strides of a text by dimension: integers, `AnyStride`, or names of symbols."""
     found = re.fullmatch(r"Strides\(((?:\w+=[\w()]+(?:, (?=\w))?)*)\)", text) if isinstance(text, str) else None
     if found is None:
         raise StoreError("spec: no strides", got=text, legal="Strides(m=ANY(8), k=1)")
@@ -537,7 +537,7 @@ _positive: Final = _number(0, above=True)
 
 @attrs.frozen(kw_only=True)
 class Record(Displayed):
-    """One measurement: a strategy with values for its tunables on a spec, verified, with everything needed to judge it later.
+    """A measurement: a verified strategy with values of its tunables for a spec, with everything needed to judge it later.
 
     Attributes:
         strategy: a name of the library, or `path.py:name` of a user's own.
@@ -592,7 +592,7 @@ class Record(Displayed):
 
     @property
     def ratio(self) -> float | None:
-        """How fast it is beside the vendor's library, 1.0 as fast; None where that was not run."""
+        """The speedup over the vendor's library; None if that was not measured."""
         return None if self.library_us is None else self.library_us / self.us
 
     @property
@@ -601,13 +601,13 @@ class Record(Displayed):
         return tuple(self.spec["sizes"][dim.upper()] for dim in definition_of(self.spec).dims)
 
     def line(self) -> str:
-        """The record as one line of JSON with sorted keys, without the end of the line."""
+        """Return the record as one line of JSON with sorted keys, without the newline."""
         plain = {name: getattr(self, name) for name in _FIELDS}
         return json.dumps({"format": FORMAT, **self.extra, **plain}, sort_keys=True, allow_nan=False)
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Record:
-        """The record of a mapping read from JSON; fields not known are kept in `extra`, one that is missing is a `StoreError`."""
+        """Return the record of a JSON mapping. Unknown fields are kept in `extra`. Raises: `StoreError` if a field is missing."""
         version = plain.get("format")
         if not _is_integer(version) or version != FORMAT:
             raise StoreError("another version of the format", got=version, legal=[FORMAT], hint="update fireiron")
@@ -620,7 +620,7 @@ class Record(Displayed):
 
     @staticmethod
     def checked(lines: Iterable[str]) -> tuple[Record, ...]:
-        """The records of lines that were checked before they were kept, such as those that ship: nothing is checked again.
+        """Return the records of lines that were checked before, such as the shipped ones, without checking them again.
 
         Equal specs are one mapping. Raises: ValueError, KeyError, TypeError or AttributeError for lines that no version writes.
         """
@@ -639,7 +639,7 @@ class Record(Displayed):
 
     @staticmethod
     def parse(line: str) -> Record:
-        """The record of one line of JSON; a `StoreError` where it is none."""
+        """Return the record of one line of JSON. Raises: `StoreError` if it is invalid."""
         try:
             plain = json.loads(line, object_pairs_hook=_unique, parse_constant=_no_constant)
         except json.JSONDecodeError as error:
@@ -657,13 +657,13 @@ _FIELDS: Final[tuple[str, ...]] = tuple(field.name for field in attrs.fields(Rec
 
 
 _BEFORE_SPEC, _AFTER_SPEC = ', "spec": ', ', "spills": '
-"""What a line of a record, whose names are sorted, has before and after its spec."""
+"""The text of a record's line before and after its spec, with sorted names."""
 
 _SET: Final = {name: getattr(Record, name).__set__ for name in (*_FIELDS, "extra")}
 
 
 def _unchecked(plain: dict[str, Any], spec: Mapping[str, Any]) -> Record:
-    """The record of a mapping that was checked before, whose spec is given apart."""
+    """Return the record of a mapping that was checked before, with its spec given separately."""
     del plain["format"]
     record = object.__new__(Record)  # as __init__ would run all checks, which take a second for those that ship
     plain["spec"] = spec

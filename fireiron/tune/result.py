@@ -1,4 +1,4 @@
-"""What became of a candidate, and what tuning found."""
+"""The result of a candidate, and the result of a tuning."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ not the spec's. crashed: its process ended or the GPU reported an error. hung: s
 that was raised."""
 
 MOST_REASON: Final = 200
-"""Most characters of a reason in a table; results and the journal have all of it."""
+"""Maximum characters of a reason in a table; results and the journal have the complete text."""
 
 SHOWN: Final = 10
-"""Results that a table shows, best first."""
+"""The number of results in a table, best first."""
 
 
 def _values(value: Mapping[str, int]) -> Mapping[str, int]:
@@ -75,17 +75,17 @@ class Result(Displayed):
 
     @property
     def time(self) -> float:
-        """Microseconds by which it is ranked: of the final measurement where there is one; infinite if it was not timed."""
+        """The time in microseconds for ranking: that of the final measurement if there is one; infinite without a time."""
         known = self.final_us if self.final_us is not None else self.us
         return float("inf") if known is None else known
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it: fields that say nothing are left out."""
+        """Return the result as JSON, without empty fields."""
         return {name: value for name, value in attrs.asdict(self).items() if value not in (None, "")}
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Result:
-        """The result of a mapping made by `plain`; StoreError where it is none."""
+        """Return the result of a mapping made by `plain`. Raises: `StoreError` if it is invalid."""
         fields = {field.name for field in attrs.fields(Result)}
         try:
             return Result(**{name: value for name, value in plain.items() if name in fields})
@@ -97,13 +97,13 @@ class Result(Displayed):
 
 
 def ranked(results: Iterable[Result]) -> tuple[Result, ...]:
-    """Those timed, the fastest first: those of the final measurement before the others, which were timed in other clock states."""
+    """Return the timed results, the fastest first; those of the final measurement precede the others, which had other clock states."""
     timed = [one for one in results if one.status == "ok"]
     return tuple(sorted(timed, key=lambda one: (one.final_us is None, one.time, tuple(one.values.values()))))
 
 
 def failures(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
-    """Results without a time by status, then by what their reason says, whatever the numbers; the most frequent first."""
+    """Return results without a time by status and kind of reason, ignoring numbers; the most frequent first."""
     groups: dict[str, dict[str, list[Result]]] = {}
     for one in results:
         if one.status not in ("ok", "predicted"):
@@ -114,7 +114,7 @@ def failures(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
 
 @attrs.frozen(kw_only=True)
 class Tuning(Displayed):
-    """What `tune` found.
+    """The result of `tune`.
 
     Attributes:
         best: the fastest candidate as a record; None where none was verified and timed, nothing was measured, or no record is kept of
@@ -140,18 +140,18 @@ class Tuning(Displayed):
 
     @property
     def ranking(self) -> tuple[Result, ...]:
-        """The results that were timed, the fastest first; of a prediction, the fastest predicted first."""
+        """Return the timed results, the fastest first; of a prediction, the fastest predicted first."""
         predicted = [one for one in self.results if one.status == "predicted"]
         return ranked(self.results) or tuple(sorted(predicted, key=lambda one: _or_last(one.predicted_us)))
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many results there are of each status, those with none left out."""
+        """Return the number of results by status."""
         found = Counter(one.status for one in self.results)
         return {status: found[status] for status in STATUSES if found[status]}
 
     def table(self, columns: int | None = None) -> str:
-        """The best ten, then what failed by kind with the reasons, which are cut so that lines fit into so many columns."""
+        """Return a table of the best ten, and the failures by kind with reasons, cut to the given number of columns."""
         return "\n\n".join(part for part in (self._best(), self._failures(columns), *self.notes) if part)
 
     def _best(self) -> str:
@@ -188,7 +188,7 @@ class Tuning(Displayed):
         return "\n".join(lines)
 
     def save(self, path: str | Path) -> None:
-        """Append the best to a file of records, which is made where it does not exist.
+        """Append the best result to a file of records, which is created if missing.
 
         Raises:
             ArgumentError: there is no best, or no record is kept of the spec.
@@ -202,7 +202,7 @@ class Tuning(Displayed):
         Records.append_to(path, self.best)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON: everything that was found."""
+        """Return everything that was found as JSON."""
         return {
             "best": None if self.best is None else json.loads(self.best.line()),
             "library_us": self.library_us,
@@ -226,5 +226,5 @@ def _or_last(value: float | None) -> float:
 
 
 def _short(value: Any) -> str:
-    """A number with four digits that count; nothing for None."""
+    """Return a number with four significant digits; "" for None."""
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e4 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""The search: lower and predict, leave out what cannot win, measure the rest in the order of the predictions, then the best together."""
+"""The search: lower and predict, prune, measure the rest in the order of predictions, then measure the finalists together."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from fireiron.tune.worker_pool import MEASURE, WorkerPool
 from fireiron.values.machine import as_integer
 
 REPORT_SECONDS: Final = 0.1
-"""Least seconds between two progress reports, except at both ends of a phase: a report counts all results."""
+"""Minimum seconds between two progress reports, except at both ends of a phase."""
 
 LEAST_PREDICTED: Final = 64
-"""Candidates that the cost model ranks regardless of time: small spaces are ranked completely."""
+"""The number of candidates that the cost model ranks without a time limit: small spaces are ranked completely."""
 
 MOST_FINALS: Final = 3
-"""Most final measurements if one finds a wrong or outdated finalist; then the first order applies."""
+"""Maximum number of final measurements if one finds a wrong or outdated finalist; then the first order holds."""
 
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """How to search; the arguments of `tune`, checked."""
+    """The checked arguments of `tune` that specify the search."""
 
     search: str = attrs.field()
     trials: int | None = attrs.field(validator=lambda _, field, value: _check_whole(field.name, value, 1))
@@ -60,7 +60,7 @@ class Options:
 
 @attrs.frozen(kw_only=True)
 class Place:
-    """Where to measure, and where to keep it; the other arguments of `tune`, checked."""
+    """The checked arguments of `tune` that specify the place and the journal."""
 
     gpu_ids: Sequence[int] | None
     executor: Any
@@ -90,19 +90,19 @@ def _check_positive(what: str, value: Any) -> None:
 
 
 def checked_measure(measure: Any) -> Measure:
-    """The measurement that `tune` was given, or an `ArgumentError`."""
+    """Return the measurement given to `tune`. Raises: `ArgumentError` if it is none."""
     if not isinstance(measure, Measure):
         raise ArgumentError("tune: this is no measurement", got=measure, legal="OnGpu(), or an object of a class derived from Measure")
     return measure
 
 
 def task_of(strategy: Any, spec: Any, arch: Any, *, fixed: Any, sizes: Any, name: str, instructions: Any) -> Task:
-    """The task of the arguments of `tune`."""
+    """Return the task of the arguments of `tune`."""
     return make_task(strategy, spec, arch, fixed=fixed or {}, sizes=sizes or {}, name=name, instructions=instructions)
 
 
 def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuning:
-    """Start the processes, open the journal, search; an `ArgumentError` where a search of all of the space is too long."""
+    """Start the processes, open the journal, and search. Raises: `ArgumentError` if an exhaustive search is too long."""
     if options.search == "exhaustive" and len(task.space) > MOST_EXHAUSTIVE:
         raise ArgumentError(
             f"{len(task.space)} combinations are too many for an exhaustive search",
@@ -125,14 +125,14 @@ def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuni
 
 
 def prediction(task: Task, jobs: int | None, report: Report | None, seconds: float | None = None) -> Tuning:
-    """All candidates ranked by the cost model, or those that there is time for."""
+    """Rank all candidates by the cost model, or as many as the time limit permits."""
     options = Options(search="exhaustive", trials=None, seconds=seconds, prune=Prune.of(False), seed=0, finalists=1, report=report)
     with WorkerPool(packed(task, Measure()), {PREPARE: _preparing(task, jobs)}) as pool:
         return Run(task, options, pool, None, None, {}).predicted()
 
 
 def _preparing(task: Task, jobs: int | None) -> tuple[None, ...]:
-    """A process for each processor, if there is so much to do."""
+    """Return one process per processor, but no more than there are jobs."""
     return (None,) * min(jobs or _processors(), len(task.space))
 
 
@@ -141,7 +141,7 @@ def _processors() -> int:
 
 
 def _head(task: Task, options: Options, measure: Measure, where: Mapping[str, Any]) -> dict[str, Any]:
-    """The first line of the journal."""
+    """Return the first line of the journal."""
     place = {name: value for name, value in where.items() if name != "newest"}
     return {
         **task.describe(),
@@ -157,7 +157,7 @@ def _head(task: Task, options: Options, measure: Measure, where: Mapping[str, An
 
 
 def _code() -> str:
-    """A digest of this package's source, so that who changes it does not get results of what it was before by default."""
+    """Return a digest of this package's source, so that results of changed code are not reused by default."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
@@ -172,7 +172,7 @@ def _default_journal(head: Mapping[str, Any]) -> Path:
 
 
 class Run:
-    """One run of a search. `results` are those of its candidates, by number; the journal may have others."""
+    """One run of a search. `results` are those of its candidates, by index; the journal may have more."""
 
     def __init__(
         self, task: Task, options: Options, pool: WorkerPool, bench: Any, journal: Journal | None, where: Mapping[str, Any]
@@ -192,7 +192,7 @@ class Run:
     # ------------------------------------------------------------------------------------------ the searches
 
     def tuning(self) -> Tuning:
-        """Search, measure the best together, and say what was found."""
+        """Search, measure the finalists together, and return the result."""
         {"exhaustive": self._exhaustive, "random": self._random, "tpe": self._tpe}[self.options.search]()
         self._final()
         assert self.journal is not None
@@ -212,7 +212,7 @@ class Run:
         )
 
     def predicted(self) -> Tuning:
-        """Candidates by the cost model, in a random order until the time is over; an `ArgumentError` without one."""
+        """Rank candidates by the cost model in random order within the time limit. Raises: `ArgumentError` without candidates."""
         total = len(self.task.space)
         self.least = LEAST_PREDICTED
         self._survey(itertools.islice(draws(self.task.space, self.options.seed), MOST_EXHAUSTIVE))
@@ -236,7 +236,7 @@ class Run:
         self._measure(prune.reasons(self.surveyed))
 
     def _random(self) -> None:
-        """Draws until so many are legal; in the order of the draws, whichever processes were faster."""
+        """Draw candidates until enough are legal; in the order of the draws, whichever processes are faster."""
         wanted = self.options.trials or TRIALS
         numbers = draws(self.task.space, self.options.seed)
         while len(self.surveyed) < wanted and not self._stop():
@@ -247,7 +247,7 @@ class Run:
         self._measure(self.options.prune.reasons(self.surveyed))
 
     def _tpe(self) -> None:
-        """Batches from the optimiser until so many candidates are legal, or it proposes nothing new any more."""
+        """Take batches from the optimizer until enough candidates are legal, or it proposes nothing new."""
         wanted = self.options.trials or TRIALS
         optimiser = Optimiser(self.task.space, self.options.seed)
         stale = 0
@@ -266,7 +266,7 @@ class Run:
     # ------------------------------------------------------------------------------------------ phases
 
     def _survey(self, numbers: Iterable[int]) -> None:
-        """Lower candidates, but for those of which the journal knows what comes of it."""
+        """Lower candidates, except those whose outcome is in the journal."""
         numbers = list(numbers)
         known = {} if self.journal is None else self.journal.surveyed
         past = {} if self.journal is None else self.journal.results
@@ -291,7 +291,7 @@ class Run:
                 self.journal.add_surveyed(number, found)
 
     def _measure(self, left_out: Mapping[int, str], numbers: Iterable[int] | None = None) -> None:
-        """Measure the surveyed candidates, or those of the given numbers, but for those left out and those in the journal."""
+        """Measure the surveyed candidates, or those with the given indices, except pruned ones and those in the journal."""
         assert self.journal is not None
         todo = []
         for number in in_order(self.surveyed if numbers is None else {one: self.surveyed[one] for one in numbers if one in self.surveyed}):
@@ -315,7 +315,7 @@ class Run:
             self.stopped = f"after {self.options.seconds:g} s; {missing} of {len(todo)} candidates were not measured"
 
     def _final(self) -> None:
-        """Measure the best together: their first times are minutes and clock states apart."""
+        """Measure the finalists together, because their first times are of different minutes and clock states."""
         assert self.journal is not None
         for _ in range(MOST_FINALS):
             chosen = self._finalists()
@@ -338,7 +338,7 @@ class Run:
         return sorted(number for _, number in timed[: self.options.finalists])
 
     def _restored(self, chosen: Sequence[int]) -> bool:
-        """Whether the journal has the final measurement of exactly these results."""
+        """Return whether the journal has the final measurement of exactly these results."""
         assert self.journal is not None
         final = self.journal.final
         if final is None or final.get("of") != self._plain(chosen):
@@ -347,11 +347,11 @@ class Run:
         return True
 
     def _plain(self, chosen: Sequence[int]) -> Any:
-        """The finalists' first results as they are after a way through JSON."""
+        """Return the finalists' first results after a round trip through JSON."""
         return json.loads(json.dumps([self.results[number].plain() for number in chosen]))
 
     def _accepted(self, chosen: Sequence[int], together: Together) -> bool:
-        """Whether all finalists are still what they were measured as; those that are not are measured anew, or are wrong."""
+        """Return whether all finalists are unchanged; changed ones are measured again, or are wrong."""
         assert self.journal is not None
         stale = [number for number, text in zip(chosen, together.texts, strict=True) if text != self.results[number].text]
         wrong = {number: one.reason for number, one in zip(chosen, together.measured, strict=True) if one.us is None}
@@ -441,7 +441,7 @@ class Run:
         return None if number is None else self._unmeasured(number, "predicted", "")
 
     def _record(self, best: Result) -> Record:
-        """The best as a record: its time is that of the final measurement where there was one."""
+        """Return the best result as a record, with the time of the final measurement if there is one."""
         described = self.task.describe()
         us = best.time
         extra = {"first_us": best.us, "predicted_us": best.predicted_us, "sizes": dict(self.task.sizes) or None}

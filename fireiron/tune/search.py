@@ -1,4 +1,4 @@
-"""Which candidates are looked at, and which of them are measured."""
+"""Choose the candidates to examine, and those to measure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRIALS: Final = 100
 """Legal candidates of a random or tpe search by default."""
 
 BATCH: Final = 8
-"""Candidates that the optimizer proposes at a time: a fixed number, so that proposals do not depend on the machine."""
+"""The batch size of the optimizer: fixed, so that proposals do not depend on the machine."""
 
 MOST_STALE: Final = 25
 """Batches without a new candidate after which an optimizer is exhausted."""
@@ -42,7 +42,7 @@ def _most(owner: Any, field: Any, value: Any) -> None:
 
 @attrs.frozen
 class Prune:
-    """What is not even compiled: each is reported as "pruned", with the reason.
+    """The pruning rules: pruned candidates are not compiled, and are reported as "pruned", with the reason.
 
     `factor`: predicted to take longer than so many times the best prediction; `most`: not among so many best predictions;
     `spills`: arrays that need more registers than a thread is given. None and False switch a rule off.
@@ -54,7 +54,7 @@ class Prune:
 
     @staticmethod
     def of(value: Any) -> Prune:
-        """The rules that `prune=` means: True the defaults, False none, a number the factor."""
+        """Return the rules for `prune=`: True the defaults, False none, a number the factor."""
         if isinstance(value, Prune):
             return value
         if isinstance(value, bool) or value is None:
@@ -62,7 +62,7 @@ class Prune:
         return Prune(value)
 
     def reasons(self, surveyed: Mapping[int, Surveyed]) -> dict[int, str]:
-        """For each candidate that is left out, why. `surveyed` are all legal ones, by number."""
+        """Return the reasons for pruned candidates. `surveyed` are all legal ones, by index."""
         found: dict[int, str] = {}
         if self.spills:
             for number, one in surveyed.items():
@@ -82,7 +82,7 @@ class Prune:
 
 
 def in_order(surveyed: Mapping[int, Surveyed]) -> list[int]:
-    """Candidates, the fastest predicted first; without a prediction in the order of the strategy."""
+    """Sort candidates by prediction, the fastest first; without predictions in the order of the strategy."""
     return sorted(surveyed, key=lambda number: (_predicted(surveyed[number]), number))
 
 
@@ -91,7 +91,7 @@ def _predicted(one: Surveyed) -> float:
 
 
 def draws(space: Space, seed: int) -> Iterator[int]:
-    """All candidates in a random order, each once; the same for a seed everywhere."""
+    """Yield all candidates in random order; the order depends only on the seed."""
     generator = random.Random(seed)
     total = len(space)
     if total <= MOST_EXHAUSTIVE:
@@ -106,7 +106,7 @@ def draws(space: Space, seed: int) -> Iterator[int]:
 
 
 class Optimiser:
-    """optuna's TPE sampler, asked and told in batches of a fixed size, so that its proposals follow from the seed and the times."""
+    """The TPE sampler of optuna, in batches of a fixed size, so that proposals depend only on the seed and the times."""
 
     def __init__(self, space: Space, seed: int) -> None:
         try:
@@ -124,12 +124,12 @@ class Optimiser:
         self.study = optuna.create_study(direction="minimize", sampler=sampler)
 
     def ask(self) -> list[tuple[Any, int]]:
-        """A batch: for each an object for `tell`, and the candidate's number."""
+        """Return a batch: for each candidate an object for `tell`, and its index."""
         trials = [self.study.ask(self.choices) for _ in range(BATCH)]
         return [(trial, self.space.number(trial.params)) for trial in trials]
 
     def tell(self, trial: Any, us: float | None) -> None:
-        """What a candidate took; None for one without a time, which counts as worse than all that have one."""
+        """Report the time of a candidate; None for one without a time, which ranks last."""
         if us is None:
             self.study.tell(trial, state=self.states.PRUNED)
         else:

@@ -1,4 +1,4 @@
-"""What is tuned, and the steps of one candidate: lowered, predicted, compiled. Runs in processes of its own (`child.py`)."""
+"""The tuning task, and the steps of one candidate: lowering, prediction, compilation. Runs in separate processes (`child.py`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ USER_FILE: Final = "fireiron file "
 
 @attrs.frozen(eq=False, slots=False)
 class Task:
-    """A bound strategy, its tunables open, on a target.
+    """A bound strategy with open tunables, for a target.
 
     `fixed` are values that are not searched; `sizes` those of sizes known at run time; `name` is how records call the strategy.
     """
@@ -60,16 +60,16 @@ class Task:
 
     @functools.cached_property
     def whole(self) -> Space:
-        """The combinations with those that `fixed` leaves out."""
+        """The combinations, including those that `fixed` excludes."""
         return Space({name: one.values for name, one in self.strategy.tunables().items()})
 
     def program(self, values: Mapping[str, int]) -> Program:
-        """The program for values of all tunables."""
+        """Return the program for values of all tunables."""
         return self.strategy.with_(**values).program(self.architecture, self.instructions)
 
     @functools.cached_property
     def unrecorded(self) -> str:
-        """Why no record is kept of the spec; nothing where one is."""
+        """Return the reason why the spec cannot be recorded; "" if it can."""
         assert self.strategy.spec is not None
         try:
             describe(self.strategy.spec)
@@ -78,7 +78,7 @@ class Task:
         return ""
 
     def describe(self) -> dict[str, Any]:
-        """What makes measurements of one task worthless for another: the first line of a journal has it."""
+        """The identity of the task, for the first line of a journal."""
         spec = self.strategy.spec
         assert spec is not None
         plain = {
@@ -95,7 +95,7 @@ class Task:
 
     @property
     def operations(self) -> float:
-        """Floating-point operations of one launch: two for each product of a MatMul, or of the steps that are one; 0 for other specs.
+        """Return the floating-point operations of one launch: two for each multiplication of matmuls; 0 for other specs.
 
         What a mask leaves out counts too.
         """
@@ -110,20 +110,20 @@ class Task:
 
 
 def _dims_of(step: Step, made: FusedDefinition) -> set[str]:
-    """The dimensions along which a step is done: its formula's, and those of loops and of parallel parts around it."""
+    """Return the dimensions along which a step is repeated: those of its formula, and of loops and parallel parts around it."""
     around = (*made.scan, *made.batch, *made.over) if step.part == "body" else made.batch
     return {*step.formula.over, *step.formula.dims, *around}
 
 
 def _unrecorded_spec(spec: Spec) -> dict[str, str]:
-    """A spec that records have no words for, as a journal tells it from others."""
+    """Return a text that identifies a spec which records cannot store, for the journal."""
     return {"kind": spec.title, "text": spec.notation, "digest": hashlib.sha256(repr(spec).encode()).hexdigest()[:16]}
 
 
 def make_task(
     strategy: Any, spec: Any, architecture: Any, *, fixed: Mapping[str, int], sizes: Mapping[str, int], name: str, instructions: Any = None
 ) -> Task:
-    """The task of the arguments of `tune`; an `ArgumentError` for those that do not fit the strategy."""
+    """Return the task of the arguments of `tune`. Raises: `ArgumentError` if they do not match the strategy."""
     if not isinstance(strategy, Strategy):
         raise ArgumentError("tune: not a strategy", got=strategy, legal="MatMul.tile(...)...done()")
     bound = strategy if spec is None else strategy(spec)
@@ -188,7 +188,7 @@ class Space:
         return {name: chosen[name] for name in self.values}
 
     def number(self, values: Mapping[str, int]) -> int:
-        """The number of a combination; ValueError where it is none of this space."""
+        """Return the index of a combination. Raises: ValueError if it is not in this space."""
         if set(values) != set(self.values):
             raise ValueError(f"{values}: not the tunables {' '.join(self.values)}")
         number = 0
@@ -202,7 +202,7 @@ class Space:
 
 @attrs.frozen(kw_only=True)
 class Surveyed:
-    """What is known of a candidate before it is compiled: no IR, only numbers.
+    """The facts about a candidate before it is compiled: no IR, only numbers.
 
     `reason` says why no code can be generated; None where it can. `registers` of a thread and those that spill are predicted.
     """
@@ -216,18 +216,18 @@ class Surveyed:
     spilled: int = 0
 
     def plain(self) -> dict[str, Any]:
-        """As JSON: fields that say nothing are left out."""
+        """Return the facts as JSON, without empty fields."""
         return {name: value for name, value in attrs.asdict(self).items() if value not in (None, "")}
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Surveyed:
-        """The value of a mapping made by `plain`."""
+        """Return the value of a mapping made by `plain`."""
         fields = {field.name for field in attrs.fields(Surveyed)}
         return Surveyed(**{name: value for name, value in plain.items() if name in fields})
 
 
 def survey(task: Task, values: Mapping[str, int]) -> Surveyed:
-    """The cheap tests first: the tree alone, then the passes, then the cost model."""
+    """Run the cheap tests first: the tree, then the passes, then the cost model."""
     from fireiron import cost
 
     try:
@@ -248,7 +248,7 @@ def survey(task: Task, values: Mapping[str, int]) -> Surveyed:
 
 
 def why(error: FireironError) -> str:
-    """An error in one line: the first of what was asked, and what was got."""
+    """Return an error in one line: its headline and the offending value."""
     got = "" if error.got is None else f", got {error.got!r}"
     first = error.headline
     return " ".join(f"{first}{got}".split())
@@ -256,7 +256,7 @@ def why(error: FireironError) -> str:
 
 @attrs.frozen(kw_only=True)
 class Built:
-    """A candidate with its race check passed and compiled. `compiled` is None where the measurement needs no machine code."""
+    """A compiled candidate that passed the race check. `compiled` is None if the measurement needs no machine code."""
 
     text: str
     compiled: Compiled | None = attrs.field(default=None, repr=False)
@@ -268,7 +268,7 @@ class Built:
 
 
 def build(task: Task, values: Mapping[str, int], newest: tuple[int, int] | None, compiles: bool) -> Built:
-    """Print the kernel, which checks it for races, and compile it through the cache on disk.
+    """Print the kernel, which checks it for races, and compile it through the disk cache.
 
     Raises: FireironError: it is not legal, or the compiler refuses it.
     """
@@ -294,7 +294,7 @@ def build(task: Task, values: Mapping[str, int], newest: tuple[int, int] | None,
 
 @attrs.frozen(eq=False, slots=False)
 class Candidate:
-    """What a measurement is given: values, and the kernel made from them when it is asked for."""
+    """The argument of a measurement: values, and the kernel, which is made when needed."""
 
     task: Task
     values: Mapping[str, int]
@@ -308,7 +308,7 @@ class Candidate:
 
     @functools.cached_property
     def kernel(self) -> CompiledKernel:
-        """The kernel, with the machine code that was compiled for it in another process."""
+        """The kernel, with the machine code that another process compiled."""
         from fireiron.gpu.kernel import CompiledKernel
 
         kernel = CompiledKernel(self.program)
@@ -355,7 +355,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _name_in(named: Any) -> str:
-    """The name of a class or a function in its module."""
+    """Return the name of a class or a function in its module."""
     name = str(named.__qualname__)
     if "<" in name or named.__module__ == "__main__":
         raise pickle.PicklingError(f"{name} of {named.__module__}")
@@ -376,7 +376,7 @@ def _of_users_file(module: str, name: str) -> Any:
 
 
 def _modules(body: bytes) -> set[str]:
-    """The modules that a pickle imports, and perhaps some texts in it."""
+    """Return the modules that a pickle imports, and perhaps further texts in it."""
     import pickletools
 
     found: set[str] = set()

@@ -1,7 +1,7 @@
-"""Processes that do jobs and may die of them: a job that crashes or hangs takes its process with it and nothing else.
+"""A pool of processes for jobs that may crash or hang: such a job ends its own process only.
 
-One thread, no locks: `give` a job to an idle process, `outcomes` waits for whatever happens next. A process that dies or runs
-over its time is killed by its number and replaced; only its job fails.
+It uses one thread and no locks: `give` passes a job to an idle process, and `outcomes` waits for the next events. A process that dies or
+exceeds its time limit is killed and replaced; only its job fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import attrs
 from fireiron.errors import LaunchError
 
 START_SECONDS: Final = 120.0
-"""Time limit in seconds for the start of a process: Python and its modules, on a busy machine, over a network file system."""
+"""Time limit in seconds for the start of a process: Python and its modules, possibly over a network file system."""
 
 ENDING_SECONDS: Final = 5.0
 """Seconds after which a process that closed its connection is killed."""
@@ -35,7 +35,7 @@ MOST_STARTS: Final = 3
 
 @attrs.frozen
 class Outcome:
-    """What became of a job: `kind` is "done", "refused", "failed" (see `child`), "died" or "late"; `value` its value or reason."""
+    """The outcome of a job: `kind` is "done", "refused", "failed" (see `child`), "died" or "late"; `value` is the value or the reason."""
 
     key: Hashable
     kind: str
@@ -44,18 +44,18 @@ class Outcome:
 
 
 def command(descriptor: int) -> list[str]:
-    """How a child is started: a Python that finds the same modules."""
+    """Return the command that starts a child: a Python that finds the same modules."""
     program = f"import sys; sys.path[:] = {sys.path!r}; from fireiron.tune.child import main; main({descriptor})"
     return [sys.executable, "-c", program]
 
 
-def started(descriptor: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
-    """A child that answers on a descriptor, and prints into a file."""
-    return subprocess.Popen(command(descriptor), pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
+def started(descriptor: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a child that answers on a descriptor and prints to a file."""
+    return subprocess.Popen(command(descriptor), pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 
 
 class Process:
-    """One child: starting, idle, busy with a job, or ended."""
+    """A child process: starting, idle, busy with a job, or ended."""
 
     def __init__(self, payload: bytes, device: str | None, measures: bool, place: int) -> None:
         self.setup = (payload, device, measures)
@@ -70,18 +70,18 @@ class Process:
         from multiprocessing import Pipe
 
         self.connection, other = Pipe()
-        self.said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
+        self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
         with other:
-            self.process = started(other.fileno(), self.said)
+            self.process = started(other.fileno(), self.output)
         self.send(self.setup)
 
     def send(self, message: Any) -> None:
-        """A message; a process that has ended is noticed when it is read from."""
+        """Send a message; the end of the process is detected when it is read from."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send_bytes(pickle.dumps(message))
 
     def receive(self) -> Any:
-        """The next message; None if the process has ended."""
+        """Return the next message; None if the process has ended."""
         try:
             return pickle.loads(self.connection.recv_bytes())
         except (EOFError, ConnectionResetError, pickle.UnpicklingError):
@@ -93,7 +93,7 @@ class Process:
         return self.ready and self.key is None
 
     def end(self, grace: float = 0.0) -> str:
-        """Kill it after a grace to end by itself; how it ended and the last line that it said."""
+        """Kill the process after a grace period; return how it ended, and its last line of output."""
         self.connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(grace)
@@ -101,10 +101,10 @@ class Process:
         self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver: it ends when the driver lets go
             self.process.wait(30)
-        self.said.seek(0, 2)
-        self.said.seek(max(0, self.said.tell() - 4096))
-        lines = self.said.read().decode(errors="replace").strip().splitlines()
-        self.said.close()
+        self.output.seek(0, 2)
+        self.output.seek(max(0, self.output.tell() - 4096))
+        lines = self.output.read().decode(errors="replace").strip().splitlines()
+        self.output.close()
         return _ending(code) + (f": {lines[-1].strip()[:300]}" if lines else "")
 
 
@@ -117,9 +117,9 @@ def _ending(code: int | None) -> str:
 
 
 class WorkerPool:
-    """Processes by role; `roles` gives for each role the devices that its processes see, None for whatever there is.
+    """Processes by role; `roles` gives the devices for the processes of each role, None for the default devices.
 
-    Those of the role "measure" have the measurement started before they are ready. `renews`: whether who dies is replaced.
+    Processes with the role "measure" start the measurement before they are ready. `renews`: whether to replace processes that die.
     """
 
     def __init__(self, payload: bytes, roles: Mapping[str, Sequence[str | None]], renews: bool = True) -> None:
@@ -143,23 +143,23 @@ class WorkerPool:
             process.end()
 
     def idle(self, role: str) -> int:
-        """How many processes of a role wait for a job."""
+        """Return the number of idle processes of a role."""
         return sum(process.idle for process in self.roles.get(role, []))
 
     def where(self) -> list[dict[str, Any]]:
-        """What those that measure say about their place; waits until all are ready."""
+        """Return the places of the measuring processes; wait until all are ready."""
         while not all(process.ready for process in self.roles[MEASURE]):
             self.outcomes(START_SECONDS)
         return [process.where for process in self.roles[MEASURE]]
 
     def give(self, role: str, key: Hashable, verb: str, arguments: tuple[Any, ...], seconds: float) -> None:
-        """Let an idle process of a role do a job within a time; its outcome bears the key."""
+        """Give an idle process of a role a job with a time limit; its outcome has the key."""
         process = next(process for process in self.roles[role] if process.idle)
         process.key, process.deadline = key, time.monotonic() + seconds
         process.send((verb, arguments))
 
     def outcomes(self, seconds: float) -> list[Outcome]:
-        """What has happened to jobs, after a wait of at most so many seconds for anything to happen.
+        """Return the outcomes of jobs, after waiting at most `seconds` for the first.
 
         Raises: LaunchError: processes end before they are ready, time and again.
         """
@@ -167,13 +167,13 @@ class WorkerPool:
 
         waiting = {process.connection: (role, process) for role, group in self.roles.items() for process in group if not process.idle}
         until = min([time.monotonic() + seconds, *(process.deadline for _, process in waiting.values())])
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
         for connection in wait(list(waiting), max(0.0, until - time.monotonic())):
-            found += self._heard(*waiting.pop(cast(Any, connection)))
+            outcomes += self._heard(*waiting.pop(cast(Any, connection)))
         for role, process in waiting.values():
             if time.monotonic() >= process.deadline:
-                found += self._lost(role, process, "late", process.end())
-        return found
+                outcomes += self._lost(role, process, "late", process.end())
+        return outcomes
 
     def _heard(self, role: str, process: Process) -> list[Outcome]:
         message = process.receive()
@@ -190,13 +190,13 @@ class WorkerPool:
         return [outcome]
 
     def replace(self, role: str, place: int) -> None:
-        """A fresh process for one whose state is not to be trusted."""
+        """Replace a process whose state is not trusted."""
         old = self.roles[role][place]
         old.end()
         self.roles[role][place] = Process(self.payload, old.setup[1], role == MEASURE, place)
 
     def _lost(self, role: str, process: Process, kind: str, reason: str) -> list[Outcome]:
-        """A new process in the place of one that has ended."""
+        """Replace a process that has ended."""
         if not process.ready:
             times = self.failed_starts[role, process.place] = self.failed_starts.get((role, process.place), 0) + 1
             if times >= MOST_STARTS:

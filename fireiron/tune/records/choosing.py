@@ -28,37 +28,37 @@ if TYPE_CHECKING:
 
 
 MOST_TRIES: Final = 16
-"""Neighbours that are lowered before the search gives up."""
+"""Maximum number of neighbors to lower in the search."""
 
 
 MOST_COMPARED: Final = 5
-"""Legal neighbours with different values that the cost model compares."""
+"""The number of legal neighbors with different values that the cost model compares."""
 
 
 AS_NEAR: Final = 2.0
-"""Factor of the distance of the nearest legal neighbour up to which others are compared with it."""
+"""Neighbors within this factor of the distance of the nearest legal one are compared with it."""
 
 
 Accept = Callable[["Program"], bool]
 
 
 def any_program(program: Program) -> bool:
-    """Accepts whatever is legal."""
+    """Accept any legal program."""
     return True
 
 
 Prove = Callable[["Program"], None]
-"""Makes the final IR of a program, which all checks passed; raises what `Program.ir` raises."""
+"""Makes the final, checked IR of a program; raises the errors of `Program.ir`."""
 
 
 def prove_only(program: Program) -> None:
-    """Prove a program, and begin nothing else meanwhile."""
+    """Check a program, without a concurrent compilation."""
     _ = program.ir
 
 
 @attrs.frozen
 class Choice(Displayed):
-    """What answers for a spec: a record, `exact` if it was measured for just this spec; `why` says so in a sentence.
+    """The choice for a spec: a record, `exact` if it was measured for this spec; `why` is the reason as a sentence.
 
     `program` is the strategy with its values, lowered for the spec. `record` is None where the library's default stands in,
     which only `fireiron.matmul` does.
@@ -77,7 +77,7 @@ class Choice(Displayed):
 
 @attrs.frozen
 class Question:
-    """A spec on an architecture; a preferred GPU, a user's own strategies, and what a program must be beyond legal.
+    """A spec on an architecture, a preferred GPU, a user's strategies, and further conditions on programs.
 
     Programs are `lowered` for another spec of the same problem where one is named: its arrays lie otherwise. `prove` proves the one that
     is taken.
@@ -93,7 +93,7 @@ class Question:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The spec as records say it."""
+        """The spec as in records."""
         return _described(self.spec)
 
     def program(self, record: Record) -> Program | None:
@@ -123,14 +123,14 @@ class Question:
         return program if self.accept(program) else None
 
     def safe(self, record: Record, program: Program | None) -> Program | None:
-        """A program of the record that can be synchronised, and in which the independent checks find nothing: this one, if it can."""
+        """Return a program of the record that passes synchronization and the independent checks: this one, if it does."""
         if program is not None and not self._is_safe(program):
             program = self._made(record, first=False)
             return program if program is not None and self._is_safe(program) else None
         return program
 
     def _is_safe(self, program: Program) -> bool:
-        """Whether a program can be synchronised, and the independent check finds nothing."""
+        """Return whether a program passes synchronization and the independent checks."""
         try:
             self.prove(program)
         except FireironError:
@@ -145,14 +145,14 @@ def _described(spec: Spec) -> dict[str, Any]:
 
 
 def for_spec(records: Iterable[Record], spec: Spec, target: Architecture) -> list[Record]:
-    """The records for exactly a spec and the compute capability of an architecture, the fastest first."""
+    """Return the records for exactly a spec and the compute capability of an architecture, the fastest first."""
     asked = _described(spec)
     found = [record for record in records if record.spec == asked and capability_of(record.architecture) == target.capability]
     return sorted(found, key=preference)
 
 
 def exact(records: Iterable[Record], question: Question) -> Choice | None:
-    """The best of the records that were measured for just what is asked."""
+    """Return the best record that was measured for exactly this question."""
     for record in sorted(for_spec(records, question.spec, question.target), key=functools.partial(preference, gpu=question.gpu)):
         program = question.safe(record, question.program(record))
         if program is not None:
@@ -161,7 +161,7 @@ def exact(records: Iterable[Record], question: Question) -> Choice | None:
 
 
 def nearest(records: Iterable[Record], question: Question) -> Choice | None:
-    """Of the records of other sizes that are about as near as the nearest legal one, the one that is predicted to be fastest here."""
+    """Return, of the nearest records and those about as near, the one with the fastest prediction."""
     near = _neighbours(records, question)
     ranked = sorted(near, key=lambda one: _predicted(one[2], one[1].gpu)) if len(near) > 1 else near
     for distance, record, compared in ranked:
@@ -198,7 +198,7 @@ def _neighbours(records: Iterable[Record], question: Question) -> list[tuple[flo
 
 
 def _ranked(records: Iterable[Record], question: Question) -> list[tuple[float, Record]]:
-    """The neighbours, the nearest first: the best record of each strategy for each problem."""
+    """Return the neighbors, the nearest first: the best record of each strategy for each problem."""
     asked = question.asked
     ranked = sorted(
         (
@@ -215,7 +215,7 @@ def _ranked(records: Iterable[Record], question: Question) -> list[tuple[float, 
 
 
 def nothing_answers(records: Sequence[Record], spec: Spec, target: Architecture) -> StoreError:
-    """The error that says which records there are, and how to tune."""
+    """Return the error that lists the existing records, and the command that tunes."""
     asked = describe(spec)
     alike = sorted({problem_text(record) for record in records if record.spec["kind"] == asked["kind"]})
     shown = "; ".join(alike[:6]) + (f"; and {len(alike) - 6} more" if len(alike) > 6 else "")

@@ -1,4 +1,4 @@
-"""Collections of records: loaded, merged, written, asked."""
+"""Collections of records: load, merge, write, query."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Records(Displayed):
 
     @staticmethod
     def shipped() -> Records:
-        """The records that come with the strategy library, which its tests check; none where there are none."""
+        """Return the records of the strategy library, which its tests check; none if it has none."""
         return _of_library(tuple((file, stamp(file)) for file in record_files(*_shipped())))
 
     def merged(self, *others: Records) -> Records:
@@ -109,7 +109,7 @@ class Records(Displayed):
     # ------------------------------------------------------------------------------------------ choosing
 
     def for_spec(self, spec: Spec, architecture: Any = None) -> Records:
-        """The records for exactly a spec and the compute capability of an architecture, the fastest first."""
+        """Return the records for exactly a spec and the compute capability of an architecture, the fastest first."""
         return Records(tuple(choosing.for_spec(self.records, spec, target_of(architecture))))
 
     def best(
@@ -122,7 +122,7 @@ class Records(Displayed):
         strategies: Mapping[str, Strategy] | None = None,
         accept: Accept = any_program,
     ) -> Choice:
-        """As `find`; where nothing answers, a StoreError that says which records there are and how to tune."""
+        """As `find`, but raise a `StoreError` with the existing records and the tuning command if there is none."""
         choice = self.find(spec, architecture, neighbours, gpu=gpu, strategies=strategies, accept=accept)
         if choice is None:
             raise choosing.nothing_answers(self.records, spec, target_of(architecture))
@@ -176,7 +176,7 @@ class Records(Displayed):
 
 @functools.lru_cache(maxsize=4)
 def _of_library(files: tuple[tuple[Path, tuple[int, int, int]], ...]) -> Records:
-    """The records of files as they were at these stamps; those of one file stand in their order."""
+    """Return the records of files with these stamps, in the order of each file."""
     found = [Records(read_checked(file)) for file, _ in files]
     return found[0] if len(found) == 1 else Records().merged(*found)
 
@@ -187,7 +187,7 @@ def _shipped() -> tuple[Path, ...]:
 
 
 def merge_files(sources: Iterable[str | Path], target: str | Path) -> tuple[int, int]:
-    """Merge files into one, which may be among them; how many records there were, and how many the file has.
+    """Merge files into one, which may be among them; return the number of records before and after.
 
     A `StoreError` where one cannot be read, or the file cannot be written.
 
@@ -206,5 +206,5 @@ def merge_files(sources: Iterable[str | Path], target: str | Path) -> tuple[int,
 
 
 def write_records(path: str | Path, records: Records) -> None:
-    """Replace a file by records, all of it, or nothing and a `StoreError`; a link is followed."""
+    """Replace a file of records, all or nothing. Raises: `StoreError`. A link is followed."""
     files.write(path, records.text().encode(), overwrite=True)

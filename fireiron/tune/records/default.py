@@ -1,4 +1,4 @@
-"""What stands in where no record answers: the library's own strategies, with values that are chosen and not measured."""
+"""The default choice without a record: strategies of the library, with values that are not measured."""
 
 from __future__ import annotations
 

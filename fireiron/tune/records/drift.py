@@ -1,4 +1,4 @@
-"""Records of a strategy that has changed since: they are not used, and it is said."""
+"""Outdated records, of strategies that have changed since: they are not used, and a warning reports them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fireiron.tune.records.format import spec_text
 
 
 class OutdatedRecordWarning(UserWarning):
-    """A record was made for another version of its strategy, and is not used; or the end of a file is torn."""
+    """A record of an older version of its strategy is not used, or the end of a file is truncated."""
 
 
 @attrs.frozen
 class OutdatedRecord:
-    """Records that are not used, because the strategy of that name has another hash `now`, or (None) is not in the library."""
+    """Records that are not used, because the strategy now has another hash `now`, or (None) does not exist in the library."""
 
     strategy: str
     recorded: str
@@ -29,7 +29,7 @@ class OutdatedRecord:
 
     @property
     def message(self) -> str:
-        """One line for a person."""
+        """The warning, as one line."""
         many = f"{self.records} record{'s' if self.records > 1 else ''} of {self.strategy} ({self.recorded})"
         if self.now is None:
             return f"{many}: the library has no such strategy"
@@ -37,7 +37,7 @@ class OutdatedRecord:
 
 
 def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None = None) -> Strategy | None:
-    """The strategy that a record names, if it still is what the record was made for; else None, with a warning.
+    """Return the strategy of a record if it is unchanged; else None, with a warning.
 
     A strategy of a user's own file counts only where `strategies` names it: records never make a file run.
     """
@@ -59,19 +59,19 @@ def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None =
 
 
 def is_file(name: str) -> bool:
-    """Whether a record names a strategy of a user's own file."""
+    """Return whether a record is of a strategy in a user's file."""
     return name.endswith(".py") or (":" in name and not _in_library(name))
 
 
 @functools.lru_cache(maxsize=256)
 def hash_now(strategy: Strategy) -> str:
-    """`strategy_hash`, which takes milliseconds, once for each strategy."""
+    """Return `strategy_hash`, cached per strategy, because it takes milliseconds."""
     return strategy_hash(strategy)
 
 
 @functools.lru_cache(maxsize=256)
 def of_library(name: str) -> Strategy | None:
-    """A strategy of the library by name, or by the name of its file and its own: `attention:causal`."""
+    """Return a strategy of the library by name, or by file and name: `attention:causal`."""
     from fireiron.language.library import find
 
     try:

@@ -1,4 +1,4 @@
-"""Files of records: lines read, and one appended, all of it or nothing."""
+"""Files of records: read lines, and append one, all or nothing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def record_files(*paths: str | Path) -> tuple[Path, ...]:
 
 
 def stamp(path: Path) -> tuple[int, int, int]:
-    """What changes when a file does; a file is read again only then."""
+    """Return the stamp of a file, which changes when the file changes."""
     state = path.stat()
     return state.st_mtime_ns, state.st_size, state.st_ino
 
 
 @functools.lru_cache(maxsize=32)
 def read(path: Path, stamp: tuple[int, int, int]) -> tuple[Record, ...]:
-    """The records of a file, each of which is checked."""
+    """Return the records of a file, each checked."""
     lines = read_text(path).split("\n")
     if lines[-1] and not _is_whole(lines[-1]):
         warnings.warn(f"{path}:{len(lines)}: the last line was never finished and is left out", OutdatedRecordWarning, stacklevel=3)
@@ -54,7 +54,7 @@ def read_checked(path: Path) -> tuple[Record, ...]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of records; a `StoreError` where it cannot be read."""
+    """Return the text of a file of records. Raises: `StoreError` if it cannot be read."""
     return files.read_text(path)
 
 
@@ -67,7 +67,7 @@ def _is_whole(line: str) -> bool:
 
 
 def parse_line(path: Path, number: int, line: str) -> Record:
-    """The record of a line of a file; its errors name both."""
+    """Return the record of a line of a file; errors name both."""
     try:
         if line.startswith(("<<<<<<< ", "=======", ">>>>>>> ", "||||||| ")):
             raise StoreError("a conflict that git left", hint="keep the lines of both sides, then: fireiron records merge FILE -o FILE")
@@ -91,7 +91,7 @@ def append(path: Path, file: int, line: bytes) -> None:
 
 
 def _tail(file: int, size: int) -> bytes:
-    """What stands behind the last end of a line."""
+    """Return the text after the last newline."""
     tail, start = b"", size
     while start and b"\n" not in tail:
         start = max(start - 65536, 0)

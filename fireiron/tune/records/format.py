@@ -1,4 +1,4 @@
-"""How records and what they are for are said to people."""
+"""Format records and their problems for messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fireiron.tune.record import Record, definition_of, describe
 
 def record_text(record: Record) -> str:
     values = " ".join(f"{name}={value}" for name, value in record.values.items())
-    return f"{record.strategy} {values or 'as it is'}, {record.us:.4g} us on {record.gpu}, {record.date}"
+    return f"{record.strategy} {values or 'without tunables'}, {record.us:.4g} us on {record.gpu}, {record.date}"
 
 
 def problem_text(record: Record) -> str:
@@ -20,15 +20,15 @@ def problem_text(record: Record) -> str:
 
 def spec_text(spec: Mapping[str, Any]) -> str:
     """`MatMul 4096x4096x4096, float16 float16 float16, row row col`."""
-    made = definition_of(spec)
-    sizes = "x".join(str(spec["sizes"][dim.upper()]) for dim in made.dims)
-    names = [name for name in made.uses if name in spec["dtypes"]]  # but for coordinates
+    definition = definition_of(spec)
+    sizes = "x".join(str(spec["sizes"][dim.upper()]) for dim in definition.dims)
+    names = [name for name in definition.uses if name in spec["dtypes"]]  # without coordinate tensors
     parts = [f"{spec['kind']} {sizes}", " ".join(spec["dtypes"][name] for name in names), " ".join(spec["layouts"][name] for name in names)]
     return ", ".join(parts)
 
 
 def tune_command(spec: Spec, architecture: str, strategy: str | None = None) -> str:
-    """The command line that tunes a spec; one that no options say stands in a file beside its strategy."""
+    """Return the command line that tunes a spec; a spec without options on the command line needs a file."""
     from fireiron.language.library import defaults
 
     asked = describe(spec)

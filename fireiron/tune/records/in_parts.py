@@ -1,4 +1,4 @@
-"""Products of few tiles and much K, cut into parts of K: how many parts, and what they are expected to take.
+"""Split-K for matmuls with few tiles and large K: the number of parts, and the expected time.
 
 Blocks of one tile each leave most multiprocessors idle where C is small, and each goes through all of K alone. So K is cut: the parts are
 a stack of products, whose results, float32, are added up by a second kernel (`strategies/add_parts.py`), which begins while the first ends.
@@ -19,32 +19,32 @@ from fireiron.values.expr import constant
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE, bfloat16, float8_e4m3, float8_e5m2, float16, tf32
 
 TYPES: Final = (float16, bfloat16, tf32, float8_e4m3, float8_e5m2)
-"""Element types whose products are added up in float32."""
+"""Element types with a float32 accumulator."""
 
 GRANULE: Final = 16
-"""Bytes: parts of a row start at multiples of it, as TMA requires."""
+"""Alignment in bytes of parts of a row, as TMA requires."""
 
 LEAST: Final = 256
-"""Least elements of K per part."""
+"""Minimum elements of K per part."""
 
 MOST: Final = 64
-"""Most parts."""
+"""Maximum number of parts."""
 
 TRIED: Final = 4
-"""Numbers of parts that are compared."""
+"""The numbers of parts to compare."""
 
 TILES: Final = (64, 128)
-"""Rows and columns of tiles by which it is told how many parts fill the GPU."""
+"""Rows and columns of the tiles that determine how many parts fill the GPU."""
 
 ADD_US: Final = 1.6
-"""Microseconds that the second kernel adds to a call, at least."""
+"""Minimum microseconds that the second kernel adds to a call."""
 
 ADD_BYTES_PER_US: Final = 3.0e6
-"""Bytes of partial results that it reads per microsecond, from L2."""
+"""Bytes of partial results that it reads from L2 per microsecond."""
 
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
-    """Numbers of parts that may pay, those that fill the GPU about once first; none where C has many tiles, or K is short."""
+    """Return numbers of parts that may pay, first those that fill the GPU about once; none if C has many tiles, or K is short."""
     tiles = next((few for size in TILES if 2 * (few := -(-rows // size) * -(-columns // size)) <= MULTIPROCESSORS), None)
     if tiles is None:
         return []
@@ -63,12 +63,12 @@ def numbers_for(spec: Spec, question: Question) -> list[int]:
 
 
 def adding_us(rows: int, columns: int, parts: int) -> float:
-    """Microseconds that adding up is expected to take."""
+    """Return the expected microseconds of the sum over parts."""
     return ADD_US + 4 * rows * columns * parts / ADD_BYTES_PER_US
 
 
 def expected(records: Sequence[Record], question: Question) -> float | None:
-    """Microseconds that the tile that comes first is expected to take; None where no record tells of any."""
+    """Return the expected microseconds of the preferred tile; None without an applicable record."""
     try:
         found = candidates(records, question)
     except FireironError:

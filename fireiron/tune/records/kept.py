@@ -1,4 +1,4 @@
-"""Choices on disk: what answered a call, so that the next process need not compare records and strategies again.
+"""Cached choices on disk, so that the next process need not compare records and strategies again.
 
 The key is the problem, the target, the GPU, the files of records that count, the compiler, and the build of this package and its library:
 all that a choice follows from. What is kept is the bound strategy with its values, and the record and the reason that are told.
@@ -22,13 +22,13 @@ from fireiron.tune.records.files import record_files, stamp
 from fireiron.values.machine import Architecture
 
 KIND: Final = "choice"
-"""The kind of these entries, and the ending of their names."""
+"""The kind of these entries, and their file suffix."""
 
 
 def chosen(
     call: str, architecture: Architecture, device: int | None, asked: tuple[Any, ...], choose: Callable[[], tuple[Choice, int]]
 ) -> tuple[Choice, int]:
-    """What another process chose on this GPU, else what is chosen now, and kept: a choice, and for which of the problems it is.
+    """Return the cached choice of another process for this GPU, else a new choice, which is cached; with the index of its problem.
 
     Args: `call` names the function; `asked` is all that decides beside target, records and compiler, as values of the language, numbers and
         texts. Where there is no GPU nothing is kept.
@@ -45,7 +45,7 @@ def chosen(
 
 
 def decided(call: str, architecture: Architecture, device: int, asked: tuple[Any, ...], choice: Choice, number: int) -> None:
-    """Keep a choice in the place of what `chosen` would find for the same."""
+    """Cache a choice, instead of the one that `chosen` would find."""
     remember(_key_on(call, architecture, device, asked), choice, number)
 
 
@@ -54,13 +54,13 @@ def _key_on(call: str, architecture: Architecture, device: int, asked: tuple[Any
 
 
 def device_name(device: int) -> str:
-    """What a GPU calls itself."""
+    """Return the name of a GPU."""
     name = launch.require_cupy().cuda.runtime.getDeviceProperties(device)["name"]
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def key_of(call: str, architecture: Architecture, newest: tuple[int, int] | None, *asked: Any) -> str | None:
-    """The key of what answers a call; None where it is not kept."""
+    """Return the key of a choice; None if it cannot be cached."""
     if not settings.cache_enabled():
         return None
     compiler = toolchain.serving(architecture.name, newest)
@@ -69,7 +69,7 @@ def key_of(call: str, architecture: Architecture, newest: tuple[int, int] | None
 
 
 def _records() -> tuple[Any, ...]:
-    """The files of records that may answer, with what changes when they do."""
+    """Return the files of records in use, with their stamps."""
     own, folder = settings.records_path(), library_folder() / "records"
     named = () if own is None else record_files(own)
     shipped = record_files(folder) if folder.is_dir() else ()
@@ -77,7 +77,7 @@ def _records() -> tuple[Any, ...]:
 
 
 def recalled(key: str | None) -> tuple[Choice, int] | None:
-    """The choice that was kept, and for which of the problems it is; None if there is none."""
+    """Return the cached choice with the index of its problem; None if there is none."""
     path = None if key is None else programs.place(KIND, key)
     data = None if path is None else kept.bytes_at(path)
     if key is None or path is None or data is None:
@@ -95,7 +95,7 @@ def recalled(key: str | None) -> tuple[Choice, int] | None:
 
 
 def remember(key: str | None, choice: Choice, number: int) -> None:
-    """Keep a choice; a disk that is full or read-only costs nothing but the time of the next process."""
+    """Cache a choice; errors of a full or read-only disk are ignored."""
     program = choice.program
     if key is None or program.instructions != INSTRUCTIONS:
         return

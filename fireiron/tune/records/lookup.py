@@ -1,4 +1,4 @@
-"""The answer to `best`: the records that count here, and a fresh one where none is and tuning is asked for."""
+"""Find records: those in use, the best strategy for a spec, and new records by tuning."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fireiron.values.machine import Architecture
 
 
 def available(require_record: bool | None = None) -> Records:
-    """Return the records that may answer: those of the file in `FIREIRON_RECORDS`, and without `require_record` the shipped ones.
+    """Return the records in use: those of the file in `FIREIRON_RECORDS`, and without `require_record` the shipped ones.
 
-    Raises: StoreError if an exact record is required and no file is named.
+    Raises: a `StoreError` if an exact record is required and no file is named.
     """
     from fireiron import settings
 
@@ -30,11 +30,11 @@ def available(require_record: bool | None = None) -> Records:
 
 
 def requires_record(require_record: bool | None = None) -> bool:
-    """Whether only exact records of the named file may answer: as asked, or for None as `FIREIRON_REQUIRE_RECORD` says; else an error."""
+    """Return whether only exact records of the named file may be used: the argument, or for None the value of `FIREIRON_REQUIRE_RECORD`."""
     from fireiron import settings
 
     if require_record is not None and not isinstance(require_record, bool):
-        raise ArgumentError("require_record: neither true nor false nor None", got=require_record)
+        raise ArgumentError("require_record: must be True, False or None", got=require_record)
     return settings.require_record() if require_record is None else require_record
 
 
@@ -47,20 +47,20 @@ def best_strategy(
     tune: bool = False,
     default: bool = False,
 ) -> Strategy:
-    """The strategy that is recorded as the best for a spec, bound to it, with its values; nothing is measured unless `tune` says so.
+    """Return the strategy with the best record for a spec, bound to it, with its values; measure nothing unless `tune`.
 
     Args:
         spec: a kernel's spec.
-        arch: the target, `"sm_90"` if none is named.
-        require_record: only a record of exactly this spec, from the file in `FIREIRON_RECORDS`, may answer; None means the value of
+        arch: the target; default `"sm_90"`.
+        require_record: use only a record of exactly this spec, from the file in `FIREIRON_RECORDS`; None means the value of
             `FIREIRON_REQUIRE_RECORD`.
         gpu: the name of a GPU whose records are preferred.
-        tune: where no record is for exactly this spec, tune the library's default strategy for it on the current GPU, which takes
-            minutes, and add the record to the file in `FIREIRON_RECORDS`, if one is named. Illegal if an exact record is required.
-        default: where no record answers, neither of just this nor of a neighbour, the library's default strategy for the spec, if it has
-            one, as `fireiron.matmul` takes it. Illegal if an exact record is required.
+        tune: without a record of exactly this spec, tune the library's default strategy on the current GPU, which takes minutes, and append
+            the record to the file in `FIREIRON_RECORDS`, if it is set. Illegal if an exact record is required.
+        default: without a record of this spec or a similar one, return the library's default strategy, as `fireiron.matmul` does. Illegal
+            if an exact record is required.
 
-    Raises: StoreError where no record answers; it says which there are, and the command that tunes.
+    Raises: a `StoreError` if there is no record; its message lists the existing records and the tuning command.
     """
     strict = requires_record(require_record)
     if tune and strict:
@@ -69,19 +69,19 @@ def best_strategy(
         )
     if default and strict:
         raise ArgumentError(
-            "best_strategy(default=True): an exact record is required, so no default may answer", hint="require_record=False"
+            "best_strategy(default=True): an exact record is required, so defaults are not permitted", hint="require_record=False"
         )
     records = available(require_record)
-    if default and not tune and (found := _found_or_default(records, spec, arch, gpu)) is not None:
-        return found
+    if default and not tune and (strategy := _recorded_or_default(records, spec, arch, gpu)) is not None:
+        return strategy
     if not tune:
         return records.best(spec, arch, neighbours=not strict, gpu=gpu).strategy
     choice = records.find(spec, arch, neighbours=False, gpu=gpu) or Records((_tuned(spec, arch),)).best(spec, arch, neighbours=False)
     return choice.strategy
 
 
-def _found_or_default(records: Records, spec: Spec, arch: Any, gpu: str | None) -> Strategy | None:
-    """The strategy of a record, else the library's default; None where it has none for such specs."""
+def _recorded_or_default(records: Records, spec: Spec, arch: Any, gpu: str | None) -> Strategy | None:
+    """Return the strategy of a record, else the library's default; None if it has none for such specs."""
     from fireiron.language.library import defaults
     from fireiron.tune.records.default import default_choice
 
@@ -93,7 +93,7 @@ def _found_or_default(records: Records, spec: Spec, arch: Any, gpu: str | None) 
 
 
 def _tuned(spec: Spec, arch: Any) -> Record:
-    """A fresh record of the default strategy, kept in the named file."""
+    """Tune the default strategy; return the record, appended to the file in `FIREIRON_RECORDS`."""
     from fireiron import settings
     from fireiron.language.library import defaults, find
     from fireiron.tune import tune as measured
@@ -104,7 +104,7 @@ def _tuned(spec: Spec, arch: Any) -> Record:
         raise StoreError(f"the library has no default strategy for {spec}", hint=tune_command(spec, target))
     record = measured(find(name).strategy, spec, arch=target, name=name).best
     if record is None:
-        raise StoreError(f"tuning {name} for {spec} found no values that are legal and right", hint=tune_command(spec, target, name))
+        raise StoreError(f"tuning {name} for {spec} found no legal values with correct results", hint=tune_command(spec, target, name))
     path = settings.records_path()
     if path is not None:
         Records.append_to(path, record)
