@@ -49,7 +49,7 @@ def test_the_number_of_accesses_in_a_statement_is_bounded(each):
     if each * 128 <= 16 * 1024 * 256:
         require_small(program)
         return
-    with pytest.raises(ResourceError, match=f"touch {each * 128} elements in one statement"):
+    with pytest.raises(ResourceError, match=f"access {each * 128} elements in one statement"):
         require_small(program)
 
 

@@ -254,7 +254,7 @@ SIMULATOR_ERRORS = {
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, dropped),
         r"deadlock: the producer waits for fill 2 of k_ring to be empty \(a_sh, b_sh; 0 phases complete, 8 of 8 arrivals and 0 bytes missing\): "
         r"fill 0 has not been released by warps 0 to 7; warps 0 to 7 wait for fill 2 of k_ring to be full .*: the producer has not arrived"
-        r".*each turn of a ring is filled once",
+        r".*each fill of a ring must be filled once",
     ),
     "no arrival fills": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **FULL), 0, dropped),

@@ -472,9 +472,7 @@ def test_elements_have_their_own_bounds(clock, dtype, c_dtype, K):
     def change(out):
         out[place] = data.expected[place] + max(4 * bounds[place], np.spacing(out[place]) * 4)
 
-    with pytest.raises(
-        WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\](?s:.*)an error of at most"
-    ):
+    with pytest.raises(WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\](?s:.*)an error of at most"):
         data.verify(computed(data, change), bound)
     if dtype != float64:
         assert data.verify(computed(data, change), 0.01) < 0.01, "a tolerance of the whole says nothing of one element"
@@ -513,7 +511,7 @@ def test_definitions_are_compared_within_bounds(clock, monkeypatch, work):
     def change(out):
         out[row, 5] += 8 * own.bounds[-1 if own.places else row, 5]
 
-    compared = "1 of 320 that were looked at" if own.places else "1 of 2560"
+    compared = "1 of 320 compared" if own.places else "1 of 2560"
     with pytest.raises(WrongResultError, match=rf"^Y is wrong: {compared} elements, the first is Y\[{row}, 5\]"):
         data.verify(computed(data, change), KERNEL)
     other = next(row for row in range(64) if not own.places or row not in own.places["m"])
