@@ -55,8 +55,8 @@ def test_figure_11():
     with pytest.raises(FireironError) as caught:
         allocated(program, mapping(190 * KB))
     assert str(caught.value) in remarks and "196608 bytes of a block: As 98304, Bs 98304" in remarks
-    report = allocated(program, mapping(224 * KB))
-    assert text(report) == wanted and parse(wanted) == report
+    bounded = allocated(program, mapping(224 * KB))
+    assert text(bounded) == wanted and parse(wanted) == bounded
 
 
 def overlapping(sizes, free, bound):

@@ -117,7 +117,7 @@ def test_a_curve_meets_every_launch_and_goes_on_to_neighbours():
     ("sizes", "fields", "said"),
     [
         ((8, 6), {"cluster": (3, 1)}, "not a multiple of the cluster"),
-        ((8, 6), {"cluster": (2, 1), "persistent": 3}, "3 blocks are no multiple of 2"),
+        ((8, 6), {"cluster": (2, 1), "persistent": 3}, "3 blocks are not a multiple of 2"),
         ((8,), {"cluster": (2, 1)}, "launches with 1 indices"),
     ],
 )
