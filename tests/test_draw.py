@@ -19,7 +19,7 @@ from fireiron import *
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.banks import check_banks
 from fireiron.cli import main
-from fireiron.draw import KINDS, colours, flow, lanes, owners, ring, tiles, timeline, turns
+from fireiron.draw import KINDS, colours, copy_passes, flow, lanes, owners, ring, tiles, timeline
 from fireiron.draw import banks as banks_module
 from fireiron.draw.picture import Picture
 from fireiron.draw.shapes import Cells, Rect, Text, merged, wrapped
@@ -260,7 +260,7 @@ def test_reads_are_shared():
 
 
 def vectors_drawn(picture):
-    """`(number, title, width and height of the box, width and height of the number)` of the boxes of panels of turns."""
+    """`(number, title, width and height of the box, width and height of the number)` of the boxes of panels of copies."""
     numbers = {(round(one.x, 2), one.y): one for one in picture.shapes if isinstance(one, Text) and one.anchor == "middle"}
     for cells in picture.shapes:
         if isinstance(cells, Cells) and cells.titles and cells.titles[0].startswith("thread"):
@@ -283,21 +283,21 @@ def test_shared_copies_are_drawn_large(name, vector):
     access_trace = AccessTrace(program.lowered)
     (copied,) = [one for one in tiles.places(access_trace, ("b_sh",)) if one.text == "copied into shared memory"]
     owners = tiles.owners_of(access_trace, copied, {"block": 0})
-    dealt = turns.turns(owners)
+    copy = copy_passes.copy_passes(owners)
     seen = np.full(owners.first.shape, -1)
-    for one in dealt.vectors:
-        line = seen.T[one.line] if dealt.vertical else seen[one.line]
+    for one in copy.vectors:
+        line = seen.T[one.line] if copy.vertical else seen[one.line]
         assert (line[one.start : one.stop] == -1).all() and one.stop - one.start == vector
         line[one.start : one.stop] = one.thread
     assert (seen == owners.first).all()
-    assert all(len({one.thread for one in turn}) == dealt.threads == len(turn) for turn in dealt.turns())
-    for number, turn in enumerate(dealt.turns()[1:7], 2):
-        assert f"turn {number}: {dealt.where(turn)}, the same threads again" in texts(picture)
-    assert turns.turns(attrs.evolve(owners, points=tuple(np.concatenate([one, one]) for one in owners.points))) == dealt
+    assert all(len({one.thread for one in vectors}) == copy.threads == len(vectors) for vectors in copy.passes())
+    for number, vectors in enumerate(copy.passes()[1:7], 2):
+        assert f"pass {number}: {copy.where(vectors)}, the same threads again" in texts(picture)
+    assert copy_passes.copy_passes(attrs.evolve(owners, points=tuple(np.concatenate([one, one]) for one in owners.points))) == copy
     other = owners.points[0].copy()
     other[0] += 1
     twice = tuple(np.concatenate(pair) for pair in zip(owners.points, (other, *owners.points[1:]), strict=True))
-    assert turns.turns(attrs.evolve(owners, points=twice)) is None, "an element of two threads"
+    assert copy_passes.copy_passes(attrs.evolve(owners, points=twice)) is None, "an element of two threads"
 
 
 def test_legible_tiles_stay_to_scale():
@@ -402,18 +402,18 @@ RING_STRATEGIES = {
 
 @pytest.mark.parametrize("name", RING_STRATEGIES)
 def test_timeline_of_a_ring_keeps_its_protocol(name):
-    """Each stage is filled when it was given back, used when it is full, given back when it is used; consumers do one thing at a time."""
+    """A stage is filled after its release, used when it is full, and released after its use; uses and stores do not overlap."""
     strategy, spec = RING_STRATEGIES[name]
     program = strategy(spec).program("sm_90a")
     found = ring.ring_timeline(program, owners.sample_sizes(program.lowered, {}))
     stages = found.ring.stages
-    assert [turn.stage for turn in found.turns] == [place % stages for place in range(len(found.turns))]
-    for place, turn in enumerate(found.turns):
-        assert turn.full == turn.asked + ring.LOAD <= turn.began and turn.ended == turn.began + ring.USE
-        assert turn.released is None or turn.released >= turn.ended
+    assert [fill.stage for fill in found.fills] == [place % stages for place in range(len(found.fills))]
+    for place, fill in enumerate(found.fills):
+        assert fill.full == fill.requested + ring.LOAD <= fill.began and fill.ended == fill.began + ring.USE
+        assert fill.released is None or fill.released >= fill.ended
         if place >= stages:
-            assert turn.asked >= found.turns[place - stages].released
-    busy = sorted([(turn.began, turn.ended) for turn in found.turns] + list(found.stores))
+            assert fill.requested >= found.fills[place - stages].released
+    busy = sorted([(fill.began, fill.ended) for fill in found.fills] + list(found.stores))
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(busy))
     assert bool(found.stores)
     lanes = [one.text for one in draw(program, "timeline").shapes if isinstance(one, Text)]
@@ -422,26 +422,26 @@ def test_timeline_of_a_ring_keeps_its_protocol(name):
 
 
 def test_timeline_of_a_ring_that_goes_on():
-    """Two tiles of five turns: the next tile's first turns are asked for while this one is stored."""
+    """Two tiles of five fills: the producer requests the next tile's first fills during the store."""
     strategy, spec = RING_STRATEGIES["in flight 1, staying"]
     found = ring.ring_timeline(strategy(spec).program("sm_90a"), {})
-    assert [turn.number for turn in found.turns] == list(range(10)) and found.shortened == ()
+    assert [fill.number for fill in found.fills] == list(range(10)) and found.shortened == ()
     (first, second) = found.stores
-    assert any(first[0] <= turn.asked < first[1] for turn in found.turns[5:])
-    assert [turn.released - turn.ended for turn in found.turns[:3]] == [1, 1, 2], "a turn later, when its products are waited for"
-    assert second[0] == found.turns[-1].ended
+    assert any(first[0] <= fill.requested < first[1] for fill in found.fills[5:])
+    assert [fill.released - fill.ended for fill in found.fills[:3]] == [1, 1, 2], "one fill later, after the wait for its MMAs"
+    assert second[0] == found.fills[-1].ended
 
 
 def test_timeline_of_a_long_ring_is_shortened():
     found = ring.ring_timeline(program_of("hopper", M=4096, N=4096, K=4096), {})
     assert found.shortened == (("k", 8, 64),)
-    assert [turn.number for turn in found.turns] == [*range(8), *range(64, 72)]
+    assert [fill.number for fill in found.fills] == [*range(8), *range(64, 72)]
 
 
-def test_turns_that_data_choose():
-    """Groups of rows, as of so many as there are: of a picture nobody knows which ones."""
+def test_timeline_of_a_data_dependent_loop():
+    """The picture assumes all rows in the groups."""
     program = hopper_ragged.strategy.with_(bm=64, bn=64)(hopper_ragged.spec(64, 64, 128, 3)).program("sm_90a")
-    assert [turn.number for turn in ring.ring_timeline(program, {}).turns] == [0, 1, 2, 3, 4, 5]
+    assert [fill.number for fill in ring.ring_timeline(program, {}).fills] == [0, 1, 2, 3, 4, 5]
     assert len(draw(program, "tiles").shapes) > 10
 
 
