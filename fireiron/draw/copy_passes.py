@@ -132,9 +132,9 @@ def passes_panel(page: Page, x: float, y: float, copy: CopyPasses) -> float:
     size = f"{min(lengths)} elements" if len(lengths) == 1 and min(lengths) > 1 else "an element" if lengths == {1} else "elements"
     page.text(x - 30, y, f"a box is {size} of a {line}; its number is the thread", 9, colour=PALE)
     y += 8
-    for warp, vectors in list(warps.items())[:_LARGE]:
-        page.text(x, y + 9, f"{start}warp {warp}: {copy.where(vectors)}", 9, bold=True)
-        y = _large(page, x, y + 13, copy, vectors, palette[warp]) + 4
+    for warp, first in list(warps.items())[:_LARGE]:
+        page.text(x, y + 9, f"{start}warp {warp}: {copy.where(first)}", 9, bold=True)
+        y = _large(page, x, y + 13, copy, first, palette[warp]) + 4
     others: _Bars = [(f"warp {warp}", vectors, palette[warp]) for warp, vectors in list(warps.items())[_LARGE:]]
     for name, vectors, colour in _shortened(others, "warps"):
         threads = _numbered("thread", (vector.thread for vector in vectors))
