@@ -181,7 +181,7 @@ def test_reduction_within_a_block_uses_no_atomics():
 
 
 def test_illegal_reductions_are_refused():
-    with pytest.raises(FireironError, match="each block has a part of y, and one in float16 would be rounded once more"):
+    with pytest.raises(FireironError, match="each block adds its part of y, and in float16 each addition would round"):
         _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
     with pytest.raises(FireironError, match="store_y: each tile computes a part of y, and only sums are combined") as error:
         _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
@@ -380,8 +380,8 @@ def test_matmul_epilogue_refusals():
     a, b, bias = float16_array(32, 16), float16_array(16, 24), float16_array(24)
     text = "relu(acc + bias[n])"
     for arguments, message in (
-        ({"epilogue": text}, "reads bias, which is not given"),
-        ({"epilogue": "acc + bais[n]", "bias": bias}, "(?s)reads bais, which is not given.*did you mean bias"),
+        ({"epilogue": text}, "reads bias, which is missing"),
+        ({"epilogue": "acc + bais[n]", "bias": bias}, "(?s)reads bais, which is missing.*did you mean bias"),
         ({"epilogue": text, "bias": bias, "scale": 2}, "does not read scale"),
         ({"epilogue": text, "bias": bias[:3]}, "bias has the shape"),
         ({"epilogue": text, "bias": 2.0}, "bias is a number, but the epilogue reads bias"),
@@ -481,7 +481,7 @@ def test_floats_from_an_integer_sum_by_strategy_and_matmul(text):
 
 
 def test_loop_carried_floats_of_an_integer_sum_are_refused():
-    with pytest.raises(FireironError, match="step scale: acc is int32, and this step makes floats of it"):
+    with pytest.raises(FireironError, match="step scale: acc is int32, and this step overwrites it with floats"):
         Fused(
             name="turns", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "s": "n", "C": "m n"},
             init={"zero": "acc[m,n] = 0"},

@@ -137,7 +137,7 @@ def test_a_disassembler_that_hangs_or_says_nothing(bare, monkeypatch):
     tool(bare / "path", "cuobjdump", "")
     with pytest.raises(LaunchError) as caught:
         disassembly.sass(b"code")
-    assert "no answer within" in str(caught.value) and "exit status 0, and no word" in str(caught.value)
+    assert "no answer within" in str(caught.value) and "exit status 0, and no message" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- resources

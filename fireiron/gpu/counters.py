@@ -1,8 +1,8 @@
 """Tile counters in GPU memory, for kernels with a dynamic tile scheduler.
 
-A counter is zero before a launch and behind it, as the kernel itself sees to. So launches that run one after the other share one, and those
-that may run at the same time must not: each stream has a counter of its own, and so has each stream of each graph that is captured, as a
-graph runs when the streams that it was captured from do other work. A graph's own launches of one stream are in order, and its runs too.
+A counter is zero before a launch, and the kernel resets it to zero. Launches that run in order share a counter. Launches that may run at
+the same time must not, so each stream has its own counter. Each stream of each captured graph has its own, because a graph may run while
+the streams that it was captured from do other work. The launches of one stream in a graph run in order, and so do the runs of a graph.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from fireiron.gpu import launch
 
 APART = 32
-"""Bytes between two counters: a separate L2 sector for each."""
+"""Bytes between two counters, so that each has its own L2 sector."""
 
 TOGETHER = 1024
 """Number of counters per allocation."""
@@ -32,7 +32,7 @@ class Counters:
         self._lock = threading.Lock()
 
     def of(self, stream: int) -> int:
-        """Return the address of the counter for a launch on a stream."""
+        """Return the address of the counter for launches on a stream."""
         thread = threading.get_ident() if stream == _PER_THREAD else 0
         key = (stream or launch.LEGACY, thread, launch.capture_of(stream))
         found = self._known.get(key)
