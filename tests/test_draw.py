@@ -19,7 +19,7 @@ from fireiron import *
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.banks import check_banks
 from fireiron.cli import main
-from fireiron.draw import KINDS, colours, flow, lanes, owners, ring, tiles, timeline, turns
+from fireiron.draw import KINDS, colours, copy_passes, flow, lanes, owners, ring, tiles, timeline
 from fireiron.draw import banks as banks_module
 from fireiron.draw.picture import Picture
 from fireiron.draw.shapes import Cells, Rect, Text, merged, wrapped
@@ -283,21 +283,21 @@ def test_copies_to_shared_memory_are_drawn_large(name, vector):
     access_trace = AccessTrace(program.lowered)
     (copied,) = [one for one in tiles.places(access_trace, ("b_sh",)) if one.text == "copied into shared memory"]
     owners = tiles.owners_of(access_trace, copied, {"block": 0})
-    distribution = turns.turns(owners)
+    distribution = copy_passes.copy_passes(owners)
     seen = np.full(owners.first.shape, -1)
     for one in distribution.vectors:
         line = seen.T[one.line] if distribution.vertical else seen[one.line]
         assert (line[one.start : one.stop] == -1).all() and one.stop - one.start == vector
         line[one.start : one.stop] = one.thread
     assert (seen == owners.first).all()
-    assert all(len({one.thread for one in turn}) == distribution.threads == len(turn) for turn in distribution.turns())
-    for number, iteration in enumerate(distribution.turns()[1:7], 2):
-        assert f"turn {number}: {distribution.where(iteration)}, the same threads again" in texts(picture)
-    assert turns.turns(attrs.evolve(owners, points=tuple(np.concatenate([one, one]) for one in owners.points))) == distribution
+    assert all(len({one.thread for one in vectors}) == distribution.threads == len(vectors) for vectors in distribution.passes())
+    for number, iteration in enumerate(distribution.passes()[1:7], 2):
+        assert f"pass {number}: {distribution.where(iteration)}, the same threads again" in texts(picture)
+    assert copy_passes.copy_passes(attrs.evolve(owners, points=tuple(np.concatenate([one, one]) for one in owners.points))) == distribution
     other = owners.points[0].copy()
     other[0] += 1
     twice = tuple(np.concatenate(pair) for pair in zip(owners.points, (other, *owners.points[1:]), strict=True))
-    assert turns.turns(attrs.evolve(owners, points=twice)) is None, "an element of two threads"
+    assert copy_passes.copy_passes(attrs.evolve(owners, points=twice)) is None, "an element of two threads"
 
 
 def test_tiles_are_drawn_to_scale():
@@ -407,13 +407,13 @@ def test_ring_timeline_follows_the_protocol(name):
     program = strategy(spec).program("sm_90a")
     picture = ring.ring_timeline(program, owners.sample_sizes(program.lowered, {}))
     stages = picture.ring.stages
-    assert [fill.stage for fill in picture.turns] == [place % stages for place in range(len(picture.turns))]
-    for place, fill in enumerate(picture.turns):
-        assert fill.full == fill.asked + ring.LOAD <= fill.began and fill.ended == fill.began + ring.USE
+    assert [fill.stage for fill in picture.fills] == [place % stages for place in range(len(picture.fills))]
+    for place, fill in enumerate(picture.fills):
+        assert fill.full == fill.requested + ring.LOAD <= fill.began and fill.ended == fill.began + ring.USE
         assert fill.released is None or fill.released >= fill.ended
         if place >= stages:
-            assert fill.asked >= picture.turns[place - stages].released
-    busy = sorted([(fill.began, fill.ended) for fill in picture.turns] + list(picture.stores))
+            assert fill.requested >= picture.fills[place - stages].released
+    busy = sorted([(fill.began, fill.ended) for fill in picture.fills] + list(picture.stores))
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(busy))
     assert bool(picture.stores)
     lanes = [one.text for one in draw(program, "timeline").shapes if isinstance(one, Text)]
@@ -425,23 +425,23 @@ def test_ring_timeline_continues_across_tiles():
     """Two tiles of five iterations: the first fills of the next tile are requested while this tile is stored."""
     strategy, spec = RING_STRATEGIES["in flight 1, staying"]
     picture = ring.ring_timeline(strategy(spec).program("sm_90a"), {})
-    assert [fill.number for fill in picture.turns] == list(range(10)) and picture.shortened == ()
+    assert [fill.number for fill in picture.fills] == list(range(10)) and picture.shortened == ()
     (first, second) = picture.stores
-    assert any(first[0] <= fill.asked < first[1] for fill in picture.turns[5:])
-    assert [fill.released - fill.ended for fill in picture.turns[:3]] == [1, 1, 2], "an iteration later, at the wait for its MMAs"
-    assert second[0] == picture.turns[-1].ended
+    assert any(first[0] <= fill.requested < first[1] for fill in picture.fills[5:])
+    assert [fill.released - fill.ended for fill in picture.fills[:3]] == [1, 1, 2], "an iteration later, at the wait for its MMAs"
+    assert second[0] == picture.fills[-1].ended
 
 
 def test_long_ring_timeline_is_shortened():
     picture = ring.ring_timeline(program_of("hopper", M=4096, N=4096, K=4096), {})
     assert picture.shortened == (("k", 8, 64),)
-    assert [fill.number for fill in picture.turns] == [*range(8), *range(64, 72)]
+    assert [fill.number for fill in picture.fills] == [*range(8), *range(64, 72)]
 
 
 def test_ring_timeline_of_data_dependent_tiles():
     """Groups of rows: a picture assumes all groups, because data select them at run time."""
     program = hopper_ragged.strategy.with_(bm=64, bn=64)(hopper_ragged.spec(64, 64, 128, 3)).program("sm_90a")
-    assert [fill.number for fill in ring.ring_timeline(program, {}).turns] == [0, 1, 2, 3, 4, 5]
+    assert [fill.number for fill in ring.ring_timeline(program, {}).fills] == [0, 1, 2, 3, 4, 5]
     assert len(draw(program, "tiles").shapes) > 10
 
 

@@ -62,7 +62,7 @@ def test_all_types(form, tmp_path):
         assert right(program)
         sizes = tuple(int(str(size)) for size in spec.sizes)
         assert agrees(HostProgram([Printed.of(program)], tmp_path), 0, spec, sizes)
-    assert "_held_" in program.cuda and a.shape[1] == b.shape[0]
+    assert "_reg_" in program.cuda and a.shape[1] == b.shape[0]
 
 
 @pytest.mark.parametrize("orders", ORDERS)
