@@ -144,7 +144,7 @@ def test_places_are_as_long_as_the_shortest_piece_that_is_taken_at_once(engine, 
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("completion", [AT_ONCE, *mechanisms.found()])
+@pytest.mark.parametrize("completion", [AT_ONCE, *mechanisms.kinds()])
 @pytest.mark.parametrize("write", [False, True])
 def test_copies_write_and_engines_read_until_a_wait(completion, write):
     one = touch(T, write=write, mechanism=completion)

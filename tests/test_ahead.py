@@ -259,7 +259,7 @@ def test_the_account():
     account = text(synchronization(kernel))
     assert "ring r_sh_ring: r_sh, bias_sh; 2 stages of 384 bytes" in account
     assert "each fill is acquired before its first use and released after its last" in account
-    assert "read -> write   r_sh, bias_sh: Pointwise" in account and "a later turn" in account
+    assert "read -> write   r_sh, bias_sh: Pointwise" in account and "a later iteration" in account
     once, _, _ = kernel_of(product(), (128, 64, 64))
     assert "ring r_sh_ring: r_sh, bias_sh; 1 stage of 384 bytes" in text(synchronization(once))
 

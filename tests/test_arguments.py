@@ -92,8 +92,8 @@ def test_sizes_are_inferred_from_keywords_and_shapes():
         ((6, 5, 4), {"M": 6.0}, "M=6.0: must be an integer", None),
         ((6, 5, 4), {"N": True}, "N=True: must be an integer", None),
         ((6, 5), {}, "src has 2 dimensions, the kernel reads 3", None),
-        (None, {"M": 6}, "no shape tells N", None),
-        (None, {}, "no shape tells M, N", None),
+        (None, {"M": 6}, "no shape determines N", None),
+        (None, {}, "no shape determines M, N", None),
         ((7, 5, 4), {}, "M=7", "2 <= M <= 1000, a multiple of 2"),
         ((1002, 5, 4), {}, "M=1002", "2 <= M <= 1000, a multiple of 2"),
         ((0, 5, 4), {}, "M=0", "2 <= M <= 1000, a multiple of 2"),
@@ -298,9 +298,9 @@ def test_rows_longer_than_the_leading_dimension_are_refused():
     rows = copy_of(sym("M", high=4096), 4, src=ColMajor(ld=9)).views[0].tensor
     array = np.zeros((9, 4), np.float32)
     assert arguments.as_stored(rows, array, {"M": 9}) is array
-    with pytest.raises(ArgumentError, match="10 x 4 elements with strides of 1, 9 take up 37 places") as refused:
+    with pytest.raises(ArgumentError, match="10 x 4 elements with strides of 1, 9 need 37 elements") as refused:
         arguments.as_stored(rows, np.zeros((10, 4), np.float32), {"M": 10})
-    assert refused.value.legal == "at most 36, which its storage has"
+    assert refused.value.legal == "at most 36, the size of its storage"
     assert arguments.as_stored(rows, np.zeros((0, 4), np.float32), {"M": 0}).shape == (0, 4)
 
 
@@ -312,7 +312,10 @@ def test_misaligned_addresses(address, after, advised):
     """The advice is the alignment that the address has, if it is at least as wide as an element."""
     buffer = types.SimpleNamespace(tensor=types.SimpleNamespace(align=16), dtype=float32, name="A")
     error = arguments.misaligned("a", buffer, address)
-    assert error.asked == "a starts at an address that is no multiple of 16 bytes" and error.got == f"{address:#x}, {after} bytes after one"
+    assert (
+        error.asked == "a starts at an address that is not a multiple of 16 bytes"
+        and error.got == f"{address:#x}, {after} bytes after a multiple"
+    )
     other = "" if advised is None else f", or make the spec with A=Strides(...).aligned({advised})"
     assert error.hint == f"copy it to a fresh array{other}"
 

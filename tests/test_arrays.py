@@ -114,7 +114,7 @@ def test_jax(gpu, jax):
 @pytest.mark.parametrize("error", [ValueError, BufferError, RuntimeError])
 def test_jax_arrays_that_are_not_whole(gpu, jax, method, error):
     broken = type("Broken", (jax.Array,), {method: lambda self: (_ for _ in ()).throw(error("sharded"))})
-    with pytest.raises(LaunchError, match="A is no JAX array that is whole on one GPU") as caught:
+    with pytest.raises(LaunchError, match="A is not a JAX array on a single GPU") as caught:
         read(broken((4, 6)))
     assert caught.value.got == "sharded"
 
@@ -214,7 +214,7 @@ def test_which_library_an_array_is_of(gpu, torch, jax):
 
 def test_refusals_of_non_arrays_name_accepted_types():
     error = arrays.refused("A", [1])
-    assert error.asked == "A is no array" and error.got == "list" and "__dlpack__" in error.legal
+    assert error.asked == "A is not an array" and error.got == "list" and "__dlpack__" in error.legal
 
 
 # ---------------------------------------------------------------------------------------------- order with producers
@@ -333,7 +333,7 @@ def test_jax_takes_types_that_dlpack_does_not_know_as_bits(jax, imported, dtype,
 
 def test_jax_has_no_arrays_with_gaps(jax, imported):
     for array in (np.zeros((4, 8), np.float32)[:, :6], np.zeros((8, 6), np.float32, order="F")[:4]):
-        with pytest.raises(LaunchError, match="JAX arrays have no leading dimension") as caught:
+        with pytest.raises(LaunchError, match="JAX arrays cannot have padded rows") as caught:
             library_of(jax.Array).finished(array)
         assert caught.value.got == array.strides
     assert not imported

@@ -110,7 +110,7 @@ def test_sizes_of_parts():
 
 def test_shapes_that_do_not_fit():
     q, k, v = inputs(4, 32, 16, 2, 1)
-    with pytest.raises(ArgumentError, match="shapes that do not fit"):
+    with pytest.raises(ArgumentError, match="shapes do not match"):
         attention_decode.decode(q, k, v[:, :16])
 
 

@@ -136,7 +136,7 @@ def test_where_a_shared_buffer_begins(offset):
     asked = attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=32))
     found = said(writes(T), buffers=(asked,))
     assert [each.message for each in found] == ([f"s starts at byte {offset}, which is not a multiple of 32"] if offset % 32 else [])
-    wide = [each.message for each in said(vector(T * 4, 4), buffers=(one,)) if "at once" in each.message]
+    wide = [each.message for each in said(vector(T * 4, 4), buffers=(one,)) if "a vector has" in each.message]
     assert wide == (["s: a vector has 16 bytes, but the buffer starts at a multiple of 8 bytes only"] if offset % 16 else [])
 
 
@@ -505,9 +505,9 @@ def test_so_many_elements_of_threads_and_iterations_are_looked_at(monkeypatch, m
         (T * 4 + T // 31, TRUE, 1, ("thread 31 accesses addresses 125, 126, 127, 128 as a vector, which are not 4 contiguous addresses from a multiple of 4 on",)),
         (T * 4 + T // 31, less(T, N), 1, ("thread 31 accesses addresses",)),
         (T * 4 + T // 31, BUT_THE_LAST, N, ()),
-        (T * 4 + T // 31 + i * 2, BUT_THE_LAST, N, ("not proved a multiple of 4",)),
-        (T * 4 + T // 31 + BLOCK * 2, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
-        (T * 4 + T // 31 + N, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
+        (T * 4 + T // 31 + i * 2, BUT_THE_LAST, N, ("not proved to be a multiple of 4",)),
+        (T * 4 + T // 31 + BLOCK * 2, BUT_THE_LAST, 1, ("not proved to be a multiple of 4",)),
+        (T * 4 + T // 31 + N, BUT_THE_LAST, 1, ("not proved to be a multiple of 4",)),
         (T * 4 + i * 2, less(i, 1), 3, ()),
         (T * 4 + i * 2, TRUE, 3, ("thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector",)),
         (i * 2, TRUE, 3, ("i 1 accesses addresses 2, 3, 4, 5 as a vector",)),

@@ -452,7 +452,7 @@ def test_the_other_order_of_dealing_is_proposed_where_it_halves_the_sectors(row,
     assert one.message.endswith(end if proposed else " 4 bytes per lane")
 
 
-@pytest.mark.parametrize(("write", "through"), [(True, "load(SRC, SH) in a store goes"), (False, "load(s, SH) in front goes")])
+@pytest.mark.parametrize(("write", "through"), [(True, "load(SRC, SH) in a store"), (False, "a preceding load(s, SH)")])
 def test_registers_may_go_through_shared_memory(write, through):
     step = at(T, 0)
     (access,) = step.accesses
@@ -548,7 +548,12 @@ def test_requests_are_thinned_to_about_a_hundred(count, step):
     rows_ = np.arange(count)[:, None] + np.zeros((1, 32), int)
     many = attrs.evolve(one, coordinates=(rows_, rows_ + 1), copies=rows_ + 2, active=rows_ % 2 == 0)
     thin = _sampled(many)
-    for found, every in ((thin.places[0], rows_), (thin.places[1], rows_ + 1), (thin.copies, rows_ + 2), (thin.active, rows_ % 2 == 0)):
+    for found, every in (
+        (thin.coordinates[0], rows_),
+        (thin.coordinates[1], rows_ + 1),
+        (thin.copies, rows_ + 2),
+        (thin.active, rows_ % 2 == 0),
+    ):
         np.testing.assert_array_equal(found, every[::step])
 
 

@@ -234,7 +234,7 @@ def test_dimensions_are_checked_one_by_one():
         (finding,) = findings_of(access(T % 8 + 1, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),))
         assert "coordinate 8 of dimension 0, whose extent is 8" in finding.message
         (finding,) = findings_of(access(T % 8, T // 8, (8, 3)), buffers=(array("s", 8, 3, memory=memory),))
-        assert "thread 24 writes coordinate 3 of dimension 1, which has 3" in finding.message
+        assert "thread 24 writes coordinate 3 of dimension 1, whose extent is 3" in finding.message
 
 
 # ---------------------------------------------------------------------------------------------- pieces
@@ -250,8 +250,8 @@ def test_the_first_element_of_a_vector_speaks_for_all_where_sizes_are_multiples(
     buffers = (of_length("s", N8),)
     assert findings_of(in_pieces(T * 4, 4, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
     assert findings_of(in_pieces(T * 8, 8, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
-    (one,) = findings_of(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,))
-    assert one.message.startswith(
+    (finding,) = findings_of(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,))
+    assert finding.message.startswith(
         "s: a vector of 16 elements is accessed, but only its first element is tested against N8; the others may be out of bounds"
     )
     assert dict(finding.details) == {"dimension": 0, "bound": "N8", "vector": 16}

@@ -158,8 +158,8 @@ def test_a_tile_is_taken_in_a_loop_and_directly():
 
 @pytest.mark.parametrize("takes", [True, False])
 def test_a_turn_is_waited_for(takes):
-    side, verb, other = (StageState.EMPTY, "left for the others", StageState.FULL) if takes else (StageState.FULL, "read", StageState.EMPTY)
-    text = [f"tiles: the number of turn turn is {verb} before the turn is {side.value}"]
+    side, verb, other = (StageState.EMPTY, "stored", StageState.FULL) if takes else (StageState.FULL, "read", StageState.EMPTY)
+    text = [f"tiles: the tile index of fill turn is {verb} before the fill is {side.value}"]
     assert changed(takes, lambda wait, *rest: rest) == text
     assert changed(takes, lambda wait, one, *rest: (one, wait, *rest))[:1] == text, "behind it is too late"
     assert changed(takes, lambda wait, *rest: (acquire(other), *rest)) == text

@@ -116,7 +116,7 @@ def test_more_registers_than_a_thread_can_have(amount, severity):
     assert ("more than the 64 that 1024 threads leave per thread; some will spill" in one.message) == (severity == "warning")
     assert (f"some {amount + OVERHEAD - 64} will spill" in report(whole)) == (severity == "warning")
     both = making.evolved(whole, resident=2, threads=512)
-    assert ("a thread of 2 blocks of 512 threads can have" in " ".join(said(both))) == (severity == "warning")
+    assert ("that 2 blocks of 512 threads leave per thread" in " ".join(said(both))) == (severity == "warning")
 
 
 def test_an_array_of_all_registers_spills():

@@ -20,22 +20,22 @@ def found(extent, grid=8, sizes=None, var=K, body=None):
 
 
 def test_each_block_takes_its_own():
-    (turns,) = found(BLOCK + 1)
-    assert turns.blocks.tolist() == list(range(8)) and turns.counts.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert (turns.maximum, turns.mean) == (10, 4.5), "the variable says that there are 10"
-    assert str(turns) == "loop over k: a block takes 1 to 8 of 10 turns, 4.5 on average (45%); a mask hides the others"
-    (turns,) = found(BLOCK + 7)
-    assert turns.most == 14, "or the block that takes most"
-    (turns,) = found(BLOCK - 3)
-    assert turns.counts.tolist() == [0, 0, 0, 0, 1, 2, 3, 4], "no block takes less than none"
+    (trip_counts,) = found(BLOCK + 1)
+    assert trip_counts.blocks.tolist() == list(range(8)) and trip_counts.counts.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert (trip_counts.maximum, trip_counts.mean) == (10, 4.5), "the variable says that there are 10"
+    assert str(trip_counts) == "loop over k: a block executes 1 to 8 of 10 iterations, 4.5 on average (45%); the others are fully masked"
+    (trip_counts,) = found(BLOCK + 7)
+    assert trip_counts.maximum == 14, "or the block that takes most"
+    (trip_counts,) = found(BLOCK - 3)
+    assert trip_counts.counts.tolist() == [0, 0, 0, 0, 1, 2, 3, 4], "no block takes less than none"
 
 
 def test_sizes_and_grids():
-    (turns,) = found(minimum(N, BLOCK), sizes={"N": 3})
-    assert turns.counts.tolist() == [0, 1, 2, 3, 3, 3, 3, 3]
+    (trip_counts,) = found(minimum(N, BLOCK), sizes={"N": 3})
+    assert trip_counts.counts.tolist() == [0, 1, 2, 3, 3, 3, 3, 3]
     assert found(N, sizes={"N": 3}) == () == found(as_expr(4)), "all blocks take as many"
-    (turns,) = found(Var("block", 0, 1 << 17) // 16, grid=1 << 16)
-    assert len(turns.blocks) == MAX_BLOCKS and turns.blocks[0] == 0 and turns.blocks[-1] == (1 << 16) - 1
+    (trip_counts,) = found(Var("block", 0, 1 << 17) // 16, grid=1 << 16)
+    assert len(trip_counts.blocks) == MAX_BLOCKS and trip_counts.blocks[0] == 0 and trip_counts.blocks[-1] == (1 << 16) - 1
     same = found(BLOCK * 0 + minimum(BLOCK, as_expr(0)) + 4)
     assert not same or str(same[0]).startswith("loop over k: a block takes 4 of")
 

@@ -179,7 +179,7 @@ def test_run(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
 def test_explain(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     status, out, err = fireiron("explain", name, *SMALL)
     assert (status, err) == (0, "")
-    assert "main: MatMul(" in out and "done by" in out and "closed by" not in out
+    assert "main: MatMul(" in out and "performed by" in out and "closed by" not in out
     status, out, _ = fireiron("explain", name, *SMALL, "--json")
     assert status == 0 and all(leaf["match"] for leaf in json.loads(out)["leaves"])
 
@@ -491,7 +491,7 @@ def test_explain_where_no_step_helps() -> None:
     block = MatMul(64, 64, 16, dtype=float16)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
     rest = MatMul.tile(2, 2).to(Thread).split(1).tile(2, 1).done(HFMA2)
     said = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done(), Move.tile(2, 2).to(Thread).done()).then(rest)))
-    assert "closed behind .split(1) by\n    .load(A, RF, Move.done()).load(B, RF, Move.done())\n  tried" in said
+    assert "closed after .split(1) by\n    .load(A, RF, Move.done()).load(B, RF, Move.done())\n  tried" in said
     assert said.count("  closed without changes, once the other leaves are\n  tried") == 2, "the init and the store follow"
     store = Move.tile(4, 1).to(Thread).tile(1, 1).done()  # deals otherwise than what multiplies
     said = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done(), store).then(rest)))

@@ -32,10 +32,10 @@ FRAGMENTS = STAGED.load(B, SH).tile(32, 32).to(Warp).load(A, RF, Move.done()).lo
 DONE = {
     "an operand twice": (lambda: STAGED.load(A, SH)(PROBLEM).program().tree, "do      load(B, SH)"),
     "both operands twice": (lambda: STAGED.load(B, SH).load(B, SH)(PROBLEM).program().tree, "drop it, or load to a deeper memory"),
-    "k in a tile": (lambda: MatMul.tile(64, 64, 8).to(Block)(PROBLEM).program().tree, "split(k=8) behind it"),
+    "k in a tile": (lambda: MatMul.tile(64, 64, 8).to(Block)(PROBLEM).program().tree, "split(k=8) after it"),
     "a target without wgmma": (
         lambda: TO_A_WARPGROUP(FLOAT16).cuda("sm_90"),
-        'made for sm_90a it matches WGMMA_F16_F32: compile("sm_90a")',
+        'for sm_90a it matches WGMMA_F16_F32: compile("sm_90a")',
     ),
     "float32 for tensor cores": (lambda: FRAGMENTS.tile(16, 16).mma_tile().done()(PROBLEM).cuda("sm_80"), "MatMul(..., dtype=tf32)"),
     "epilogue for epilog": (lambda: MatMul.tile(64, 64).to(Block).fuse_epilogue(RF), "epilog(RF)"),
@@ -65,7 +65,7 @@ def test_float32_is_multiplied_as_tf32():
 def test_only_the_target_is_named_where_only_that_differs():
     with pytest.raises(MatchError) as caught:
         STAGED.load(B, SH).tile(8, 4).to(Thread).done()(PROBLEM).cuda("sm_80")
-    assert "made for" not in str(caught.value)
+    assert "it matches" not in str(caught.value)
 
 
 def test_several_refinements_are_removed_at_once():

@@ -11,8 +11,8 @@ from fireiron.errors import ResourceError
 from fireiron.ir import lets
 from fireiron.lower.footprint import (
     MOST_POINTS,
-    _turns,
-    _turns_of_steps,
+    _iterations,
+    _iterations_of_steps,
     active_mask,
     closure,
     evaluate,
@@ -49,7 +49,7 @@ def test_the_number_of_accesses_in_a_statement_is_bounded(each):
     if each * 128 <= 16 * 1024 * 256:
         require_small(program)
         return
-    with pytest.raises(ResourceError, match=f"touch {each * 128} elements in one statement"):
+    with pytest.raises(ResourceError, match=f"access {each * 128} elements in one statement"):
         require_small(program)
 
 
@@ -163,9 +163,9 @@ def test_iterations_from_steps_equal_the_enumerated_ones(period, count, conditio
     wanted = [
         sum(all(step * n + start < end for step, start, end in conditions) for n in range(place, count, period)) for place in range(period)
     ]
-    assert _turns(periodic, bounds).tolist() == wanted
+    assert _iterations(periodic, bounds).tolist() == wanted
     if FALSE not in bounds:  # such a statement does not exist
-        assert _turns_of_steps(periodic, bounds, count).tolist() == wanted
+        assert _iterations_of_steps(periodic, bounds, count).tolist() == wanted
 
 
 def test_values_derived_from_an_unknown_iteration_are_undecided():

@@ -220,7 +220,7 @@ def test_questions_are_answered_by_the_formula() -> None:
         (lambda: Kind("Bad", "y[i] = x[j]"), "neither in the result nor reduced"),
         (lambda: Kind("Bad", "y[i] = {by} * x[i]"), "has other parameters"),
         (lambda: Kind("Bad", "y[i] = {by.real} * x[i]", (Parameter("by"),)), "has other parameters"),
-        (lambda: Kind("Bad", "y[i] = level[i]").starter(8)(GL, GL)(Kernel), "level is no name for an operand"),
+        (lambda: Kind("Bad", "y[i] = level[i]").starter(8)(GL, GL)(Kernel), "level is reserved"),
         (lambda: Allocate(8, 4)(SH)(Block).reference(), "leaves the values of dst unspecified"),
     ],
 )  # fmt: skip

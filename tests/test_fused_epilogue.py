@@ -1,4 +1,4 @@
-"""Epilogues behind every strategy for a product: simulated in random order, checked, and printed (oracle: the definition in float64)."""
+"""Epilogues on every GEMM strategy: simulated in random order, checked, and printed (oracle: the definition in float64)."""
 
 import random
 import re
@@ -34,66 +34,66 @@ STACKED = {name: text.replace("[m,n]", "[b,m,n]").replace("r[m]", "r[b,m]") for 
 SUMS = "acc = relu(acc + bias[n]); C = acc; y[m] += sum(n, acc); z[n] += sum(m, acc)"
 
 ALL = [name for name in NAMES if name != "split_k_blocks"]
-"""Strategies for a product, but for the one whose blocks have parts of it."""
+"""GEMM strategies, except the one whose blocks compute parts of the sum over k."""
 
 ALIKE = ("gemm_nn", "gemm_tn", "gemm_tt", "hmma_turing", "hopper_skinny", "listing_1", "wmma_simple")
-"""Those of which another has all that matters to an epilogue: of these one kind outside the long tier, each another."""
+"""Strategies that differ from another one only in ways irrelevant to epilogues: each is tested with one kind, except in the long tier."""
 
 NUMBERS = {"alpha": 0.5, "beta": -2.0}
 
 
 def of(name, text, sizes=(72, 56, 40), types=None, **options):
-    """The library's strategy on a product with an epilogue; misaligned sizes, as few tiles overhang as there can be."""
+    """The library's strategy on a GEMM with an epilogue, at misaligned sizes with as few overhanging tiles as possible."""
     entry = find(name)
     given = dict(zip("MNK", sizes))
     return bind(entry, given | ({"batch": 2} if entry.batched else {}), options).fuse_epilogue(text, types)
 
 
 def arrays_of(spec, sizes=None, seed=0):
-    """Small random numbers, so that halves round little; those passed by value are fixed."""
+    """Small random numbers, so that float16 rounding errors are small; scalars are fixed."""
     generator = np.random.default_rng(seed)
     extents = {dim: (sizes or {}).get(str(spec.size(dim)), constant(spec.size(dim))) for dim in spec.dims}
-    found = {}
+    arrays = {}
     for name in spec.inputs:
         drawn = generator.standard_normal([extents[dim] for dim in spec.uses[name]]) / 2
-        found[name] = drawn.astype(spec.operands[name].dtype.to_numpy()) if spec.uses[name] else np.float32(NUMBERS[name])
-    return found
+        arrays[name] = drawn.astype(spec.operands[name].dtype.to_numpy()) if spec.uses[name] else np.float32(NUMBERS[name])
+    return arrays
 
 
 def wanted(spec, arrays):
-    found = spec.reference(*arrays.values())
-    return dict(zip(spec.outputs, found if isinstance(found, tuple) else (found,)))
+    results = spec.reference(*arrays.values())
+    return dict(zip(spec.outputs, results if isinstance(results, tuple) else (results,)))
 
 
-def close(spec, made, arrays):
-    """Whether outputs are the definition's, within what sums in the accumulator's type lose."""
+def close(spec, outputs, arrays):
+    """Whether outputs equal the definition within the rounding errors of the accumulator's type."""
     half = any(kind == float16 for _, kind in spec.definition.types)
     for name, right in wanted(spec, arrays).items():
         loose = 2e-2 if half else {2: 4e-3, 4: 1e-4, 8: 1e-12}[spec.operands[name].dtype.bytes]
         loose = 2e-2 if spec.operands[name].dtype == bfloat16 else loose
         scale = max(1.0, float(np.abs(right.astype(np.float64)).max()))
-        difference = np.abs(made[name].astype(np.float64) - right.astype(np.float64))
+        difference = np.abs(outputs[name].astype(np.float64) - right.astype(np.float64))
         assert difference.max() <= loose * scale, (name, float(difference.max()), scale)
 
 
 def agrees(strategy, target=None, sizes=None, seed=1):
-    """The program, after the checks found nothing and the simulator made what the definition says."""
+    """Check the program, and that its simulated outputs equal the definition."""
     program = strategy.program(target or strategy.target)
     assert not [one for one in check(program.ir) if one.severity == "error"]
     arrays = arrays_of(program.spec, sizes)
     for copy in program.preceding:
         arrays_in = {"src": arrays[copy.name]}
         arrays[copy.name] = simulate(copy.program.ir, arrays_in, sizes or {}).outputs["dst"]
-    made = simulate(program.ir, arrays, sizes or {}, order=random.Random(seed)).outputs
-    close(program.spec, made, arrays)
+    outputs = simulate(program.ir, arrays, sizes or {}, order=random.Random(seed)).outputs
+    close(program.spec, outputs, arrays)
     return program
 
 
-# ---------------------------------------------------------------------------------------------- every strategy
+# ---------------------------------------------------------------------------------------------- all strategies
 
 
 def in_short(name, kind):
-    """Whether a strategy with a kind of epilogue is outside the long tier too."""
+    """Whether a strategy with a kind of epilogue is tested outside the long tier."""
     return name not in ALIKE or ALIKE.index(name) % len(TEXTS) == list(TEXTS).index(kind)
 
 
@@ -102,7 +102,7 @@ def in_short(name, kind):
     ("name", "kind"),
     [pytest.param(name, kind, marks=() if in_short(name, kind) else pytest.mark.nightly) for name in ALL for kind in TEXTS],
 )
-def test_every_strategy(name, kind):
+def test_epilogue_on_each_strategy(name, kind):
     text = (STACKED if find(name).batched else TEXTS)[kind]
     agrees(of(name, text), TARGETS.get(name))
 
@@ -110,8 +110,8 @@ def test_every_strategy(name, kind):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["hopper", "hopper_small", "hmma_ampere", "gemm_tt"])
 @pytest.mark.parametrize("order", [RowMajor, ColMajor], ids=["NN", "NT"])
-def test_storage_of_b_and_operands(name, order):
-    """The other order of B, and a residual stored by columns, at sizes whose rows are no multiples of 16 bytes."""
+def test_epilogue_storage_orders(name, order):
+    """The other order of B, and a column-major residual, at sizes whose rows are not multiples of 16 bytes."""
     sizes = (70, 46, 36)
     base = bind(find(name), dict(zip("MNK", sizes)), {"B": order})
     agrees(base.fuse_epilogue("acc + beta * R[m,n]", R=ColMajor))
@@ -120,25 +120,25 @@ def test_storage_of_b_and_operands(name, order):
 
 @pytest.mark.parametrize("result", [float32, bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["hopper", "hmma_ampere"])
-def test_types_of_results(name, result):
+def test_epilogue_result_types(name, result):
     kinds = {"dtype": bfloat16, "c_dtype": result}
     agrees(of(name, "acc = acc + bias[n]; Z = acc; C = gelu(acc)", types={"bias": float32, "Z": float32}, **kinds))
 
 
 @pytest.mark.parametrize("name", ["gemm_tt", "hmma_ampere", "small", "wmma_simple"])
-def test_sizes_known_at_run_time(name):
+def test_epilogue_at_run_time_sizes(name):
     sizes = sizes_of_run_time(name)
     base = bind(find(name), dict(zip("MNK", sizes)))
     known = {str(size): number for size, number in zip(sizes, (64, 48, 32)) if not isinstance(size, int)}
     agrees(base.fuse_epilogue("relu(acc + bias[n]) + R[m,n]"), TARGETS.get(name), known)
 
 
-def test_sums_stay_in_the_type_of_the_plain_product():
+def test_accumulator_type_is_that_of_the_plain_gemm():
     assert dict(of("hgemm_nt", "relu(acc)").spec.definition.types) == {"acc": float16}
     assert dict(of("hmma_ampere", "relu(acc)").spec.definition.types) == {}
 
 
-# ---------------------------------------------------------------------------------------------- sums of rows and columns
+# ---------------------------------------------------------------------------------------------- row and column reductions
 
 
 @pytest.mark.sampled(2)
@@ -149,7 +149,7 @@ def test_sums_stay_in_the_type_of_the_plain_product():
         pytest.param("wmma_optimized", marks=pytest.mark.nightly),
     ],
 )
-def test_sums_of_rows_and_columns(name):
+def test_row_and_column_reductions(name):
     program = agrees(of(name, SUMS, (200, 136, 40)), TARGETS.get(name))
     assert program.cuda.count("atomicAdd(") == 2 and making.effect_of(program.ir, "zeroed") == ("y", "z")
 
@@ -164,30 +164,30 @@ def test_sums_of_rows_and_columns(name):
         "where(n <= m and m < size(m) - 2, acc, 0)",
     ],
 )
-def test_sums_of_expressions_and_extents(name, text):
-    """Terms that lie behind the end are none, whatever the expression makes of them."""
+def test_reductions_of_expressions_at_edges(name, text):
+    """Elements past the end contribute nothing, whatever value the expression has for them."""
     agrees(of(name, text, (33, 40, 24)), TARGETS.get(name))
 
 
-def test_a_name_and_a_value_are_no_reduction():
+def test_assignment_is_no_reduction():
     with pytest.raises(FireironError, match=r"is not a name first: max\(acc\[m,n\], alpha\)"):
         MatMul.fuse_epilogue("max(alpha, acc)")
 
 
-def test_a_whole_sum_takes_no_atomics():
+def test_reduction_within_a_block_uses_no_atomics():
     rows = MatMul.tile(16, 32).to(Block).epilog(RF).split(8).tile(16, 16).to(Warp).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
     program = agrees(rows(MatMul(48, 32, 24, C=RowMajor)(GL, GL, GL)(Kernel)).fuse_epilogue("C = acc; y[m] = sum(n, acc)"))
     assert "atomicAdd" not in program.cuda and not making.effect_of(program.ir, "zeroed")
 
 
-def test_what_cannot_be_added_up():
-    with pytest.raises(FireironError, match="each block has a part of y, and one in float16 would be rounded once more"):
+def test_illegal_reductions_are_refused():
+    with pytest.raises(FireironError, match="each block adds its part of y, and in float16 each addition would round"):
         _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
     with pytest.raises(FireironError, match="store_y: each tile computes a part of y, and only sums are combined") as error:
         _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
     assert error.value.legal == "a tile with all of n"
-    for text, said in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum is combined by")):
-        with pytest.raises(FireironError, match=said):
+    for text, message in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum is combined by")):
+        with pytest.raises(FireironError, match=message):
             MatMul.fuse_epilogue(f"C = acc; {text}")
 
 
@@ -195,8 +195,8 @@ EXTREMA = "C = acc; y[m] max= max(n, acc); w[m] = min(n, abs(acc + bias[n])); z[
 
 
 @pytest.mark.parametrize("name, options", [("hmma_ampere", {}), ("small", {})])
-def test_maxima_of_rows_that_a_block_has(name, options):
-    """Of rows that end inside a tile too; no two blocks have parts of one, so nothing is joined in memory but the sums of columns."""
+def test_row_maxima_within_a_block(name, options):
+    """Also of rows that end inside a tile. No row spans two blocks, so only column sums use atomics."""
     strategy = of(name, EXTREMA, (200, 24, 40), **options)
     program = agrees(strategy, TARGETS.get(name))
     assert program.cuda.count("atomicAdd(") == 1 and making.effect_of(program.ir, "zeroed") == ("z",)
@@ -205,23 +205,23 @@ def test_maxima_of_rows_that_a_block_has(name, options):
 # ---------------------------------------------------------------------------------------------- texts
 
 
-def test_texts_of_other_products():
+def test_epilogue_text_of_other_gemms():
     assert transposed("acc * r[m] + where(n <= m, R[m,n], 0)") == "acc * r[n] + where(m <= n, R[n,m], 0)"
     assert without_batch("acc + R[b,m,n] * r[b, m]") == "acc + R[m,n] * r[m]"
     assert [folds_rows(text) for text in ("acc + R[b,m,n]", "where(m < 3, acc, 0)", "acc * s[b]")] == [True, False, False]
     assert epilogue("acc * s[b]", signature="bmk,bkn->bmn").made.uses["s"] == ("b",)
 
 
-def test_a_strategy_that_is_not_bound():
+def test_epilogue_of_an_unbound_strategy():
     strategy = MatMul.tile(16, 16).to(Block).epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     finished = strategy.fuse_epilogue("relu(acc + bias[n])")
     assert finished.start == MatMul.fuse_epilogue("relu(acc + bias[n])") and finished.steps == strategy.steps
     agrees(finished(finished.start(m=40, n=24, k=16, dtype=float32)))
 
 
-def test_what_is_refused():
+def test_epilogue_refusals():
     base = bind(find("hmma_ampere"), {"M": 64, "N": 64, "K": 32})
-    for asked, message in (
+    for arguments, message in (
         (lambda: base.fuse_epilogue(""), "a text such as"),
         (lambda: base.fuse_epilogue("Z = acc"), "nothing is assigned to C"),
         (lambda: base.fuse_epilogue("acc + bias[n]", bais=ColMajor), "bais is not a further operand"),
@@ -232,14 +232,14 @@ def test_what_is_refused():
         (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a complete sum"),
     ):
         with pytest.raises(FireironError, match=message):
-            asked()
+            arguments()
 
 
 # ---------------------------------------------------------------------------------------------- printed text
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_the_printed_text(tmp_path):
+def test_printed_epilogues_on_a_cpu(tmp_path):
     """Executed on the CPU: overhanging tiles, fragments, several outputs, atomics, a persistent kernel with TMA."""
     cases = [
         of("hmma_ampere", SUMS, (72, 56, 40)).program("sm_80"),
@@ -267,7 +267,7 @@ def test_the_printed_text(tmp_path):
         ("gemm_tt", {}, "acc + bias[n]", "const float4 bias_four = *reinterpret_cast<const float4*>("),
     ],
 )
-def test_neighbours_are_loaded_together(name, values, text, wanted):
+def test_epilogue_operands_are_loaded_as_vectors(name, values, text, wanted):
     base = bind(find(name), dict.fromkeys("MNK", 512), values=values)
     assert wanted in base.fuse_epilogue(text).cuda(TARGETS.get(name))
     odd = bind(find(name), {"M": 512, "N": 509, "K": 512}, values=values) if name != "hopper" else base
@@ -282,8 +282,8 @@ TILES = (
 
 
 @pytest.mark.parametrize("name, values", TILES, ids=["128x256", "192x192", "hmma_ampere"])
-def test_registers(name, values):
-    """An epilogue works in the accumulator's registers: nothing is spilled, and few more are taken than by the plain kernel."""
+def test_epilogue_adds_few_registers(name, values):
+    """An epilogue uses the accumulator's registers: no spills, and few more registers than the plain kernel."""
     base = bind(find(name), dict.fromkeys("MNK", 4096), values=values)
     target = "sm_90a" if name == "hopper" else "sm_80"
     plain, finished = (one.compile(target) for one in (base, base.fuse_epilogue("relu(acc + bias[n])")))
@@ -301,7 +301,7 @@ def float16_array(*shape, seed=0):
 
 
 def near(a, b, expected, out=None, **options):
-    """Who compares the outputs of a product with an epilogue, each element within its own bound; arrays in the shapes that its kernel takes."""
+    """Compare the outputs of a GEMM with an epilogue, each element within its own error bound; arrays have the kernel's shapes."""
     spec = matmul.kernel(a, b, out, **options).program.spec
     given = {"A": a, "B": b, **{name: one for name, one in options.items() if name in spec.operands}}
     arrays = {name: np.float32(one) if np.isscalar(one) else one.reshape(shape_of(spec.operands[name], {})) for name, one in given.items()}
@@ -335,7 +335,7 @@ def test_matmul_with_an_epilogue():
     "text, folded",
     [("relu(acc + bias[n])", True), ("acc + bias[n] + R[b,m,n]", True), ("acc * r[m] + bias[n]", False), ("acc * s[b] + bias[n]", False)],
 )
-def test_matmul_of_stacks(text, folded):
+def test_batched_matmul_with_an_epilogue(text, folded):
     a, b = float16_array(3, 20, 40), float16_array(40, 24)
     arrays = {"bias": float16_array(24), "R": float16_array(3, 20, 24), "r": float16_array(20), "s": float16_array(3)}
     given = {name: array for name, array in arrays.items() if re.search(rf"\b{name}\[", text)}
@@ -350,13 +350,15 @@ def test_matmul_of_stacks(text, folded):
     near(a, b, {"C": right}, epilogue=text, **given).require({"C": matmul(a, b, epilogue=text, **given)})
     spec = matmul.kernel(a, b, epilogue=text, **given).program.spec
     assert ("b" not in spec.dims) == folded
-    one = {name: array[:1] if name in "Rs" else array for name, array in given.items()}
+    first_only = {name: array[:1] if name in "Rs" else array for name, array in given.items()}
     if "s[b" not in text:
-        near(a[:1], b[None], {"C": right[:1]}, epilogue=text, **one).require({"C": matmul(a[:1], b[None], epilogue=text, **one)})
+        near(a[:1], b[None], {"C": right[:1]}, epilogue=text, **first_only).require(
+            {"C": matmul(a[:1], b[None], epilogue=text, **first_only)}
+        )
 
 
-def test_rows_of_all_matrices_of_a_stack():
-    """An array for each row of each matrix, and sums of such rows, where one matrix is multiplied with all."""
+def test_batched_matmul_with_row_operands():
+    """An array for each row of each matrix, and reductions of such rows, with one matrix B for the whole batch."""
     a, b, r = float16_array(3, 20, 40), float16_array(40, 24), float16_array(3, 20)
     product = np.matmul(a.astype(np.float64), b) * r[..., None]
     options = {"epilogue": "acc = acc * r[b,m]; C = acc; y[b,m] += sum(n, acc)", "r": r}
@@ -364,7 +366,7 @@ def test_rows_of_all_matrices_of_a_stack():
     near(a, b, {"C": product, "y": product.sum(2)}, **options).require({"C": made, "y": sums})
 
 
-def test_plans_are_kept(monkeypatch):
+def test_matmul_plans_are_cached(monkeypatch):
     from fireiron import matmul as product
 
     a, b, bias = float16_array(32, 16), float16_array(16, 24), float16_array(24)
@@ -374,12 +376,12 @@ def test_plans_are_kept(monkeypatch):
     assert product.kernel(a, b, epilogue="acc - bias[n]", bias=bias) is not kernel
 
 
-def test_what_matmul_refuses():
+def test_matmul_epilogue_refusals():
     a, b, bias = float16_array(32, 16), float16_array(16, 24), float16_array(24)
     text = "relu(acc + bias[n])"
     for arguments, message in (
-        ({"epilogue": text}, "reads bias, which is not given"),
-        ({"epilogue": "acc + bais[n]", "bias": bias}, "(?s)reads bais, which is not given.*did you mean bias"),
+        ({"epilogue": text}, "reads bias, which is missing"),
+        ({"epilogue": "acc + bais[n]", "bias": bias}, "(?s)reads bais, which is missing.*did you mean bias"),
         ({"epilogue": text, "bias": bias, "scale": 2}, "does not read scale"),
         ({"epilogue": text, "bias": bias[:3]}, "bias has the shape"),
         ({"epilogue": text, "bias": 2.0}, "bias is a number, but the epilogue reads bias"),
@@ -392,8 +394,8 @@ def test_what_matmul_refuses():
             matmul(a, b, **arguments)
 
 
-def test_the_transposed_product_with_an_epilogue(monkeypatch):
-    """What arrays on a GPU may be computed by: m and n change places in the text, and results are turned back."""
+def test_transposed_matmul_with_an_epilogue(monkeypatch):
+    """GPU arrays may use the transposed GEMM: m and n are exchanged in the text, and the results are transposed back."""
     generator = np.random.default_rng(0)
     a, b, bias, r, residual = (generator.standard_normal(shape).astype(np.float32) for shape in ((40, 24), (24, 56), 56, 40, (40, 56)))
     text = "acc = acc * r[m] + bias[n] + R[m,n]; Z = acc; C = where(n <= m, acc, 0); y[m] += sum(n, acc)"
@@ -409,8 +411,8 @@ def test_the_transposed_product_with_an_epilogue(monkeypatch):
     judge.require({"Z": z, "C": c, "y": y})
 
 
-def test_a_store_by_a_text_takes_the_accumulator_only():
-    """Registers of another temporary nobody holds: the text of the store would read what was never written."""
+def test_fused_epilogue_requires_the_accumulator():
+    """The registers of another temporary have no owner: the text of the store would read uninitialized values."""
     maxwell = library("maxwell").strategy
     spec = library("maxwell").spec(64, 64, 16)
     assert maxwell(spec).fuse_epilogue("C = sigmoid(acc)").program("sm_80").cuda
@@ -426,7 +428,7 @@ REAL = {
     "acc = acc * 0.5; Z = acc + 0.25; C = relu(acc) + s[n]": lambda acc, s: (acc * 0.5 + 0.25, np.maximum(acc * 0.5, 0) + s),
     "acc = acc - 7; acc = acc * s[n]; C = acc + 1": lambda acc, s: ((acc - 7) * s + 1,),
 }
-"""Epilogues that make floats of an integer sum, and what they are."""
+"""Epilogues that convert an integer sum to float, and their values."""
 
 BY_THREADS = MatMul.tile(16, 16).to(Block).epilog(RF, int32).split(8).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
 BY_FRAGMENTS = (
@@ -436,7 +438,7 @@ BY_FRAGMENTS = (
 
 
 def of_integers(text, sizes, values):
-    """The definition of an int8 product with an epilogue, on operands of floats; its arrays, and what is right."""
+    """The definition of an int8 GEMM with an epilogue on float operands, its arrays and the expected outputs."""
     made = MatMul.fuse_epilogue(text)
     further = {name: float32 for name in ("s", "C", "Z") if name in made.made.uses}
     spec = made(**sizes, dtype=int8, types=further, B=ColMajor)
@@ -454,8 +456,8 @@ def are_right(got, right):
 
 
 @pytest.mark.parametrize("text", REAL)
-def test_floats_made_of_an_integer_sum_stay_floats(text, tmp_path):
-    """By a definition of one's own, by threads and by tensor cores, in each oracle: they never were integers on the way to C."""
+def test_floats_from_an_integer_sum_stay_floats(text, tmp_path):
+    """In a user's definition, by threads and by tensor cores, in each oracle: no conversion to integers before C."""
     scale = np.linspace(0.1, 3.3, 32, dtype=np.float32)
     spec, given, right = of_integers(text, {"m": 32, "n": 32, "k": 32}, scale)
     outputs = {name: right[name] for name in spec.outputs}
@@ -468,8 +470,8 @@ def test_floats_made_of_an_integer_sum_stay_floats(text, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["acc * s[n]", "relu(acc - 63.5)"])
-def test_floats_made_of_an_integer_sum_by_every_route(text):
-    """By a strategy that gets an epilogue, and by `matmul`."""
+def test_floats_from_an_integer_sum_by_strategy_and_matmul(text):
+    """By a strategy with an epilogue, and by `matmul`."""
     scale = np.linspace(0.1, 3.3, 64, dtype=np.float32)
     _, given, right = of_integers(text, {"m": 64, "n": 64, "k": 32}, scale)
     plain = MatMul(64, 64, 32, dtype=int8, c_dtype=float32, A=RowMajor, B=ColMajor, C=RowMajor)(GL, GL, GL)(Kernel)
@@ -478,8 +480,8 @@ def test_floats_made_of_an_integer_sum_by_every_route(text):
     assert are_right(matmul(given["A"], given["B"], c_dtype="float32", epilogue=text, **further), right)
 
 
-def test_floats_of_an_integer_sum_that_outlive_a_turn_are_refused():
-    with pytest.raises(FireironError, match="step scale: acc is int32, and this step makes floats of it"):
+def test_loop_carried_floats_of_an_integer_sum_are_refused():
+    with pytest.raises(FireironError, match="step scale: acc is int32, and this step overwrites it with floats"):
         Fused(
             name="turns", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "s": "n", "C": "m n"},
             init={"zero": "acc[m,n] = 0"},

@@ -1,7 +1,7 @@
-"""On a GPU: fused kernels at edges, at sizes of run time and of any strides, each element within its own bound beside float64 (oracle O11).
+"""On a GPU: fused kernels at edges, run-time sizes and arbitrary strides, each element within its error bound (oracle O11: float64).
 
-Outputs begin as NaN; guard zones around each array, and the gaps between rows, tell what is read or written outside. On small integers
-results are bit-equal to the simulator's, which are bit-equal to the definition's.
+Outputs are initialized to NaN. Guard zones around each array and between rows detect out-of-bounds accesses.
+On small integers results are bit-equal to those of the simulator and of the definition.
 """
 
 import functools
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 FIXED = {"scale": 1.5, "eps": 1e-5, **NUMBERS}
-"""What is passed by value."""
+"""Scalars that are passed by value."""
 
 
 @functools.cache
@@ -43,31 +43,31 @@ def on_host(array):
 
 
 def inputs(spec, sizes, seed, whole=False):
-    """Random inputs by operand on the host; with `whole` small integers, few of them not 0, so that sums are exact in halves."""
+    """Random host inputs by operand; with `whole` small integers, most of them 0, so that float16 sums are exact."""
     generator = np.random.default_rng(seed)
-    found = {name: array for name, array in random_inputs(spec, sizes, generator).items() if not spec.operands[name].memory.counts}
-    for name, array in found.items():
+    arrays = {name: array for name, array in random_inputs(spec, sizes, generator).items() if not spec.operands[name].memory.counts}
+    for name, array in arrays.items():
         if spec.operands[name].memory.by_value and name in FIXED:
-            found[name] = np.float32(FIXED[name])
+            arrays[name] = np.float32(FIXED[name])
         elif name == "rows":
-            found[name] = generator.integers(0, int(spec.operands["A"].shape[1].high) + 1, array.shape).astype(array.dtype)
+            arrays[name] = generator.integers(0, int(spec.operands["A"].shape[1].high) + 1, array.shape).astype(array.dtype)
         elif whole:
-            found[name] = (generator.integers(-1, 2, array.shape) * (generator.random(array.shape) < 0.5)).astype(array.dtype)
-    return found
+            arrays[name] = (generator.integers(-1, 2, array.shape) * (generator.random(array.shape) < 0.5)).astype(array.dtype)
+    return arrays
 
 
 def ran(kernel, spec, arrays, sizes):
-    """The outputs of a launch, after nothing outside of them was written, and no input."""
+    """The outputs of a launch, after a check that no other memory and no input changed."""
     xp = device()
-    taken = [name for name in spec.inputs if not spec.operands[name].memory.counts]
-    by_value = {name for name in taken if spec.operands[name].memory.by_value}
-    given = {name: arrays[name] if name in by_value else placed(xp, spec.operands[name], sizes, arrays[name])[1] for name in taken}
+    names = [name for name in spec.inputs if not spec.operands[name].memory.counts]
+    by_value = {name for name in names if spec.operands[name].memory.by_value}
+    given = {name: arrays[name] if name in by_value else placed(xp, spec.operands[name], sizes, arrays[name])[1] for name in names}
     zones = {name: placed(xp, spec.operands[name], sizes) for name in spec.outputs}
     outs = tuple(array for _, array in zones.values())
     kernel(*given.values(), out=outs[0] if len(outs) == 1 else outs, **{one: sizes[one] for one in sizes if one in kernel.ir.symbols})
     for name, (whole, array) in zones.items():
         assert not written_outside(on_host(whole), array), f"{name}: written outside"
-    for name in set(taken) - by_value:
+    for name in set(names) - by_value:
         np.testing.assert_array_equal(on_host(given[name]), arrays[name], err_msg=f"{name}, an input, was written")
     return {name: on_host(array) for name, (_, array) in zones.items()}
 
@@ -79,19 +79,19 @@ def meant(spec, arrays):
 
 
 def near(strategy, spec, *sizes, seed=3):
-    """The kernel is near its meaning; with several `sizes` of run time, at each of them."""
+    """Check the kernel against its definition, with several run-time `sizes` at each of them."""
     kernel = strategy(spec).compile()
     spec = kernel.program.spec
     for given in sizes or ({},):
         symbols = known(spec, given)
         arrays = inputs(spec, symbols, seed)
-        found = differing(spec, symbols, ran(kernel, spec, arrays, symbols), arrays, meant(spec, arrays), accumulator_of(kernel))
-        assert not found, (given, found)
+        differences = differing(spec, symbols, ran(kernel, spec, arrays, symbols), arrays, meant(spec, arrays), accumulator_of(kernel))
+        assert not differences, (given, differences)
     return kernel
 
 
 def exact(strategy, spec, **sizes):
-    """On small integers: bit-equal to the simulator, and to the definition."""
+    """On small integers: bit-equal to the simulator and to the definition."""
     kernel = strategy(spec).compile()
     spec = kernel.program.spec
     symbols = known(spec, sizes)
@@ -101,8 +101,8 @@ def exact(strategy, spec, **sizes):
     hosts = [one if views[name].memory.by_value else placed(np, views[name], symbols, one)[1] for name, one in arrays.items()]
     simulated = kernel(*hosts, **sizes)
     simulated = simulated if isinstance(simulated, tuple) else (simulated,)
-    for name, one in zip(spec.outputs, simulated, strict=True):
-        np.testing.assert_array_equal(got[name], one)
+    for name, simulated_output in zip(spec.outputs, simulated, strict=True):
+        np.testing.assert_array_equal(got[name], simulated_output)
         np.testing.assert_array_equal(got[name], meant(spec, arrays)[name])
 
 
@@ -111,14 +111,16 @@ def exact(strategy, spec, **sizes):
 
 @pytest.mark.parametrize("held", (False, True), ids=["read again", "held"])
 @pytest.mark.parametrize("d", (32, 64, 96, 128))
-def test_attention(d, held):
-    """Sequences that overhang tiles, a single key, a single query; with a mask, and without."""
+def test_attention_at_edges(d, held):
+    """Sequences that overhang tiles, a single key, a single query; with and without a mask."""
     values = {"bm": 64, "wm": 16} if held else {}
     for options in ({}, {"causal": True}):
-        made = attention.definition(**options)
-        spec = attention.spec(sym("m"), sym("n"), d, heads=2, batch=2, made=made)
+        definition = attention.definition(**options)
+        spec = attention.spec(sym("m"), sym("n"), d, heads=2, batch=2, made=definition)
         near(
-            attention.by_rows(made, held).with_(**values), spec, *({"m": m, "n": n} for m, n in ((100, 77), (1, 130), (129, 1), (256, 256)))
+            attention.by_rows(definition, held).with_(**values),
+            spec,
+            *({"m": m, "n": n} for m, n in ((100, 77), (1, 130), (129, 1), (256, 256))),
         )
 
 
@@ -126,21 +128,21 @@ def test_attention(d, held):
     "options", ({"window": 20, "lse": True}, {"causal": True, "lse": True}, {"window": 65}, {"lse": True}), ids=lambda one: "-".join(one)
 )
 @pytest.mark.parametrize("shared", (1, 3))
-def test_masks_and_sums_of_attention(options, shared):
-    """Rows that see nothing among them; heads that share keys."""
-    made = attention.definition(**options)
-    near(attention.by_rows(made), attention.spec(300, 290, 64, heads=6, batch=2, shared=shared, made=made))
-    near(attention.by_rows(made, True).with_(bn=32), attention.spec(70, 200, 64, heads=3, shared=shared, made=made))
+def test_attention_masks_and_log_sum_exp(options, shared):
+    """Some rows are fully masked; heads share keys."""
+    definition = attention.definition(**options)
+    near(attention.by_rows(definition), attention.spec(300, 290, 64, heads=6, batch=2, shared=shared, made=definition))
+    near(attention.by_rows(definition, True).with_(bn=32), attention.spec(70, 200, 64, heads=3, shared=shared, made=definition))
 
 
 @pytest.mark.parametrize("values", ({"bm": 64, "bn": 128}, {"bn": 32, "wm": 16, "stages": 3}, {"stages": 1}), ids=str)
-def test_tiles_of_attention(values):
-    made = attention.definition(causal=True)
-    near(attention.by_rows(made).with_(**values), attention.spec(333, 222, 64, heads=2, made=made))
+def test_attention_tile_sizes(values):
+    definition = attention.definition(causal=True)
+    near(attention.by_rows(definition).with_(**values), attention.spec(333, 222, 64, heads=2, made=definition))
 
 
-def test_strides_of_attention():
-    """Arrays (b, h, m, d) as PyTorch has them, results in rows of all heads side by side, queries with gaps, sizes in bfloat16."""
+def test_attention_strides():
+    """PyTorch arrays (b, h, m, d), outputs in (b, m, h, d) order, queries with gaps, bfloat16."""
     made, m, n, d, heads = attention.definition(), 130, 75, 64, 3
     first = {"b": heads * m * d, "g": m * d, "r": m * d, "m": d, "d": 1}
     keys = Strides(b=heads * n * d, g=n * d, n=d, d=1)
@@ -150,7 +152,7 @@ def test_strides_of_attention():
     near(attention.strategy, attention.spec(m, n, d, heads=heads, batch=2, made=made, Q=gaps, O=gaps))
 
 
-def test_types_of_attention():
+def test_attention_types():
     pytest.importorskip("ml_dtypes")
     near(attention.causal, attention.spec(200, 200, 64, heads=2, made=attention.definition(causal=True), dtype=bfloat16))
 
@@ -162,14 +164,14 @@ ROWS = ((5, 1024), (3, 1000), (7, 100), (2, 1023), (9, 17), (1, 2), (3, 8192), (
 
 @pytest.mark.parametrize("sizes", ROWS, ids=str)
 @pytest.mark.parametrize("name", ("layernorm", "rmsnorm", "softmax"))
-def test_rows(name, sizes):
+def test_row_kernels(name, sizes):
     module = library(name)
     spec = module.spec(*sizes)
     near(module.strategy.with_(**module.values(spec)), spec)
 
 
 @pytest.mark.parametrize("name", ("layernorm", "rmsnorm", "softmax"))
-def test_rows_of_run_time_types_and_strides(name):
+def test_row_kernels_at_run_time_sizes(name):
     module = library(name)
     spec = module.spec(sym("M"), 1032, X=RowMajor(ld=1048), Y=RowMajor(ld=1040))
     near(module.strategy.with_(**module.values(spec)), spec, {"M": 1}, {"M": 67})
@@ -177,7 +179,7 @@ def test_rows_of_run_time_types_and_strides(name):
     near(module.strategy.with_(**module.values(spec)), spec)
 
 
-def test_rows_in_chunks():
+def test_chunked_row_kernels():
     module = library("softmax_online")
     near(module.strategy, module.spec(3, 40000))
     near(
@@ -189,7 +191,7 @@ def test_rows_in_chunks():
     )
 
 
-# ---------------------------------------------------------------------------------------------- products
+# ---------------------------------------------------------------------------------------------- GEMM-based definitions
 
 PRODUCTS = ("dual", "gated", "lstm", "lstm:tanh", "lstm:two_loops", "gemm_row_sum")
 SIZES = ({"M": 128, "N": 128, "K": 64}, {"M": 104, "N": 72, "K": 40}, {"M": 8, "N": 264, "K": 200}, {"M": 1, "N": 8, "K": 8})
@@ -205,34 +207,34 @@ def product(name):
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products(name):
+def test_fused_gemms(name):
     strategy, module, options = product(name)
     near(strategy, module.spec(*UNKNOWN, **options), *SIZES)
     near(strategy.with_(bm=64, bn=64, wm=32, wn=32, stages=3), module.spec(65, 131, 33, **options))
 
 
 @pytest.mark.parametrize("name", ("mlp", "mlp:registers"))
-def test_layers(name):
+def test_fused_layers(name):
     strategy, module, _ = product(name)
     spec = module.spec(sym("M"), 128, sym("L", high=100))
     near(strategy.with_(bm=64, wm=32, wn=32), spec, *({"M": M, "L": layers} for M, layers in ((1, 1), (100, 3), (320, 20))))
     near(strategy.with_(bm=64, wm=32, wn=32), module.spec(33, 64, 2))
 
 
-def test_layernorm_behind_a_product():
+def test_layernorm_after_a_gemm():
     strategy, module, _ = product("gemm_layernorm")
     near(strategy, module.spec(sym("M"), 256, sym("K", multiple_of=8)), {"M": 70, "K": 40}, {"M": 1, "K": 512})
     near(strategy.with_(wm=32, wn=32), module.spec(70, 96, 40))
 
 
-def test_groups():
+def test_grouped_gemm():
     _, module, _ = product("grouped")
     for sizes in ((128, 128, 64), (100, 72, 40)):
         exact(module.strategy, module.spec(*sizes, groups=5))
 
 
 @pytest.mark.parametrize("name", ("dual", "lstm", "lstm:two_loops", "gemm_row_sum", "mlp"))
-def test_bits_of_products(name):
+def test_fused_gemms_are_bit_equal(name):
     strategy, module, options = product(name)
     if name == "mlp":
         exact(strategy.with_(bm=64, wm=32, wn=32), module.spec(70, 32, 2))
@@ -259,12 +261,12 @@ ALL = "acc = acc * alpha + bias[n] + R[m,n]; Z = acc; C = relu(acc); y[m] += sum
 
 
 def made_here(name):
-    """Whether the GPU has the instructions of a strategy."""
+    """Whether the GPU supports the instructions of a strategy."""
     return library(name).strategy.target != WARPGROUP_ARCHITECTURE or launch.visible_arch() == "sm_90"
 
 
 def finished(name, text, sizes, types=None):
-    """The library's strategy with an epilogue, and its spec; the text is one of stacks where the strategy is for such."""
+    """The library's strategy with an epilogue, and its spec; batched if the strategy is."""
     if not made_here(name):
         pytest.skip("needs a GPU of compute capability 9.0")
     strategy = of(name, text.replace("R[m,n]", "R[b,m,n]") if find(name).batched else text, sizes, types)
@@ -273,20 +275,20 @@ def finished(name, text, sizes, types=None):
 
 @pytest.mark.parametrize("kind", ("residual", "two", "masked", "scaled"))
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_epilogues(name, kind):
+def test_epilogues_on_a_gpu(name, kind):
     text = (STACKED if find(name).batched else TEXTS)[kind]
     near(*finished(name, text, (200, 136, 72)))
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ("hopper_batched", "sgemm")])
-def test_epilogues_with_everything(name):
-    """A residual, a second output, sums of rows and columns by atomics; also at sizes whose rows are no multiples of 16 bytes."""
+def test_epilogues_with_all_features(name):
+    """A residual, a second output, row and column sums by atomics; also at sizes whose rows are not multiples of 16 bytes."""
     near(*finished(name, ALL, (264, 328, 104), {"Z": float32}))
     near(*finished(name, SUMS, (67, 45, 39)))
     exact(*finished(name, SUMS, (72, 56, 40)))
 
 
-def test_sizes_of_run_time_with_an_epilogue():
+def test_epilogue_at_run_time_sizes():
     for name in ("hmma_ampere", "gemm_tt"):
         base = bind(find(name), dict(zip("MNK", (sym("M"), sym("N"), sym("K"))))).fuse_epilogue("relu(acc + bias[n]) + R[m,n]")
         near(lambda spec, base=base: base, base.spec, *({"M": M, "N": N, "K": K} for M, N, K in ((130, 70, 33), (1, 1, 1), (256, 128, 64))))
@@ -295,7 +297,7 @@ def test_sizes_of_run_time_with_an_epilogue():
 # ---------------------------------------------------------------------------------------------- fireiron.matmul
 
 
-def there(kind, array):
+def array_on_gpu(kind, array):
     """An array on the GPU, of CuPy or PyTorch."""
     if kind == "cupy":
         return device().asarray(array)
@@ -308,30 +310,30 @@ def back(array):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("kind", ["cupy", "torch"])
-def test_matmul(kind, dtype):
-    """Integers, so that results are exact: sizes, storage by columns, outputs given and made, stacks."""
+def test_matmul_on_a_gpu(kind, dtype):
+    """Integers, so that results are exact: sizes, column-major storage, given and allocated outputs, batches."""
     generator = np.random.default_rng(0)
     whole = lambda *shape: generator.integers(-2, 3, shape).astype(dtype)
     for M, N, K in ((48, 40, 32), (1000, 1024, 96), (33, 65, 17)):
         a, b, bias, residual = whole(M, K), whole(K, N), whole(N), whole(M, N)
         right = a.astype(float) @ b + bias
-        left, other = there(kind, a), there(kind, np.ascontiguousarray(b.T)).T
-        got = matmul(left, other, epilogue="relu(acc + bias[n]) + R[m,n]", bias=there(kind, bias), R=there(kind, residual))
+        left, other = array_on_gpu(kind, a), array_on_gpu(kind, np.ascontiguousarray(b.T)).T
+        got = matmul(left, other, epilogue="relu(acc + bias[n]) + R[m,n]", bias=array_on_gpu(kind, bias), R=array_on_gpu(kind, residual))
         assert type(got) is type(left)
         np.testing.assert_array_equal(back(got), np.maximum(right, 0) + residual)
         text = "acc = acc + bias[n]; Z = acc; C = relu(acc); y[m] += sum(n, acc)"
-        before, after, sums = matmul(left, other, epilogue=text, bias=there(kind, bias), types={"Z": "float32"})
+        before, after, sums = matmul(left, other, epilogue=text, bias=array_on_gpu(kind, bias), types={"Z": "float32"})
         for array, wanted in ((before, right), (after, np.maximum(right, 0)), (sums, right.sum(1))):
             np.testing.assert_array_equal(back(array), wanted)
-        out = there(kind, np.full((M, N), np.nan, dtype))
+        out = array_on_gpu(kind, np.full((M, N), np.nan, dtype))
         assert matmul(left, other, out, epilogue="where(n <= m, acc, 0) * alpha", alpha=2.0) is out
         np.testing.assert_array_equal(back(out), np.tril(a.astype(float) @ b) * 2)
     stack, b = whole(3, 40, 24), whole(24, 56)
-    got = matmul(there(kind, stack), there(kind, b), epilogue="acc * r[b,m]", r=there(kind, whole(3, 40) * 0 + 2))
+    got = matmul(array_on_gpu(kind, stack), array_on_gpu(kind, b), epilogue="acc * r[b,m]", r=array_on_gpu(kind, whole(3, 40) * 0 + 2))
     np.testing.assert_array_equal(back(got), stack.astype(float) @ b * 2)
 
 
-# ---------------------------------------------------------------------------------------------- drawn, and as text
+# ---------------------------------------------------------------------------------------------- generated definitions and texts
 
 
 @pytest.mark.parametrize("chunk", range(10))
@@ -340,16 +342,18 @@ def test_random_definitions(chunk):
     from test_fused_random import program_to_paste
 
     for seed in range(chunk * 4, chunk * 4 + 4):
-        one, _ = draw(seed)
-        symbols = known(one.bound, one.symbols)
-        kernel = one.strategy(one.bound).compile()
-        arrays = inputs(one.bound, symbols, seed)
-        found = differing(one.bound, symbols, ran(kernel, one.bound, arrays, symbols), arrays, meant(one.bound, arrays))
-        assert not found, (found, program_to_paste(one))
+        generated, _ = draw(seed)
+        symbols = known(generated.bound, generated.symbols)
+        kernel = generated.strategy(generated.bound).compile()
+        arrays = inputs(generated.bound, symbols, seed)
+        differences = differing(
+            generated.bound, symbols, ran(kernel, generated.bound, arrays, symbols), arrays, meant(generated.bound, arrays)
+        )
+        assert not differences, (differences, program_to_paste(generated))
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_texts_by_hand(name):
+def test_handwritten_texts(name):
     text, sizes = BY_HAND[name]
     kernel = CompiledKernel(parse_kernel(text, launch.device_arch()))
     spec = kernel.program.spec
@@ -361,7 +365,7 @@ def test_texts_by_hand(name):
 
 
 @pytest.mark.parametrize("name", ("attention", "layernorm", "lstm"))
-def test_printed_texts_are_read_back(name):
+def test_printed_texts_parse_back(name):
     module = library(name)
     spec = {
         "attention": lambda: module.spec(100, 77, 64, heads=2),

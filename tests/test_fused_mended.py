@@ -1,4 +1,4 @@
-"""Corners of fused kernels: blocks that nobody sees, replicas, extents smaller than a tile, what is said of what cannot be."""
+"""Corner cases of fused kernels: fully masked blocks, replicas, extents smaller than a tile, error messages."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SINGLE = {"X": float32, "y": float32}
 
 
 def rows(by="sum", **words):
-    """Rows that are reduced."""
+    """Row reductions."""
     usual = {
         "name": "rows", "dims": "m n", "operands": {"X": "m n", "y": "m"},
         "body": {"part": f"t[m] = {by}(n, X[m,n])", "y": "y[m] = t[m]"},
@@ -28,7 +28,7 @@ def drawn(*shape, dtype=np.float32):
 
 
 def run(strategy, spec, *arrays):
-    """The outputs of a kernel of which the checks find nothing wrong."""
+    """The outputs of a kernel that passes all checks."""
     kernel = strategy(spec).compile("sm_80")
     assert not [one for one in check(kernel.program.ir) if one.severity == "error"]
     return kernel(*arrays)
@@ -44,48 +44,48 @@ def softmax(scores):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("m, n", [(64, 65), (64, 129), (1, 33), (1, 1), (3, 2), (2, 3)])
-def test_the_last_block_of_keys_overhangs_and_nobody_sees_it(m, n):
-    made = attention.definition(causal=True)
-    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=2)
+def test_fully_masked_last_block_of_keys(m, n):
+    definition = attention.definition(causal=True)
+    strategy = attention.by_rows(definition).with_(bm=64, bn=32, wm=16, stages=2)
     q, k, v = drawn(1, m, 1, 1, 64), drawn(1, n, 1, 64), drawn(1, n, 1, 64)
     q, k, v = (one.astype(np.float16) for one in (q, k, v))
     scores = q[0, :, 0, 0].astype(float) @ k[0, :, 0].astype(float).T / 8
     wanted = softmax(np.where(np.arange(n) <= np.arange(m)[:, None], scores, -np.inf)) @ v[0, :, 0].astype(float)
-    spec = attention.spec(m, n, 64, made=made)
+    spec = attention.spec(m, n, 64, made=definition)
     arrays = {"Q": q, "K": k, "V": v, "scale": np.float32(0.125)}
     Near(spec, arrays, {"O": wanted[None, :, None, None]}).require({"O": run(strategy, spec, q, k, v, 0.125)})
 
 
 @pytest.mark.parametrize("m, n", [(65, 64), (70, 3)])
-def test_the_window_of_the_last_rows_lies_behind_the_last_key(m, n):
-    made = attention.definition(window=1)
+def test_window_past_the_last_key(m, n):
+    definition = attention.definition(window=1)
     q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, m, 1, 1, 64), (1, n, 1, 64), (1, n, 1, 64)))
-    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=2)
-    got = run(strategy, attention.spec(m, n, 64, made=made), q, k, v, 0.125)[0, :, 0, 0]
+    strategy = attention.by_rows(definition).with_(bm=64, bn=32, wm=16, stages=2)
+    got = run(strategy, attention.spec(m, n, 64, made=definition), q, k, v, 0.125)[0, :, 0, 0]
     np.testing.assert_array_equal(got, np.concatenate([v[0, :, 0], np.zeros((m - n, 64))]))
 
 
-# ---------------------------------------------------------------------------------------------- who holds what
+# ---------------------------------------------------------------------------------------------- ownership
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("by", ["sum", "max"])
-def test_rows_that_are_shorter_than_what_a_lane_takes(by, n):
+def test_rows_shorter_than_a_vector(by, n):
     made = rows(by)
     strategy = made.tile(m=1).to(Block).load("X", RF, Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()).done()
     x = drawn(3, n)
     np.testing.assert_allclose(run(strategy, made(m=3, n=n, types=SINGLE), x), getattr(x, by)(1), rtol=1e-6)
 
 
-def test_rows_of_one_element():
-    """Of the lanes of a row one holds something, in every step that follows."""
+def test_single_element_rows():
+    """One lane per row owns the element, in every later step."""
     x = drawn(3, 1, dtype=np.float16)
     strategy = softmax_file.strategy.with_(**softmax_file.values(softmax_file.spec(3, 1)))
     np.testing.assert_array_equal(run(strategy, softmax_file.spec(3, 1), x), np.ones((3, 1)))
 
 
-def test_the_first_of_replicas_among_lanes_that_do_not_fill_a_warp():
-    """Two rows of nine pieces in a warp: 18 lanes hold something, and the digit of the row is no bit of their number."""
+def test_first_replica_in_a_partly_used_warp():
+    """Two rows of nine pieces in a warp: 18 lanes own elements, and the row digit is not a bit of the lane index."""
     made = rows(
         body={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
         operands={"X": "m n", "w": "n", "y": "m"},
@@ -95,7 +95,7 @@ def test_the_first_of_replicas_among_lanes_that_do_not_fill_a_warp():
     np.testing.assert_allclose(run(strategy, made(m=5, n=33, types=SINGLE | {"w": float32}), x, w), x @ w, rtol=1e-5)
 
 
-def test_a_load_that_leaves_replicas_without():
+def test_load_that_omits_replicas_is_refused():
     made = rows(
         body={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
         operands={"X": "m n", "w": "n", "y": "m"},
@@ -109,15 +109,15 @@ def test_a_load_that_leaves_replicas_without():
     assert "do      Move.done() as the strategy of the load of w_rf" in str(caught.value)
 
 
-def test_an_accumulator_that_is_no_whole_tiles():
-    made = Fused(
+def test_accumulator_that_is_no_multiple_of_tiles():
+    definition = Fused(
         name="top", dims="m n k", operands={"A": "m k", "B": "k n", "y": "m"},
         body={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "top": "t[m] = max(n, acc[m,n])", "y": "y[m] = t[m]"},
     )  # fmt: skip
 
     def built(n, columns, last):
         loop = MatMul.split(16).load(A, SH, copy).load(B, SH, copy).tile(16, columns).to(Warp)
-        return made.tile(m=32).to(Block).step("mm", loop.load(A, RF, fragments).load(B, RF, fragments).then(last)).done(), made(
+        return definition.tile(m=32).to(Block).step("mm", loop.load(A, RF, fragments).load(B, RF, fragments).then(last)).done(), definition(
             m=32, n=n, k=32
         )
 
@@ -137,7 +137,7 @@ def test_an_accumulator_that_is_no_whole_tiles():
 # ---------------------------------------------------------------------------------------------- chains
 
 
-def test_a_tile_of_all_of_a_reduced_dimension():
+def test_tile_spans_a_reduced_dimension():
     made, spread = rows(), Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
     x = drawn(4, 64)
     for sizes in ({"m": 1, "n": 64}, {"m": 1, "n": 100}, {"n": 64}):
@@ -161,7 +161,7 @@ def test_a_tile_of_all_of_a_reduced_dimension():
         ),
     ],
 )
-def test_refinements_of_nothing(asked, parts):
+def test_refinements_without_a_target_are_refused(asked, parts):
     with pytest.raises(DecompositionError) as caught:
         asked()
     assert all(part in str(caught.value) for part in parts) and "test_fused_mended.py:" in str(caught.value)
@@ -170,13 +170,13 @@ def test_refinements_of_nothing(asked, parts):
     assert not hasattr(rows(), "to") and hasattr(rows().tile(m=1), "to")
 
 
-# ---------------------------------------------------------------------------------------------- numbers that are above 0
+# ---------------------------------------------------------------------------------------------- positive numbers
 
 
-def test_a_definition_says_which_numbers_are_above_0():
-    made = attention.definition()
-    assert eval(repr(made)) == made and "scale > 0" in str(made) and "positive='scale'" in repr(made)
-    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=1)
+def test_definition_declares_positive_numbers():
+    definition = attention.definition()
+    assert eval(repr(definition)) == definition and "scale > 0" in str(definition) and "positive='scale'" in repr(definition)
+    strategy = attention.by_rows(definition).with_(bm=64, bn=32, wm=16, stages=1)
     assert Strategy.from_json(strategy.to_json()) == strategy
     kernel = strategy(attention.spec(16, 16, 64)).compile("sm_80")
     q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, 16, 1, 1, 64), (1, 16, 1, 64), (1, 16, 1, 64)))

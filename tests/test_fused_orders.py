@@ -1,4 +1,4 @@
-"""Blocks whose tiles lie last along a dimension begin first (`longest_first`), and products left out where all factors are 1 (`SKIP_IF_IDENTITY`)."""
+"""`longest_first`: blocks start with the last tiles of a dimension. `SKIP_IF_IDENTITY`: no multiplication if all factors are 1."""
 
 import re
 
@@ -22,55 +22,55 @@ def tiles(strategy, **sizes):
     """For each block, the first element of its tile along `m` and `g`."""
     program = strategy(copied(**sizes)).program("sm_80")
     lets = {one.var.name: one for one in statements(program.ir.body) if isinstance(one, Let)}
-    found = []
+    starts = []
     for block in range(int(str(program.ir.grid))):
         values = {"block": block, "thread": 0}
-        found.append(tuple(lets[name].value.evaluate(values) if name in lets else 0 for name in ("block_m", "block_g", "block_g2")))
-    return program, found
+        starts.append(tuple(lets[name].value.evaluate(values) if name in lets else 0 for name in ("block_m", "block_g", "block_g2")))
+    return program, starts
 
 
 def chain(together=0):
     return copied.tile(m=4, g=1).to(Block).longest_first("m", together).done()
 
 
-def test_the_last_tiles_come_first():
-    program, found = tiles(chain(), m=11, n=8, g=4)
-    assert [one[0] for one in found] == [2] * 4 + [1] * 4 + [0] * 4
-    assert [one[1] for one in found] == [0, 1, 2, 3] * 3
+def test_longest_first_reverses_tiles():
+    program, starts = tiles(chain(), m=11, n=8, g=4)
+    assert [one[0] for one in starts] == [2] * 4 + [1] * 4 + [0] * 4
+    assert [one[1] for one in starts] == [0, 1, 2, 3] * 3
     assert not errors(program.ir)
     x = np.arange(11 * 8 * 4).reshape(11, 8, 4).astype(np.float16)
     assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], x)
 
 
-def test_some_tiles_side_by_side():
-    program, found = tiles(chain(2), m=12, n=8, g=4)
-    assert [one[0] for one in found] == [2, 2, 1, 1, 0, 0] * 2
-    assert [one[1] + 2 * one[2] for one in found] == [0, 1] * 3 + [2, 3] * 3
-    assert len(set(found)) == len(found) and not errors(program.ir)
+def test_longest_first_with_groups():
+    program, starts = tiles(chain(2), m=12, n=8, g=4)
+    assert [one[0] for one in starts] == [2, 2, 1, 1, 0, 0] * 2
+    assert [one[1] + 2 * one[2] for one in starts] == [0, 1] * 3 + [2, 3] * 3
+    assert len(set(starts)) == len(starts) and not errors(program.ir)
 
 
 @pytest.mark.parametrize("together", (0, 2))
-def test_sizes_at_run_time(together):
+def test_longest_first_at_run_time_sizes(together):
     program = chain(together)(copied(m=sym("m"), n=8, g=4)).program("sm_80")
     assert not errors(program.ir)
     x = np.arange(9 * 8 * 4).reshape(9, 8, 4).astype(np.float16)
     assert np.array_equal(simulate(program.ir, {"X": x}, {"m": 9}).outputs["Y"], x)
 
 
-def test_one_tile_is_the_first_and_the_last():
-    _, found = tiles(chain(), m=4, n=8, g=2)
-    assert [one[0] for one in found] == [0, 0]
+def test_longest_first_with_one_tile():
+    _, starts = tiles(chain(), m=4, n=8, g=2)
+    assert [one[0] for one in starts] == [0, 0]
 
 
-def test_more_blocks_than_can_be_enumerated_are_told_apart():
+def test_tiles_of_many_blocks_are_distinct():
     program = chain()(copied(m=1 << 24, n=8, g=4)).program("sm_80")
     assert not errors(program.ir)
     narrow = copied.tile(m=4, g=1).to(Block).longest_first("m").done()
     assert not errors(narrow(copied(m=sym("m"), n=8, g=1 << 22)).program("sm_80").ir)
 
 
-def test_a_tile_that_two_blocks_would_have_is_found():
-    """Counting down from one tile too few, the first block's tile is that of the second, and the last block's lies in front of all."""
+def test_overlapping_tiles_are_found():
+    """Counting down from one tile too few, the first two blocks share a tile, and the last block's tile starts before 0."""
     program = chain()(copied(m=sym("m"), n=8, g=4)).program("sm_80")
     (let,) = [one for one in program.ir.body if isinstance(one, Let) and one.var.name == "block_m"]
     body = tuple(attrs.evolve(one, value=one.value - 1) if one is let else one for one in program.ir.body)
@@ -78,18 +78,18 @@ def test_a_tile_that_two_blocks_would_have_is_found():
 
 
 @pytest.mark.parametrize("together", (0, 2))
-def test_whole_tiles_of_sizes_at_run_time_are_proved_inside(together):
-    """Nothing tests a bound where tiles divide a size; the first block's tile is then the last one, and no other goes beyond it."""
+def test_whole_tiles_need_no_bounds_checks(together):
+    """No bounds check if tiles divide the size. The tile of the first block is the last one, and no tile exceeds the size."""
     ir = chain(together)(copied(m=sym("m", multiple_of=4), n=8, g=4)).program("sm_80").ir
     assert not errors(ir)
     for off in (-1, 1):
         body = tuple(
-            attrs.evolve(one, value=one.value + off) if isinstance(one, Let) and one.var.name == "block_m" else one for one in ir.body
+            attrs.evolve(stmt, value=stmt.value + off) if isinstance(stmt, Let) and stmt.var.name == "block_m" else stmt for stmt in ir.body
         )
         assert errors(attrs.evolve(ir, body=body))
 
 
-def test_it_is_stored_and_shown():
+def test_longest_first_round_trips():
     strategy = chain(2)
     assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
     assert ".longest_first(dim='m', group=2)" in strategy(copied(m=8, n=8, g=4)).cuda("sm_80")
@@ -103,31 +103,31 @@ def test_it_is_stored_and_shown():
         (lambda one: one.longest_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
     ],
 )
-def test_what_is_refused(refined, said):
+def test_longest_first_refusals(refined, said):
     with pytest.raises(DecompositionError, match=said):
         refined(copied.tile(m=4, g=1).to(Block)).done()(copied(m=8, n=8, g=4)).cuda("sm_80")
 
 
-def test_it_is_about_blocks():
+def test_longest_first_requires_blocks():
     with pytest.raises(DecompositionError, match="apply to blocks"):
         copied.tile(m=4, g=1).to(Block).tile(m=1).to(Warp).longest_first("m").done()(copied(m=8, n=8, g=4)).cuda("sm_80")
 
 
-# ------------------------------------------------------------------------------------------ factors that are 1
+# ------------------------------------------------------------------------------------------ identity factors
 
 
-def test_one_branch_around_all_products_of_a_thread():
-    made = attention.definition(causal=True)
-    text = attention.by_rows(made).with_(**SMALL)(attention.spec(64, 64, 64, made=made)).cuda("sm_80")
+def test_skip_if_identity_uses_one_branch():
+    definition = attention.definition(causal=True)
+    text = attention.by_rows(definition).with_(**SMALL)(attention.spec(64, 64, 64, made=definition)).cuda("sm_80")
     assert re.search(r"// rescale: .*\n    if \(alpha\[0\] != 1\.0f \|\| alpha\[1\] != 1\.0f\) \{", text)
     assert text.count("!= 1.0f") == 2
 
 
-def test_rows_whose_maximum_moves_and_rows_whose_does_not(tmp_path):
-    """Scores that fall along the keys: a first block of keys decides, and the branch is not taken later; growing ones take it always."""
-    made = attention.definition()
-    spec = attention.spec(64, 96, 64, made=made)
-    program = require_right(made, spec, ramp=True)
+def test_skip_if_identity_with_constant_and_increasing_maxima(tmp_path):
+    """With decreasing scores the first block of keys has the maximum, and later branches are not taken; increasing scores always take it."""
+    definition = attention.definition()
+    spec = attention.spec(64, 96, 64, made=definition)
+    program = require_right(definition, spec, ramp=True)
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
     host = printed_text.HostProgram([printed_text.Printed.of(program)], tmp_path)
@@ -144,11 +144,13 @@ def test_rows_whose_maximum_moves_and_rows_whose_does_not(tmp_path):
 @pytest.mark.parametrize(
     "formula", ("acc[m,d] = acc[m,d] + alpha[m]", "acc[m,d] = acc[m,d] * acc[m,d]", "acc[m,d] = max(acc[m,d], alpha[m])")
 )
-def test_what_is_no_product_with_a_factor(formula):
-    made = Fused(
+def test_skip_if_identity_requires_a_factor(formula):
+    definition = Fused(
         name="scaled", dims="m d", operands={"X": "m d", "Y": "m d"},
         body={"acc": "acc[m,d] = X[m,d]", "alpha": "alpha[m] = max(d, acc[m,d])", "step": formula, "store": "Y[m,d] = acc[m,d] + alpha[m]"},
     )  # fmt: skip
     rows = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
     with pytest.raises(MatchError, match="x\\[m,n\\] \\* f\\[m\\]"):
-        made.tile(m=1).to(Block).load("X", RF, rows).step("step", Pointwise.done(SKIP_IF_IDENTITY)).done()(made(m=4, d=32)).cuda("sm_80")
+        definition.tile(m=1).to(Block).load("X", RF, rows).step("step", Pointwise.done(SKIP_IF_IDENTITY)).done()(
+            definition(m=4, d=32)
+        ).cuda("sm_80")

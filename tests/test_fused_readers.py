@@ -112,7 +112,7 @@ def test_pictures(name, programs):
 def test_explained(name):
     strategy, spec = ALL[name]
     told = text(explain(strategy(spec), "sm_80"))
-    assert "done by" in told and ("HMMA_16816_F32" in told) == (name == "attention")
+    assert "performed by" in told and ("HMMA_16816_F32" in told) == (name == "attention")
 
 
 def test_costs_are_those_of_the_steps(programs):

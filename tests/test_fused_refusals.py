@@ -46,12 +46,12 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
 @pytest.mark.parametrize(
     "words, parts",
     [
-        ({"body": {"y": "y[m] = t[m]", "s": "t[m] = sum(n, X[m,n])"}}, ("step y: t is read before", "do      a step before")),
+        ({"body": {"y": "y[m] = t[m]", "s": "t[m] = sum(n, X[m,n])"}}, ("step y: t is read before", "do      an earlier step")),
         (
             {"loop": "n", "body": {"s": "t[m] += sum(n, X[m,n])"}, "final": {"y": "y[m] = t[m]"}},
             ("step s: t is read", "init={...: 't[m] = 0'}"),
         ),
-        ({"loop": "n", "init": {"s": "t[m] = 0"}, "body": {"s": "t[m] += sum(n, X[m,n])", "y": "y[m] = t[m]"}}, ("step s stands in two",)),
+        ({"loop": "n", "init": {"s": "t[m] = 0"}, "body": {"s": "t[m] += sum(n, X[m,n])", "y": "y[m] = t[m]"}}, ("step s is in two",)),
         ({"body": {"y": "y[m] = X[m,n]"}}, ("step y: n of X[m,n] is neither in the result nor reduced",)),
         ({"body": {"s": "t[m] = sum(n, X[n])", "y": "y[m] = t[m]"}}, ("step s: X[n] has other dimensions", "legal   X[m,n]")),
         ({"body": {"s": "t[m] = sum(q, X[m,q])", "y": "y[m] = t[m]"}}, ("step s: q is not a dimension", "legal   m n")),
@@ -59,7 +59,7 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"body": {"y": "y[q] = X[m,n]"}}, ("step y: q is not a dimension", "legal   m n")),
         ({"body": {"y": "y[m] = fancy(y[m])"}}, ("step y: formula: unknown function 'fancy'", "legal   abs")),
         ({"body": {"y": "y[m] = X[m,0]"}}, ("step y: ",)),
-        ({"types": {"u": float16}}, ("types name u, which is neither", "legal   X y t")),
+        ({"types": {"u": float16}}, ("types has u, which is neither", "legal   X y t")),
         ({"body": {"s": 3}}, ("the formula of s is a text",)),
         ({"body": "y[m] = 0"}, ("formulas by the name of their step",)),
         ({"body": {"a step": "y[m] = 0"}}, ("body names a step 'a step'", "legal   different identifiers")),
@@ -70,8 +70,11 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"dims": "m n z"}, ("no step has the dimension z", "remove it from dims")),
         ({"loop": "z"}, ("Fused: loop", "got     'z'", "legal   m n")),
         ({"loop": "n", "scan": "n"}, ("n has two roles",)),
-        ({"init": {"a": "u[m] = 0"}, "body": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"}, ("init stands around a loop",)),
-        ({"scan": "n"}, ("step s: it reduces n, of which steps have one element at a time", "leave n out of scan")),
+        (
+            {"init": {"a": "u[m] = 0"}, "body": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"},
+            ("init is for steps around a loop",),
+        ),
+        ({"scan": "n"}, ("step s: it reduces n, of which steps have one element at a time", "remove n from scan")),
         ({"batch": "n", "body": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would overwrite it",)),
         (
             {"loop": "n", "init": {"a": "u[m] = 0"}, "body": {"y": "v[m] = u[m]"}, "final": {"z": "y[m] = sum(n, X[m,n])"}},
@@ -97,7 +100,7 @@ def test_definitions(words, parts):
 def test_sizes_by_the_dimensions_of_the_definition():
     refused(ArgumentError, lambda: dual(m=1, n=2), "dual: sizes of other dimensions", "got     ['m', 'n']", "legal   m n k")
     refused(ArgumentError, lambda: dual(**CUBE, types={"u": float16}), "u is not an operand", "legal   A B1 B2 D y")
-    refused(ArgumentError, lambda: mlp(m=32, n=16, k=32, l=2), "h goes along n and along k", "got     'n=16, k=32'")
+    refused(ArgumentError, lambda: mlp(m=32, n=16, k=32, l=2), "h is indexed by n and by k", "got     'n=16, k=32'")
 
 
 def test_results_that_depend_on_the_split_are_found():
@@ -190,7 +193,7 @@ def test_temporaries_are_placed():
 
 def test_an_epilog_is_around_one_product():
     strategy = dual.tile(m=64, n=64).to(Block).epilog(RF).split(32).done()
-    refused(DecompositionError, lambda: built(strategy, **CUBE), "epilog: dual is not one product", ".step(...)")
+    refused(DecompositionError, lambda: built(strategy, **CUBE), "epilog: dual is not a MatMul of two operands", ".step(...)")
 
 
 def test_an_epilog_makes_nothing_in_global_memory():

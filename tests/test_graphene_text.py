@@ -86,7 +86,7 @@ def test_a_level_of_ones_own():
 def test_several_kernels_are_no_text():
     program = find("hopper").strategy.with_(bm=64, bn=64, wm=64, wn=64, stages=2)(float16_gemm(65, 63, 33)).program("sm_90a")
     assert program.preceding
-    with pytest.raises(LayoutError, match="kernels are launched one behind the other"):
+    with pytest.raises(LayoutError, match="kernels are launched one after the other"):
         graphene_text(program)
 
 
@@ -415,13 +415,20 @@ REFUSED = {
     "a body that is not closed": (ADD, "}", "", 10, 1, "the body that begins here is not closed"),
     "something behind": (ADD, "}\n", "}\nLet m = 3\n", 23, 1, "nothing follows the outermost spec"),
     "a loop without a step": (FIGURE_8, "k += 1", "k += 0", 11, 28, "a loop steps forward"),
-    "a loop that is none": (FIGURE_8, "k < 64;", "k > 64;", 11, 3, "this is no loop"),
+    "a loop that is none": (FIGURE_8, "k < 64;", "k > 64;", 11, 3, "this is not a loop"),
     "a shape that is another": (FIGURE_8, "%6:[2,1]", "%6:[4,1]", 15, 39, "has the shape [2,1]"),
     "a name twice": (FIGURE_8, "(m = 0; m < 8; m += 1)", "(k = 0; k < 8; k += 1)", 12, 5, "k is defined twice"),
-    "a name of CUDA": (FIGURE_8, "bid_m, bid_n = ", "float, bid_n = ", 9, 3, "'float' is no name of a value"),
+    "a name of CUDA": (FIGURE_8, "bid_m, bid_n = ", "float, bid_n = ", 9, 3, "'float' is not a name of a value"),
     "too few names": (FIGURE_8, "Let tid_m, tid_n", "Let tid_m", 10, 15, "1 names for 2 values"),
     "a parenthesis": (ADD, "%a.tile(256)", "%a.tile(256", 11, 3, "a parenthesis is not closed"),
-    "a barrier for some": (REVERSED, "  If (thread < 60) {\n", "  If (thread < 60) {\n  Barrier\n", 15, 3, "stands under no condition"),
+    "a barrier for some": (
+        REVERSED,
+        "  If (thread < 60) {\n",
+        "  If (thread < 60) {\n  Barrier\n",
+        15,
+        3,
+        "it cannot be under a condition",
+    ),
     "a condition that is none": (REVERSED, "(thread < 60)", "(thread)", 15, 7, "thread is neither true nor false"),
     "an unknown option": (FIGURE_8, "k += 1) {unroll}", "k += 1) {unrolled}", 11, 30, "what is unrolled of a loop?"),
     "no threads": (ADD, "#2:[256].thread", "#2:[_].thread", 10, 1, "how many threads has a block?"),
@@ -437,14 +444,14 @@ REFUSED = {
     "a fact that is a text": (ADD, "Size n\n", "Size n\nFact 'n is large'\n", 0, 0, "a text and a condition, in parentheses"),
     "a title without quotes": (ADD, "Size n\n", "Size n\nTitle n\n", 0, 0, "is not a text in quotes"),
     "a bound that is no number": (ADD, "Size n\n", "Size n\nResident two\n", 0, 0, "Resident is a number"),
-    "a cluster without sizes": (ADD, "Size n\n", "Size n\nCluster m, n\n", 0, 0, "is no cluster"),
-    "a cluster of no value": (ADD, "Size n\n", "Size n\nCluster 2 m\n", 0, 0, "m is no value of the whole kernel"),
+    "a cluster without sizes": (ADD, "Size n\n", "Size n\nCluster m, n\n", 0, 0, "is not a cluster"),
+    "a cluster of no value": (ADD, "Size n\n", "Size n\nCluster 2 m\n", 0, 0, "m is not a value of the whole kernel"),
     "a level without a name": (ADD, "Size n\n", "Size n\nLevel Quad\n", 0, 0, "names nothing"),
     "a level that is none": (ADD, "Size n\n", "Size n\nLevel Quad = 3\n", 0, 0, "is not a level"),
-    "a condition without a body": (REVERSED, "If (thread < 60) {", "If (thread < 60)", 15, 3, "this is no condition"),
+    "a condition without a body": (REVERSED, "If (thread < 60) {", "If (thread < 60)", 15, 3, "this is not a condition"),
     "a skip that names nothing": (REVERSED, "If (thread < 60) {", "Skip thread {", 15, 3, "this leaves nothing out"),
     "a let without a value": (FIGURE_8, "Let bid_m, bid_n = #4.indices()", "Let bid_m, bid_n", 9, 3, "this names no value"),
-    "indices of no group": (FIGURE_8, "#4.indices()", "#40.indices()", 0, 0, "#40 is no group"),
+    "indices of no group": (FIGURE_8, "#4.indices()", "#40.indices()", 0, 0, "#40 is not a group"),
     "indices of a group without a shape": (
         TENSOR_CORES,
         "Let w = thread // 32",
@@ -454,14 +461,14 @@ REFUSED = {
         "its shape is not known",
     ),
     "an option of a value": (TENSOR_CORES, "thread // 32", "thread // 32 {low=0}", 0, 0, "what is low of a value?"),
-    "a range that ends before it begins": (TENSOR_CORES, "thread // 32", "thread // 32 {range=3..0}", 0, 0, "is no range"),
-    "a barrier of two": (REVERSED, "  If (thread < 60) {", "  Barrier s x\n  If (thread < 60) {", 15, 3, "this is no barrier"),
+    "a range that ends before it begins": (TENSOR_CORES, "thread // 32", "thread // 32 {range=3..0}", 0, 0, "is not a range"),
+    "a barrier of two": (REVERSED, "  If (thread < 60) {", "  Barrier s x\n  If (thread < 60) {", 15, 3, "this is not a barrier"),
     "a commit of nothing known": (REVERSED, "  If (thread < 60) {", "  Commit s\n  If (thread < 60) {", 15, 3, "this commits nothing"),
-    "a step with a body": (REVERSED, "  If (thread < 60) {", "  Step {\n  If (thread < 60) {", 15, 3, "this is no step"),
+    "a step with a body": (REVERSED, "  If (thread < 60) {", "  Step {\n  If (thread < 60) {", 15, 3, "this is not a step"),
     "one unit of nothing": (ADD, "#2.scalar()", "#2.vector()", 0, 0, "makes no group"),
     "a spec that writes nothing": (REVERSED, "%y <- Spec", "<- Spec", 0, 0, "writes nothing"),
-    "a tensor with a name of CUDA": (REVERSED, "%s", "%float", 0, 0, "%float is no name of a new tensor"),
-    "a tile without a size": (ADD, "%a.tile(256)", "%a.tile(m)", 0, 0, "'m' is no size of a tile"),
+    "a tensor with a name of CUDA": (REVERSED, "%s", "%float", 0, 0, "%float is not a name of a new tensor"),
+    "a tile without a size": (ADD, "%a.tile(256)", "%a.tile(m)", 0, 0, "'m' is not a size of a tile"),
 }
 
 
@@ -549,7 +556,7 @@ def test_literals():
     assert read_literal("-3", {}) == -3 and read_literal("-inf", {}) == float("-inf") and read_literal("RowMajor(8)", {}) == RowMajor(8)
     with pytest.raises(FireironError, match="no text says a complex"):
         literal_text(1j)
-    with pytest.raises(FireironError, match="is no value"):
+    with pytest.raises(FireironError, match="is not a value"):
         read_literal("3 +", {})
 
 

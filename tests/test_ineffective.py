@@ -39,7 +39,7 @@ def test_sync_that_adds_a_barrier():
 
 
 def test_reuse_buffer_without_a_dead_buffer_is_refused():
-    with pytest.raises(DecompositionError, match="no earlier shared buffer is dead while b_sh lives"):
+    with pytest.raises(DecompositionError, match="no earlier shared buffer is dead while b_sh is live"):
         told(gemm(b=lambda load: load.reuse_buffer()))
 
 

@@ -113,7 +113,7 @@ def test_a_leading_dimension_is_read_off_the_array_or_a_keyword(gpu):
         c = gpu.array((20, 12), ld=ld)
         kernel(a, b, out=c)
         assert gpu.launches[-1][-1] == [*addresses(a, b, c), ld]
-    with pytest.raises(LaunchError, match="does not serve these sizes: the leading dimension of C is at least 12"):
+    with pytest.raises(LaunchError, match="does not support these sizes: the leading dimension of C is at least 12"):
         kernel(a, b, out=gpu.array((20, 12), order="F"))
     assert kernel(a, b).strides == (48, 4), "a new output has no gaps"
 
@@ -409,7 +409,7 @@ def test_jax_gets_a_column_major_output_turned(gpu, jax):
     c = kernel(jax.Array((20, 8)), jax.Array((8, 12)))
     assert c.shape == (20, 12) and c.host.flags.f_contiguous
     padded = compiled(library("naive").spec(20, 12, 8, A=RowMajor, B=RowMajor, C=RowMajor(ld=16)))
-    with pytest.raises(LaunchError, match="JAX arrays have no leading dimension"):
+    with pytest.raises(LaunchError, match="JAX arrays cannot have padded rows"):
         padded(jax.Array((20, 8)), jax.Array((8, 12)))
 
 
@@ -469,7 +469,7 @@ def wrong(gpu):
         "broadcast": (broadcast, "A has other strides", "broadcast view"),
         "nothing": (gpu.array((0, 8)), "A has the shape (0, 8)", ""),
         "host": (np.zeros((20, 8), np.float32), "A is a NumPy array, B, out not", ""),
-        "list": ([[1.0]], "A is no array", "list"),
+        "list": ([[1.0]], "A is not an array", "list"),
         "masked": (Interfaced(shared, mask=shared), "A is a masked array", ""),
         "dlpack host": (Capsule(shared, kind=1), "A is not in GPU memory", "Capsule"),
     }
@@ -526,7 +526,7 @@ def test_alignment_is_checked_at_every_call(gpu):
     good = gpu.array((128, 64), order="F"), gpu.array((64, 128), order="F"), gpu.array((128, 128), order="F")
     kernel(*good[:2], out=good[2])
     off = gpu.array((128, 64), order="F", offset=4)
-    with pytest.raises(LaunchError, match=f"A starts at an address that is no multiple of {align} bytes"):
+    with pytest.raises(LaunchError, match=f"A starts at an address that is not a multiple of {align} bytes"):
         kernel(off, good[1], out=good[2])
     launches = kernel.prepare(*good[:2], out=good[2])
     with pytest.raises(LaunchError, match="A starts at"):
@@ -692,7 +692,7 @@ def test_jax_inputs_are_waited_for_and_kept(gpu, jax, kernel):
 
 def test_jax_arrays_that_are_refused(gpu, jax, kernel):
     _, b, c = operands(gpu)
-    with pytest.raises(LaunchError, match="A is traced by JAX"):
+    with pytest.raises(LaunchError, match="A is a JAX tracer"):
         kernel.prepare(jax.core.Tracer(), b, out=c)
     with pytest.raises(ArgumentError, match="out= in a call that JAX traces"):
         kernel(jax.core.Tracer(), b, out=c)
@@ -700,7 +700,7 @@ def test_jax_arrays_that_are_refused(gpu, jax, kernel):
         kernel(jax.Array((20, 8), kind=1), b, out=c)
     sharded = jax.Array((20, 8))
     sharded.unsafe_buffer_pointer = lambda: (_ for _ in ()).throw(ValueError("sharded"))
-    with pytest.raises(LaunchError, match="A is no JAX array that is whole on one GPU"):
+    with pytest.raises(LaunchError, match="A is not a JAX array on a single GPU"):
         kernel(sharded, b, out=c)
 
 
@@ -1000,7 +1000,7 @@ def test_an_output_of_jax_is_written_once(gpu, jax):
     kernel = in_launches(InLaunches("k", 2), BY_THREADS, 2)
     given = jax.Array((16, 32)), jax.Array((32, 24))
     for call in (kernel, kernel.prepare):
-        with pytest.raises(ArgumentError, match="several launches of MatMul write C, and an array of JAX is written once"):
+        with pytest.raises(ArgumentError, match="several launches of MatMul write C, and a JAX array is written only once"):
             call(*given)
     assert not gpu.launches
     through = in_launches(InLaunches("k", 2, BY_THREADS.steps), SUM, 3)
@@ -1138,7 +1138,7 @@ def test_overlap_of_outputs_is_checked_at_every_call(gpu, crossing):
         for call in (kernel, kernel.prepare, ready):
             with pytest.raises(LaunchError, match=message):
                 call(src, out=out)
-    with pytest.raises(LaunchError, match="largest starts at an address that is no multiple"):
+    with pytest.raises(LaunchError, match="largest starts at an address that is not a multiple"):
         kernel(src, out=(line(0), gpu.cupy.ndarray((64,), "float32", whole[4 * 64 + 2 :])))
     assert len(gpu.launches) == 2
 

@@ -214,7 +214,7 @@ def test_numbers_become_floats_of_the_size_of_the_parameter(gpu, calls, size):
         (1, 1.5, "does not fit a parameter of 1 bytes"),
         (16, 1, "does not fit a parameter of 16 bytes"),
         (16, 1.5, "does not fit a parameter of 16 bytes"),
-        (None, 1, r"does not tell the parameter's size: pass np.int32\(...\)"),
+        (None, 1, r"does not report the parameter's size: pass np.int32\(...\)"),
         (4, True, "not in GPU memory"),
         (8, "text", "not in GPU memory"),
         (8, np.zeros(2), "not in GPU memory"),
@@ -481,7 +481,7 @@ def test_memory_that_stays_is_zero_on_its_gpu(monkeypatch):
     assert done == [{"non_blocking": True}, ("malloc", 640, 1, 2), (4096, 0, 640, 12), ("wait", 12)]
     assert gpu.current == 0 and modes.mode == 0
     runtime.malloc = lambda size: (_ for _ in ()).throw(DriverError("out of memory"))
-    with pytest.raises(LaunchError, match="GPU 1 gives no 640 bytes") as caught:
+    with pytest.raises(LaunchError, match="GPU 1 cannot allocate 640 bytes") as caught:
         launch.zeros(1, 640)
     assert caught.value.got == "out of memory" and gpu.current == 0
 

@@ -251,7 +251,7 @@ def test_a_launch_makes_all_that_it_writes_or_finds_it():
 
     written = types.SimpleNamespace(writes=("t", "C"), program=types.SimpleNamespace(name="both"))
     assert _require_alike(written, set()) and not _require_alike(written, {"t", "C", "D"})
-    with pytest.raises(ArgumentError, match="both writes temporaries that it makes, and arrays that are there before it"):
+    with pytest.raises(ArgumentError, match="both writes both new temporaries and arrays that exist before it"):
         _require_alike(written, {"C"})
 
 
@@ -265,5 +265,5 @@ def test_the_last_launch_of_a_call_writes_its_outputs():
     rest = AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
     ending = MatMul.then(Made(last_elsewhere)).then(rest)(SPEC).program("sm_90")
     assert ending.cuda.count("__global__") == 2
-    with pytest.raises(ArgumentError, match="a call gives what its last launch writes, and matmul writes t"):
+    with pytest.raises(ArgumentError, match="a call returns what its last launch writes, and matmul writes t"):
         CompiledKernel(ending)(np.ones((16, 32), np.float32), np.ones((32, 24), np.float32))

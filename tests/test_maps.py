@@ -293,7 +293,7 @@ def test_threads_launch_at_once(gpu, program):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"strides": (200,)}, "neighbouring rows so far apart\n  got     '200 bytes'\n  legal   multiples of 16"),
+        ({"strides": (200,)}, "which does not support this stride between rows\n  got     '200 bytes'\n  legal   multiples of 16"),
         ({"strides": (2**40,)}, "below 2^40"),
         ({"strides": (0,)}, "got     '0 bytes'"),
         ({"extents": (2**32 + 8, 2)}, "A is too long for TMA"),
@@ -325,16 +325,16 @@ def test_the_least_and_the_most_that_tma_takes(gpu):
 def test_arrays_that_tma_does_not_take(gpu):
     """Messages use the caller's name of the array."""
     program = copying(100, 100)
-    with pytest.raises(LaunchError, match=r"src is read or written by TMA, which takes neighbouring rows so far apart") as caught:
+    with pytest.raises(LaunchError, match=r"src is read or written by TMA, which does not support this stride between rows") as caught:
         kernel_of(program)(float16_array(gpu, 100, 100), out=float16_array(gpu, 100, 100))
     assert "200 bytes" in str(caught.value) and "RowMajor(ld=...)" in caught.value.hint
     assert not gpu.launches and not gpu.maps
 
 
 def test_addresses_that_tma_does_not_take(gpu):
-    with pytest.raises(LaunchError, match="A is read or written by TMA, and starts at an address that is no multiple of 16") as caught:
+    with pytest.raises(LaunchError, match="A is read or written by TMA, and starts at an address that is not a multiple of 16") as caught:
         form().encode(4104)
-    assert caught.value.got == "0x1008, 8 bytes after one" and "fresh array" in caught.value.hint
+    assert caught.value.got == "0x1008, 8 bytes after a multiple" and "fresh array" in caught.value.hint
     assert not gpu.maps
 
 

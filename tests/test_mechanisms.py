@@ -27,7 +27,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("mechanism", mechanisms.found(), ids=repr)
+@pytest.mark.parametrize("mechanism", mechanisms.kinds(), ids=repr)
 def test_facts_are_those_of_the_ptx_isa(mechanism):
     facts = (
         mechanism.order, mechanism.reads_late, mechanism.writes_late, mechanism.by_engine, mechanism.in_registers, mechanism.outlives,
@@ -39,8 +39,8 @@ def test_facts_are_those_of_the_ptx_isa(mechanism):
 
 
 def test_each_row_is_a_file_and_ranks_differ():
-    assert {one.name for one in mechanisms.found()} == {*TABLE}
-    assert len({one.rank for one in mechanisms.found()}) == len(TABLE)
+    assert {one.name for one in mechanisms.kinds()} == {*TABLE}
+    assert len({one.rank for one in mechanisms.kinds()}) == len(TABLE)
     assert not (AT_ONCE.reads_late or AT_ONCE.writes_late or AT_ONCE.by_engine or AT_ONCE.in_registers or AT_ONCE.outlives)
 
 
@@ -51,7 +51,7 @@ COMMITS_AND_WAITS = {
 }
 
 
-@pytest.mark.parametrize("mechanism", [one for one in mechanisms.found() if one.in_groups], ids=repr)
+@pytest.mark.parametrize("mechanism", [one for one in mechanisms.kinds() if one.in_groups], ids=repr)
 def test_commits_and_waits_are_the_instructions_of_the_ptx_isa(mechanism):
     printed = []
     printer = types.SimpleNamespace(function=lambda function: printed.append(" ".join(function.body)) or function.name)
@@ -67,7 +67,7 @@ def test_commits_and_waits_are_the_instructions_of_the_ptx_isa(mechanism):
 ARRIVALS = {"cp_async_group": "cp.async.mbarrier.arrive.noinc.shared::cta.b64", "none": "mbarrier.arrive.shared::cta.b64"}
 
 
-@pytest.mark.parametrize("mechanism", [AT_ONCE, *mechanisms.found()], ids=repr)
+@pytest.mark.parametrize("mechanism", [AT_ONCE, *mechanisms.kinds()], ids=repr)
 def test_deferred_arrivals_are_the_instructions_of_the_ptx_isa(mechanism):
     printed = []
     printer = types.SimpleNamespace(function=lambda function: printed.append(" ".join(function.body)) or function.name)

@@ -132,7 +132,7 @@ def test_numpy_arrays_are_refused_like_gpu_arrays(what):
         "stream": (lambda: kernel(a, b, stream=0), ArgumentError, "stream= is for arrays on a GPU"),
         "type": (lambda: kernel(a.astype(np.float64), b), LaunchError, "A has elements of another type"),
         "overlap": (lambda: square(square_array, np.ones((8, 8), np.float32), out=square_array), LaunchError, "out overlaps A in memory"),
-        "alignment": (lambda: kernel(shifted, b), LaunchError, "A starts at an address that is no multiple of 16 bytes"),
+        "alignment": (lambda: kernel(shifted, b), LaunchError, "A starts at an address that is not a multiple of 16 bytes"),
         "broadcast": (lambda: kernel(np.broadcast_to(a[:1], (20, 8)), b), LaunchError, "A has other strides"),
         "reversed": (lambda: kernel(a[::-1], b), LaunchError, "A has other strides"),
         "masked": (lambda: kernel(np.ma.masked_less(a, 2), b), LaunchError, "A is a masked array"),

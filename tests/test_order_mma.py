@@ -1,4 +1,4 @@
-"""The pass `order_mma` on hand-made programs: positions of waits and arrivals in a list of MMAs."""
+"""`order_mma` on hand-built programs: where ordered sections begin and end in a list of MMAs."""
 
 import making
 import pytest
@@ -36,58 +36,58 @@ def program(*body, rings=(K_RING, V_RING, ORDER), front=(), names=()):
 
 
 def names(body):
-    """Letters of a list: MMAs by the registers that they write, `<` for a wait, `>` for an arrival, rings for acquired fills."""
-    found = []
-    for one in body:
-        match one:
+    """Abbreviate a list: MMAs by their step, `<` and `>` around an ordered section, rings for acquires and releases."""
+    letters = []
+    for stmt in body:
+        match stmt:
             case Acquire(ring="order"):
-                found.append("<")
+                letters.append("<")
             case Release(ring="order"):
-                found.append(">")
+                letters.append(">")
             case Acquire() | Release():
-                found.append(one.ring.upper() if one.state is StageState.FULL else one.ring.lower())
+                letters.append(stmt.ring.upper() if stmt.state is StageState.FULL else stmt.ring.lower())
             case For():
-                found.append("[" + names(one.body) + "]")
+                letters.append("[" + names(stmt.body) + "]")
             case _:
-                found.append({id(FIRST): "1", id(LAST): "2", id(OTHER): "3"}.get(id(one), "."))
-    return "".join(found)
+                letters.append({id(FIRST): "1", id(LAST): "2", id(OTHER): "3"}.get(id(stmt), "."))
+    return "".join(letters)
 
 
-def turned(*body, **options):
-    """The lists of consumers and producer after the pass."""
+def ordered(*body, **options):
+    """The abbreviated lists of consumers and producer after the pass."""
     *_, roles = order_mma(program(*body, **options)).body
     return [names(role.body) for role in roles.roles]
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("body", "found"),
+    ("body", "expected"),
     [
         ((FULL_K, FIRST, FULL_V, LAST), "[K<1V2>]"),
         ((FULL_K, FIRST, EMPTY_K, LAST, reads(T256)), "[K<1k2>.]"),
-        ((FULL_K, FIRST, LAST, LAST, EMPTY_K), "[K<122>k]"),  # behind all that follow
-        ((FULL_K, FIRST, FULL_V), "[K<1>V]"),  # where none follow, behind those of the first
-        ((FULL_K, FIRST, FIRST, LAST), "[K<112>]"),  # of one turn
-        ((FIRST, LAST), "[12]"),  # no turn is known by which they would be counted
-        ((FULL_V, FIRST, LAST), "[V12]"),  # another ring, of which the first step reads nothing
-        ((FULL_K, OTHER, LAST), "[K32]"),  # nothing of the first step
+        ((FULL_K, FIRST, LAST, LAST, EMPTY_K), "[K<122>k]"),  # after all MMAs of the last step
+        ((FULL_K, FIRST, FULL_V), "[K<1>V]"),  # no last step: after the MMAs of the first step
+        ((FULL_K, FIRST, FIRST, LAST), "[K<112>]"),  # one section
+        ((FIRST, LAST), "[12]"),  # no acquired fill numbers the section
+        ((FULL_V, FIRST, LAST), "[V12]"),  # another ring, which the first step does not read
+        ((FULL_K, OTHER, LAST), "[K32]"),  # no MMA of the first step
         (
             (FULL_K, FIRST, loop(2, making.acquire("v", StageState.FULL, i), LAST)),
             "[K<1>[V2]]",
-        ),  # what stands in a loop has turns of its own
+        ),  # a nested loop has its own sections
         ((FULL_K, FIRST, loop(2, LAST)), "[K<1[2]>]"),
     ],
 )
-def test_where_turns_begin_and_end(body, found):
-    assert turned(*body) == [found, "[K1]"]
+def test_order_mma_places_ordered_sections(body, expected):
+    assert ordered(*body) == [expected, "[K1]"]
 
 
-def test_turns_in_front_of_the_loop():
-    assert turned(FULL_K, FIRST, LAST, front=(FULL_K, FIRST))[0] == "K<1>[K<12>]"
+def test_order_mma_before_the_loop():
+    assert ordered(FULL_K, FIRST, LAST, front=(FULL_K, FIRST))[0] == "K<1>[K<12>]"
 
 
-def test_numbers_of_turns():
-    """Fill t of the ring corresponds to number 2 t + w of warpgroup w; the waiting warpgroup waits for the previous number."""
+def test_order_mma_fill_indices():
+    """Fill t of the ring is fill 2 t + w of the order of warpgroup w. The acquire waits for the fill before it."""
     unit = THREAD // 128
     *_, roles = order_mma(program(FULL_K, FIRST, LAST)).body
     acquire, *_, release = [one for one in roles.roles[0].body[0].body if isinstance(one, Acquire | Release) and one.ring == "order"]
@@ -95,18 +95,18 @@ def test_numbers_of_turns():
     group = making.let(Var("group", 0, 1), unit)
     *_, roles = order_mma(program(FULL_K, FIRST, LAST, names=(group,))).body
     release = next(one for one in roles.roles[0].body[0].body if isinstance(one, Release) and one.ring == "order")
-    assert release.fill_index == i * 2 + group.var, "by the name that all lanes of a warp have"
+    assert release.fill_index == i * 2 + group.var, "uses the warp-uniform name"
     assert all(not one.asks for one in roles.roles[0].body)
 
 
-def test_loads_that_share_slots_have_turns_together():
+def test_shared_stages_have_one_ordered_section():
     both = (making.acquire("k", StageState.FULL, i * 2), making.acquire("k", StageState.FULL, i * 2 + 1))
     *_, roles = order_mma(program(*both, FIRST, LAST)).body
     release = next(one for one in roles.roles[0].body[0].body if isinstance(one, Release) and one.ring == "order")
     assert release.fill_index == (i * 2 + 1) // 2 * 2 + THREAD // 128
 
 
-def test_without_an_order_nothing_changes():
-    made = program(FULL_K, FIRST, rings=(K_RING, V_RING))
-    assert order_mma(made) is made
-    assert as_expr(4) == made.body[0].roles[0].body[0].extent
+def test_order_mma_keeps_programs_without_an_order():
+    kernel = program(FULL_K, FIRST, rings=(K_RING, V_RING))
+    assert order_mma(kernel) is kernel
+    assert as_expr(4) == kernel.body[0].roles[0].body[0].extent

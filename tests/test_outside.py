@@ -350,7 +350,7 @@ def test_the_handler_of_jax_needs_no_cache(tmp_path, monkeypatch):
     """It is compiled into a folder of this process where the cache cannot be written, or there is none."""
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.warns(CacheWarning, match="Not a directory.*compiled anew"):
+    with pytest.warns(CacheWarning, match="Not a directory.*compiled again"):
         folder = built.folder("the handler")
     assert folder.is_dir() and not folder.is_relative_to(tmp_path)
     folder.rmdir()

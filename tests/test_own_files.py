@@ -227,8 +227,8 @@ def test_a_new_file_overwrites_nothing(tmp_path, capsys, monkeypatch):
     [
         ("numpy", "would hide the module numpy"),
         ("json.py", "fireiron new my_json"),
-        ("3d", "is no name"),
-        ("class", "is no name"),
+        ("3d", "is not a module name"),
+        ("class", "is not a module name"),
         ("a/b", "mkdir -p a"),
     ],
 )

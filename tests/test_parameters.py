@@ -350,7 +350,7 @@ def test_slices_that_begin_anywhere():
     assert "float4*>(&src" not in kernel.program.cuda and kernel.ir.buffer("src").tensor.align == 4
     array = fake_gpu.memory(64 * 36 * 4).view(np.float32).reshape(64, 36)[:, 1:33]
     np.testing.assert_array_equal(kernel(array), array)
-    with pytest.raises(LaunchError, match="src starts at an address that is no multiple of 4 bytes"):
+    with pytest.raises(LaunchError, match="src starts at an address that is not a multiple of 4 bytes"):
         kernel(as_strided(fake_gpu.memory(64 * 36 * 4, 2)[: 63 * 144 + 128].view(np.float32), (64, 32), (144, 4)))
 
 

@@ -269,8 +269,8 @@ def block(step=8):
 
 
 REFUSED = {
-    "no load": (block().pipeline(2).tile(4, 4).to(Thread).tile(1, 1).split(1).done(), "no load stands directly under this split", 64),
-    "an odd number of steps": (fma(3, 2, step=9), "runs 9 times.*multiple of 2", 64),
+    "no load": (block().pipeline(2).tile(4, 4).to(Thread).tile(1, 1).split(1).done(), "no load directly under this split", 64),
+    "an odd number of steps": (fma(3, 2, step=9), "has 9 iterations.*multiple of 2", 64),
     "registers in a loop of unknown length": (
         MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).pipeline(2).load(A, RF).load(B, RF).tile(1, 1).done(),
         "are in registers, which have no run-time index",
@@ -278,12 +278,12 @@ REFUSED = {
     ),
     "registers in a long loop": (
         MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).pipeline(2).load(A, RF).load(B, RF).tile(1, 1).done(),
-        "at most 64 steps",
+        "loop k runs 100 times",
         100,
     ),
     "spread over nothing": (
         block().pipeline(2, interleave=True).load(A, SH).load(B, SH).done("__syncthreads();\n"),
-        "no loop of steps inside",
+        "no inner loop to distribute the copies over",
         64,
     ),
     "spread of nothing": (lambda: fma(1, spread=True), "no copy runs ahead", 64),

@@ -178,8 +178,8 @@ def test_each_address_is_a_multiple_of_its_alignment(gpu, kind):
     assert plan.device == 0
     for number in (3, 8192, 8200, 0):
         assert refused(plan, 4096, number, 8192) is None
-    assert refused(plan, 4104, 3, 8192) == "a starts at an address that is no multiple of 16 bytes"
-    assert refused(plan, 4096, 3, 8196) == "out starts at an address that is no multiple of 8 bytes"
+    assert refused(plan, 4104, 3, 8192) == "a starts at an address that is not a multiple of 16 bytes"
+    assert refused(plan, 4096, 3, 8196) == "out starts at an address that is not a multiple of 8 bytes"
     assert refused(plan, 4096, 3, 8200) is None
 
 

@@ -33,7 +33,7 @@ from problems import NAMES, integers, library, sizes_of_run_time, target_of
 from ringed import by_warps, float16_gemm
 from ringed import product as ring_product
 from test_random import problem, program_to_paste
-from test_rings import drawn as drawn_ring
+from test_rings import generated as generated_ring
 
 import fireiron
 from fireiron import *
@@ -263,7 +263,7 @@ def test_faults_of_clusters_are_found(name, tmp_path):
 def test_drawn_rings(tmp_path):
     seeds = range(SEED, SEED + 4 * SCALE)
     for start in range(0, len(seeds), 8):
-        drawn = [(seed, *drawn_ring(seed)) for seed in seeds[start : start + 8]]
+        drawn = [(seed, *generated_ring(seed)) for seed in seeds[start : start + 8]]
         host = HostProgram([Printed.of(strategy(spec).program("sm_90a")) for _, strategy, spec in drawn], tmp_path)
         for number, (seed, strategy, spec) in enumerate(drawn):
             assert agrees(host, number, spec, tuple(int(str(size)) for size in spec.sizes), seed=seed), (seed, strategy, spec)

@@ -1,4 +1,4 @@
-"""Programmatic dependent launch: where a kernel waits for the preceding one; verification, printing and launching, without a GPU."""
+"""Programmatic dependent launch: where a kernel waits for its predecessor; what is verified, printed and launched. No GPU needed."""
 
 import ctypes
 import re
@@ -53,20 +53,20 @@ def touches(kernel, statement):
     return any(kernel.buffer(access.buffer).memory.of_grid for access in inside)
 
 
-# ---------------------------------------------------------------------------------------------- where the links stand
+# ---------------------------------------------------------------------------------------------- placement of griddepcontrol
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_wait_stands_in_front_of_all_that_touches_global_memory(name):
+def test_wait_precedes_all_global_memory_accesses(name):
     kernel = program_of(name).ir
     assert making.effect_of(kernel, "chained") and [one for one in ir.statements(kernel.body) if isinstance(one, GridDepControl)] == [
         LAUNCH,
         WAIT,
     ]
     place = kernel.body.index(WAIT)
-    before, behind = kernel.body[:place], kernel.body[place + 1 :]
+    before, after = kernel.body[:place], kernel.body[place + 1 :]
     assert not any(touches(kernel, one) for one in before)
-    first = next(one for one in behind if not isinstance(one, (ir.Comment, ir.Let)))
+    first = next(one for one in after if not isinstance(one, (ir.Comment, ir.Let)))
     assert touches(kernel, first), "registers are set before it where they can be"
     rest = tuple(one for one in kernel.body if not isinstance(one, GridDepControl))
     assert rest == without(CASES[name]).program(TARGET).ir.body, "nothing else is different"
@@ -82,22 +82,22 @@ def without(case):
     return Strategy(steps)(spec)
 
 
-def test_registers_are_set_before_the_wait():
-    """Work that no other kernel sees comes before the wait: here the accumulators."""
+def test_accumulators_are_initialized_before_the_wait():
+    """Work that no other kernel sees overlaps the preceding kernel; here the accumulators are initialized."""
     kernel = program_of("copies").ir
     before = kernel.body[: kernel.body.index(WAIT)]
     assert any(one.instruction.name == "Init" for one, _ in ir.execs(before))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_those_of_other_launches(name):
+def test_results_equal_those_of_ordinary_launches(name):
     strategy, spec = CASES[name]
     sizes = {"M": 40, "N": 48, "K": 24} if name == "sizes at run time" else None
     require_right(strategy, spec, sizes)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-def test_the_printed_text_on_a_cpu(tmp_path):
+def test_printed_text_on_a_cpu(tmp_path):
     from test_printed_text import agrees
 
     names = ("threads", "ring")
@@ -107,18 +107,19 @@ def test_the_printed_text_on_a_cpu(tmp_path):
         assert agrees(host, number, spec, tuple(int(str(size)) for size in spec.sizes))
 
 
-# ---------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------------------- refusals
 
 
-def test_only_from_sm_90_on():
+def test_programmatic_launch_requires_sm_90():
     with pytest.raises(
-        DecompositionError, match=r"(?s)programmatic_launch: sm_80 launches no kernel before.*sm_90 or newer.*test_programmatic_launch\.py"
+        DecompositionError,
+        match=r"(?s)programmatic_launch: sm_80 cannot start a kernel before.*sm_90 or newer.*test_programmatic_launch\.py",
     ):
         _ = threads(CASES["threads"][1]).program("sm_80").ir
     assert "griddepcontrol" in threads(CASES["threads"][1]).cuda("sm_90")
 
 
-def test_only_on_tiles_of_blocks():
+def test_programmatic_launch_requires_a_block_tile():
     chain = MatMul.tile(16, 16).to(Block)
     with pytest.raises(DecompositionError, match="programmatic_launch apply to blocks"):
         _ = chain.tile(2, 2).to(Thread).programmatic_launch().tile(1, 1).split(1).done()(CASES["threads"][1]).program(TARGET).ir
@@ -126,7 +127,7 @@ def test_only_on_tiles_of_blocks():
         _ = chain.tile(2, 2).programmatic_launch().tile(1, 1).to(Thread).split(1).done()(CASES["threads"][1]).program(TARGET).ir
 
 
-def test_not_where_an_output_is_set_to_zero_first():
+def test_programmatic_launch_is_refused_if_an_output_is_zeroed_first():
     module = library("split_k_blocks")
     strategy = module.strategy.at(Tile).refine(ProgrammaticLaunch())
     with pytest.raises(DecompositionError, match="programmatic_launch: C is zeroed before the launch"):
@@ -134,22 +135,22 @@ def test_not_where_an_output_is_set_to_zero_first():
 
 
 def moved(kernel, place):
-    """The kernel with its wait at another top-level position."""
+    """The kernel with its wait at another position of the top level."""
     body = [one for one in kernel.body if one != WAIT]
     return attrs.evolve(kernel, body=(*body[:place], WAIT, *body[place:]))
 
 
 def in_a_role(kernel, number):
-    """The kernel with its wait in only one of its roles."""
+    """The kernel whose wait is in one of its roles only."""
 
-    def change(one):
-        if one == WAIT:
+    def change(stmt):
+        if stmt == WAIT:
             return ()
-        if isinstance(one, ir.Roles):
-            children = list(one.children)
+        if isinstance(stmt, ir.Roles):
+            children = list(stmt.children)
             children[number] = (WAIT, *children[number])
-            return (one.rebuilt(tuple(children)),)
-        return (one,)
+            return (stmt.rebuilt(tuple(children)),)
+        return (stmt,)
 
     return attrs.evolve(kernel, body=ir.rewritten(kernel.body, change))
 
@@ -160,7 +161,7 @@ def in_a_loop(kernel):
     return attrs.evolve(kernel, body=tuple(one.rebuilt(((WAIT, *one.body),)) if one is loop or one == loop else one for one in body))
 
 
-def behind_the_first_access(kernel):
+def after_the_first_access(kernel):
     first = next(place for place, one in enumerate(kernel.body) if touches(kernel, one))
     return moved(kernel, first)
 
@@ -177,9 +178,9 @@ FAULTS = {
         "got 1 at the top level",
     ),
     "two waits": ("ring", lambda kernel: attrs.evolve(kernel, body=(WAIT, *kernel.body)), "got 3 at the top level"),
-    "behind the loads": ("threads", behind_the_first_access, "is accessed before griddepcontrol.wait"),
-    "behind the first copies": ("copies", behind_the_first_access, "[AB] is accessed before griddepcontrol.wait"),
-    "behind the roles": ("ring", lambda kernel: moved(kernel, len(kernel.body)), "[ABC] is accessed before griddepcontrol.wait"),
+    "after the loads": ("threads", after_the_first_access, "is accessed before griddepcontrol.wait"),
+    "after the first copies": ("copies", after_the_first_access, "[AB] is accessed before griddepcontrol.wait"),
+    "after the roles": ("ring", lambda kernel: moved(kernel, len(kernel.body)), "[ABC] is accessed before griddepcontrol.wait"),
     "the consumers alone": ("ring", lambda kernel: in_a_role(kernel, 0), "1 at the top level, 1 in loops or roles"),
     "the producer alone": ("ring", lambda kernel: in_a_role(kernel, 1), "1 at the top level, 1 in loops or roles"),
     "each iteration": ("threads", in_a_loop, "1 in loops or roles"),
@@ -188,19 +189,19 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_verifier_finds_links_in_wrong_places(name):
-    case, fault, said = FAULTS[name]
+def test_verifier_refuses_misplaced_griddepcontrol(name):
+    case, fault, message = FAULTS[name]
     kernel = program_of(case).ir
     assert verify(kernel, final=True) is kernel
-    with pytest.raises(VerificationError, match=said):
+    with pytest.raises(VerificationError, match=message):
         verify(fault(kernel), final=True)
 
 
-# ---------------------------------------------------------------------------------------------- text
+# ---------------------------------------------------------------------------------------------- printed CUDA
 
 
 @pytest.mark.parametrize("name", ["threads", "ring"])
-def test_the_printed_kernel(name):
+def test_printed_programmatic_launch(name):
     program = program_of(name)
     text, plain = program.cuda, without(CASES[name]).cuda(TARGET)
     body = text[text.index('extern "C"') :]
@@ -210,7 +211,7 @@ def test_the_printed_kernel(name):
         inits = body.index("fence_mbarrier_init();")
         assert inits < body.index("__syncthreads();") < body.index("griddepcontrol_wait();") < body.index("if (warp_index")
     else:
-        # An input is still written while the kernel waits: nothing may say that nobody writes it.
+        # The preceding kernel may still write an input while this kernel waits, so `__restrict__` must not claim otherwise.
         assert "__restrict__" not in text and "const float* A" in text and "const float* __restrict__ A" in plain
 
 
@@ -218,8 +219,8 @@ LOADS = r"\b(ld\.global|cp\.async\.c[ag]|cp\.async\.bulk\.tensor\S*global|st\.gl
 
 
 @pytest.mark.parametrize("name", ["threads", "copies", "ring", "warps"])
-def test_the_compiler_moves_nothing_in_front_of_the_wait(name):
-    """In PTX no access to global memory precedes the wait, and none uses the read-only data cache."""
+def test_ptx_has_no_global_access_before_the_wait(name):
+    """In PTX no access to global memory precedes the wait, and no load uses the read-only cache."""
     ptx = compile_cuda(program_of(name).cuda, TARGET).ptx
     body = ptx[ptx.index(".entry") :]
     first = re.search(LOADS, body)
@@ -227,20 +228,20 @@ def test_the_compiler_moves_nothing_in_front_of_the_wait(name):
     assert ".nc" not in "".join(re.findall(r"ld\.global\S*", body))
 
 
-def test_without_care_the_compiler_would():
-    """The control of the previous test: loads of a `__restrict__` const input use that cache."""
+def test_restrict_inputs_use_the_read_only_cache():
+    """The control of the test above: loads of an input that is `const __restrict__` use that cache."""
     ptx = compile_cuda(without(CASES["threads"]).cuda(TARGET), TARGET).ptx
     assert "ld.global.nc" in ptx
 
 
-def test_notation():
+def test_programmatic_launch_round_trips():
     assert str(ProgrammaticLaunch()) == "programmatic_launch()" and repr(ProgrammaticLaunch()) == "ProgrammaticLaunch()"
     assert eval(repr(threads)) == threads
     assert ".programmatic_launch()" in program_of("threads").cuda
     assert loads(dumps(ring)) == ring
 
 
-def test_it_is_explained():
+def test_explain_reports_programmatic_launch():
     account = synchronization(program_of("ring").ir)
     assert [(point.role, point.kind, bool(point.why)) for point in account.points[:2]] == [
         ("", "griddepcontrol.launch_dependents", True),
@@ -249,7 +250,7 @@ def test_it_is_explained():
     assert account.roles[0] == ("", "threads 0 to 159")
 
 
-# ---------------------------------------------------------------------------------------------- the launch
+# ---------------------------------------------------------------------------------------------- launch
 
 
 @pytest.fixture
@@ -262,7 +263,7 @@ def gpu(monkeypatch):
 
 
 def pretended(strategy):
-    """A kernel with fake machine code."""
+    """A kernel whose machine code is a stub."""
     kernel = strategy(MatMul(48, 32, 24, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)).compile("sm_90")
     kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     return kernel
@@ -272,7 +273,7 @@ def arrays(gpu):
     return gpu.array((48, 24)), gpu.array((24, 32)), gpu.array((48, 32))
 
 
-def test_a_chained_kernel_is_launched_with_its_attribute(gpu):
+def test_kernel_is_launched_with_the_pdl_attribute(gpu):
     kernel = pretended(threads)
     for stream in (None, 4096):
         a, b, c = arrays(gpu)
@@ -286,29 +287,30 @@ def test_a_chained_kernel_is_launched_with_its_attribute(gpu):
     assert len(gpu.launches) == len(gpu.of("attributes")) == 3
 
 
-def test_any_other_kernel_is_launched_as_before(gpu):
+def test_other_kernels_are_launched_without_attributes(gpu):
     kernel = pretended(library("naive").strategy)
     a, b, c = arrays(gpu)
     kernel(a, b, out=c)
     assert len(gpu.launches) == 1 and gpu.of("attributes") == []
 
 
-def test_threads_launch_at_once(gpu):
+def test_concurrent_launches_from_threads(gpu):
     kernel = pretended(threads)
     given = [arrays(gpu) for _ in range(8)]
     kernel(*given[0][:2], out=given[0][2])
-    several = [
-        threading.Thread(target=kernel, args=one[:2], kwargs={"out": one[2], "stream": 4096 * (1 + n)}) for n, one in enumerate(given)
+    workers = [
+        threading.Thread(target=kernel, args=operands[:2], kwargs={"out": operands[2], "stream": 4096 * (1 + n)})
+        for n, operands in enumerate(given)
     ]
-    for one in several:
-        one.start()
-    for one in several:
-        one.join()
-    found = {stream: values for _, _, _, _, stream, values in gpu.launches[1:]}
-    assert found == {4096 * (1 + n): [array.data.ptr for array in one] for n, one in enumerate(given)}
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    values_by_stream = {stream: values for _, _, _, _, stream, values in gpu.launches[1:]}
+    assert values_by_stream == {4096 * (1 + n): [array.data.ptr for array in one] for n, one in enumerate(given)}
 
 
-def test_what_the_driver_refuses_is_said(gpu):
+def test_driver_errors_are_reported(gpu):
     kernel = pretended(threads)
     gpu.refuse = "no"
     with pytest.raises(LaunchError, match=r"(?s)refuses to launch 'matmul' on GPU 0.*CUDA error 1"):
@@ -316,7 +318,7 @@ def test_what_the_driver_refuses_is_said(gpu):
         kernel(a, b, out=c)
 
 
-def test_a_driver_without_chained_launches(gpu, monkeypatch):
+def test_driver_without_programmatic_launch(gpu, monkeypatch):
     monkeypatch.setattr(launch, "_driver", lambda: types.SimpleNamespace())
     with pytest.raises(LaunchError, match="does not support programmatic dependent launch"):
         launch.ProgrammaticLaunch(1, (1, 1, 1, 32, 1, 1), 0)
@@ -339,7 +341,7 @@ int main(void)
 
 @needs_cc
 @pytest.mark.skipif(cuda_headers() is None, reason="needs the headers of the CUDA toolkit")
-def test_the_structures_are_those_of_the_header(tmp_path):
+def test_structures_match_the_cuda_header(tmp_path):
     (tmp_path / "layout.c").write_text(LAYOUT)
     built(CC, "-std=c99", "-isystem", cuda_headers(), "layout.c", "-o", "layout", folder=tmp_path)
     sizes, places = built(tmp_path / "layout", folder=tmp_path).stdout.splitlines()
@@ -354,7 +356,7 @@ def test_the_structures_are_those_of_the_header(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["threads", "ring", "sizes at run time"])
-def test_exports(name, tmp_path):
+def test_exported_programmatic_launch(name, tmp_path):
     export(program_of(name), tmp_path, "gemm")
     runtime, driver = (tmp_path / "gemm.cu").read_text(), (tmp_path / "gemm_driver.c").read_text()
     assert "cudaLaunchKernelExC(" in runtime and "cudaLaunchAttributeProgrammaticStreamSerialization" in runtime
@@ -364,6 +366,6 @@ def test_exports(name, tmp_path):
         built(CC, "-std=c99", *STRICT, "-isystem", cuda_headers(), "-c", "gemm_driver.c", "-o", "driver.o", folder=tmp_path)
 
 
-def test_exports_of_others_are_as_before(tmp_path):
+def test_exports_of_other_kernels_have_no_attribute(tmp_path):
     export(without(CASES["threads"]).program(TARGET), tmp_path, "gemm", cubin=False)
     assert "cudaLaunchKernel(" in (tmp_path / "gemm.cu").read_text() and "LaunchAttribute" not in (tmp_path / "gemm.cu").read_text()

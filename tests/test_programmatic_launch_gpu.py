@@ -1,4 +1,4 @@
-"""On an H100 or H200: chains of kernels that begin while the one before ends, each of which needs what that one wrote."""
+"""Programmatic dependent launch on an H100 or H200: chains of kernels that overlap, each of which reads the output of its predecessor."""
 
 import making
 import numpy as np
@@ -31,7 +31,7 @@ STRATEGIES = {
 
 
 READY = ("TMA, persistent", "TMA")
-"""Those whose producer loads by TMA: the factors, which no kernel of the chain writes, may be loaded before the wait."""
+"""Strategies whose producer loads by TMA: no kernel of the chain writes the second operands, so they may be loaded before the wait."""
 
 
 def chained(name, ready=()):
@@ -39,19 +39,19 @@ def chained(name, ready=()):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_alone(name):
+def test_single_launch(name):
     check(chained(name), float16_gemm(256, 264, 128))
 
 
 @pytest.mark.parametrize("name", READY)
-def test_alone_with_factors_that_are_ready(name):
-    """Loops with fewer turns than stages, as many, and more."""
+def test_single_launch_with_no_wait(name):
+    """Loops with fewer iterations than stages, as many, and more."""
     for K in (64, 384, 1000):
         check(chained(name, B), float16_gemm(256, 264, K))
 
 
 def steps(name, size, ready=()):
-    """A chain: each kernel multiplies by a permutation what the one before wrote, and overwrites what that one read."""
+    """A chain: each kernel multiplies the output of its predecessor by a permutation and overwrites its predecessor's input."""
     import cupy
 
     generator = np.random.default_rng(5)
@@ -72,57 +72,57 @@ def steps(name, size, ready=()):
 
 @pytest.mark.parametrize("size", [128, 512, 1024])
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_each_kernel_sees_what_the_one_before_wrote(name, size):
-    """Also that none overwrites what the one before still reads: two arrays are written in turn, and the result is exact."""
+def test_each_kernel_reads_the_output_of_its_predecessor(name, size):
+    """Also, no kernel overwrites what its predecessor still reads: two arrays are written alternately, and the result is exact."""
     require_exact(*steps(name, size))
 
 
 @pytest.mark.parametrize("size", [128, 512, 1024])
 @pytest.mark.parametrize("name", READY)
-def test_factors_that_are_ready(name, size):
-    """They are loaded before the kernel before has exited, and what it wrote behind: 128 has fewer turns than the ring has stages."""
+def test_chain_with_no_wait_operands(name, size):
+    """They are loaded before the preceding kernel exits, and its output afterwards. Length 128 has fewer iterations than stages."""
     launches, pair, expected = steps(name, size, B)
     assert making.effect_of(chained(name, B)(float16_gemm(size, size, size)).program("sm_90a").ir, "ready") == ("B",)
     require_exact(launches, pair, expected)
 
 
 def require_exact(launches, pair, expected):
-    """The chain's result, ten times."""
+    """Check the result of the chain, ten times."""
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True)
     for _ in range(10):
-        for one in pair:
-            one.fill(np.nan)
+        for array in pair:
+            array.fill(np.nan)
         cupy.cuda.Device().synchronize()
-        for one in launches:
-            one(stream=stream)
+        for start in launches:
+            start(stream=stream)
         stream.synchronize()
         cupy.testing.assert_array_equal(pair[(LENGTH - 1) % 2], expected)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_graph_keeps_the_chain(name):
+def test_cuda_graph_keeps_programmatic_launch(name):
     import cupy
 
     launches, pair, expected = steps(name, 256)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()
-        for one in launches:
-            one(stream=stream)
+        for start in launches:
+            start(stream=stream)
         graph = stream.end_capture()
     for _ in range(10):
-        for one in pair:
-            one.fill(np.nan)
+        for array in pair:
+            array.fill(np.nan)
         cupy.cuda.Device().synchronize()
         graph.launch(stream)
         stream.synchronize()
         cupy.testing.assert_array_equal(pair[(LENGTH - 1) % 2], expected)
 
 
-def test_between_other_kernels():
-    """A chained kernel behind one that is not, and the other way round."""
+def test_mixed_with_ordinary_launches():
+    """A kernel with programmatic launch after an ordinary one, and vice versa."""
     import cupy
 
     a, b = (cupy.asarray(np.random.default_rng(seed).integers(-3, 4, (512, 512)).astype(np.float16)) for seed in (1, 2))

@@ -1,4 +1,4 @@
-"""`programmatic_launch(no_wait=)`: inputs loaded before the wait for the preceding kernel; what is verified, printed and refused."""
+"""`no_wait`: inputs that no kernel of a chain writes are loaded before `griddepcontrol.wait`. Verification, printed CUDA, refusals."""
 
 import re
 
@@ -36,16 +36,16 @@ def chained(ready, strategy):
 small = product((64, 64, 64), (64, 64), 3)
 
 CASES = {
-    "B, more turns than stages": (chained("B", small), float16_gemm(128, 72, 320)),
-    "A, more turns than stages": (chained("A", small), float16_gemm(128, 72, 264)),
-    "B, fewer turns than stages": (chained("B", small), float16_gemm(64, 64, 128, orders="NT")),
-    "a turn in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, in_flight=1)), float16_gemm(64, 64, 640)),
+    "B, more iterations than stages": (chained("B", small), float16_gemm(128, 72, 320)),
+    "A, more iterations than stages": (chained("A", small), float16_gemm(128, 72, 264)),
+    "B, fewer iterations than stages": (chained("B", small), float16_gemm(64, 64, 128, orders="NT")),
+    "an iteration in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, in_flight=1)), float16_gemm(64, 64, 640)),
     "a warpgroup produces": (chained("B", product((128, 64, 64), (64, 64), 2, producer=128)), float16_gemm(128, 64, 192)),
 }
 
 
 def copied(a, b, ready, **options):
-    """A GEMM whose producer copies what TMA does not load, with inputs in `no_wait`."""
+    """A GEMM whose producer copies by threads what TMA does not load, with `no_wait` inputs."""
     return chained(ready, fed(a, b, (64, 64, 64), **options))
 
 
@@ -67,12 +67,12 @@ def program_of(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results(name):
+def test_no_wait_results(name):
     require_right(*CASES[name])
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-def test_the_printed_text_on_a_cpu(tmp_path):
+def test_printed_text_on_a_cpu(tmp_path):
     from test_printed_text import agrees
 
     host = HostProgram([Printed.of(program_of(name)) for name in CASES], tmp_path)
@@ -80,10 +80,10 @@ def test_the_printed_text_on_a_cpu(tmp_path):
         assert agrees(host, number, spec, tuple(int(str(size)) for size in spec.sizes))
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 11, 19, 20, 21, 22, 23, 24, 25, 26, 40])
-def test_loops_of_any_length_are_decided(turns):
-    """The check shortens the loops of consumers and producer alike, regardless of how many fills are loaded before the wait."""
-    kernel = chained("B", small)(float16_gemm(64, 64, 64 * turns)).program(TARGET).ir
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5, 11, 19, 20, 21, 22, 23, 24, 25, 26, 40])
+def test_race_check_decides_each_trip_count(iterations):
+    """The check shortens the loops of consumers and producer alike, for any number of fills before the wait."""
+    kernel = chained("B", small)(float16_gemm(64, 64, 64 * iterations)).program(TARGET).ir
     assert errors(kernel) == []
 
 
@@ -98,14 +98,14 @@ def of_any_length(request):
     return spec, chained(ready, product((64, 64, 64), (64, 64), 3, cluster=cluster))(spec).program(TARGET)
 
 
-def test_lengths_known_at_run_time_are_decided(of_any_length):
-    """The minimum of trip count and stages is loaded before the wait: two lengths, of which one determines the other."""
+def test_race_check_decides_run_time_trip_counts(of_any_length):
+    """The number of fills before the wait is the minimum of iterations and stages, so one length determines the other."""
     _, program = of_any_length
     assert errors(program.ir) == []
 
 
 @pytest.mark.parametrize("length", [8, 64, 72, 128, 192, 200, 384, 648])
-def test_lengths_known_at_run_time(of_any_length, length):
+def test_run_time_trip_counts(of_any_length, length):
     """Fewer iterations than stages, as many, and more."""
     spec, program = of_any_length
     sizes = {"K": length}
@@ -120,11 +120,11 @@ def with_own_stages(ready, of_a, of_b):
     return chained(ready, chain.tile(64, 64).to(Warpgroup).done())
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("case", [("B", 4, 2), ("B", 2, 4), ("A", 3, 2), ("A", 1, 3)], ids=str)
-def test_rings_of_their_own_stages(case, turns):
-    """No ring is filled beyond its stages: a consumer waits for loads after the wait before it releases a stage."""
-    require_right(with_own_stages(*case), float16_gemm(64, 64, 64 * turns))
+def test_rings_with_different_numbers_of_stages(case, iterations):
+    """No ring is filled beyond its stages: its consumer waits for loads that follow the wait."""
+    require_right(with_own_stages(*case), float16_gemm(64, 64, 64 * iterations))
 
 
 BIASED = {
@@ -134,22 +134,22 @@ BIASED = {
     "B and one of two vectors": (product(), ("B", "bias"), "relu(acc * r[m] + bias[n])", 2),
     "in a cluster": (product((64, 64, 64), (64, 64), cluster=(2, 1)), ("A",), "relu(acc + bias[n])", 1),
 }
-"""Strategies, what is ready, the epilogue, and how many vectors are fetched behind the wait: of those in one ring all or none."""
+"""Strategies, `no_wait` inputs, the epilogue, and the number of vectors loaded after the wait: all vectors of a ring, or none."""
 
 
-def ahead(strategy, ready):
+def prefetched(strategy, ready):
     return chained(ready, strategy).at(Epilog).refine(PrefetchEpilogue())
 
 
 @pytest.mark.parametrize("name", BIASED)
-def test_vectors_fetched_ahead(name):
-    """Loads before the loop come after the wait, too, unless their input is in `no_wait`."""
+def test_prefetched_vectors_wait_unless_no_wait(name):
+    """Prefetched vectors wait, too, unless they are `no_wait` inputs."""
     strategy, ready, text, late = BIASED[name]
-    spec = ahead(strategy, ready)(float16_gemm(128, 64, 320)).fuse_epilogue(text)
+    spec = prefetched(strategy, ready)(float16_gemm(128, 64, 320)).fuse_epilogue(text)
     kernel = spec.program(TARGET).ir
     producer = roles_of(kernel)[1].body
-    behind = [one for one in producer[producer.index(WAIT) :] if is_load(one)]
-    assert len(behind) == late and errors(kernel) == []
+    after = [one for one in producer[producer.index(WAIT) :] if is_load(one)]
+    assert len(after) == late and errors(kernel) == []
     generator = np.random.default_rng(3)
     shapes = {name: [int(str(size)) for size in kernel.spec.operands[name].shape] for name in kernel.spec.inputs}
     arrays = {name: integers(shape, kernel.spec.operands[name].dtype, generator) for name, shape in shapes.items()}
@@ -157,28 +157,28 @@ def test_vectors_fetched_ahead(name):
         assert outcome(kernel, arrays, kernel.spec.reference(*arrays.values()), order) == "right"
 
 
-def test_turns_that_share_slots():
-    """Keys and values of attention share the stages of one ring, two fills per iteration; queries are loaded before it."""
+def test_no_wait_with_shared_stages():
+    """K and V of attention share the stages of one ring, two fills per iteration; Q is loaded before the loop."""
     strategy = chained("K", keys_and_values(attention.definition(), shares=True))
     require_attention(strategy(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET), orders=(None,))
 
 
-def test_where_the_waits_stand():
-    consumers, producer = roles_of(program_of("B, more turns than stages").ir)
-    ahead, wait, behind, rest = producer.body[-4:]
+def test_producer_waits_between_no_wait_loads_and_others():
+    consumers, producer = roles_of(program_of("B, more iterations than stages").ir)
+    before, wait, after, rest = producer.body[-4:]
     assert wait == WAIT and consumers.body.count(WAIT) == 1
-    assert [one.spec.operands["src"].tensor.name for one in ahead.body if is_load(one)] == ["B"]
-    assert [one.spec.operands["src"].tensor.name for one in behind.body if is_load(one)] == ["A"]
-    assert (str(ahead.extent), str(behind.extent), str(rest.extent), rest.first) == ("3", "3", "5", 3)
+    assert [one.spec.operands["src"].tensor.name for one in before.body if is_load(one)] == ["B"]
+    assert [one.spec.operands["src"].tensor.name for one in after.body if is_load(one)] == ["A"]
+    assert (str(before.extent), str(after.extent), str(rest.extent), rest.first) == ("3", "3", "5", 3)
     touching = [one for one in consumers.body if any(kind.instruction.name.startswith("TMA") for kind, _ in ir.execs((one,)))]
     assert consumers.body.index(WAIT) < consumers.body.index(touching[0])
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
 def in_producer(kernel, change):
-    """The kernel with another producer program."""
+    """The kernel with a changed producer body."""
     consumers, producer = roles_of(kernel)
     roles = making.roles((consumers, attrs.evolve(producer, body=change(producer.body))))
     return attrs.evolve(kernel, body=tuple(roles if isinstance(one, ir.Roles) else one for one in kernel.body))
@@ -189,8 +189,8 @@ def without_wait_of_consumers(kernel):
 
 
 def later_wait(body):
-    *before, wait, behind, rest = body
-    return (*before, behind, wait, rest)
+    *before, wait, after, rest = body
+    return (*before, after, wait, rest)
 
 
 FAULTS = {
@@ -208,16 +208,16 @@ FAULTS = {
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_verifier_finds_waits_in_wrong_places(name):
-    fault, said = FAULTS[name]
-    kernel = program_of("B, more turns than stages").ir
+def test_verifier_refuses_misplaced_waits(name):
+    fault, message = FAULTS[name]
+    kernel = program_of("B, more iterations than stages").ir
     assert verify(kernel, final=True) is kernel
-    with pytest.raises(VerificationError, match=said):
+    with pytest.raises(VerificationError, match=message):
         verify(fault(kernel), final=True)
 
 
 def loop(number, **fields):
-    """A change of one of the producer's last three loops."""
+    """Change one of the last three loops of the producer."""
 
     def change(body):
         loops = [place for place, one in enumerate(body) if isinstance(one, ir.For)]
@@ -229,30 +229,30 @@ def loop(number, **fields):
 
 
 RING_FAULTS = {
-    "a turn is loaded twice": loop(2, first=2),
-    "a turn is left out": loop(2, first=4),
-    "A of one turn is left out": loop(1, extent=Const(2)),
-    "B of one turn is left out": loop(0, extent=Const(2)),
+    "a fill is loaded twice": loop(2, first=2),
+    "a fill is missing": loop(2, first=4),
+    "A of one fill is missing": loop(1, extent=Const(2)),
+    "B of one fill is missing": loop(0, extent=Const(2)),
 }
 
 
 @pytest.mark.parametrize("name", RING_FAULTS)
-def test_both_detectors_find_faults_of_turns(name):
-    _, spec = CASES["B, more turns than stages"]
-    kernel = RING_FAULTS[name](program_of("B, more turns than stages").ir)
+def test_race_check_and_simulator_find_fill_faults(name):
+    _, spec = CASES["B, more iterations than stages"]
+    kernel = RING_FAULTS[name](program_of("B, more iterations than stages").ir)
     arrays, expected = inputs_of(spec)
     assert errors(kernel) != [], "the static check"
     assert outcome(kernel, arrays, expected) != "right", "the simulator"
 
 
-@pytest.mark.parametrize("name", ["a turn is loaded twice", "a turn is left out", "A of one turn is left out", "B of one turn is left out"])
-def test_faults_of_turns_are_found_at_lengths_known_at_run_time(name, of_any_length):
+@pytest.mark.parametrize("name", ["a fill is loaded twice", "a fill is missing", "A of one fill is missing", "B of one fill is missing"])
+def test_fill_faults_are_found_at_run_time_lengths(name, of_any_length):
     _, program = of_any_length
     assert errors(RING_FAULTS[name](program.lowered)) != []
 
 
-def test_a_fault_at_all_lengths_is_not_followed_through_all(monkeypatch):
-    """Once more lengths give no new information, the kernel is refused without checking the others access by access."""
+def test_fault_at_all_lengths_stops_the_check_early(monkeypatch):
+    """If further lengths add no new facts, the check refuses the kernel without examining the remaining ones."""
     program = chained("B", product((64, 64, 64), (64, 64), 5))(float16_gemm(64, 64, K)).program(TARGET)
     given, followed = [], []
     unordered, run = races._unordered, HappensBefore.run
@@ -264,7 +264,7 @@ def test_a_fault_at_all_lengths_is_not_followed_through_all(monkeypatch):
     assert len(followed) == races.NOTHING_NEW + 1 < given[0]
 
 
-# ---------------------------------------------------------------------------------------------- threads that copy
+# ---------------------------------------------------------------------------------------------- copies by threads
 
 COPIED = tuple(name for name in CASES if "cop" in name or "elements" in name)
 
@@ -276,7 +276,7 @@ def loaded_around_the_wait(role):
     return tuple({one.spec.operands["src"].tensor.name for one, _ in ir.execs(part) if one.ring} for part in parts)
 
 
-# The arrays that each producer loads before the wait, and after it.
+# Per producer: arrays loaded before the wait, and after it.
 AROUND = {
     "TMA and copies, A": [(set(), {"B"}), ({"A"}, {"A"})],
     "TMA and copies, B": [({"B"}, {"B"}), (set(), {"A"})],
@@ -290,7 +290,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize("name", COPIED)
-def test_threads_that_copy_load_what_is_ready_before_the_wait(name):
+def test_copying_producers_load_no_wait_inputs_before_the_wait(name):
     kernel = program_of(name).ir
     consumers, *producers = roles_of(kernel)
     assert [loaded_around_the_wait(role) for role in producers] == AROUND[name]
@@ -300,8 +300,8 @@ def test_threads_that_copy_load_what_is_ready_before_the_wait(name):
 @pytest.mark.parametrize(
     "strategy", [fed(TMA, COPIES), fed(COPIES, COPIES), fed(TMA, ELEMENTS, stages=2)], ids=["mixed", "copies", "elements"]
 )
-def test_without_ready_inputs_all_roles_wait_before_any_load(strategy):
-    """The preceding kernel writes what the copies read: no thread issues one before the wait."""
+def test_all_roles_wait_before_any_load_without_no_wait(strategy):
+    """Copies read the output of the preceding kernel, so no thread issues one before the wait."""
     spec = float16_gemm(128, 64, 320)
     kernel = chained((), strategy)(spec).program(TARGET).ir
     place = next(place for place, one in enumerate(kernel.body) if isinstance(one, ir.Roles))
@@ -310,8 +310,8 @@ def test_without_ready_inputs_all_roles_wait_before_any_load(strategy):
 
 
 @pytest.mark.parametrize("name", ["TMA and copies, A", "TMA and copies, B", "all copied, A"])
-def test_the_compiler_moves_no_copy_before_the_wait(name):
-    """In PTX each role has a wait, and inputs outside `no_wait` are loaded after it."""
+def test_ptx_has_no_copy_before_the_wait(name):
+    """In PTX each role has a wait, and other inputs are loaded after it."""
     program = program_of(name)
     if toolchain.serving(TARGET, None) is None:
         pytest.skip("no CUDA compiler")
@@ -321,8 +321,8 @@ def test_the_compiler_moves_no_copy_before_the_wait(name):
     assert waits == roles and ".nc" not in "".join(re.findall(r"ld\.global\S*", body)) and re.search(LOADS, body) is not None
 
 
-def test_a_copy_before_the_wait_is_refused_unless_it_is_ready():
-    """The injected fault: the role that copies B, which is not in `no_wait`, waits after its loop."""
+def test_copy_before_the_wait_requires_no_wait():
+    """Injected fault: the role that copies B, which is not a `no_wait` input, waits after its loop."""
     kernel = program_of("TMA and copies, A").ir
     consumers, copying, producer = roles_of(kernel)
     late = attrs.evolve(copying, body=(*(one for one in copying.body if one != WAIT), WAIT))
@@ -336,14 +336,14 @@ def test_a_copy_before_the_wait_is_refused_unless_it_is_ready():
 
 ARRIVAL_FAULTS = {
     "no arrival": without(is_arrival),
-    "arrivals of the fills before the wait are left out": lambda kernel: with_changed(kernel, is_arrival, 0, lambda one: ()),
+    "no arrivals of the fills before the wait": lambda kernel: with_changed(kernel, is_arrival, 0, lambda one: ()),
     "two arrivals": lambda kernel: edited(kernel, lambda one: (one, one) if is_arrival(one) else (one,)),
 }
 
 
 @pytest.mark.parametrize("name", ["TMA and copies, B", "all copied, A", "cp.async and elements, A"])
 @pytest.mark.parametrize("fault", ARRIVAL_FAULTS)
-def test_both_detectors_find_faults_of_arrivals(name, fault):
+def test_race_check_and_simulator_find_arrival_faults(name, fault):
     _, spec = CASES[name]
     kernel = ARRIVAL_FAULTS[fault](program_of(name).ir)
     arrays, expected = inputs_of(spec)
@@ -351,31 +351,31 @@ def test_both_detectors_find_faults_of_arrivals(name, fault):
     assert outcome(kernel, arrays, expected) not in ("right", "wrong"), "the simulator"
 
 
-# ---------------------------------------------------------------------------------------------- text and refusals
+# ---------------------------------------------------------------------------------------------- printed CUDA and refusals
 
 
-def test_the_promise_stands_in_the_text():
-    text = program_of("B, more turns than stages").cuda
+def test_printed_kernel_states_the_no_wait_requirement():
+    text = program_of("B, more iterations than stages").cuda
     assert "// requires: no kernel that may still run writes B, which is read before griddepcontrol_wait" in text
     body = text[text.index("// producer") :]
     assert body.index("&B_map") < body.index("griddepcontrol_wait();") < body.index("&A_map")
     assert text.count("griddepcontrol_wait();") == 2
 
 
-def test_notation():
-    one = CASES["B, more turns than stages"][0]
-    assert eval(repr(one)) == one and loads(dumps(one)) == one and ProgrammaticLaunch([B]) == ProgrammaticLaunch("B")
+def test_no_wait_round_trips():
+    strategy = CASES["B, more iterations than stages"][0]
+    assert eval(repr(strategy)) == strategy and loads(dumps(strategy)) == strategy and ProgrammaticLaunch([B]) == ProgrammaticLaunch("B")
     assert str(ProgrammaticLaunch("B")) == "programmatic_launch(no_wait=B)" and MatMul.tile(8, 8).to(Block).programmatic_launch(
         "B"
     ).done().steps[0].refinements[-1] == ProgrammaticLaunch("B")
-    program = program_of("B, more turns than stages")
+    program = program_of("B, more iterations than stages")
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
     assert [point.kind for point in synchronization(program.ir).points].count("griddepcontrol.wait") == 2
 
 
 REFUSED = {
-    "an output": ("C", small, float16_gemm(64, 64, 128), r"C is no input.*legal   A B"),
-    "no operand": ("W", small, float16_gemm(64, 64, 128), "W is no input"),
+    "an output": ("C", small, float16_gemm(64, 64, 128), r"C is not an input.*legal   A B"),
+    "no operand": ("W", small, float16_gemm(64, 64, 128), "W is not an input"),
     "all of them": (("A", "B"), small, float16_gemm(64, 64, 128), "the producer loads only these inputs"),
     "all of them, copied": (("A", "B"), fed(TMA, COPIES), float16_gemm(128, 64, 128), "the producer loads only these inputs"),
     "several tiles, copied": ("B", fed(TMA, COPIES, (64, 64, 64), blocks=2), float16_gemm(256, 64, 128), "a block has several tiles"),
@@ -387,18 +387,18 @@ REFUSED = {
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name):
-    ready, strategy, spec, said = REFUSED[name]
-    with pytest.raises(DecompositionError, match=f"(?s){said}"):
+def test_no_wait_refusals(name):
+    ready, strategy, spec, message = REFUSED[name]
+    with pytest.raises(DecompositionError, match=f"(?s){message}"):
         _ = chained(ready, strategy)(spec).program(TARGET).ir
 
 
-def test_by_threads_of_a_ring():
-    """Consumers that read stages with ordinary loads, and wait before their stores."""
+def test_no_wait_with_ordinary_consumers():
+    """Consumers that do not use wgmma: they read stages by ordinary loads and wait before their stores."""
     require_right(chained("B", by_threads()), float16_gemm(64, 64, 192, c_dtype=float32))
 
 
-def test_names_are_checked():
+def test_no_wait_names_are_checked():
     with pytest.raises(DecompositionError, match="`no_wait` names operands, each once"):
         ProgrammaticLaunch(("A", "A"))
     for wrong in ((1,), "", 1):
@@ -406,8 +406,8 @@ def test_names_are_checked():
             ProgrammaticLaunch(wrong)
 
 
-def test_not_what_a_copy_in_front_writes():
-    """Rows of 146 bytes, which TMA does not support: a preceding kernel copies B first."""
+def test_no_wait_is_refused_for_repacked_operands():
+    """Rows of 146 bytes are illegal for TMA, so a preceding kernel copies B, and this kernel waits for it."""
     strategy = chained("B", MatMul.repack(A).repack(B).then(small))
     with pytest.raises(DecompositionError, match="B is copied by the launch in front"):
         _ = strategy(float16_gemm(64, 73, 128)).program(TARGET).ir

@@ -42,32 +42,32 @@ PROXY, REGISTERS = making.fence(FenceKind.ASYNC_PROXY), making.fence(FenceKind.W
 
 def run(*traces, blocks=1, same_thread=False, atoms=8):
     """What agents find, by the two touches, and what is wrong with the mbarriers of rings."""
-    found, broken = {}, {}
-    HappensBefore(traces, blocks, atoms, lambda before, behind, warp: same_thread, found, broken).run()
-    return list(found.values()), list(broken)
+    races, broken = {}, {}
+    HappensBefore(traces, blocks, atoms, lambda before, behind, warp: same_thread, races, broken).run()
+    return list(races.values()), list(broken)
 
 
 run_all = run
 
 
 def racy(*traces, **options):
-    found, broken = run(*traces, **options)
+    races, broken = run(*traces, **options)
     assert not broken
-    return bool(found)
+    return bool(races)
 
 
-# ---------------------------------------------------------------------------------------------- which race is shown
+# ---------------------------------------------------------------------------------------------- which race is reported
 
 
 def test_a_race_names_its_touches_and_warps():
     first, second = touch([0], step=1), touch([0], Kind.READ, step=2)
     (race,), _ = run([first], [second])
     assert (race.before, race.after, race.warps, race.in_flight, race.unfenced) == (first, second, (0, 1), False, False)
-    turned = race.reversed
-    assert (turned.before, turned.after, turned.warps, turned.in_flight) == (second, first, (1, 0), False)
+    swapped = race.reversed
+    assert (swapped.before, swapped.after, swapped.warps, swapped.in_flight) == (second, first, (1, 0), False)
 
 
-def test_what_comes_first_in_the_program_is_shown_first():
+def test_the_earlier_statement_of_the_program_is_reported_first():
     """Though another agent came to it later; of one step the order in which they came."""
     early, late = touch([0], step=1), touch([0], step=7)
     (race,), _ = run([late], [early])
@@ -98,64 +98,64 @@ def test_each_pair_of_statements_is_shown_once():
     use, other = pair[0].use, pair[1].use
     assert mark(pair[0], pair[1]) == mark(pair[1], pair[0]) == mark(touch([3], use=use), touch([4], use=other))
     assert mark(pair[0], pair[0]) != mark(pair[0], pair[1])
-    found, _ = run([pair[0]], [pair[1], touch([0], Kind.READ)])
-    assert len(found) == 2
+    races, _ = run([pair[0]], [pair[1], touch([0], Kind.READ)])
+    assert len(races) == 2
     first = touch([0], step=1, use=use)
     (race,), _ = run([first, touch([1], step=2, use=use)], [touch([0, 1], Kind.READ, step=3)])
     assert race.before is first
 
 
-def test_what_was_found_already_stays():
+def test_known_findings_are_kept():
     first, second = touch([0]), touch([0], Kind.READ)
-    found = {mark(first, second): "known"}
-    HappensBefore([[first], [second]], 1, 1, lambda *_: False, found, {}).run()
-    assert list(found.values()) == ["known"]
+    races = {mark(first, second): "known"}
+    HappensBefore([[first], [second]], 1, 1, lambda *_: False, races, {}).run()
+    assert list(races.values()) == ["known"]
 
 
 # ---------------------------------------------------------------------------------------------- kinds, and threads of a warp
 
 
 def test_kinds_of_touches_that_need_order():
-    for one, other in itertools.product(Kind, repeat=2):
-        needs = Kind.WRITE in (one, other) or {one, other} == {Kind.READ, Kind.ADD}
-        assert racy([touch([0], one)], [touch([0], other)]) == needs
-        assert not racy([touch([0], one)], [touch([1], other)])
-        assert not racy([touch([0], one), BLOCK], [BLOCK, touch([0], other)])
+    for kind, other in itertools.product(Kind, repeat=2):
+        needs = Kind.WRITE in (kind, other) or {kind, other} == {Kind.READ, Kind.ADD}
+        assert racy([touch([0], kind)], [touch([0], other)]) == needs
+        assert not racy([touch([0], kind)], [touch([1], other)])
+        assert not racy([touch([0], kind), BLOCK], [BLOCK, touch([0], other)])
 
 
 def test_one_warp_is_in_order_where_the_same_thread_touches():
     first, second = touch([0]), touch([0], Kind.READ)
     assert racy([first, second]) and not racy([first, second], same_thread=True)
     assert not racy([first, WARP, second])
-    asked = []
+    calls = []
 
-    def same_thread(before, behind, warp):
-        asked.append((before, behind, warp))
+    def same_thread(before, after, warp):
+        calls.append((before, after, warp))
         return True
 
     HappensBefore([[BLOCK], [BLOCK, first, second, touch([0])]], 1, 1, same_thread, {}, {}).run()
-    assert asked[0] == (first, second, 1)
-    assert all(warp == 1 for *_, warp in asked)
+    assert calls[0] == (first, second, 1)
+    assert all(warp == 1 for *_, warp in calls)
 
 
 def test_pairs_that_one_thread_orders_are_asked_about_once():
-    first, second, asked = touch([0]), touch([0], Kind.READ), []
+    first, second, calls = touch([0]), touch([0], Kind.READ), []
     trace = [first, second, first, second, first, second]
-    HappensBefore([trace], 1, 1, lambda *given: asked.append(given) or True, {}, {}).run()
-    assert len(asked) == 2, "the read behind the write, and the write behind the read"
+    HappensBefore([trace], 1, 1, lambda *given: calls.append(given) or True, {}, {}).run()
+    assert len(calls) == 2, "the read behind the write, and the write behind the read"
     copy = touch([0], mechanism=CP_ASYNC_GROUPS)
     (race,), _ = run([copy, making.commit(), making.wait(0), second, copy, second], same_thread=True)
     assert race.in_flight, "a pair that was in order is not where the copy is under way"
 
 
 def test_touches_of_one_step_are_in_order():
-    one, other = touch([0], step=5), touch([0], Kind.READ, step=5)
-    assert not racy([one], [other]) and not racy([one, other])
-    assert racy([one], [touch([0], Kind.READ, step=6)])
-    assert racy([one], [other, touch([0], Kind.READ, step=6)]) and racy([touch([0], step=6)], [one, other])
+    event, other = touch([0], step=5), touch([0], Kind.READ, step=5)
+    assert not racy([event], [other]) and not racy([event, other])
+    assert racy([event], [touch([0], Kind.READ, step=6)])
+    assert racy([event], [other, touch([0], Kind.READ, step=6)]) and racy([touch([0], step=6)], [event, other])
 
 
-def test_warps_touch_what_is_theirs():
+def test_warps_access_their_own_places():
     """And nothing where no other access can meet it."""
     each = touch({0: [0], 1: [1]})
     assert not racy([each], [each]) and racy([each], [touch({1: [0]})]) and not racy([each], [touch({1: [1]})])
@@ -167,25 +167,25 @@ def test_warps_touch_what_is_theirs():
 
 
 def test_barriers_hold_the_warps_of_their_scope():
-    def ordered(barrier, warps, one, other):
+    def ordered(barrier, warps, first, other):
         traces = [[barrier] for _ in range(warps)]
-        traces[one], traces[other] = [touch([0]), barrier], [barrier, touch([0])]
+        traces[first], traces[other] = [touch([0]), barrier], [barrier, touch([0])]
         return not racy(*traces)
 
-    for one, other in itertools.permutations(range(8), 2):
-        assert ordered(BLOCK, 8, one, other)
-        assert ordered(GROUP, 8, one, other) == (one // 4 == other // 4)
-        assert ordered(making.barrier(making.scope("pair", 64)), 8, one, other) == (one // 2 == other // 2)
-        assert not ordered(WARP, 8, one, other)
-    for one, other in itertools.permutations(range(6), 2):
-        assert ordered(GROUP, 6, one, other) == (one // 4 == other // 4), "the last group has two warps alone"
-    for one, other in itertools.permutations(range(6), 2):
+    for first, other in itertools.permutations(range(8), 2):
+        assert ordered(BLOCK, 8, first, other)
+        assert ordered(GROUP, 8, first, other) == (first // 4 == other // 4)
+        assert ordered(making.barrier(making.scope("pair", 64)), 8, first, other) == (first // 2 == other // 2)
+        assert not ordered(WARP, 8, first, other)
+    for first, other in itertools.permutations(range(6), 2):
+        assert ordered(GROUP, 6, first, other) == (first // 4 == other // 4), "the last group has two warps alone"
+    for first, other in itertools.permutations(range(6), 2):
         traces = [[BLOCK] for _ in range(6)]
-        traces[one], traces[other] = [touch([0]), BLOCK], [BLOCK, touch([0])]
-        assert racy(*traces, blocks=2) == (one // 3 != other // 3), "each block has a barrier of its own"
-        traces = [[GROUP] if number not in (one, other) else traces[number] for number in range(6)]
-        traces[one], traces[other] = [touch([0]), GROUP], [GROUP, touch([0])]
-        assert racy(*traces, blocks=2) == (one // 3 != other // 3)
+        traces[first], traces[other] = [touch([0]), BLOCK], [BLOCK, touch([0])]
+        assert racy(*traces, blocks=2) == (first // 3 != other // 3), "each block has a barrier of its own"
+        traces = [[GROUP] if number not in (first, other) else traces[number] for number in range(6)]
+        traces[first], traces[other] = [touch([0]), GROUP], [GROUP, touch([0])]
+        assert racy(*traces, blocks=2) == (first // 3 != other // 3)
 
 
 def test_a_barrier_of_a_part_of_a_warp():
@@ -207,7 +207,7 @@ def test_barriers_wait_for_all():
         run([BLOCK], [GROUP])
 
 
-def test_knowledge_goes_on_from_barrier_to_barrier():
+def test_knowledge_is_passed_from_barrier_to_barrier():
     pair = making.barrier(making.scope("pair", 64))
     assert not racy([touch([0]), pair, GROUP], [pair, GROUP], [GROUP, touch([0])], [GROUP])
     assert racy([touch([0]), GROUP, pair], [GROUP, touch([1]), pair], [GROUP, touch([1])], [GROUP])
@@ -215,7 +215,7 @@ def test_knowledge_goes_on_from_barrier_to_barrier():
     assert racy([GROUP, touch([0]), pair], [GROUP, pair, touch([0])], [GROUP, touch([0])], [GROUP])
 
 
-def test_clusters_meet_at_their_barriers():
+def test_blocks_of_a_cluster_synchronize_at_their_barriers():
     meet = making.cluster_barrier()
     assert not racy([touch([0]), meet], [meet, touch([0])], blocks=2)
     assert racy([touch([0])], [touch([0])], blocks=2)
@@ -248,7 +248,7 @@ def test_groups_complete_the_oldest_first(completion):
     assert racy([copies[0], commit, copies[1], making.wait(0, mechanism=completion), users[1]], same_thread=True), "in no group yet"
 
 
-def test_a_commit_takes_what_was_issued_since_the_last_one():
+def test_a_commit_covers_everything_issued_since_the_previous_one():
     first, second = touch([0], mechanism=CP_ASYNC_GROUPS), touch([1], mechanism=CP_ASYNC_GROUPS)
     trace = [first, making.commit(), second, making.commit(), making.wait(1), touch([0])]
     assert not racy(trace, same_thread=True)
@@ -270,7 +270,7 @@ def test_whose_copies_and_products_a_wait_is_for():
 # ---------------------------------------------------------------------------------------------- engines
 
 
-def test_engines_read_what_a_fence_has_brought_them():
+def test_engines_read_what_a_fence_made_visible():
     write, engine = touch([0]), touch([0], Kind.READ, engine=True)
     for trace, hidden in (
         ([write, WARP, engine], True),
@@ -280,8 +280,8 @@ def test_engines_read_what_a_fence_has_brought_them():
         ([write, REGISTERS, WARP, engine], True),
         ([write, WARP, engine, PROXY], True),
     ):
-        found, _ = run(trace)
-        assert [one.unfenced for one in found] == [True] * hidden, trace
+        races, _ = run(trace)
+        assert [one.unfenced for one in races] == [True] * hidden, trace
     (race,), _ = run([write, WARP, engine])
     assert race.before is write and race.after is engine and race.warps == (0, 0) and not race.in_flight
     assert not racy([touch([0], engine=True), WARP, engine]), "what engines wrote"
@@ -292,7 +292,7 @@ def test_engines_read_what_a_fence_has_brought_them():
 
 
 def test_an_engine_that_a_thread_sets_to_work_needs_a_fence_of_the_same_thread():
-    """Found wrong: nothing was said where the thread itself had written what its engine reads."""
+    """Was wrong: no finding where the thread itself had written the data that its engine reads."""
     write, engine = touch([0]), touch([0], Kind.READ, engine=True)
     (race,), _ = run([write, engine], same_thread=True)
     assert race.unfenced and race.before is write
@@ -304,7 +304,7 @@ def test_an_engine_that_a_thread_sets_to_work_needs_a_fence_of_the_same_thread()
 
 
 def test_fences_are_passed_on_by_barriers():
-    """Of what the agent wrote itself, in front of the barrier."""
+    """For writes of the agent itself before the barrier."""
     write, engine = touch([0]), touch([0], Kind.READ, engine=True)
     for traces, hidden in (
         (([write, PROXY, BLOCK], [BLOCK, engine]), False),
@@ -316,8 +316,8 @@ def test_fences_are_passed_on_by_barriers():
         (([write, PROXY, BLOCK], [touch([1]), BLOCK, touch([0, 1], Kind.READ, engine=True)]), True),
         (([write, PROXY, BLOCK], [touch([1]), PROXY, BLOCK, touch([0, 1], Kind.READ, engine=True)]), False),
     ):
-        found, _ = run(*traces)
-        assert [one.unfenced for one in found] == [True] * hidden, traces
+        races, _ = run(*traces)
+        assert [one.unfenced for one in races] == [True] * hidden, traces
     (race,), _ = run([write, BLOCK], [BLOCK, engine])
     assert race.warps == (0, 1)
     copy = touch([0], mechanism=CP_ASYNC_GROUPS)
@@ -326,8 +326,8 @@ def test_fences_are_passed_on_by_barriers():
     assert not racy([copy, making.commit(), making.wait(0), PROXY, WARP, engine])
 
 
-def test_nothing_is_forgotten_that_an_engine_may_not_see():
-    """Behind a barrier of all, whatever came before it."""
+def test_writes_hidden_from_an_engine_are_not_forgotten():
+    """After a barrier of all agents, with any events before it."""
     write, engine = touch([0]), touch([0], Kind.READ, engine=True)
     assert [one.unfenced for one in run([write, BLOCK, BLOCK, engine], [BLOCK, BLOCK])[0]] == [True]
     assert not racy([write, PROXY, BLOCK, BLOCK, engine], [BLOCK, BLOCK])
@@ -369,7 +369,7 @@ def by_lanes(traces, same_thread, blocks=1):
     lanes = [(agent, lane) for agent in range(len(traces)) for lane in range(2)]
     known = {lane: set() for lane in lanes}
     fenced = {lane: set() for lane in lanes}
-    mine = {lane: set() for lane in lanes}
+    own = {lane: set() for lane in lanes}
     issued = {lane: collections.defaultdict(set) for lane in lanes}
     groups = {lane: collections.defaultdict(list) for lane in lanes}
     done, races, hidden = [], set(), set()
@@ -385,8 +385,8 @@ def by_lanes(traces, same_thread, blocks=1):
         for lane in range(2):
             me = agent, lane
             for atom in event.footprint.atoms[agent % each]:
-                for other, former, there in done:
-                    if atom not in there or former.step == event.step or not needs(former.kind, event.kind):
+                for other, former, touched in done:
+                    if atom not in touched or former.step == event.step or not needs(former.kind, event.kind):
                         continue
                     if other[0] == agent and other[1] != lane and same_thread:
                         continue
@@ -401,10 +401,10 @@ def by_lanes(traces, same_thread, blocks=1):
             done.append((me, event, event.footprint.atoms[agent % each]))
             bit = (me, id(event))
             (issued[me][event.mechanism] if event.in_flight else known[me]).add(bit)
-            mine[me].add(bit)
+            own[me].add(bit)
 
-    def needs(one, other):
-        return Kind.WRITE in (one, other) or {one, other} == {Kind.READ, Kind.ADD}
+    def needs(kind, other):
+        return Kind.WRITE in (kind, other) or {kind, other} == {Kind.READ, Kind.ADD}
 
     while any(position[agent] < len(trace) for agent, trace in enumerate(traces)):
         for agent, trace in enumerate(traces):
@@ -432,18 +432,18 @@ def by_lanes(traces, same_thread, blocks=1):
                                 known[agent, lane] |= over
                     case Fence(kind=FenceKind.ASYNC_PROXY):
                         for lane in range(2):
-                            fenced[agent, lane] |= mine[agent, lane] & known[agent, lane]
+                            fenced[agent, lane] |= own[agent, lane] & known[agent, lane]
         for agent, trace in enumerate(traces):
             if position[agent] < len(trace) and isinstance(trace[position[agent]], Barrier):
                 barrier = trace[position[agent]]
-                there = list(members(agent, barrier))
-                if all(position[one] < len(traces[one]) and traces[one][position[one]] == barrier for one in there):
-                    parts = [(one, lane) for one in there for lane in range(2)]
+                waiting = list(members(agent, barrier))
+                if all(position[one] < len(traces[one]) and traces[one][position[one]] == barrier for one in waiting):
+                    parts = [(one, lane) for one in waiting for lane in range(2)]
                     for what in (known, fenced):
                         union = set().union(*(what[part] for part in parts))
                         for part in parts:
                             what[part] = set(union)
-                    for one in there:
+                    for one in waiting:
                         position[one] += 1
     return races, hidden
 
@@ -478,8 +478,8 @@ def drawn(chance, engines):
     traces = []
     for one in parts:
         trace = list(one[0])
-        for barrier, behind in zip(barriers, one[1:], strict=True):
-            trace += [barrier, *behind]
+        for barrier, segment in zip(barriers, one[1:], strict=True):
+            trace += [barrier, *segment]
         traces.append(trace)
     return traces
 
@@ -517,28 +517,30 @@ def arrive(number, state=StageState.EMPTY, arrivals=(1,) * 8, of=PLAIN, ranks=()
 
 
 def fill(number, of=PLAIN, atom=None, elements=128, ranks=(0,), step=None):
-    """A load, one element of four bytes as often as is asked for."""
+    """A load of one four-byte element, as often as requested."""
     atom = number % of.stages if atom is None else atom
     return touch([atom], step=step, mechanism=TMA_LOADS, fill=StageEvent(of, StageState.FULL, number, None, ranks), elements=elements)
 
 
 def produced(*numbers, of=PLAIN):
     return [
-        one for number in numbers for one in (wait(number, StageState.EMPTY, of), arrive(number, StageState.FULL, of=of), fill(number, of))
+        event
+        for number in numbers
+        for event in (wait(number, StageState.EMPTY, of), arrive(number, StageState.FULL, of=of), fill(number, of))
     ]
 
 
 def consumed(*numbers, of=PLAIN, arrivals=(1,) * 8):
-    """Reads of each stage, and one lane that says so."""
+    """Reads of each stage, with the release by one lane."""
     return [
-        one
+        event
         for number in numbers
-        for one in (wait(number, of=of), touch([number % of.stages], Kind.READ), WARP, arrive(number, arrivals=arrivals, of=of))
+        for event in (wait(number, of=of), touch([number % of.stages], Kind.READ), WARP, arrive(number, arrivals=arrivals, of=of))
     ]
 
 
-def turns(consumers, producer, count=4, **options):
-    """Consumers that all do the same, behind them the producer."""
+def run_consumers(consumers, producer, count=4, **options):
+    """Identical consumers, followed by the producer."""
     return run(*[consumers] * count, producer, **options)
 
 
@@ -546,61 +548,61 @@ def test_a_ring_that_is_right():
     for stages in (1, 2, 3):
         of = ring(stages)
         for count in (0, 1, 2, 5, 9):
-            assert turns(consumed(*range(count), of=of), produced(*range(count), of=of)) == ([], [])
+            assert run_consumers(consumed(*range(count), of=of), produced(*range(count), of=of)) == ([], [])
 
 
-def test_what_is_read_before_it_is_full():
+def test_reading_a_stage_before_it_is_full():
     """Or written again before all have read it."""
     reading = [touch([0], Kind.READ), wait(0), WARP, arrive(0)]
-    (race,), broken = turns(reading, produced(0))
+    (race,), broken = run_consumers(reading, produced(0))
     assert broken == [] and {race.before.kind, race.after.kind} == {Kind.READ, Kind.WRITE}
     (race,), broken = run(produced(0), *[reading] * 4)
     assert broken == [] and race.in_flight and race.before.mechanism is TMA_LOADS
     early = [wait(0), arrive(0), touch([0], Kind.READ), *consumed(1), wait(2), touch([0], Kind.READ), WARP, arrive(2)]
-    found, broken = turns(early, produced(0, 1, 2))
-    assert broken == [] and len(found) == 1 and not found[0].in_flight
+    races, broken = run_consumers(early, produced(0, 1, 2))
+    assert broken == [] and len(races) == 1 and not races[0].in_flight
     fence_less = [wait(0), touch([0], Kind.READ), arrive(0), *consumed(1, 2)]
-    (race,), broken = turns(fence_less, produced(0, 1, 2))
+    (race,), broken = run_consumers(fence_less, produced(0, 1, 2))
     assert broken == [] and race.before.kind is Kind.READ, "other lanes may still read it"
 
 
 def test_a_wait_that_is_never_over():
-    found, broken = turns(consumed(0, 1), produced(0))
-    assert found == [] and broken == [f"ring: agent {number} waits forever for fill 1 to be full" for number in range(4)]
-    found, broken = turns(consumed(0), produced(0, 1, 2, 3))
+    races, broken = run_consumers(consumed(0, 1), produced(0))
+    assert races == [] and broken == [f"ring: agent {number} waits forever for fill 1 to be full" for number in range(4)]
+    races, broken = run_consumers(consumed(0), produced(0, 1, 2, 3))
     assert broken == ["ring: agent 4 waits forever for fill 3 to be empty", "ring: no agent waits for fill 1"]
     _, broken = run([], [], [], [wait(0)], blocks=2)
     assert broken == ["ring: agent 1 of block 1 of the cluster waits forever for fill 0 to be full"]
 
 
-def test_a_turn_that_nobody_waits_for():
-    _, broken = turns(consumed(0, 1), produced(0, 1, 2))
+def test_a_fill_without_a_wait():
+    _, broken = run_consumers(consumed(0, 1), produced(0, 1, 2))
     assert broken == ["ring: no agent waits for fill 2"]
-    _, broken = turns([], produced(0))
+    _, broken = run_consumers([], produced(0))
     assert broken == ["ring: no agent waits for fill 0"]
     one_of_them = [consumed(0), [arrive(0)], [arrive(0)], [arrive(0)]]
     assert run(*one_of_them, produced(0)) == ([], []), "one who waits is enough"
 
 
 def test_a_wait_for_another_stage():
-    _, broken = turns([*consumed(1)], produced(1))
+    _, broken = run_consumers([*consumed(1)], produced(1))
     assert broken[:1] == ["ring: the wait for fill 1 to be empty uses stage 1, but the agent is at fill 0"]
     assert "ring: the arrival for fill 1 to be empty uses stage 1, but the agent is at fill 0" in broken
-    _, broken = turns(consumed(0), [arrive(0, StageState.FULL), fill(0), arrive(1, StageState.FULL), wait(0, StageState.EMPTY)])
+    _, broken = run_consumers(consumed(0), [arrive(0, StageState.FULL), fill(0), arrive(1, StageState.FULL), wait(0, StageState.EMPTY)])
     assert broken and all("stage" in one or "filled" in one or "fill 1" in one or "incomplete" in one for one in broken)
 
 
 def test_a_wait_that_passes_by_parity_alone():
-    """Of the phase two before, or two behind, of the one that is meant."""
+    """The wait passes on a phase two earlier, or two later, than the intended one."""
     late = [wait(0), wait(1), wait(2), wait(3), wait(4)]
     ready = [arrive(number) for number in range(9)]
-    _, broken = turns([*ready[:4], *late], produced(0, 1, 2, 3), count=4)
+    _, broken = run_consumers([*ready[:4], *late], produced(0, 1, 2, 3), count=4)
     assert "ring: the wait for fill 0 to be full passes by parity alone" not in "".join(broken)
     behind = [
         one for number in (0, 1, 2, 3, 4, 5) for one in (wait(number, StageState.EMPTY), arrive(number, StageState.FULL), fill(number))
     ]
     skipping = [wait(0), WARP, *[arrive(0)] * 1, wait(1), arrive(1)]
-    _, broken = turns(skipping, behind)
+    _, broken = run_consumers(skipping, behind)
     assert any("waits forever" in one for one in broken)
     of = ring(1, consumers=1)
     twice = [
@@ -618,18 +620,18 @@ def test_a_wait_that_passes_by_parity_alone():
 def test_bytes_that_are_missing_or_too_many():
     for elements in (64, 127):
         short = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=elements)]
-        _, broken = turns([], short)
+        _, broken = run_consumers([], short)
         assert broken == [
             "ring: no agent waits for fill 0",
             "ring: the full mbarrier of stage 0 ends with an incomplete phase",
         ]
-        _, broken = turns(consumed(0), short)
+        _, broken = run_consumers(consumed(0), short)
         assert broken[0] == "ring: agent 0 waits forever for fill 0 to be full"
-    two_halves = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
-    assert turns(consumed(0), two_halves)[1] == []
-    _, broken = turns([*consumed(0)], [wait(0, StageState.EMPTY), fill(0, elements=128), arrive(0, StageState.FULL)])
+    two_loads = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
+    assert run_consumers(consumed(0), two_loads)[1] == []
+    _, broken = run_consumers([*consumed(0)], [wait(0, StageState.EMPTY), fill(0, elements=128), arrive(0, StageState.FULL)])
     assert broken == [], "bytes may come before the arrival"
-    _, broken = turns(consumed(0), [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=256)])
+    _, broken = run_consumers(consumed(0), [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=256)])
     assert broken and any("incomplete phase" in one for one in broken)
 
 
@@ -642,21 +644,21 @@ def test_how_many_arrive():
         ((1, 1, 1), False),
         ((2, 1, 1, 1), False),
     ):
-        _, broken = turns(consumed(0, arrivals=arrivals), produced(0))
+        _, broken = run_consumers(consumed(0, arrivals=arrivals), produced(0))
         assert broken == ([] if right else ["ring: the empty mbarrier of stage 0 ends with an incomplete phase"]), arrivals
-    _, broken = turns(consumed(0, arrivals=(2,) * 4), produced(0))
+    _, broken = run_consumers(consumed(0, arrivals=(2,) * 4), produced(0))
     assert broken == [], "two phases are over where one is meant: whoever waits then finds it"
-    _, broken = turns(consumed(0, 1, 2, arrivals=(2,) * 4), produced(0, 1, 2))
+    _, broken = run_consumers(consumed(0, 1, 2, arrivals=(2,) * 4), produced(0, 1, 2))
     assert broken
 
 
 def test_phases():
     """Of more arrivals than a phase waits for the others are at the next one."""
-    one = MbarrierState(2, 2)
-    one.arrive(1, 16, 1)
-    assert (one.completed, one.known, one.pending_arrivals) == (0, 0, 1)
-    one.arrive(2, 32, 3)
-    assert (one.completed, one.known, one.pending_arrivals, one.known_completed) == (2, 3, 2, 48)
+    state = MbarrierState(2, 2)
+    state.arrive(1, 16, 1)
+    assert (state.completed, state.known, state.pending_arrivals) == (0, 0, 1)
+    state.arrive(2, 32, 3)
+    assert (state.completed, state.known, state.pending_arrivals, state.known_completed) == (2, 3, 2, 48)
     loaded = MbarrierState(1, 1)
     loaded.bytes += 8
     loaded.arrive(1, 0, 1)
@@ -687,48 +689,50 @@ def test_rounds_are_sets_of_phases():
     assert rounds.first_phases("a", 2) & rounds.first_phases("b", 4) == 0
 
 
-def test_knowledge_comes_with_arrivals():
-    """What all lanes of a warp know goes on; what one of them has under way, or did not wait for, does not."""
+def test_arrivals_pass_on_knowledge():
+    """Knowledge common to all lanes of a warp is passed on; operations of one lane that are in flight, or that it did not wait for, are
+    not.
+    """
     of = making.ring("hand", 1, ("s",), bytes=0, consumers=1)
-    to, behind = (
+    to, receiver = (
         [touch([0]), WARP, arrive(0, arrivals=(1, 1, 1), of=of)],
         [wait(0, StageState.EMPTY, of), wait(1, StageState.EMPTY, of), touch([0])],
     )
 
-    def run(one, other):
-        found, broken = run_all(other, one)
-        return len(found), broken
+    def run(first, other):
+        races, broken = run_all(other, first)
+        return len(races), broken
 
-    assert run(to, behind) == (0, [])
-    assert run([to[0], to[2]], behind) == (1, [])
-    assert run(to, [behind[0], behind[2]]) == (1, []), "turn 0 is empty from the first"
+    assert run(to, receiver) == (0, [])
+    assert run([to[0], to[2]], receiver) == (1, [])
+    assert run(to, [receiver[0], receiver[2]]) == (1, []), "turn 0 is empty from the first"
     copy = touch([0], mechanism=CP_ASYNC_GROUPS)
-    assert run([copy, making.commit(), WARP, to[2]], behind) == (1, [])
-    assert run([copy, making.commit(), making.wait(0), to[2]], behind) == (1, []), "other lanes have waited for their own"
-    assert run([copy, making.commit(), making.wait(0), WARP, to[2]], behind) == (0, [])
+    assert run([copy, making.commit(), WARP, to[2]], receiver) == (1, [])
+    assert run([copy, making.commit(), making.wait(0), to[2]], receiver) == (1, []), "other lanes have waited for their own"
+    assert run([copy, making.commit(), making.wait(0), WARP, to[2]], receiver) == (0, [])
     product = [touch([0], Kind.READ, mechanism=WGMMA_GROUPS), making.commit(WGMMA_GROUPS)]
-    assert run([*product, making.wait(0, mechanism=WGMMA_GROUPS), to[2]], behind) == (0, [])
-    assert run([*product, WARP, to[2]], behind) == (1, [])
+    assert run([*product, making.wait(0, mechanism=WGMMA_GROUPS), to[2]], receiver) == (0, [])
+    assert run([*product, WARP, to[2]], receiver) == (1, [])
     third = [wait(number, StageState.EMPTY, of) for number in range(3)]
-    handed_on = [*behind[:2], arrive(1, arrivals=(1, 1, 1), of=of)]
-    found, broken = run_all([*third, touch([0])], handed_on, to)
-    assert (found, broken) == ([], []), "what a wait brings goes on with the next arrival"
+    handed_on = [*receiver[:2], arrive(1, arrivals=(1, 1, 1), of=of)]
+    races, broken = run_all([*third, touch([0])], handed_on, to)
+    assert (races, broken) == ([], []), "what a wait brings goes on with the next arrival"
 
 
 # ---------------------------------------------------------------------------------------------- clusters
 
 
-def test_loads_for_other_blocks():
+def test_loads_into_other_blocks():
     """They count the bytes there, and bring the knowledge there."""
     shared = ring(1, consumers=2)
     meet = making.cluster_barrier()
     consumer = lambda rank: [meet, wait(0, of=shared), touch({0: [rank]}, Kind.READ), WARP, arrive(0, of=shared, ranks=(0, 1)), meet]
     announced = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared)]
     both = StageEvent(shared, StageState.FULL, 0, None, (0, 1))
-    halves = lambda first: [touch({1: [0, 1]}, mechanism=TMA_LOADS, fill=both, elements=64, step=first)]
-    traces = [consumer(0), [*announced, *halves(1), meet], consumer(1), [*announced, *halves(1), meet]]
-    found, broken = run(*traces, blocks=2)
-    assert (found, broken) == ([], [])
+    half_loads = lambda first: [touch({1: [0, 1]}, mechanism=TMA_LOADS, fill=both, elements=64, step=first)]
+    traces = [consumer(0), [*announced, *half_loads(1), meet], consumer(1), [*announced, *half_loads(1), meet]]
+    races, broken = run(*traces, blocks=2)
+    assert (races, broken) == ([], [])
     missing = [traces[0], [one for one in traces[1] if not isinstance(one, AccessEvent)], traces[2], traces[3]]
     assert any("waits forever" in one for one in run(*missing, blocks=2)[1])
     early = [[one for one in trace if one is not meet or place] for trace in traces for place in (0,)]
@@ -759,8 +763,8 @@ def test_blocks_that_are_not_there():
     )
 
 
-def test_who_reaches_a_block_last_matters():
-    """A block may end when all others have met once more behind what they do in it."""
+def test_the_last_remote_access_to_a_block_matters():
+    """A block may exit once all others have synchronized after their accesses to it."""
     shared = ring(1, consumers=1)
     meet = making.cluster_barrier()
     across = [meet, arrive(0, of=shared, ranks=(1,)), meet]
@@ -771,8 +775,8 @@ def test_who_reaches_a_block_last_matters():
     assert broken == []
 
 
-def test_blocks_that_nobody_reaches_need_no_meeting():
-    """An agent that has met nobody reaches its own block alone."""
+def test_blocks_without_remote_accesses_need_no_synchronization():
+    """An agent that has not synchronized accesses only its own block."""
     shared = ring(1, consumers=1)
 
     def block(rank):
@@ -787,13 +791,13 @@ def test_blocks_that_nobody_reaches_need_no_meeting():
     assert run([], [], blocks=2) == ([], [])
 
 
-# ---------------------------------------------------------------------------------------------- groups in turns
+# ---------------------------------------------------------------------------------------------- alternating groups
 
 ORDER = making.ring("order", 2, (), bytes=0, consumers=1)
 
 
-def in_turns(first, step, count, of=PLAIN, order=ORDER, per=1, give=True, await_order=True, tiles=None):
-    """A group that takes turns with another: waits for its turn of the order, consumes, and gives the order on."""
+def alternating(first, step, count, of=PLAIN, order=ORDER, per=1, give=True, await_order=True, tiles=None):
+    """A group that alternates with another: waits for its turn of the order, consumes, and passes the order on."""
     trace = []
     for tile in (range(count) if tiles is None else tiles)[first::step]:
         if await_order:
@@ -805,19 +809,19 @@ def in_turns(first, step, count, of=PLAIN, order=ORDER, per=1, give=True, await_
     return trace
 
 
-def test_groups_that_take_turns():
+def test_alternating_groups():
     of = ring(2, consumers=1)
     for count, per in ((2, 1), (3, 1), (4, 2), (7, 2), (5, 3)):
-        traces = [in_turns(0, 2, count, of, per=per), in_turns(1, 2, count, of, per=per), produced(*range(count * per), of=of)]
+        traces = [alternating(0, 2, count, of, per=per), alternating(1, 2, count, of, per=per), produced(*range(count * per), of=of)]
         assert run(*traces) == ([], []), (count, per)
         for without in (0, 1):
             faulty = list(traces)
-            faulty[without] = in_turns(without, 2, count, of, per=per, give=False)
+            faulty[without] = alternating(without, 2, count, of, per=per, give=False)
             if count > 2:
                 assert run(*faulty)[1], (count, per, without)
     unordered = [
-        in_turns(0, 2, 7, of, per=2, await_order=False),
-        in_turns(1, 2, 7, of, per=2, await_order=False),
+        alternating(0, 2, 7, of, per=2, await_order=False),
+        alternating(1, 2, 7, of, per=2, await_order=False),
         produced(*range(14), of=of),
     ]
     _, broken = run(*unordered)
@@ -825,9 +829,9 @@ def test_groups_that_take_turns():
 
 
 def test_a_phase_that_an_agent_does_not_know_to_be_over():
-    """Groups in turns: an agent has not been at each phase itself."""
+    """Alternating groups: an agent has not taken part in each phase itself."""
     of = ring(1, consumers=1)
-    traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
+    traces = [alternating(0, 2, 6, of), alternating(1, 2, 6, of), produced(*range(6), of=of)]
     assert run(*traces) == ([], [])
     late = [one for one in traces[1] if not (isinstance(one, StageEvent) and one.ring is ORDER and one.arrivals is None)]
     _, broken = run(traces[0], late, traces[2])
@@ -839,7 +843,7 @@ def test_a_phase_that_an_agent_does_not_know_to_be_over():
 
 def test_an_arrival_that_may_count_to_an_earlier_phase():
     of = ring(1, consumers=1)
-    traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
+    traces = [alternating(0, 2, 6, of), alternating(1, 2, 6, of), produced(*range(6), of=of)]
     late = [one for one in traces[1] if not (isinstance(one, StageEvent) and one.arrivals is None)]
     _, broken = run(traces[0], late, traces[2])
     assert (
@@ -849,41 +853,41 @@ def test_an_arrival_that_may_count_to_an_earlier_phase():
 
 
 def numbers(*traces):
-    """How the turns of rings are counted where groups take them in turns."""
+    """How the fills of rings are numbered where groups alternate."""
     from fireiron.check.races.order import _numbered
 
     return {name: dict(sorted(found.items())) for name, found in _numbered(traces).items()}
 
 
-def test_turns_are_counted_where_groups_take_them_in_turns():
-    """By those that are filled, or given on; others are as far from the nearest of these as their numbers say."""
+def test_fills_are_numbered_where_groups_alternate():
+    """By the fills and the orders that are passed on; other waits get the distance from the nearest of these that their numbers give."""
     order = lambda number, arrivals=None: StageEvent(ORDER, StageState.EMPTY, number, arrivals)
     given = [order(number, (1,)) for number in (0, 1, 7, 8, 20)]
     filling = [arrive(number, StageState.FULL) for number in (0, 1, 2, 10, 11, 30)]
     waits = [wait(number) for number in (0, 1, 2, 10, 11, 30)]
-    assert numbers([*filling, *waits]) == {}, "no groups in turns: each counts its own"
-    found = numbers(given, [*filling, *waits])
-    assert found["order"] == {0: 0, 1: 1, 7: 2, 8: 3, 20: 4} and found["ring"] == {0: 0, 1: 1, 2: 2, 10: 3, 11: 4, 30: 5}
-    found = numbers(given, [order(number) for number in (2, 6, 9, 19, 21, 5)])
-    assert found["order"] == {0: 0, 1: 1, 2: 2, 5: 0, 6: 1, 7: 2, 8: 3, 9: 4, 19: 3, 20: 4, 21: 5}
-    found = numbers(given, [*filling, wait(3), wait(9, StageState.EMPTY), wait(31), wait(29)])
-    assert {number: found["ring"][number] for number in (3, 9, 29, 31)} == {3: 3, 9: 2, 29: 4, 31: 6}
-    found = numbers(given, [arrive(3), wait(5)])
-    assert found["ring"] == {3: 0, 5: 0}, "which nobody fills"
+    assert numbers([*filling, *waits]) == {}, "no groups in run_consumers: each counts its own"
+    result = numbers(given, [*filling, *waits])
+    assert result["order"] == {0: 0, 1: 1, 7: 2, 8: 3, 20: 4} and result["ring"] == {0: 0, 1: 1, 2: 2, 10: 3, 11: 4, 30: 5}
+    result = numbers(given, [order(number) for number in (2, 6, 9, 19, 21, 5)])
+    assert result["order"] == {0: 0, 1: 1, 2: 2, 5: 0, 6: 1, 7: 2, 8: 3, 9: 4, 19: 3, 20: 4, 21: 5}
+    result = numbers(given, [*filling, wait(3), wait(9, StageState.EMPTY), wait(31), wait(29)])
+    assert {number: result["ring"][number] for number in (3, 9, 29, 31)} == {3: 3, 9: 2, 29: 4, 31: 6}
+    result = numbers(given, [arrive(3), wait(5)])
+    assert result["ring"] == {3: 0, 5: 0}, "which nobody fills"
     each = making.ring("units", 2, (), bytes=0, consumers=1, each=128)
     units = [StageEvent(each, StageState.EMPTY, number, (1,)) for number in (4, 9)]
     assert numbers(units, filling) == {"units": {4: 0, 9: 1}}, "units of a role have each turn of other rings"
     assert set(numbers(units, given, filling)) == {"units", "order", "ring"}
 
 
-def test_turns_with_gaps_are_at_the_stages_of_their_numbers():
+def test_fills_with_gaps_use_the_stages_of_their_numbers():
     """Iterations are left out of long loops by whole rounds: what counts are those that are followed."""
     of = ring(2, consumers=1)
     for tiles in ([0, 1, 2, 3, 44, 45, 46, 47], [0, 1, 6, 7, 8, 9], [*range(7)]):
-        traces = [in_turns(group, 2, 0, of, tiles=tiles) for group in (0, 1)]
+        traces = [alternating(group, 2, 0, of, tiles=tiles) for group in (0, 1)]
         assert run(*traces, produced(*tiles, of=of)) == ([], []), tiles
     for tiles in ([0, 1, 2, 3, 45, 46, 47, 48], [0, 1, 7, 8]):
-        traces = [in_turns(group, 2, 0, of, tiles=tiles) for group in (0, 1)]
+        traces = [alternating(group, 2, 0, of, tiles=tiles) for group in (0, 1)]
         _, broken = run(*traces, produced(*tiles, of=of))
         assert any(one.startswith("ring: ") and "uses stage 1, but the agent is at fill" in one for one in broken), tiles
     plain = ring(2)
@@ -894,5 +898,5 @@ def test_turns_with_gaps_are_at_the_stages_of_their_numbers():
         ([0, 1, 2, 5, 6], False),
         ([0, 1, 3, 4], False),
     ):
-        _, broken = turns(consumed(*tiles, of=plain), produced(*tiles, of=plain))
+        _, broken = run_consumers(consumed(*tiles, of=plain), produced(*tiles, of=plain))
         assert (broken == []) == right, "each agent counts its own"

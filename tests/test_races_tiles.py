@@ -1,4 +1,4 @@
-"""Tiles whose loops differ in length: which tiles decide about all, and that a fault at any turn of a block is found."""
+"""Tiles whose loops differ in length: which tiles represent all others, and that a fault at any tile of a block is found."""
 
 import itertools
 import random
@@ -45,38 +45,38 @@ I2, I3 = Var("i2", 0, 63), Var("i3", 0, 63)
 
 
 @pytest.mark.parametrize("count, most", list(itertools.product(range(1, 9), range(1, 11))))
-def test_pieces_have_all_neighbours_of_a_sequence(count, most):
-    one = VaryingTiles(TILE, list(range(10, 10 + count)), most)
-    pieces = [list(one.part(number)) for number in range(one.part_count)]
+def test_pieces_contain_all_neighbours_of_a_sequence(count, most):
+    tiles = VaryingTiles(TILE, list(range(10, 10 + count)), most)
+    pieces = [list(tiles.part(number)) for number in range(tiles.part_count)]
     assert all(pieces) and all(len(piece) <= most for piece in pieces)
     together = {pair for piece in pieces for pair in itertools.pairwise(piece)}
     if most > 1:
-        assert together == set(itertools.pairwise(one.sequence)), "each stands behind the one before it"
-        assert {tile for piece in pieces for tile in piece} == set(one.sequence)
+        assert together == set(itertools.pairwise(tiles.sequence)), "each stands behind the one before it"
+        assert {tile for piece in pieces for tile in piece} == set(tiles.sequence)
         assert all(len(piece) == most for piece in pieces[:-1]), "no more pieces than it takes"
     else:
-        assert {tile for piece in pieces for tile in piece} >= set(one.sequence[:-1]), "the last one of a sequence is its first"
+        assert {tile for piece in pieces for tile in piece} >= set(tiles.sequence[:-1]), "the last one of a sequence is its first"
         assert len(pieces) == max(count - 1, 1)
 
 
 @pytest.mark.parametrize("most, more", list(itertools.product((1, 3, 5, 9), (0, 1, 2, 4, 99))))
-def test_turns_beyond_a_piece(most, more):
-    """As many as are asked for, and no more than a block takes; there the sequence begins again."""
-    one = VaryingTiles(TILE, [7, 8, 9, 7], most, extra_iterations=more)
-    for number in range(one.part_count):
-        piece, turns = list(one.part(number)), one.iterations(number)
-        assert turns == min(len(piece) + more, most)
-        prior_iterations = [one.tile_at(number, turn) for turn in range(len(piece) + 11)]
+def test_iterations_beyond_a_piece(most, more):
+    """As many as requested, and no more than a block takes; the sequence is repeated there."""
+    tiles = VaryingTiles(TILE, [7, 8, 9, 7], most, extra_iterations=more)
+    for number in range(tiles.part_count):
+        piece, count = list(tiles.part(number)), tiles.iterations(number)
+        assert count == min(len(piece) + more, most)
+        prior_iterations = [tiles.tile_at(number, iteration) for iteration in range(len(piece) + 11)]
         assert prior_iterations[: len(piece)] == piece and prior_iterations[len(piece) :] == ([7, 8, 9, 7] * 3)[:11]
 
 
-def test_what_a_sequence_is_of():
+def test_sequences():
     assert TILE_LENGTH.low == BLOCK_TILES.low == SEQUENCE_PART.low == 0, "a tile may have no turn"
     assert VaryingTiles(TILE, [0], 1).varied_by == TILE and VaryingTiles(TILE, [0], 1).iterations(0) == 1
     assert VaryingTiles(TILE, [0], 1, L + TILE).varied_by == TILE_LENGTH
 
 
-def test_what_stands_for_the_turns_of_a_tile():
+def test_representatives_of_the_iterations_of_a_tile():
     """Their number, and whether there is one, where it is known only at run time; the tiles of a block where that is."""
     length = minimum(L, TILE + 1)
     never = VaryingTiles(TILE, [0], 4)
@@ -88,7 +88,7 @@ def test_what_stands_for_the_turns_of_a_tile():
     assert both.keys() >= {L, L + TILE, N}
 
 
-def test_names_are_opened_but_for_those_that_are_kept():
+def test_names_are_expanded_unless_they_are_kept():
     first, second, third = (Var(name, 0, 99) for name in ("first", "second", "third"))
     body = (making.let(first, T + 1), making.let(second, first * 2), making.let(third, second + first))
     access_trace = AccessTrace(kernel(*body, writes(T)))
@@ -105,7 +105,7 @@ STILL = LoopCourse(1, False, 4, True)
 
 
 def causal(tiles, blocks, length, stages=2, increment=None, consumer=(), producer=(), inner=(), **options):
-    """A block that stays, and whose tiles have turns of a ring: as many as each tile says."""
+    """A persistent block whose tiles have iterations with a ring: as many as each tile requires."""
     increment, number = length if increment is None else increment, TAKEN + J
     how = {"prior_iterations": TAKEN, "increment": increment}
     consumers = over_tiles(tiles, blocks, *consumer, loop(length, *consume(number, stages), *inner, var=J), **how)
@@ -123,22 +123,22 @@ def chosen(program, course=STILL):
 @pytest.mark.parametrize(
     "length, tiles", [(TILE + 1, 40), (TILE, 40), (TILE // 2, 31), (TILE % 3, 9), (7 - TILE, 8), (as_expr(2) + TILE * 5, 9)]
 )
-def test_each_length_stands_behind_each(stages, length, tiles):
-    """Lengths up to a turn more than two rounds are told apart, longer ones by where in two rounds they end."""
+def test_each_length_follows_each_other_one(stages, length, tiles):
+    """Lengths up to one iteration more than two rounds are distinguished, longer ones by the position in two rounds at which they end."""
     first, second = chosen(causal(tiles, 3, length, stages))
     assert list(first.sequence) == list(second.sequence) and first.tile == TILE and first.length is None and first.varied_by == TILE
     lengths = [length.evaluate({"tile": tile}) for tile in first.sequence]
     assert all(0 <= tile < tiles for tile in first.sequence)
 
-    def kind(turns):
-        return turns if turns <= 2 * stages + 1 else 2 * stages + 2 + (turns - 2) % (2 * stages)
+    def kind(length):
+        return length if length <= 2 * stages + 1 else 2 * stages + 2 + (length - 2) % (2 * stages)
 
     every = [length.evaluate({"tile": tile}) for tile in range(tiles)]
     kinds = set(map(kind, every))
     pairs = set(itertools.pairwise(map(kind, lengths)))
     assert set(map(kind, lengths)) == kinds and pairs >= set(itertools.product(kinds, repeat=2))
-    short = [turns for turns in sorted(kinds) if turns <= stages]
-    begin = [turns for turns in short for _ in range(2 * stages + 1)]
+    short = [length for length in sorted(kinds) if length <= stages]
+    begin = [length for length in short for _ in range(2 * stages + 1)]
     assert lengths[: len(begin)] == begin, "each short one as often as two rounds take, and once more"
     assert len(lengths) == len(begin) + len(kinds) ** 2 + 1 and kind(lengths[-1]) == kind(lengths[len(begin)])
     assert max(lengths) == max(min(one for one in every if kind(one) == each) for each in kinds), "the shortest of each kind"
@@ -152,20 +152,20 @@ def test_tiles_of_one_length_are_no_matter():
         "a barrier parts no roles"
     )
     pair = causal(8, 3, TILE + 1), causal(8, 3, TILE + 1, increment=ONE)
-    (mine,), (theirs,) = ([one for one in each.body if isinstance(one, ir.Roles)] for each in pair)
-    one_counts = attrs.evolve(pair[0], body=(making.roles((mine.roles[0], theirs.roles[1])),))
+    (own_roles,), (other_roles,) = ([one for one in each.body if isinstance(one, ir.Roles)] for each in pair)
+    one_counts = attrs.evolve(pair[0], body=(making.roles((own_roles.roles[0], other_roles.roles[1])),))
     assert len(chosen(one_counts)) == 2, "what one role counts the other takes too"
     assert len(chosen(causal(8, 3, TILE + 1))) == 2
 
 
 def test_how_many_tiles_a_block_takes():
     for tiles, blocks, most in ((7, 3, 3), (6, 3, 2), (2, 3, 1), (9, 1, 9)):
-        one, _ = chosen(causal(tiles, blocks, TILE + 1))
-        assert one.max_tiles == most and one.part_count >= 1
-    (one, _) = chosen(causal(6, 3, TILE + 1))
-    assert one.block_tiles == as_expr(2) and one.extra_iterations == 2, "all take two"
-    (one, _) = chosen(causal(7, 3, TILE + 1))
-    assert constant(one.block_tiles) is None and one.extra_iterations == 0, "some take more"
+        result, _ = chosen(causal(tiles, blocks, TILE + 1))
+        assert result.max_tiles == most and result.part_count >= 1
+    (result, _) = chosen(causal(6, 3, TILE + 1))
+    assert result.block_tiles == as_expr(2) and result.extra_iterations == 2, "all take two"
+    (result, _) = chosen(causal(7, 3, TILE + 1))
+    assert constant(result.block_tiles) is None and result.extra_iterations == 0, "some take more"
 
 
 @pytest.mark.parametrize("high", [2, 6, 1 << 20])
@@ -174,10 +174,10 @@ def test_lengths_that_are_known_at_run_time(high, stages):
     """The sequence is one of all lengths that there may be."""
     size = Var("L", 0, high, 1, True)
     length = minimum(size, TILE + 1)
-    one, _ = chosen(causal(60, 3, length, stages, symbols=(size,)))
-    assert one.length == length and one.varied_by == TILE_LENGTH
+    result, _ = chosen(causal(60, 3, length, stages, symbols=(size,)))
+    assert result.length == length and result.varied_by == TILE_LENGTH
     longest = min(4 * stages + 1, high, 60)
-    assert set(one.sequence) == set(range(longest + 1)) and set(itertools.pairwise(one.sequence)) >= set(
+    assert set(result.sequence) == set(range(longest + 1)) and set(itertools.pairwise(result.sequence)) >= set(
         itertools.product(range(longest + 1), repeat=2)
     )
     more, _ = chosen(causal(60, 3, length + 3, stages, symbols=(size,)))
@@ -185,13 +185,13 @@ def test_lengths_that_are_known_at_run_time(high, stages):
 
 
 def test_numbers_of_tiles_that_are_known_at_run_time():
-    one, _ = chosen(causal(N, 3, TILE + 1, symbols=(N,), grid=minimum(N, as_expr(3))))
-    assert one.length == TILE + 1 and one.sequence and min(one.sequence) == 1
-    assert one.block_tiles == N // 3 + less(BLOCK, N % 3) and one.extra_iterations == 0
+    result, _ = chosen(causal(N, 3, TILE + 1, symbols=(N,), grid=minimum(N, as_expr(3))))
+    assert result.length == TILE + 1 and result.sequence and min(result.sequence) == 1
+    assert result.block_tiles == N // 3 + less(BLOCK, N % 3) and result.extra_iterations == 0
 
 
-def test_lengths_that_one_number_does_not_say():
-    """A second loop whose length is another one: nothing is chosen; a turn less is said by it."""
+def test_lengths_that_depend_on_more_than_one_number():
+    """A second loop with an independent length: nothing is chosen; one iteration less is derived from the first length."""
 
     def program(other):
         extra = (loop(other, reads(T, name="t"), WARP_BARRIER, var=I2),)
@@ -217,8 +217,8 @@ def test_lengths_that_one_number_does_not_say():
         (2, minimum(L, TILE + 1) + 1, 7, 3),
     ],
 )
-def test_tiles_with_turns_of_a_ring(stages, length, tiles, blocks):
-    """Right as they are; and not where the loop counts a turn too many or too few."""
+def test_tiles_with_iterations_of_a_ring(stages, length, tiles, blocks):
+    """Correct as they are; and incorrect where the loop counts one iteration too many or too few."""
     symbols = (L,) if L in length.variables() else ()
     assert messages_of(causal(tiles, blocks, length, stages, symbols=symbols)) == []
     assert messages_of(causal(tiles, blocks, length, stages, increment=length + 1, symbols=symbols)) != []
@@ -230,53 +230,53 @@ def test_a_number_of_tiles_that_is_known_at_run_time():
     assert messages_of(causal(N, 3, TILE % 5 + 1, increment=TILE % 5 + 2, **options)) != []
 
 
-def one_turn(turn, program, which):
-    """The kernel with the statements that `which` says left out at one turn of a block."""
+def without_at(iteration, program, which):
+    """The kernel with the statements selected by `which` removed in one iteration of a block."""
 
-    def change(one):
-        return (making.loop(I3, less(TURN, turn) + less(as_expr(turn), TURN), (one,)),) if which(one) else (one,)
+    def change(stmt):
+        return (making.loop(I3, less(TURN, iteration) + less(as_expr(iteration), TURN), (stmt,)),) if which(stmt) else (stmt,)
 
     return attrs.evolve(program, body=ir.rewritten(program.body, change))
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-@pytest.mark.parametrize("turn", [0, 1, 18, 23])
-def test_a_fault_at_one_turn_of_a_block_that_takes_as_many_as_all(blocks, turn):
-    """Also at the last one, far behind what the sequence has."""
+@pytest.mark.parametrize("iteration", [0, 1, 18, 23])
+def test_a_fault_in_one_iteration_of_a_block_with_the_maximum_number(blocks, iteration):
+    """Also in the last one, far after the end of the sequence."""
     tiles = 24 * blocks
     program = causal(tiles, blocks, TILE % 2 + 1)
-    one, _ = chosen(program)
-    assert one.max_tiles == 24 and one.extra_iterations == 24
+    result, _ = chosen(program)
+    assert result.max_tiles == 24 and result.extra_iterations == 24
     assert messages_of(program) == []
-    assert messages_of(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)) != []
-    assert messages_of(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL)) != []
-    beyond = one_turn(24, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)
+    assert messages_of(without_at(iteration, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)) != []
+    assert messages_of(without_at(iteration, program, lambda one: isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL)) != []
+    beyond = without_at(24, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)
     assert messages_of(beyond) == [], "there is no such turn"
 
 
 # ---------------------------------------------------------------------------------------------- tiles from a counter
 
 
-def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, increment=None):
-    """Blocks that take tiles from a counter, which a producer hands on; a fault of the consumers at one turn."""
+def fetched(tiles, blocks, length, stages=2, faulty=None, following=None, increment=None):
+    """Blocks that take tiles from a counter, which a producer passes on; a fault of the consumers in one iteration."""
     name, number = "tile_ring", TAKEN + J
     release = emptied(TURN, name)
     leave = making.exit_if_done(TILE, as_expr(tiles))
     how = {"prior_iterations": TAKEN, "increment": length if increment is None else increment}
-    turns = loop(length, *consume(number, stages), var=J)
-    if at_turn is not None:  # a stage is not given back there
+    steps = loop(length, *consume(number, stages), var=J)
+    if faulty is not None:  # a stage is not released there
         acquire, read, barrier, give_back = consume(number, stages)
-        turns = loop(
+        steps = loop(
             length,
             acquire,
             read,
             barrier,
-            attrs.evolve(give_back, active=all_of((give_back.active, any_of((less(TURN, at_turn), less(as_expr(at_turn), TURN)))))),
+            attrs.evolve(give_back, active=all_of((give_back.active, any_of((less(TURN, faulty), less(as_expr(faulty), TURN)))))),
             var=J,
         )
-    extra = () if behind is None else behind
+    extra = () if following is None else following
     consumer = (
-        full(TURN, name), making.claim_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
+        full(TURN, name), making.claim_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, steps, *extra
     )  # fmt: skip
     producer = (
         making.acquire(name, ir.StageState.EMPTY, TURN), making.claim_tile(TILE, as_expr(tiles), name, TURN, takes=True),
@@ -295,47 +295,47 @@ def test_tiles_from_a_counter(length):
     assert messages_of(fetched(12, 3, length, increment=length + 1)) != []
 
 
-def test_a_block_is_followed_some_turns_beyond_the_sequence():
-    """As it is done at any turn, when no tile is left, so many turns decide as equal ones do."""
+def test_a_block_is_followed_some_iterations_beyond_the_sequence():
+    """As the end of the tiles is handled in any iteration, the number of iterations is that for equal tiles."""
     for kept in (3, 6):
-        one, other = chosen(fetched(40, 3, TILE % 2 + 1), attrs.evolve(STILL, kept=kept))
-        assert one.extra_iterations == other.extra_iterations == kept and one.max_tiles == 41
-        assert one.iterations(0) == len(one.part(0)) + kept
-    one, _ = chosen(fetched(4, 3, TILE % 2 + 1))
-    assert one.iterations(0) == 5
+        result, other = chosen(fetched(40, 3, TILE % 2 + 1), attrs.evolve(STILL, kept=kept))
+        assert result.extra_iterations == other.extra_iterations == kept and result.max_tiles == 41
+        assert result.iterations(0) == len(result.part(0)) + kept
+    result, _ = chosen(fetched(4, 3, TILE % 2 + 1))
+    assert result.iterations(0) == 5
 
 
-@pytest.mark.parametrize("turn", [0, 15, 18])
-def test_a_fault_at_one_turn_of_a_block_that_takes_tiles_from_a_counter(turn):
-    """One turn behind the sequence too."""
+@pytest.mark.parametrize("iteration", [0, 15, 18])
+def test_a_fault_in_one_iteration_of_a_block_that_takes_tiles_from_a_counter(iteration):
+    """Also one iteration after the sequence."""
     program = fetched(40, 3, TILE % 2 + 1)
     last = len(chosen(program)[0].sequence)
     assert messages_of(program) == []
-    at = min(turn, last)
-    assert messages_of(fetched(40, 3, TILE % 2 + 1, at_turn=at)) != []
+    at = min(iteration, last)
+    assert messages_of(fetched(40, 3, TILE % 2 + 1, faulty=at)) != []
 
 
 # ---------------------------------------------------------------------------------------------- without rings
 
 
 def plain(tiles, blocks, *body, **options):
-    """A block that stays, of threads that are all alike."""
+    """A persistent block with identical threads."""
     return kernel(over_tiles(tiles, blocks, *body), grid=grid_of(tiles, blocks), **options)
 
 
 def parted(*body, tiles=24, blocks=3, course=STILL, **options):
     """The lengths that decide, or the tiles: None where a barrier parts no tile from the next."""
-    found = chosen(plain(tiles, blocks, *body, **options), course)
-    return list(found[0].sequence) if found else None
+    result = chosen(plain(tiles, blocks, *body, **options), course)
+    return list(result[0].sequence) if result else None
 
 
-def turns(length, *body):
+def steps_of(length, *body):
     return loop(length, *(body or (writes(T),)), var=J)
 
 
-STEPS = turns(TILE + 1)
+STEPS = steps_of(TILE + 1)
 SHORT = LoopCourse(1, False, 1, True)
-"""So that lengths up to 2 are told apart, and longer ones are alike."""
+"""So that lengths up to 2 are distinguished, and longer ones are treated alike."""
 
 
 def test_each_length_of_a_tile_decides_where_barriers_part_tiles():
@@ -354,8 +354,8 @@ def test_each_length_of_a_tile_decides_where_barriers_part_tiles():
     assert parted(STEPS, loop(L, BLOCK_BARRIER, var=I2), course=SHORT, symbols=(L,)) is None, "which may have none"
     assert parted(STEPS, loop(L, loop(2, BLOCK_BARRIER, var=I3), var=I2), course=SHORT, symbols=(L,)) is None
     assert parted(STEPS, loop(L + 1, BLOCK_BARRIER, var=I2), course=SHORT, symbols=(L,)) == neighbours
-    assert parted(turns(TILE + 1, writes(T), BLOCK_BARRIER), course=SHORT) == neighbours, "its length is 1 at least"
-    assert parted(turns(TILE, writes(T), BLOCK_BARRIER), course=SHORT) is None
+    assert parted(steps_of(TILE + 1, writes(T), BLOCK_BARRIER), course=SHORT) == neighbours, "its length is 1 at least"
+    assert parted(steps_of(TILE, writes(T), BLOCK_BARRIER), course=SHORT) is None
 
 
 @pytest.mark.parametrize(
@@ -370,55 +370,55 @@ def test_each_length_of_a_tile_decides_where_barriers_part_tiles():
     ],
 )
 @pytest.mark.parametrize("size", [None, L, Var("L", 0, 2, 1, True), Var("L", 3, 1 << 20, 1, True), Var("L", 0, 1 << 20, 1, True) + 2])
-def test_lengths_that_are_told_apart(course, expected, size):
+def test_lengths_that_are_distinguished(course, expected, size):
     """As many as are followed of equal iterations and one more, and then those of a period; of lengths that there may be."""
     length = TILE if size is None else minimum(size, TILE) if size.high < 9 else TILE + size
     symbols = () if size is None else tuple(one for one in size.variables())
-    found = parted(turns(length), BLOCK_BARRIER, tiles=60, course=course, symbols=symbols)
+    result = parted(steps_of(length), BLOCK_BARRIER, tiles=60, course=course, symbols=symbols)
     if expected is None:
-        assert found is None
+        assert result is None
     elif size is None or size.low == 0:
         high = 60 if size is None else size.high
-        assert found == [one for one in expected if one <= high] + [0]
+        assert result == [one for one in expected if one <= high] + [0]
     else:
         # None is shorter than the least; there is one of each kind in any case.
-        assert found[0] == found[-1] == size.low and found[:-1] == list(range(size.low, max(expected[-1], size.low) + 1))
+        assert result[0] == result[-1] == size.low and result[:-1] == list(range(size.low, max(expected[-1], size.low) + 1))
 
 
 def test_loops_of_different_courses():
     """The longest and the least common multiple of all of them."""
-    fast, slow = turns(TILE), loop(TILE, writes(T), var=I2)
+    fast, slow = steps_of(TILE), loop(TILE, writes(T), var=I2)
     assert parted(fast, slow, BLOCK_BARRIER, course=LoopCourse(None, False, 1, True)) is None
     courses = {J.name: LoopCourse(2, False, 1, True), I2.name: LoopCourse(3, False, 4, True)}
     program = plain(60, 3, fast, slow, BLOCK_BARRIER)
     access_trace = AccessTrace(program)
-    (one,) = varying_tiles(access_trace, lambda loop: courses.get(loop.var.name, STILL)).values()
-    assert list(one.sequence) == [*range(5 + 6 + 1), 0]
+    (result,) = varying_tiles(access_trace, lambda loop: courses.get(loop.var.name, STILL)).values()
+    assert list(result.sequence) == [*range(5 + 6 + 1), 0]
     courses[I2.name] = LoopCourse(None, False, 4, True)
     assert list(varying_tiles(access_trace, lambda loop: courses.get(loop.var.name, STILL)).values()) == [], "one of them never repeats"
 
 
 def test_lengths_of_a_grid_that_is_known():
     """Only those that a tile has."""
-    assert parted(turns(TILE // 8 * 2 + 1), BLOCK_BARRIER, tiles=24) == [1, 3, 5, 1]
-    assert parted(turns(TILE // 8 * 2 - 2), BLOCK_BARRIER, tiles=24) == [0, 2, 0]
-    assert parted(turns(TILE % 2 * 0 + 4), BLOCK_BARRIER, tiles=24) is None
-    (one,) = chosen(plain(24, 3, STEPS, BLOCK_BARRIER))
+    assert parted(steps_of(TILE // 8 * 2 + 1), BLOCK_BARRIER, tiles=24) == [1, 3, 5, 1]
+    assert parted(steps_of(TILE // 8 * 2 - 2), BLOCK_BARRIER, tiles=24) == [0, 2, 0]
+    assert parted(steps_of(TILE % 2 * 0 + 4), BLOCK_BARRIER, tiles=24) is None
+    (result,) = chosen(plain(24, 3, STEPS, BLOCK_BARRIER))
     assert (
-        one.max_tiles == 8
-        and one.extra_iterations == 8
-        and one.block_tiles == as_expr(8)
-        and one.length == TILE + 1
-        and one.varied_by == TILE_LENGTH
-        and one.tile == TILE
+        result.max_tiles == 8
+        and result.extra_iterations == 8
+        and result.block_tiles == as_expr(8)
+        and result.length == TILE + 1
+        and result.varied_by == TILE_LENGTH
+        and result.tile == TILE
     )
-    (one,) = chosen(plain(25, 3, STEPS, BLOCK_BARRIER))
-    assert one.max_tiles == 9 and one.extra_iterations == 0
-    (one,) = chosen(plain(2, 3, STEPS, BLOCK_BARRIER))
-    assert one.max_tiles == 1 and one.extra_iterations == 0
+    (result,) = chosen(plain(25, 3, STEPS, BLOCK_BARRIER))
+    assert result.max_tiles == 9 and result.extra_iterations == 0
+    (result,) = chosen(plain(2, 3, STEPS, BLOCK_BARRIER))
+    assert result.max_tiles == 1 and result.extra_iterations == 0
     named = Var("last", 0, 99)
-    (one,) = chosen(plain(24, 3, making.let(named, TILE + 1), turns(named), BLOCK_BARRIER))
-    assert one.length == TILE + 1, "by another name"
+    (result,) = chosen(plain(24, 3, making.let(named, TILE + 1), steps_of(named), BLOCK_BARRIER))
+    assert result.length == TILE + 1, "by another name"
 
 
 def test_a_number_of_tiles_that_is_named():
@@ -427,19 +427,21 @@ def test_a_number_of_tiles_that_is_named():
     extent = tiles // 3 + less(BLOCK, tiles % 3)
     body = (making.let(TILE, BLOCK + TURN * 3), STEPS, BLOCK_BARRIER)
     named = kernel(making.let(tiles, N * 2), making.loop(TURN, extent, body), grid=minimum(N * 2, as_expr(3)), symbols=(N,))
-    (one,) = chosen(named)
-    assert one.block_tiles == N * 2 // 3 + less(BLOCK, N * 2 % 3) and one.length == TILE + 1 and one.extra_iterations == 0
+    (result,) = chosen(named)
+    assert result.block_tiles == N * 2 // 3 + less(BLOCK, N * 2 % 3) and result.length == TILE + 1 and result.extra_iterations == 0
 
 
-def test_what_parts_no_tile_from_the_next():
-    """Loops in each other, lengths that one does not say, and places in shared memory that depend on the turn."""
+def test_tiles_without_a_separating_barrier():
+    """Nested loops, lengths that depend on more than one number, and places in shared memory that depend on the iteration."""
     inner = loop(TILE + 1, writes(T), var=I2)
     assert parted(loop(TILE + 1, inner, var=J), BLOCK_BARRIER) is None
     assert parted(loop(3, inner, var=J), BLOCK_BARRIER) is not None
     assert parted(STEPS, inner, BLOCK_BARRIER) is not None
-    assert parted(turns(TILE), inner, BLOCK_BARRIER) is not None, "the longer one is said by the other"
+    assert parted(steps_of(TILE), inner, BLOCK_BARRIER) is not None, "the longer one is said by the other"
     assert parted(STEPS, loop(TILE // 2, writes(T), var=I2), BLOCK_BARRIER) is None
-    assert parted(turns(minimum(L, TILE)), loop(minimum(minimum(L, TILE), ONE), writes(T), var=I2), BLOCK_BARRIER, symbols=(L,)) is not None
+    assert (
+        parted(steps_of(minimum(L, TILE)), loop(minimum(minimum(L, TILE), ONE), writes(T), var=I2), BLOCK_BARRIER, symbols=(L,)) is not None
+    )
     assert (
         parted(STEPS, writes(T + TURN % 2 * 128), BLOCK_BARRIER) is None and parted(STEPS, reads(T, copy=TURN % 2), BLOCK_BARRIER) is None
     )
@@ -471,20 +473,20 @@ PRODUCT, BULK = (attrs.evolve(reads(T), instruction=Engine(), mechanism=one) for
         ((BLOCK_BARRIER, making.wait(0), copies(T), making.commit()), None),
     ],
 )
-def test_nothing_is_under_way_where_a_barrier_parts_tiles(body, sides):
-    found = parted(STEPS, *body, course=SHORT)
-    assert found == (None if sides is None else [1, 2, 3, 1])
+def test_nothing_is_in_flight_where_a_barrier_separates_tiles(body, sides):
+    result = parted(STEPS, *body, course=SHORT)
+    assert result == (None if sides is None else [1, 2, 3, 1])
     engine = attrs.evolve(copies(T), mechanism=TMA_LOADS)
     assert parted(STEPS, engine, making.wait(0, mechanism=TMA_LOADS), BLOCK_BARRIER) is None
 
 
 def by_blocks(program, tiles, blocks, **sizes):
     """Whether some block of a kernel has a race, run through with all of its tiles."""
-    (whole,) = program.body
+    (tile_loop,) = program.body
     for block in range(blocks):
         body = []
-        for turn, tile in enumerate(range(block, tiles, blocks)):
-            body += ir.substituted(whole.body[1:], {TILE: as_expr(tile), TURN: as_expr(turn)})
+        for iteration, tile in enumerate(range(block, tiles, blocks)):
+            body += ir.substituted(tile_loop.body[1:], {TILE: as_expr(tile), TURN: as_expr(iteration)})
         if racy_by_hand(attrs.evolve(program, body=tuple(body)), **sizes):
             return True
     return False
@@ -508,8 +510,8 @@ def drawn(chance):
         return (BLOCK_BARRIER,)
 
     inner = [one for _ in range(chance.choice((1, 2, 3))) for one in step(J)]
-    before, behind = ([one for _ in range(chance.choice((0, 1, 2))) for one in step(None)] for _ in range(2))
-    return [*before, turns(length, *inner), *behind]
+    before, following = ([one for _ in range(chance.choice((0, 1, 2))) for one in step(None)] for _ in range(2))
+    return [*before, steps_of(length, *inner), *following]
 
 
 @pytest.mark.parametrize("chunk", range(2))
@@ -519,9 +521,9 @@ def test_drawn_tiles_are_judged_as_block_by_block(chunk):
         chance = random.Random(f"tiles {seed}")
         tiles, blocks = chance.choice(((24, 2), (25, 3), (12, 1), (13, 4)))
         program = plain(tiles, blocks, *drawn(chance), threads=32)
-        expected, said = by_blocks(program, tiles, blocks), check_races(AccessTrace(program))
-        if any("undecided" in one.message for one in said):
+        expected, findings = by_blocks(program, tiles, blocks), check_races(AccessTrace(program))
+        if any("undecided" in one.message for one in findings):
             continue
-        assert bool(said) == expected, (seed, program.body, list(map(str, said)))
+        assert bool(findings) == expected, (seed, program.body, list(map(str, findings)))
         verdicts[expected] += 1
     assert min(verdicts) >= 3, verdicts

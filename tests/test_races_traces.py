@@ -181,7 +181,7 @@ def test_conditions_that_are_applied_to_threads():
 
 
 def test_a_statement_without_a_rule():
-    with pytest.raises(VerificationError, match="the race check has no rule for"):
+    with pytest.raises(VerificationError, match="the race check does not handle the statement Around"):
         trace(attrs.make_class("Around", {"reason": attrs.field(default="")}, bases=(ir.Stmt,), frozen=True)())
     for one in (making.if_any_lane("r", ()), making.grid_dep_control(ir.GridDepAction.WAIT)):
         assert trace(one, writes(T)) and len(trace(one)) == 0

@@ -73,10 +73,10 @@ REFUSED = (
     ("TWO.check({'q': 3})", "no dimension q"), ("Fused(name='f', dims='m m', operands={}, body={})", "Fused"),
     # measuring
     ("timing.time_kernel(3)", "no compiled kernel"), ("timing.throughput(SQUARE, 0)", "more than no time"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
-    ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "no combination at all"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "comes without a spec"), ("best(SQUARE, default=True, require_record=True)", "an exact record is required, so no default may answer"),
+    ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "no combination at all"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "comes without a spec"), ("best(SQUARE, default=True, require_record=True)", "an exact record is required, so defaults are not permitted"),
     # pictures and exports
     ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "holds one picture"),
-    ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is no folder"), ("exported(3, '/tmp/x')", "export: no kernel"), ("exported(BOUND, 3)", "no path"),
+    ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is not a folder"), ("exported(3, '/tmp/x')", "export: no kernel"), ("exported(BOUND, 3)", "no path"),
     # tasks
     ("Mapping(3)", "a list of values"), ("Mapping([3])", "not an instance"), ("Mapping([], 3)", "not a machine"), ("Mapping.from_json(3)", "from_json: not a text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts must be Stored(...)"),
     ("TaskMapping('i', 'v', BLOCK, [GLOBAL], mma_in_flight=5)", "mma_in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], raster=3)", "raster=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),
@@ -100,7 +100,7 @@ def test_refusals_state_the_reason(program, message):
 
 LINES = (
     (arguments.sized, "m64", "is not DIMENSION=SIZE, such as m=64"), (arguments.positive, "0", "is not a positive integer"), (bench._shape, "8x8", "is not MxNxK"),
-    (bench._swept, "bm=a", "NAME=INTEGER"), (tune._numbers, "0;1", "numbers of GPUs, such as 0,1"), (tune._seconds, "0", "is not a positive number of seconds"),
+    (bench._swept, "bm=a", "NAME=INTEGER"), (tune._numbers, "0;1", "indices of GPUs, such as 0,1"), (tune._seconds, "0", "is not a positive number of seconds"),
     (tune._prune, "0.5", "a factor of at least 1, or none"),
 )  # fmt: skip
 

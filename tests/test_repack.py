@@ -152,7 +152,7 @@ def test_wrong_arrays_are_refused():
     for arrays in ((a,), (a, b, b), (a.T, b), (a, b[:5]), (a.astype(np.float32), b)):
         with pytest.raises(FireironError):
             kernel(*arrays)
-    with pytest.raises(FireironError, match="copy of A in front"):
+    with pytest.raises(FireironError, match="preceding copy of A"):
         kernel(a.astype(np.float32), b)
 
 

@@ -1,4 +1,4 @@
-"""Rings: kernels with a producer compared with NumPy, generated strategies, and faults that both race detectors must find."""
+"""Circular buffers: kernels with a producer against NumPy, generated strategies, and injected faults for race check and simulator."""
 
 import os
 import random
@@ -41,7 +41,7 @@ SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20271122
 M, N, K = sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of=8)
 
-# ---------------------------------------------------------------------------------------------- against NumPy
+# ---------------------------------------------------------------------------------------------- results against NumPy
 
 KERNELS = {
     "two warpgroups along m": (product(), (256, 128, 320)),
@@ -66,14 +66,14 @@ def test_kernels_are_right(name):
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_storage_orders(orders):
-    """Every storage order of A and B is loaded as it is, and wgmma reads it so."""
+    """Each storage order of A and B is loaded unchanged, and wgmma reads it in that order."""
     program = require_right(product((64, 128, 64), (64, 64)), float16_gemm(64, 256, 192, orders=orders))
     assert program.cuda.count("tma_load(") > 2
 
 
 @pytest.mark.parametrize("strategy", [by_warps(), by_warps(3, producer=128), by_warps(tma=True), by_threads(3)], ids=str)
-def test_other_consumers(strategy):
-    """Threads that read shared memory by ordinary loads are consumers, too; a warp barrier precedes their arrival."""
+def test_ordinary_consumers(strategy):
+    """Ordinary loads from shared memory are consumers too; a warp barrier precedes their release."""
     kernel = require_right(strategy, float16_gemm(128, 64, 192, c_dtype=float32)).ir
     (loop,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)][
         :1
@@ -83,15 +83,15 @@ def test_other_consumers(strategy):
 
 @pytest.mark.parametrize("sizes", [(136, 72, 40), (8, 8, 8), (72, 200, 64), (200, 136, 328)])
 @pytest.mark.parametrize("blocks", [0, 3])
-def test_ragged_sizes(sizes, blocks):
-    """Out-of-bounds elements are loaded as zeros and not stored: the tensor maps ensure it."""
+def test_sizes_that_are_no_multiples_of_tiles(sizes, blocks):
+    """TMA loads zeros for out-of-bounds elements and does not store them."""
     program = require_right(product(blocks=blocks, bands=2 * (blocks > 0)), float16_gemm(*sizes), orders=(None,))
     assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
 
 
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_sizes_known_at_run_time(blocks):
-    """One kernel for all of them, checked once."""
+    """One kernel for all sizes, checked once."""
     program = product(blocks=blocks, bands=2 * (blocks > 0))(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (200, 136, 328)):
@@ -100,16 +100,16 @@ def test_sizes_known_at_run_time(blocks):
         assert outcome(program.ir, arrays, expected, 1, values) == "right", sizes
 
 
-# ---------------------------------------------------------------------------------------------- drawn strategies
+# ---------------------------------------------------------------------------------------------- generated strategies
 
 
-def drawn(seed):
+def generated(seed):
     """A generated strategy with a ring, and a problem for it."""
     chance = random.Random(seed)
     bk = chance.choice((64, 64, 128))
     wm, wn = chance.choice(((64, 64), (64, 128), (64, 32), (128, 64), (64, 96), (16, 64)))
-    beside = chance.choice(((1, 1), (2, 1), (1, 2)))
-    tiles = (wm * beside[0], wn * beside[1], bk)
+    warpgroups = chance.choice(((1, 1), (2, 1), (1, 2)))
+    tiles = (wm * warpgroups[0], wn * warpgroups[1], bk)
     stages = chance.randint(1, min(4, 196608 // ((tiles[0] + tiles[1]) * bk * 2)))
     options = {
         "producer": chance.choice((32, 128)),
@@ -124,27 +124,28 @@ def drawn(seed):
 
 
 @pytest.mark.parametrize("chunk", range(4))
-def test_drawn_strategies(chunk):
-    """No false alarm, and equal to NumPy in lockstep and in random order."""
+def test_generated_strategies(chunk):
+    """The race check accepts the kernel. Results equal NumPy with warps in order and in a random order."""
     for seed in range(SEED + chunk, SEED + 16 * SCALE, 4):
-        strategy, spec = drawn(seed)
+        strategy, spec = generated(seed)
         print(seed, strategy, spec)
         require_right(strategy, spec, orders=(None, seed) if SCALE > 1 else (seed,))
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 FAULTY = {
     "one tile": (product(), (128, 64, 448)),
-    "a turn in flight": (product((64, 64, 64), (64, 64), 3, blocks=2), (256, 64, 192)),
-    "a turn a tile": (product(blocks=2), (768, 64, 64)),
+    "an iteration in flight": (product((64, 64, 64), (64, 64), 3, blocks=2), (256, 64, 192)),
+    "one iteration per tile": (product(blocks=2), (768, 64, 64)),
     "both, with several stores": (product((128, 128, 64), (64, 128), 2, blocks=2, chunk=32, in_flight=1), (768, 128, 64)),
 }
 
 
 def is_harmless(name, kernel):
-    """Changes that are no faults: the last wait after a loop that has waited itself; and fills a phase later, which use the same stage: the
-    text of an arrival contains only the stage.
+    """Faults without effect: a redundant last wait for stores, and releases of a later fill of the same stage.
+
+    The printed arrival contains only the stage, so both fills print the same text.
     """
     return "a round later: Release" in name or (
         ir.For in map(type, kernel.body[-1].roles[0].body) and "Wait" in name and "all stores" in name
@@ -152,15 +153,15 @@ def is_harmless(name, kernel):
 
 
 def require_found(name, kernel, arrays, expected, orders):
-    """Both detectors find a fault, or neither reports a correct kernel."""
-    found = errors(kernel)
-    met = {outcome(kernel, arrays, expected, order) for order in orders}
-    assert found, f"the race check misses {name}"
-    assert met != {"right"}, f"the simulator misses {name}"
+    """Race check and simulator both find the fault."""
+    reports = errors(kernel)
+    outcomes = {outcome(kernel, arrays, expected, order) for order in orders}
+    assert reports, f"the race check misses {name}"
+    assert outcomes != {"right"}, f"the simulator misses {name}"
 
 
 @pytest.mark.parametrize("problem", ["one tile", *(list(FAULTY)[1:] if SCALE > 1 else ())])
-def test_faults_are_found_by_both(problem):
+def test_race_check_and_simulator_find_ring_faults(problem):
     strategy, sizes = FAULTY[problem]
     kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
@@ -174,27 +175,27 @@ def test_faults_are_found_by_both(problem):
 
 
 @pytest.mark.parametrize("problem", list(FAULTY)[1:])
-def test_some_faults_of_other_kernels(problem):
-    """A few random faults of each kernel; the nightly tier runs all."""
+def test_sampled_faults_of_other_kernels(problem):
+    """A random sample per kernel; the long tier takes all faults."""
     strategy, sizes = FAULTY[problem]
     kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
-    found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel)]
-    for name, faulty in random.Random(SEED).sample(found, 6):
+    faults = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel)]
+    for name, faulty in random.Random(SEED).sample(faults, 6):
         require_found(f"{name} of {problem}", faulty, arrays, expected, (3,))
 
 
-# ---------------------------------------------------------------------------------------------- what the simulator says
+# ---------------------------------------------------------------------------------------------- error messages
 
 
 def kernel_with_faults():
-    """A small kernel for injected faults, its arrays, and the expected result."""
+    """A small kernel, its arrays and the expected output."""
     kernel = product()(float16_gemm(128, 64, 320)).program(TARGET).ir
     return kernel, *inputs_of(kernel.spec)
 
 
-def is_turn(loop):
-    """Whether it is a loop over the fills of a ring."""
+def is_fill_loop(loop):
+    """Whether a loop acquires fills of a ring."""
     return any(isinstance(one, ir.Acquire) for one in loop.body)
 
 
@@ -204,35 +205,35 @@ def shorter(loop):
 
 
 def not_by_warp_3(release):
-    """The arrivals of all warps but one."""
+    """The arrivals of all warps except warp 3."""
     thread = Var("thread", 0, 255)
     return (attrs.evolve(release, active=all_of((release.active, any_of((less(thread, as_expr(96)), less(as_expr(127), thread)))))),)
 
 
 FULL, EMPTY = ({"state": side} for side in (ir.StageState.FULL, ir.StageState.EMPTY))
 
-SAID = {
+SIMULATOR_ERRORS = {
     "parity": (
         lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, later(2)),
         r"k_ring: the wait for fill 2 to be full passes by parity alone: 0 phases are complete, not 2",
     ),
-    "released, not held": (
+    "released, not acquired": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, later(1)),
         r"k_ring: fill 1 is released by a group that has not acquired it",
     ),
     "released too early": (
         lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=WGMMA_GROUPS), 0, dropped),
-        r"k_ring: fill 0 is released while products that read it are in flight",
+        r"k_ring: fill 0 is released while MMAs that read it are in flight",
     ),
-    "read, not held": (
+    "read, not acquired": (
         lambda kernel: with_changed(kernel, is_product, 0, stage_moved(0, 2)),
         r"a_sh: stage 1 is read by a group that has not acquired it full\b.*WGMMA",
     ),
-    "read, held empty": (
+    "read, acquired empty": (
         lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, lambda one: (attrs.evolve(one, state=ir.StageState.EMPTY),)),
         r"a_sh: stage 0 is read by a group that has not acquired it full",
     ),
-    "written, not held": (
+    "written, not acquired": (
         lambda kernel: with_changed(kernel, is_load, 0, stage_moved(1, 2)),
         r"a_sh: stage 1 is written by a group that has not acquired it empty\b.*TMA_LOAD",
     ),
@@ -249,13 +250,13 @@ SAID = {
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers - 1)),
         r"k_ring: the empty mbarrier of stage 0 ends with an incomplete phase: \d of 7 arrivals and 0 bytes missing",
     ),
-    "nobody releases": (
+    "no warp releases": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, dropped),
         r"deadlock: the producer waits for fill 2 of k_ring to be empty \(a_sh, b_sh; 0 phases complete, 8 of 8 arrivals and 0 bytes missing\): "
         r"fill 0 has not been released by warps 0 to 7; warps 0 to 7 wait for fill 2 of k_ring to be full .*: the producer has not arrived"
-        r".*each turn of a ring is filled once",
+        r".*each fill of a ring must be filled once",
     ),
-    "nobody fills": (
+    "no arrival fills": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **FULL), 0, dropped),
         r"deadlock: warps 0 to 7 wait for fill 0 of k_ring to be full .*-24576 bytes missing\): the producer has not arrived; "
         r"the producer waits for fill 2",
@@ -272,8 +273,8 @@ SAID = {
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers + 1)),
         r"deadlock: .*fill 0 has been released by warps 0 to 7, and the ring counts 9 consumers",
     ),
-    "a turn that nobody wants": (
-        lambda kernel: with_changed(kernel, lambda one: isinstance(one, ir.For) and is_turn(one), 0, shorter),
+    "an unused fill": (
+        lambda kernel: with_changed(kernel, lambda one: isinstance(one, ir.For) and is_fill_loop(one), 0, shorter),
         r"k_ring: no group waits for fill 4",
     ),
     "a store at the end": (
@@ -287,28 +288,28 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", SIMULATOR_ERRORS)
 @pytest.mark.parametrize("order", [None, 5])
-def test_the_simulator_says_what_is_wrong(name, order):
-    fault, text = SAID[name]
+def test_simulator_messages(name, order):
+    fault, text = SIMULATOR_ERRORS[name]
     kernel, arrays, expected = kernel_with_faults()
-    said = outcome(fault(kernel), arrays, expected, order)
-    assert re.search(text, said, re.DOTALL), said
+    message = outcome(fault(kernel), arrays, expected, order)
+    assert re.search(text, message, re.DOTALL), message
 
 
-CHECKED = {
+RACE_CHECK_MESSAGES = {
     "parity": r"k_ring: the wait for fill 2 to be full passes by parity alone: 0 phases are complete, not 1",
-    "released, not held": r"k_ring: the arrival for fill 1 to be empty uses stage 1, but the agent is at fill 0",
+    "released, not acquired": r"k_ring: the arrival for fill 1 to be empty uses stage 1, but the agent is at fill 0",
     "bytes that never come": r"k_ring: agent \d waits forever for fill 0 to be full",
     "half a phase": r"k_ring: the empty mbarrier of stage \d ends with an incomplete phase|a_sh.*\bno barrier orders them",
-    "nobody releases": r"k_ring: agent 8 waits forever for fill 2 to be empty",
-    "a turn that nobody wants": r"k_ring: no group waits for fill 4",
+    "no warp releases": r"k_ring: agent 8 waits forever for fill 2 to be empty",
+    "an unused fill": r"k_ring: no group waits for fill 4",
     "a store at the end": r"store_c_sh: TMA_STORE .* may read it after the block exits: no thread waits for its group",
 }
 
 
-@pytest.mark.parametrize("name", CHECKED)
-def test_the_race_check_says_what_is_wrong(name):
+@pytest.mark.parametrize("name", RACE_CHECK_MESSAGES)
+def test_race_check_messages(name):
     kernel, _, _ = kernel_with_faults()
-    said = errors(SAID[name][0](kernel))
-    assert any(re.search(CHECKED[name], one) for one in said), said
+    messages = errors(SIMULATOR_ERRORS[name][0](kernel))
+    assert any(re.search(RACE_CHECK_MESSAGES[name], one) for one in messages), messages

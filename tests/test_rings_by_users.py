@@ -1,6 +1,4 @@
-"""Several rings in a loop, one per group of users; wgmma groups, waits and releases that follow from the groups in flight; faults in two
-rings.
-"""
+"""Several rings per loop; inferred wgmma groups, waits and releases; injected faults in kernels with two rings."""
 
 import os
 import random
@@ -42,9 +40,9 @@ STEPS = {
 
 
 def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=64, shares=(), in_flight=None):
-    """Two bound MMAs of a step with separate accumulators; `low` and `high` access these without changing anything.
+    """Bind a definition with two MMAs per iteration and separate accumulators; `low` and `high` access these and change no value.
 
-    `shares` are the loads that share stages.
+    `shares` maps a load to the load whose stages it shares.
     """
     definition = Fused(
         name="two_products",
@@ -67,7 +65,7 @@ def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=
 
 
 def of_library(module, steps, loads, sizes, *, rows=128, stages=2, in_flight=None):
-    """A bound definition of the library with rings."""
+    """Bind a definition of the library with rings."""
     chain = module.definition.tile(m=rows, n=64).to(Block).split(k=64).pipeline(stages).warp_specialize(128)
     chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
     for name in loads.split():
@@ -87,8 +85,8 @@ def given(spec):
 
 def wanted(spec, arrays):
     """The expected results from NumPy, by output."""
-    found = spec.reference(*arrays.values())
-    return dict(zip(spec.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+    results = spec.reference(*arrays.values())
+    return dict(zip(spec.outputs, results if isinstance(results, tuple) else (results,), strict=True))
 
 
 def outcome(kernel, arrays, expected, order):
@@ -101,36 +99,36 @@ def outcome(kernel, arrays, expected, order):
 
 
 def short(body):
-    """A list in short form: MMAs and ordinary statements by the registers that they write, fills by ring and number, loops as lists."""
+    """Abbreviate a list: MMAs and ordinary statements by the registers that they write, fills by ring and number, loops as lists."""
     words = []
-    for one in body:
-        match one:
-            case ir.For() if any(isinstance(part, (ir.Acquire, ir.Commit)) for part in ir.statements(one.body)):
-                words.append(short(one.body))
+    for stmt in body:
+        match stmt:
+            case ir.For() if any(isinstance(part, (ir.Acquire, ir.Commit)) for part in ir.statements(stmt.body)):
+                words.append(short(stmt.body))
             case ir.For() | ir.Exec():
-                execs = [statement for statement, _ in ir.execs((one,))]
+                execs = [statement for statement, _ in ir.execs((stmt,))]
                 names = dict.fromkeys(access.buffer for statement in execs for access in statement.accesses if access.write)
                 words.append(f"{'product' if execs[0].mechanism is WGMMA_GROUPS else 'do'} {' '.join(names)}")
             case ir.Acquire():
-                words.append(f"full {one.ring.removesuffix('_sh_ring')} {one.fill_index}")
+                words.append(f"full {stmt.ring.removesuffix('_sh_ring')} {stmt.fill_index}")
             case ir.Release():
-                later = " later" if "<" in str(one.active) else ""
-                words.append(f"empty {one.ring.removesuffix('_sh_ring')} {one.fill_index}{later}")
-            case ir.Wait() if one.mechanism is WGMMA_GROUPS:
-                words.append(f"wait {one.groups}")
+                later = " later" if "<" in str(stmt.active) else ""
+                words.append(f"empty {stmt.ring.removesuffix('_sh_ring')} {stmt.fill_index}{later}")
+            case ir.Wait() if stmt.mechanism is WGMMA_GROUPS:
+                words.append(f"wait {stmt.groups}")
             case ir.Barrier():
-                words.append(f"barrier {one.scope}")
-            case ir.Commit() if one.mechanism is WGMMA_GROUPS:
+                words.append(f"barrier {stmt.scope}")
+            case ir.Commit() if stmt.mechanism is WGMMA_GROUPS:
                 words.append("commit")
     return words
 
 
-def turns_of(program):
-    """The ring loop in the consumers' program in short form, and the statements after it up to the first ordinary one."""
+def loop_of_fills(program):
+    """The main loop of the consumers, abbreviated, and what follows it up to the first ordinary statement."""
     words = short(roles_of(program.stages["wgmma_waits"])[0].body)
     place = next(number for number, one in enumerate(words) if isinstance(one, list))
-    behind = words[place + 1 :]
-    return words[place], behind[: next(number for number, one in enumerate(behind) if one.startswith("do"))]
+    after = words[place + 1 :]
+    return words[place], after[: next(number for number, one in enumerate(after) if one.startswith("do"))]
 
 
 # ---------------------------------------------------------------------------------------------- rings
@@ -150,7 +148,7 @@ def turns_of(program):
     ids=["pair", "the other first", "gated", "row sum"],
 )
 def test_buffers_with_the_same_users_share_a_ring(bound, rings):
-    """In the order of first uses, which is also the order of the producer's loads."""
+    """Rings appear in the order of their first use, which is also the order in which the producer fills them."""
     kernel = bound.program(TARGET).ir
     assert {ring.name: ring.buffers for ring in kernel.rings} == rings
     assert [ring.name for ring in kernel.rings] == list(rings) and {ring.stages for ring in kernel.rings} == {2}
@@ -164,52 +162,53 @@ def test_buffers_with_the_same_users_share_a_ring(bound, rings):
 U, V = ["full a k", "product u", "commit"], ["full c k", "product v", "commit"]
 
 INFERRED = {
-    # As attention runs: both are in flight when the next turn begins, and one wait is for both.
+    # As in attention: both groups are in flight when the next iteration begins, and one wait completes both.
     "u low v": ([*U, "wait 0", "empty c k - 1 later", "empty a k", "do u", *V], ["wait 0", "empty c 4"]),
-    # The second one runs on beside what the first one is waited for.
+    # The second group stays in flight while the first one is awaited.
     "u v low": ([*U, *V, "wait 1", "empty c k - 1 later", "empty a k", "do u"], ["wait 0", "empty c 4"]),
     "u v low high": ([*U, *V, "wait 1", "empty a k", "do u", "wait 0", "empty c k", "do v"], []),
     "u v high low": ([*U, *V, "wait 0", "empty a k", "empty c k", "do v", "do u"], []),
-    # Nothing waits for them: as many run on as `mma_in_flight` says, of one warpgroup one.
+    # Nothing waits for these groups: `mma_in_flight` of them stay in flight, one by default for a single warpgroup.
     "u v": ([*U, *V, "wait 1", "empty c k - 1 later", "empty a k"], ["wait 0", "empty c 4"]),
 }
 
 
 @pytest.mark.parametrize("order", INFERRED)
-def test_waits_leave_what_need_not_be_done(order):
-    assert turns_of(pair(order).program(TARGET)) == INFERRED[order]
+def test_waits_leave_independent_groups_in_flight(order):
+    assert loop_of_fills(pair(order).program(TARGET)) == INFERRED[order]
 
 
-SECOND = ["full b2 k", "product u", "commit"]
+UP_MMA = ["full b2 k", "product u", "commit"]
 
 
 @pytest.mark.parametrize(
-    ("stages", "in_flight", "rows", "found"),
+    ("stages", "in_flight", "rows", "expected"),
     [
         (2, None, 128, ["wait 0", "empty a k", "empty b1 k", "empty b2 k"]),
-        (2, 1, 64, ["wait 1", "empty a k - 1 later", "empty b2 k - 1 later", *SECOND, "wait 1", "empty b1 k"]),
-        (3, 2, 64, ["wait 2", "empty b1 k - 1 later", *SECOND, "wait 2", "empty a k - 1 later", "empty b2 k - 1 later"]),
+        (2, 1, 64, ["wait 1", "empty a k - 1 later", "empty b2 k - 1 later", *UP_MMA, "wait 1", "empty b1 k"]),
+        (3, 2, 64, ["wait 2", "empty b1 k - 1 later", *UP_MMA, "wait 2", "empty a k - 1 later", "empty b2 k - 1 later"]),
         (1, None, 64, ["wait 0", "empty a k", "empty b1 k", "empty b2 k"]),
     ],
 )
-def test_groups_in_flight(stages, in_flight, rows, found):
-    """Groups count separately: a stage is released when the groups that read it are complete, not earlier. With a requested number, after
-    each group; else at the end of an iteration.
+def test_releases_follow_the_groups_in_flight(stages, in_flight, rows, expected):
+    """A stage is released as soon as the groups that read it are complete.
+
+    With `mma_in_flight` a wait follows each group; otherwise it follows the last one of the iteration.
     """
     bound = of_library(gated, "gate up", "A B1 B2", (128, 64, 320), rows=rows, stages=stages, in_flight=in_flight)
-    body, _ = turns_of(bound.program(TARGET))
+    body, _ = loop_of_fills(bound.program(TARGET))
     place = next(number for number, one in enumerate(body) if one.startswith("wait"))
-    behind = found.index("commit") if "commit" in found else len(found)
-    assert sorted(body[place:][:behind]) == sorted(found[:behind]) and sorted(body[place:][behind:]) == sorted(found[behind:])
+    end = expected.index("commit") if "commit" in expected else len(expected)
+    assert sorted(body[place:][:end]) == sorted(expected[:end]) and sorted(body[place:][end:]) == sorted(expected[end:])
 
 
-def test_ordinary_readers_of_a_stage_meet():
-    """One warp barrier for all stages released there that lanes read separately; next to MMAs, so that they need no ring of their own."""
-    body, _ = turns_of(of_library(gemm_row_sum, "product", "A B", (128, 64, 320)).program(TARGET))
+def test_ordinary_readers_synchronize_the_warp_before_a_release():
+    """One warp barrier precedes the release of a stage that lanes and an MMA both read. Lanes and MMA share one ring."""
+    body, _ = loop_of_fills(of_library(gemm_row_sum, "product", "A B", (128, 64, 320)).program(TARGET))
     assert body[-4:] == ["do s", "wait 0", "barrier warp", "empty k_ring k"]
-    body, behind = turns_of(of_library(gemm_row_sum, "product", "A B", (128, 64, 320), in_flight=1).program(TARGET))
+    body, after = loop_of_fills(of_library(gemm_row_sum, "product", "A B", (128, 64, 320), in_flight=1).program(TARGET))
     assert body[-4:] == ["wait 1", "barrier warp", "empty k_ring k - 1 later", "do s"]
-    assert behind == ["wait 0", "barrier warp", "empty k_ring 4"]
+    assert after == ["wait 0", "barrier warp", "empty k_ring 4"]
 
 
 # ---------------------------------------------------------------------------------------------- by hand
@@ -227,13 +226,13 @@ def empty(ring, number=i):
     return making.release(f"{ring}_sh_ring", ir.StageState.EMPTY, as_expr(number))
 
 
-def used(ring, registers, number=i):
-    """A fill that an MMA on some registers reads."""
+def fill_and_mma(ring, registers, number=i):
+    """A fill of a ring that an MMA into the given registers reads."""
     stage = mod(as_expr(number), as_expr(2))
     return (full(ring, number), products(0, name=ring, registers=registers, copy=stage), empty(ring, number))
 
 
-def turns(*body, extent=6, **options):
+def fill_loop(*body, extent=6, **options):
     return loop(extent, *body, period=2, **options)
 
 
@@ -244,83 +243,83 @@ def by_hand(*body):
     return short(wgmma_waits(kernel(roles, buffers=BUFFERS, rings=RINGS)).body[0].roles[0].body)
 
 
-def test_a_factor_in_registers_is_not_overwritten():
-    """Operands of MMAs may be read; registers that MMAs only read are not written before these complete."""
+def test_register_operand_of_a_pending_mma_is_not_overwritten():
+    """Operands of a pending MMA may be read. A write of an operand waits for the MMA."""
     group = attrs.evolve(products(0, name="a", registers="r"), mechanism=WGMMA_GROUPS)
-    held = attrs.evolve(group, accesses=(*group.accesses[:1], on_registers("p", write=False).accesses[0], group.accesses[-1]))
-    held = attrs.evolve(held, lane_maps=(None,) * 3)
-    assert by_hand(held, on_registers("p", write=False), on_registers("p")) == ["product r", "commit", "do ", "wait 0", "do p"]
-    # A factor that other products have written is waited for, an accumulator of the next group is not.
+    from_registers = attrs.evolve(group, accesses=(*group.accesses[:1], on_registers("p", write=False).accesses[0], group.accesses[-1]))
+    from_registers = attrs.evolve(from_registers, lane_maps=(None,) * 3)
+    assert by_hand(from_registers, on_registers("p", write=False), on_registers("p")) == ["product r", "commit", "do ", "wait 0", "do p"]
+    # An A operand in registers that another MMA writes is awaited. The accumulator of the next group is not.
     other = products(0, name="a", registers="p")
-    assert by_hand(other, making.comment(""), held) == ["product p", "commit", "wait 0", "product r", "commit"]
+    assert by_hand(other, making.comment(""), from_registers) == ["product p", "commit", "wait 0", "product r", "commit"]
     assert by_hand(group, making.comment(""), group) == ["product r", "commit", "product r", "commit"]
 
 
-def test_a_wait_counts_the_groups_behind_the_youngest_clash():
+def test_wait_counts_the_groups_after_the_youngest_conflict():
     three = [one for name in "urq" for one in (products(0, name="a", registers=name), making.comment(""))]
     groups = [word for name in "urq" for word in (f"product {name}", "commit")]
     for name, left in zip("urq", (2, 1, 0), strict=True):
         assert by_hand(*three, on_registers(name)) == [*groups, f"wait {left}", f"do {name}"]
 
 
-def test_a_loop_that_may_not_run():
-    """The wait after it is for the path with fewer committed groups; a loop of three iterations has committed three."""
+def test_wait_after_a_loop_assumes_the_fewest_groups():
+    """The wait after a loop assumes the path with fewer committed groups. A loop of three iterations committed three."""
     first, inside = products(0, name="a", registers="u"), (products(0, name="a", registers="r"), on_registers("q"))
     assert by_hand(first, loop(K, *inside), on_registers("u"))[-2:] == ["wait 0", "do u"]
     assert by_hand(first, loop(1, *inside), on_registers("u"))[-2:] == ["wait 1", "do u"]
 
 
-def test_a_first_turn_in_front_of_the_loop_is_given_back_there():
-    """A stage identifies the fill of an access: the loop after it uses others."""
+def test_fill_before_the_loop_is_released_before_the_loop():
+    """The stage of an access identifies its fill: the loop after it uses other fills."""
     before = pair("u low v").program(TARGET).stages["prune"]
-    (found,) = [one for one in before.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
-    first = ir.substituted(found.body, {found.var: as_expr(0)})
-    rest = attrs.evolve(found, extent=found.extent - 1, body=ir.substituted(found.body, {found.var: found.var + 1}))
-    body = [part for one in before.body for part in ((*first, rest) if one is found else (one,))]
+    (main_loop,) = [one for one in before.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
+    first = ir.substituted(main_loop.body, {main_loop.var: as_expr(0)})
+    rest = attrs.evolve(main_loop, extent=main_loop.extent - 1, body=ir.substituted(main_loop.body, {main_loop.var: main_loop.var + 1}))
+    body = [part for one in before.body for part in ((*first, rest) if one is main_loop else (one,))]
     kernel = wgmma_waits(specialize(attrs.evolve(before, body=tuple(body))))
     assert {ring.bytes for ring in kernel.rings} == {2 * 64 * 64 * 2}
     words = short(roles_of(kernel)[0].body)
     place = next(number for number, one in enumerate(words) if isinstance(one, list))
-    turns = [one for one in words[:place] if one.split()[0] in ("full", "empty", "wait")]
-    assert turns == ["full a 0", "wait 0", "empty a 0", "full c 0", "wait 0", "empty c 0"]
+    events = [one for one in words[:place] if one.split()[0] in ("full", "empty", "wait")]
+    assert events == ["full a 0", "wait 0", "empty a 0", "full c 0", "wait 0", "empty c 0"]
     assert "empty a k + 1" in words[place] and "empty c k later" in words[place]
 
 
-def test_turns_of_one_ring_in_several_lists():
-    """As with a deferred step: the first fill before the loop, the next ones in it, the last use after it."""
+def test_fills_of_one_ring_before_in_and_after_a_loop():
+    """As with `defer`: the first fill precedes the loop, the next ones are in it, and the last use follows it."""
     body = (
-        *used("a", "u", 0),
+        *fill_and_mma("a", "u", 0),
         on_registers("u"),
-        turns(*used("a", "u", i + 1), *used("c", "r", i), on_registers("u"), on_registers("r"), extent=5),
-        *used("c", "r", 5),
+        fill_loop(*fill_and_mma("a", "u", i + 1), *fill_and_mma("c", "r", i), on_registers("u"), on_registers("r"), extent=5),
+        *fill_and_mma("c", "r", 5),
         on_registers("r"),
     )
-    found = by_hand(*body)
-    assert found[:5] == ["full a 0", "product u", "commit", "wait 0", "empty a 0"]
+    events = by_hand(*body)
+    assert events[:5] == ["full a 0", "product u", "commit", "wait 0", "empty a 0"]
     inner = ["full a i + 1", "product u", "commit", "full c i", "product r", "commit"]
-    assert found[6] == [*inner, "wait 1", "empty a i + 1", "do u", "wait 0", "empty c i", "do r"]
-    assert found[7:] == ["full c 5", "product r", "commit", "wait 0", "empty c 5", "do r"]
+    assert events[6] == [*inner, "wait 1", "empty a i + 1", "do u", "wait 0", "empty c i", "do r"]
+    assert events[7:] == ["full c 5", "product r", "commit", "wait 0", "empty c 5", "do r"]
 
 
-def test_a_ring_whose_stages_are_all_held_gets_room():
-    """Of two stages at most two fills are acquired, and no enclosing list holds a fill that a loop needs."""
-    body = (*used("a", "u", 0), *used("a", "u", 1), *used("a", "u", 2), on_registers("u"))
+def test_exhausted_ring_releases_a_stage_early():
+    """With two stages at most two fills are acquired at a time, and none is when a loop that uses the ring begins."""
+    body = (*fill_and_mma("a", "u", 0), *fill_and_mma("a", "u", 1), *fill_and_mma("a", "u", 2), on_registers("u"))
     group = ["product u", "commit"]
     first = ["full a 0", *group, "full a 1", *group, "wait 1", "empty a 0", "full a 2", *group]
     assert by_hand(*body) == [*first, "wait 0", "empty a 1", "empty a 2", "do u"]
-    found = by_hand(*used("a", "u", 0), turns(*used("a", "u", i + 1), on_registers("u")))
-    assert found[:5] == ["full a 0", *group, "wait 0", "empty a 0"]
+    events = by_hand(*fill_and_mma("a", "u", 0), fill_loop(*fill_and_mma("a", "u", i + 1), on_registers("u")))
+    assert events[:5] == ["full a 0", *group, "wait 0", "empty a 0"]
 
 
-def test_a_group_leaves_the_loop_of_its_ring_alone():
-    """MMAs around a ring loop: three groups, and the fills stay inside."""
+def test_groups_around_a_loop_keep_its_fills_inside():
+    """MMAs around a loop of fills form three groups, and the fills stay in the loop."""
     other = products(0, name="c", registers="r")
-    found = by_hand(other, turns(*used("a", "u")), other)
-    assert [word if isinstance(word, str) else "loop" for word in found][:3] == ["product r", "commit", "loop"]
-    assert found[2][:3] == ["full a i", "product u", "commit"]
+    events = by_hand(other, fill_loop(*fill_and_mma("a", "u")), other)
+    assert [word if isinstance(word, str) else "loop" for word in events][:3] == ["product r", "commit", "loop"]
+    assert events[2][:3] == ["full a i", "product u", "commit"]
 
 
-# ---------------------------------------------------------------------------------------------- right
+# ---------------------------------------------------------------------------------------------- results
 
 RIGHT = {
     "u low v": pair("u low v", (192, 64, 320), blocks=2),
@@ -334,7 +333,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_kernels_are_right(name):
-    """No false alarm, and equal to NumPy with fast and slow loads and MMAs, and warps in any order."""
+    """The race check accepts the kernel. The results equal NumPy with fast and slow loads and MMAs, and warps in any order."""
     program = RIGHT[name].program(TARGET)
     assert errors(program.ir) == []
     arrays = given(program.spec)
@@ -354,33 +353,34 @@ def test_printed_texts_on_a_cpu(tmp_path):
     for number, program in enumerate(programs):
         arrays = given(program.spec)
         for seed in (1, 2):
-            made = host.run(number, arrays, {}, seed)
-            assert all(np.allclose(made[name], value, rtol=1e-2) for name, value in wanted(program.spec, arrays).items())
+            outputs = host.run(number, arrays, {}, seed)
+            assert all(np.allclose(outputs[name], value, rtol=1e-2) for name, value in wanted(program.spec, arrays).items())
 
 
-def test_texts_hold_what_a_wait_makes_known():
-    """Each accumulator is pinned after the wait for it, also for the last fills; with a single MMA there is nothing to pin."""
+def test_accumulators_are_pinned_after_their_wait():
+    """`pin_registers` follows the wait for each accumulator, also after the loop. A kernel with a single MMA needs none."""
     text = pair("u v low").program(TARGET).cuda
-    inside, behind = text[text.index("wgmma_wait_group<1>();") :], text[text.rindex("wgmma_wait_group<0>();") :]
-    assert inside.splitlines()[1].strip() == "pin_registers(u);" and behind.splitlines()[1].strip() == "pin_registers(v);"
+    inside, after = text[text.index("wgmma_wait_group<1>();") :], text[text.rindex("wgmma_wait_group<0>();") :]
+    assert inside.splitlines()[1].strip() == "pin_registers(u);" and after.splitlines()[1].strip() == "pin_registers(v);"
     assert "pin_registers(" not in product()(float16_gemm(128, 64, 192)).program(TARGET).cuda
 
 
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("order", ["u low v", "u v low high"])
-def test_compiles_without_serialisation(order):
+def test_compiles_without_spills(order):
     program = pair(order).program(TARGET)
     resources = compile_cuda(program.cuda, TARGET).resources[program.name]
     assert resources.spill_stores == resources.stack_frame == 0
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
 @pytest.mark.parametrize("order", ["u low v", "u v low high"])
-def test_faults_of_two_rings_are_found_by_both(order):
-    """Operations left out, moved, or on the other ring; waits for one group too few; releases before their wait. The fast tier runs a
-    random part. A fence of registers that no thread accessed since the last fence is not needed.
+def test_race_check_and_simulator_find_faults_of_two_rings(order):
+    """Faults: missing or moved fills, fills of the other ring, waits that leave one group too many, releases before their wait.
+
+    The fast tier takes a sample. A register fence is redundant if no statement accesses the registers after the previous fence.
     """
     kernel = pair(order, (192, 64, 192), blocks=2).program(TARGET).ir
     arrays = given(kernel.spec)
@@ -388,34 +388,34 @@ def test_faults_of_two_rings_are_found_by_both(order):
     fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.WGMMA_REGISTERS]
     spare = with_changed(kernel, lambda one: one is fences[1], 0, dropped)
     assert errors(spare) == [] and outcome(spare, arrays, expected, 3) == "right"
-    found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and faulty.body != spare.body]
-    assert len(found) > 50 and any("early" in name for name, _ in found) and any("another ring" in name for name, _ in found)
-    for name, faulty in found if SCALE > 1 else random.Random(SEED).sample(found, 12):
+    faults = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and faulty.body != spare.body]
+    assert len(faults) > 50 and any("early" in name for name, _ in faults) and any("another ring" in name for name, _ in faults)
+    for name, faulty in faults if SCALE > 1 else random.Random(SEED).sample(faults, 12):
         assert errors(faulty), f"the race check misses {name}"
         assert any(outcome(faulty, arrays, expected, one) != "right" for one in (None, 3)), f"the simulator misses {name}"
 
 
 @pytest.mark.parametrize(
-    ("order", "number", "said"),
+    ("order", "number", "registers"),
     [("u v low", 0, "u"), ("u v low high", 0, "u"), ("u v low high", 1, "v")],
 )
-def test_registers_of_a_group_that_still_runs(order, number, said):
-    """A wait that leaves one group more: both detectors name the registers."""
+def test_access_to_registers_of_a_pending_group_is_found(order, number, registers):
+    """Each wait leaves one group more in flight; the race check and the simulator name the registers."""
     kernel = pair(order).program(TARGET).ir
     which = of_kind(ir.Wait, mechanism=WGMMA_GROUPS)
     faulty = with_changed(kernel, which, number, lambda one: (attrs.evolve(one, groups=one.groups + 1),))
-    assert any(one.startswith(f"{said}: ") and "is used by an MMA in flight" in one for one in errors(faulty))
-    # Without the releases, of which the simulator would speak first.
+    assert any(one.startswith(f"{registers}: ") and "is used by an MMA in flight" in one for one in errors(faulty))
+    # Without releases, which the simulator would report first.
     kept = ir.rewritten(faulty.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     arrays = given(kernel.spec)
-    met = outcome(attrs.evolve(faulty, body=kept), arrays, wanted(kernel.spec, arrays), None)
-    assert f"{said} is accessed by" in met and "while an MMA that uses it is in flight" in met
+    message = outcome(attrs.evolve(faulty, body=kept), arrays, wanted(kernel.spec, arrays), None)
+    assert f"{registers} is accessed by" in message and "while an MMA that uses it is in flight" in message
 
 
-# ---------------------------------------------------------------------------------------------- what readers are told
+# ---------------------------------------------------------------------------------------------- report for the reader
 
 
-def test_the_account_gives_the_reasons():
+def test_synchronization_report_gives_reasons():
     account = synchronization(pair("u low v").program(TARGET).ir)
     assert [ring.why for ring in account.rings] == [
         "a stage is released at an existing wait for MMAs: u is complete",
@@ -423,6 +423,6 @@ def test_the_account_gives_the_reasons():
     ]
     account = synchronization(pair("u v low high").program(TARGET).ir)
     assert [(ring.name, ring.in_flight) for ring in account.rings] == [("a_sh_ring", 1), ("c_sh_ring", 0)]
-    said = text(account)
-    assert "the last one may be pending, products of v" in said
-    assert "the preceding wait (v is complete) leaves no pending group that reads it" in said
+    report = text(account)
+    assert "the last one may be pending, products of v" in report
+    assert "the preceding wait (v is complete) leaves no pending group that reads it" in report

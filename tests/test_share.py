@@ -9,7 +9,7 @@ import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from ringed import TARGET, dropped, errors, float16_gemm, ring_faults, roles_of, with_changed
 from test_rings import is_harmless
-from test_rings_by_users import U, V, given, outcome, pair, turns_of, wanted
+from test_rings_by_users import U, V, given, loop_of_fills, outcome, pair, wanted
 
 from fireiron import *
 from fireiron import ir
@@ -44,7 +44,7 @@ def test_one_ring_has_the_turns_of_both():
     ],
 )
 def test_slots_are_given_back_one_by_one(order, stages, in_flight, found):
-    body, _ = turns_of(pair(order, stages=stages, shares=BOTH, in_flight=in_flight).program(TARGET))
+    body, _ = loop_of_fills(pair(order, stages=stages, shares=BOTH, in_flight=in_flight).program(TARGET))
     assert body == found
 
 

@@ -40,7 +40,7 @@ ORDERS = (None, 1)
 
 @functools.cache
 def one_product():
-    """A tile by one warpgroup in two steps, of which the first begins anew: no ordinary statement touches its registers before."""
+    """A tile by one warpgroup in two steps, of which the first one starts a new sum: no ordinary statement accesses its registers before."""
     program = product((64, 64, 64), (64, 64), 2)(float16_gemm(64, 64, 128)).program(TARGET)
     return program.ir, *inputs_of(program.spec)
 
@@ -49,12 +49,12 @@ def is_fence(statement):
     return isinstance(statement, ir.Fence) and statement.kind is ir.FenceKind.WGMMA_REGISTERS
 
 
-def said(change, which=is_fence, number=0):
-    """What the simulator says of a change of one statement, in step and by warps."""
+def outcome_with_change(change, which=is_fence, number=0):
+    """What the simulator reports after a change of one statement, in program order and by warps."""
     kernel, arrays, expected = one_product()
-    found = {outcome(with_changed(kernel, which, number, change), arrays, expected, order) for order in ORDERS}
-    assert len({text.partition(",")[0] for text in found}) == 1, found
-    return found.pop()
+    outcomes = {outcome(with_changed(kernel, which, number, change), arrays, expected, order) for order in ORDERS}
+    assert len({text.partition(",")[0] for text in outcomes}) == 1, outcomes
+    return outcomes.pop()
 
 
 def test_it_is_right():
@@ -62,22 +62,22 @@ def test_it_is_right():
     assert [outcome(kernel, arrays, expected, order) for order in ORDERS] == ["right", "right"]
 
 
-def test_the_first_product_wants_a_fence_whoever_touched_its_registers():
-    message = said(lambda one: ())
+def test_the_first_product_requires_a_fence_for_any_earlier_access_to_its_registers():
+    message = outcome_with_change(lambda one: ())
     assert "without a preceding wgmma.fence" in message and FENCED in message
 
 
-def test_the_first_fence_behind_its_product():
+def test_the_first_fence_after_its_product():
     kernel, arrays, expected = one_product()
     (spot, *_) = spots(kernel, ir.Fence, is_fence)
-    (behind, *rest) = spot.after
-    assert any(map(is_product, ir.statements((behind,))))
-    late = spot.with_list((*spot.before, behind, spot.one, *rest))
+    (following, *rest) = spot.after
+    assert any(map(is_product, ir.statements((following,))))
+    late = spot.with_list((*spot.before, following, spot.one, *rest))
     assert all(FENCED in outcome(late, arrays, expected, order) for order in ORDERS)
 
 
 def test_a_fence_of_the_proxy_is_none_of_registers():
-    assert FENCED in said(lambda one: (attrs.evolve(one, kind=ir.FenceKind.ASYNC_PROXY),))
+    assert FENCED in outcome_with_change(lambda one: (attrs.evolve(one, kind=ir.FenceKind.ASYNC_PROXY),))
 
 
 @pytest.mark.parametrize("form, seed", [("ring", 1), ("cluster", 0), ("turns", 0), ("dynamic", 1), ("attention", 0), ("hopper-tasks", 0)])
@@ -100,7 +100,7 @@ def test_the_first_fence_of_each_role(form, seed):
 
 @pytest.mark.parametrize("name", ["a turn in flight", "B, swapped"])
 def test_a_factor_in_registers(name):
-    """It is written by ordinary statements in front of each product, which wants a fence behind them."""
+    """It is written by ordinary statements before each product, which requires a fence after them."""
     strategy, spec = RINGS[name]
     kernel = strategy(spec).program(TARGET).ir
     arrays, expected = inputs_of(spec)
@@ -110,7 +110,7 @@ def test_a_factor_in_registers(name):
         assert re.search("wgmma.fence|no fence", outcome(spot.with_one(), arrays, expected)), str(spot)
 
 
-# ---------------------------------------------------------------------------------------------- additions, sums and poison
+# ---------------------------------------------------------------------------------------------- copies in flight
 
 THREAD, BLOCK = Var("thread", 0, 31), Var("block", 0, 2)
 
@@ -118,10 +118,10 @@ THREAD, BLOCK = Var("thread", 0, 31), Var("block", 0, 2)
 def of_threads(body, *buffers, spec, grid=1, **arrays):
     """What a kernel by hand computes, in step and by warps."""
     kernel = kernel_of(spec, body, *buffers, grid=grid)
-    found = [simulate(kernel, arrays, order=order).outputs for order in (None, random.Random(1))]
-    for name, array in found[0].items():
-        np.testing.assert_array_equal(array, found[1][name])
-    return found[0]
+    results = [simulate(kernel, arrays, order=order).outputs for order in (None, random.Random(1))]
+    for name, array in results[0].items():
+        np.testing.assert_array_equal(array, results[1][name])
+    return results[0]
 
 
 def performed(instruction, spec, *accesses, **fields):
@@ -136,8 +136,8 @@ def added(source, target, dtype=float32):
 
 @pytest.mark.parametrize("dtype", [float32, int32], ids=str)
 @pytest.mark.parametrize("apart", [1, 4, 32])
-def test_additions_to_one_place_are_all_there(dtype, apart):
-    """Of threads, of blocks, and onto what was there; so many threads beside each other add to one element."""
+def test_no_addition_to_a_shared_place_is_lost(dtype, apart):
+    """By threads, by blocks, and to previous values; all these concurrent threads add to one element."""
     spec = AtomicAdd(32, 3, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL)
     given = np.arange(1, 97).reshape(32, 3).astype(dtype.to_numpy())
     start = np.full((32, 3), 100, dtype.to_numpy())
@@ -149,7 +149,7 @@ def test_additions_to_one_place_are_all_there(dtype, apart):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_additions_to_what_was_never_written():
+def test_additions_to_unwritten_elements():
     spec = AtomicAdd(32, 3, dtype=int32, src=RowMajor, dst=RowMajor)(GL, GL)
     body = (added(access("src", (THREAD, BLOCK)), access("dst", (THREAD, BLOCK)), int32),)
     with pytest.raises(SimulationError, match=r"dst.* is read before any write to it"):
@@ -157,7 +157,7 @@ def test_additions_to_what_was_never_written():
 
 
 @pytest.mark.parametrize("accumulate", [0, 1, "k"])
-def test_a_product_begins_anew_or_adds(accumulate):
+def test_a_product_starts_a_new_sum_or_adds(accumulate):
     """Element by element: what was there counts where `accumulate` holds, of threads that may differ."""
     spec = MatMul(32, 1, 1, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
     condition = {0: as_expr(0), 1: as_expr(1), "k": less(THREAD, 7)}[accumulate]
@@ -176,7 +176,7 @@ def test_a_product_begins_anew_or_adds(accumulate):
 
 @pytest.mark.parametrize("target", [float16, int32], ids=str)
 def test_a_copy_converts(target):
-    """Values of another type are rounded as the type says."""
+    """Values of another type are rounded as the type requires."""
     spec = Move(32, dst_dtype=target)(GL, GL)
     move = Move(1, dst_dtype=target)(GL, GL)(Thread)
     given = np.linspace(-2, 2049.3, 32).astype(np.float32)
@@ -186,19 +186,19 @@ def test_a_copy_converts(target):
 
 
 @pytest.mark.parametrize("dtype", [float32, int32], ids=str)
-def test_registers_that_nothing_was_put_into(dtype):
+def test_uninitialized_registers(dtype):
     """Poison comes out of them, and is named: a float by its result, an integer at once."""
     spec = Move(32, dtype=dtype)(GL, GL)
-    one = local("r", (2,), RF, dtype)
+    registers = local("r", (2,), RF, dtype)
     load = performed(MOVE, Move(1, dtype=dtype)(GL, RF)(Thread), access("src", (THREAD,)), access("r", (0,), write=True))
     for number, right in ((0, True), (1, False)):
         store = performed(MOVE, Move(1, dtype=dtype)(RF, GL)(Thread), access("r", (number,)), access("dst", (THREAD,), write=True))
         given = np.arange(32).astype(dtype.to_numpy())
         if right:
-            np.testing.assert_array_equal(of_threads((load, store), one, spec=spec, src=given)["dst"], given)
+            np.testing.assert_array_equal(of_threads((load, store), registers, spec=spec, src=given)["dst"], given)
         else:
             with pytest.raises(SimulationError, match=r"r\[1\] \(register 1\) is read before any write to it: thread 0 of block 0"):
-                of_threads((load, store), one, spec=spec, src=given)
+                of_threads((load, store), registers, spec=spec, src=given)
 
 
 @pytest.mark.sampled(1)
@@ -206,11 +206,11 @@ def test_registers_that_nothing_was_put_into(dtype):
 @pytest.mark.parametrize("name", OF_PRODUCTS)
 def test_registers_of_products_under_way(name, order):
     """By hand: what may be touched while they are, and what wants a fence before, or a wait."""
-    made, message = of_products(name)
+    kernel, message = of_products(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     if message is not None:
         with pytest.raises(SimulationError, match=message):
-            copied(made, given, None if order is None else random.Random(order))
+            copied(kernel, given, None if order is None else random.Random(order))
         return
     a = given.astype(np.float64)
     steps = OF_PRODUCTS[name][0].split(", ")
@@ -220,23 +220,23 @@ def test_registers_of_products_under_way(name, order):
             values[step[0]] = values[step[0]] * ("+" in step) if step[0] in values else 0
             values[step[0]] = values[step[0]] + values[step[-2]] * values[step[-1]]
     stored = [step[1] for step in steps if step.startswith("=")][-1]
-    np.testing.assert_array_equal(copied(made, given, None if order is None else random.Random(order)), values[stored])
+    np.testing.assert_array_equal(copied(kernel, given, None if order is None else random.Random(order)), values[stored])
 
 
-# ---------------------------------------------------------------------------------------------- parts of it
+# ---------------------------------------------------------------------------------------------- arrays distributed over threads
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("turns", [2, 5])
+@pytest.mark.parametrize("steps", [2, 5])
 @pytest.mark.parametrize("moving", ["A", "B", "both"])
 @pytest.mark.parametrize("dtype", [float32, float64, int8], ids=str)
-def test_products_of_many_turns_are_added_one_by_one(turns, moving, dtype):
+def test_products_of_several_iterations_are_added_one_by_one(steps, moving, dtype):
     """Into registers of each thread and block; those that need more room than a cache has, too."""
     options = {"dtype": dtype, "c_dtype": int32 if dtype == int8 else dtype}
     count, threads, grid = 64, 128, 4
-    m, k = Var("m", 0, count - 1), Var("k", 0, turns - 1)
+    m, k = Var("m", 0, count - 1), Var("k", 0, steps - 1)
     thread, block = Var("thread", 0, threads - 1), Var("block", 0, grid - 1)
-    whole = MatMul(count * threads * grid, 1, turns, A=RowMajor, B=RowMajor, C=RowMajor, **options)(GL, GL, GL)
+    spec = MatMul(count * threads * grid, 1, steps, A=RowMajor, B=RowMajor, C=RowMajor, **options)(GL, GL, GL)
     fma = next(one for one in INSTRUCTIONS if one.name == "FFMA")
     registers = {
         "a": local("a", (count, 1), RF, dtype),
@@ -260,11 +260,11 @@ def test_products_of_many_turns_are_added_one_by_one(turns, moving, dtype):
     store = performed(MOVE, Move(1, 1, dtype=kind)(RF, GL)(Thread), access("c", (m, m * 3 % count)), access("C", (row + m, 0), write=True))
     over = lambda one, *loops: one if not loops else making.loop(loops[0], as_expr(loops[0].high + 1), (over(one, *loops[1:]),))
     inner = {"A": (m, n), "B": (n, m), "both": (m, n)}[moving]
-    body = (over(clear, m, n), making.loop(k, as_expr(turns), (over(load, m), over(factor, n), over(product, *inner))), over(store, m))
+    body = (over(clear, m, n), making.loop(k, as_expr(steps), (over(load, m), over(factor, n), over(product, *inner))), over(store, m))
     values = np.random.default_rng(2)
-    kernel = kernel_of(whole, body, *registers.values(), threads=threads, grid=grid)
-    a = values.integers(-4, 5, (count * threads * grid, turns)).astype(dtype.to_numpy())
-    b = values.integers(-4, 5, (turns, 1)).astype(dtype.to_numpy())
+    kernel = kernel_of(spec, body, *registers.values(), threads=threads, grid=grid)
+    a = values.integers(-4, 5, (count * threads * grid, steps)).astype(dtype.to_numpy())
+    b = values.integers(-4, 5, (steps, 1)).astype(dtype.to_numpy())
     c = values.integers(-4, 5, (count * threads * grid, 1)).astype(kind.to_numpy())
     got = simulate(kernel, {"A": a, "B": b, "C": c}).outputs["C"]
     np.testing.assert_array_equal(got, c + a.astype(kind.to_numpy()) @ b.astype(kind.to_numpy()))
@@ -273,7 +273,9 @@ def test_products_of_many_turns_are_added_one_by_one(turns, moving, dtype):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("level, unit", [(Warp, 32), (Warpgroup, 128), (Block, 256)], ids=str)
 def test_threads_of_a_unit_mean_the_same(level, unit):
-    """Another place of one of them, a condition that some of them have not, another copy: they are told; of other units they may be others."""
+    """A different place in one thread, a condition that holds for only some threads, a different copy: each is reported; different units
+    may differ.
+    """
     thread = Var("thread", 0, 255)
     spec = Move(32, dtype=float32)(GL, GL)(level)
     text = MicroKernel("m", "// m\n")
@@ -305,15 +307,15 @@ def test_threads_of_a_unit_mean_the_same(level, unit):
 def test_units_that_a_block_does_not_fill(threads):
     """An instruction of all lanes of a warp is performed by whole warps only."""
     thread = Var("thread", 0, threads - 1)
-    straight, turned = (LaneMap.along((32,), lanes, ((1, 0, 1),)) for lanes in (((32, 0, 1),), ((4, 0, 8), (8, 0, 1))))
-    one = performed(
+    straight, permuted = (LaneMap.along((32,), lanes, ((1, 0, 1),)) for lanes in (((32, 0, 1),), ((4, 0, 8), (8, 0, 1))))
+    stmt = performed(
         MOVE,
         Move(32, dtype=float32)(GL, GL)(Warp),
         access("src", (thread,)),
         access("dst", (thread,), write=True),
-        lane_maps=(straight, turned),
+        lane_maps=(straight, permuted),
     )
-    kernel = kernel_of(Move(96, dtype=float32)(GL, GL), (one,), threads=threads)
+    kernel = kernel_of(Move(96, dtype=float32)(GL, GL), (stmt,), threads=threads)
     given = np.arange(1, 97, dtype=np.float32)
     for order in (None, random.Random(0)):
         got = simulate(kernel, {"src": given}, order=order).outputs["dst"]
@@ -324,40 +326,40 @@ def test_units_that_a_block_does_not_fill(threads):
 
 # ---------------------------------------------------------------------------------------------- tables of lanes and elements
 
-TURNED = LaneMap.along((4, 3), ((2, 0, 2), (2, 0, 1)), ((3, 1, 1),))
+PERMUTED = LaneMap.along((4, 3), ((2, 0, 2), (2, 0, 1)), ((3, 1, 1),))
 """Lane 0, 1, 2, 3 has row 0, 2, 1, 3."""
 
 
 @pytest.mark.parametrize("seats", [[[0, 1, 2, 3]], [[0, 1, 2, 3], [4, 5, 6, 7]], [[5, 1, 0, 2], [7, 4, 3, 6]], [[4, 5, 6, 7]]])
 @pytest.mark.parametrize("loops", [(), (2,), (2, 3)])
-def test_tiles_are_gathered_from_lanes_and_dealt_back(seats, loops):
-    """Each value at the place that its map says, of each turn, unit and block; who has no seat gets zeros."""
+def test_tiles_are_gathered_from_lanes_and_distributed_back(seats, loops):
+    """Each value at the place given by its map, for each iteration, unit and block; threads without a place get zeros."""
     seats = np.array(seats)
     threads, blocks = 8, 2
     values = np.random.default_rng(0).integers(1, 1000, (3, *loops, threads, blocks))
-    tile = _gathered(values, TURNED, seats)
+    tile = _gathered(values, PERMUTED, seats)
     assert tile.shape == (4, 3, *loops, len(seats), blocks)
     row_of = [0, 2, 1, 3]
     for unit, lane, column in np.ndindex(len(seats), 4, 3):
         np.testing.assert_array_equal(tile[row_of[lane], column, ..., unit, :], values[column, ..., seats[unit, lane], :])
-    back = _distributed(tile, TURNED, seats, values.shape)
+    back = _distributed(tile, PERMUTED, seats, values.shape)
     seated = np.isin(np.arange(threads), seats)
     np.testing.assert_array_equal(back, np.where(seated[:, None], values, 0))
-    wide = _distributed(tile[..., :1], TURNED, seats, values.shape)
+    wide = _distributed(tile[..., :1], PERMUTED, seats, values.shape)
     np.testing.assert_array_equal(wide, np.where(seated[:, None], np.broadcast_to(values[..., :1], values.shape), 0))
 
 
-def test_what_all_threads_have_alike_is_gathered_too():
+def test_values_common_to_all_threads_are_gathered_too():
     """An axis of one thread, or of one element, stands for all of them; where no unit is whole there is no tile."""
     seats = np.array([[0, 1, 2, 3], [4, 5, 6, 7]])
-    tile = _gathered(np.array([[[7]], [[8]], [[9]]]), TURNED, seats)
+    tile = _gathered(np.array([[[7]], [[8]], [[9]]]), PERMUTED, seats)
     np.testing.assert_array_equal(tile, np.broadcast_to(np.array([7, 8, 9])[None, :, None, None], (4, 3, 2, 1)))
-    tile = _gathered(np.full((1, 1, 1), 5), TURNED, seats)
+    tile = _gathered(np.full((1, 1, 1), 5), PERMUTED, seats)
     np.testing.assert_array_equal(tile, np.full((4, 3, 2, 1), 5))
     none = np.zeros((0, 4), int)
-    tile = _gathered(np.ones((3, 2, 1), int), TURNED, none)
-    assert tile.shape == (4, 3, 0, 1) and not _distributed(tile, TURNED, none, (3, 2, 1)).any()
-    assert _gathered(np.ones((3, 1, 1), int), TURNED, none).shape == (4, 3, 0, 1)
+    tile = _gathered(np.ones((3, 2, 1), int), PERMUTED, none)
+    assert tile.shape == (4, 3, 0, 1) and not _distributed(tile, PERMUTED, none, (3, 2, 1)).any()
+    assert _gathered(np.ones((3, 1, 1), int), PERMUTED, none).shape == (4, 3, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -373,17 +375,17 @@ def test_what_all_threads_have_alike_is_gathered_too():
 )
 @pytest.mark.parametrize("rest", [(1, 1), (2, 4, 3)])
 def test_elements_are_unfolded_to_the_dimensions_of_a_view(tile, order, numbers, rest):
-    """The first dimension of the access fastest; `order` says which of its dimensions each of the view is."""
+    """The first dimension of the access is fastest; `order` gives the dimension of the access for each one of the view."""
     count = int(np.prod(tile))
     operand = types.SimpleNamespace(tile=tile, count=count, order=order, element_order=None if numbers is None else np.array(numbers))
     values = np.random.default_rng(1).integers(0, 1000, (count, *rest))
-    whole = _unfolded(values, operand)
-    assert whole.shape == (*(tile[axis] for axis in order), *rest)
+    result = _unfolded(values, operand)
+    assert result.shape == (*(tile[axis] for axis in order), *rest)
     for index in np.ndindex(*tile):
         number = sum(one * int(np.prod(tile[:axis])) for axis, one in enumerate(index))
         number = number if numbers is None else numbers[number]
-        np.testing.assert_array_equal(whole[tuple(index[axis] for axis in order)], values[number])
-    np.testing.assert_array_equal(_folded(whole, operand), values)
+        np.testing.assert_array_equal(result[tuple(index[axis] for axis in order)], values[number])
+    np.testing.assert_array_equal(_folded(result, operand), values)
 
 
 def test_one_element_is_unfolded_to_dimensions_of_size_one():
@@ -421,13 +423,13 @@ def test_values_of_threads_are_taken_at_some_of_them(value, threads, expected):
 
 @pytest.mark.parametrize("dtype, size", [(np.float32, 4), (np.float16, 2), (np.int32, 4), (np.int8, 1)])
 def test_poison_is_one_element_of_its_type(dtype, size):
-    one = _poison(np.dtype(dtype), (np.dtype(dtype).kind == "f" and "float") or "int")
-    assert one.shape == (1,) and one.dtype == dtype
-    assert np.isnan(one[0]) if one.dtype.kind == "f" else one.tobytes() == bytes([0x5A]) * size
+    poison = _poison(np.dtype(dtype), (np.dtype(dtype).kind == "f" and "float") or "int")
+    assert poison.shape == (1,) and poison.dtype == dtype
+    assert np.isnan(poison[0]) if poison.dtype.kind == "f" else poison.tobytes() == bytes([0x5A]) * size
 
 
-def test_what_is_not_read_counts_as_the_spec_says():
-    """Zero, or a number of its own, where the mask excludes an element; what is read stays."""
+def test_skipped_elements_have_the_value_given_by_the_spec():
+    """Zero, or the number given, where the mask excludes an element; elements that are read stay unchanged."""
     memory = Memory(np.array([[5.0, 6.0], [7.0, 8.0], [0.0, 0.0], [0.0, 0.0]], np.float32), 0, 2, 2, None)
     rows = Rows(memory, np.array([[1, 2]]))
     np.testing.assert_array_equal(_read(rows, 0), [[[7, 8], [0, 0]]])
@@ -435,8 +437,8 @@ def test_what_is_not_read_counts_as_the_spec_says():
     flat = Flat(memory, np.array([[[3, 4, 5, 1]]]))
     np.testing.assert_array_equal(_read(flat, 2), [[[8, 2, 2, 6]]])
     assert _read(flat, 2).dtype == np.float32
-    held = DistributedPart(memory, np.array([[2]]), np.array([0]), np.array([0]))
-    np.testing.assert_array_equal(_read(held, 2), [[[0, 0]]])
+    part = DistributedPart(memory, np.array([[2]]), np.array([0]), np.array([0]))
+    np.testing.assert_array_equal(_read(part, 2), [[[0, 0]]])
 
 
 # ---------------------------------------------------------------------------------------------- products of several lanes
@@ -452,19 +454,19 @@ LANES = (
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("adds", ["no", "yes", "warp", "block", "turn", "warp and block"])
-def test_products_of_warps_begin_anew_or_add(adds):
-    """Where old values count may differ by warp, block and turn."""
-    turn, block = Var("k", 0, 1), Var("block", 0, 1)
+def test_products_of_warps_start_a_new_sum_or_add(adds):
+    """Where using the old values may differ by warp, block and iteration."""
+    step, block = Var("k", 0, 1), Var("block", 0, 1)
     condition = {
         "no": FALSE,
         "yes": TRUE,
         "warp": less(P // 32, 1),
         "block": less(block, 1),
-        "turn": less(0, turn),
+        "turn": less(0, step),
         "warp and block": all_of([less(P // 32, 1), less(block, 1)]),
     }[adds]
     lane, unit = P % 32, P // 32
-    row = turn * 16 + block * 8 + unit * 4 + lane % 4
+    row = step * 16 + block * 8 + unit * 4 + lane % 4
     places = access("A", (row, 0)), access("B", (0, lane // 4)), access("C", (row, lane // 4), write=True)
     product = performed(
         next(one for one in INSTRUCTIONS if one.name == "FFMA"),
@@ -474,7 +476,7 @@ def test_products_of_warps_begin_anew_or_add(adds):
         lane_maps=LANES,
     )
     spec = MatMul(32, 8, 1, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
-    kernel = kernel_of(spec, (making.loop(turn, as_expr(2), (product,)),), threads=64, grid=2)
+    kernel = kernel_of(spec, (making.loop(step, as_expr(2), (product,)),), threads=64, grid=2)
     a, b = np.arange(1, 33, dtype=np.float32).reshape(32, 1), np.arange(1, 9, dtype=np.float32).reshape(1, 8)
     c = np.arange(256, dtype=np.float32).reshape(32, 8) * 100
     rows = np.arange(32)
@@ -509,16 +511,16 @@ def test_products_of_warps_begin_anew_or_add(adds):
 @pytest.mark.parametrize("order", ORDERS)
 def test_copies_under_way_are_not_touched(steps, message, order):
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
-    made = by_products(*steps.split(", "))
+    kernel = by_products(*steps.split(", "))
     if message is None:
-        np.testing.assert_array_equal(copied(made, given, None if order is None else random.Random(order)), given)
+        np.testing.assert_array_equal(copied(kernel, given, None if order is None else random.Random(order)), given)
     else:
         with pytest.raises(SimulationError, match=message):
-            copied(made, given, None if order is None else random.Random(order))
+            copied(kernel, given, None if order is None else random.Random(order))
 
 
-def test_what_is_under_way_to_an_array_is_no_data_yet():
-    """Until the copy arrives its place holds poison: who does not wait for it stores that."""
+def test_the_destination_of_a_copy_in_flight_holds_no_data_yet():
+    """Until the copy arrives its destination holds poison, which a thread that does not wait stores."""
     spec = Move(32, 1, dtype=float32, src=RowMajor, dst=RowMajor)(GL, GL)
     buffers = (local("x", (32, 1), SH),)
     copy = performed(MOVE, Move(1, 1, dtype=float32)(GL, SH)(Thread), access("src", (THREAD, 0)), access("x", (THREAD, 0), write=True))
@@ -526,8 +528,8 @@ def test_what_is_under_way_to_an_array_is_no_data_yet():
     store = performed(MOVE, Move(1, 1, dtype=float32)(SH, GL)(Thread), access("x", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     for steps, right in (((load, making.commit(), making.wait(0), store), True), ((load, making.commit(), making.wait(1), store), False)):
-        made = attrs.evolve(kernel_of(spec, steps, *buffers), shared_bytes=128)
-        got = simulate(made, {"src": given}, shadow=False).outputs["dst"]
+        kernel = attrs.evolve(kernel_of(spec, steps, *buffers), shared_bytes=128)
+        got = simulate(kernel, {"src": given}, shadow=False).outputs["dst"]
         assert np.isnan(got).all() if not right else (got == given).all()
 
 
@@ -535,25 +537,25 @@ def test_what_is_under_way_to_an_array_is_no_data_yet():
 
 
 def executor_of(*buffers, threads=64, grid=1, batch=(0,), body=()):
-    made = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), body, *buffers, threads=threads, grid=grid), shared_bytes=4096)
-    plan = Plan(made, {})
+    kernel = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), body, *buffers, threads=threads, grid=grid), shared_bytes=4096)
+    plan = Plan(kernel, {})
     run = Run(plan, global_memory(plan, {"src": np.zeros((64, 1), np.float32)}, False), History({}), batch, True, False)
     return run.executor, run.group(np.arange(threads))
 
 
-def dealt_registers(threads=32, shared_by=1):
+def distributed_registers(threads=32, shared_by=1):
     """An array in registers: of each warp's columns a thread holds rows 2 (t % 4) and the next, of column t / 4; or some threads the same."""
     thread = Var("thread", 0, threads - 1)
     columns = threads // 4 // shared_by
-    holder = (thread % 4 * 2, thread // 4 % columns)
-    made = local("r", (8, columns), RF, layout=Layout(((2, 4), columns), ((1, 0), 0)))
-    return attrs.evolve(made, storage=attrs.evolve(made.storage, extent=as_expr(2)), elements=as_expr(2), register_origin=holder), holder
+    origin = (thread % 4 * 2, thread // 4 % columns)
+    array = local("r", (8, columns), RF, layout=Layout(((2, 4), columns), ((1, 0), 0)))
+    return attrs.evolve(array, storage=attrs.evolve(array.storage, extent=as_expr(2)), elements=as_expr(2), register_origin=origin), origin
 
 
 def through_registers(*statements, threads=32, shared_by=1, puts=True, takes=False, target=(8, 8)):
     """What a kernel makes of `src` whose threads put the elements into such an array, and statements of units do the rest; or threads."""
-    made, holder = dealt_registers(threads, shared_by)
-    move = lambda number: (holder[0] + number, holder[1])
+    array, origin = distributed_registers(threads, shared_by)
+    move = lambda number: (origin[0] + number, origin[1])
     put = [
         performed(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", move(number)), access("r", move(number), write=True)) for number in (0, 1)
     ]
@@ -561,11 +563,11 @@ def through_registers(*statements, threads=32, shared_by=1, puts=True, takes=Fal
         performed(MOVE, Move(1, 1)(RF, GL)(Thread), access("r", move(number)), access("dst", move(number), write=True)) for number in (0, 1)
     ]
     body = (*(put if puts else ()), *statements, *(take if takes else ()))
-    kernel = kernel_of(Move(*target, src=RowMajor, dst=RowMajor)(GL, GL), body, made, threads=threads)
+    kernel = kernel_of(Move(*target, src=RowMajor, dst=RowMajor)(GL, GL), body, array, threads=threads)
     given = np.arange(1, 1 + int(np.prod(target)), dtype=np.float32).reshape(target)
-    found = [simulate(kernel, {"src": given}, order=order).outputs["dst"] for order in (None, random.Random(0))]
-    np.testing.assert_array_equal(*found)
-    return given, found[0]
+    results = [simulate(kernel, {"src": given}, order=order).outputs["dst"] for order in (None, random.Random(0))]
+    np.testing.assert_array_equal(*results)
+    return given, results[0]
 
 
 TEXT = MicroKernel("m", "// m\n")
@@ -577,7 +579,7 @@ def stored_by_units(base, shape, to=None, level=Warp, bounds=None, **fields):
 
 
 @pytest.mark.parametrize("base, shape", [((0, 0), (8, 8)), ((2, 3), (4, 4)), ((7, 0), (1, 8)), ((0, 7), (8, 1)), ((5, 5), (1, 1))])
-def test_a_unit_reads_what_its_threads_hold(base, shape):
+def test_a_unit_reads_the_registers_of_its_threads(base, shape):
     given, got = through_registers(stored_by_units(base, shape))
     part = tuple(slice(start, start + size) for start, size in zip(base, shape, strict=True))
     expected = np.full((8, 8), np.nan, np.float32)
@@ -585,7 +587,7 @@ def test_a_unit_reads_what_its_threads_hold(base, shape):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_units_read_what_their_own_threads_hold():
+def test_units_read_the_registers_of_their_own_threads():
     """Of another unit's elements they hold none."""
     given, got = through_registers(stored_by_units((0, P // 32 * 8), (8, 8)), threads=64, target=(8, 16))
     np.testing.assert_array_equal(got, given)
@@ -600,7 +602,7 @@ def test_units_read_what_their_own_threads_hold():
 
 
 @pytest.mark.parametrize("bounds, rows, columns", [((5, None), 5, 8), ((None, 3), 8, 3), ((8, 8), 8, 8), ((1, 1), 1, 1)])
-def test_a_unit_leaves_out_what_lies_beyond_bounds(bounds, rows, columns):
+def test_a_unit_skips_elements_beyond_bounds(bounds, rows, columns):
     given, got = through_registers(stored_by_units((0, 0), (8, 8), bounds=bounds))
     expected = np.full((8, 8), np.nan, np.float32)
     expected[:rows, :columns] = given[:rows, :columns]
@@ -608,7 +610,7 @@ def test_a_unit_leaves_out_what_lies_beyond_bounds(bounds, rows, columns):
 
 
 @pytest.mark.parametrize("shared_by", [1, 2, 4])
-def test_a_unit_writes_to_all_who_hold_an_element(shared_by):
+def test_a_unit_writes_to_all_owners_of_an_element(shared_by):
     """And reads it from any of them."""
     columns = 8 // shared_by
     load = making.execution(
@@ -628,10 +630,10 @@ def test_a_unit_writes_to_all_who_hold_an_element(shared_by):
     np.testing.assert_array_equal(got[:, :columns], given[:, :columns])
 
 
-def test_a_unit_adds_to_what_its_threads_hold():
-    """A product by a warp: the sum begins anew, or goes on, by the warp's own condition."""
+def test_a_unit_adds_to_the_registers_of_its_threads():
+    """A product by a warp: the sum is started or continued by a condition of the warp itself."""
     thread = Var("thread", 0, 63)
-    made, holder = dealt_registers(64)
+    array, origin = distributed_registers(64)
     spec = MatMul(8, 8, 2)(GL, GL, RF)(Warp)
     column = thread // 32 * 8
     places = access("A", (0, 0), (8, 2)), access("B", (0, column), (2, 8)), access("r", (0, column), (8, 8), write=True)
@@ -640,21 +642,21 @@ def test_a_unit_adds_to_what_its_threads_hold():
         performed(
             MOVE,
             Move(1, 1)(RF, GL)(Thread),
-            access("r", (holder[0] + one, holder[1])),
-            access("C", (holder[0] + one, holder[1]), write=True),
+            access("r", (origin[0] + number, origin[1])),
+            access("C", (origin[0] + number, origin[1]), write=True),
         )
-        for one in (0, 1)
+        for number in (0, 1)
     ]
     put = [
         performed(
             MOVE,
             Move(1, 1)(GL, RF)(Thread),
-            access("C", (holder[0] + one, holder[1])),
-            access("r", (holder[0] + one, holder[1]), write=True),
+            access("C", (origin[0] + number, origin[1])),
+            access("r", (origin[0] + number, origin[1]), write=True),
         )
-        for one in (0, 1)
+        for number in (0, 1)
     ]
-    kernel = kernel_of(MatMul(8, 16, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL), (*put, product, *take), made, threads=64)
+    kernel = kernel_of(MatMul(8, 16, 2, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL), (*put, product, *take), array, threads=64)
     a, b = np.arange(1, 17, dtype=np.float32).reshape(8, 2), np.arange(1, 33, dtype=np.float32).reshape(2, 16)
     c = np.arange(128, dtype=np.float32).reshape(8, 16) * 1000
     for order in (None, random.Random(0)):
@@ -671,17 +673,17 @@ def test_registers_that_a_unit_reads_were_written():
 
 
 @pytest.mark.parametrize("dtype, watched", [(float32, False), (int32, True)], ids=str)
-def test_own_memory_of_a_statement_holds_nothing_afterwards(dtype, watched):
-    """Of its own bytes no more than poison is left, and nothing counts as written; neighbours stay."""
-    mine, other = (attrs.evolve(local(name, (8,), SH, dtype), offset=offset) for name, offset in (("x", 16), ("y", 0)))
-    executor, group = executor_of(mine, attrs.evolve(other, elements=as_expr(24)))
+def test_temporary_memory_of_a_statement_holds_nothing_afterwards(dtype, watched):
+    """Its own bytes hold only poison afterwards, and none of them counts as written; neighbours stay unchanged."""
+    temporary, other = (attrs.evolve(local(name, (8,), SH, dtype), offset=offset) for name, offset in (("x", 16), ("y", 0)))
+    executor, group = executor_of(temporary, attrs.evolve(other, elements=as_expr(24)))
     memory = executor.batch.memories["x"]
     assert (memory.first, memory.rows, memory.defined is not None) == (4, 8, watched)
     memory.data[:] = 3
     if watched:
         memory.defined[:] = True
         memory.complete = True
-    operand = types.SimpleNamespace(buffer=mine, checked=False, write=True, adds=False, spread=1)
+    operand = types.SimpleNamespace(buffer=temporary, checked=False, write=True, adds=False, spread=1)
     site = types.SimpleNamespace(statement=types.SimpleNamespace(instruction=MOVE))
     executor._scratch(site, operand, {}, group, group)
     rest = np.ones(len(memory.data), bool)
@@ -700,15 +702,15 @@ def counted(order=None, **options):
     body = [performed(MOVE, Move(1)(GL, GL)(Thread), access("src", (THREAD,)), access("dst", (THREAD,), write=True))]
     if options.get("collective"):
         body.append(making.execution(TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (32,), (32,), write=True))))
-    if turns := options.get("turns"):
-        turn = Var("k", 0, turns - 1)
+    if steps := options.get("turns"):
+        step = Var("k", 0, steps - 1)
         body.append(
             making.loop(
-                turn,
-                as_expr(turns),
+                step,
+                as_expr(steps),
                 (
                     making.execution(
-                        TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (turn * 32 + 64,), (32,), write=True))
+                        TEXT, Move(32)(GL, GL)(Warp), (access("src", (0,), (32,)), access("dst", (step * 32 + 64,), (32,), write=True))
                     ),
                 ),
             )
@@ -717,7 +719,7 @@ def counted(order=None, **options):
 
 
 def test_statements_are_counted_as_often_as_they_are_executed():
-    """One by all threads, one by units, and one in each turn of a loop."""
+    """One by all threads, one by units, and one in each iteration of a loop."""
     assert counted() == 1
     assert counted(collective=True) == 2
     assert counted(turns=3) == 4
@@ -741,16 +743,16 @@ def test_products_larger_than_a_cache_of_many_blocks():
     np.testing.assert_array_equal(got, 3 * a + 1)
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3])
-def test_products_of_warps_in_turns_that_one_follows_the_other(turns):
-    """The first of them begins anew, each other one adds to what is there."""
-    turn, lane = Var("k", 0, turns - 1), THREAD
-    places = access("A", (lane % 4, turn)), access("B", (turn, lane // 4)), access("C", (lane % 4, lane // 4), write=True)
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_products_of_warps_in_successive_iterations(steps):
+    """The first of them starts a new sum, each other one adds to the previous values."""
+    step, lane = Var("k", 0, steps - 1), THREAD
+    places = access("A", (lane % 4, step)), access("B", (step, lane // 4)), access("C", (lane % 4, lane // 4), write=True)
     fma = next(one for one in INSTRUCTIONS if one.name == "FFMA")
-    product = performed(fma, MatMul(4, 8, 1)(GL, GL, GL)(Warp), *places, accumulate=less(0, turn), lane_maps=LANES)
-    spec = MatMul(4, 8, turns, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
-    kernel = kernel_of(spec, (making.loop(turn, as_expr(turns), (product,)),))
-    a, b = np.arange(1, 4 * turns + 1, dtype=np.float32).reshape(4, turns), np.arange(1, 8 * turns + 1, dtype=np.float32).reshape(turns, 8)
+    product = performed(fma, MatMul(4, 8, 1)(GL, GL, GL)(Warp), *places, accumulate=less(0, step), lane_maps=LANES)
+    spec = MatMul(4, 8, steps, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
+    kernel = kernel_of(spec, (making.loop(step, as_expr(steps), (product,)),))
+    a, b = np.arange(1, 4 * steps + 1, dtype=np.float32).reshape(4, steps), np.arange(1, 8 * steps + 1, dtype=np.float32).reshape(steps, 8)
     for order in (None, random.Random(0)):
         got = simulate(kernel, {"A": a, "B": b, "C": np.full((4, 8), 99, np.float32)}, order=order).outputs["C"]
         np.testing.assert_array_equal(got, a @ b)
@@ -771,14 +773,14 @@ def test_threads_of_a_unit_mean_the_same_copy():
         ),
     )
     given = np.arange(32, dtype=np.float32)
-    made = lambda copy: attrs.evolve(kernel_of(Move(32)(GL, GL), move(copy), x), shared_bytes=256)
-    np.testing.assert_array_equal(simulate(made(1), {"src": given}).outputs["dst"], given)
+    kernel = lambda copy: attrs.evolve(kernel_of(Move(32)(GL, GL), move(copy), x), shared_bytes=256)
+    np.testing.assert_array_equal(simulate(kernel(1), {"src": given}).outputs["dst"], given)
     with pytest.raises(SimulationError, match="threads of one Warp specify different operands"):
-        simulate(made(less(0, THREAD)), {"src": given})
+        simulate(kernel(less(0, THREAD)), {"src": given})
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_threads_with_memory_of_their_own_statement_meet_as_others_do(apart):
+def test_threads_with_temporary_memory_of_a_statement_synchronize_as_others_do(apart):
     """Each thread by itself writes one element: their own, or the first."""
     spec = Move(1)(GL, GL)(Thread)
     place = THREAD if apart else as_expr(0)
@@ -804,8 +806,8 @@ def test_loads_of_integers_count_as_written():
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("barrier", [True, False])
 @pytest.mark.parametrize("thread", [0, 5, 31])
-def test_any_thread_of_a_unit_may_read_what_the_unit_reads(thread, barrier, order):
-    """So that even the first of them writes there only behind a barrier."""
+def test_any_thread_of_a_unit_may_read_the_data_of_the_unit(thread, barrier, order):
+    """So that even the first of them writes there only after a barrier."""
     x = attrs.evolve(local("x", (32,), SH), offset=0)
     put = performed(MOVE, Move(1)(GL, SH)(Thread), access("src", (THREAD,)), access("x", (THREAD,), write=True))
     text = making.execution(TEXT, Move(32)(SH, GL)(Warp), (access("x", (0,), (32,)), access("dst", (0,), (32,), write=True)))
@@ -824,7 +826,7 @@ def test_any_thread_of_a_unit_may_read_what_the_unit_reads(thread, barrier, orde
 
 
 @pytest.mark.parametrize("first", [0, 4, 7])
-def test_what_lies_beyond_bounds_nobody_needs_to_hold(first):
+def test_elements_beyond_bounds_need_no_owner(first):
     """Of columns from the first on those below 8 are there."""
     given, got = through_registers(stored_by_units((0, first), (8, 8), bounds=(None, 8)))
     expected = np.full((8, 8), np.nan, np.float32)
@@ -836,7 +838,7 @@ def test_what_lies_beyond_bounds_nobody_needs_to_hold(first):
 
 @pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize("given", [True, False])
-def test_what_a_unit_adds_to_was_written(adds, given):
+def test_elements_that_a_unit_adds_to_count_as_written(adds, given):
     spec = MatMul(8, 8, 2, dtype=int32, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
     places = access("A", (0, 0), (8, 2)), access("B", (0, 0), (2, 8)), access("C", (0, 0), (8, 8), write=True)
     product = making.execution(TEXT, spec(Warp), places, accumulate=as_expr(int(adds)))
@@ -860,7 +862,7 @@ def test_a_store_by_an_engine_is_waited_for(order):
 
 
 @pytest.mark.parametrize(
-    ("holder", "threads", "held"),
+    ("origin", "threads", "expected"),
     [
         ((THREAD % 4 * 2, THREAD // 4), range(32), [[(t % 4 * 2 + r) * 8 + t // 4 for t in range(32)] for r in (0, 1)]),
         ((THREAD % 4 * 2, THREAD // 4), range(8, 16), [[(t % 4 * 2 + r) * 8 + t // 4 for t in range(8, 16)] for r in (0, 1)]),
@@ -872,13 +874,13 @@ def test_a_store_by_an_engine_is_waited_for(order):
     ],
     ids=str,
 )
-def test_what_each_thread_holds_in_each_register(holder, threads, held):
+def test_elements_in_each_register_of_each_thread(origin, threads, expected):
     """The number of the element, the last dimension fastest; none where it is no element of the buffer."""
-    made, _ = dealt_registers()
-    made = attrs.evolve(made, register_origin=tuple(map(as_expr, holder)))
-    operand = types.SimpleNamespace(elements=2, sizes=(8, 8), buffer=made)
+    array, _ = distributed_registers()
+    array = attrs.evolve(array, register_origin=tuple(map(as_expr, origin)))
+    operand = types.SimpleNamespace(elements=2, sizes=(8, 8), buffer=array)
     group = ThreadGroup(np.array(list(threads)), {})
     env = {"thread": group.threads[:, None], "block": np.arange(3)[None, :]}
     numbers, valid = _registers(operand, env, group)
     assert numbers.shape == valid.shape == (2, len(group.threads))
-    assert np.where(valid, numbers, None).tolist() == held
+    assert np.where(valid, numbers, None).tolist() == expected

@@ -112,13 +112,15 @@ def test_touches_that_repeat_settle_at_the_third():
     a, b, place, other, moved = object(), object(), object(), object(), object()
     assert [run.is_repetition(a, place) for _ in range(4)] == [False, False, True, True]
     assert [run.is_repetition(b, other) for _ in range(2)] == [False, False]
-    assert not run.is_repetition(a, place) and not run.settled(b, other)
-    assert run.is_repetition(a, place) or run.settled(a, place)
+    assert not run.is_repetition(a, place) and not run.is_repetition(b, other)
+    assert run.is_repetition(a, place) or run.is_repetition(a, place)
     assert not run.is_repetition(a, moved)
     assert not run.is_repetition(b, other), "all must be where they were, twice"
-    assert run.goes_on("site", clock, "group")
+    assert run.continues("site", clock, "group")
     assert (
-        not run.goes_on("other", clock, "group") and not run.goes_on("site", Clock(), "group") and not run.goes_on("site", clock, "other")
+        not run.continues("other", clock, "group")
+        and not run.continues("site", Clock(), "group")
+        and not run.continues("site", clock, "other")
     )
 
 
@@ -616,7 +618,7 @@ def test_lines_of_accesses_go_before_those_of_statements():
     text = said(kernel((slow, making.commit(), own, making.wait(0)), *buffers()))
     assert "in flight" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
     text = said(kernel((own,), *buffers()))
-    assert "before anything was written" in text and re.search(r"at +place 2", text), text
+    assert "before any write" in text and re.search(r"at +place 2", text), text
 
 
 def test_lines_of_what_engines_read():
@@ -661,7 +663,7 @@ def test_keys_of_shared_memory_are_its_granules(name, parts, uniform, blocks, fl
     else:
         place = Rows(memory, rows)
     span = group.threads, group.threads + 1
-    keys, valid, (low, high) = race_detector._keys(operand, place, group, span)
+    keys, valid, (low, high) = race_detector._keys(operand, place, span)
     assert keys.shape == valid.shape == low.shape == high.shape
     found = list(zip(*(one[valid].tolist() for one in (keys, low, high)), strict=True))
     several = range(width) if flat or not uniform else range(1)
@@ -685,9 +687,7 @@ def test_keys_of_arrays_are_their_elements(blocks):
     memory, group = batch.memories["dst"], ThreadGroup(np.array([3, 30]), {})
     rows = np.array([[[0], [9]], [[1 << 20], [4]]])
     place = Flat(memory, np.where(rows < 1 << 20, rows + memory.first, memory.zero + 1))
-    keys, valid, (low, high) = race_detector._keys(
-        types.SimpleNamespace(buffer=plan.buffers["dst"]), place, group, (group.threads, group.threads)
-    )
+    keys, valid, (low, high) = race_detector._keys(types.SimpleNamespace(buffer=plan.buffers["dst"]), place, (group.threads, group.threads))
     expected = [(row + memory.first, number + block * 32) for row, number in ((0, 3), (9, 30), (4, 30)) for block in blocks]
     assert list(zip(keys[valid].tolist(), low[valid].tolist(), strict=True)) == expected and (low == high).all()
 

@@ -118,7 +118,7 @@ def test_another_fill_is_released(more, message):
 
 
 def test_the_wait_is_for_the_next_fill():
-    fails(streamed(consumer=at_fill(0, 1)), "tile: stage 0 is read by a group that has not acquired it, full")
+    fails(streamed(consumer=at_fill(0, 1)), "tile: stage 0 is read by a group that has not acquired it full")
 
 
 def test_a_wait_one_cycle_later_passes_by_parity():
@@ -135,7 +135,7 @@ def test_a_stage_is_filled_without_its_wait():
 
 @pytest.mark.parametrize("place, fill", [(0, 0), (1, 1)])
 def test_the_producer_uses_the_next_fill(place, fill):
-    fails(streamed(producer=at_fill(place, 1)), f"ring: turn {fill} is released by a group that has not acquired it")
+    fails(streamed(producer=at_fill(place, 1)), f"ring: fill {fill} is released by a group that has not acquired it")
 
 
 def test_a_load_without_expected_bytes():
@@ -187,7 +187,7 @@ def test_a_fill_without_a_wait():
     consumers, producer = roles.roles
     (loop,) = consumers.body
     shorter = attrs.evolve(consumers, body=(attrs.evolve(loop, extent=as_expr(FILLS - 1)),))
-    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: no agent waits for fill {FILLS - 1}")
+    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: no group waits for fill {FILLS - 1}")
 
 
 def test_a_fill_owned_at_the_end():
@@ -275,7 +275,7 @@ def test_barriers_of_two_rings(offset, right_there):
     if right_there:
         right(both)
     else:
-        fails(both, f"the mbarriers of ring and the mbarriers of order lie in the same bytes of shared memory, from byte {offset} on")
+        fails(both, f"the mbarriers of ring and the mbarriers of order overlap in shared memory, from byte {offset} on")
 
 
 def test_an_unused_buffer_may_share_the_bytes():
@@ -373,7 +373,7 @@ def rings_of(*rings, workers=64, blocks=1):
 
 def warp(number=0, cluster_barriers=0, threads=32):
     group = ThreadGroup(np.arange(32 * number, 32 * number + threads), {})
-    group.meetings = cluster_barriers
+    group.cluster_barriers = cluster_barriers
     return group
 
 
@@ -399,7 +399,7 @@ def env_of(group, **names):
 def test_a_wait_passes_by_parity(side, fill, over):
     """It passes after as many phases as it expects; with one more or less it waits, and two are indistinguishable."""
     (rings,), group = rings_of(), warp()
-    rings.mbarriers["ring", side, fill % 2].completed = completed
+    rings.mbarriers["ring", side, fill % 2].completed = over
     wanted = fill // 2 + (side is FULL)
     if over == wanted:
         assert rings.passes(acquire(side, fill), {}, group, WHERE)
@@ -407,7 +407,7 @@ def test_a_wait_passes_by_parity(side, fill, over):
     elif abs(over - wanted) % 2:
         assert not rings.passes(acquire(side, fill), {}, group, WHERE) and not group.owned and not rings.awaited
     else:
-        message = f"ring: the wait for turn {fill} to be {side.value} passes by parity alone: {complete} phases are complete, not {wanted}"
+        message = f"ring: the wait for fill {fill} to be {side.value} passes by parity alone: {over} phases are complete, not {wanted}"
         with pytest.raises(SimulationError, match=message):
             rings.passes(acquire(side, fill), {}, group, WHERE)
 
@@ -459,7 +459,7 @@ def test_a_stage_is_given_back(active, arrivals):
     """By the owner of the full stage, which ends its ownership: each active lane arrives."""
     (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
     for owned in (set(), {("ring", 3, EMPTY)}, {("ring", 1, FULL)}):
-        group.held = owned
+        group.owned = owned
         with pytest.raises(SimulationError, match="ring: fill 3 is released by a group that has not acquired it"):
             rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
     group.owned = {("ring", 3, FULL), ("ring", 1, FULL)}
@@ -497,7 +497,7 @@ def test_lanes_that_have_read_by_themselves():
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("stage, right", [(1, False), (0, True)])
-@pytest.mark.parametrize(("mechanism", "what"), [(WGMMA_GROUPS, "products"), (TMA_STORES, "stores")])
+@pytest.mark.parametrize(("mechanism", "what"), [(WGMMA_GROUPS, "MMAs"), (TMA_STORES, "stores")])
 def test_products_and_stores_that_read_a_stage(mechanism, what, stage, right, committed):
     (rings,), group = rings_of(), warp()
     group.owned = {("ring", 3, FULL)}
@@ -518,7 +518,7 @@ def test_an_order_of_groups():
     (rings,), group = rings_of(order), warp()
     assert rings.passes(acquire(EMPTY, 2, "order"), {}, group, WHERE) and group.owned == {("order", 2, EMPTY)}
     for fill in (1, 2):
-        with pytest.raises(SimulationError, match=f"order: turn {fill} is released by a group that has not acquired it"):
+        with pytest.raises(SimulationError, match=f"order: fill {fill} is released by a group that has not acquired it"):
             rings.release(release(EMPTY, fill, FIRST, "order"), env_of(group), group, WHERE)
     rings.release(release(EMPTY, 0, FIRST, "order"), env_of(group), group, WHERE)
     assert not group.owned and rings.mbarriers["order", EMPTY, 0].completed == 1
@@ -538,19 +538,19 @@ def test_numbers_of_tiles_in_stages():
     for fill, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
         env = {"k": fill}
         with pytest.raises(
-            SimulationError, match=f"tiles: the tile index of fill {turn} is stored by a group that has not acquired it empty"
+            SimulationError, match=f"tiles: the tile index of fill {fill} is stored by a group that has not acquired it empty"
         ):
             rings.tile(take, env, producer, WHERE)
         producer.owned = {("tiles", fill, EMPTY)}
         assert rings.tile(take, env, producer, WHERE) == number
-        with pytest.raises(SimulationError, match=f"tiles: the tile index of fill {turn} is read by a group that has not acquired it full"):
+        with pytest.raises(SimulationError, match=f"tiles: the tile index of fill {fill} is read by a group that has not acquired it full"):
             rings.tile(read, env, consumer, WHERE)
         consumer.owned = {("tiles", fill, FULL)}
         assert rings.tile(read, env, consumer, WHERE) == number
     consumer.owned = {("tiles", 2, FULL)}
     assert rings.tile(read, {"k": 2}, consumer, WHERE) == 9
     consumer.owned = {("tiles", 1, FULL)}
-    assert rings.tile(read, {"k": 1}, consumer, WHERE) == 9, "the stage has the number of its last turn"
+    assert rings.tile(read, {"k": 1}, consumer, WHERE) == 9, "the stage has the number of its last fill"
 
 
 # ---------------------------------------------------------------------------------------------- other blocks
@@ -578,7 +578,7 @@ def test_blocks_that_a_group_reaches_into():
     assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2]
     rings_by_rank[1].reached_rings((ALL,), env, warp(cluster_barriers=1), "it arrives", WHERE)
     assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2], "the most that any had passed"
-    with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose mbarriers may not be made yet"):
+    with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose mbarriers may not be initialized yet"):
         rings_by_rank[1].reached_rings((ALL,), env, warp(), "it arrives", WHERE)
     for block in (0, 2):
         rings_by_rank[block].require_not_accessed(3)
@@ -642,11 +642,11 @@ def test_stages_are_owned_by_the_accessing_group(write, engine):
             SimulationError, match=rf"tile: stage {min(stages)}|tile: stage 1 is {verb} by a group that has not acquired it {side.value}"
         ):
             rings.require_owned(site, operand, {}, group, WHERE)
-        group.held, group.read_by_lanes = {("ring", 4 + stage, side) for stage in stages}, set()
+        group.owned, group.read_by_lanes = {("ring", 4 + stage, side) for stage in stages}, set()
         rings.require_owned(site, operand, {}, group, WHERE)
         assert group.read_by_lanes == (set() if write or engine else {("ring", stage) for stage in stages})
         for owned in ({("ring", 4 + stage, side) for stage in {0, 1} - {max(stages)}}, {("other", 4 + stage, side) for stage in stages}):
-            group.held = owned
+            group.owned = owned
             with pytest.raises(SimulationError, match=f"is {verb} by a group that has not acquired it"):
                 rings.require_owned(site, operand, {}, group, WHERE)
     site, operand = access_to(1, write, engine, "elsewhere")

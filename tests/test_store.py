@@ -466,7 +466,7 @@ def test_files_that_cannot_be(tmp_path) -> None:  # type: ignore[no-untyped-def]
         with pytest.raises(StoreError):
             load(path)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
-    with pytest.raises(StoreError, match="no text"):
+    with pytest.raises(StoreError, match="not text"):
         load(tmp_path / "bytes")
     (tmp_path / "half").write_text(dumps(mixed())[:300])
     with pytest.raises(StoreError, match=r"no JSON[\s\S]*half[\s\S]*line"):

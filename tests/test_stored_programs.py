@@ -219,7 +219,7 @@ def test_what_is_no_program_is_made_again(rest):
     program = fresh(bound())
     key = programs.key_of(program)
     kept.save(programs.place("program", key), kept.encoded(kept.first_line("program"), {"key": key, "created": 0.0}, rest))
-    with pytest.warns(CacheWarning, match="made again"):
+    with pytest.warns(CacheWarning, match="generated again"):
         made = CompiledKernel(program).ready()
     assert made.proof == "checked in this process" and "__global__" in made.program.cuda
     assert len(of_kind("program")) == 1 and not cache.verify()

@@ -155,13 +155,13 @@ def test_parts_of_an_operand_are_disjoint_where_it_says_so():
 def test_parts_of_factors_belong_to_those_of_the_result(name, operand):
     """A thread's product is of the rows and columns that it has; another part of a factor is refused, not multiplied."""
     from fireiron.tasks.partition import mma_pieces
-    from fireiron.tasks.step import _raised
+    from fireiron.tasks.step import _group_spec
 
     spec = MatMul(16, 16, 16)(RF, RF, RF)(Thread)
     chains = {one: ((mma_pieces("mma.m16n8k16", THREAD, one), (16, 16)),) for one in "ABC"}
-    assert _raised(spec, chains) is spec
+    assert _group_spec(spec, chains) is spec
     with pytest.raises(DecompositionError, match="that do not match the others along|has a part of k"):
-        _raised(spec, {**chains, name: ((mma_pieces("mma.m16n8k16", THREAD, operand), (16, 16)),)})
+        _group_spec(spec, {**chains, name: ((mma_pieces("mma.m16n8k16", THREAD, operand), (16, 16)),)})
 
 
 # ---------------------------------------------------------------------------------------------- refusals

@@ -384,7 +384,7 @@ def test_arrays_of_a_run():
     a, locked = numpy.zeros((16, 8), "f4"), numpy.zeros((16, 8), "f4")
     locked.flags.writeable = False
     for arrays, message in (
-        ((a,), "1 arrays"), ((a, a.tolist()), "src is no array"), ((locked, a), "read-only"), ((a, a[:]), "common elements"),
+        ((a,), "1 arrays"), ((a, a.tolist()), "src is not an array"), ((locked, a), "read-only"), ((a, a[:]), "common elements"),
         ((a, a.astype("c8")), "unknown element type"),
     ):  # fmt: skip
         refused(lambda arrays=arrays: tasks.run(program, mapping, *arrays), message)

@@ -164,8 +164,8 @@ def test_several_outputs(capsys):
             data.verify(call)
     for name in ("elements", "lines"):
         assert main(["run", f"{outputs.__file__}:{name}"]) == 0
-        said = capsys.readouterr().out
-        assert "PASS" in said and "ran on        GPU" in said
+        output = capsys.readouterr().out
+        assert "PASS" in output and "ran on        GPU" in output
 
 
 def test_sizes_known_at_run_time():

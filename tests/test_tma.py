@@ -77,15 +77,15 @@ LOADS = {
     "dimensions": (Move.on(Block, view("src", GL, (64,)), view("dst", SH, (64,))), ("shape", "two dimensions", "64")),
     "types": (load(dst={"dtype": float32}), ("dst type", "float16", "float32")),
     "strides": (load(src={"layout": RowMajor(ld=68)}), ("src strides", "multiples of 16 bytes", "68 elements of 2 bytes")),
-    "no neighbours": (load(src={"layout": Layout((64, 64), (128, 2))}), ("src layout", "neighbours along one dimension", "(64,64):(128,2)")),
+    "no neighbours": (load(src={"layout": Layout((64, 64), (128, 2))}), ("src layout", "contiguous along one dimension", "(64,64):(128,2)")),
     "storage": (
         load(dst={"swizzle": None}),
         (
-            "dst storage", "swizzled chunks, which a reader settles or storage_layout asks for",
+            "dst storage", "swizzled chunks, which a reader decides or storage_layout requests",
             "rows that are not chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
         ),
     ),
-    "the other order": (load(src={"layout": ColMajor}), ("dst storage", "neighbours where src has them", "the other order")),
+    "the other order": (load(src={"layout": ColMajor}), ("dst storage", "contiguous along the dimension of src", "the other order")),
 }  # fmt: skip
 
 STORES = {
@@ -95,16 +95,16 @@ STORES = {
     "dimensions": (Move.on(Warp, view("src", SH, (64,)), view("dst", GL, (64,))), ("shape", "two dimensions", "64")),
     "types": (store(dst={"dtype": float32}), ("dst type", "float16", "float32")),
     "strides": (store(dst={"layout": RowMajor(ld=68)}), ("dst strides", "multiples of 16 bytes", "68 elements of 2 bytes")),
-    "no neighbours": (store(dst={"layout": Layout((64, 64), (128, 2))}), ("dst layout", "neighbours along one dimension", "(64,64):(128,2)")),
+    "no neighbours": (store(dst={"layout": Layout((64, 64), (128, 2))}), ("dst layout", "contiguous along one dimension", "(64,64):(128,2)")),
     "storage": (
         store(src={"swizzle": None}),
         (
-            "src storage", "chunks with neighbours where dst has them",
+            "src storage", "chunks contiguous along the dimension of dst",
             "rows that are not chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
         ),
     ),
     "the other order": (
-        store(dst={"layout": ColMajor}), ("src storage", "chunks with neighbours where dst has them", "neighbours along the other dimension"),
+        store(dst={"layout": ColMajor}), ("src storage", "chunks contiguous along the dimension of dst", "contiguous along the other dimension"),
     ),
 }  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_an_addition_is_no_store():
 def test_strided_tiles_are_reported():
     outside, inside = (whole_view(Tensor(name, (128, 128), float16, memory, RowMajor)) for name, memory in (("src", GL), ("dst", SH)))
     tile = Move.tile(Strided((8, 16), (8, 16))).to(Warp)(Move.on(Block, outside, inside)).result
-    assert ("src tile", "neighbouring rows and columns", "a strided tile") in differences(TMA_LOAD, tile)
+    assert ("src tile", "contiguous rows and columns", "a strided tile") in differences(TMA_LOAD, tile)
 
 
 def test_a_store_of_half_a_piece_is_reported():
@@ -146,7 +146,7 @@ def test_a_store_of_half_a_piece_is_reported():
     strategy = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 8).to(Warpgroup).done()
     with pytest.raises(DecompositionError) as caught:
         _ = strategy(float16_gemm(64, 8, 64)).program(TARGET).ir
-    assert "TMA_STORE: rows of 4 elements of float16 are no multiple of 16 bytes" in str(caught.value)
+    assert "TMA_STORE: rows of 4 elements of float16 are not a multiple of 16 bytes" in str(caught.value)
     assert "another tile, or .coalesced_copy(8) for a store by all threads" in str(caught.value)
 
 

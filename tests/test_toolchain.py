@@ -247,7 +247,7 @@ def test_classification_of_diagnostics(line: str, kind: str | None) -> None:
 
 def test_many_errors_are_cut() -> None:
     errors = [toolchain._Diagnostic("error", "no", line) for line in range(1, 21)]
-    assert "... and 12 more places" in toolchain._shown(errors, "\n" * 20)
+    assert "... and 12 more lines" in toolchain._shown(errors, "\n" * 20)
 
 
 def bundling() -> Toolchain:

@@ -343,7 +343,7 @@ REFUSED = {
     "across": (
         BY_NAME["WGMMA_S8_S32"],
         warpgroup_spec(n=64, k=32, dtype=(int8, int8), c_dtype=int32, A=chunk_layout((64, 32), 0, 16, 1)),
-        "A storage", "neighbours along k, for elements that have not 16 bits", "neighbours along m",
+        "A storage", "elements contiguous along k, for elements that have not 16 bits", "elements contiguous along m",
     ),
     "across, not swizzled": (
         F16, warpgroup_spec(B=chunk_layout((16, 64), 1, 16, 2)), "B storage", "swizzled chunks", "chunks of 16 bytes",
@@ -540,7 +540,9 @@ def test_opcodes(form):
     text = product_of_warpgroups(form, tiles, 32 // form.factors[0].bytes, 1, 16).program("sm_90a").cuda
     k = 32 // form.factors[0].bytes
     assert f"wgmma.mma_async.sync.aligned.m64n16k{k}.{names[form.result]}.{names[a]}.{names[b]} " in text
-    scales = {1: ", adds, 1, 1; }" if a != int8 else ", adds; }", 4: ", adds, 1, 1; }", 2: ", adds, 1, 1, 0, 0; }"}[form.factors[0].bytes]
+    scales = {1: ", scale_d, 1, 1; }" if a != int8 else ", scale_d; }", 4: ", scale_d, 1, 1; }", 2: ", scale_d, 1, 1, 0, 0; }"}[
+        form.factors[0].bytes
+    ]
     assert (scales.replace("0, 0", "0") if form.held else scales) in text
     assert eval(repr(form), {"Wgmma": Wgmma, **{str(one): one for one in names}}) == form
 
@@ -553,7 +555,7 @@ def test_bits_of_orders(orders):
     across = [int(orders[0] == ColMajor), int(orders[1] == RowMajor)]
     for form, bits in ((F16, across), (SWAPPED, across[::-1])):
         text = product_of_warpgroups(form, (64, 64), 64, 1, 64, orders).program("sm_90a").cuda
-        assert f", adds, 1, 1, {bits[0]}, {bits[1]}; }}" in text
+        assert f", scale_d, 1, 1, {bits[0]}, {bits[1]}; }}" in text
 
 
 @needs_nvrtc

@@ -14,7 +14,7 @@ from fireiron.check import check
 from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup
 from fireiron.executable.wgmma import WGMMA
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.performing.warpgroups import held_map
+from fireiron.performing.warpgroups import a_operand_map
 
 IN_REGISTERS = [one for one in WGMMA if one.held]
 F16 = next(one for one in IN_REGISTERS if one.name == "WGMMA_F16_F32_HELD")
@@ -45,8 +45,8 @@ def test_register_layout_of_an_operand(element):
             register, part = divmod(value, together)
             row = thread // 32 * 16 + thread % 32 // 4 + register % 2 * 8
             k = thread % 4 * together + register // 2 * 4 * together + part
-            assert held_map(element, False).coordinate(thread, value) == (row, k)
-            assert held_map(element, True).coordinate(thread, value) == (k, row)
+            assert a_operand_map(element, False).coordinate(thread, value) == (row, k)
+            assert a_operand_map(element, True).coordinate(thread, value) == (k, row)
 
 
 @pytest.mark.parametrize("form", IN_REGISTERS, ids=lambda one: one.name)
@@ -62,7 +62,7 @@ def test_all_types(form, tmp_path):
         assert right(program)
         sizes = tuple(int(str(size)) for size in spec.sizes)
         assert agrees(HostProgram([Printed.of(program)], tmp_path), 0, spec, sizes)
-    assert "_held_" in program.cuda and a.shape[1] == b.shape[0]
+    assert "_reg_" in program.cuda and a.shape[1] == b.shape[0]
 
 
 @pytest.mark.parametrize("orders", ORDERS)

@@ -304,7 +304,7 @@ def test_products_that_nobody_commits():
 def test_waits_count_groups_of_products_alone():
     copy = (copies(T, name="t"), making.commit())
     body = (REGISTERS_FENCE, products(0), COMMITTED, *copy, making.wait(0), on_registers())
-    assert any("under way" in one for one in problems(program(*body))), "the copies arrived, the product did not"
+    assert any("in flight" in one for one in problems(program(*body))), "the copies arrived, the product did not"
     assert problems(program(REGISTERS_FENCE, products(0), COMMITTED, *copy, SETTLED, on_registers())) == []
     two = (REGISTERS_FENCE, products(0), COMMITTED, products(16, registers="q"), COMMITTED)
     assert problems(program(*two, making.wait(1, mechanism=PRODUCT), on_registers())) == []

@@ -35,9 +35,9 @@ class TripCounts:
 
     def __str__(self) -> str:
         low, high = int(self.counts.min()), int(self.counts.max())
-        prior_iterations = f"{low} to {high}" if low < high else str(low)
+        executed = f"{low} to {high}" if low < high else str(low)
         share = self.mean / max(self.maximum, 1)
-        count = f"a block executes {prior_iterations} of {self.maximum} iterations, {self.mean:.4g} on average ({share:.0%})"
+        count = f"a block executes {executed} of {self.maximum} iterations, {self.mean:.4g} on average ({share:.0%})"
         return f"loop over {self.loop.var.name}: {count}; the others are fully masked"
 
 

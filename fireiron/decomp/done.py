@@ -14,11 +14,11 @@ from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
 from fireiron.language.substrategy import written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among, verb
-from fireiron.performing.layout_propagation import Following, element_of, unheld
+from fireiron.performing.layout_propagation import Following, element_of, undistributed
 from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
 from fireiron.stepping.cross_thread_reduction import reduced_by, reduction, require_apart
-from fireiron.stepping.exchange import exchange, held_otherwise
+from fireiron.stepping.exchange import distributed_differently, exchange
 from fireiron.stepping.predicated_region import knows, require_alike
 from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.values.machine import Thread
@@ -77,7 +77,7 @@ class Done(Decomposition):
         spec, executable = self._performed(spec, context)
         if executable is not None:
             return draft.expansion((), executable.emit(spec, draft))
-        if not context.decides and (unheld(spec, context) or self._waits_for_storage(spec, context)):
+        if not context.decides and (undistributed(spec, context) or self._waits_for_storage(spec, context)):
             return Expansion((), (Hole("open"),), waits=True)
         following = Following.of(spec, context) or reduced_by(spec, context)
         across = None if following is None else self._between_threads(following, context)
@@ -149,7 +149,7 @@ class Done(Decomposition):
                 return None
             _require_terms(following, context)
             return reduction(following, self, context)
-        elsewhere = held_otherwise(following, context)
+        elsewhere = distributed_differently(following, context)
         return exchange(following, elsewhere[0], self, context) if elsewhere else None
 
     def _requested(self, context: Context) -> tuple[Executable, ...]:
@@ -254,7 +254,7 @@ def differences(executable: Executable, spec: Spec, context: Context) -> tuple[M
     if mismatches and (simple := plain(spec)) is not spec:
         return differences(executable, simple, context)
     following = Following.of(spec, context)
-    if not mismatches or (following is None and not unheld(spec, context)):
+    if not mismatches or (following is None and not undistributed(spec, context)):
         return mismatches
     if executable.mismatches(element_of(spec, Thread) if following is None else following.element, context.architecture):
         return mismatches

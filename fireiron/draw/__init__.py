@@ -1,4 +1,4 @@
-"""Pictures of a strategy: its tree, data flow, tiles and owners, lane maps, banks, pipeline; as SVG, PNG or HTML. No GPU is needed.
+"""Draw a strategy: its tree, data flow, tiles and their owners, lane maps, banks, and pipeline, as SVG, PNG or HTML. No GPU is needed.
 
 May import: the compiler, inspect, and what these may import.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fireiron.values.machine import Architecture
 
 KINDS: Final = ("tree", "flow", "tiles", "lanes", "banks", "timeline")
-"""What can be drawn."""
+"""The kinds of pictures."""
 
 
 def draw(
@@ -35,13 +35,13 @@ def draw(
 ) -> Picture | Gallery:
     """Draw a bound strategy, a program or a compiled kernel.
 
-    Args: `what` is `"tree"` (decompositions), `"flow"` (between the steps of a definition), `"tiles"` (who has which element), `"lanes"`
+    Args: `what` is `"tree"` (decompositions), `"flow"` (between the steps of a definition), `"tiles"` (owners of elements), `"lanes"`
         (lane maps of instructions), `"banks"` (of shared memory), `"timeline"` (of a pipeline), several of them, or `"all"`; `to` a file
         (`.svg`, `.png`, `.html`) or a folder to write; `sizes` values for run-time sizes; `architecture` the target of a strategy (its
-        own if none is named).
-    Returns: a picture for one name, a gallery for several; both show themselves in notebooks.
-    Raises: an `ArgumentError` for an unknown name; an `IncompleteError` for all but the tree and the flow where the strategy has
-        open leaves.
+        own by default).
+    Returns: a picture for one name, a gallery for several; notebooks display both.
+    Raises: an `ArgumentError` for an unknown name; an `IncompleteError` if the strategy has open leaves, except for the tree and
+        the flow.
 
     >>> from fireiron import Block, GL, Kernel, MatMul, Thread
     >>> strategy = MatMul.tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
@@ -66,7 +66,7 @@ def draw(
 
 
 def _names(what: Any) -> tuple[str, ...]:
-    """The names of pictures that are asked for."""
+    """Return the names of the requested pictures."""
     if isinstance(what, str):
         names: tuple[Any, ...] = KINDS if what == "all" else (what,)
     else:
@@ -76,15 +76,15 @@ def _names(what: Any) -> tuple[str, ...]:
             names = (what,)
     for name in names:
         if not isinstance(name, str) or name not in KINDS:
-            raise ArgumentError(f"{shown(name)} is nothing that can be drawn", legal=(*KINDS, "all"))
+            raise ArgumentError(f"{shown(name)} is not a kind of picture", legal=(*KINDS, "all"))
     return names
 
 
 def explore(strategy: Any, architecture: Any = None) -> Explorer:
-    """The decomposition tree beside the CUDA text, lines linked to steps, as one page of HTML.
+    """Return a page of HTML with the decomposition tree next to the CUDA text, and links between lines and steps.
 
-    Args: a bound strategy, a program or a compiled kernel; `architecture` the target of a strategy (its own if none is named).
-    Raises: an `ArgumentError` for anything else; an `IncompleteError` where the strategy has open leaves; what a check calls an error.
+    Args: a bound strategy, a program or a compiled kernel; `architecture` the target of a strategy (its own by default).
+    Raises: an `ArgumentError` for anything else; an `IncompleteError` if the strategy has open leaves; the errors of the checks.
 
     >>> from fireiron import Block, GL, Kernel, MatMul, Thread
     >>> strategy = MatMul.tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
@@ -100,7 +100,7 @@ def explore(strategy: Any, architecture: Any = None) -> Explorer:
 
 
 def program_of(strategy: Any, architecture: Any = None) -> Program:
-    """The program of a bound strategy, a program or a compiled kernel; an `ArgumentError` for anything else."""
+    """Return the program of a bound strategy, a program or a compiled kernel. Raises: `ArgumentError` for anything else."""
     from fireiron.compiler import Program
     from fireiron.language.strategy import Strategy
 

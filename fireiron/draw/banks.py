@@ -1,4 +1,4 @@
-"""The picture `banks`: how each access to shared memory falls on the 32 banks, and where the tile's elements lie in them."""
+"""The picture `banks`: which of the 32 banks each shared-memory access uses, and the bank of each element of a tile."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MOST_WORDS: Final = 64
 
 @attrs.frozen(eq=False)
 class Load:
-    """The worst request of a warp in an access: `words[phase, bank]` is how many different words each bank must serve.
+    """The worst request of a warp in an access: `words[phase, bank]` is the number of distinct words that each bank serves.
 
-    `lanes` are, by lane, the words that it asks for, `(32, words of a lane)`, -1 where it takes no part; `finding` is what the bank
-    check says.
+    `lanes` are the words that each lane requests, `(32, words per lane)`, -1 for inactive lanes; `finding` is the finding of the
+    bank check.
     """
 
     request: Request
@@ -44,68 +44,68 @@ class Load:
 
     @property
     def passes(self) -> int:
-        """Wavefronts: each phase takes as long as its busiest bank."""
+        """The number of wavefronts: each phase takes as many as its busiest bank has words."""
         return int(self.words.max(axis=1).sum())
 
 
 def loads(access_trace: AccessTrace) -> dict[str, tuple[Load, ...]]:
-    """The worst request of each access to shared memory, by buffer; equal ones of one buffer once."""
+    """Return the worst request of each shared-memory access, by buffer, without duplicates."""
     findings = iter(check_banks(access_trace))
-    found: dict[str, tuple[Load, ...]] = {}
+    by_buffer: dict[str, tuple[Load, ...]] = {}
     for buffer in access_trace.kernel.buffers:
         if buffer.memory.in_shared:
-            mine = [
+            requests = [
                 one for use in access_trace.uses if use.access.buffer == buffer.name and (one := request(access_trace, use)) is not None
             ]
             different: dict[tuple[str | None, int], Load] = {}
-            for one in mine:
-                load = _load(buffer, one, next(findings))
+            for warp_request in requests:
+                load = _load(buffer, warp_request, next(findings))
                 different.setdefault((load.finding.access, load.passes), load)
-            found[buffer.name] = tuple(different.values())
-    return {name: rows for name, rows in found.items() if rows}
+            by_buffer[buffer.name] = tuple(different.values())
+    return {name: rows for name, rows in by_buffer.items() if rows}
 
 
-def _load(buffer: Buffer, one: Request, finding: Finding) -> Load:
-    passes = one.passes(buffer)
-    index = int(np.argmax(passes - one.ideal(buffer)))
-    words = _words(buffer, one, index)
-    phases = 32 // lanes_per_phase(one.vector * buffer.dtype.bytes)
+def _load(buffer: Buffer, warp_request: Request, finding: Finding) -> Load:
+    passes = warp_request.passes(buffer)
+    index = int(np.argmax(passes - warp_request.ideal(buffer)))
+    words = _words(buffer, warp_request, index)
+    phases = 32 // lanes_per_phase(warp_request.vector * buffer.dtype.bytes)
     served = np.zeros((phases, BANKS), dtype=np.int64)
     for phase, part in enumerate(np.split(words, phases)):
         asked = np.unique(part[part >= 0])
         np.add.at(served[phase], asked % BANKS, 1)
-    return Load(one, finding, index, served, words)
+    return Load(warp_request, finding, index, served, words)
 
 
-def _words(buffer: Buffer, one: Request, index: int) -> Array:
-    """The 4-byte words that each lane asks for in one request."""
+def _words(buffer: Buffer, warp_request: Request, index: int) -> Array:
+    """Return the 4-byte words that each lane requests."""
     elements = constant(buffer.elements) or 0
-    places = [part[index] for part in one.coordinates]
-    start = (buffer.storage.address(places) + one.copies[index] * elements) * buffer.dtype.bytes + buffer.offset
-    words = start[:, None] // WORD + np.arange(max(one.vector * buffer.dtype.bytes // WORD, 1))
-    return np.where(one.active[index][:, None], words, -1)
+    places = [part[index] for part in warp_request.coordinates]
+    start = (buffer.storage.address(places) + warp_request.copies[index] * elements) * buffer.dtype.bytes + buffer.offset
+    words = start[:, None] // WORD + np.arange(max(warp_request.vector * buffer.dtype.bytes // WORD, 1))
+    return np.where(warp_request.active[index][:, None], words, -1)
 
 
 def banks(program: Program) -> Picture:
-    """The picture; a sentence where no access to shared memory can be drawn."""
+    """Draw the picture; only a sentence if the kernel has no shared-memory access to draw."""
     access_trace = AccessTrace(static_schedule(program.lowered))
-    found = loads(access_trace)
+    by_buffer = loads(access_trace)
     page = Page()
     page.heading(f"Banks of shared memory: {program.spec}")
     title = f"Shared-memory banks: {program.spec}"
-    if not found:
-        page.text(16, 52, "No thread of this kernel touches shared memory by an index of its own.", 11)
+    if not by_buffer:
+        page.text(16, 52, "No thread of this kernel accesses shared memory by its own index.", 11)
         return page.picture("banks", title, WIDTH, 72)
     y = page.paragraph(
         16,
         48,
         "Shared memory has 32 banks, each serving one 4-byte word at a time. A warp's request is served in phases (all lanes at once for "
-        "4 bytes a lane, 16 lanes for 8 bytes, 8 lanes for 16); a phase takes as many passes as the busiest bank has different words. The "
-        "worst request of each access is drawn. In a tile, colour is the bank; frames mark what the lanes of phase 0 touch.",
+        "4 bytes per lane, 16 lanes for 8 bytes, 8 lanes for 16); a phase takes as many passes as the busiest bank has distinct words. The "
+        "worst request of each access is drawn. In a tile, the color is the bank; frames mark the accesses of the lanes of phase 0.",
     )
     texts = {1: "1 word", 2: "2 words: 2 passes", 4: "4", 8: "8", 16: "16", 32: "32"}
     y = page.legend(16, y, [(colours.heat(degree), text) for degree, text in texts.items()])
-    for name, rows in found.items():
+    for name, rows in by_buffer.items():
         buffer = access_trace.kernel.buffer(name)
         y += 6
         y = page.bar(y, _headline(buffer), WIDTH - 32)
@@ -116,7 +116,7 @@ def banks(program: Program) -> Picture:
 
 
 def _telling(buffer: Buffer, load: Load) -> tuple[int, int, bool]:
-    """How much an access tells about the layout: what the layout saves it, then its conflicts; a read before a write."""
+    """Return a sort key of how well an access shows the layout: wavefronts that the layout saves, then conflicts, then reads first."""
     passes = [int(load.request.passes(variant).max()) for _, variant in variants(buffer, load.finding)]
     return max(passes) - min(passes), load.passes - load.finding.details["ideal"], not load.request.use.access.write
 
@@ -130,13 +130,13 @@ def _headline(buffer: Buffer) -> str:
 
 
 def _heat(page: Page, y: float, load: Load) -> float:
-    """Bank against phase for the worst request of an access; the y below."""
+    """Draw bank against phase for the worst request of an access; return the lower edge."""
     details = load.finding.details
     use = load.request.use
     verb = "written" if use.access.write else "read"
-    text = f"{verb} by {use.statement.instruction.name}, {details['vector_bytes']} bytes a lane: "
+    text = f"{verb} by {use.statement.instruction.name}, {details['vector_bytes']} bytes per lane: "
     text += f"{details['wavefronts']} pass{'es' if details['wavefronts'] != 1 else ''}"
-    bad = f" where {details['ideal']} would do ({details['degree']}-way conflict)"
+    bad = f" instead of {details['ideal']} ({details['degree']}-way conflict)"
     text += bad if details["wavefronts"] > details["ideal"] else ", no conflict"
     page.text(24, y + 11, text, 11)
     left, top = 110.0, y + 28
@@ -162,14 +162,14 @@ def _heat(page: Page, y: float, load: Load) -> float:
     return top + phases * _BANK + 14
 
 
-# ---------------------------------------------------------------------------------------------- where elements lie
+# ---------------------------------------------------------------------------------------------- the banks of elements
 
 
 def variants(buffer: Buffer, finding: Finding) -> Iterator[tuple[str, Buffer]]:
-    """The buffer as it is stored, and for comparison without its padding and swizzle, or with the repair that the check found."""
+    """Yield the buffer, and for comparison without padding and swizzle, or with the repair that the check proposes."""
     tensor = buffer.tensor
     if tensor.pad or tensor.swizzle is not None:
-        without = " and ".join(word for word, there in (("padding", tensor.pad), ("swizzle", tensor.swizzle)) if there)
+        without = " and ".join(word for word, changed in (("padding", tensor.pad), ("swizzle", tensor.swizzle)) if changed)
         yield f"without {without}", _stored(buffer, pad=0, swizzle=None)
         yield "as stored", buffer
         return
@@ -189,14 +189,14 @@ def _stored(buffer: Buffer, **changes: Any) -> Buffer:
 
 
 def bank_of(buffer: Buffer, rows: Array, columns: Array) -> Array:
-    """The bank of each element of the first copy, `(rows, columns)`."""
+    """Return the bank of each element of the first copy, `(rows, columns)`."""
     places = np.broadcast_arrays(rows[:, None], columns[None, :]) if len(buffer.tensor.shape) > 1 else (columns[None, :],)
     more = [np.zeros(1, dtype=np.int64)] * (len(buffer.tensor.shape) - len(places))
     return (buffer.storage.address([*places, *more]) * buffer.dtype.bytes + buffer.offset) // WORD % BANKS
 
 
 def _storage(page: Page, y: float, buffer: Buffer, load: Load) -> float:
-    """The tile by bank, once for each variant, side by side; the y below."""
+    """Draw the tile by bank, the variants side by side; return the lower edge."""
     shape = [constant(size) or 1 for size in buffer.tensor.shape][:2]
     height, width = (shape[0], shape[1]) if len(shape) > 1 else (1, shape[0])
     along_rows = _contiguous(buffer) == 0
@@ -214,18 +214,18 @@ def _storage(page: Page, y: float, buffer: Buffer, load: Load) -> float:
         x = 44.0 + number * 438.0
         top = y + 30
         values = bank_of(variant, rows, columns)
-        one = load.request
-        index = int(np.argmax(one.passes(variant) - one.ideal(variant))) if variant is not buffer else load.index
-        title = f"{text}: {int(one.passes(variant)[index])} pass{'es' if one.passes(variant)[index] != 1 else ''}"
+        warp_request = load.request
+        index = int(np.argmax(warp_request.passes(variant) - warp_request.ideal(variant))) if variant is not buffer else load.index
+        title = f"{text}: {int(warp_request.passes(variant)[index])} pass{'es' if warp_request.passes(variant)[index] != 1 else ''}"
         page.text(x - 20, y + 11, title, 10.5, bold=True)
-        verb = "write" if one.use.access.write else "read"
+        verb = "write" if warp_request.use.access.write else "read"
         note = f"first {len(rows)} × {len(columns)} elements; " if corner else ""
-        note += f"frames: {verb} by phase 0 of {one.use.statement.instruction.name}"
+        note += f"frames: {verb} by phase 0 of {warp_request.use.statement.instruction.name}"
         xs = tuple(round(x + room[0] * column / len(columns), 1) for column in range(len(columns) + 1))
         ys = tuple(round(top + room[1] * row / len(rows), 1) for row in range(len(rows) + 1))
         titles = tuple(f"bank {bank}" for bank in range(BANKS))
         page.add(Cells(xs, ys, tuple(tuple(row) for row in values.tolist()), palette, titles, 0.25 if scale > 3 else 0.0))
-        frames, outside = _frames(xs, ys, variant, one, index)
+        frames, outside = _frames(xs, ys, variant, warp_request, index)
         page.add(*frames)
         page.text(x - 20, y + 23, note + (f" ({outside} of them not in view)" if outside else ""), 9, colour=PALE)
         page.text(x - 4, top + 8, "0", 8.5, anchor="end", colour=PALE)
@@ -238,20 +238,20 @@ def _storage(page: Page, y: float, buffer: Buffer, load: Load) -> float:
 
 
 def _contiguous(buffer: Buffer) -> int:
-    """The dimension along which neighbours lie next to each other."""
+    """Return the contiguous dimension."""
     order = getattr(buffer.tensor.layout, "order", None)
     return 0 if order == "col" else 1
 
 
-def _frames(xs: tuple[float, ...], ys: tuple[float, ...], buffer: Buffer, one: Request, index: int) -> tuple[list[Rect], int]:
-    """A frame around each vector that a lane of phase 0 touches, and how many of them lie outside the part that is drawn."""
+def _frames(xs: tuple[float, ...], ys: tuple[float, ...], buffer: Buffer, warp_request: Request, index: int) -> tuple[list[Rect], int]:
+    """Return a frame around each vector that a lane of phase 0 accesses, and the number of vectors outside the drawn part."""
     frames: list[Rect] = []
     outside = 0
-    steps = np.array(one.use.access.elements()[: one.vector])
-    for lane in range(lanes_per_phase(one.vector * buffer.dtype.bytes)):
-        if not one.active[index, lane]:
+    steps = np.array(warp_request.use.access.elements()[: warp_request.vector])
+    for lane in range(lanes_per_phase(warp_request.vector * buffer.dtype.bytes)):
+        if not warp_request.active[index, lane]:
             continue
-        first = [int(part[index, lane]) for part in one.coordinates]
+        first = [int(part[index, lane]) for part in warp_request.coordinates]
         points = [tuple(int(a) for a in first + step) for step in (steps - steps[0])]
         rows = [point[0] if len(point) > 1 else 0 for point in points]
         columns = [point[1] if len(point) > 1 else point[0] for point in points]
@@ -265,7 +265,7 @@ def _frames(xs: tuple[float, ...], ys: tuple[float, ...], buffer: Buffer, one: R
 
 
 def _scale(page: Page, y: float, palette: tuple[str, ...]) -> float:
-    """The key of banks."""
+    """Draw the color key of the banks."""
     page.text(24, y + 10, "bank", 9, colour=PALE)
     for bank, colour in enumerate(palette):
         page.add(Rect(56 + bank * 16, y, 16, 13, colour))

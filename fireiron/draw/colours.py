@@ -1,4 +1,4 @@
-"""Colours that tell apart for all kinds of colour vision, light enough for black text on them."""
+"""Colors that remain distinct for all kinds of color vision, light enough for black text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 OKABE_ITO: Final = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#0072b2", "#999999")
-"""Eight colours of M. Okabe and K. Ito, "Color Universal Design" (2008)."""
+"""Eight colors of M. Okabe and K. Ito, "Color Universal Design" (2008)."""
 SCALE: Final = ("#3b528b", "#31688e", "#26838f", "#1f9d8a", "#6cce5a", "#b6de2b", "#fee825")
-"""From dark blue to yellow: lightness rises all the way, as in the colour map viridis (S. van der Walt, N. Smith 2015)."""
+"""From dark blue to yellow with increasing lightness, as in the color map viridis (S. van der Walt, N. Smith 2015)."""
 HEAT: Final = ("#e8f1fa", "#fdd9a8", "#fdae61", "#f46d43", "#d73027", "#a50026")
 """Conflict degrees: 1 pale blue, then orange to dark red."""
 EMPTY: Final = "#f6f8fa"
@@ -22,23 +22,23 @@ def _parts(colour: str) -> tuple[int, int, int]:
 
 
 def mixed(colour: str, other: str, share: float) -> str:
-    """A colour with a share of another, 0 to 1."""
+    """Mix a color with a share (0 to 1) of another."""
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(_parts(colour), _parts(other), strict=True))
 
 
 def tint(colour: str, share: float) -> str:
-    """A colour made lighter, 0 to 1."""
+    """Lighten a color by a share of white, 0 to 1."""
     return mixed(colour, "#ffffff", share)
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on a colour."""
+    """Return black or white, whichever has more contrast on a color."""
     red, green, blue = _parts(colour)
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else "#ffffff"
 
 
 def along(anchors: Sequence[str], count: int) -> tuple[str, ...]:
-    """So many colours along a scale."""
+    """Return `count` colors along a scale."""
     colours = []
     for index in range(count):
         place = (len(anchors) - 1) * (index / max(count - 1, 1))
@@ -48,17 +48,17 @@ def along(anchors: Sequence[str], count: int) -> tuple[str, ...]:
 
 
 def distinct(count: int) -> tuple[str, ...]:
-    """Colours for so many owners: eight that tell apart, or a scale where there are more."""
+    """Return colors for `count` owners: eight distinct ones, or a scale for more."""
     if count <= len(OKABE_ITO):
         return tuple(tint(colour, 0.25) for colour in OKABE_ITO[:count])
     return tuple(tint(colour, 0.15) for colour in along(SCALE, count))
 
 
 def lane_colours(count: int) -> tuple[str, ...]:
-    """A colour for each lane: four neighbours share a hue, and get darker."""
+    """Return a color for each lane: four adjacent lanes share a hue, from light to dark."""
     return tuple(tint(OKABE_ITO[lane // 4 % 8], 0.72 - 0.2 * (lane % 4)) for lane in range(count))
 
 
 def heat(degree: int) -> str:
-    """The colour of so many passes where one would do."""
+    """Return the color of a conflict degree: the number of passes relative to the ideal."""
     return HEAT[0] if degree <= 1 else HEAT[min(degree.bit_length() - (degree & (degree - 1) == 0), 5)]

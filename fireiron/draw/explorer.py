@@ -1,4 +1,4 @@
-"""The tree of a strategy beside its CUDA text, as one page: each line is linked to the steps that made it, each step to its lines,
+"""A page with the tree of a strategy next to its CUDA text: each line links to the steps that generate it, each step to its lines,
 buffers, barriers and findings. The page needs no other file and no network.
 """
 
@@ -36,12 +36,12 @@ _WORDS: Final = (
 _TOKENS: Final = re.compile(
     rf"(?P<comment>//.*)|(?P<text>\"(?:[^\"\\]|\\.)*\")|(?P<line>^\s*#.*)|(?P<word>\b(?:{_WORDS})\b)|(?P<call>\b__sync\w*)"
 )
-"""What is coloured in a line of CUDA."""
+"""The colored parts of a line of CUDA."""
 
 
 @attrs.frozen(eq=False)
 class Explorer:
-    """The page of a program; in a notebook it shows itself in a frame."""
+    """The page of a program; notebooks display it in a frame."""
 
     program: Program
 
@@ -51,7 +51,7 @@ class Explorer:
         return _page(self.program)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the page to an `.html` file; an existing file stays unless `overwrite`."""
+        """Write the page to an `.html` file; an existing file is kept unless `overwrite`."""
         from fireiron.errors import ArgumentError
         from fireiron.files import write
 
@@ -71,7 +71,7 @@ class Explorer:
 
 @attrs.frozen(eq=False)
 class Step:
-    """A node of a tree: its `number` on the page, the path that leads to it, the kernel that it is of, and how far in it stands.
+    """A node of a tree: its `number` on the page, its path, its kernel, and its indentation.
 
     `branch` is the name of the side path that it begins, empty inside a chain; `parts` are the numbers of the steps of its side paths.
     """
@@ -86,33 +86,33 @@ class Step:
 
 
 def _steps(program: Program) -> list[Step]:
-    """All steps, in the order of the page: a chain goes straight down, and what branches off stands behind its step."""
-    found: list[Step] = []
+    """Return all steps in the order of the page: a chain keeps its indentation, and side paths follow their step."""
+    steps: list[Step] = []
     kernels = [launch.program for launch in program.launches]
     for kernel in kernels:
         front = (kernel.name,) if len(kernels) > 1 else ()
-        _grow(kernel.tree, front, kernel.ir, 0, kernel.name if front else "", found)
-    return found
+        _grow(kernel.tree, front, kernel.ir, 0, kernel.name if front else "", steps)
+    return steps
 
 
-def _grow(node: Node, path: StepPath, kernel: Kernel, depth: int, branch: str, found: list[Step]) -> None:
-    place = len(found)
-    found.append(Step(place, path, node, kernel, depth, branch))
+def _grow(node: Node, path: StepPath, kernel: Kernel, depth: int, branch: str, steps: list[Step]) -> None:
+    place = len(steps)
+    steps.append(Step(place, path, node, kernel, depth, branch))
     main = main_child(node)
     for name, child in node.children:
         if main is None or child is not main[1]:
-            _grow(child, (*path, name), kernel, depth + 1, name, found)
-    found[place] = attrs.evolve(found[place], parts=tuple(range(place + 1, len(found))))
+            _grow(child, (*path, name), kernel, depth + 1, name, steps)
+    steps[place] = attrs.evolve(steps[place], parts=tuple(range(place + 1, len(steps))))
     if main is not None:
-        _grow(main[1], (*path, main[0]), kernel, depth, "", found)
+        _grow(main[1], (*path, main[0]), kernel, depth, "", steps)
 
 
-# ---------------------------------------------------------------------------------------------- what is known of a step
+# ---------------------------------------------------------------------------------------------- the facts of a step
 
 
 @attrs.frozen(eq=False)
 class _Facts:
-    """What is known of the steps of one kernel: by their paths inside it."""
+    """The facts of the steps of one kernel, by their paths in the kernel."""
 
     buffers: dict[StepPath, list[Buffer]]
     execs: dict[StepPath, list[Exec]]
@@ -142,35 +142,38 @@ def _facts(kernel: Kernel) -> _Facts:
 
 
 def _concerned(kernel: Kernel, makers: Makers, finding: Finding) -> Sequence[StepPath]:
-    """The steps that a finding is about: those that touch the buffer so, else the one that made it, else the whole kernel."""
+    """Return the steps of a finding: those with this access, else the step that allocates the buffer, else the whole kernel."""
     touching = {
-        one.path
-        for one, _ in execs(kernel.body)
-        for access in one.accesses
-        if one.path is not None and finding.access == described(one, access)
+        stmt.path
+        for stmt, _ in execs(kernel.body)
+        for access in stmt.accesses
+        if stmt.path is not None and finding.access == described(stmt, access)
     }
     return sorted(touching) or (makers.of_buffer(finding.buffer) if finding.buffer else ()) or ((),)
 
 
 def _ordering(kernel: Kernel, statement: Stmt) -> str:
-    """What a statement waits for, and why; empty where it orders nothing."""
+    """Return the text of what a statement waits for, and why; empty if it does not synchronize."""
     match statement:
         case Barrier(scope=scope, reason=reason, orders=orders):
             return f"barrier of the {scope}{_why(reason, orders)}"
         case Wait(reason=reason, orders=orders):
-            return f"wait for what is under way{_why(reason, orders)}"
+            return f"wait for asynchronous operations{_why(reason, orders)}"
         case Fence(kind=reach, reason=reason, orders=orders):
             return f"fence for the {reach.value}{_why(reason, orders)}"
         case Acquire(ring=name, state=side):
-            held = ", ".join(kernel.ring(name).buffers) or "numbers of tiles"
-            return f"wait of the ring {name} until {held} of this turn are {'full' if side is StageState.FULL else 'empty'}"
+            held = ", ".join(kernel.ring(name).buffers) or "tile numbers"
+            return f"wait of the ring {name} until {held} of this fill are {'full' if side is StageState.FULL else 'empty'}"
         case Release(ring=name, state=side):
             return f"arrival at the ring {name}: the stage {'will be full' if side is StageState.FULL else 'is empty again'}"
     return ""
 
 
 def _why(reason: str, orders: Iterable[Dependence]) -> str:
-    kinds = dict.fromkeys(f"{one.kind} of {one.buffer}{f', a later {one.carried}' if one.carried else ''}" for one in orders)
+    kinds = dict.fromkeys(
+        f"{dependence.kind} of {dependence.buffer}{f', a later {dependence.carried}' if dependence.carried else ''}"
+        for dependence in orders
+    )
     return f": {reason}" * bool(reason) + (f" ({'; '.join(kinds)})" if kinds else "")
 
 
@@ -231,30 +234,30 @@ def _step_text(step: Step) -> str:
 
 
 def _own_paths(step: Step, steps: Sequence[Step], several: bool) -> list[StepPath]:
-    """The paths inside its kernel of a step and of those of its side paths."""
-    found = [step.path, *(steps[number].path for number in step.parts)]
-    return [path[1:] for path in found] if several else found
+    """Return the paths of a step and of the steps of its side paths in the kernel."""
+    paths = [step.path, *(steps[number].path for number in step.parts)]
+    return [path[1:] for path in paths] if several else paths
 
 
 def _details(step: Step, facts: _Facts, paths: Sequence[StepPath]) -> str:
-    """What is known of a step, and of its side paths."""
+    """Return the facts of a step and of its side paths as HTML."""
     written = None if step.node.step is None else step.node.step.origin
     parts = [f'<section id="step-{step.number}" hidden><h2><code>.{escaped(_step_text(step))}</code></h2>']
     children = " ".join(f"<li>{escaped(name)}: {escaped(str(child.spec))}</li>" for name, child in step.node.children)
     by = f"<ul>{children}</ul>" if children else f"<p>performed by {escaped(executed(step.node))}</p>"
     parts.append(f"<p>decomposes <b>{escaped(str(step.node.spec))}</b>{f', written at {escaped(written)}' if written else ''}</p>{by}")
-    parts.append(_table("Buffers that it makes", _BUFFER, map(_buffer_row, _all(facts.buffers, paths))))
-    parts.append(_table("Buffers that it touches", _ACCESS, _access_rows(step.kernel, _all(facts.execs, paths))))
-    parts.append(_table("Loops", ("variable", "turns", ""), map(_loop_row, _all(facts.loops, paths))))
+    parts.append(_table("Allocated buffers", _BUFFER, map(_buffer_row, _all(facts.buffers, paths))))
+    parts.append(_table("Accessed buffers", _ACCESS, _access_rows(step.kernel, _all(facts.execs, paths))))
+    parts.append(_table("Loops", ("variable", "iterations", ""), map(_loop_row, _all(facts.loops, paths))))
     parts.append(_table("Barriers and waits", ("why",), ((text,) for text in _counted(_all(facts.orders, paths)))))
-    found = ((one.severity, one.kind, one.message) for one in _all(facts.findings, paths))
-    parts.append(_table("Findings", ("severity", "kind", "message"), found))
+    findings = ((finding.severity, finding.kind, finding.message) for finding in _all(facts.findings, paths))
+    parts.append(_table("Findings", ("severity", "kind", "message"), findings))
     return "".join([*parts, "</section>"])
 
 
-def _all(found: Mapping[StepPath, Sequence[T]], paths: Iterable[StepPath]) -> list[T]:
+def _all(by_path: Mapping[StepPath, Sequence[T]], paths: Iterable[StepPath]) -> list[T]:
     """What there is at some paths, each once."""
-    return list({id(one): one for path in paths for one in found.get(path, ())}.values())
+    return list({id(fact): fact for path in paths for fact in by_path.get(path, ())}.values())
 
 
 _BUFFER: Final = ("name", "memory", "shape", "type", "bytes", "storage")
@@ -262,7 +265,7 @@ _ACCESS: Final = ("name", "memory", "", "together", "by")
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of different rows; nothing without any."""
+    """Return a table of the distinct rows; empty without rows."""
     return table(heads, dict.fromkeys(map(tuple, rows)), caption)
 
 
@@ -270,7 +273,7 @@ def _buffer_row(buffer: Buffer) -> tuple[str, ...]:
     tensor = buffer.tensor
     shape = "×".join(map(str, tensor.shape)) + (f", {tensor.copies} copies" if tensor.copies > 1 else "")
     total = constant(buffer.total)
-    size = f"{buffer.total} elements" if total is None else f"{buffer.bytes}{' a thread' if buffer.memory.private else ''}"
+    size = f"{buffer.total} elements" if total is None else f"{buffer.bytes}{' per thread' if buffer.memory.private else ''}"
     storage = (
         "registers" if buffer.memory.private else f"{tensor.layout}" + (f", at byte {buffer.offset}" if buffer.memory.of_block else "")
     )
@@ -279,20 +282,20 @@ def _buffer_row(buffer: Buffer) -> tuple[str, ...]:
     return buffer.name, tensor.memory.name, shape, tensor.dtype.name, size, storage
 
 
-def _access_rows(kernel: Kernel, found: Iterable[Exec]) -> Iterator[tuple[str, ...]]:
-    for one in found:
-        for position, access in enumerate(one.accesses):
+def _access_rows(kernel: Kernel, statements: Iterable[Exec]) -> Iterator[tuple[str, ...]]:
+    for stmt in statements:
+        for position, access in enumerate(stmt.accesses):
             buffer = kernel.buffer(access.buffer)
             if not buffer.memory.counts:
-                width = one.width(position)
+                width = stmt.width(position)
                 together = f"{width} element{'' if width == 1 else 's'}, {width * buffer.dtype.bytes} bytes"
-                yield buffer.name, buffer.memory.name, "written" if access.write else "read", together, one.instruction.name
+                yield buffer.name, buffer.memory.name, "written" if access.write else "read", together, stmt.instruction.name
 
 
 def _loop_row(loop: For) -> tuple[str, ...]:
-    said = [f"{loop.asks[Pipelined].stages} stages in flight"] if loop.asks[Pipelined].stages > 1 else []
-    said += ["unrolled"] if loop.unroll else []
-    return str(loop.var), str(loop.extent), ", ".join(said)
+    remarks = [f"{loop.asks[Pipelined].stages} stages in flight"] if loop.asks[Pipelined].stages > 1 else []
+    remarks += ["unrolled"] if loop.unroll else []
+    return str(loop.var), str(loop.extent), ", ".join(remarks)
 
 
 def _counted(texts: Iterable[str]) -> Iterator[str]:
@@ -301,9 +304,9 @@ def _counted(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _code(program: Program, steps: Sequence[Step], numbers: dict[StepPath, int]) -> str:
-    made = [tuple(numbers[path] for path in line.steps) for line in program.lines]
+    by_line = [tuple(numbers[path] for path in line.steps) for line in program.lines]
     lines = []
-    for line, own in zip(program.lines, made, strict=True):
+    for line, own in zip(program.lines, by_line, strict=True):
         title = "; ".join(f".{_step_text(steps[number])}" for number in own)
         linked = f' data-steps="{" ".join(map(str, own))}" title="{escaped(title)}"' if own else ""
         lines.append(f"<li{linked}>{_coloured(line.text)}</li>")
@@ -311,7 +314,7 @@ def _code(program: Program, steps: Sequence[Step], numbers: dict[StepPath, int])
 
 
 def _coloured(line: str) -> str:
-    """A line of CUDA with its comments, words and texts marked."""
+    """Return a line of CUDA with its comments, keywords and strings marked."""
     parts, place = [], 0
     for match in _TOKENS.finditer(line):
         parts += [escaped(line[place : match.start()]), f'<span class="{match.lastgroup}">{escaped(match.group())}</span>']

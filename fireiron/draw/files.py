@@ -1,4 +1,4 @@
-"""Pictures on disk: one file, or a folder of them; all of a file or nothing."""
+"""Write pictures to a file or a folder; a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SUFFIXES = (".svg", ".png", ".html")
 def save(pictures: Sequence[Picture], path: str | Path, *, overwrite: bool = False, page: str = "") -> tuple[Path, ...]:
     """Write pictures to `.html` (all on one page), to `.svg` or `.png` (one picture), or as SVG files into a folder.
 
-    Args: `page` is the text of the page, where it has more than the pictures.
-    Raises: a `StoreError` where a file exists and `overwrite` is false, or cannot be written; an `ArgumentError` for another suffix.
+    Args: `page` is the text of the page if it contains more than the pictures.
+    Raises: a `StoreError` if a file exists and `overwrite` is false, or it cannot be written; an `ArgumentError` for another suffix.
     Returns: the files, in order.
     """
     target = path_of(path, "save")
@@ -34,14 +34,14 @@ def save(pictures: Sequence[Picture], path: str | Path, *, overwrite: bool = Fal
             raise ArgumentError(f"{target.name} holds one picture", got=names, hint="name one kind, or write .html or a folder")
         files = {target: pictures[0].svg.encode() if suffix == ".svg" else pictures[0].png()}
     elif suffix:
-        raise ArgumentError(f"{target.name}: no kind of file to draw to", legal=(*SUFFIXES, "a folder"))
+        raise ArgumentError(f"{target.name}: pictures cannot be written to this kind of file", legal=(*SUFFIXES, "a folder"))
     else:
         if there(target) and not target.is_dir():
-            raise StoreError(f"{target} is no folder", hint="a folder, or a name that ends in .svg, .png or .html")
+            raise StoreError(f"{target} is not a folder", hint="a folder, or a name that ends in .svg, .png or .html")
         files = {target / f"{one.name}.svg": one.svg.encode() for one in pictures}
-    taken = [str(file) for file in files if there(file) and not overwrite]
-    if taken:
-        raise StoreError(f"{', '.join(taken)} exists", hint=TAKEN)
+    existing = [str(file) for file in files if there(file) and not overwrite]
+    if existing:
+        raise StoreError(f"{', '.join(existing)} exists", hint=TAKEN)
     if not suffix:
         try:
             target.mkdir(parents=True, exist_ok=True)

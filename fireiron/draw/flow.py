@@ -1,4 +1,4 @@
-"""The picture `flow`: which step of a definition reads what another one, or the caller, gives it; one box for each step, in their order."""
+"""The picture `flow`: how operands and temporaries connect the steps of a definition, one box per step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTS: Final = {"init": "#f6f8fa", "body": "#eef6ff", "final": "#f6f8fa"}
 
 @attrs.frozen
 class Edge:
-    """A temporary goes from a step to another, by their places; `carried` to the next turn of the loop."""
+    """A temporary from one step to another, by their positions; `carried` to the next iteration of the loop."""
 
     name: str
     writer: int
@@ -34,48 +34,50 @@ class Edge:
 
 
 def steps_of(spec: Spec) -> tuple[Step, ...]:
-    """The steps of a spec's definition; one for each formula where it has no steps."""
-    made = spec.definition
-    if isinstance(made, FusedDefinition):
-        return made.steps
-    return tuple(Step(spec.kind.title, one) for one in made.formulas)
+    """Return the steps of a spec's definition; one per formula if it has no steps."""
+    definition = spec.definition
+    if isinstance(definition, FusedDefinition):
+        return definition.steps
+    return tuple(Step(spec.kind.title, formula) for formula in definition.formulas)
 
 
 def edges(steps: Sequence[Step], given: Sequence[str]) -> tuple[Edge, ...]:
-    """How temporaries go from step to step; `given` are the operands, which the caller has."""
-    found = []
+    """Return the temporaries between steps; `given` are the operands."""
+    result = []
     for reader, step in enumerate(steps):
         for name in (one for one in step.reads if one not in given):
             writers = [place for place, one in enumerate(steps) if one.formula.output == name]
             before = [place for place in writers if place < reader]
-            found += [Edge(name, before[-1], reader)] if before else []
-            turning = [place for place in writers if steps[place].part == "body"]
-            if step.part == "body" and turning and not any(place < reader for place in turning):
-                found.append(Edge(name, turning[-1], reader, carried=True))
-    return tuple(found)
+            result += [Edge(name, before[-1], reader)] if before else []
+            in_loop = [place for place in writers if steps[place].part == "body"]
+            if step.part == "body" and in_loop and not any(place < reader for place in in_loop):
+                result.append(Edge(name, in_loop[-1], reader, carried=True))
+    return tuple(result)
 
 
 def flow(program: Program) -> Picture:
-    """The picture: inputs at the left, steps in the middle, what is made and kept for others at their right, outputs at the far right."""
+    """Draw the picture, from left to right: inputs, steps, temporaries, outputs."""
     spec = program.spec
     steps = steps_of(spec)
     given = tuple(spec.operands)
-    made = edges(steps, given)
-    colour = dict(zip(dict.fromkeys(one.name for one in made), colours.distinct(len({one.name for one in made})), strict=True))
+    temporaries = edges(steps, given)
+    colour = dict(
+        zip(dict.fromkeys(edge.name for edge in temporaries), colours.distinct(len({edge.name for edge in temporaries})), strict=True)
+    )
     page = Page()
     page.heading(f"Data flow: {spec}")
     places, below = _boxes(page, spec, steps, colour)
     below = max(below, _inputs(page, spec, steps, places))
     _outputs(page, spec, steps, places)
-    _lines(page, made, places, colour)
+    _lines(page, temporaries, places, colour)
     below = page.legend(16, below + 12, [(colour[name], _said(name, steps)) for name in colour]) if colour else below
-    text = "Dashed: what the next turn of the loop reads." if any(one.carried for one in made) else ""
+    text = "Dashed: read in the next iteration of the loop." if any(one.carried for one in temporaries) else ""
     below = page.paragraph(16, below + 12, text) if text else below
     return page.picture("flow", f"Data flow: {spec}", WIDTH, below + 8)
 
 
 def _boxes(page: Page, spec: Spec, steps: Sequence[Step], colour: Mapping[str, str]) -> tuple[list[tuple[float, float]], float]:
-    """Draw the steps; the upper and the lower edge of each, and the y below the last."""
+    """Draw the steps; return the upper and the lower edge of each, and the lower edge of all."""
     x, width = _STEPS
     y, part = 46.0, ""
     places = []
@@ -101,17 +103,17 @@ def _boxes(page: Page, spec: Spec, steps: Sequence[Step], colour: Mapping[str, s
 
 
 def _title(spec: Spec, part: str) -> str:
-    """What is said of a part; nothing where there is no loop."""
-    made = spec.definition
-    loops = made.loops if isinstance(made, FusedDefinition) else ()
+    """Return the title of a part; empty without a loop."""
+    definition = spec.definition
+    loops = definition.loops if isinstance(definition, FusedDefinition) else ()
     if not loops:
         return ""
-    said = {"init": "once, before the loop", "body": f"for each part of {', '.join(loops)}", "final": "once, after the loop"}
-    return said.get(part, "")
+    titles = {"init": "once, before the loop", "body": f"for each part of {', '.join(loops)}", "final": "once, after the loop"}
+    return titles.get(part, "")
 
 
 def _inputs(page: Page, spec: Spec, steps: Sequence[Step], places: Sequence[tuple[float, float]]) -> float:
-    """Draw what the caller gives, beside the first that reads it, and lines to all readers; the y below."""
+    """Draw each input next to its first reader, with lines to all readers; return the lower edge."""
     x, width = _LEFT
     shown = [name for name, view in spec.operands.items() if not view.memory.counts]
     readers = {name: [place for place, step in enumerate(steps) if name in step.reads_others] for name in shown}
@@ -130,7 +132,7 @@ def _inputs(page: Page, spec: Spec, steps: Sequence[Step], places: Sequence[tupl
 
 
 def _outputs(page: Page, spec: Spec, steps: Sequence[Step], places: Sequence[tuple[float, float]]) -> None:
-    """Draw what is written, beside the last that writes it."""
+    """Draw each output next to its last writer."""
     x, width = _RIGHT
     for name in spec.operands:
         writers = [place for place, step in enumerate(steps) if step.formula.output == name]
@@ -141,7 +143,7 @@ def _outputs(page: Page, spec: Spec, steps: Sequence[Step], places: Sequence[tup
 
 
 def _operand(page: Page, spec: Spec, name: str, x: float, y: float, width: float) -> None:
-    """The box of an operand."""
+    """Draw the box of an operand."""
     view = spec.operands[name]
     page.add(Rect(x, y, width, 28, _INPUT, "#57606a", 1.0, 4.0))
     page.text(x + 8, y + 12, name, 10, bold=True)
@@ -149,26 +151,26 @@ def _operand(page: Page, spec: Spec, name: str, x: float, y: float, width: float
     page.text(x + 8, y + 23, text, round(min(8.5, 8.5 * (width - 12) / text_width(text, 8.5, mono=True)), 1), mono=True)
 
 
-def _lines(page: Page, made: Sequence[Edge], places: Sequence[tuple[float, float]], colour: Mapping[str, str]) -> None:
-    """Draw how temporaries go, each in a lane that is free between its ends."""
-    taken: list[list[tuple[float, float]]] = []
+def _lines(page: Page, temporaries: Sequence[Edge], places: Sequence[tuple[float, float]], colour: Mapping[str, str]) -> None:
+    """Draw the lines of temporaries, each in a lane that is free between its ends."""
+    occupied: list[list[tuple[float, float]]] = []
     routes = []
-    for one in sorted(made, key=lambda edge: abs(edge.writer - edge.reader)):
+    for one in sorted(temporaries, key=lambda edge: abs(edge.writer - edge.reader)):
         start, end = places[one.writer][1] - 8, places[one.reader][0] + 9
         low, high = min(start, end), max(start, end)
-        lane = next((number for number, those in enumerate(taken) if all(high < a or b < low for a, b in those)), len(taken))
-        if lane == len(taken):
-            taken.append([])
-        taken[lane].append((low, high))
+        lane = next((number for number, those in enumerate(occupied) if all(high < a or b < low for a, b in those)), len(occupied))
+        if lane == len(occupied):
+            occupied.append([])
+        occupied[lane].append((low, high))
         routes.append((one, lane, start, end))
     x, room = sum(_STEPS), _RIGHT[0] - sum(_STEPS) - 24
     for one, lane, start, end in routes:
-        at = x + 10 + lane * min(14.0, room / max(len(taken), 1))
+        at = x + 10 + lane * min(14.0, room / max(len(occupied), 1))
         page.add(Line(((x, start), (at, start), (at, end), (x, end)), colour[one.name], 1.6, one.carried, arrow=True))
 
 
 def _said(name: str, steps: Sequence[Step]) -> str:
-    """A temporary with its dimensions."""
+    """Return the text of a temporary with its dimensions."""
     return str(next(step.formula.target for step in steps if step.formula.output == name))
 
 

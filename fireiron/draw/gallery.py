@@ -13,7 +13,7 @@ from fireiron.draw.picture import Picture
 
 @attrs.frozen(eq=False)
 class Gallery:
-    """Several pictures of one program; in a notebook it shows them one below the other."""
+    """Several pictures of one program; notebooks display them one below the other."""
 
     pictures: tuple[Picture, ...]
     program: Program
@@ -26,7 +26,7 @@ class Gallery:
 
     @property
     def html(self) -> str:
-        """One page with all pictures, the strategy and the CUDA text; it needs no other file."""
+        """Return one page with all pictures, the strategy and the CUDA text; it needs no other file."""
         from fireiron.draw.html import html
 
         program = self.program
@@ -34,7 +34,7 @@ class Gallery:
         return html(self.pictures, text, program.cuda if program.tree.complete else "", str(program.spec))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> tuple[Path, ...]:
-        """Write a page (`.html`), one picture (`.svg`, `.png`), or SVG files into a folder; the files written."""
+        """Write a page (`.html`), one picture (`.svg`, `.png`), or SVG files into a folder; return the written files."""
         from fireiron.draw.files import save
 
         page = self.html if Path(path).suffix.lower() == ".html" else ""

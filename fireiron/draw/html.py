@@ -23,7 +23,7 @@ nav a { margin-right: 14px }
 
 
 def html(pictures: Sequence[Picture], text: str = "", cuda: str = "", heading: str = "") -> str:
-    """The page: a heading, the strategy's text, each picture inline, the CUDA text folded away."""
+    """Return the page: a heading, the strategy's text, the pictures inline, and the CUDA text in a collapsed section."""
     title = escaped(heading or (pictures[0].title if pictures else "fireiron"))
     parts = ["<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8"/>']
     parts += ['<meta name="viewport" content="width=device-width"/>', f"<title>{title}</title>", f"<style>{_STYLE}</style>", "</head>"]
@@ -31,8 +31,8 @@ def html(pictures: Sequence[Picture], text: str = "", cuda: str = "", heading: s
     parts.append("<nav>" + " ".join(f'<a href="#{one.name}">{escaped(one.name)}</a>' for one in pictures) + "</nav>")
     if text:
         parts.append(f"<pre>{escaped(text)}</pre>")
-    for one in pictures:
-        parts += [f'<h2 id="{one.name}">{escaped(one.title)}</h2>', svg(one, inline=True)]
+    for picture in pictures:
+        parts += [f'<h2 id="{picture.name}">{escaped(picture.title)}</h2>', svg(picture, inline=True)]
     if cuda:
         parts.append(f"<h2>CUDA C++</h2>\n<details>\n<summary>the kernel</summary>\n<pre>{escaped(cuda)}</pre>\n</details>")
     return "\n".join([*parts, "</body>", "</html>", ""])

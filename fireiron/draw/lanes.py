@@ -1,4 +1,4 @@
-"""The picture `lanes`: which lane holds, or addresses, which element of an instruction's tile, under which number."""
+"""The picture `lanes`: the lane and value number of each element of an instruction's tile, or the lane that provides its address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CELL: Final = (24.0, 16.0)
 
 @attrs.frozen
 class Map:
-    """A lane map with the operand it is for."""
+    """A lane map with its operand."""
 
     operand: str
     memory: str
@@ -29,27 +29,27 @@ class Map:
 
 
 def maps(program: Program) -> dict[str, tuple[Map, ...]]:
-    """The lane maps of a kernel by instruction, those that compute first.
+    """Return the lane maps of a kernel by instruction, compute instructions first.
 
-    Left out is what shows nothing new: copies whose lanes hold what an instruction before them already shows.
+    Copies are omitted if an earlier instruction shows the same lane map.
     """
-    found: dict[str, tuple[Map, ...]] = {}
+    by_name: dict[str, tuple[Map, ...]] = {}
     shown: set[LaneMap] = set()
     spread = [statement for statement, _ in execs(program.lowered.body) if statement.lane_maps]
-    for statement in sorted(spread, key=lambda one: one.spec.fills or one.spec.copies):
+    for statement in sorted(spread, key=lambda stmt: stmt.spec.fills or stmt.spec.copies):
         parts = _maps(statement)
         if {part.lane_map for part in parts} <= shown:
             continue
         shown |= {part.lane_map for part in parts}
         name = statement.instruction.name
-        while name in found:
+        while name in by_name:
             name += "'"
-        found[name] = parts
-    return found
+        by_name[name] = parts
+    return by_name
 
 
 def _maps(statement: Exec) -> tuple[Map, ...]:
-    # Which thread's it is of what an engine reads from memory by itself, nobody says.
+    # For operands that hardware reads from memory itself, no thread owns an element.
     by_engine = statement.instruction.mechanism.by_engine
     return tuple(
         Map(operand, view.memory.name, view.dtype.name, 8 * view.dtype.bytes, lane_map)
@@ -59,32 +59,32 @@ def _maps(statement: Exec) -> tuple[Map, ...]:
 
 
 def holders(lane_map: LaneMap) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
-    """All `(lane, value)` of each element of the tile; a vector is one row."""
-    found: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+    """Return all `(lane, value)` of each element of the tile; a vector is one row."""
+    table: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
     for lane, row in enumerate(lane_map.table):
         for value, place in enumerate(row):
             key = (place[0], place[1]) if len(place) > 1 else (0, place[0])
-            found[key] = (*found.get(key, ()), (lane, value))
-    return found
+            table[key] = (*table.get(key, ()), (lane, value))
+    return table
 
 
 def lanes(program: Program) -> Picture:
-    """The picture; a sentence where no instruction spreads a tile over lanes."""
+    """Draw the picture; only a sentence if no instruction distributes a tile over lanes."""
     page = Page()
     page.heading(f"Lanes: {program.spec}")
-    found = maps(program)
+    by_name = maps(program)
     title = f"Lane maps: {program.spec}"
-    if not found:
-        page.text(16, 52, "No instruction of this kernel spreads a tile over the lanes of a warp: each thread has elements of its own.", 11)
+    if not by_name:
+        page.text(16, 52, "No instruction of this kernel distributes a tile over the lanes of a warp: threads own elements.", 11)
         return page.picture("lanes", title, WIDTH, 72)
     y = page.paragraph(
         16,
         48,
-        "In a cell: lane:value. The lane of the warp (quad-pair, warpgroup) that holds the element, or, of a source in memory, "
-        "the lane that gives its address; and the number of the value among those of that lane. Values of 16 bits share a 32-bit register "
-        "two by two (register = value / 2), those of 8 bits four by four. Four lanes share a hue. + : more lanes hold the same.",
+        "A cell shows lane:value. The lane of the warp (quad-pair, warpgroup) holds the element, or, for a source in memory, "
+        "provides its address; the value is its number among the values of the lane. Two values of 16 bits share a 32-bit register "
+        "(register = value / 2), and four values of 8 bits. Four lanes share a hue. + : more lanes hold the same element.",
     )
-    for name, parts in found.items():
+    for name, parts in by_name.items():
         y += 10
         page.text(16, y + 12, name, 12, bold=True, mono=True)
         y = _flow(page, y + 22, parts)
@@ -92,7 +92,7 @@ def lanes(program: Program) -> Picture:
 
 
 def _flow(page: Page, y: float, parts: tuple[Map, ...]) -> float:
-    """Panels from left to right, in as many lines as they need; the y below."""
+    """Draw panels from left to right, in as many rows as needed; return the lower edge."""
     x, bottom = 16.0, y
     for part in parts:
         width, _ = _extent(part)
@@ -139,5 +139,5 @@ def _panel(page: Page, x: float, y: float, part: Map) -> float:
 
 
 def _said(table: dict[tuple[int, int], tuple[tuple[int, int], ...]], lane: int) -> str:
-    mine = sorted((value, place) for place, who in table.items() for one, value in who if one == lane)
-    return f"lane {lane}: " + ", ".join(f"{value} at ({row}, {column})" for value, (row, column) in mine)
+    own = sorted((value, place) for place, who in table.items() for one, value in who if one == lane)
+    return f"lane {lane}: " + ", ".join(f"{value} at ({row}, {column})" for value, (row, column) in own)

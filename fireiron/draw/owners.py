@@ -1,7 +1,7 @@
-"""Who touches which element: the accesses of the final kernel IR, evaluated for every thread of a block.
+"""Which thread accesses which element: the accesses of the final kernel IR, evaluated for every thread of a block.
 
-Nothing is assumed about tiles: rows and columns are those that the index expressions give, so strided tiles, permuted lanes and
-bands of blocks come out as they are executed.
+Rows and columns are the values of the index expressions, so strided tiles, permuted lanes and rasterized blocks are shown as they
+are executed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from fireiron.values.tensor import View
 Array = Any
 
 MANY = 1 << 18
-"""Most points that are enumerated for one access: threads, loops and elements together."""
+"""Maximum number of points enumerated for one access: threads times iterations times elements."""
 
 
 @attrs.frozen(eq=False)
 class Owners:
-    """The elements of a buffer that one block touches in one role, with the warps and threads that do.
+    """The elements of a buffer that one block accesses in one role, with the warps and threads that access them.
 
-    `rows` and `columns` are coordinates in the buffer, ascending, with gaps where nothing is touched. `warps` has a bit for each
-    warp, per `(row, column)`; `first` is the least thread, -1 where nobody touches; `points` are all
-    `(thread, row index, column index)`. `lanes_known` is false where the hardware does not say which lane of the warp it is;
-    `partial` is true where there are too many points, and only the first iterations of a loop were looked at.
+    `rows` and `columns` are coordinates in the buffer, ascending, without those that are not accessed. `warps` has a bit for each
+    warp, per `(row, column)`; `first` is the lowest thread, -1 for elements without an access; `points` are all
+    `(thread, row index, column index)`. `lanes_known` is false if the hardware does not specify the lane of an element;
+    `partial` is true if there are too many points, so that only the first iterations of a loop are evaluated.
     """
 
     rows: Array
@@ -43,18 +43,18 @@ class Owners:
     partial: bool = False
 
     def lanes(self, warp: int) -> tuple[Array, Array, Array]:
-        """Indices of rows and columns of the elements of a warp, and a bit for each lane."""
+        """Return the row and column indices of the elements of a warp, and a bit for each lane."""
         thread, row, column = self.points
-        mine = thread // 32 == warp
-        rows, columns = np.unique(row[mine]), np.unique(column[mine])
+        own = thread // 32 == warp
+        rows, columns = np.unique(row[own]), np.unique(column[own])
         masks = np.zeros((len(rows), len(columns)), dtype=np.int64)
-        place = np.searchsorted(rows, row[mine]), np.searchsorted(columns, column[mine])
-        np.bitwise_or.at(masks, place, 1 << (thread[mine] % 32).astype(np.int64))
+        place = np.searchsorted(rows, row[own]), np.searchsorted(columns, column[own])
+        np.bitwise_or.at(masks, place, 1 << (thread[own] % 32).astype(np.int64))
         return rows, columns, masks
 
 
 def sample_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    """A value for each run-time size: as given, else the least legal one of at least 512."""
+    """Return a value for each run-time size: the given one, else the smallest legal one of at least 512."""
     return {symbol.name: sizes.get(symbol.name, _sample(symbol)) for symbol in kernel.symbols}
 
 
@@ -65,7 +65,7 @@ def _sample(symbol: Any) -> int:
 
 
 def role(use: Use) -> str:
-    """What an access is for: `"computed"`, `"started"` (an init), `"read"`, `"written"` (a move) or `"added"` (atomically)."""
+    """Return the role of an access: `"computed"`, `"started"` (an init), `"read"`, `"written"` (a move) or `"added"` (atomically)."""
     if not use.access.write:
         return "read"
     if use.statement.atomic:
@@ -75,10 +75,10 @@ def role(use: Use) -> str:
 
 
 def touched(access_trace: AccessTrace, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Array, Array, Array], bool] | None:
-    """Threads, rows and columns of all elements that a block touches at an access, in its first copy of the buffer.
+    """Return threads, rows and columns of all elements that a block accesses, in its first copy of the buffer.
 
-    `fixed` has the block, the run-time sizes and the loops that stand still. The flag says whether a loop was cut short. None where it
-    touches nothing.
+    `fixed` contains the block, the run-time sizes and the variables of fixed loops. The flag is true if a loop was shortened. None if
+    the block accesses nothing.
     """
     access, statement = use.access, use.statement
     buffer = access_trace.kernel.buffer(access.buffer)
@@ -101,7 +101,7 @@ def touched(access_trace: AccessTrace, use: Use, fixed: Mapping[str, int]) -> tu
         axes.append((name, np.array(loop.values(min(extent, room)), dtype=np.int64)))
         room = max(room // max(extent, 1), 1)
     frame = access_trace.frame([("thread", threads), *axes], still)
-    places = [np.asarray(one) for one in access_trace.coordinates(frame, access)]
+    places = [np.asarray(coordinate) for coordinate in access_trace.coordinates(frame, access)]
     valid = np.ones(places[0].shape, dtype=bool)
     for condition in conditions:
         valid &= np.asarray(frame.full(condition), dtype=bool)[..., None]
@@ -116,12 +116,12 @@ def touched(access_trace: AccessTrace, use: Use, fixed: Mapping[str, int]) -> tu
 
 
 def _matrix(places: Sequence[Array]) -> tuple[Array, Array]:
-    """The last two coordinates; a vector is one row."""
+    """Return the last two coordinates; a vector is one row."""
     return (places[-2], places[-1]) if len(places) > 1 else (np.zeros_like(places[0]), places[0])
 
 
 def _widened(owner: Array, rows: Array, columns: Array, group: int, threads: int) -> tuple[Array, Array, Array]:
-    """Each element touched by all threads of a group that does it together: a thread a warp stands for the others."""
+    """Assign each element of a collective access to all threads of the group: one thread per warp represents its warp."""
     if group == 1:
         return owner, rows, columns
     first = owner // group * group
@@ -131,9 +131,9 @@ def _widened(owner: Array, rows: Array, columns: Array, group: int, threads: int
 
 
 def owners(access_trace: AccessTrace, uses: Iterable[Use], fixed: Mapping[str, int]) -> Owners | None:
-    """The owners of all elements that a block touches at several accesses to one buffer, or None where there are none."""
-    found = list(uses)
-    parts = [part for use in found if (part := touched(access_trace, use, fixed)) is not None]
+    """Return the owners of all elements that a block accesses in several uses of one buffer; None if there are none."""
+    accesses = list(uses)
+    parts = [part for use in accesses if (part := touched(access_trace, use, fixed)) is not None]
     if not parts:
         return None
     thread, row, column = (np.concatenate(column) for column in zip(*(part for part, _ in parts), strict=True))
@@ -145,20 +145,20 @@ def owners(access_trace: AccessTrace, uses: Iterable[Use], fixed: Mapping[str, i
     first = np.full(shape, access_trace.kernel.workers, dtype=np.int64)
     np.minimum.at(first, place, thread)
     first[first == access_trace.kernel.workers] = -1
-    known = not any(use.access.spread or use.statement.collective or _fragment(access_trace.kernel, use) for use in found)
+    known = not any(use.access.spread or use.statement.collective or _fragment(access_trace.kernel, use) for use in accesses)
     return Owners(rows, columns, warps, first, (thread, *place), known, any(partial for _, partial in parts))
 
 
 def _fragment(kernel: Kernel, use: Use) -> bool:
-    """Whether the registers are a fragment, whose lanes the hardware does not tell."""
+    """Return whether the registers are a fragment whose lanes the hardware does not specify."""
     return kernel.buffer(use.access.buffer).memory.name.startswith("FR")
 
 
 def standing_still(access_trace: AccessTrace, use: Use, buffer: Buffer) -> frozenset[str]:
-    """The loops to hold at their first iteration, so that one tile is seen instead of all that pass.
+    """Return the loops to fix at their first iteration, so that one tile is drawn instead of all of them.
 
-    They are those that only choose the copy of a buffer and, for a move from global memory, those that its destination does not
-    depend on.
+    These are the loops that only select the copy of a buffer and, for a move from global memory, those on which its destination
+    does not depend.
     """
     loops = {loop.var.name for loop in use.loops}
     moving = access_trace.needs(use.access.base)
@@ -171,10 +171,10 @@ def standing_still(access_trace: AccessTrace, use: Use, buffer: Buffer) -> froze
 
 @attrs.frozen(eq=False)
 class Blocks:
-    """Which blocks work on which part of a tensor: the matrix cut at `rows` and `columns` wherever the owner changes.
+    """Which blocks compute which part of a tensor: the matrix is cut at `rows` and `columns` where the owner changes.
 
-    `first` is the least block of each part (-1: none of those looked at), `count` how many there are. They have `tiles` in all: one each,
-    but for blocks that stay.
+    `first` is the lowest block of each part (-1: none of the evaluated blocks), `count` the number of its blocks. `tiles` is the number of
+    all tiles: one per block, except for persistent blocks.
     """
 
     rows: Array
@@ -188,20 +188,20 @@ class Blocks:
 
 MOST_BLOCKS = 4096
 MOST_PARTS = 160
-"""Most parts of a dimension that are drawn; the rest is omitted."""
+"""Maximum number of drawn parts of a dimension; the others are omitted."""
 
 
-def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[str, int], turns: Persistence | None = None) -> Blocks:
-    """The blocks of a view at the level of blocks: a matrix, a vector as one row, or the first matrix of a stack (its last dimensions).
+def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[str, int], persistent: Persistence | None = None) -> Blocks:
+    """Return the blocks of a block-level view: a matrix, a vector as one row, or the first matrix of a batch (its last dimensions).
 
-    Of blocks that stay, all their tiles.
+    For persistent blocks, all their tiles.
     """
-    tiles = grid if turns is None else _number(Frame(lets, (), sizes), turns.tiles)
+    tiles = grid if persistent is None else _number(Frame(lets, (), sizes), persistent.tiles)
     looked_at = min(tiles, MOST_BLOCKS)
     owner = np.arange(looked_at) % grid
     frame = Frame(lets, [("block", owner)], sizes)
-    if turns is not None:
-        frame[turns.loop.var.name] = np.arange(looked_at) // grid
+    if persistent is not None:
+        frame[persistent.loop.var.name] = np.arange(looked_at) // grid
     runs: list[tuple[Array, list[tuple[int, int]]]] = []
     extents: list[int] = []
     for position, dim in enumerate(view.dims):
@@ -238,7 +238,7 @@ def _number(frame: Frame, value: Expr) -> int:
 
 
 def _runs(offsets: Array) -> list[tuple[int, int]]:
-    """Neighbours as `(first, behind the last)`."""
+    """Return runs of adjacent offsets as `(first, past the last)`."""
     ends = np.flatnonzero(np.diff(offsets) != 1)
     starts = [0, *(ends + 1).tolist()]
     stops = [*ends.tolist(), len(offsets) - 1]
@@ -246,7 +246,7 @@ def _runs(offsets: Array) -> list[tuple[int, int]]:
 
 
 def _covered(edges: Array, base: int, parts: Sequence[tuple[int, int]]) -> list[int]:
-    """The parts between edges that a block covers."""
+    """Return the parts between edges that a block covers."""
     low = edges[:-1]
     inside = np.zeros(len(low), dtype=bool)
     for start, stop in parts:
@@ -255,7 +255,7 @@ def _covered(edges: Array, base: int, parts: Sequence[tuple[int, int]]) -> list[
 
 
 def members(mask: int) -> str:
-    """The bits of a mask as text: `0-3`, `0 4 8 12`, or the first ones and how many there are."""
+    """Return the bits of a mask as text: `0-3`, `0 4 8 12`, or the first ones and their number."""
     numbers = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
     if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]}-{numbers[-1]}"

@@ -1,4 +1,4 @@
-"""Pictures, which write themselves in any form, and pages on which they are made."""
+"""Pictures, which can be written as SVG, PNG and HTML, and pages to compose them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fireiron.draw.shapes import PALE, SANS, Rect, Shape, Text, text_width, wrap
 class Picture:
     """A picture: `name` is the kind (`"tree"`, `"tiles"`, ...), `title` a line for pages, `shapes` from back to front.
 
-    In a notebook it shows itself.
+    Notebooks display it.
     """
 
     name: str
@@ -27,15 +27,15 @@ class Picture:
 
     @property
     def svg(self) -> str:
-        """The picture as SVG text; the same bytes for equal pictures."""
+        """Return SVG text; the same bytes for equal pictures."""
         return svg.svg(self)
 
     def png(self, scale: float = 2.0) -> bytes:
-        """The picture as PNG, `scale` pixels for one of the SVG; needs matplotlib."""
+        """Return a PNG with `scale` pixels per SVG pixel; needs matplotlib."""
         return png.png(self, scale)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write it to `.svg`, `.png` or `.html`; an existing file stays unless `overwrite`."""
+        """Write it to `.svg`, `.png` or `.html`; an existing file is kept unless `overwrite`."""
         files.save((self,), path, overwrite=overwrite)
 
     def _repr_svg_(self) -> str:
@@ -43,23 +43,23 @@ class Picture:
 
 
 class Page:
-    """Shapes on the way to a picture."""
+    """The shapes of a picture under construction."""
 
     def __init__(self) -> None:
         self.shapes: list[Shape] = []
 
     def add(self, *shapes: Shape) -> None:
-        """Put shapes on top of those that are there."""
+        """Add shapes on top of the existing ones."""
         self.shapes += shapes
 
     def text(self, x: float, y: float, text: str, size: float = 11.0, **options: Any) -> float:
-        """Put a text; where it ends, estimated."""
-        one = Text(x, y, text, size, **options)
-        self.shapes.append(one)
-        return x + one.width
+        """Add a text; return its estimated right end."""
+        label = Text(x, y, text, size, **options)
+        self.shapes.append(label)
+        return x + label.width
 
     def chip(self, x: float, y: float, text: str, fill: str, size: float = 9.5, title: str = "") -> float:
-        """Put a text on a rounded rectangle whose upper left corner is given; where the next one may start."""
+        """Add a text on a rounded rectangle with the given upper left corner; return where the next one may start."""
         width = text_width(text, size, True) + 10
         self.add(Rect(x, y, width, size + 6, fill, "none", 1.0, 4.0, title=title))
         self.add(Text(x + 5, y + size + 1.2, text, size, mono=True))

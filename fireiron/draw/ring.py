@@ -1,7 +1,7 @@
-"""The picture `timeline` of a kernel with a ring: producer and consumers as lanes, between them what becomes of each stage.
+"""The picture `timeline` of a kernel with a ring: a lane for the producer, one for the consumers, and one for each stage between them.
 
-The programs of the roles are followed statement by statement, with the turns, conditions and loops that they have. Only durations are made
-up, and said: a use takes a step, a load two, the store of a tile two. So it shows who waits for whom, not for how long.
+The programs of the roles are executed statement by statement, with their fill numbers, conditions and loops. Only durations are assumed:
+one step for a use, two for a load, two for the store of a tile. So the picture shows which role waits for which, but not how long.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from fireiron.values.expr import Expr
 
 WIDTH: Final = 900
 STEPS: Final = 20
-"""Most steps that are drawn."""
+"""Maximum number of drawn steps."""
 
 LOAD, USE, STORE = 2, 1, 2
-"""Steps that are made up: until a stage is full, that its use takes, and that the store of a tile takes."""
+"""Assumed durations in steps: of a load, of the use of a stage, and of the store of a tile."""
 
-_ASKED: Final = "#f7c873"
+_LOADING: Final = "#f7c873"
 _FULL: Final = "#d7f0c9"
 _READ: Final = "#9bd0f0"
 _LATE: Final = "#6fa8dc"
@@ -60,14 +60,14 @@ _STORED: Final = "#d9c7f0"
 
 
 @attrs.frozen
-class Turn:
-    """A turn of a ring, `number` counted by the program, and in steps when it happens: its loads are asked for, its stage is full, its use
-    begins and ends, and its stage is given back (None: not in what is drawn).
+class Fill:
+    """A fill of a ring, with its `number` in the program and the steps of its events: the producer requests the loads, it is full, its use
+    begins and ends, and it is released (None: after the drawn steps).
     """
 
     number: int
     stage: int
-    asked: int
+    requested: int
     full: int
     began: int
     ended: int
@@ -76,23 +76,23 @@ class Turn:
 
 @attrs.frozen
 class Timeline:
-    """The turns in order, and from when to when the consumers store a tile."""
+    """The fills in order, and the start and end of each store of a tile."""
 
     ring: Ring
-    turns: tuple[Turn, ...]
+    fills: tuple[Fill, ...]
     stores: tuple[tuple[int, int], ...]
     shortened: tuple[tuple[str, int, int], ...]
-    """Loops of which fewer iterations are drawn than there are: `(name, drawn, iterations)`."""
+    """Loops with omitted iterations: `(name, drawn, iterations)`."""
 
 
 def roles_of(kernel: Kernel) -> tuple[Role, Role] | None:
-    """The consumers of a kernel with a ring, and its producer; of several, all of which wait for the same turns, the first one."""
-    roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
+    """Return the consumers of a kernel with a ring, and its first producer: all producers wait for the same fills."""
+    roles = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
     return None if roles is None or not kernel.rings else (roles.roles[0], roles.roles[1])
 
 
 class _Walk:
-    """Follows the consumers of block 0, and with them the producer, who asks for a stage as soon as it is given back."""
+    """Executes the consumers of block 0, and the producer, which requests the loads of a stage as soon as the stage is released."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         self.access_trace = AccessTrace(static_schedule(kernel))
@@ -100,31 +100,33 @@ class _Walk:
         self.values: dict[str, Any] = {**sample_sizes(self.kernel, sizes), "block": 0, "thread": 0}
         self.values |= assumed_elements(self.access_trace, self.values)
         self.now, self.over = 0, False
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self.parts: list[tuple[int, int, int]] = []
         self.released: list[int] = []
         self.stores: list[tuple[int, int]] = []
         self.shortened: dict[str, tuple[str, int, int]] = {}
 
     def timeline(self) -> Timeline:
-        """What was seen."""
-        turns = tuple(
-            Turn(number, number % self.ring.stages, self.asked[place], self.asked[place] + LOAD, began, ended, self._released(place))
+        """Return the recorded timeline."""
+        fills = tuple(
+            Fill(
+                number, number % self.ring.stages, self.requested[place], self.requested[place] + LOAD, began, ended, self._released(place)
+            )
             for place, (number, began, ended) in enumerate(self.parts)
         )
-        return Timeline(self.ring, turns, tuple(self.stores), tuple(self.shortened.values()))
+        return Timeline(self.ring, fills, tuple(self.stores), tuple(self.shortened.values()))
 
     def _released(self, place: int) -> int | None:
         return self.released[place] if place < len(self.released) else None
 
     def consumers(self) -> None:
-        """The whole program of the consumers."""
+        """Execute the program of the consumers."""
         roles = roles_of(self.kernel)
         assert roles is not None
         self.follow(roles[0].body)
 
     def follow(self, body: Sequence[Stmt]) -> None:
-        """A list of the consumers."""
+        """Execute a list of statements of the consumers."""
         for statement in body:
             if self.over:
                 return
@@ -133,7 +135,7 @@ class _Walk:
                     self._use(self._value(statement.fill_index))
                 case Release(state=StageState.EMPTY) if statement.ring == self.ring.name and self._value(statement.active):
                     self.released.append(self.now)
-                case For() if any(isinstance(one, Acquire) for one in statements(statement.body)):
+                case For() if any(isinstance(stmt, Acquire) for stmt in statements(statement.body)):
                     self._loop(statement)
                 case For() | Exec() if self._writes(statement):
                     self.stores.append((self.now, self.now + STORE))
@@ -171,8 +173,8 @@ class _Walk:
         self.values.pop(loop.var.name, None)
 
     def _drawn(self, loop: For, extent: int) -> int:
-        """Few iterations, behind which a ring stands at the stage where it stands behind all of them."""
-        if not any(isinstance(one, Acquire) for one in loop.body):
+        """Return a small number of iterations after which the ring is at the same stage as after all of them."""
+        if not any(isinstance(stmt, Acquire) for stmt in loop.body):
             return extent
         few = extent % self.ring.stages
         while few <= self.ring.stages:
@@ -185,13 +187,13 @@ class _Walk:
             return
         place = len(self.parts)
         free = self.released[place - self.ring.stages] if place >= self.ring.stages else 0
-        self.asked.append(max(free, self.asked[-1] if self.asked else 0))
-        began = max(self.now, self.asked[-1] + LOAD)
+        self.requested.append(max(free, self.requested[-1] if self.requested else 0))
+        began = max(self.now, self.requested[-1] + LOAD)
         self.now = began + USE
         self.parts.append((number, began, self.now))
 
     def _writes(self, statement: Stmt) -> bool:
-        inside = (access for one, _ in execs((statement,)) for access in one.accesses)
+        inside = (access for stmt, _ in execs((statement,)) for access in stmt.accesses)
         return any(access.write and self.kernel.buffer(access.buffer).memory.of_grid for access in inside)
 
     def _value(self, expression: Expr) -> int:
@@ -199,7 +201,7 @@ class _Walk:
 
 
 def ring_timeline(program: Program, sizes: Mapping[str, int]) -> Timeline:
-    """Who does what when, in the first block, of a program with a ring."""
+    """Return the timeline of the first block of a program with a ring."""
     walk = _Walk(program.lowered, sizes)
     walk.consumers()
     return walk.timeline()
@@ -209,44 +211,44 @@ def ring_timeline(program: Program, sizes: Mapping[str, int]) -> Timeline:
 
 
 def picture_of_ring(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
-    """The lanes of producer and consumers, and the stages of their ring."""
+    """Draw the lanes of producer and consumers, and the stages of their ring."""
     kernel = program.lowered
     roles = roles_of(kernel)
     assert roles is not None
     consumers, producer = roles
-    found = ring_timeline(program, sample_sizes(kernel, sizes or {}))
+    events = ring_timeline(program, sample_sizes(kernel, sizes or {}))
     title = f"Ring: {program.spec}"
     page = Page()
     page.heading(title)
-    y = page.paragraph(16, 48, _explained(found))
-    entries = [(_ASKED, "loads under way"), (_FULL, "full"), (_READ, "in use")]
-    entries += [(_LATE, "products still read it")] if any(turn.released not in (None, turn.ended) for turn in found.turns) else []
-    entries += [(_STORED, "a tile is stored")] if found.stores else []
+    y = page.paragraph(16, 48, _explained(events))
+    entries = [(_LOADING, "loads in flight"), (_FULL, "full"), (_READ, "in use")]
+    entries += [(_LATE, "MMAs still read it")] if any(fill.released not in (None, fill.ended) for fill in events.fills) else []
+    entries += [(_STORED, "a tile is stored")] if events.stores else []
     y = page.legend(16, y, entries)
-    lanes = _Lanes(page, found)
+    lanes = _Lanes(page, events)
     y = lanes.axis(y)
-    y = lanes.row(y, f"{producer.name}, 1 thread" if producer.elected else producer.name, lanes.asked())
+    y = lanes.row(y, f"{producer.name}, 1 thread" if producer.elected else producer.name, lanes.requested())
     y += 8
-    for stage in range(found.ring.stages):
+    for stage in range(events.ring.stages):
         y = lanes.row(y, f"stage {stage}", lanes.stage(stage))
     y += 8
     y = lanes.row(y, f"{consumers.name}, {consumers.threads // 32} warps", lanes.used())
     return page.picture("timeline", title, WIDTH, y + 6)
 
 
-def _explained(found: Timeline) -> str:
-    ring = found.ring
+def _explained(events: Timeline) -> str:
+    ring = events.ring
     text = f"{', '.join(ring.buffers)} in {ring.stages} stages of {ring.bytes} bytes. "
-    text += "Numbers are turns: each is filled by the producer, used by the consumers and given back. "
-    text += f"Steps are made up: a use takes {USE}, loads {LOAD}, the store of a tile {STORE}. "
-    for name, drawn, extent in found.shortened:
-        text += f"Of the {extent} turns of the loop over {name} {drawn} are drawn. "
+    text += "Numbers are fills: the producer fills a stage, the consumers use and release it. "
+    text += f"Durations are assumed: {USE} step for a use, {LOAD} for loads, {STORE} for the store of a tile. "
+    for name, drawn, extent in events.shortened:
+        text += f"Of the {extent} iterations of the loop over {name}, {drawn} are drawn. "
     return text
 
 
 @attrs.frozen
 class _Box:
-    """From a step to another: a colour and a text; `part` of `parts` boxes that share the row's height."""
+    """A colored box with a text from one step to another; `part` of `parts` boxes that share the row's height."""
 
     start: float
     stop: float
@@ -260,21 +262,21 @@ class _Lanes:
     LEFT = 150.0
     HEIGHT = 26.0
 
-    def __init__(self, page: Page, found: Timeline) -> None:
-        self.page, self.found = page, found
-        ends = [turn.ended for turn in found.turns] + [stop for _, stop in found.stores]
+    def __init__(self, page: Page, events: Timeline) -> None:
+        self.page, self.events = page, events
+        ends = [fill.ended for fill in events.fills] + [stop for _, stop in events.stores]
         self.steps = min(max(ends, default=1), STEPS)
         self.wide = 730.0 / self.steps
 
     def axis(self, y: float) -> float:
-        """The numbers of the steps."""
+        """Draw the numbers of the steps."""
         for step in range(self.steps):
             self.page.text(self.LEFT + self.wide * (step + 0.5), y + 12, str(step), 9, anchor="middle", colour=PALE)
         self.page.text(self.LEFT - 8, y + 12, "step", 9, anchor="end", colour=PALE)
         return y + 20
 
     def row(self, y: float, name: str, boxes: Iterator[_Box]) -> float:
-        """A lane; its lower edge."""
+        """Draw a lane; return its lower edge."""
         self.page.text(self.LEFT - 8, y + 17, name, 10.5, anchor="end")
         self.page.add(Rect(self.LEFT, y, self.wide * self.steps, self.HEIGHT, "#f6f8fa", "#d1d9e0", 0.6, 3.0))
         for box in boxes:
@@ -288,25 +290,25 @@ class _Lanes:
             self.page.text(x + width / 2, top + height / 2 + size * 0.36, box.text, round(size, 1), anchor="middle")
         return y + self.HEIGHT + 3
 
-    def asked(self) -> Iterator[_Box]:
-        """The turns that the producer asks for, those of one step one below the other."""
-        for step in dict.fromkeys(turn.asked for turn in self.found.turns):
-            here = [turn for turn in self.found.turns if turn.asked == step]
-            for part, turn in enumerate(here):
-                yield _Box(step, step + 1, _ASKED, str(turn.number), part, len(here))
+    def requested(self) -> Iterator[_Box]:
+        """Yield the fills that the producer requests; those of the same step one below the other."""
+        for step in dict.fromkeys(fill.requested for fill in self.events.fills):
+            here = [fill for fill in self.events.fills if fill.requested == step]
+            for part, fill in enumerate(here):
+                yield _Box(step, step + 1, _LOADING, str(fill.number), part, len(here))
 
     def stage(self, stage: int) -> Iterator[_Box]:
-        """What becomes of a stage."""
-        for turn in self.found.turns:
-            if turn.stage == stage:
-                yield _Box(turn.asked, turn.full, _ASKED, f"fill {turn.number}")
-                yield _Box(turn.full, turn.began, _FULL, "")
-                yield _Box(turn.began, turn.ended, _READ, f"use {turn.number}")
-                yield _Box(turn.ended, self.steps if turn.released is None else turn.released, _LATE, "")
+        """Yield the states of a stage."""
+        for fill in self.events.fills:
+            if fill.stage == stage:
+                yield _Box(fill.requested, fill.full, _LOADING, f"fill {fill.number}")
+                yield _Box(fill.full, fill.began, _FULL, "")
+                yield _Box(fill.began, fill.ended, _READ, f"use {fill.number}")
+                yield _Box(fill.ended, self.steps if fill.released is None else fill.released, _LATE, "")
 
     def used(self) -> Iterator[_Box]:
-        """What consumers do."""
-        for turn in self.found.turns:
-            yield _Box(turn.began, turn.ended, _READ, str(turn.number))
-        for start, stop in self.found.stores:
+        """Yield the uses and stores of the consumers."""
+        for fill in self.events.fills:
+            yield _Box(fill.began, fill.ended, _READ, str(fill.number))
+        for start, stop in self.events.stores:
             yield _Box(start, stop, _STORED, "store")

@@ -1,4 +1,4 @@
-"""Pictures as values: a list of shapes on a page, in pixels from the upper left corner; printed as SVG, PNG or HTML elsewhere."""
+"""Shapes of pictures, in pixels from the upper left corner of the page; other modules print them as SVG, PNG or HTML."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import attrs
 INK: Final = "#1f2328"
 PALE: Final = "#59636e"
 SANS: Final = 0.57
-"""Mean width of a letter of the sans-serif font, in font sizes; on the safe side."""
+"""Upper estimate of the mean width of a letter of the sans-serif font, in font sizes."""
 MONO: Final = 0.625
-"""Width of a letter of the monospaced font, in font sizes; on the safe side."""
+"""Upper estimate of the width of a letter of the monospaced font, in font sizes."""
 
 
 @attrs.frozen
 class Rect:
-    """A rectangle, its corners rounded by `radius`; `title` is the text that appears under the mouse."""
+    """A rectangle with corners of radius `radius`; `title` is its tooltip."""
 
     x: float
     y: float
@@ -33,7 +33,7 @@ class Rect:
 
 @attrs.frozen
 class Line:
-    """A line through points; with `arrow`, its end has a head."""
+    """A line through points; with `arrow`, it ends in an arrow head."""
 
     points: tuple[tuple[float, float], ...]
     stroke: str = PALE
@@ -58,15 +58,15 @@ class Text:
 
     @property
     def width(self) -> float:
-        """Its width, estimated on the safe side."""
+        """Return an upper estimate of the width."""
         return text_width(self.text, self.size, self.mono, self.bold)
 
 
 @attrs.frozen
 class Cells:
-    """A coloured grid: cell `(row, column)` lies between `ys[row], ys[row + 1]` and `xs[column], xs[column + 1]`.
+    """A colored grid: cell `(row, column)` is between `ys[row], ys[row + 1]` and `xs[column], xs[column + 1]`.
 
-    `values` are indices into `colours` (and `titles`), -1 where nothing is drawn. Neighbours of one value become one rectangle.
+    `values` are indices into `colours` (and `titles`), -1 for empty cells. Adjacent cells of equal value are merged to one rectangle.
     """
 
     xs: tuple[float, ...]
@@ -77,7 +77,7 @@ class Cells:
     gap: float = 0.5
 
     def boxes(self) -> Iterator[tuple[int, float, float, float, float]]:
-        """`(value, x, y, width, height)` of the merged rectangles, from the upper left one on."""
+        """`(value, x, y, width, height)` of the merged rectangles, starting at the upper left."""
         for value, left, top, right, bottom in merged(self.values):
             yield value, self.xs[left], self.ys[top], self.xs[right] - self.xs[left], self.ys[bottom] - self.ys[top]
 
@@ -107,12 +107,12 @@ def merged(values: Sequence[Sequence[int]]) -> list[tuple[int, int, int, int, in
 
 
 def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -> float:
-    """The width of a text in pixels, estimated on the safe side."""
+    """Return an upper estimate of the width of a text in pixels."""
     return len(text) * size * (MONO if mono else SANS * (1.08 if bold else 1.0))
 
 
 def wrapped(text: str, letters: int, breaks: str = " .,") -> list[str]:
-    """The text in lines of at most so many letters, broken behind a space or a comma or before a dot where that is possible."""
+    """Wrap a text to lines of at most `letters` letters; break after a space or a comma or before a dot if possible."""
     lines = []
     while len(text) > letters:
         places = [at for at in range(letters // 2, letters) if text[at] in breaks]

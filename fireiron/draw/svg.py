@@ -1,4 +1,4 @@
-"""SVG: a picture printed as text, well formed, the same bytes for equal pictures."""
+"""Print pictures as well-formed SVG, with the same bytes for equal pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def svg(picture: Picture, inline: bool = False) -> str:
-    """The text of a picture; `inline` leaves out the XML declaration, for a page of HTML."""
+    """Return the SVG text of a picture; `inline` omits the XML declaration, for HTML."""
     width, height = number(picture.width), number(picture.height)
     lines = [] if inline else ['<?xml version="1.0" encoding="UTF-8"?>']
     lines.append(
@@ -37,18 +37,18 @@ def svg(picture: Picture, inline: bool = False) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text for XML, in content and in attributes alike; characters that XML does not have become question marks."""
+    """Escape a text for XML content and attributes; characters that XML does not allow become question marks."""
     text = _NOT_XML.sub("?", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def number(value: float) -> str:
-    """A number with at most two decimals."""
+    """Format a number with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if value % 1 else str(int(value))
 
 
 def printed(shape: Shape) -> str:
-    """The element of a shape."""
+    """Return the SVG element of a shape."""
     match shape:
         case Rect():
             return _rect(shape)
@@ -88,7 +88,7 @@ def _line(shape: Line) -> str:
 
 
 def arrow_head(shape: Line) -> tuple[tuple[float, float], ...]:
-    """The triangle at the end of a line."""
+    """Return the triangle at the end of a line."""
     (x0, y0), (x, y) = shape.points[-2:]
     length = ((x - x0) ** 2 + (y - y0) ** 2) ** 0.5 or 1.0
     dx, dy = (x - x0) / length, (y - y0) / length
@@ -96,7 +96,7 @@ def arrow_head(shape: Line) -> tuple[tuple[float, float], ...]:
 
 
 def _style(shape: Shape) -> str:
-    """The attributes that neighbouring texts may share."""
+    """Return the attributes that consecutive texts may share."""
     if not isinstance(shape, Text):
         return ""
     text = f' font-size="{number(shape.size)}" fill="{shape.colour}"'

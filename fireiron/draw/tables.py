@@ -1,4 +1,4 @@
-"""Tables and lists as HTML that stands in other pages: escaped, without scripts, on light and on dark paper."""
+"""Tables and lists as HTML for embedding in other pages: escaped, without scripts, for light and dark themes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _STYLE: Final = (
 
 
 class Markup(str):
-    """Text that is HTML already; any other text is escaped."""
+    """Text that is already HTML; any other text is escaped."""
 
     __slots__ = ()
 
 
 def marked(value: Any) -> Markup:
-    """A value as HTML: escaped, unless it is that already."""
+    """Return a value as HTML, escaped unless it is already HTML."""
     return value if isinstance(value, Markup) else Markup(escaped(str(value)))
 
 
 def code(value: Any) -> Markup:
-    """A text in the font of programs."""
+    """Return a text in a monospaced font."""
     return Markup(f"<code>{marked(value)}</code>")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", numbers: Sequence[int] = ()) -> Markup:
-    """A table; empty without rows. `numbers` are the columns that stand to the right."""
+    """Return a table; empty without rows. `numbers` are the right-aligned columns."""
     kinds = ["" if place not in numbers else ' class="number"' for place in range(len(heads))]
     body = [
         f"<tr>{''.join(f'<td{kind}>{marked(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>" for row in map(tuple, rows)
@@ -55,27 +55,27 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = ""
 
 
 def facts(rows: Iterable[tuple[str, Any]], caption: str = "") -> Markup:
-    """Names with their values."""
+    """Return a table of names and values."""
     return table(("", ""), ((Markup(f"<b>{marked(name)}</b>"), value) for name, value in rows), caption)
 
 
 def bar(share: float, width: int = 160) -> Markup:
-    """A share of one as a bar."""
+    """Return a bar for a share of 0 to 1."""
     return Markup(f'<span class="bar" style="width:{max(1, round(min(share, 1.0) * width))}px"></span>')
 
 
 def folded(summary: str, inner: Any) -> Markup:
-    """What is shown when its summary is clicked."""
+    """Return a collapsed section with a summary."""
     return Markup(f"<details><summary>{marked(summary)}</summary>{marked(inner)}</details>")
 
 
 def text(lines: str) -> Markup:
-    """Lines as they are."""
+    """Return preformatted lines."""
     return Markup(f"<pre>{marked(lines)}</pre>")
 
 
 def block(title: Any, *parts: Any) -> Markup:
-    """A heading and what stands below it, with the style of both."""
+    """Return a heading and its content, with a style sheet."""
     return Markup(f'<div class="fireiron"><style>{_STYLE}</style><h4>{marked(title)}</h4>{"".join(map(marked, parts))}</div>')
 
 

@@ -1,4 +1,4 @@
-"""The picture `tiles`: for each operand, which block, warp and lane has which element, at every place where it lies."""
+"""The picture `tiles`: for each operand, which block, warp and lane owns which element, in every memory that stores it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fireiron.check.access_trace import AccessTrace, Use, assumed_elements
 from fireiron.check.persistence import persistence, static_schedule
 from fireiron.compiler import Program
 from fireiron.draw import colours
+from fireiron.draw.copy_passes import copy_passes, passes_panel
 from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Cells, Rect, Text, text_width
-from fireiron.draw.turns import turns, turns_panel
 from fireiron.inspect.show import main_child
 from fireiron.ir import Buffer
 from fireiron.language.tree import Node
@@ -26,14 +26,14 @@ from fireiron.values.tensor import View
 Array = Any
 WIDTH: Final = 900
 _PANEL: Final = (256.0, 232.0)
-"""Most pixels of a panel's grid."""
+"""Maximum number of pixels of a panel's grid."""
 _LEFT: Final = (46.0, 336.0, 626.0)
-"""Left edges of the grids of the three columns: room for the numbers of rows before them."""
+"""Left edges of the grids of the three columns, with room for row numbers to their left."""
 
 
 @attrs.frozen
 class Place:
-    """A row of panels: a buffer of an operand and what happens to it there."""
+    """A row of panels: a buffer of an operand, and how the kernel accesses it."""
 
     buffer: Buffer
     text: str
@@ -41,30 +41,30 @@ class Place:
 
 
 def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
-    """The picture; run-time sizes take the values of `sizes`, or a sample."""
+    """Draw the picture; run-time sizes have the values of `sizes`, or sample values."""
     kernel = static_schedule(program.lowered)
     access_trace = AccessTrace(kernel)
     values = sample_sizes(kernel, sizes or {})
     fixed = {"block": 0, **sample_sizes(access_trace.kernel, values)}
     fixed |= assumed_elements(access_trace, fixed)
     page = Page()
-    page.heading(f"Who has what: {program.spec}")
+    page.heading(f"Tiles and their owners: {program.spec}")
     y = page.paragraph(16, 48, _explanation(values, program))
     lets = {var.name: value for var, value in program.grown.names.items()}
-    turns = next(iter(persistence(kernel)), None)
+    persistent = next(iter(persistence(kernel)), None)
     view_of = _block_views(program.tree)
     grid = _grid(kernel.grid, values)
     for operand, chain in operands(program.tree).items():
-        there = sorted(places(access_trace, chain), key=_written_last)
-        rows = [(place, found) for place in there if (found := owners_of(access_trace, place, fixed)) is not None]
+        ordered = sorted(places(access_trace, chain), key=_written_last)
+        rows = [(place, found) for place in ordered if (found := owners_of(access_trace, place, fixed)) is not None]
         if not rows and operand not in view_of:
             continue
         y += 8
         y = page.bar(y, _headline(chain, access_trace), WIDTH - 32)
         bottom = y
         if operand in view_of:
-            blocks = blocks_of(view_of[operand], lets, grid, values, turns)
-            first = next((found for place, found in rows if place.buffer.parameter), None)
+            blocks = blocks_of(view_of[operand], lets, grid, values, persistent)
+            first = next((owned for place, owned in rows if place.buffer.parameter), None)
             bottom = max(bottom, _matrix_panel(page, y, operand, blocks, _first_step(access_trace, operand, fixed, first)))
         for place, found in rows:
             bottom = max(bottom, _warp_panel(page, y, place, found), _lane_panel(page, y, place, found))
@@ -75,11 +75,11 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
 
 def _explanation(values: Mapping[str, int], program: Program) -> str:
     text = (
-        "Left: the matrix, divided between blocks. Middle: what block 0 touches, by warp (32 threads). Right: the elements of warp 0, by "
-        "lane. Numbers at the edges are rows and columns of the buffer. All of it is computed from the kernel's index expressions."
+        "Left: the matrix by block. Middle: the elements that block 0 accesses, by warp (32 threads). Right: the elements of warp 0, by "
+        "lane. Numbers at the edges are rows and columns of the buffer. Everything is computed from the kernel's index expressions."
     )
     if any(len(view.tensor.shape) > 2 for view in program.spec.views):
-        text += " Of a stack of matrices the first is drawn."
+        text += " Of a batch of matrices the first is drawn."
     if values:
         text += " Run-time sizes are drawn for " + ", ".join(f"{name} = {value}" for name, value in values.items()) + "."
     return text
@@ -93,21 +93,21 @@ def _grid(grid: Expr, values: Mapping[str, int]) -> int:
 
 
 def operands(node: Node) -> dict[str, tuple[str, ...]]:
-    """The tensors in which each operand with dimensions lies along the main chain, by operand: `A` in `A`, `a_sh`, `a_rf`."""
-    found: dict[str, dict[str, None]] = {}
+    """Return, by operand, the tensors that store it along the main chain: `A` in `A`, `a_sh`, `a_rf`. Scalars are omitted."""
+    stored_in: dict[str, dict[str, None]] = {}
     here: Node | None = node
     while here is not None:
         for name, view in here.spec.operands.items():
-            if view.memory.counts or not view.tensor.shape:  # coordinates and numbers lie nowhere
+            if view.memory.counts or not view.tensor.shape:  # coordinates and scalars are not stored
                 continue
-            found.setdefault(name, {})[view.tensor.name] = None
+            stored_in.setdefault(name, {})[view.tensor.name] = None
         main = main_child(here)
         here = None if main is None else main[1]
-    return {name: tuple(tensors) for name, tensors in found.items()}
+    return {name: tuple(tensors) for name, tensors in stored_in.items()}
 
 
 def _block_views(node: Node) -> dict[str, View]:
-    """The views at the first spec of level Block, by operand."""
+    """Return the views of the first spec of level Block, by operand."""
     here: Node | None = node
     while here is not None:
         if here.spec.level == Block:
@@ -130,7 +130,7 @@ _TEXTS: Final = {
 
 
 def places(access_trace: AccessTrace, chain: Sequence[str]) -> Iterator[Place]:
-    """The rows of panels of an operand, in the order of memory: registers that hold parts of a warp's fragment are left to `lanes`."""
+    """Yield the rows of panels of an operand, ordered by memory. The picture `lanes` shows parts of a warp's fragment instead."""
     shared = any(access_trace.kernel.buffer(name).memory.of_block for name in chain if _known(access_trace, name))
     for name in chain:
         if not _known(access_trace, name):
@@ -158,7 +158,7 @@ def _also_written(use: Use, name: str) -> bool:
 
 
 def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
-    """The first of the statements that a pipeline made of one: the others do the same for later steps."""
+    """Return the first of the statements that the pipeline generates from one: the others repeat it for later stages."""
     kept: dict[tuple[str, str], tuple[str, ...]] = {}
     result = []
     for use in uses:
@@ -169,22 +169,22 @@ def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
 
 
 def owners_of(access_trace: AccessTrace, place: Place, fixed: Mapping[str, int]) -> Owners | None:
-    """The owners at a place."""
+    """Return the owners for a row of panels."""
     still = {name: 0 for use in place.uses for name in standing_still(access_trace, use, place.buffer)}
     return owners(access_trace, place.uses, {**still, **fixed}) or owners(access_trace, place.uses, fixed)
 
 
 def _first_step(
-    access_trace: AccessTrace, operand: str, fixed: Mapping[str, int], found: Owners | None
+    access_trace: AccessTrace, operand: str, fixed: Mapping[str, int], owned: Owners | None
 ) -> tuple[int, int, int, int] | None:
-    """Rows and columns `(top, bottom, left, right)` that block 0 touches first in global memory."""
-    if found is None:
+    """Return the rows and columns `(top, bottom, left, right)` that block 0 accesses first in global memory."""
+    if owned is None:
         uses = [use for use in access_trace.uses if use.access.buffer == operand and role(use) == "read"]
         buffer = access_trace.kernel.buffer(operand)
-        found = owners_of(access_trace, Place(buffer, "", _once(uses)), fixed) if uses else None
-    if found is None:
+        owned = owners_of(access_trace, Place(buffer, "", _once(uses)), fixed) if uses else None
+    if owned is None:
         return None
-    return int(found.rows[0]), int(found.rows[-1]) + 1, int(found.columns[0]), int(found.columns[-1]) + 1
+    return int(owned.rows[0]), int(owned.rows[-1]) + 1, int(owned.columns[0]), int(owned.columns[-1]) + 1
 
 
 def _headline(chain: Sequence[str], access_trace: AccessTrace) -> str:
@@ -207,7 +207,7 @@ def _edges(start: float, marks: Sequence[int], room: float) -> tuple[float, ...]
 
 
 def _matrix_panel(page: Page, y: float, operand: str, blocks: Blocks, step: tuple[int, int, int, int] | None) -> float:
-    """The matrix by blocks; its lower edge."""
+    """Draw the matrix by block; return the lower edge."""
     x = _LEFT[0]
     rows, columns = blocks.rows, blocks.columns
     height, width = int(rows[-1]), int(columns[-1])
@@ -224,18 +224,18 @@ def _matrix_panel(page: Page, y: float, operand: str, blocks: Blocks, step: tupl
     cells = Cells(xs, ys, _rows(values), palette, titles)
     page.add(cells)
     named = _labels(page, cells, [f"{block}{'+' if plural else ''}" for block in present.tolist()], True)
-    note = "the least block is named; + : more blocks share it" if plural else "numbers are blocks, in launch order"
-    note = note if named else f"dark to light: block {present[0]} to {present[-1]}" + (", the least of those that share" if plural else "")
+    note = "the lowest block is named; + : more blocks share it" if plural else "numbers are blocks, in launch order"
+    note = note if named else f"dark to light: block {present[0]} to {present[-1]}" + (", the lowest of those that share" if plural else "")
     page.text(x - 30, y + 24, note, 9, colour=PALE)
     if step is not None:
         top, bottom, left, right = step
         if bottom <= height and right <= width:
             sx, sy = room[0] / width, room[1] / height
             box = x + left * sx, y + 32 + top * sy, max((right - left) * sx, 2.0), max((bottom - top) * sy, 2.0)
-            page.add(Rect(*box, stroke="#000000", line=1.8, title="what block 0 touches first"))
+            page.add(Rect(*box, stroke="#000000", line=1.8, title="first access of block 0"))
     _axis(page, x, y + 32, room, (0, height), (0, width))
     below = y + 32 + room[1] + 24
-    notes = ["black frame: what block 0 touches first"] if step is not None else []
+    notes = ["black frame: first access of block 0"] if step is not None else []
     if blocks.looked_at < blocks.tiles:
         notes.append(f"only the first {blocks.looked_at} {'blocks' if blocks.tiles == blocks.grid else 'tiles'} are drawn")
     for note in notes:
@@ -249,7 +249,7 @@ def _rows(values: Array) -> tuple[tuple[int, ...], ...]:
 
 
 def _axis(page: Page, x: float, y: float, room: tuple[float, float], rows: tuple[int, int], columns: tuple[int, int]) -> None:
-    """The first and the last row and column."""
+    """Label the first and the last row and column."""
     page.text(x - 4, y + 8, str(rows[0]), 8.5, anchor="end", colour=PALE)
     if rows[1] > rows[0] and room[1] > 22:
         page.text(x - 4, y + room[1], str(rows[1]), 8.5, anchor="end", colour=PALE)
@@ -259,7 +259,7 @@ def _axis(page: Page, x: float, y: float, room: tuple[float, float], rows: tuple
 
 
 def _gaps(page: Page, x: float, ys: Sequence[float], rows: Array) -> None:
-    """The rows behind gaps, where there is room between the first one and the last."""
+    """Label the rows after gaps, if there is room between the first and the last row."""
     written = ys[0] + 8
     for row in (np.flatnonzero(np.diff(rows) != 1) + 1).tolist():
         if written + 9 <= ys[row] + 8 <= ys[-1] - 9:
@@ -268,7 +268,7 @@ def _gaps(page: Page, x: float, ys: Sequence[float], rows: Array) -> None:
 
 
 def _labels(page: Page, cells: Cells, texts: Sequence[str], all_or_none: bool = False) -> bool:
-    """Name the rectangles that have room for it; whether all have."""
+    """Label the rectangles that have room for a label; return whether all have."""
     labels, complete = [], True
     for value, x, y, width, height in cells.boxes():
         lines = [texts[value]] if len(texts[value]) * 6 < width or height < 24 else texts[value].replace(" ... ", "\n... ").split("\n")
@@ -281,12 +281,12 @@ def _labels(page: Page, cells: Cells, texts: Sequence[str], all_or_none: bool = 
         labels += [Text(x + width / 2, top + row * size * 1.2, line, size, "middle", colour=ink) for row, line in enumerate(lines)]
     if all_or_none and not complete:
         return False
-    page.add(*sorted(labels, key=lambda one: (one.colour, one.size)))
+    page.add(*sorted(labels, key=lambda label: (label.colour, label.size)))
     return complete
 
 
 def _sized(rows: int, columns: int) -> tuple[float, float]:
-    """Pixels of a grid of elements; elements are square where that is legible."""
+    """Return the pixels of a grid of elements; elements are square if that is legible."""
     wide = min(_PANEL[0] / columns, 20.0)
     tall = min(_PANEL[1] / rows, 20.0)
     wide, tall = min(wide, 5 * tall), min(tall, 5 * wide)
@@ -294,33 +294,33 @@ def _sized(rows: int, columns: int) -> tuple[float, float]:
 
 
 def _categories(masks: Array) -> tuple[list[int], Array]:
-    """The different masks in order of their least member, and the number of each cell's; -1 where nobody is."""
+    """Return the distinct masks, ordered by their lowest member, and the index of each cell's mask; -1 for empty masks."""
     present = sorted((int(mask) for mask in np.unique(masks) if mask), key=lambda mask: ((mask & -mask), mask))
     numbers = {mask: number for number, mask in enumerate(present)}
     numbers[0] = -1
-    found, where = np.unique(masks, return_inverse=True)
-    return present, np.array([numbers[int(mask)] for mask in found])[where].reshape(masks.shape)
+    distinct, where = np.unique(masks, return_inverse=True)
+    return present, np.array([numbers[int(mask)] for mask in distinct])[where].reshape(masks.shape)
 
 
-def _warp_panel(page: Page, y: float, place: Place, found: Owners) -> float:
-    """The tile of block 0 by warps; its lower edge."""
+def _warp_panel(page: Page, y: float, place: Place, owned: Owners) -> float:
+    """Draw the tile of block 0 by warp; return the lower edge."""
     x = _LEFT[1]
-    masks, values = _categories(found.warps)
+    masks, values = _categories(owned.warps)
     palette = colours.distinct(len(masks))
-    room = _sized(len(found.rows), len(found.columns))
-    xs = _edges(x, list(range(len(found.columns) + 1)), room[0])
-    ys = _edges(y + 32, list(range(len(found.rows) + 1)), room[1])
+    room = _sized(len(owned.rows), len(owned.columns))
+    xs = _edges(x, list(range(len(owned.columns) + 1)), room[0])
+    ys = _edges(y + 32, list(range(len(owned.rows) + 1)), room[1])
     page.text(x - 30, y + 11, f"{place.buffer.name}: {place.text}, by warp", 11, bold=True)
-    page.text(x - 30, y + 24, _sizes_text(found.rows, found.columns, place.buffer, found.partial), 9, colour=PALE)
+    page.text(x - 30, y + 24, _sizes_text(owned.rows, owned.columns, place.buffer, owned.partial), 9, colour=PALE)
     titles = tuple(f"warp{'s' if mask & (mask - 1) else ''} {members(mask)}" for mask in masks)
     cells = Cells(xs, ys, _rows(values), palette, titles, 0.4)
-    shared = turns(found) if _striped(place, found, cells) else None
+    shared = copy_passes(owned) if _striped(place, owned, cells) else None
     if shared is not None:
-        return turns_panel(page, x, y + 36, shared)
+        return passes_panel(page, x, y + 36, shared)
     page.add(cells)
     texts = [members(mask) for mask in masks]
     named = _labels(page, cells, texts)
-    _axis(page, x, y + 32, room, (int(found.rows[0]), int(found.rows[-1])), (int(found.columns[0]), int(found.columns[-1])))
+    _axis(page, x, y + 32, room, (int(owned.rows[0]), int(owned.rows[-1])), (int(owned.columns[0]), int(owned.columns[-1])))
     bottom = y + 32 + room[1] + 16
     if not named:
         entries = [(palette[number], text) for number, text in enumerate(texts)][:16]
@@ -329,14 +329,14 @@ def _warp_panel(page: Page, y: float, place: Place, found: Owners) -> float:
     return bottom + 8
 
 
-def _striped(place: Place, found: Owners, cells: Cells) -> bool:
-    """Whether a copy by single threads is divided into rectangles too small to bear the number of their warp."""
-    copied = found.lanes_known and all(use.statement.spec.copies for use in place.uses)
+def _striped(place: Place, owned: Owners, cells: Cells) -> bool:
+    """Return whether the rectangles of a per-thread copy are too small for the number of their warp."""
+    copied = owned.lanes_known and all(use.statement.spec.copies for use in place.uses)
     return copied and any(width < 12 or height < 8.4 for _, _, _, width, height in cells.boxes())
 
 
 def _sizes_text(rows: Array, columns: Array, buffer: Buffer, partial: bool) -> str:
-    gaps = "; untouched ones left out" if _gappy(rows) or _gappy(columns) else ""
+    gaps = "; others left out" if _gappy(rows) or _gappy(columns) else ""
     step = " of the first copy" if buffer.tensor.copies > 1 else ""
     return f"{len(rows)} × {len(columns)} elements{step}" + (" (in part)" if partial else "") + gaps
 
@@ -350,16 +350,16 @@ def _unknown(place: Place) -> str:
     return f"decided inside {', '.join(together)}" if together else "not specified by the instruction (WMMA)"
 
 
-def _lane_panel(page: Page, y: float, place: Place, found: Owners) -> float:
-    """The elements of warp 0 by lanes, or those of its upper left corner where that is easier to read; its lower edge."""
+def _lane_panel(page: Page, y: float, place: Place, owned: Owners) -> float:
+    """Draw the elements of warp 0 by lane, or only its upper left corner if that is more legible; return the lower edge."""
     x = _LEFT[2]
-    thread = found.points[0]
+    thread = owned.points[0]
     warp = int(thread.min()) // 32
     page.text(x - 30, y + 11, f"warp {warp} by lane", 11, bold=True)
-    if not found.lanes_known:
+    if not owned.lanes_known:
         page.text(x - 30, y + 24, _unknown(place), 9, colour=PALE)
         return y + 40
-    row, column, masks = found.lanes(warp)
+    row, column, masks = owned.lanes(warp)
     all_rows, all_columns = masks.shape
     for most in (64, 32, 16, 8):
         part = masks[:most, : most * 2 if most < 32 else most]
@@ -377,7 +377,7 @@ def _lane_panel(page: Page, y: float, place: Place, found: Owners) -> float:
     corner = part.shape != masks.shape
     note = f"{all_rows} × {all_columns} elements"
     note = f"{part.shape[0]} × {part.shape[1]} of its {note}" if corner else note
-    left_out = [name for name, places in (("rows", found.rows[row]), ("columns", found.columns[column])) if _gappy(places)]
+    left_out = [name for name, places in (("rows", owned.rows[row]), ("columns", owned.columns[column])) if _gappy(places)]
     note += f", others' {' and '.join(left_out)} left out" if left_out else ""
     note += "; lanes share" if any(mask & (mask - 1) for mask in present) else ""
     page.text(x - 30, y + 24, note, 9, colour=PALE)
@@ -385,7 +385,7 @@ def _lane_panel(page: Page, y: float, place: Place, found: Owners) -> float:
     cells = Cells(xs, ys, _rows(values), palette, titles, 0.5)
     page.add(cells)
     _labels(page, cells, texts)
-    shown = found.rows[row[: part.shape[0]]], found.columns[column[: part.shape[1]]]
+    shown = owned.rows[row[: part.shape[0]]], owned.columns[column[: part.shape[1]]]
     _gaps(page, x, ys, shown[0])
     _axis(page, x, y + 32, room, (int(shown[0][0]), int(shown[0][-1])), (int(shown[1][0]), int(shown[1][-1])))
     return y + 32 + room[1] + 24

@@ -1,4 +1,4 @@
-"""The picture `timeline`: which copy of each shared buffer is being filled and which is read, iteration by iteration of a pipeline."""
+"""The picture `timeline`: which copy of each shared buffer is filled and which is read in each iteration of a pipeline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READ: Final = "#9bd0f0"
 
 @attrs.frozen
 class Slot:
-    """In iteration `step` (-1: before the loop), data of iteration `data` are written to, or read from, a copy of a buffer."""
+    """In iteration `step` (-1: before the loop), the data of iteration `data` are written to, or read from, a copy of a buffer."""
 
     step: int
     buffer: str
@@ -36,7 +36,7 @@ class Slot:
 
 
 def pipeline_loop(program: Program) -> For | None:
-    """The loop whose iterations use the copies of a shared buffer in turn, if there is one."""
+    """Return the loop whose iterations alternate between the copies of a shared buffer; None if there is none."""
     kernel = static_schedule(program.lowered)
     access_trace = AccessTrace(kernel)
     for use in access_trace.uses:
@@ -49,69 +49,71 @@ def pipeline_loop(program: Program) -> For | None:
 
 
 def slots(program: Program, loop: For, steps: int, sizes: Mapping[str, int]) -> tuple[Slot, ...]:
-    """Who uses which copy before the loop and in its first iterations, in program order.
+    """Return which copies are written and read before the loop and in its first iterations, in program order.
 
-    Copies, and the conditions under which a statement takes part, are evaluated. Data that are written are numbered by how far into
-    global memory their source lies; data that are read are those written last into that copy.
+    Copy indices and the conditions of statements are evaluated. Written data are numbered by the offset of their source in global
+    memory; read data are those last written to the copy.
     """
     access_trace = AccessTrace(static_schedule(program.lowered))
-    turning = [
+    staged = [
         use
         for use in access_trace.uses
         if (buffer := access_trace.kernel.buffer(use.access.buffer)).memory.of_block and buffer.tensor.copies > 1
     ]
-    found: dict[Slot, None] = {}
+    used: dict[Slot, None] = {}
     latest: dict[tuple[str, int], int] = {}
     for step in range(-1, steps):
-        for use in turning:
+        for use in staged:
             if (step >= 0) != _inside(use, loop):
                 continue
-            for copy, place in _turns(access_trace, use, loop, step, sizes):
+            for copy, place in _copies_used(access_trace, use, loop, step, sizes):
                 key = use.access.buffer, copy
                 if use.access.write:
-                    origin, pace = _pace(access_trace, turning, use.access.buffer, loop, sizes)
+                    origin, pace = _pace(access_trace, staged, use.access.buffer, loop, sizes)
                     latest[key] = (place - origin) // pace
                 if key in latest:
-                    found[Slot(step, *key, latest[key], use.access.write)] = None
-    return tuple(found)
+                    used[Slot(step, *key, latest[key], use.access.write)] = None
+    return tuple(used)
 
 
 def _inside(use: Use, loop: For) -> bool:
     return any(one.var.name == loop.var.name for one in use.loops)
 
 
-def _turns(
+def _copies_used(
     access_trace: AccessTrace, use: Use, loop: For, step: int, sizes: Mapping[str, int], checked: bool = True
 ) -> Iterator[tuple[int, int]]:
-    """`(copy, place)` of an access of thread 0 in one iteration: `place` is how far into its source it reaches."""
+    """Yield `(copy, place)` of an access of thread 0 in one iteration: `place` is the offset in its source."""
     sources = [access for access in use.statement.accesses if not access.write]
     place = sum(sources[0].base, ZERO) if use.access.write and sources else ZERO
-    ahead = [one for one in use.loops if one.var.name != loop.var.name and one.var.name in access_trace.needs((use.access.copy,))]
+    ahead = [inner for inner in use.loops if inner.var.name != loop.var.name and inner.var.name in access_trace.needs((use.access.copy,))]
     still = (
         {one.var.name: 0 for one in use.loops} | dict(sizes) | {loop.var.name: max(step, 0), "block": sizes.get("block", 0), "thread": 0}
     )
     known = frozenset(still)
-    conditions = [one for one in conjuncts(use.statement.performed) if access_trace.roots(one) <= known] if checked else []
+    conditions = (
+        [condition for condition in conjuncts(use.statement.performed) if access_trace.roots(condition) <= known] if checked else []
+    )
     for index in np.ndindex(*(constant(one.extent) or 1 for one in ahead)):
         frame = Frame(access_trace.lets, (), still | {one.var.name: number for one, number in zip(ahead, index, strict=True)})
         if all(bool(np.all(frame.value(one))) for one in conditions):
             yield int(frame.value(use.access.copy)), int(frame.value(place))
 
 
-def _pace(access_trace: AccessTrace, turning: Sequence[Use], buffer: str, loop: For, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """The least place of a buffer's source, and how far it moves from one iteration to the next."""
-    writes = [use for use in turning if use.access.buffer == buffer and use.access.write]
-    places = [place for use in writes for _, place in _turns(access_trace, use, loop, 0, sizes, False)]
+def _pace(access_trace: AccessTrace, staged: Sequence[Use], buffer: str, loop: For, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Return the lowest offset of a buffer's source, and its step from one iteration to the next."""
+    writes = [use for use in staged if use.access.buffer == buffer and use.access.write]
+    places = [place for use in writes for _, place in _copies_used(access_trace, use, loop, 0, sizes, False)]
     pace = 0
     for use in writes:
         if _inside(use, loop):
-            (_, first), (_, second) = (next(_turns(access_trace, use, loop, step, sizes, False)) for step in (0, 1))
+            (_, first), (_, second) = (next(_copies_used(access_trace, use, loop, step, sizes, False)) for step in (0, 1))
             pace = max(pace, abs(second - first))
     return min(places), pace or 1
 
 
 def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
-    """The picture; lanes and stages where the kernel has a ring, a sentence where it has no pipeline through shared memory."""
+    """Draw the picture: lanes and stages for a ring; only a sentence without a pipeline through shared memory."""
     if roles_of(program.lowered) is not None:
         return picture_of_ring(program, sizes)
     page = Page()
@@ -119,7 +121,7 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
     title = f"Pipeline: {program.spec}"
     loop = pipeline_loop(program)
     if loop is None:
-        page.text(16, 52, "No shared buffer of this kernel has several copies that iterations use in turn.", 11)
+        page.text(16, 52, "No shared buffer of this kernel has several copies that iterations alternate between.", 11)
         return page.picture("timeline", title, WIDTH, 72)
     values = sample_sizes(program.lowered, sizes or {})
     access_trace = AccessTrace(static_schedule(program.lowered))
@@ -129,14 +131,14 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
     values = {**values, "block": block}
     extent = int(np.max(Frame(access_trace.lets, (), values).value(loop.extent)))
     steps = max(min(extent, 8), 1)
-    found = slots(program, loop, steps, values)
-    waits = [one.groups for one in statements(loop.body) if isinstance(one, Wait) and one.mechanism.arrives_in_groups]
+    used = slots(program, loop, steps, values)
+    waits = [stmt.groups for stmt in statements(loop.body) if isinstance(stmt, Wait) and stmt.mechanism.arrives_in_groups]
     text = f"Columns are iterations of the loop over {loop.var} ({extent} in all); rows are the copies of each shared buffer. "
-    text += "Data are numbered by the tile of global memory that they hold."
+    text += "Data are numbered by their tile of global memory."
     if uneven is not None:
         text += f" Of the {str(uneven).replace(': a block', ' a block')}. Those of block {block} are drawn."
     if waits:
-        text += f" Each iteration waits until at most {max(waits)} group{'s' if max(waits) != 1 else ''} of copies are under way."
+        text += f" Each iteration waits until at most {max(waits)} group{'s' if max(waits) != 1 else ''} of copies are in flight."
     y = page.paragraph(16, 48, text)
     y = page.legend(16, y, [(_FILLED, "copy from global memory is issued"), (_READ, "read by the computation")])
     wide = 720.0 / (steps + 1)
@@ -145,13 +147,13 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
         name = "before" if column == 0 else f"{loop.var} = {column - 1}"
         page.text(left + wide * (column + 0.5), y + 12, name, 10, anchor="middle", colour=PALE)
     y += 20
-    for buffer in dict.fromkeys(slot.buffer for slot in found):
+    for buffer in dict.fromkeys(slot.buffer for slot in used):
         copies = program.lowered.buffer(buffer).tensor.copies
         for copy in range(copies):
             page.text(left - 8, y + 17, f"{buffer}, copy {copy}", 10.5, anchor="end")
             for column in range(steps + 1):
                 page.add(Rect(left + wide * column, y, wide - 3, 26, "#f6f8fa", "#d1d9e0", 0.6, 3.0))
-                here = [slot for slot in found if (slot.buffer, slot.copy, slot.step) == (buffer, copy, column - 1)]
+                here = [slot for slot in used if (slot.buffer, slot.copy, slot.step) == (buffer, copy, column - 1)]
                 _slot(page, left + wide * column, y, wide - 3, here)
             y += 29
         y += 10
@@ -159,7 +161,7 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
 
 
 def _slot(page: Page, x: float, y: float, width: float, here: list[Slot]) -> None:
-    """What happens to a copy in one iteration: in program order from above."""
+    """Draw the accesses to a copy in one iteration, in program order from the top."""
     parts = list(dict.fromkeys((slot.write, slot.data) for slot in here))
     height = 26.0 / max(len(parts), 1)
     for position, (write, data) in enumerate(parts):

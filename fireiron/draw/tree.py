@@ -62,11 +62,11 @@ def tree(program: Program) -> Picture:
 
 
 def _facts(program: Program) -> Facts:
-    grown = program.grown
+    grid_tree = program.grown
     if program.tree.open_leaves():
-        lines = [f"{program.architecture.name}: {grown.threads or 'not yet known how many'} threads a block, {grown.grid} blocks. "]
+        lines = [f"{program.architecture.name}: {grid_tree.threads or 'not yet known how many'} threads a block, {grid_tree.grid} blocks. "]
         lines += ["Open, so that there is no kernel yet: " + "; ".join(map(str, program.tree.open_leaves()[:3]))]
-        return Facts(grown.threads, str(grown.grid), lines=tuple(lines))
+        return Facts(grid_tree.threads, str(grid_tree.grid), lines=tuple(lines))
     kernel = program.lowered
     registers = sum(-(-buffer.bytes // 4) for buffer in kernel.buffers if buffer.memory.private)
     line = f"{kernel.architecture.name}: {kernel.grid} blocks of {kernel.threads} threads, "
@@ -87,7 +87,7 @@ def _barriers(body: Sequence[Stmt]) -> Iterator[tuple[str, str]]:
     """`(innermost loop, what the barrier is for)` in program order."""
     for statement, around in located(body):
         if isinstance(statement, Barrier):
-            loops = [one.var.name for one in around if isinstance(one, For)]
+            loops = [stmt.var.name for stmt in around if isinstance(stmt, For)]
             yield loops[-1] if loops else "", f"{statement.scope} barrier" + (f" ({statement.reason})" if statement.reason else "")
 
 
@@ -219,7 +219,7 @@ def _marks(
     node: Node, sides: Sequence[tuple[str, Node]], child: Node | None, facts: Facts, known: set[str]
 ) -> Iterator[tuple[str, str, str]]:
     """`(text, colour, tooltip)` of the buffers that a step makes, of its loops and their barriers."""
-    nodes = [one for _, one in node.children]
+    nodes = [child for _, child in node.children]
     for tensor in _new(nodes, known):
         shape = "×".join(map(str, tensor.shape))
         size = facts.sizes.get(tensor.name, "")

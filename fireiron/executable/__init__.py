@@ -1,7 +1,7 @@
 """Instructions, one family a file. An instruction set is an immutable tuple; extend it by making a new one.
 
-The folder is the registry: a file states its `INSTRUCTIONS`, and by `__all__` which of its names stand in `fireiron`.
-What several families share stands in `performing`.
+The folder is the registry: a file states its `INSTRUCTIONS`, and by `__all__` which of its names are in `fireiron`.
+Code shared by several families is in `performing`.
 
 May import: values, specs, ir, language, performing.
 """
@@ -19,6 +19,8 @@ MODULES: Final = tuple(sorted((*folders.modules(__name__, __path__), mma), key=l
 
 _RANKED: Final = sorted(MODULES, key=lambda module: getattr(module, "RANK", 0))
 
-INSTRUCTIONS: Final[tuple[Executable, ...]] = tuple(one for module in _RANKED for one in getattr(module, "INSTRUCTIONS", ()))
+INSTRUCTIONS: Final[tuple[Executable, ...]] = tuple(
+    instruction for module in _RANKED for instruction in getattr(module, "INSTRUCTIONS", ())
+)
 """The built-in instructions; each knows the architectures that have it. The first that performs a spec is taken: in a family the
 order is its own, and families come in the order of their names, later those of a higher `RANK`, as two rarely perform one spec."""

@@ -1,8 +1,8 @@
-"""Atomic additions to global memory: RED, whose result nobody reads (CUDA C++ Programming Guide, "atomicAdd()").
+"""Atomic additions to global memory: RED, which returns no value (CUDA C++ Programming Guide, "atomicAdd()").
 
 >>> from fireiron import *
 >>> leaf = AtomicAdd(1, 1)(RF, GL)(Thread)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['AtomicAdd']
 """
 
@@ -26,16 +26,16 @@ TYPES: Mapping[DType, int] = {float32: 50, int32: 50, float64: 60}
 
 
 def _mismatches(spec: Spec, architecture: Architecture) -> list[Mismatch]:
-    """What is wrong with memory, type and target, whoever adds."""
-    found = []
+    """The mismatches of memory, type and target, at any level."""
+    mismatches = []
     if not spec.dst.memory.of_grid:
-        found.append(Mismatch("dst memory", "GL", spec.dst.memory.name))
+        mismatches.append(Mismatch("dst memory", "GL", spec.dst.memory.name))
     first = TYPES.get(spec.dst.dtype)
     if first is None:
-        found.append(Mismatch("dst type", " or ".join(map(str, TYPES)), str(spec.dst.dtype)))
+        mismatches.append(Mismatch("dst type", " or ".join(map(str, TYPES)), str(spec.dst.dtype)))
     elif architecture.capability < first:
-        found.append(Mismatch("target", f"sm_{first} or newer", architecture.name))
-    return found
+        mismatches.append(Mismatch("target", f"sm_{first} or newer", architecture.name))
+    return mismatches
 
 
 def _text(printer: Printer, statement: Exec) -> list[Item]:
@@ -59,14 +59,14 @@ class ThreadAtomicAdd(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.atomic:
             return (Mismatch("spec", "AtomicAdd", spec.title),)
-        found = _mismatches(spec, architecture)
+        mismatches = _mismatches(spec, architecture)
         if spec.level.threads != 1:
-            found.append(Mismatch("level", "Thread", spec.level.name))
+            mismatches.append(Mismatch("level", "Thread", spec.level.name))
         if any(constant(size) != 1 for size in spec.sizes):
-            found.append(Mismatch("shape", "1x1", "x".join(map(str, spec.sizes))))
+            mismatches.append(Mismatch("shape", "1x1", "x".join(map(str, spec.sizes))))
         if spec.src.memory.fragment is not None:
-            found.append(Mismatch("src memory", "GL SH RF", spec.src.memory.name))
-        return tuple(found)
+            mismatches.append(Mismatch("src memory", "GL SH RF", spec.src.memory.name))
+        return tuple(mismatches)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         return _text(printer, statement)

@@ -1,11 +1,11 @@
 """cp.async: a thread's copy of 4, 8 or 16 bytes from global to shared memory that does not pass through registers.
 
-PTX ISA, "Non-bulk copy: cp.async". The copy is under way until a `cp.async.wait_group` of the thread that issued it; what
-lies outside the source is filled with zeros (`src-size` 0). Only 16 bytes may bypass L1 (`.cg`).
+PTX ISA, "Non-bulk copy: cp.async". The copy is in flight until a `cp.async.wait_group` of the thread that issued it; elements outside
+the source are filled with zeros (`src-size` 0). Only 16 bytes may bypass L1 (`.cg`).
 
 >>> from fireiron import *
 >>> leaf = Move(4, 1)(GL, SH)(Thread)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['Move', 'CP_ASYNC_16', 'CP_ASYNC_8', 'CP_ASYNC_4']
 """
 
@@ -36,7 +36,7 @@ CAPABILITY = 80
 class CpAsync(Executable):
     """`Move(r,c)(GL -> SH)` of one thread, `r` or `c` 1, as asynchronous copies of `bytes` bytes each.
 
-    Under `pipeline` a plain copy becomes this by itself where its width is proved; asked for by name, the width must be.
+    Under `pipeline` a plain copy becomes this automatically where its width is proved; requested by name, the width is required.
     """
 
     mechanism: ClassVar[Mechanism] = cp_async.CP_ASYNC_GROUPS
@@ -50,16 +50,16 @@ class CpAsync(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
-        found = [] if spec.level.threads == 1 else [Mismatch("level", "Thread", spec.level.name)]
+        mismatches = [] if spec.level.threads == 1 else [Mismatch("level", "Thread", spec.level.name)]
         if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
-            found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
+            mismatches.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
         if spec.src.dtype != spec.dst.dtype:
-            found.append(Mismatch("type", str(spec.src.dtype), str(spec.dst.dtype)))
+            mismatches.append(Mismatch("type", str(spec.src.dtype), str(spec.dst.dtype)))
         sizes = [constant(size) or 0 for size in spec.sizes]
         per = max(self.vector_bytes // spec.src.dtype.bytes, 1)
         if 1 not in sizes or max(sizes) % per:
-            found.append(Mismatch("shape", f"1xc or rx1 in multiples of {per}", "x".join(map(str, spec.sizes))))
-        return (*found, *target_mismatch(architecture, CAPABILITY))
+            mismatches.append(Mismatch("shape", f"1xc or rx1 in multiples of {per}", "x".join(map(str, spec.sizes))))
+        return (*mismatches, *target_mismatch(architecture, CAPABILITY))
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         return (attrs.evolve(execution(self, spec, draft), mechanism=self.mechanism), Commit(self.mechanism))
@@ -99,7 +99,7 @@ def under_way(architecture: Architecture, size: int) -> Executable | None:
     """The asynchronous copy of a target for `size` bytes; None where it has none."""
     if architecture.capability < CAPABILITY:
         return None
-    return next((one for one in CP_ASYNC if one.vector_bytes == size), None)
+    return next((instruction for instruction in CP_ASYNC if instruction.vector_bytes == size), None)
 
 
 INSTRUCTIONS: tuple[Executable, ...] = CP_ASYNC

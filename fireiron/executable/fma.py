@@ -2,7 +2,7 @@
 
 >>> from fireiron import *
 >>> leaf = MatMul(1, 1, 1)(RF, RF, RF)(Thread)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['FFMA']
 """
 

@@ -2,7 +2,7 @@
 
 >>> from fireiron import *
 >>> leaf = MatMul(2, 1, 1, dtype=float16, c_dtype=float16)(RF, RF, RF)(Thread)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['HFMA2']
 """
 
@@ -25,10 +25,10 @@ from fireiron.values.machine import RF, Architecture, DType, bfloat16, float16
 
 @attrs.frozen
 class Hfma2(Executable):
-    """`MatMul(2,1,1)` or `MatMul(1,2,1)` `(RF,RF,RF)(Thread)` in half precision; the scalar factor is duplicated.
+    """`MatMul(2,1,1)` or `MatMul(1,2,1)` `(RF,RF,RF)(Thread)` in half precision; the scalar operand is duplicated.
 
-    The pair of C, and that of its factor, lie in neighbouring registers where the layout of the buffers allows; where not,
-    the halves are packed first.
+    The pair of C, and that of its operand, are in adjacent registers where the layout of the buffers allows; otherwise
+    the two values are packed first.
     """
 
     packs: ClassVar[bool] = True
@@ -52,11 +52,11 @@ class Hfma2(Executable):
         return spec.level.threads == 1 and spec.contracts
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        found = list(fma_mismatches(self, spec, architecture, ((2, 1, 1), (1, 2, 1))))
+        mismatches = list(fma_mismatches(self, spec, architecture, ((2, 1, 1), (1, 2, 1))))
         for name, view in spec.operands.items():
             if not view.memory.like(RF):
-                found.append(Mismatch(f"{name} memory", "RF", view.memory.name))
-        return tuple(found)
+                mismatches.append(Mismatch(f"{name} memory", "RF", view.memory.name))
+        return tuple(mismatches)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         a, b = (pair(printer, statement, name) for name in ("A", "B"))

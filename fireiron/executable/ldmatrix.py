@@ -7,7 +7,7 @@ are named by the elements they hold, so the order below only decides which lanes
 
 >>> from fireiron import *
 >>> leaf = Move(16, 16, dtype=float16, src=RowMajor)(SH, RF)(Warp)
->>> next(one for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])).name
+>>> next(instruction for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])).name
 'LDMATRIX_16x16_ROW'
 """
 
@@ -22,9 +22,9 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Mismatch
 from fireiron.performing.by_lanes import listed, registers, statements_by_lanes, with_registers
-from fireiron.performing.held import held_mismatch
 from fireiron.performing.layout_propagation import lanes_of
 from fireiron.performing.matrices import MatrixCopy, addressed, family, matrices, received
+from fireiron.performing.ownership_mismatch import ownership_mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import Architecture
@@ -62,16 +62,16 @@ class LdMatrix(MatrixCopy):
         return self.common_mismatches(spec, architecture, "src", "dst")
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        found = self.mismatches(spec, context.architecture)
-        return found or self._held_mismatch(spec, context)
+        mismatches = self.mismatches(spec, context.architecture)
+        return mismatches or self._ownership_mismatch(spec, context)
 
-    def _held_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+    def _ownership_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         """Whether each lane receives what the instruction that reads the registers wants it to hold."""
-        return held_mismatch(self.target, spec, "dst", context)
+        return ownership_mismatch(self.target, spec, "dst", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        turned = self._next_along(spec, draft) == 1
-        maps = {"src": addressed(self.matrices, self.along, turned), "dst": received(self.matrices, self.pairs, turned)}
+        transposed = self._next_along(spec, draft) == 1
+        maps = {"src": addressed(self.matrices, self.along, transposed), "dst": received(self.matrices, self.pairs, transposed)}
         return statements_by_lanes(self, spec, draft, maps, vectors=(8, 2))
 
     def _next_along(self, spec: Spec, context: Context) -> int:

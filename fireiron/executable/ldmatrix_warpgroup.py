@@ -5,9 +5,9 @@ as wgmma takes a factor from registers (PTX ISA, "Register Fragments for wgmma",
 source's neighbours: those that TMA writes, and eight rows of which are read without a bank conflict.
 
 >>> from fireiron import *
->>> hopper = next(one for one in ARCHITECTURES if one.name == "sm_90a")
+>>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")
 >>> leaf = Move(64, 16, dtype=float16, src=RowMajor)(SH, RF)(Warpgroup)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, hopper)]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, hopper)]
 ['LDMATRIX_WARPGROUP']
 """
 
@@ -32,9 +32,9 @@ from fireiron.performing.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.performing.by_warps import addressed_by_warp, held_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
-from fireiron.performing.held import held_mismatch
-from fireiron.performing.warpgroups import held_map
+from fireiron.performing.by_warps import addressed_by_warp, owned_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
+from fireiron.performing.ownership_mismatch import ownership_mismatch
+from fireiron.performing.warpgroups import a_operand_map
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.expr import constant
@@ -60,11 +60,11 @@ class LdMatrixWarpgroup(Executable):
 
     def maps(self) -> dict[str, LaneMap]:
         """Which thread of the warpgroup holds which element in registers."""
-        return {"dst": held_map(2, self.swapped)}
+        return {"dst": a_operand_map(2, self.swapped)}
 
     def maps_of_warp(self) -> dict[str, LaneMap]:
-        """The lane maps of a warp by operand: the eight elements of which a lane says the address, and what it receives."""
-        return {"src": addressed_by_warp(self.swapped, self.along), "dst": held_by_warp(self.swapped)}
+        """The lane maps of a warp by operand: the eight elements whose address a lane provides, and what it receives."""
+        return {"src": addressed_by_warp(self.swapped, self.along), "dst": owned_by_warp(self.swapped)}
 
     def performs(self) -> str:
         shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
@@ -76,7 +76,7 @@ class LdMatrixWarpgroup(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies or len(spec.dims) != 2:
             return (Mismatch("spec", "Move of a matrix", spec.title),)
-        found = (
+        mismatches = (
             *level_mismatch(spec, Warpgroup),
             *shape_mismatch(spec, dict(zip(spec.dims, tile_of_warpgroup(self.swapped), strict=True)), multiples=True),
             *type_mismatch(spec, "src", (float16, bfloat16)),
@@ -85,12 +85,14 @@ class LdMatrixWarpgroup(Executable):
             *memory_mismatch(spec, "dst", (RF,)),
             *target_mismatch(architecture, self.capability),
         )
-        return found or rows_mismatch("src", spec.src, _wanted(spec.src) if spec.src.tensor.free else spec.src.tensor.storage(), self.along)
+        return mismatches or rows_mismatch(
+            "src", spec.src, _wanted(spec.src) if spec.src.tensor.free else spec.src.tensor.storage(), self.along
+        )
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        found = self.mismatches(spec, context.architecture) or held_mismatch(self.maps()["dst"], spec, "dst", context)
-        settled = None if found else context.whole.settled.get(spec.src.tensor.name)
-        return found if settled is None else rows_mismatch("src", spec.src, settled, self.along)
+        mismatches = self.mismatches(spec, context.architecture) or ownership_mismatch(self.maps()["dst"], spec, "dst", context)
+        decided_storage = None if mismatches else context.whole.settled.get(spec.src.tensor.name)
+        return mismatches if decided_storage is None else rows_mismatch("src", spec.src, decided_storage, self.along)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         tensor = spec.src.tensor

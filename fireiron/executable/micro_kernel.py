@@ -30,9 +30,9 @@ class MicroKernel(Executable):
     The text sees each operand by its name in lower case (`a`, `b`, `c`, `src`, `dst`), as a pointer to the first element of
     its view, or for a distributed operand of a whole block as the thread's register array. For an operand `x` with
     dimensions `m`, `n`: `x_at(i, j)` is an element, in any storage; `x_stride_m` the step in elements, where there is one;
-    `x_size_m` the elements of the view that lie inside the tensor; and for a distributed operand `x_registers` and the
+    `x_size_m` the elements of the view that are inside the tensor; and for a distributed operand `x_registers` and the
     functions `x_m(r)`, `x_n(r)`, the coordinates of register `r` in the view. `x_type` is the element type.
-    `accumulate` is a bool for a MatMul. `scratch` points to `scratch_size` bytes of shared memory of its own
+    `accumulate` is a bool for a MatMul. `scratch` points to `scratch_size` bytes of separate shared memory
     (the field `scratch_bytes`); assert in the text that it is enough.
 
     `performs_spec`, if given, is the spec in its short form that it is meant for, compared with the residual spec's text.
@@ -85,7 +85,7 @@ class MicroKernel(Executable):
     def of(text: str, **options: Any) -> MicroKernel:
         """A micro-kernel from CUDA C++ text, or from the name of a `.cu` file that is read now.
 
-        A name that is relative means a file beside the Python file that calls this, or else one in the working directory. Legal for a
+        A name that is relative means a file next to the Python file that calls this, or else one in the working directory. Legal for a
         text that is not empty, or a file that can be read; the options are the other fields of the class.
         """
         if isinstance(text, str) and "\n" not in text and text.endswith((".cu", ".cuh")):
@@ -110,7 +110,7 @@ class MicroKernel(Executable):
             return (statement,)
         if spec.level != Block:
             raise DecompositionError(
-                f"{self} asks for scratch memory at {spec.level}", legal="Block", hint="use it for a spec of a whole block"
+                f"{self} requests scratch memory at {spec.level}", legal="Block", hint="use it for a spec of a whole block"
             )
         size = as_expr(self.scratch_bytes)
         scratch = Tensor(draft.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=draft.origin)
@@ -124,16 +124,16 @@ class MicroKernel(Executable):
 
 
 def _read(name: str) -> str:
-    """The text of a file: beside the file that names it, where a strategy keeps it, or in the working directory."""
-    beside = call_folder()
-    folders = dict.fromkeys(folder for folder in (beside, Path.cwd()) if folder is not None)
+    """The text of a file: next to the file that names it, where a strategy keeps it, or in the working directory."""
+    folder_of_caller = call_folder()
+    folders = dict.fromkeys(folder for folder in (folder_of_caller, Path.cwd()) if folder is not None)
     places = [folder / name for folder in folders]  # of an absolute name that is the name
     try:
-        found = next((place for place in places if place.exists()), places[0])
-        return files.bounded(found).decode("utf-8")
+        path = next((place for place in places if place.exists()), places[0])
+        return files.bounded(path).decode("utf-8")
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
-        why = "it does not exist" if missing else getattr(error, "strerror", None) or "it is no text"
+        why = "it does not exist" if missing else getattr(error, "strerror", None) or "it is not text"
         tried = list(dict.fromkeys(map(str, places))) if missing else None
         hint = "a path, or the CUDA C++ text itself" + (", looked for here: " + " and ".join(tried) if tried else "")
         raise ArgumentError(f"the micro-kernel file {name!r} cannot be read: {why}", hint=hint, at=call_site()) from None

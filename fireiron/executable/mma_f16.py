@@ -1,4 +1,4 @@
-"""mma.sync on halves and bfloat16 for whole warps: m16n8k8 (Turing), m16n8k16 (Ampere) (Graphene, Table 2 row 11).
+"""mma.sync on float16 and bfloat16 for whole warps: m16n8k8 (Turing), m16n8k16 (Ampere) (Graphene, Table 2 row 11).
 
 PTX ISA, "Matrix fragments for mma.m16n8k8" and "... mma.m16n8k16 with floating point type". With g = lane / 4 and
 t = lane % 4, in the order of the registers:
@@ -9,7 +9,7 @@ t = lane % 4, in the order of the registers:
 
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 8, dtype=bfloat16, c_dtype=float32)(RF, RF, RF)(Warp)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['HMMA_1688_F32_BF16']
 >>> HMMA_1688_F32_BF16.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
 (1, 2)

@@ -9,7 +9,7 @@ mma.m16n8k16 with floating point type", type .f64. With g = lane/4 and t = lane%
 
 >>> from fireiron import *
 >>> leaf = MatMul(8, 8, 4, dtype=float64)(RF, RF, RF)(Warp)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['DMMA_884']
 >>> DMMA_884.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
 (1, 1)
@@ -27,10 +27,10 @@ def _steps(k: int, dim: int) -> tuple[Part, ...]:
 
 
 def _form(m: int, k: int, capability: int) -> Mma:
-    halves: tuple[Part, ...] = ((2, 0, 8),) if m == 16 else ()
-    a = LaneMap.along((m, k), ((4, 1, 1), (8, 0, 1)), (*halves, *_steps(k, 1)))
+    upper_rows: tuple[Part, ...] = ((2, 0, 8),) if m == 16 else ()
+    a = LaneMap.along((m, k), ((4, 1, 1), (8, 0, 1)), (*upper_rows, *_steps(k, 1)))
     b = LaneMap.along((k, 8), ((4, 0, 1), (8, 1, 1)), _steps(k, 0))
-    c = LaneMap.along((m, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), *halves))
+    c = LaneMap.along((m, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), *upper_rows))
     opcode = f"mma.sync.aligned.m{m}n8k{k}.row.col.f64.f64.f64.f64"
     return Mma(f"DMMA_{m}8{k}", (m, 8, k), (float64,), float64, opcode, a, b, c, capability=capability)
 

@@ -1,7 +1,7 @@
 """mma.sync on 8-bit floats for whole warps: m16n8k32, m16n8k16 (Ada); A and B each e4m3 or e5m2, sums in f32 or f16.
 
-PTX ISA, "Matrix Fragments for mma.m16n8k16 with integer type" and "for mma.m16n8k32", types .e4m3 and .e5m2: the bytes lie
-as those of integers do. With g = lane/4 and t = lane%4, a lane holds, in this order:
+PTX ISA, "Matrix Fragments for mma.m16n8k16 with integer type" and "for mma.m16n8k32", types .e4m3 and .e5m2: the layout of the bytes is
+that of integers. With g = lane/4 and t = lane%4, a lane has, in this order:
 
     A  (g, 4t), ..., (g, 4t+3), (g+8, 4t), ..., (g+8, 4t+3)    k32: then the same with 16 added to k
     B  (4t, g), ..., (4t+3, g)                                 k32: then the same with 16 added to k
@@ -11,7 +11,7 @@ m16n8k16, and sums in f16, came with PTX ISA 8.7 (CUDA 12.8); older compilers re
 
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 32, dtype=(float8_e4m3, float8_e5m2), c_dtype=float32)(RF, RF, RF)(Warp)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['QMMA_16832_F32_E4M3_E5M2']
 >>> QMMA_16832_F32_E4M3_E5M2.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
 (1, 4)

@@ -11,7 +11,7 @@ Sums that do not fit 32 bits wrap around, as those of the simulator do.
 
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 32, dtype=int8, c_dtype=int32)(RF, RF, RF)(Warp)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['IMMA_16832_S8']
 >>> IMMA_16832_S8.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
 (1, 4)
@@ -29,10 +29,10 @@ def _steps(k: int, dim: int) -> tuple[Part, ...]:
 
 
 def _form(m: int, k: int, capability: int) -> Mma:
-    halves: tuple[Part, ...] = ((2, 0, 8),) if m == 16 else ()
-    a = LaneMap.along((m, k), ((4, 1, 4), (8, 0, 1)), ((4, 1, 1), *halves, *_steps(k, 1)))
+    upper_rows: tuple[Part, ...] = ((2, 0, 8),) if m == 16 else ()
+    a = LaneMap.along((m, k), ((4, 1, 4), (8, 0, 1)), ((4, 1, 1), *upper_rows, *_steps(k, 1)))
     b = LaneMap.along((k, 8), ((4, 0, 4), (8, 1, 1)), ((4, 0, 1), *_steps(k, 0)))
-    c = LaneMap.along((m, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), *halves))
+    c = LaneMap.along((m, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), *upper_rows))
     opcode = f"mma.sync.aligned.m{m}n8k{k}.row.col.s32.s8.s8.s32"
     return Mma(f"IMMA_{m}8{k}_S8", (m, 8, k), (int8,), int32, opcode, a, b, c, capability=capability)
 

@@ -12,7 +12,7 @@ of the mantissa, toward zero. The simulator does the same (`fireiron.specs.meani
 
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 8, dtype=tf32, c_dtype=float32)(RF, RF, RF)(Warp)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['HMMA_1688_F32_TF32']
 >>> HMMA_1688_F32_TF32.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
 (1, 1)

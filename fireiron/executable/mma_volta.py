@@ -1,7 +1,7 @@
-"""mma.sync.m8n8k4: halves by quad-pairs, the first tensor cores (Graphene, Table 2 row 10; Fireiron, section 4.3, HMMA.884).
+"""mma.sync.m8n8k4: float16 by quad-pairs, the first tensor cores (Graphene, Table 2 row 10; Fireiron, section 4.3, HMMA.884).
 
 PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f16 floating point type". A quad-pair is four lanes of the lower half of a
-warp and the same four of the upper half, `(4,2):(1,16)`; a warp executes four such products at once. With t = lane%4 and
+warp and the same four of the upper half, `(4,2):(1,16)`; a warp executes four such MMAs at once. With t = lane%4 and
 h = lane/16, a lane holds, in this order:
 
     A  row  (t+4h, 0), ..., (t+4h, 3)                    col  (4h, t), ..., (4h+3, t)
@@ -9,16 +9,16 @@ h = lane/16, a lane holds, in this order:
     C  f16  (t+4h, 0), ..., (t+4h, 7)
        f32  (x, y), (x, y+1), (x+2, y), (x+2, y+1), then the same with 4 added to y;  x = t%2 + 4h, y = t/2*2
 
-Each of the four layouts of A and B is a form of its own: `row` wants A row-major, which BLAS calls T, and so on, so that
-the four values of a lane are neighbours in storage. The paper prints this instruction at the level Thread, with the shapes
-of one thread's operands, 1x4, 4x1 and 1x8, which do not multiply (T012, T013); here it is what eight threads do together.
+Each of the four layouts of A and B is a separate form: `row` requires A row-major, which is T in BLAS, and so on, so that
+the four values of a lane are contiguous in storage. The paper prints this instruction at the level Thread, with the shapes
+of one thread's operands, 1x4, 4x1 and 1x8, which do not multiply (T012, T013); here it is a statement of eight threads.
 
 The forms X4 are the same instruction seen from the warp: its quad-pairs as a 2x2 grid over a tile of 16x16x4, so that
 strategies for the instructions of a warp run on Volta unchanged. Targets after Volta execute all of them slowly (T019).
 
 >>> from fireiron import *
 >>> leaf = MatMul(8, 8, 4, dtype=float16, c_dtype=float32, A=RowMajor)(RF, RF, RF)(QuadPair)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['HMMA_884_F32_TN']
 >>> HMMA_884_F32_TN.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
 (5, 0)
@@ -42,7 +42,7 @@ _C_VALUES: Mapping[DType, tuple[Part, ...]] = {float16: ((8, 1, 1),), float32: (
 _BLAS: Mapping[tuple[str, str], str] = {("row", "col"): "TN", ("col", "col"): "NN", ("col", "row"): "NT", ("row", "row"): "TT"}
 _PTX: Mapping[DType, str] = {float16: "f16", float32: "f32"}
 _GRID: Mapping[str, tuple[Part, ...]] = {"A": ((2, 0, 8), (2, 0, 0)), "B": ((2, 1, 0), (2, 1, 8)), "C": ((2, 0, 8), (2, 1, 8))}
-"""Where the four quad-pairs of a warp lie in a tile of the forms X4: those that differ in the column share their part of A."""
+"""Positions of the four quad-pairs of a warp in a tile of the forms X4: those that differ in the column share their part of A."""
 
 
 def _factor(operand: str, order: str, warp: bool) -> LaneMap:

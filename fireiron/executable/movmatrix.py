@@ -1,11 +1,11 @@
-"""movmatrix: an 8x8 matrix of 16-bit elements, from one way of holding it in the registers of a warp to the other (Turing).
+"""movmatrix: an 8x8 matrix of 16-bit elements, from one distribution over the registers of a warp to the other (Turing).
 
-PTX ISA, "Warp-level matrix transpose instruction: movmatrix". As a copy nothing is transposed but who holds what: lane `l`
+PTX ISA, "Warp-level matrix transpose instruction: movmatrix". As a copy it transposes only the ownership: lane `l`
 gives elements `2*(l%4)` and `2*(l%4)+1` of row `l/4`, and receives those of column `l/4`; or the other way round.
 
 >>> from fireiron import *
 >>> leaf = Move(8, 8, dtype=float16)(RF, RF)(Warp)
->>> next(one for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])).name
+>>> next(instruction for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])).name
 'MOVMATRIX_ROW'
 """
 
@@ -29,8 +29,8 @@ from fireiron.performing.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.performing.held import held_mismatch
 from fireiron.performing.matrices import received
+from fireiron.performing.ownership_mismatch import ownership_mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import RF, Architecture, Warp, bfloat16, float16
@@ -49,7 +49,7 @@ _MOVMATRIX = Function(
 
 @attrs.frozen
 class MovMatrix(Executable):
-    """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements; a lane gives neighbours along `pairs` and receives them along the other."""
+    """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements; a lane gives adjacent elements along `pairs` and receives them along the other."""
 
     pairs: int = 1
     capability: int = 75
@@ -74,20 +74,20 @@ class MovMatrix(Executable):
             *shape_mismatch(spec, tile_of(spec, self.maps()), multiples=True),
             *type_mismatch(spec, "src", (float16, bfloat16)),
             *type_mismatch(spec, "dst", (spec.src.dtype,)),
-            *(one for name in ("src", "dst") for one in memory_mismatch(spec, name, (RF,))),
+            *(mismatch for name in ("src", "dst") for mismatch in memory_mismatch(spec, name, (RF,))),
             *target_mismatch(architecture, self.capability),
         )
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        return self.mismatches(spec, context.architecture) or self._held_mismatches(spec, context)
+        return self.mismatches(spec, context.architecture) or self._ownership_mismatches(spec, context)
 
-    def _held_mismatches(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        """Whether the lanes hold what they give, and receive what they have to hold; who is not known yet follows this copy."""
-        found: list[Mismatch] = []
+    def _ownership_mismatches(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        """Whether the lanes own what they give, and receive what they have to own; an undecided distribution follows this copy."""
+        mismatches: list[Mismatch] = []
         for name, lane_map in self.maps().items():
             if spec.operands[name].tensor.name in context.held:
-                found += held_mismatch(lane_map, spec, name, context)
-        return tuple(found)
+                mismatches += ownership_mismatch(lane_map, spec, name, context)
+        return tuple(mismatches)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         return statements_by_lanes(self, spec, draft, self.maps(), vectors=(2, 2))

@@ -1,13 +1,13 @@
 """Work on elements of one thread, by any formula; sums, differences and products in pairs for 16-bit floats (Graphene, Table 2 rows 5, 6).
 
-A formula is computed in float, in double where an input is, and its result converted once. What is made of integers is exact until it meets
-a float: in int, or in long long where that could overflow (`fireiron.specs.integers`). Functions are
-those of the CUDA Math API, and the compiler contracts a product and a sum: a result may differ from the simulator's by their errors.
-Where half arithmetic gives the same, neighbours that are kept side by side are computed in pairs (see `fireiron.performing.packed`).
+A formula is computed in float, in double where an input is, and its result converted once. A value of integers is exact until it is
+combined with a float: in int, or in long long where that could overflow (`fireiron.specs.integers`). Functions are those of the CUDA Math
+API, and the compiler contracts a product and a sum: a result may differ from the simulator's by their errors.
+Where half arithmetic gives the same, adjacent elements in contiguous registers are computed in pairs (see `fireiron.performing.packed`).
 
 >>> from fireiron import *
 >>> leaf = Pointwise("y[m,n] = relu(x[m,n] + b[n])", 1, 1)(RF, RF, RF)(Thread)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['Pointwise']
 """
 
@@ -49,7 +49,7 @@ APPROXIMATE_TANH: Final = 75
 class ThreadPointwise(Executable):
     """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`).
 
-    Without `clamps` the clamping at zero with which the formula ends, `relu(...)`, is left to who reads the result. What is `packed` takes
+    Without `clamps` the final clamping at zero, `relu(...)`, is left to the reader of the result. A `packed` instruction processes
     any even number of elements, all in pairs.
     """
 
@@ -62,17 +62,17 @@ class ThreadPointwise(Executable):
 
     @property
     def packs(self) -> bool:  # type: ignore[override]
-        """Whether two neighbours of 16 bits are one register."""
+        """Whether two adjacent elements of 16 bits are one register."""
         return self.pairs or self.packed
 
     @property
     def loads_together(self) -> bool:  # type: ignore[override]
-        """Whether neighbours in memory are loaded, or stored, together."""
+        """Whether elements contiguous in memory are loaded, or stored, together."""
         return not self.pairs
 
     @property
     def rounds(self) -> DType | None:  # type: ignore[override]
-        """Of pairs a product and a sum are rounded once: in double both are as good as exact."""
+        """The type of a packed result's simulation: a product and a sum are rounded once, so in double both are as good as exact."""
         return float64 if self.packed else None
 
     def takes_neighbours(self, spec: Spec) -> bool:
@@ -98,29 +98,29 @@ class ThreadPointwise(Executable):
             return (Mismatch("spec", "Pointwise", spec.title),)
         if self.pairs and not _is_binary(spec):
             return (Mismatch("formula", "dst[m,n] = lhs[m,n] + rhs[m,n], or - or *", str(spec.definition)),)
-        found = []
+        mismatches = []
         if spec.level.threads != 1:
-            found.append(Mismatch("level", "Thread", spec.level.name))
+            mismatches.append(Mismatch("level", "Thread", spec.level.name))
         sizes = sorted(constant(size) or 0 for size in spec.sizes)
-        wanted = [1] * (len(sizes) - 1) + [2 if self.pairs else 1]
-        if sizes != wanted:
-            found.append(Mismatch("shape", " and ".join(map(str, wanted)), "x".join(map(str, spec.sizes))))
+        expected = [1] * (len(sizes) - 1) + [2 if self.pairs else 1]
+        if sizes != expected:
+            mismatches.append(Mismatch("shape", " and ".join(map(str, expected)), "x".join(map(str, spec.sizes))))
         kinds = {view.dtype for view in spec.operands.values()}
         if self.pairs and not (len(kinds) == 1 and kinds <= {float16, bfloat16}):
-            found.append(Mismatch("type", "all float16, or all bfloat16", ", ".join(sorted(map(str, kinds)))))
+            mismatches.append(Mismatch("type", "all float16, or all bfloat16", ", ".join(sorted(map(str, kinds)))))
         if kinds & set(MATRIX_ONLY):
-            found.append(Mismatch("type", "a type that threads compute with", ", ".join(sorted(map(str, kinds)))))
+            mismatches.append(Mismatch("type", "a type that threads compute with", ", ".join(sorted(map(str, kinds)))))
         if self.pairs and any(view.bounded for view in spec.operands.values()):
-            found.append(Mismatch("bounds", "elements that all lie inside the tensors", "the last tile may overhang"))
+            mismatches.append(Mismatch("bounds", "elements that are all inside the tensors", "the last tile may be partly out of bounds"))
         for name, view in spec.operands.items():
             if view.memory.fragment is not None:
-                found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
+                mismatches.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
         needed = 80 if bfloat16 in kinds else 53
         if "tanh_approx" in str(spec.definition) and architecture.capability < APPROXIMATE_TANH:
-            found.append(Mismatch("target", f"sm_{APPROXIMATE_TANH} or newer for tanh_approx", architecture.name))
+            mismatches.append(Mismatch("target", f"sm_{APPROXIMATE_TANH} or newer for tanh_approx", architecture.name))
         if _in_half(spec) and architecture.capability < needed:
-            found.append(Mismatch("target", f"sm_{needed} or newer", architecture.name))
-        return tuple(found)
+            mismatches.append(Mismatch("target", f"sm_{needed} or newer", architecture.name))
+        return tuple(mismatches)
 
     def clamped_later(self, spec: Spec) -> Executable | None:
         only = spec.definition.only
@@ -133,26 +133,25 @@ class ThreadPointwise(Executable):
         several = any(access.count > 1 for access in statement.accesses)
         if not self.pairs and (several or not _in_half(statement.spec)):
             return _assignments(printer, statement, self.packed)
-        return _halves(printer, statement, self.pairs)
+        return _half_precision(printer, statement, self.pairs)
 
 
 @attrs.frozen
 class SkipIfIdentity(ThreadPointwise):
     """`x[m,n] = x[m,n] * f[m]` in registers, under one branch around all products of a thread: no factor that it has is other than 1.
 
-    The result is that of the plain product, since x * 1 is x. The branch also ends what the compiler takes together: it neither moves what
-    stands behind it in front of it, nor the other way round, which bounds how many registers live at once. Never chosen where it is not
-    asked for: `done(SKIP_IF_IDENTITY)`.
+    The result is that of the plain product, since x * 1 is x. The branch also limits the compiler's scheduling: it moves no code across
+    it, which bounds how many registers are live at once. Never chosen without a request: `done(SKIP_IF_IDENTITY)`.
     """
 
     def performs(self) -> str:
         return "x[m,n] = x[m,n] * f[m] (RF,RF,RF)(Thread), left out where all factors of a thread are 1"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        found = super().mismatches(spec, architecture)
+        mismatches = super().mismatches(spec, architecture)
         if spec.pointwise and not self.identity_operand(spec):
-            found = (*found, Mismatch("formula", "x[m,n] = x[m,n] * f[m], f in registers", str(spec.definition)))
-        return found
+            mismatches = (*mismatches, Mismatch("formula", "x[m,n] = x[m,n] * f[m], f in registers", str(spec.definition)))
+        return mismatches
 
     def takes_neighbours(self, spec: Spec) -> bool:
         return False
@@ -166,7 +165,7 @@ class SkipIfIdentity(ThreadPointwise):
         if only is None or only.joins or not isinstance(only.value, Operation) or only.value.name != "*":
             return ""
         result = spec.operands[only.output]
-        names = [one.tensor for one in only.value.arguments if isinstance(one, Element)]
+        names = [argument.tensor for argument in only.value.arguments if isinstance(argument, Element)]
         scaled = [name for name in names if spec.operands[name].tensor == result.tensor and spec.operands[name].dims == result.dims]
         others = [name for name in names if spec.operands[name].tensor != result.tensor and spec.operands[name].memory.private]
         return others[0] if len(scaled) == len(others) == 1 and result.memory.private else ""
@@ -174,34 +173,34 @@ class SkipIfIdentity(ThreadPointwise):
 
 @attrs.frozen
 class ApproximatePairs(ThreadPointwise):
-    """`exp2` or `tanh` of 16-bit floats into such, by the GPU's approximations on pairs of neighbours that are kept side by side.
+    """`exp2` or `tanh` of 16-bit floats into such, by the GPU's approximations on pairs of contiguous elements.
 
-    Their errors are about those of a rounding to half once more. Never chosen where it is not asked for: `done(APPROXIMATE_PAIRS)`.
+    Their errors are about those of one more rounding to half. Never chosen without a request: `done(APPROXIMATE_PAIRS)`.
     """
 
     approximately: ClassVar[bool] = True
 
     def performs(self) -> str:
-        return "y[m,n] = exp2(x[m,n]) or tanh, 16-bit floats, approximately where two are neighbours"
+        return "y[m,n] = exp2(x[m,n]) or tanh, 16-bit floats, approximately where two are contiguous"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        found, only = super().mismatches(spec, architecture), spec.definition.only
+        mismatches, only = super().mismatches(spec, architecture), spec.definition.only
         types = {name: view.dtype for name, view in spec.operands.items()}
         if only is None or not packs(only, types, approximately=True) or packs(only, types):
-            wanted = f"one of {', '.join(APPROXIMATIONS)} of an element, all of float16 or all of bfloat16"
-            return (*found, Mismatch("formula", wanted, str(spec.definition)))
+            expected = f"one of {', '.join(APPROXIMATIONS)} of an element, all of float16 or all of bfloat16"
+            return (*mismatches, Mismatch("formula", expected, str(spec.definition)))
         needed = capability(only, types[only.output])
         if architecture.capability < needed:
-            found = (*found, Mismatch("target", f"sm_{needed} or newer", architecture.name))
-        return found
+            mismatches = (*mismatches, Mismatch("target", f"sm_{needed} or newer", architecture.name))
+        return mismatches
 
 
-def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
+def _half_precision(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
     """A sum, a difference or a product in half precision, of two elements or of two pairs."""
     spec = statement.spec
     (only,) = spec.definition.formulas
     assert isinstance(only.value, Operation)
-    left, right = (one.tensor for one in only.elements) if len(only.elements) == 2 else (only.elements[0].tensor,) * 2
+    left, right = (element.tensor for element in only.elements) if len(only.elements) == 2 else (only.elements[0].tensor,) * 2
     name = _HALF[only.value.name]
     if pairs:
         values = (pair(printer, statement, left), pair(printer, statement, right))
@@ -212,27 +211,26 @@ def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
 
 
 def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> Sequence[Item]:
-    """All elements that a statement takes, or pairs of them, one behind the other; what it loads at once stands in front, what it stores so
-    behind."""
+    """All elements that a statement processes, or pairs of them, in order; joint loads are before them, joint stores after."""
     formulas = statement.spec.definition.formulas
     if not getattr(statement.instruction, "clamps", True):
         formulas = tuple(map(unclamped, formulas))
     count = max(access.count for access in statement.accesses)
     if count == 1:
-        return [_assignment(printer, _One(printer, statement), one) for one in formulas]
+        return [_assignment(printer, _StatementElement(printer, statement), formula) for formula in formulas]
     loads, loaded = _loads(printer, statement, in_pairs)
     stores, arrays = _stores(printer, statement)
     items: list[Item] = [*loads, *(f"{line};" for line, _ in arrays.values())]
     for number in range(0, count, 2 if in_pairs else 1):
-        element = _One(printer, statement, number, loaded, {name: array for name, (_, array) in arrays.items()})
-        for one in formulas:
-            condition = TRUE if one.output in arrays else element.condition(one.output)
-            items.append(printer.under(condition, _on_pair(element, one) if in_pairs else _assignment(printer, element, one)))
+        element = _StatementElement(printer, statement, number, loaded, {name: array for name, (_, array) in arrays.items()})
+        for formula in formulas:
+            condition = TRUE if formula.output in arrays else element.condition(formula.output)
+            items.append(printer.under(condition, _on_pair(element, formula) if in_pairs else _assignment(printer, element, formula)))
     return [Braces("", (*items, *stores))] if loads or stores else items
 
 
 def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
-    """The loads of several neighbours, and what their values are called, by operand; `in_pairs` they have no names of their own."""
+    """The loads of several contiguous elements, and the names of their values, by operand; `in_pairs` they are not named separately."""
     loads: list[Item] = []
     names: dict[str, tuple[str, ...]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
@@ -254,7 +252,7 @@ def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item
 
 
 def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, tuple[str, str]]]:
-    """The stores of several neighbours, and by operand the array of what they store: its declaration and its name."""
+    """The stores of several contiguous elements, and by operand the array of what they store: its declaration and its name."""
     stores: list[Item] = []
     arrays: dict[str, tuple[str, str]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
@@ -267,11 +265,11 @@ def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str,
 
 
 @attrs.frozen
-class _One:
-    """One of the elements that a statement takes, by number; of operands with one element, that one.
+class _StatementElement:
+    """One of the elements that a statement processes, by number; of operands with one element, that one.
 
-    `loaded` are the elements that were loaded before, `arrays` those of which several are stored behind. One that `stops` takes
-    coordinates past the end of their dimension, whose elements nobody keeps, for the last.
+    `loaded` are the elements that were loaded before, `arrays` those of which several are stored after. With `stops`, coordinates
+    past the end of their dimension, whose elements are not stored, are replaced by the last.
     """
 
     printer: Printer
@@ -283,12 +281,12 @@ class _One:
 
     @property
     def spec(self) -> Spec:
-        """What the statement performs."""
+        """The statement's spec."""
         return self.statement.spec
 
     @functools.cached_property
     def reaches(self) -> Mapping[str, Range]:
-        """Between which numbers the integers lie that it reads: coordinates as this statement counts them, beyond the end of a tile too."""
+        """The ranges of the integers that it reads: of coordinates as this statement counts them, also past the end of a tile."""
         return {name: self._reach(name, span) for name, span in self.spec.integer_ranges.items()}
 
     def _reach(self, name: str, span: Range) -> Range:
@@ -317,7 +315,7 @@ class _One:
         return self.printer.place(access, access.elements()[self._at(name)])
 
     def condition(self, name: str) -> Expr:
-        """The condition, beside those of the statement, under which the element of an operand is touched."""
+        """The condition, in addition to those of the statement, under which the element of an operand is accessed."""
         return self.statement.conditions(self._position(name))[self._at(name)]
 
     def factor(self, name: str, dtype: DType) -> Text:
@@ -327,7 +325,7 @@ class _One:
         return self.printer.value(self.statement, self._position(name), self._at(name), dtype)
 
     def counted(self, value: Value, dtype: DType) -> tuple[Text, ...]:
-        """A sum or difference of coordinates, added up as integers: see `Printer.counted`; nothing for any other value."""
+        """A sum or difference of coordinates, summed as integers: see `Printer.counted`; nothing for any other value."""
         terms: dict[str, int] = {}
         if not isinstance(value, Operation) or not coordinates_of(value, self.spec, terms) or len(terms) - ("" in terms) < 2:
             return ()
@@ -336,22 +334,22 @@ class _One:
         return self.printer.counted(self.statement, places, number, dtype)
 
     def pair(self, name: str) -> Text:
-        """This element of an operand and its neighbour as a pair: in place, or twice the one that the operand has."""
+        """This element of an operand and the next as a pair: in place, or twice the one that the operand has."""
         access, dtype = self.statement.operands[name], self.spec.operands[name].dtype
         kind, twice = KINDS[dtype]
         if access.count == 1:
             return Call(twice, (self.factor(name, dtype),))
         array = self.arrays.get(name) or self._array(name)
         place = self.printer.pointer(access, access.elements()[self.number]) if array is None else f"&{array}[{self.number}]"
-        held: Text = Joined(("*", Call(f"reinterpret_cast<{'' if access.write else 'const '}{kind}*>", (place,))))
+        pair_text: Text = Joined(("*", Call(f"reinterpret_cast<{'' if access.write else 'const '}{kind}*>", (place,))))
         condition = TRUE if array is not None or access.write else self.condition(name)
         if condition == TRUE:
-            return held
+            return pair_text
         outside = _twice(self.printer, self.spec.outside(name), dtype)
-        return Joined(("(", Choice(self.printer.expression(condition), held, outside), ")"))
+        return Joined(("(", Choice(self.printer.expression(condition), pair_text, outside), ")"))
 
-    def second(self) -> _One:
-        """The neighbour of this element."""
+    def second(self) -> _StatementElement:
+        """The element after this one."""
         return attrs.evolve(self, number=self.number + 1)
 
     def _array(self, name: str) -> str | None:
@@ -364,7 +362,7 @@ class _One:
         return self.number if self.statement.operands[name].count > 1 else 0
 
 
-def _assignment(printer: Printer, statement: _One, formula: Formula) -> Item:
+def _assignment(printer: Printer, statement: _StatementElement, formula: Formula) -> Item:
     """An output set to its value, or joined with it: the value is rounded to the type of the output first."""
     result = statement.spec.operands[formula.output].dtype
     place = statement.place(formula.output)
@@ -381,15 +379,15 @@ def _assignment(printer: Printer, statement: _One, formula: Formula) -> Item:
     return Assignment(place, printer.converted(together(printer, by, terms, wide), wide, result))
 
 
-def _on_pair(element: _One, formula: Formula) -> Item:
-    """Two neighbours of an output set to their values."""
+def _on_pair(element: _StatementElement, formula: Formula) -> Item:
+    """Two contiguous elements of an output set to their values."""
     dtype = element.spec.operands[formula.output].dtype
 
-    def leaf(one: Element | Number) -> Text:
-        return _twice(element.printer, one.value, dtype) if isinstance(one, Number) else element.pair(one.tensor)
+    def leaf(part: Element | Number) -> Text:
+        return _twice(element.printer, part.value, dtype) if isinstance(part, Number) else element.pair(part.tensor)
 
     def chosen(value: Operation, first: Text, second: Text) -> Text:
-        tests = (_condition(element.printer, one, value.arguments[0], loosely=True) for one in (element, element.second()))
+        tests = (_condition(element.printer, part, value.arguments[0], loosely=True) for part in (element, element.second()))
         return Call(element.printer.function(_CHOSEN[dtype]), (*tests, first, second))
 
     def approximate(name: str, argument: Text) -> Text:
@@ -424,79 +422,79 @@ def unclamped(formula: Formula) -> Formula:
 
 
 def _is_binary(spec: Spec) -> bool:
-    """Whether it is the sum, the difference or the product of two elements in the place of the result, which is set to it."""
+    """Whether it is the sum, the difference or the product of two elements at the coordinates of the result, which is set to it."""
     only = spec.definition.only
     value = None if only is None else only.value
     if only is None or only.joins or not isinstance(value, Operation) or value.name not in _HALF or len(value.arguments) != 2:
         return False
-    return all(isinstance(one, Element) and one.index == only.target.index for one in value.arguments)
+    return all(isinstance(argument, Element) and argument.index == only.target.index for argument in value.arguments)
 
 
 def _in_half(spec: Spec) -> bool:
-    """Whether one instruction does it in half precision."""
+    """Whether one instruction computes it in half precision."""
     if spec.definition.joins:
         return False
     kinds = {view.dtype for view in spec.operands.values()}
     return len(kinds) == 1 and kinds <= {float16, bfloat16} and _is_binary(spec)
 
 
-def _text(printer: Printer, statement: _One, value: Value | None, dtype: DType) -> Text:
-    """A value of a formula, computed in a type of floats; what is made of integers is converted once."""
+def _text(printer: Printer, statement: _StatementElement, value: Value | None, dtype: DType) -> Text:
+    """A value of a formula, computed in a floating-point type; a value of integers is converted once."""
     if isinstance(value, Number):
         return printer.literal(value.value, dtype)
     if isinstance(value, Element):
         return statement.factor(value.tensor, dtype)
     assert value is not None
-    counted = statement.counted(value, dtype)
-    if counted:
-        return Chain((counted[0], Joined(("+ ", counted[1])))) if len(counted) == 2 else counted[0]
+    offset_texts = statement.counted(value, dtype)
+    if offset_texts:
+        return Chain((offset_texts[0], Joined(("+ ", offset_texts[1])))) if len(offset_texts) == 2 else offset_texts[0]
     if value.name in WRAPPING and range_of(value, statement.spec.integer_ranges) is not None:
         text, kind = _integer(printer, statement, value)
         return printer.converted(text, kind, dtype)
     if value.name == "where":
         condition, *values = value.arguments
-        first, second = (_text(printer, statement, one, dtype) for one in values)
+        first, second = (_text(printer, statement, argument, dtype) for argument in values)
         return Joined(("(", Choice(_condition(printer, statement, condition, loosely=True), first, second), ")"))
-    arguments = [_text(printer, statement, one, dtype) for one in value.arguments]
+    arguments = [_text(printer, statement, argument, dtype) for argument in value.arguments]
     if value.name in FUNCTIONS:
         return printer.applied(value.name, dtype, *arguments)
     placed = [
-        text if _converts(statement, one, dtype) else _operand(text, one, value, number)
-        for number, (text, one) in enumerate(zip(arguments, value.arguments, strict=True))
+        text if _converts(statement, argument, dtype) else _operand(text, argument, value, number)
+        for number, (text, argument) in enumerate(zip(arguments, value.arguments, strict=True))
     ]
     if value.name in ("+", "-"):
-        placed = [_distributed(printer, statement, one, dtype) or text for one, text in zip(value.arguments, placed, strict=True)]
+        placed = [_distributed(printer, statement, argument, dtype) or text for argument, text in zip(value.arguments, placed, strict=True)]
     return _signed(value.name, placed)
 
 
-def _converts(statement: _One, value: Value, dtype: DType) -> bool:
-    """Whether the text of a value in a type of floats is the conversion of an integer that operations make."""
+def _converts(statement: _StatementElement, value: Value, dtype: DType) -> bool:
+    """Whether the text of a value in a floating-point type is the conversion of an integer that operations compute."""
     integral = isinstance(value, Operation) and value.name in WRAPPING and range_of(value, statement.spec.integer_ranges) is not None
     return integral and not statement.counted(value, dtype)
 
 
 def _signed(sign: str, texts: Sequence[Text]) -> Text:
-    """A sign between two texts, or in front of one."""
+    """A sign between two texts, or before one."""
     return Joined((sign, texts[0])) if len(texts) == 1 else Chain((texts[0], Joined((f"{sign} ", texts[1]))))
 
 
-def _within(statement: _One, value: Value) -> _One:
-    """The statement where 64 bits hold a value, or that which stops coordinates at the end of their dimension, as those of tiles that hang
-    over would need more."""
+def _in_64_bits(statement: _StatementElement, value: Value) -> _StatementElement:
+    """The statement where a value fits into 64 bits, or the one that stops coordinates at the end of their dimension, where those of tiles
+    partly out of bounds would need more."""
     return statement if range_of(value, statement.reaches) is not None else attrs.evolve(statement, stops=True)
 
 
-def _width(statement: _One, value: Value) -> DType:
-    """The type that holds an integer and all that it is made of: int32, or int64."""
+def _width(statement: _StatementElement, value: Value) -> DType:
+    """The type of an integer and all its operands: int32, or int64."""
     span = range_of(value, statement.reaches)
-    assert span is not None, "refused where a kernel is asked for"
+    assert span is not None, "refused where a kernel is compiled"
     inner = value.arguments[value.name == "where" :] if isinstance(value, Operation) else ()
     return int32 if fits(span, int32) and all(_width(statement, one) == int32 for one in inner) else int64
 
 
-def _integer(printer: Printer, statement: _One, value: Value) -> tuple[Text, DType]:
-    """An integer, exactly, and the type of its text: that which holds it and all that it is made of."""
-    statement = _within(statement, value)
+def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tuple[Text, DType]:
+    """An integer, exactly, and the type of its text: that which fits it and all its operands."""
+    statement = _in_64_bits(statement, value)
     kind = _width(statement, value)
     if isinstance(value, Number):
         return printer.literal(value.value, kind), kind
@@ -506,28 +504,30 @@ def _integer(printer: Printer, statement: _One, value: Value) -> tuple[Text, DTy
     condition: Text = ""
     if value.name == "where":
         condition, arguments = _condition(printer, statement, arguments[0], loosely=True), arguments[1:]
-    texts, kinds = zip(*(_integer(printer, statement, one) for one in arguments), strict=True)
+    texts, kinds = zip(*(_integer(printer, statement, argument) for argument in arguments), strict=True)
     if value.name == "where":
         return Joined(("(", Choice(condition, *texts), ")")), kind
     if value.name in FUNCTIONS:
-        alike = [printer.converted(text, own, kind) for text, own in zip(texts, kinds, strict=True)]
-        return printer.applied(value.name, kind, *alike), kind
-    placed = [_operand(text, one, value, number) for number, (text, one) in enumerate(zip(texts, arguments, strict=True))]
+        converted = [printer.converted(text, own, kind) for text, own in zip(texts, kinds, strict=True)]
+        return printer.applied(value.name, kind, *converted), kind
+    placed = [_operand(text, argument, value, number) for number, (text, argument) in enumerate(zip(texts, arguments, strict=True))]
     if kind not in kinds:  # one wide operand makes the operation wide
         placed[0] = printer.converted(texts[0], int32, kind)
     return _signed(value.name, placed), kind
 
 
-def _lower_bits(printer: Printer, statement: _One, value: Value) -> Text:
-    """The lower 32 bits of an integer, as one without a sign: they follow from those of what it is made of."""
+def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) -> Text:
+    """The lower 32 bits of an integer, as one without a sign: they follow from those of its operands."""
     if isinstance(value, Number):
         return printer.literal(int(value.value) & _LOWER_BITS, uint32)
     if isinstance(value, Operation) and (value.name == "where" or value.name in WRAPPING):
         if value.name == "where":
-            first, second = (_lower_bits(printer, statement, one) for one in value.arguments[1:])
+            first, second = (_lower_bits(printer, statement, argument) for argument in value.arguments[1:])
             return Joined(("(", Choice(_condition(printer, statement, value.arguments[0], loosely=True), first, second), ")"))
-        texts = [_lower_bits(printer, statement, one) for one in value.arguments]
-        placed = [_operand(text, one, value, number) for number, (text, one) in enumerate(zip(texts, value.arguments, strict=True))]
+        texts = [_lower_bits(printer, statement, argument) for argument in value.arguments]
+        placed = [
+            _operand(text, argument, value, number) for number, (text, argument) in enumerate(zip(texts, value.arguments, strict=True))
+        ]
         return _signed(value.name, placed)
     text, kind = _integer(printer, statement, value)
     return printer.converted(text, kind, uint32)
@@ -536,7 +536,7 @@ def _lower_bits(printer: Printer, statement: _One, value: Value) -> Text:
 _LOWER_BITS: Final = (1 << 32) - 1
 
 
-def _value(printer: Printer, statement: _One, formula: Formula, result: DType) -> Text:
+def _value(printer: Printer, statement: _StatementElement, formula: Formula, result: DType) -> Text:
     """The value of a formula in the type of its result: of integers exactly, or as many of their lower bits as the result has."""
     value, ranges = formula.value, statement.spec.integer_ranges
     assert value is not None
@@ -546,27 +546,28 @@ def _value(printer: Printer, statement: _One, formula: Formula, result: DType) -
     if range_of(value, ranges) is None and result.kind == "float":
         computed = float64 if result == float64 else float32
         return printer.converted(_text(printer, statement, value, computed), computed, result)
-    if result.kind == "int" and (range_of(value, ranges) is None or _width(_within(statement, value), value) == int64):
+    if result.kind == "int" and (range_of(value, ranges) is None or _width(_in_64_bits(statement, value), value) == int64):
         return printer.converted(_lower_bits(printer, statement, value), uint32, result)
     text, kind = _integer(printer, statement, value)
     return printer.converted(text, kind, result)
 
 
-def _distributed(printer: Printer, statement: _One, value: Value, dtype: DType) -> Text | None:
-    """A term of a sum that is a factor times a sum of coordinates, `slope * (m - n)`: the product with what the latter is where unrolled
-    loops begin, which all their turns share, and a multiply-add. None for any other term, and where the factor is not the same for all.
+def _distributed(printer: Printer, statement: _StatementElement, value: Value, dtype: DType) -> Text | None:
+    """A term of a sum that is a factor times a sum of coordinates, `slope * (m - n)`: the product with the latter's value at the beginning
+    of unrolled loops, which all their iterations share, and a multiply-add. None for any other term, and where the factor differs between
+    them.
 
-    Both are rounded once, so it differs from the product by what rounding the first one does: 2^-24 of the factor times the coordinates.
+    Both are rounded once, so it differs from the product by the error of rounding the first one: 2^-24 of the factor times the coordinates.
     """
     if not isinstance(value, Operation) or value.name != "*" or is_integral(value, statement.spec.integer_ranges):
         return None
     for factor, other in (value.arguments, value.arguments[::-1]):
-        counted = statement.counted(other, dtype)
-        varies = {dim for one in elements_of(other) for dim in one.dims}
-        if len(counted) == 2 and varies.isdisjoint(dim for one in elements_of(factor) for dim in one.dims):
+        offset_texts = statement.counted(other, dtype)
+        varies = {dim for element in elements_of(other) for dim in element.dims}
+        if len(offset_texts) == 2 and varies.isdisjoint(dim for element in elements_of(factor) for dim in element.dims):
             text = _text(printer, statement, factor, dtype)
-            product = Chain((_operand(text, factor, value, 0), Joined(("* ", counted[0]))))
-            return Call("fmaf", (text, counted[1], product))
+            product = Chain((_operand(text, factor, value, 0), Joined(("* ", offset_texts[0]))))
+            return Call("fmaf", (text, offset_texts[1], product))
     return None
 
 
@@ -583,23 +584,23 @@ def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1
         return False
     *first, last = value.arguments
     signs = [sign] * len(first) + [sign if value.name == "+" else -sign]
-    return all(coordinates_of(one, spec, into, each) for one, each in zip((*first, last), signs, strict=True))
+    return all(coordinates_of(term, spec, into, each) for term, each in zip((*first, last), signs, strict=True))
 
 
-def _condition(printer: Printer, statement: _One, value: Value, loosely: bool = False) -> Text:
-    """A condition of a formula; what it compares is computed in a type of its own."""
+def _condition(printer: Printer, statement: _StatementElement, value: Value, loosely: bool = False) -> Text:
+    """A condition of a formula; its sides are computed in a separate type."""
     assert isinstance(value, Operation)
     if value.name in ("and", "or"):
-        first, second = (_condition(printer, statement, one) for one in value.arguments)
+        first, second = (_condition(printer, statement, argument) for argument in value.arguments)
         both = Chain((first, Joined(("&& " if value.name == "and" else "|| ", second))))
         return both if loosely else Joined(("(", both, ")"))
     sides = sides_of(value, statement.spec.integer_ranges)
-    if all(range_of(one, statement.spec.integer_ranges) is not None for one in sides):
-        left, right = (in_parentheses(_integer(printer, statement, one)[0]) for one in sides)
+    if all(range_of(side, statement.spec.integer_ranges) is not None for side in sides):
+        left, right = (in_parentheses(_integer(printer, statement, side)[0]) for side in sides)
     else:
         types = {name: view.dtype for name, view in statement.spec.operands.items()}
         kind = computing_of(Operation("+", sides), types)
-        left, right = (in_parentheses(_text(printer, statement, one, kind)) for one in sides)
+        left, right = (in_parentheses(_text(printer, statement, side, kind)) for side in sides)
     return Chain((left, Joined((f"{value.name} ", right))))
 
 

@@ -2,7 +2,7 @@
 
 >>> from fireiron import *
 >>> leaf = Reduction(1, 1, 8)(RF, RF)(Thread)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['Reduce']
 """
 
@@ -43,19 +43,19 @@ class ThreadReduce(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.reduces:
             return (Mismatch("spec", "Reduction", spec.title),)
-        found = []
+        mismatches = []
         if spec.level.threads != 1:
-            found.append(Mismatch("level", "Thread", spec.level.name))
+            mismatches.append(Mismatch("level", "Thread", spec.level.name))
         parts = math.prod(constant(spec.size(dim)) or MOST_PARTS + 1 for dim in spec.dims if dim not in spec.tile_dims)
         if any(constant(spec.size(dim)) != 1 for dim in spec.tile_dims) or parts > MOST_PARTS:
             wanted = f"{'1x' * len(spec.tile_dims)}p, p at most {MOST_PARTS}"
-            found.append(Mismatch("shape", wanted, "x".join(map(str, spec.sizes))))
+            mismatches.append(Mismatch("shape", wanted, "x".join(map(str, spec.sizes))))
         for name, view in spec.operands.items():
             if view.dtype in MATRIX_ONLY:
-                found.append(Mismatch(f"{name} type", "a type that threads compute with", str(view.dtype)))
+                mismatches.append(Mismatch(f"{name} type", "a type that threads compute with", str(view.dtype)))
             if view.memory.fragment is not None:
-                found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
-        return tuple(found)
+                mismatches.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
+        return tuple(mismatches)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         source, target = statement.accesses

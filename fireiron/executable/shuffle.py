@@ -2,7 +2,7 @@
 
 >>> from fireiron import *
 >>> leaf = Shfl(1, 32, 1)(RF, RF)(Warp)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['SHFL_BFLY']
 """
 
@@ -18,7 +18,7 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import level_mismatch, memory_mismatch, require_whole_warps, shape_mismatch, statements_by_lanes, tile_of
-from fireiron.performing.held import held_mismatch
+from fireiron.performing.ownership_mismatch import ownership_mismatch
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index
 from fireiron.values.document import Assignment, Call
@@ -34,7 +34,7 @@ MODES = {
     "up": ("-", "up_", "so many before in its group"),
     "down": ("+", "down_", "so many further on in its group"),
 }
-"""The sign by which a formula says it, the function of CUDA, and words, by the mode of the instruction."""
+"""The sign in a formula, the CUDA function, and words, by the mode of the instruction."""
 
 WARP = 32
 """Threads of a warp."""
@@ -56,7 +56,7 @@ class Shuffle(Executable):
 
     @property
     def kind(self) -> str:
-        """The kind of spec that says the same."""
+        """The kind of spec with the same effect."""
         return "Shfl" if self.mode == "bfly" else f"Shfl{self.mode.capitalize()}"
 
     def performs(self) -> str:
@@ -69,20 +69,20 @@ class Shuffle(Executable):
         source = self._source(spec)
         if source is None or len(spec.dims) != 2:
             return (Mismatch("spec", self.kind, spec.title),)
-        found = [*level_mismatch(spec, Warp), *shape_mismatch(spec, tile_of(spec, self._maps()), multiples=True)]
+        mismatches = [*level_mismatch(spec, Warp), *shape_mismatch(spec, tile_of(spec, self._maps()), multiples=True)]
         if str(spec.size(spec.dims[0])) != "32":
-            found.append(Mismatch("shape", "32 threads", str(spec.size(spec.dims[0]))))
-        found += [*memory_mismatch(spec, "src", (RF,)), *memory_mismatch(spec, "dst", (GL, SH, RF))]
+            mismatches.append(Mismatch("shape", "32 threads", str(spec.size(spec.dims[0]))))
+        mismatches += [*memory_mismatch(spec, "src", (RF,)), *memory_mismatch(spec, "dst", (GL, SH, RF))]
         if spec.src.dtype not in TYPES or spec.src.dtype != spec.dst.dtype:
-            found.append(Mismatch("type", " or ".join(map(str, TYPES)), f"{spec.src.dtype} to {spec.dst.dtype}"))
-        return tuple(found)
+            mismatches.append(Mismatch("type", " or ".join(map(str, TYPES)), f"{spec.src.dtype} to {spec.dst.dtype}"))
+        return tuple(mismatches)
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        found = list(self.mismatches(spec, context.architecture))
-        for name in () if found else ("src", "dst"):
+        mismatches = list(self.mismatches(spec, context.architecture))
+        for name in () if mismatches else ("src", "dst"):
             if spec.operands[name].tensor.name in context.held:
-                found += held_mismatch(LANES, spec, name, context)
-        return tuple(found)
+                mismatches += ownership_mismatch(LANES, spec, name, context)
+        return tuple(mismatches)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         require_whole_warps(self.name, spec, draft)

@@ -7,7 +7,7 @@ goes the way of its threads, each of which rounds its values.
 
 >>> from fireiron import *
 >>> leaf = Move(16, 16, dtype=float16, dst=RowMajor)(RF, SH)(Warp)
->>> next(one for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])).name
+>>> next(instruction for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])).name
 'STMATRIX_16x16_ROW'
 """
 
@@ -22,8 +22,8 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Mismatch
 from fireiron.performing.by_lanes import listed, registers, statements_by_lanes, with_registers
-from fireiron.performing.held import held_mismatch
 from fireiron.performing.matrices import MatrixCopy, addressed, family, matrices, received
+from fireiron.performing.ownership_mismatch import ownership_mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import Architecture
@@ -53,11 +53,11 @@ class StMatrix(MatrixCopy):
         return self.common_mismatches(spec, architecture, "dst", "src")
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        return self.mismatches(spec, context.architecture) or self._held_mismatch(spec, context)
+        return self.mismatches(spec, context.architecture) or self._ownership_mismatch(spec, context)
 
-    def _held_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+    def _ownership_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         """Whether each lane holds what it has to give."""
-        return held_mismatch(self.maps()["src"], spec, "src", context)
+        return ownership_mismatch(self.maps()["src"], spec, "src", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         spread = ("dst",) if self.count < 4 else ()  # lanes beyond the last matrix repeat addresses, which are not used

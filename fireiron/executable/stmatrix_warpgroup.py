@@ -6,9 +6,9 @@ product whose 64 rows are columns. Two neighbours in registers are rounded by on
 neighbours of 16 bits, as of a factor that wgmma reads from registers, are such a register as they lie.
 
 >>> from fireiron import *
->>> hopper = next(one for one in ARCHITECTURES if one.name == "sm_90a")
+>>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")
 >>> leaf = Move(64, 16, dst_dtype=float16, dst=RowMajor)(RF, SH)(Warpgroup)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, hopper)]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, hopper)]
 ['STMATRIX_WARPGROUP']
 """
 
@@ -32,8 +32,8 @@ from fireiron.performing.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.performing.by_warps import addressed_by_warp, held_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
-from fireiron.performing.held import held_mismatch
+from fireiron.performing.by_warps import addressed_by_warp, owned_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
+from fireiron.performing.ownership_mismatch import ownership_mismatch
 from fireiron.performing.warpgroups import accumulator_map
 from fireiron.spec import Spec
 from fireiron.values.document import called
@@ -65,8 +65,8 @@ class StMatrixWarpgroup(Executable):
         return {"src": accumulator_map(16, self.swapped)}
 
     def maps_of_warp(self) -> dict[str, LaneMap]:
-        """The lane maps of a warp by operand: what a lane gives, and the eight elements of which it says the address."""
-        return {"src": held_by_warp(self.swapped), "dst": addressed_by_warp(self.swapped, self.along)}
+        """The lane maps of a warp by operand: what a lane gives, and the eight elements whose address it provides."""
+        return {"src": owned_by_warp(self.swapped), "dst": addressed_by_warp(self.swapped, self.along)}
 
     def performs(self) -> str:
         shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
@@ -80,7 +80,7 @@ class StMatrixWarpgroup(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies or len(spec.dims) != 2:
             return (Mismatch("spec", "Move of a matrix", spec.title),)
-        found = (
+        mismatches = (
             *level_mismatch(spec, Warpgroup),
             *shape_mismatch(spec, dict(zip(spec.dims, tile_of_warpgroup(self.swapped), strict=True)), multiples=True),
             *type_mismatch(spec, "dst", (float16, bfloat16)),
@@ -89,12 +89,12 @@ class StMatrixWarpgroup(Executable):
             *memory_mismatch(spec, "dst", (SH,)),
             *target_mismatch(architecture, self.capability),
         )
-        return found or (() if spec.dst.tensor.free else rows_mismatch("dst", spec.dst, spec.dst.tensor.storage(), self.along))
+        return mismatches or (() if spec.dst.tensor.free else rows_mismatch("dst", spec.dst, spec.dst.tensor.storage(), self.along))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        found = self.mismatches(spec, context.architecture) or held_mismatch(self.maps()["src"], spec, "src", context)
-        if found:
-            return found
+        mismatches = self.mismatches(spec, context.architecture) or ownership_mismatch(self.maps()["src"], spec, "src", context)
+        if mismatches:
+            return mismatches
         storage = context.whole.settled.get(spec.dst.tensor.name, spec.dst.tensor.storage())
         return rows_mismatch("dst", spec.dst, storage, self.along)
 

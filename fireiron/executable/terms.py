@@ -5,7 +5,7 @@ Source: Graphene, section 5.3.
 >>> from fireiron import *
 >>> scaled = Kind("Scaled", "C[m,n] += sum(k, alpha * A[m,k] * B[k,n])").starter
 >>> leaf = scaled(1, 1, 1)(VAL, RF, RF, RF)(Thread)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['Term']
 """
 
@@ -42,17 +42,17 @@ class ThreadTerm(Executable):
         only = spec.definition.only
         if only is None or not only.is_product_sum or only.contracts or not _factors(only.value):
             return (Mismatch("spec", "a sum of products with scalars or several factors", spec.title),)
-        found = []
+        mismatches = []
         if spec.level.threads != 1:
-            found.append(Mismatch("level", "Thread", spec.level.name))
+            mismatches.append(Mismatch("level", "Thread", spec.level.name))
         if any(constant(size) != 1 for size in spec.sizes):
-            found.append(Mismatch("shape", "x".join("1" for _ in spec.sizes), "x".join(map(str, spec.sizes))))
+            mismatches.append(Mismatch("shape", "x".join("1" for _ in spec.sizes), "x".join(map(str, spec.sizes))))
         for name, view in spec.operands.items():
             if view.dtype in MATRIX_ONLY:
-                found.append(Mismatch(f"{name} type", "a type that threads compute with", str(view.dtype)))
+                mismatches.append(Mismatch(f"{name} type", "a type that threads compute with", str(view.dtype)))
             if view.memory.fragment is not None:
-                found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
-        return tuple(found)
+                mismatches.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
+        return tuple(mismatches)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         (only,) = statement.spec.definition.formulas
@@ -60,8 +60,8 @@ class ThreadTerm(Executable):
         wide = result if result.bits >= 32 else float32 if result.kind == "float" else int32
         place = printer.element(statement, only.output)
         texts = [
-            printer.literal(one.value, wide) if isinstance(one, Number) else printer.factor(statement, one.tensor, wide)
-            for one in _factors(only.value)
+            printer.literal(factor.value, wide) if isinstance(factor, Number) else printer.factor(statement, factor.tensor, wide)
+            for factor in _factors(only.value)
         ]
         first, *others = map(in_parentheses, texts)
         term: Text = Chain((first, *(Joined(("* ", one)) for one in others)))

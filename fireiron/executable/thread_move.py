@@ -2,7 +2,7 @@
 
 >>> from fireiron import *
 >>> leaf = Move(4, 1)(GL, RF)(Thread)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['Move']
 """
 
@@ -42,7 +42,7 @@ class ThreadMove(Executable):
     """`Move(r,c)` of one thread, `r` or `c` 1, at most 16 elements; types are converted.
 
     Loads and stores of 2, 4, 8 or 16 bytes are used, the widest that are provably contiguous and aligned. With
-    `vector_bytes` set, exactly that width is asked for, and refused where it cannot be proved.
+    `vector_bytes` set, exactly that width is required, and refused where it cannot be proved.
     """
 
     handles_edges: ClassVar[bool] = True
@@ -51,25 +51,25 @@ class ThreadMove(Executable):
     vector_bytes: int | None = attrs.field(default=None, converter=_width)
 
     def performs(self) -> str:
-        asked = "" if self.vector_bytes is None else f", by accesses of {self.vector_bytes} bytes"
-        return f"Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most {MOST_ELEMENTS} elements{asked}"
+        required = "" if self.vector_bytes is None else f", by accesses of {self.vector_bytes} bytes"
+        return f"Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most {MOST_ELEMENTS} elements{required}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.moves:
             return (Mismatch("spec", "Move", spec.title),)
-        found = []
+        mismatches = []
         if spec.level.threads != 1:
-            found.append(Mismatch("level", "Thread", spec.level.name))
+            mismatches.append(Mismatch("level", "Thread", spec.level.name))
         sizes = [constant(size) for size in spec.sizes]
         total = None if None in sizes else math.prod(size for size in sizes if size is not None)
         if total is None or total > max(size for size in sizes if size is not None):
-            found.append(Mismatch("shape", "1xc or rx1", "x".join(map(str, spec.sizes))))
+            mismatches.append(Mismatch("shape", "1xc or rx1", "x".join(map(str, spec.sizes))))
         elif total > MOST_ELEMENTS:
-            found.append(Mismatch("shape", f"at most {MOST_ELEMENTS} elements", str(total)))
+            mismatches.append(Mismatch("shape", f"at most {MOST_ELEMENTS} elements", str(total)))
         for name, view in spec.operands.items():
             if view.memory.fragment is not None:
-                found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
-        return tuple(found)
+                mismatches.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
+        return tuple(mismatches)
 
     def under_way(self, architecture: Architecture, size: int) -> Executable | None:
         """The asynchronous copy of `size` bytes that may take its place under a pipeline."""
@@ -81,20 +81,20 @@ class ThreadMove(Executable):
 
 @attrs.frozen
 class EvictFirstMove(ThreadMove):
-    """`Move(r,c)` of one thread between global memory and registers, of data that nobody reads again soon; at most 16 elements.
+    """`Move(r,c)` of one thread between global memory and registers, of data without reuse; at most 16 elements.
 
     Its lines are the first to leave the caches: `ld.global.cs` and `st.global.cs` (PTX ISA, "Cache Operators"), by `__ldcs` and `__stcs`
-    (CUDA C++ Programming Guide, "Load Functions Using Cache Hints"). Never chosen where it is not asked for: `done(EVICT_FIRST)`.
+    (CUDA C++ Programming Guide, "Load Functions Using Cache Hints"). Never chosen without a request: `done(EVICT_FIRST)`.
     """
 
     def performs(self) -> str:
         return super().performs().replace("GL|SH|RF -> GL|SH|RF", "GL -> RF or RF -> GL") + ", streaming"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        found = super().mismatches(spec, architecture)
+        mismatches = super().mismatches(spec, architecture)
         memories = [view.memory.name for view in spec.operands.values()]
         wrong = spec.moves and sorted(memories) != ["GL", "RF"]
-        return (*found, Mismatch("memories", "GL -> RF or RF -> GL", " -> ".join(memories))) if wrong else found
+        return (*mismatches, Mismatch("memories", "GL -> RF or RF -> GL", " -> ".join(memories))) if wrong else mismatches
 
     def under_way(self, architecture: Architecture, size: int) -> Executable | None:
         return None
@@ -115,12 +115,12 @@ class ThreadInit(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.fills:
             return (Mismatch("spec", "Init", spec.title),)
-        found = []
+        mismatches = []
         if spec.level.threads != 1:
-            found.append(Mismatch("level", "Thread", spec.level.name))
+            mismatches.append(Mismatch("level", "Thread", spec.level.name))
         if any(constant(size) != 1 for size in spec.sizes):
-            found.append(Mismatch("shape", "1x1", "x".join(map(str, spec.sizes))))
-        return tuple(found)
+            mismatches.append(Mismatch("shape", "1x1", "x".join(map(str, spec.sizes))))
+        return tuple(mismatches)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         access = statement.operands["dst"]

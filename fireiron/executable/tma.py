@@ -1,14 +1,14 @@
 """TMA: a tile from global to shared memory by one instruction of one thread, copied by an engine (Hopper).
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". The tile is told by a tensor map and coordinates; what lies
-outside the array arrives as zeros. It lies in chunks (`fireiron.ir.smem_layouts`) as its readers want them, a box each; the full
-barrier of its ring counts the bytes.
+PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map and coordinates select the tile; elements outside
+the array arrive as zeros. The tile is stored in chunks (`fireiron.ir.smem_layouts`) in the layout that its readers require, a box each; the
+full barrier of its ring counts the bytes.
 
 >>> from fireiron import *
->>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
->>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
->>> turns = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
->>> text = turns.tile(64, 64).to(Warpgroup).done().cuda()
+>>> fp16 = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+>>> blocks = MatMul(512, 512, 512, **fp16)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
+>>> loop = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+>>> text = loop.tile(64, 64).to(Warpgroup).done().cuda()
 >>> text.count("prefetch_tensor_map(&")  # tensor maps of A and of B
 2
 """
@@ -59,24 +59,24 @@ class TmaLoad(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
-        found = list(level_mismatch(spec, Block))
+        mismatches = list(level_mismatch(spec, Block))
         if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
-            found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
+            mismatches.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
         if len(spec.dims) != 2:
-            return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
-        found += type_mismatch(spec, "dst", (spec.src.dtype,))
-        found += target_mismatch(architecture, self.capability)
-        return (*found, *_array_mismatch(spec, "src"))
+            return (*mismatches, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
+        mismatches += type_mismatch(spec, "dst", (spec.src.dtype,))
+        mismatches += target_mismatch(architecture, self.capability)
+        return (*mismatches, *_array_mismatch(spec, "src"))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        found = self.mismatches(spec, context.architecture)
-        if found:
-            return found
+        mismatches = self.mismatches(spec, context.architecture)
+        if mismatches:
+            return mismatches
         chunks = _chunks(spec, context)
         if isinstance(chunks, str):
-            return (Mismatch("dst storage", "swizzled chunks, which a reader settles or storage_layout asks for", chunks),)
+            return (Mismatch("dst storage", "swizzled chunks, which a reader decides or storage_layout requests", chunks),)
         along = _contiguous(spec.src)
-        return () if chunks.along == along else (Mismatch("dst storage", "neighbours where src has them", "the other order"),)
+        return () if chunks.along == along else (Mismatch("dst storage", "contiguous along the dimension of src", "the other order"),)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         chunks = _chunks(spec, draft)
@@ -103,8 +103,8 @@ ROWS_OF_SWIZZLE = 8
 
 
 def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, BlockSet | None]:
-    """The part of a load that a block of a cluster does for all who want the same tile, and who they are; all of it where nobody does, or
-    the tile has no equal parts: whole chunks, or groups of rows of them.
+    """The part of a load that a block of a cluster performs for all that load the same tile, and these blocks; all of it where no other
+    does, or the tile has no equal parts: whole chunks, or groups of rows of them.
     """
     cluster = draft.whole.cluster
     along = () if cluster is None else _shared_along(spec, cluster, draft)
@@ -126,26 +126,26 @@ def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, Block
 
 
 def _shared_along(spec: Spec, cluster: BlockCluster, draft: Draft) -> tuple[int, ...]:
-    """Along which of a cluster's dimensions all blocks load the same."""
+    """The dimensions of a cluster along which all blocks load the same tile."""
     names = draft.whole.definitions
     waiting = {var for dim in spec.src.numerals for var in dim.base.variables()}
     used: set[Var] = set()
     while waiting:
         used |= waiting
         waiting = {var for name in waiting if name in names for var in names[name].variables()} - used
-    # A place is computed from the block's number: whatever else is may differ between neighbours as well.
+    # A place is computed from the block's number: any other value may differ between adjacent blocks as well.
     return tuple(position for position, var in enumerate(cluster.places) if var not in used)
 
 
 def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
-    """Why an array is not one that a tensor map can tell of."""
+    """Why a tensor map cannot describe an array."""
     view = spec.operands[name]
     steps = view.tensor.storage().steps
     if len(steps) not in RANKS:
         return (Mismatch(f"{name} array", f"{RANKS[0]} to {RANKS[-1]} dimensions", f"{len(steps)}"),)
     along = _contiguous(view)
     if along is None:
-        return (Mismatch(f"{name} layout", "neighbours along one dimension", str(view.tensor.layout)),)
+        return (Mismatch(f"{name} layout", "contiguous along one dimension", str(view.tensor.layout)),)
     if view.tensor.align % MULTIPLE:
         return (Mismatch(f"{name} address", f"a multiple of {MULTIPLE} bytes", f"of {view.tensor.align}"),)
     for axis in _order(view, along)[1:]:
@@ -153,25 +153,25 @@ def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
         if step is None or as_expr(step).factor * view.dtype.bytes % MULTIPLE or step == ZERO:
             return (Mismatch(f"{name} strides", f"multiples of {MULTIPLE} bytes", f"{step} elements of {view.dtype.bytes} bytes"),)
     if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims):
-        return (Mismatch(f"{name} tile", "neighbouring rows and columns", "a strided tile"),)
+        return (Mismatch(f"{name} tile", "contiguous rows and columns", "a strided tile"),)
     return ()
 
 
 def _contiguous(view: View) -> int | None:
-    """The dimension of a view whose neighbours lie side by side."""
+    """The dimension of a view along which elements are contiguous."""
     steps = view.tensor.storage().steps
     here = [steps[view.axis(dim)] for dim in (0, 1)]
     return next((dim for dim, step in enumerate(here) if step is not None and constant(step) == 1), None)
 
 
 def _order(view: View, along: int) -> tuple[int, ...]:
-    """The array's dimensions as a map has them: that of neighbours, the tile's other one, then those of which the tile has one element."""
+    """The array's dimensions in the order of a map: the contiguous one, the tile's other one, then those where the tile has one element."""
     tile = (view.axis(along), view.axis(1 - along))
     return (*tile, *(axis for axis in reversed(range(len(view.numerals))) if axis not in tile))
 
 
 def _chunks(spec: Spec, context: Context) -> SmemLayout | str:
-    """How the target lies in chunks: as a leaf settled it, or as the load was asked for."""
+    """The chunks of the target: those that a leaf decided, or that the load requests; a text where there are none."""
     view = spec.dst
     storage: Storage = context.whole.settled.get(view.tensor.name) or view.tensor.storage()
     if len(view.dims) != 2 or math.prod(constant(size) or 0 for size in view.shape) == 0:
@@ -183,7 +183,7 @@ def _chunks(spec: Spec, context: Context) -> SmemLayout | str:
 
 @attrs.frozen
 class TmaStore(Executable):
-    """`Move(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; what lies outside the array is not written."""
+    """`Move(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; elements outside the array are not written."""
 
     capability: ClassVar[int] = 90
     mechanism: ClassVar[Mechanism] = TMA_STORES
@@ -199,17 +199,17 @@ class TmaStore(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
-        found = [] if spec.level in (Warpgroup, Warp) else [Mismatch("level", "Warpgroup or Warp", spec.level.name)]
+        mismatches = [] if spec.level in (Warpgroup, Warp) else [Mismatch("level", "Warpgroup or Warp", spec.level.name)]
         if not (spec.dst.memory.of_grid and spec.src.memory.in_shared):
-            found.append(Mismatch("memories", "SH -> GL", " -> ".join(map(str, spec.memories))))
+            mismatches.append(Mismatch("memories", "SH -> GL", " -> ".join(map(str, spec.memories))))
         if len(spec.dims) != 2:
-            return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
-        found += type_mismatch(spec, "dst", (spec.src.dtype,))
-        found += target_mismatch(architecture, self.capability)
+            return (*mismatches, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
+        mismatches += type_mismatch(spec, "dst", (spec.src.dtype,))
+        mismatches += target_mismatch(architecture, self.capability)
         if spec.atomic:
-            found.append(Mismatch("spec", "a copy", "an atomic addition"))
-        found += _array_mismatch(spec, "dst")
-        return tuple(found) or self._storage_mismatch(spec)
+            mismatches.append(Mismatch("spec", "a copy", "an atomic addition"))
+        mismatches += _array_mismatch(spec, "dst")
+        return tuple(mismatches) or self._storage_mismatch(spec)
 
     def _storage_mismatch(self, spec: Spec) -> tuple[Mismatch, ...]:
         if len(spec.src.tensor.shape) != 2:
@@ -219,8 +219,8 @@ class TmaStore(Executable):
         chunks = smem_layout_of(spec.src.tensor.storage(), spec.src, spec.src.dtype.bytes)
         along = _contiguous(spec.dst)
         if isinstance(chunks, str) or chunks.along != along:
-            got = chunks if isinstance(chunks, str) else "neighbours along the other dimension"
-            return (Mismatch("src storage", "chunks with neighbours where dst has them", got),)
+            got = chunks if isinstance(chunks, str) else "contiguous along the other dimension"
+            return (Mismatch("src storage", "chunks contiguous along the dimension of dst", got),)
         return ()
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
@@ -233,14 +233,14 @@ class TmaStore(Executable):
             span = widest_span(math.gcd(constant(view.extent(along)) or 0, tile[along]), view.dtype.bytes)
             if span is None:
                 raise DecompositionError(
-                    f"{self.name}: rows of {tile[along]} elements of {view.dtype} are no multiple of {MULTIPLE} bytes",
+                    f"{self.name}: rows of {tile[along]} elements of {view.dtype} are not a multiple of {MULTIPLE} bytes",
                     within=spec,
                     hint="another tile, or .coalesced_copy(8) for a store by all threads",
                 )
             storage = draft.settle(view.tensor, chunk_storage(view, along, span))
         chunks = smem_layout_of(storage, view, view.dtype.bytes)
         assert isinstance(chunks, SmemLayout), chunks
-        accesses = tuple(access_of(one, name in spec.outputs, draft.origin) for name, one in spec.operands.items())
+        accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
         tensor_map = _map_of(spec.dst, chunks, spec.src)
         statement = Exec(
             self, spec, accesses, spec.accumulate, draft.active, mechanism=self.mechanism, tensor_map=tensor_map, origin=draft.origin
@@ -250,7 +250,7 @@ class TmaStore(Executable):
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         function = printer.function(store_function(len(statement.accesses[1].base)))
         stores = [
-            called(function, f"&{box.map}", *(printer.expression(one) for one in box.coordinates), box.address)
+            called(function, f"&{box.map}", *(printer.expression(coordinate) for coordinate in box.coordinates), box.address)
             for box in _boxes(printer, statement, array=1)
         ]
         lane = index_in(statement.spec.level, printer.kernel.thread)
@@ -259,7 +259,7 @@ class TmaStore(Executable):
 
 @attrs.frozen
 class Box:
-    """One box of a tile: the map, where it lies in the array, that of neighbours first, and where in shared memory."""
+    """One box of a tile: the map, its coordinates in the array, the contiguous one first, and its address in shared memory."""
 
     map: str
     coordinates: tuple[Expr, ...]
@@ -275,17 +275,17 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
     far, near = views[array], views[1 - array]
     along = next(dim for dim in (0, 1) if far.axis(dim) == tensor_map.order[0])
     length, rows = (constant(near.shape[dim]) or 0 for dim in (along, 1 - along))
-    found = []
+    boxes = []
     for first in range(0, length, tensor_map.box[0]):
         for row in range(0, rows, tensor_map.box[1]):
             offset = {along: first, 1 - along: row}
-            there = {far.axis(dim): step for dim, step in offset.items()}
-            coordinates = tuple(outside.base[axis] + there.get(axis, 0) for axis in tensor_map.order)
+            offsets = {far.axis(dim): step for dim, step in offset.items()}
+            coordinates = tuple(outside.base[axis] + offsets.get(axis, 0) for axis in tensor_map.order)
             element = [0] * len(inside.base)
             for dim, step in offset.items():
                 element[near.axis(dim)] = step
-            found.append(Box(tensor_map.name, coordinates, printer.shared_address(inside, tuple(element))))
-    return found
+            boxes.append(Box(tensor_map.name, coordinates, printer.shared_address(inside, tuple(element))))
+    return boxes
 
 
 def _map_of(far: View, chunks: SmemLayout, near: View) -> TensorMap:

@@ -1,12 +1,13 @@
-"""TMA for vectors: neighbours in an array, from global to shared memory, by one instruction of one thread (Hopper).
+"""TMA for vectors: contiguous elements of an array, from global to shared memory, by one instruction of one thread (Hopper).
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map tells of the array, so what lies behind the end of
-a row arrives as zeros; the vector lies as it is, in boxes of at most 256 elements, and the full barrier of its ring counts the bytes.
+PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map describes the array, so elements past the end of
+a row arrive as zeros; the vector is stored contiguously, in boxes of at most 256 elements, and the full barrier of its ring counts the
+bytes.
 
 >>> from fireiron import *
->>> hopper = next(one for one in ARCHITECTURES if one.name == "sm_90a")
+>>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")
 >>> leaf = Move(64, dtype=float16)(GL, SH)(Block)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, hopper)]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, hopper)]
 ['TMA_VECTOR_LOAD']
 """
 
@@ -44,7 +45,7 @@ class TmaVectorLoad(Executable):
     tests_edges: ClassVar[bool] = True
 
     def performs(self) -> str:
-        return "Move(n)(GL,SH)(Block), neighbours of a vector; address and bytes multiples of 16; in a kernel with warp_specialize()"
+        return "Move(n)(GL,SH)(Block), contiguous elements; address and bytes multiples of 16; in a kernel with warp_specialize()"
 
     def may_perform(self, spec: Spec) -> bool:
         return spec.copies and spec.level == Block and len(spec.dims) == 1 and spec.src.memory.of_grid and spec.dst.memory.in_shared
@@ -52,14 +53,14 @@ class TmaVectorLoad(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
-        found = list(level_mismatch(spec, Block))
+        mismatches = list(level_mismatch(spec, Block))
         if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
-            found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
+            mismatches.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
         if len(spec.dims) != 1:
-            return (*found, Mismatch("shape", "one dimension", "x".join(map(str, spec.sizes))))
-        found += type_mismatch(spec, "dst", (spec.src.dtype,))
-        found += target_mismatch(architecture, self.capability)
-        return (*found, *_source_mismatch(spec.src), *_target_mismatch(spec.dst))
+            return (*mismatches, Mismatch("shape", "one dimension", "x".join(map(str, spec.sizes))))
+        mismatches += type_mismatch(spec, "dst", (spec.src.dtype,))
+        mismatches += target_mismatch(architecture, self.capability)
+        return (*mismatches, *_source_mismatch(spec.src), *_target_mismatch(spec.dst))
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
@@ -67,8 +68,8 @@ class TmaVectorLoad(Executable):
         order = _order(spec.src)
         box = (_box(constant(spec.dst.shape[0]) or 0), *(1 for _ in order[1:]))
         tensor_map = TensorMap(f"{array}_map", array, order, box, MULTIPLE)
-        made = Exec(self, spec, accesses, spec.accumulate, draft.active, mechanism=self.mechanism, origin=draft.origin)
-        return (attrs.evolve(made, tensor_map=tensor_map),)
+        statement = Exec(self, spec, accesses, spec.accumulate, draft.active, mechanism=self.mechanism, origin=draft.origin)
+        return (attrs.evolve(statement, tensor_map=tensor_map),)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         tensor_map = statement.tensor_map
@@ -90,20 +91,20 @@ class TmaVectorLoad(Executable):
 
 
 def _box(length: int) -> int:
-    """The elements of a copy: equal parts of a vector, as few as TMA takes."""
+    """The elements of a copy: equal parts of a vector, as few as TMA accepts."""
     parts = -(-length // MOST_ROWS)
     while length % parts:
         parts += 1
     return length // parts
 
 
-def _side_by_side(steps: Sequence[Expr | None]) -> bool:
-    """Whether these are the steps of one dimension whose neighbours lie side by side."""
+def _is_contiguous(steps: Sequence[Expr | None]) -> bool:
+    """Whether these are the steps of one contiguous dimension."""
     return len(steps) == 1 and steps[0] is not None and constant(steps[0]) == 1
 
 
 def _order(view: View) -> tuple[int, ...]:
-    """The array's dimensions as a map has them: that of the vector, then those of which it has one element."""
+    """The array's dimensions in the order of a map: that of the vector, then those of which it has one element."""
     along = view.axis(0)
     return (along, *(axis for axis in reversed(range(len(view.numerals))) if axis != along))
 
@@ -113,22 +114,22 @@ def _source_mismatch(view: View) -> tuple[Mismatch, ...]:
     if len(steps) >= RANKS.stop:
         return (Mismatch("src array", f"1 to {RANKS[-1]} dimensions", f"{len(steps)}"),)
     along, *others = (steps[axis] for axis in _order(view))
-    if not _side_by_side((along,)):
-        return (Mismatch("src array", "a dimension of neighbours", str(view.tensor.layout)),)
+    if not _is_contiguous((along,)):
+        return (Mismatch("src array", "a contiguous dimension", str(view.tensor.layout)),)
     if view.tensor.align % MULTIPLE:
         return (Mismatch("src address", f"a multiple of {MULTIPLE} bytes", f"of {view.tensor.align}"),)
     for step in others:
         if step is None or as_expr(step).factor * view.dtype.bytes % MULTIPLE or step == ZERO:
             return (Mismatch("src strides", f"multiples of {MULTIPLE} bytes", f"{step} elements of {view.dtype.bytes} bytes"),)
     if len(view.dims[0].modes) != 1 or constant(view.dims[0].modes[0].stride) != 1:
-        return (Mismatch("src tile", "neighbours", "a strided tile"),)
+        return (Mismatch("src tile", "contiguous elements", "a strided tile"),)
     return ()
 
 
 def _target_mismatch(view: View) -> tuple[Mismatch, ...]:
     storage, length = view.tensor.storage(), constant(view.shape[0]) or 0
-    if not _side_by_side(storage.steps) or storage.swizzle is not None:
-        return (Mismatch("dst storage", "neighbours side by side", str(view.tensor.layout)),)
+    if not _is_contiguous(storage.steps) or storage.swizzle is not None:
+        return (Mismatch("dst storage", "contiguous elements", str(view.tensor.layout)),)
     if not length or _box(length) * view.dtype.bytes % (MULTIPLE if _box(length) == length else STAGE):
         return (Mismatch("shape", f"parts of a multiple of {MULTIPLE} bytes", f"{length} elements of {view.dtype.bytes} bytes"),)
     if (constant(storage.extent) or 0) * view.dtype.bytes % STAGE:

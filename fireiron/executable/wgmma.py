@@ -1,14 +1,14 @@
-"""wgmma: a matrix product by the 128 threads of a warpgroup, of operands that it reads from shared memory by itself (Hopper).
+"""wgmma: a matrix multiply-accumulate by the 128 threads of a warpgroup, of operands in shared memory (Hopper).
 
-PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The accumulator of 64 x n lies in registers; the other two
-are told by descriptors, and lie in chunks (`fireiron.ir.smem_layouts`). With `swapped` the spec's B is what PTX calls A: for tiles that are
-narrow along m. What PTX calls A may lie in registers instead, along k, as its figure for A says: loaded there, or computed.
+PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The accumulator of 64 x n is in registers; the other two
+are given by descriptors, and are stored in chunks (`fireiron.ir.smem_layouts`). With `swapped` the spec's B is A in PTX: for tiles that are
+narrow along m. A in PTX may be in registers instead, along k, in the layout of its figure: loaded there, or computed.
 
 >>> from fireiron import *
->>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
->>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
->>> turns = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
->>> text = turns.tile(64, 64).to(Warpgroup).done().cuda()
+>>> fp16 = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+>>> blocks = MatMul(512, 512, 512, **fp16)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
+>>> loop = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+>>> text = loop.tile(64, 64).to(Warpgroup).done().cuda()
 >>> [line.strip() for line in text.splitlines() if "wgmma.mma_async" in line]
 ['"wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "']
 """
@@ -40,7 +40,7 @@ from fireiron.performing.by_lanes import (
     with_registers,
 )
 from fireiron.performing.mma import wrapped
-from fireiron.performing.warpgroups import ROWS, accumulator_map, held_map
+from fireiron.performing.warpgroups import ROWS, a_operand_map, accumulator_map
 from fireiron.spec import Spec
 from fireiron.values.document import Call, Chain, Text, called
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, constant
@@ -77,12 +77,12 @@ _ADDS: dict[Expr, str] = {TRUE: "true", FALSE: "false"}
 class Wgmma(Executable):
     """`MatMul(64,n,k)(SH,SH,RF)(Warpgroup)`, 32 bytes along k; with `swapped`, `MatMul(n,64,k)`.
 
-    With `held` the factor of 64 rows lies in registers: `MatMul(64,n,k)(RF,SH,RF)`, or with `swapped` `MatMul(n,64,k)(SH,RF,RF)`.
+    With `held` the operand of 64 rows is in registers: `MatMul(64,n,k)(RF,SH,RF)`, or with `swapped` `MatMul(n,64,k)(SH,RF,RF)`.
     """
 
     mechanism: ClassVar[Mechanism] = wgmma.WGMMA_GROUPS
     only_on: ClassVar[str] = "sm_90a"
-    """The only target that has it: the `a` says that code for it runs on no other."""
+    """The only target that has it: with the suffix `a` in its name, code for it runs on no other."""
 
     factors: tuple[DType, DType] = (float16, float16)
     result: DType = float32
@@ -101,17 +101,17 @@ class Wgmma(Executable):
 
     @property
     def right(self) -> str:
-        """The other factor."""
+        """The other input operand."""
         return "A" if self.swapped else "B"
 
     @property
     def in_shared(self) -> tuple[str, ...]:
-        """The factors that it reads from shared memory."""
+        """The input operands that it reads from shared memory."""
         return (self.right,) if self.held else ("A", "B")
 
     @property
     def memories(self) -> dict[str, Memory]:
-        """Where each operand lies."""
+        """The memory of each operand."""
         return {name: SH if name in self.in_shared else RF for name in "ABC"}
 
     def performs(self) -> str:
@@ -130,30 +130,30 @@ class Wgmma(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.multiplies:
             return (Mismatch("spec", "MatMul", spec.title),)
-        found = (
+        mismatches = (
             *level_mismatch(spec, Warpgroup),
             *self._shape_mismatch(spec),
-            *(one for name, dtype in zip("AB", self.factors, strict=True) for one in type_mismatch(spec, name, (dtype,))),
+            *(mismatch for name, dtype in zip("AB", self.factors, strict=True) for mismatch in type_mismatch(spec, name, (dtype,))),
             *type_mismatch(spec, "C", (self.result,)),
-            *(one for name, memory in self.memories.items() for one in memory_mismatch(spec, name, (memory,))),
+            *(mismatch for name, memory in self.memories.items() for mismatch in memory_mismatch(spec, name, (memory,))),
             *(() if architecture.name == self.only_on else (Mismatch("target", self.only_on, architecture.name),)),
         )
-        return found or tuple(one for name in self.in_shared for one in self._storage_mismatch(spec, name))
+        return mismatches or tuple(mismatch for name in self.in_shared for mismatch in self._storage_mismatch(spec, name))
 
     def _shape_mismatch(self, spec: Spec) -> tuple[Mismatch, ...]:
         m, n, k = (constant(size) or 0 for size in spec.sizes)
         rows, columns = (n, m) if self.swapped else (m, n)
         step = 16 if self.factors[0] == int8 and columns > 32 else 8
-        # Several steps of k, and several blocks of rows, are loops around it: where it adds anyway, as nothing is to be cleared between.
+        # Several steps of k, and several blocks of rows, are loops around it: where it accumulates, as nothing is cleared between.
         whole = spec.accumulate == TRUE or k == self.depth
         if rows % ROWS == 0 and rows and k % self.depth == 0 and k and whole and columns % step == 0 and 8 <= columns <= 256:
             return ()
-        wanted = f"nx{ROWS}x{self.depth}" if self.swapped else f"{ROWS}xnx{self.depth}"
+        expected = f"nx{ROWS}x{self.depth}" if self.swapped else f"{ROWS}xnx{self.depth}"
         multiples = "multiples of m and k of " if spec.accumulate == TRUE else ""
-        return (Mismatch("shape", f"{multiples}{wanted}, n {self._widths()}", "x".join(map(str, spec.sizes))),)
+        return (Mismatch("shape", f"{multiples}{expected}, n {self._widths()}", "x".join(map(str, spec.sizes))),)
 
     def _storage_mismatch(self, spec: Spec, name: str) -> tuple[Mismatch, ...]:
-        """Why a factor does not lie in chunks that the instruction can read; nothing where it is still free how it lies."""
+        """Why an operand is not in chunks that the instruction can read; nothing where its storage is still free."""
         view = spec.operands[name]
         shape = "x".join(map(str, view.tensor.shape))
         if view.tensor.free:
@@ -163,25 +163,25 @@ class Wgmma(Executable):
             if best is not None and isinstance(smem_layout_of(best, view, view.dtype.bytes), SmemLayout):
                 return ()
             return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", shape),)
-        found = smem_layout_of(view.tensor.storage(), view, view.dtype.bytes)
-        if isinstance(found, str):
-            return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", found),)
-        if found.along == _along_k(spec, name):
+        layout = smem_layout_of(view.tensor.storage(), view, view.dtype.bytes)
+        if isinstance(layout, str):
+            return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", layout),)
+        if layout.along == _along_k(spec, name):
             return ()
         if view.dtype.bytes != 2:
-            wanted = "neighbours along k, for elements that have not 16 bits"
-            return (Mismatch(f"{name} storage", wanted, f"neighbours along {'m' if name == 'A' else 'n'}"),)
-        return () if found.span > PIECE else (Mismatch(f"{name} storage", "swizzled chunks", "chunks of 16 bytes"),)
+            expected = "elements contiguous along k, for elements that have not 16 bits"
+            return (Mismatch(f"{name} storage", expected, f"elements contiguous along {'m' if name == 'A' else 'n'}"),)
+        return () if layout.span > PIECE else (Mismatch(f"{name} storage", "swizzled chunks", "chunks of 16 bytes"),)
 
     # ------------------------------------------------------------------------------------------ statements
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         maps = {"C": accumulator_map(_columns(spec, self.swapped), self.swapped)}
         if self.held:
-            maps[self.left] = held_map(self.factors["AB".index(self.left)].bytes, self.swapped)
+            maps[self.left] = a_operand_map(self.factors["AB".index(self.left)].bytes, self.swapped)
         for name in self.in_shared:
             view = spec.operands[name]
-            along = self._settled(spec, name, draft).along
+            along = self._decided(spec, name, draft).along
             tile = [constant(size) or 0 for size in view.shape]
             tile[_along_k(spec, name)] = self.depth
             if name == self.left:
@@ -191,17 +191,17 @@ class Wgmma(Executable):
         program = statements_by_lanes(self, spec, draft, maps, spread=self.in_shared, vectors=(pieces["A"], pieces["B"], 1))
         return edited(program, lambda statement: attrs.evolve(statement, mechanism=self.mechanism))
 
-    def _settled(self, spec: Spec, name: str, draft: Draft) -> SmemLayout:
-        """The chunks of a factor, which become its storage where it is still free."""
+    def _decided(self, spec: Spec, name: str, draft: Draft) -> SmemLayout:
+        """The chunks of an operand, which become its storage where it is still free."""
         view = spec.operands[name]
         wanted = self._wanted(spec, name) if view.tensor.free else None
         storage = view.tensor.storage() if wanted is None else draft.settle(view.tensor, wanted)
-        found = smem_layout_of(storage, view, view.dtype.bytes)
-        assert isinstance(found, SmemLayout), found
-        return found
+        layout = smem_layout_of(storage, view, view.dtype.bytes)
+        assert isinstance(layout, SmemLayout), layout
+        return layout
 
     def _wanted(self, spec: Spec, name: str) -> Storage | None:
-        """The best storage of a free factor: along its source's neighbours where the instruction can read that, else along k."""
+        """The best storage of a free operand: contiguous as its source where the instruction can read that, else along k."""
         view = spec.operands[name]
         along_k, element = _along_k(spec, name), view.dtype.bytes
         order = view.order if isinstance(view.tensor.layout, MatrixLayout) else None
@@ -225,21 +225,21 @@ class Wgmma(Executable):
         transposed = tuple(name in chunks and chunks[name].along != _along_k(spec, name) for name in (self.left, self.right))
         columns = _columns(spec, self.swapped)
         adds = _ADDS.get(statement.accumulate) or printer.expression(statement.accumulate)
-        factors = {name: _descriptor(printer, statement, name, one) for name, one in chunks.items()}
+        factors = {name: _descriptor(printer, statement, name, layout) for name, layout in chunks.items()}
         if not self.held:
             places = (factors[self.left], factors[self.right])
             return with_registers([called(printer.function(self._function(columns, transposed)), c.place, *places, adds)], c)
-        held = printer.registers(statement, "AB".index(self.left))
-        product = called(printer.function(self._function(columns, transposed)), c.place, held.place, factors[self.right], adds)
-        return with_registers([product], held, c)
+        left_registers = printer.registers(statement, "AB".index(self.left))
+        product = called(printer.function(self._function(columns, transposed)), c.place, left_registers.place, factors[self.right], adds)
+        return with_registers([product], left_registers, c)
 
     def _function(self, columns: int, transposed: tuple[bool, ...]) -> Function:
-        """The instruction as a function of where a thread keeps its accumulators, and of the descriptors of the two factors."""
+        """The instruction as a function of a thread's accumulators, and of the descriptors of the two operands."""
         left, right = self.factors[::-1] if self.swapped else self.factors
         kind = self.result
         count = columns // 2 // (4 // kind.bytes)
         shape = f"m{ROWS}n{columns}k{self.depth}"
-        types = ".".join(_PTX[one] for one in (kind, left, right))
+        types = ".".join(_PTX[dtype] for dtype in (kind, left, right))
         letter = {float32: "f"}.get(kind, "r")
         words = "c" if kind in (float32, int32) else "words"
         places = ", ".join(f"%{number}" for number in range(count))
@@ -247,7 +247,7 @@ class Wgmma(Executable):
         factor = registers(count, HELD) if self.held else f"%{count}"
         scales = "" if left == int8 else ", 1, 1"
         across = transposed[1:] if self.held else transposed
-        scales += "".join(f", {int(one)}" for one in across) if left.bytes == 2 else ""
+        scales += "".join(f", {int(is_transposed)}" for is_transposed in across) if left.bytes == 2 else ""
         body = (
             *(() if words == "c" else ("unsigned* const words = reinterpret_cast<unsigned*>(c);",)),
             *(("const unsigned* const a_words = static_cast<const unsigned*>(a);",) if self.held else ()),
@@ -270,7 +270,7 @@ class Wgmma(Executable):
 
 
 def _filled(text: str, width: int = 100) -> list[str]:
-    """Text in lines, broken behind commas."""
+    """Text in lines, broken after commas."""
     lines = []
     while len(text) > width:
         place = text.rindex(", ", 0, width) + 2
@@ -280,43 +280,43 @@ def _filled(text: str, width: int = 100) -> list[str]:
 
 
 def _along_k(spec: Spec, name: str) -> int:
-    """Which dimension of a factor is reduced, whatever it is called: A is rows x reduced, and B is reduced x columns."""
+    """The dimension of an operand that is reduced, by any name: A is rows x reduced, and B is reduced x columns."""
     (reduced,) = (dim for dim in spec.uses["A"] if dim not in spec.uses["C"])
     return spec.uses[name].index(reduced)
 
 
 def _columns(spec: Spec, swapped: bool) -> int:
-    """Elements of the dimension of the result that has not the 64 rows of the instruction."""
+    """Elements of the dimension of the result that is not the one of 64 rows."""
     return constant(spec.C.shape[0 if swapped else 1]) or 0
 
 
 def _chunks(printer: Printer, statement: Exec, name: str) -> SmemLayout:
-    """How a factor lies in the buffer that it is in."""
+    """The chunks of an operand in its buffer."""
     view: View = statement.spec.operands[name]
-    found = smem_layout_of(printer.kernel.buffer(view.tensor.name).storage, view, view.dtype.bytes)
-    assert isinstance(found, SmemLayout), found
-    return found
+    layout = smem_layout_of(printer.kernel.buffer(view.tensor.name).storage, view, view.dtype.bytes)
+    assert isinstance(layout, SmemLayout), layout
+    return layout
 
 
 def _descriptor(printer: Printer, statement: Exec, name: str, chunks: SmemLayout) -> Text:
-    """Where a factor is. In a group that is waited for in each turn of its loop, the time between its products counts: there what unrolled
-    loops add is added to a descriptor, which is made once. It stays inside the 14 bits that address shared memory.
+    """The descriptor of an operand. In a group that is awaited in each iteration of its loop, the time between its MMAs counts: there the
+    offsets of unrolled loops are added to a descriptor that is made once. It stays inside the 14 bits that address shared memory.
     """
     head = f"{printer.function(DESCRIPTOR)}<{chunks.chunk_stride}, {chunks.group_stride}, {MODES[chunks.span]}>"
     first = statement.at_first_lane(name)
     if id(statement) not in awaited(printer.kernel):
         return Call(head, (printer.shared_address(first),))
     address, step = printer.shared_address_and_step(first)
-    made = Call(head, (address,))
-    return made if step == ZERO else Chain((made, f"+ {printer.expression(step // PIECE)}"))
+    descriptor = Call(head, (address,))
+    return descriptor if step == ZERO else Chain((descriptor, f"+ {printer.expression(step // PIECE)}"))
 
 
-# ---------------------------------------------------------------------------------------------- who holds, and who reads
+# ---------------------------------------------------------------------------------------------- lane maps
 
 
 @functools.lru_cache(maxsize=256)
 def operand_map(tile: tuple[int, ...], along_k: int, along: int, element: int) -> LaneMap:
-    """A factor of which 16 bytes side by side count as read by one thread: which of them reads what, PTX does not say."""
+    """An operand of which 16 contiguous bytes count as read by one thread: PTX does not specify which thread reads what."""
     other = 1 - along_k
     piece, groups = PIECE // element, tile[other] // 8
     share = math.gcd(groups, 8)
@@ -352,13 +352,13 @@ def _family() -> tuple[Wgmma, ...]:
         *(((a, b), float32) for a in (float8_e4m3, float8_e5m2) for b in (float8_e4m3, float8_e5m2)),
         ((int8, int8), int32),
     ]
-    found = []
+    instructions = []
     for held, swapped in itertools.product((False, True), (False, True)):
         for (a, b), result in forms:
             kinds = _PTX[a] if a == b else f"{_PTX[a]}_{_PTX[b]}"
             form = f"{'_SWAPPED' if swapped else ''}{'_HELD' if held else ''}"
-            found.append(Wgmma(f"WGMMA_{kinds}_{_PTX.get(result, result.name)}{form}".upper(), (a, b), result, swapped, held))
-    return tuple(found)
+            instructions.append(Wgmma(f"WGMMA_{kinds}_{_PTX.get(result, result.name)}{form}".upper(), (a, b), result, swapped, held))
+    return tuple(instructions)
 
 
 WGMMA: tuple[Wgmma, ...] = _family()

@@ -10,7 +10,7 @@ Nothing but these may touch a fragment. Which thread touches which element of a 
 
 >>> from fireiron import *
 >>> leaf = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(FR(16, 16, 16), FR(16, 16, 16), FR(16, 16, 16))(Warp)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['mma_sync']
 """
 
@@ -51,7 +51,7 @@ HEADERS = ("mma.h",)
 
 @attrs.frozen
 class MmaSync(Executable):
-    """`MatMul(m,n,k)(FR,FR,FR)(Warp)`: the fragments' memory says m, n and k."""
+    """`MatMul(m,n,k)(FR,FR,FR)(Warp)`: the fragments' memory specifies m, n and k."""
 
     headers: ClassVar[tuple[str, ...]] = HEADERS
 
@@ -127,20 +127,20 @@ class MatrixSync(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
-        found = [*level_mismatch(spec, Warp), *memory_mismatch(spec, self.outer, (GL, SH))]
+        mismatches = [*level_mismatch(spec, Warp), *memory_mismatch(spec, self.outer, (GL, SH))]
         inner, outer = spec.operands[self.inner], spec.operands[self.outer]
         matrix = outer.tensor
         if inner.memory.fragment is None:
-            return (*found, Mismatch(f"{self.inner} memory", "FR", inner.memory.name))
-        found += type_mismatch(spec, self.outer, (inner.dtype,))
+            return (*mismatches, Mismatch(f"{self.inner} memory", "FR", inner.memory.name))
+        mismatches += type_mismatch(spec, self.outer, (inner.dtype,))
         if len(spec.dims) != 2:
-            return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
+            return (*mismatches, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         if _leading_dimension(spec.operands[self.outer]) is None:
             wanted = "RowMajor or ColMajor" if len(matrix.shape) == 2 else "neighbours along one of its dimensions"
-            found.append(Mismatch(f"{self.outer} layout", wanted, str(matrix.layout)))
+            mismatches.append(Mismatch(f"{self.outer} layout", wanted, str(matrix.layout)))
         if matrix.swizzle is not None:
-            found.append(Mismatch(f"{self.outer} layout", "one with a leading dimension, so no swizzle", str(matrix.swizzle)))
-        return (*found, *_type_mismatch(inner, architecture, factors=not self.store))
+            mismatches.append(Mismatch(f"{self.outer} layout", "one with a leading dimension, so no swizzle", str(matrix.swizzle)))
+        return (*mismatches, *_type_mismatch(inner, architecture, factors=not self.store))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _fragments_mismatch(spec, spec.operands[self.inner], context)
@@ -171,7 +171,7 @@ class MatrixSync(Executable):
 
 
 def _truncated(target: str, buffer: Buffer) -> list[Item]:
-    """WMMA leaves undefined what it makes of float32 that are no tf32, so the last 13 bits go, as `mma.sync` drops them."""
+    """WMMA leaves its result undefined for float32 that are not tf32, so the last 13 bits are dropped, as by `mma.sync`."""
     if buffer.dtype != tf32:
         return []
     kept = "element = __uint_as_float(__float_as_uint(element) & 0xffffe000u);"
@@ -214,7 +214,7 @@ class FillFragment(Executable):
 
 
 def _type_mismatch(view: View, architecture: Architecture, factors: bool) -> tuple[Mismatch, ...]:
-    """Why fragments hold no such elements, or not on this target; `factors` says whether those of A and B will do."""
+    """Why fragments do not have such elements, or not on this target; with `factors` the types of A and B are accepted too."""
     legal = {form: {*form.results, *([form.factor] if factors else [])} for form in forms_of(view.memory)}
     serving = [form.capability for form, dtypes in legal.items() if view.dtype in dtypes]
     if not serving:
@@ -233,8 +233,8 @@ def _map_of(view: View, context: Context) -> LaneMap:
     maps = maps_of(view.memory)
     sizes = [constant(size) or 1 for size in view.shape]
     fitting = [maps[name] for name in "CAB" if all(size % part == 0 for size, part in zip(sizes, maps[name].tile, strict=True))]
-    found = None if holding is None else holding.lane_map
-    return found or (*fitting, maps["C"])[0]
+    lane_map = None if holding is None else holding.lane_map
+    return lane_map or (*fitting, maps["C"])[0]
 
 
 def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:

@@ -1,4 +1,4 @@
-"""What a kernel is called with, checked against what it was made for: sizes, element types, strides, alignment, overlap."""
+"""Check the arguments of a call against the kernel: sizes, element types, strides, alignment, overlap."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fireiron.values.tensor import MatrixLayout, Tensor
 
 
 def output_names(spec: Spec) -> tuple[str, ...]:
-    """What messages call the outputs: `out` where there is one, else each by its own name."""
+    """Return the names of the outputs in messages: `out` if there is one output, else the operands' names."""
     return ("out",) if len(spec.outputs) == 1 else spec.outputs
 
 
 def in_order(spec: Spec, given: Any, what: str = "out") -> tuple[Any, ...]:
-    """The outputs in the order of the spec: `given` is the one, or, where there are several, a tuple or a mapping by name.
+    """Return the outputs in the order of the spec. `given` is the only output, or a tuple or a mapping by name of several outputs.
 
-    Raises: ArgumentError for another number or other names.
+    Raises: ArgumentError if the number or the names of the outputs differ.
     """
     names = spec.outputs
     if len(names) == 1:
@@ -46,17 +46,17 @@ def in_order(spec: Spec, given: Any, what: str = "out") -> tuple[Any, ...]:
 
 
 def returned(arrays: tuple[Any, ...]) -> Any:
-    """What a caller gets of the outputs: the one, or a tuple of several."""
+    """Return the result of a call: the only output, or a tuple of several outputs."""
     return arrays[0] if len(arrays) == 1 else arrays
 
 
 def reads_output(spec: Spec, symbols: Mapping[str, int]) -> bool:
-    """Whether the kernel adds to what the output holds."""
+    """Return whether the kernel accumulates into the output."""
     return spec.atomic or bool(spec.accumulate.evaluate(symbols))
 
 
 def evaluated(value: Expr, symbols: Mapping[str, int]) -> int:
-    """An expression of sizes as an integer."""
+    """Evaluate an expression of sizes to an integer."""
     return int(value.evaluate(symbols))
 
 
@@ -65,17 +65,17 @@ Steps = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def array_shape(spec: Spec, name: str) -> tuple[Expr, ...]:
-    """The shape of the array that an operand is: of one launch of several, the operand may be a part of it."""
+    """Return the shape of an operand's array. In a program of several launches, the operand of a launch may be a part of the array."""
     view = spec.operands[name]
     return tuple(map(view.extent, range(len(view.dims))))
 
 
 def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int], steps: Steps | None = None) -> dict[str, int]:
-    """The run-time sizes and strides in elements, from keywords, the arrays' shapes and their strides.
+    """Return the run-time sizes and the strides in elements, from keywords and from the arrays' shapes and strides.
 
-    Strides that no array tells, those of a new output, are without gaps.
-    Raises: an `ArgumentError` where a size is told by none, is told twice and differs, or breaks the facts of its symbol; a `LaunchError`
-        where a stride does.
+    A new output is contiguous, so its strides follow from its shape.
+    Raises: an `ArgumentError` if a size is unknown, has two different values, or violates the bounds of its symbol; a `LaunchError`
+        if a stride violates those of its symbol.
     """
     known: dict[str, int] = {}
     symbols = {var.name: var for var in symbols_of(spec)}
@@ -95,7 +95,7 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
     _solve_strides(spec, symbols, known, steps or {})
     missing = [name for name in symbols if name not in known]
     if missing:
-        raise ArgumentError(f"no shape tells {', '.join(missing)}", hint=f"kernel(..., {missing[0]}=...)")
+        raise ArgumentError(f"no shape determines {', '.join(missing)}", hint=f"kernel(..., {missing[0]}=...)")
     for name, value in known.items():
         var = symbols[name]
         if not var.low <= value <= var.high or value % var.multiple_of:
@@ -108,7 +108,7 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
 
 
 def _solve_strides(spec: Spec, symbols: Mapping[str, Var], known: dict[str, int], steps: Steps) -> None:
-    """Add the strides that are symbols to the known sizes, those of the arrays first."""
+    """Add symbolic strides to the known sizes: first those of the given arrays, then those of new arrays."""
     for name, (shape, given) in steps.items():
         for symbol, stride, dim in strides_told(spec.operands[name].tensor.storage(), shape, given):
             if symbol not in known:
@@ -118,12 +118,12 @@ def _solve_strides(spec: Spec, symbols: Mapping[str, Var], known: dict[str, int]
 
 
 def _check_stride(symbol: Var, stride: int, operand: str, dim: str) -> None:
-    """Refuse a stride that the kernel's parameter does not hold, or of which it has assumed more."""
+    """Refuse a stride that does not fit the kernel's parameter, or that violates the kernel's assumptions."""
     if symbol.low <= stride <= symbol.high and stride % symbol.multiple_of == 0:
         return
     hint = "pass a copy"
     if stride < 0:
-        hint = "this is a reversed view, and a kernel begins at the first element: pass a copy"
+        hint = "this is a reversed view, and kernels need strides of at least 0: pass a copy"
     elif stride > symbol.high:
         hint = "bound the kernel's sizes: a stride is a parameter of 32 bits"
     elif stride == 0:
@@ -135,7 +135,7 @@ def _check_stride(symbol: Var, stride: int, operand: str, dim: str) -> None:
 
 
 def require_sizes(spec: Spec, given: Mapping[str, Any]) -> None:
-    """Refuse keywords of a call that are no integers: only sizes are passed by name."""
+    """Refuse keyword arguments that are not integers: only sizes are passed by name."""
     others = {name: value for name, value in given.items() if not isinstance(value, numbers.Integral)}
     if not others:
         return
@@ -151,53 +151,53 @@ def require_sizes(spec: Spec, given: Mapping[str, Any]) -> None:
 
 
 def _calls_of(spec: Spec) -> tuple[str, str]:
-    """How a kernel of a spec is called, and how with arrays that it fills."""
+    """Return the text of a call without and with outputs, for hints."""
     inputs, outputs = [one.lower() for one in spec.inputs], ", ".join(one.lower() for one in spec.outputs)
     filled = f"out={outputs}" if len(spec.outputs) == 1 else f"out=({outputs})"
     return f"kernel({', '.join(inputs)})", f"kernel({', '.join([*inputs, filled])})"
 
 
 def steps_of(views: Mapping[str, ArrayView]) -> Steps:
-    """Shapes and strides of arrays; these are rounded down where they are no whole number of elements, which `check_view` refuses."""
+    """Return shapes and strides of arrays in elements. Strides are rounded down; `check_view` refuses those that are not whole elements."""
     return {name: (view.shape, tuple(stride // view.itemsize for stride in view.strides)) for name, view in views.items()}
 
 
 def check_apart(name: str, view: ArrayView) -> None:
-    """Refuse an output of which elements share memory: threads would write over each other."""
+    """Refuse an output whose elements share memory: threads would overwrite each other's results."""
     if not lie_apart(view.shape, view.strides):
         hint = "pass an array without broadcast dimensions or overlapping windows"
         raise LaunchError(f"{name}: its elements overlap in memory", got=f"shape {view.shape}, strides {view.strides} bytes", hint=hint)
 
 
 def check_facts(kernel: Kernel, symbols: Mapping[str, int]) -> None:
-    """Test the conditions on sizes under which the kernel was generated; a `LaunchError` names the first that does not hold."""
+    """Check the conditions on sizes for which the kernel was generated. A `LaunchError` names the first violated condition."""
     for text, condition in kernel.facts:
         if not condition.evaluate(symbols):
-            raise LaunchError(f"the kernel does not serve these sizes: {text} ({condition})", got=dict(symbols))
+            raise LaunchError(f"the kernel does not support these sizes: {text} ({condition})", got=dict(symbols))
 
 
 def element_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    """The steps between elements of a parameter, in elements."""
+    """Return the strides of a parameter in elements."""
     steps = buffer.storage.steps
     if None in steps:
-        raise ArgumentError(f"{buffer.name}: no array has the strides of {buffer.storage.layout}, where one dimension has several")
+        raise ArgumentError(f"{buffer.name}: no array has the layout {buffer.storage.layout}, because a dimension has several strides")
     return tuple(evaluated(step, symbols) for step in steps if step is not None)
 
 
 def byte_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    """The steps between elements of a parameter, in bytes."""
+    """Return the strides of a parameter in bytes."""
     return tuple(step * buffer.dtype.bytes for step in element_strides(buffer, symbols))
 
 
 def buffer_shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of a parameter."""
+    """Return the shape of a parameter."""
     return tuple(evaluated(size, symbols) for size in buffer.tensor.shape)
 
 
 def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str, int], spec: Spec) -> None:
-    """Type, shape and strides of an array, called `name` in messages; strides are checked, never assumed.
+    """Check the type, shape and strides of an array, called `name` in messages.
 
-    Raises: LaunchError where one of them is not what the kernel was made for.
+    Raises: LaunchError if one of them differs from that of the kernel's parameter.
     """
     if view.dtype not in types_of(buffer):
         raise LaunchError(
@@ -206,7 +206,7 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
         )  # fmt: skip
     shape = buffer_shape(buffer, symbols)
     if view.shape != shape:
-        raise LaunchError(f"{name} has another shape than the kernel was made for", got=view.shape, legal=str(shape))
+        raise LaunchError(f"{name} does not have the shape that the kernel expects", got=view.shape, legal=str(shape))
     wanted = byte_strides(buffer, symbols)
     differs = [dim for dim in range(len(shape)) if shape[dim] > 1 and view.strides[dim] != wanted[dim]]
     if differs:
@@ -219,12 +219,12 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
 
 
 def types_of(buffer: Buffer) -> tuple[str, ...]:
-    """The element types of arrays that a parameter takes, by NumPy's names: an input may be of one that is stored alike."""
+    """Return the legal element types of a parameter's array, by NumPy's names: an input may have any type with the same storage."""
     return (buffer.dtype.numpy, *(() if buffer.written else buffer.dtype.alike))
 
 
 def _hint_on_type(given: str, buffer: Buffer, spec: Spec) -> str:
-    """How a spec says the type of an operand, where a kernel for it can be had."""
+    """Return the hint for a wrong element type: the spec with this type if kernels exist for it, or a conversion."""
     found = next((one for one in DTYPES if given in (one.numpy, *one.alike)), None)
     if found == buffer.dtype:  # an output of a type that only inputs may have
         return f"an array of {buffer.dtype.numpy}"
@@ -243,7 +243,7 @@ _REORDERED = {
     "col": ("RowMajor", "numpy.asfortranarray(x), cupy.asfortranarray(x), or x.T.contiguous().T of PyTorch"),
     "row": ("ColMajor", "numpy.ascontiguousarray(x), cupy.ascontiguousarray(x), or x.contiguous() of PyTorch"),
 }
-"""By the order that a kernel wants: what a spec says for the other one, and how an array gets this one."""
+"""For the storage order that a kernel requires: the spec of the other order, and how to convert an array to the required one."""
 
 
 def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
@@ -261,17 +261,17 @@ def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Seq
 
 
 def _by_dim(buffer: Buffer, spec: Spec) -> str:
-    """How a spec says that an operand may have any strides."""
+    """Return the text of a spec whose operand may have any strides."""
     return f"{buffer.name}=Strides({', '.join(f'{dim}=ANY' for dim in spec.uses[buffer.name])})"
 
 
 def host_view(array: Any) -> ArrayView:
-    """A NumPy array in the terms of arrays on a GPU; its device is none."""
+    """Return the view of a NumPy array; it has no device."""
     return ArrayView(array.shape, array.strides, str(array.dtype), array.dtype.itemsize, NO_DEVICE, not array.flags.writeable)
 
 
 def new_on_host(buffer: Buffer, symbols: Mapping[str, int]) -> Any:
-    """A NumPy array for a parameter, stored as the kernel stores it."""
+    """Allocate a NumPy array for a parameter, with the parameter's layout."""
     import numpy
 
     shape, strides = buffer_shape(buffer, symbols), byte_strides(buffer, symbols)
@@ -280,9 +280,9 @@ def new_on_host(buffer: Buffer, symbols: Mapping[str, int]) -> Any:
 
 
 def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
-    """A NumPy array as a parameter holds it: elements that share a place, as a stride of 0 says, have one value, the last of them.
+    """Store a NumPy array in the layout of a parameter. Elements at the same address (a stride of 0) get the value of the last one.
 
-    Raises: an `ArgumentError` where the parameter has no place for all of them.
+    Raises: an `ArgumentError` if the parameter's storage is too small.
     """
     import numpy
 
@@ -298,27 +298,27 @@ def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def require_room(name: str, shape: Sequence[int], steps: Sequence[int], extent: int) -> None:
-    """Refuse elements behind the end of the memory that a parameter takes: rows longer than its leading dimension."""
+    """Refuse elements past the end of a parameter's storage: rows longer than its leading dimension."""
     needed = 1 + sum(step * (size - 1) for size, step in zip(shape, steps, strict=True)) if 0 not in shape else 0
     if needed > extent:
         raise ArgumentError(
-            f"{name}: {' x '.join(map(str, shape))} elements with strides of {', '.join(map(str, steps))} take up {needed} places",
-            legal=f"at most {extent}, which its storage has",
+            f"{name}: {' x '.join(map(str, shape))} elements with strides of {', '.join(map(str, steps))} need {needed} elements",
+            legal=f"at most {extent}, the size of its storage",
             hint="smaller sizes, or a larger leading dimension",
         )
 
 
 def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:
-    """The error for an address that the kernel's instructions cannot use."""
-    asked = f"{name} starts at an address that is no multiple of {buffer.tensor.align} bytes"
-    got = f"{address:#x}, {address % buffer.tensor.align} bytes after one"
+    """Return the error for a misaligned address."""
+    asked = f"{name} starts at an address that is not a multiple of {buffer.tensor.align} bytes"
+    got = f"{address:#x}, {address % buffer.tensor.align} bytes after a multiple"
     here = address & -address
     other = f", or make the spec with {buffer.name}=Strides(...).aligned({here})" if here >= buffer.dtype.bytes else ""
     return LaunchError(asked, got=got, hint=f"copy it to a fresh array{other}")
 
 
 class _Placed:
-    """Memory as NumPy sees it, which is never read: only compared."""
+    """Memory at an address, with NumPy's array interface: for `numpy.shares_memory`, which does not read it."""
 
     def __init__(self, view: ArrayView, address: int) -> None:
         typestr = f"|V{view.itemsize}"
@@ -326,7 +326,7 @@ class _Placed:
 
 
 def share_memory(one: ArrayView, address: int, other: ArrayView, other_address: int) -> bool:
-    """Whether two arrays have a byte in common; those that interleave have none."""
+    """Return whether two arrays have a byte in common. Interleaved arrays may have none."""
     import numpy
 
     if one.device != other.device:

@@ -1,15 +1,16 @@
-"""Arrays of other libraries on a GPU, each read natively: CuPy, PyTorch, JAX, `__cuda_array_interface__`, DLPack.
+"""Read GPU arrays of CuPy, PyTorch, JAX, `__cuda_array_interface__` and DLPack through each library's own interface.
 
-A reading is cheap (a microsecond for three arrays), since it stands before every launch. It gives the address and a
-*signature*: all that can be checked once for many launches. No library is imported here: an array's library is already.
+Arrays are read before every launch, so a reading is cheap: one microsecond for three arrays. It returns the address and a
+*signature*: the properties that are checked once for many launches. This module imports no array library: an array's library is
+already imported.
 
-Streams. CuPy and PyTorch have a current stream, on which kernels for their arrays run, in order with the library's own work.
-The others have none, so they run on CuPy's current stream, and order is made here:
+Streams. CuPy and PyTorch have a current stream. Kernels on their arrays run on it, in order with the library's own work.
+The others have none. Kernels on their arrays run on CuPy's current stream, and this module synchronizes:
 
-- JAX computes asynchronously on streams of its own: the inputs are waited for (`block_until_ready`), and kept alive until the
-  kernel has run. JAX orders its reading of an output behind the kernel when it imports the output through DLPack.
-- `__cuda_array_interface__` version 3 names the producer's stream: the kernel's stream waits for it by an event, and it for the
-  kernel. An interface without a stream asks for no order.
+- JAX computes asynchronously on its own streams. The launch waits for the inputs (`block_until_ready`) and keeps them alive until the
+  kernel has run. When JAX imports an output through DLPack, it waits for the kernel before it reads the output.
+- `__cuda_array_interface__` version 3 names the producer's stream. The kernel's stream waits for an event on it, and the producer's
+  stream waits for the kernel. If the interface names no stream, nothing is synchronized.
 - DLPack: the producer orders its work before CuPy's current stream; the array is kept alive until the kernel has run.
 
 Sources: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html, https://dmlc.github.io/dlpack/latest/python_spec.html.
@@ -29,32 +30,32 @@ from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import launch
 
 Signature = tuple["Library", tuple[int, ...], Any, Any, int, bool]
-"""Library, shape, strides as the library counts them (None: row-major), element type as the library names it, GPU, read-only."""
+"""Library, shape, strides in the library's unit (None: row-major), element type by the library's name, GPU, read-only."""
 
 Reading = tuple[int, Signature, "Order | None"]
-"""Address, signature, and how the launch is ordered with the array's producer where that takes work."""
+"""Address, signature, and the synchronization with the array's producer if it needs any."""
 
 NO_DEVICE = -1
-"""GPU number of an array on no GPU."""
+"""Device number of an array in host memory."""
 
 _ON_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
 @attrs.frozen(eq=False)
 class Order:
-    """What a launch owes the producer of an array: waiting for a stream of its, and keeping the array alive until it has run."""
+    """Synchronization with the producer of an array: wait for its stream, and keep the array alive until the kernel has run."""
 
     stream: int | None
     keep: object
     held: launch.Held | None
 
     def before(self, stream: int) -> None:
-        """Called before a launch on a stream."""
+        """Synchronize before a launch on a stream."""
         if self.stream is not None:
             launch.order(self.stream, stream)
 
     def after(self, stream: int) -> None:
-        """Called after it."""
+        """Synchronize after a launch on a stream."""
         if self.stream is not None:
             launch.order(stream, self.stream)
         if self.held is not None:
@@ -63,7 +64,7 @@ class Order:
 
 @attrs.frozen
 class ArrayView:
-    """An array on a GPU, as all libraries agree on it; strides count bytes, `dtype` is the name of NumPy or `ml_dtypes`."""
+    """The common description of an array on a GPU; strides are in bytes, `dtype` is the name in NumPy or `ml_dtypes`."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -74,77 +75,77 @@ class ArrayView:
 
     @property
     def end(self) -> int:
-        """The byte after the last one, counted from the address."""
+        """The offset in bytes from the address to the end of the last element."""
         return sum(max((size - 1) * stride, 0) for size, stride in zip(self.shape, self.strides, strict=True)) + self.itemsize
 
 
 class Library:
-    """Where arrays come from: how they are read, on which stream they are used, and how an output is made."""
+    """An array library: how to read its arrays, which stream to use, and how to allocate outputs."""
 
     name = "CuPy"
     owns_stream = False
-    """Whether it has a current stream; else its arrays are used on CuPy's."""
+    """Whether the library has a current stream; otherwise CuPy's current stream is used."""
 
     def __init__(self, module: Any = None) -> None:
         self.module = module
         self.held = launch.Held()
 
     def read(self, name: str, array: Any) -> Reading:
-        """An array of this library, called `name` in messages.
+        """Read an array of this library, called `name` in messages.
 
         Raises:
-            LaunchError: it is not in GPU memory, or has no memory to read.
+            LaunchError: the array is not in GPU memory, or has no memory.
         """
         raise NotImplementedError
 
     def itemsize(self, dtype: Any) -> int:
-        """Bytes of an element."""
+        """Return the bytes of an element."""
         return int(dtype.itemsize)
 
     def view(self, signature: Signature) -> ArrayView:
-        """The signature in terms that all libraries share."""
+        """Convert a signature to the common description."""
         _, shape, strides, dtype, device, readonly = signature
         itemsize = self.itemsize(dtype)
         return ArrayView(tuple(shape), self.in_bytes(shape, strides, itemsize), self.type_name(dtype), itemsize, device, readonly)
 
     def type_name(self, dtype: Any) -> str:
-        """The name of an element type in NumPy or `ml_dtypes`."""
+        """Return the name of an element type in NumPy or `ml_dtypes`."""
         return str(dtype)
 
     def in_bytes(self, shape: Sequence[int], strides: Any, itemsize: int) -> tuple[int, ...]:
-        """Strides in bytes."""
+        """Convert strides to bytes."""
         return row_major(shape, itemsize) if strides is None else tuple(strides)
 
     def stream(self, device: int) -> int:
-        """The address of the current stream: CuPy's, unless the library has its own."""
+        """Return the address of the current stream: CuPy's, unless the library has its own."""
         address: int = launch.require_cupy().cuda.get_current_stream(device).ptr
         return address
 
     def using(self, stream: object, device: int) -> contextlib.AbstractContextManager[None]:
-        """A stream as the current one, for allocations."""
+        """Make a stream the current one, for allocations."""
         return _cupy_stream(stream, device)
 
     def maker(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int) -> Callable[[], Any]:
-        """What makes new outputs, on the current GPU; `strides` in bytes, `dtype` a `fireiron.DType`."""
+        """Return a function that allocates outputs on the current GPU; `strides` in bytes, `dtype` a `fireiron.DType`."""
         cupy, kind = launch.require_cupy(), dtype.to_numpy()
         array, alloc = cupy.ndarray, cupy.cuda.alloc
         size = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + dtype.bytes
         return lambda: array(shape, kind, alloc(size), strides)
 
     def finished(self, array: Any) -> Any:
-        """What the caller gets of an output that a maker made and a kernel on the current stream fills.
+        """Convert an output from `maker`, which a kernel on the current stream fills, to the caller's array.
 
-        A `LaunchError` where the library has no array of that shape and these strides.
+        Raises: LaunchError if the library has no arrays of this shape and these strides.
         """
         return array
 
     def between(self, array: Any) -> Any:
-        """What the launch behind gets of the output of a copy in front, which no caller sees."""
+        """Convert the output of a preceding copy kernel for the next launch; no caller gets it."""
         return array
 
 
 def row_major(shape: Sequence[int], itemsize: int, order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Strides in bytes of an array without holes; `order` lists its dimensions, the slowest first."""
+    """Return the strides in bytes of a contiguous array; `order` lists its dimensions, slowest first."""
     strides, step = [0] * len(shape), itemsize
     for dim in reversed(range(len(shape)) if order is None else order):
         strides[dim] = step
@@ -182,7 +183,7 @@ class Torch(Library):
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._strided, self._grad = module.strided, module.is_grad_enabled
-        raw = getattr(module._C, "_cuda_getCurrentRawStream", None)  # not public, but ten times as fast
+        raw = getattr(module._C, "_cuda_getCurrentRawStream", None)  # not public, but ten times faster
         self.stream = raw or self._public_stream  # type: ignore[method-assign]
 
     def read(self, name: str, array: Any) -> Reading:
@@ -230,7 +231,7 @@ class Torch(Library):
 
 @attrs.frozen(eq=False)
 class Between:
-    """What a copy in front made of a JAX array: its rows may be further apart than they are long, which those of no JAX array are."""
+    """The copy of a JAX array from a preceding copy kernel. Its rows may be padded, which JAX arrays do not support."""
 
     array: Any
     """CuPy's."""
@@ -238,7 +239,7 @@ class Between:
 
 
 class _Copies(Library):
-    """`Between`: read as arrays of the library that they are copies for."""
+    """The library of `Between`: read like arrays of the library that the copies are for."""
 
     def read(self, name: str, array: Any) -> Reading:
         made, library = array.array, array.library
@@ -254,15 +255,15 @@ class Jax(Library):
     def read(self, name: str, array: Any) -> Reading:
         if isinstance(array, self.module.core.Tracer):
             raise LaunchError(
-                f"{name} is traced by JAX, it has no memory yet",
+                f"{name} is a JAX tracer, which has no memory",
                 hint="call the kernel: its calls are traced, all arrays of them; prepared launches and other calls are not",
             )
         try:
             kind, device = array.__dlpack_device__()
             array.block_until_ready()
             address = array.unsafe_buffer_pointer() if kind in _ON_GPU else 0
-        except (ValueError, BufferError, RuntimeError) as error:  # sharded, deleted, or what it waits for failed
-            raise LaunchError(f"{name} is no JAX array that is whole on one GPU", got=str(error)) from error
+        except (ValueError, BufferError, RuntimeError) as error:  # sharded, deleted, or its computation failed
+            raise LaunchError(f"{name} is not a JAX array on a single GPU", got=str(error)) from error
         if kind not in _ON_GPU:
             raise LaunchError(f"{name} is a JAX array that is not in GPU memory", hint="jax.device_put(...), or numpy.asarray(...)")
         layout = getattr(getattr(array, "format", None), "layout", None)
@@ -277,7 +278,7 @@ class Jax(Library):
             return self._imported(array)
         if array.T.strides == turned:
             return self._imported(array.T).T
-        raise LaunchError("JAX arrays have no leading dimension", got=array.strides, hint="pass a CuPy or PyTorch array as out=")
+        raise LaunchError("JAX arrays cannot have padded rows", got=array.strides, hint="pass a CuPy or PyTorch array as out=")
 
     def between(self, array: Any) -> Any:
         return Between(array, self)
@@ -313,13 +314,13 @@ class Interface(Library):
 
 
 class Scalars(Library):
-    """Numbers that are passed by value: their bits stand in the place of an address."""
+    """Numbers passed by value: their bits are passed instead of an address."""
 
     name = "a number"
 
     @staticmethod
     def signature(dtype: Any) -> Signature:
-        """What a launch knows of every number that is passed as an element of a type, a `fireiron.DType`."""
+        """Return the signature of numbers that are passed as elements of a `fireiron.DType`."""
         return _library(Scalars, None), (), (), dtype, NO_DEVICE, True
 
     def itemsize(self, dtype: Any) -> int:
@@ -349,7 +350,7 @@ class Dlpack(Library):
 
 
 def _element_type(array: Any, typestr: str) -> Any:
-    """The element type of an interface; one that it cannot name (`<V2`) is asked of the array."""
+    """Return the element type of an interface; if the interface cannot name it (`<V2`), the `dtype` of the array."""
     import numpy
 
     dtype = numpy.dtype(typestr)
@@ -391,11 +392,11 @@ def _library_of(kind: type) -> Library | None:
 
 
 library_of: Callable[[type], Library | None] = functools.lru_cache(maxsize=256)(_library_of)
-"""The library of arrays of a type; None for those of NumPy and for what is no array."""
+"""Return the library of an array type; None for NumPy arrays and for types that are not arrays."""
 
 
 def _jax_of(kind: type) -> Any:
-    """JAX, if the type is one of its tracers or arrays, which only an instance check knows as `jax.Array`."""
+    """Return JAX if the type is one of its arrays or tracers, which only an instance check recognizes as `jax.Array`."""
     jax = sys.modules.get("jax")
     own = kind.__module__.split(".")[0] in ("jax", "jaxlib") and hasattr(kind, "unsafe_buffer_pointer")
     return jax if own else None
@@ -408,9 +409,9 @@ def _library(kind: Callable[[Any], Library], module: Any) -> Library:
 
 @contextlib.contextmanager
 def _cupy_stream(stream: object, device: int) -> Iterator[None]:
-    """A stream as CuPy's current one.
+    """Make a stream CuPy's current stream.
 
-    Raises: LaunchError where it is no stream, or one of another GPU.
+    Raises: LaunchError if it is not a stream, or belongs to another GPU.
     """
     cupy = launch.require_cupy()
     address = launch.stream_address(stream, device)
@@ -434,11 +435,11 @@ class _Foreign:
 
 
 def masked(name: str) -> LaunchError:
-    """The error for an array of which elements are hidden, which no kernel sees."""
+    """Return the error for a masked array: kernels do not read masks."""
     return LaunchError(f"{name} is a masked array", hint="fill it first")
 
 
 def refused(name: str, array: object) -> ArgumentError:
-    """The error for what `library_of` does not know."""
+    """Return the error for an object without a library in `library_of`."""
     legal = "NumPy, CuPy, PyTorch, JAX, or anything with __cuda_array_interface__ or __dlpack__"
-    return ArgumentError(f"{name} is no array", got=type(array).__name__, legal=legal)
+    return ArgumentError(f"{name} is not an array", got=type(array).__name__, legal=legal)

@@ -1,4 +1,4 @@
-"""Libraries of this package that the host's compiler makes of its sources, once, and the cache keeps."""
+"""Compile native libraries of this package with the host's compiler and store them in the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fireiron.errors import CacheWarning, LaunchError
 
 
 def folder(what: str) -> Path:
-    """The cache's folder; one of this process alone where there is no cache, or it cannot be written: `what` is compiled anew then."""
+    """Return the cache folder. Without a writable cache, return a folder of this process, so that `what` is compiled again."""
     if settings.cache_enabled():
         found = settings.cache_folder()
         try:
@@ -30,23 +30,23 @@ def folder(what: str) -> Path:
             why = "Permission denied"
         except OSError as error:
             why = error.strerror or str(error)
-        warnings.warn(f"{found} cannot be written ({why}): {what} is compiled anew", CacheWarning, stacklevel=2)
+        warnings.warn(f"{found} cannot be written ({why}): {what} is compiled again", CacheWarning, stacklevel=2)
     return Path(tempfile.mkdtemp(prefix="fireiron-"))
 
 
 def compiler_among(names: Iterable[str]) -> str | None:
-    """The first compiler that is installed."""
+    """Return the first installed compiler."""
     return next((found for one in names if (found := shutil.which(one))), None)
 
 
 def digest_of(parts: Iterable[bytes]) -> str:
-    """What tells a library's sources, headers and compiler options from others."""
+    """Return a digest of a library's sources, headers and compiler options."""
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
 @attrs.frozen
 class Building:
-    """A library that is being compiled by a process of its own; the file is there whole or not at all."""
+    """A library that a separate process compiles; the file appears only when it is complete."""
 
     command: Sequence[str]
     path: Path
@@ -55,7 +55,7 @@ class Building:
 
     @classmethod
     def start(cls, command: Sequence[str], path: Path) -> Building:
-        """Compile by a command, to which `-o FILE` is added."""
+        """Start a compiler command, to which `-o FILE` is appended."""
         part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
         process = subprocess.Popen(
             [*command, "-o", str(part)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -64,20 +64,20 @@ class Building:
 
     @property
     def is_running(self) -> bool:
-        """Whether the compiler is still at work."""
+        """Return whether the compiler is still running."""
         return self._process.poll() is None
 
     def wait(self, seconds: float) -> None:
-        """Wait for the compiler, at most so long.
+        """Wait for the compiler, at most `seconds`.
 
-        Raises: subprocess.TimeoutExpired where it takes longer.
+        Raises: subprocess.TimeoutExpired if it takes longer.
         """
         self._process.wait(seconds)
 
     def finish(self, what: str) -> Path:
-        """Wait for the file.
+        """Wait for the compiler and return the file of the library.
 
-        Raises: LaunchError where the compiler refuses.
+        Raises: LaunchError if the compiler reports an error.
         """
         said, _ = self._process.communicate()
         if self._process.returncode:

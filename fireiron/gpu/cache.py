@@ -80,7 +80,7 @@ def key_of(work: Compilation) -> str | None:
     """Return the key of a compilation: a digest of everything that the result depends on, independent of paths and user.
 
     These are the text, the headers it reaches by content, target, options, and the build of the compiler. None where that
-    cannot be told: a header that a macro names, an option that reads files, a compiler whose file cannot be read.
+    cannot be determined: a macro names a header, an option reads files, or the compiler's file cannot be read.
     """
     flags, folders = _parted(work.flags)
     identity = work.chain.identity
@@ -207,7 +207,9 @@ def _save(path: Path, data: bytes) -> None:
         kept.save(path, data)
     except OSError as error:
         why = error.strerror or error
-        warnings.warn(f"{folder()} cannot be written ({why}): kernels are compiled anew (FIREIRON_NO_CACHE=1 says so)", CacheWarning, 1)
+        warnings.warn(
+            f"{folder()} cannot be written ({why}): kernels are compiled again (to silence: FIREIRON_NO_CACHE=1)", CacheWarning, 1
+        )
 
 
 # --- one process at a time --------------------------------------------------------------------------------------------
@@ -217,8 +219,8 @@ def _save(path: Path, data: bytes) -> None:
 def _alone(path: Path) -> Iterator[None]:
     """Admit one process at a time, if locks work; correctness does not depend on it.
 
-    The lock belongs to an open file, so the system releases it when its holder is killed. Its file is removed while it is held:
-    who opened it before gets the lock next, and finds the entry.
+    The lock belongs to an open file, so the system releases it when its holder is killed. The holder removes the
+    file before it releases the lock: a process that has opened the file gets the lock next, and finds the entry.
     """
     handle = _opened(path.with_suffix(".lock"))
     held = handle is not None and _acquired(handle, path)
@@ -272,7 +274,7 @@ class Entry:
         kind: `"kernel"`, machine code; `"program"`, IR and text that the checks passed; `"choice"`, what answered a call; `"headers"`,
             what headers of CUDA contain.
         kernels: the names of the kernels in it.
-        about: the first line of the text, which says what it computes.
+        about: the first line of the text, which describes what it computes.
         arch, toolchain: the target, and the compiler's (major, minor).
         size: bytes on disk.
         created, used: when it was compiled and last read, seconds since 1970.
@@ -312,9 +314,9 @@ def prune(max_bytes: int | None = None, older_than_days: float | None = None, ev
     """Remove entries, and files of killed processes.
 
     Args:
-        max_bytes: so much may stay; what was not used for longest goes first.
-        older_than_days: what was not used for so many days goes.
-        everything: all entries go.
+        max_bytes: upper bound of the size that remains; the least recently used entries are removed first.
+        older_than_days: remove entries that were last used more than this number of days ago.
+        everything: remove all entries.
 
     Returns:
         The entries that were removed.

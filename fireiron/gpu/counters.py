@@ -1,8 +1,8 @@
-"""Counters of tiles in GPU memory, for kernels whose blocks take tiles as they become free.
+"""Tile counters in GPU memory, for kernels with a dynamic tile scheduler.
 
-A counter is zero before a launch and behind it, as the kernel itself sees to. So launches that run one after the other share one, and those
-that may run at the same time must not: each stream has a counter of its own, and so has each stream of each graph that is captured, as a
-graph runs when the streams that it was captured from do other work. A graph's own launches of one stream are in order, and its runs too.
+A counter is zero before a launch, and the kernel resets it to zero. Launches that run in order share a counter. Launches that may run at
+the same time must not, so each stream has its own counter. Each stream of each captured graph has its own, because a graph may run while
+the streams that it was captured from do other work. The launches of one stream in a graph run in order, and so do the runs of a graph.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import threading
 from fireiron.gpu import launch
 
 APART = 32
-"""Bytes between two counters: a separate L2 sector for each."""
+"""Bytes between two counters, so that each has its own L2 sector."""
 
 TOGETHER = 1024
-"""Counters per allocation."""
+"""Number of counters per allocation."""
 
 _PER_THREAD = 2
 """CU_STREAM_PER_THREAD: another stream in each thread."""
 
 
 class Counters:
-    """The counters of one GPU; threads may ask at once."""
+    """The counters of one GPU; thread-safe."""
 
     def __init__(self, device: int) -> None:
         self._device = device
@@ -32,7 +32,7 @@ class Counters:
         self._lock = threading.Lock()
 
     def of(self, stream: int) -> int:
-        """The address of the counter for a launch on a stream."""
+        """Return the address of the counter for launches on a stream."""
         thread = threading.get_ident() if stream == _PER_THREAD else 0
         key = (stream or launch.LEGACY, thread, launch.capture_of(stream))
         found = self._known.get(key)
@@ -49,7 +49,7 @@ class Counters:
 
 @functools.cache
 def counters(device: int) -> Counters:
-    """The counters of a GPU, which all kernels share."""
+    """Return the counters of a GPU, which all kernels share."""
     return Counters(device)
 
 

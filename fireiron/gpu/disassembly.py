@@ -1,4 +1,4 @@
-"""Machine code as text (SASS): finds nvdisasm or cuobjdump and runs it. No GPU is needed.
+"""Disassemble machine code to SASS with nvdisasm or cuobjdump. No GPU is needed.
 
 Source: CUDA Binary Utilities, https://docs.nvidia.com/cuda/cuda-binary-utilities/.
 """
@@ -27,23 +27,23 @@ _OTHER = "put the bin folder of a CUDA toolkit that knows this architecture into
 
 
 def disassemblers() -> tuple[Path, ...]:
-    """The tools installed here, the one to try first in front: nvdisasm before cuobjdump.
+    """Return the installed tools in the order in which they are tried: nvdisasm before cuobjdump.
 
-    Looks into PATH, the toolkits that CUDA_HOME, CUDA_PATH and `/usr/local` tell, NVIDIA's pip wheels, and Triton, which brings
-    its own.
+    Searches PATH, the toolkits of CUDA_HOME, CUDA_PATH and `/usr/local`, NVIDIA's pip wheels, and Triton, which contains
+    its own tools.
     """
     return tuple(dict.fromkeys(path for tool in _ARGUMENTS for path in _candidates(tool) if os.access(path, os.X_OK)))
 
 
 def sass(cubin: bytes) -> str:
-    """The instructions of every kernel in a cubin.
+    """Return the instructions of every kernel in a cubin.
 
     Raises:
-        LaunchError: no tool is installed, or none knows this architecture.
+        LaunchError: no tool is installed, or none supports this architecture.
     """
     tools = disassemblers()
     if not tools:
-        raise LaunchError("SASS is made by nvdisasm or cuobjdump, and neither is installed", hint=_HINT)
+        raise LaunchError("SASS needs nvdisasm or cuobjdump, and neither is installed", hint=_HINT)
     refused = []
     for tool in tools:
         text, complaint = _run(tool, cubin)
@@ -66,7 +66,7 @@ def _candidates(tool: str) -> Iterator[Path]:
 
 
 def _run(tool: Path, cubin: bytes) -> tuple[str, str]:
-    """The text, or why there is none. The file gets the same name everywhere, since a tool may print it."""
+    """Return the text, or the reason for its absence. The file always has the same name, because a tool may print it."""
     with tempfile.TemporaryDirectory(prefix="fireiron-") as folder:
         Path(folder, "kernel.cubin").write_bytes(cubin)
         command = [os.fspath(tool), *_ARGUMENTS[tool.name], "kernel.cubin"]
@@ -78,5 +78,5 @@ def _run(tool: Path, cubin: bytes) -> tuple[str, str]:
             return "", error.strerror or str(error)
     if done.returncode or not done.stdout.strip():
         lines = (done.stderr or done.stdout).strip().splitlines()
-        return "", lines[0] if lines else f"exit status {done.returncode}, and no word"
+        return "", lines[0] if lines else f"exit status {done.returncode}, and no message"
     return done.stdout, ""

@@ -1,6 +1,6 @@
-"""Compile the text of a program in a thread while the independent checks run: NVRTC lets other threads of Python run meanwhile.
+"""Compile the text of a program in a thread while the independent checks run: NVRTC does not hold the GIL.
 
-The machine code is used only after all checks have passed (`CompiledKernel.compiled` requires the proved text before it asks for the
+The machine code is used only after all checks have passed (`CompiledKernel.compiled` requires the proved text before it waits for the
 result). If a check reports an error, the program has no `ir`, and nothing loads what the thread compiled.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EarlyCompilation:
-    """The compilation of a text, which a thread began."""
+    """The compilation of a text in a thread."""
 
     def __init__(self, text: str, arch: str, newest: tuple[int, int] | None) -> None:
         self.text, self.newest = text, newest
@@ -32,30 +32,30 @@ class EarlyCompilation:
     def _run(self) -> None:
         try:
             self._compiled = cache.compile_cached(self.text, self._arch, newest=self.newest)
-        except (FireironError, Warning) as error:  # a warning where the user makes errors of warnings
+        except (FireironError, Warning) as error:  # a warning if the user turns warnings into errors
             self._error = error
 
     def result(self) -> Compiled:
         """Wait for the machine code.
 
-        Raises: LaunchError where no compiler serves the target, or it refuses the text.
+        Raises: LaunchError if no compiler supports the target, or the compiler refuses the text.
         """
         self._thread.join()
         if self._error is not None:
             raise self._error
-        if self._compiled is None:  # the thread met an error of the system: the caller meets it too, or has the result
+        if self._compiled is None:  # the thread failed with a system error: the caller gets the same error, or the result
             self._compiled = cache.compile_cached(self.text, self._arch, newest=self.newest)
         return self._compiled
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy of a program in another process has no thread."""
+        """Pickle without the thread."""
         return type(None), ()
 
 
 def prove(program: Program) -> None:
-    """Make the final IR of a program, which all checks passed, and begin to compile its text meanwhile.
+    """Lower a program and run all checks, and compile its text at the same time.
 
-    The programs of its preceding launches are made and compiled at the same time.
+    The programs of its preceding launches are lowered and compiled at the same time.
 
     Raises: what `Program.ir` raises.
     """

@@ -1,7 +1,7 @@
-"""What a source text includes, by content: two machines with the same headers in other folders agree.
+"""Find the headers that a source text includes, by content: the result does not depend on the folders of the headers.
 
-What the headers of a CUDA release contain is kept in the cache on disk, with their sizes and times: reading two dozen of them takes longer
-than all else that a process does until a kernel is loaded that another one compiled.
+The cache on disk stores the digests and includes of a CUDA release's headers, with sizes and times: to read two dozen headers takes longer
+than everything else that a process does before it loads a cached kernel.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ import attrs
 from fireiron import kept, settings
 
 KIND: Final = "headers"
-"""The kind of the entries that keep what headers contain, and the ending of their names."""
+"""The kind of the cache entries for headers, and their file suffix."""
 
 Names = tuple[tuple[str, bool], ...]
-"""Names that are included, each with whether it stands in quotes."""
+"""Included names, each with whether it is in quotes."""
 
 _INCLUDE = re.compile(r'^[ \t]*(?:#|%:)[ \t]*include\b[ \t]*(?:"(?P<near>[^"\n]+)"|<(?P<far>[^>\n]+)>|(?P<other>.*))', re.MULTILINE)
 _OTHERWISE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:include_next|import|embed)\b|\b__has_(?:include|embed)", re.MULTILINE)
-"""Other ways to look at files, which are not followed."""
+"""Other directives that access files; they are not followed."""
 _CONTINUED = re.compile(r"\\[ \t]*\n")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _WORDS = ("include", "import", "embed")
-"""A line that looks at files holds one of them."""
+"""Each line that accesses files contains one of these words."""
 
 
 def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ()) -> tuple[tuple[str, str], ...] | None:
-    """`(name, digest of its content)` of every header that a text can reach through `#include`, in the order of their finding.
+    """`(name, digest of its content)` of every header that a text can reach through `#include`, in search order.
 
-    Conditions of the preprocessor are not evaluated, and a name counts in every folder that has it, so more may be listed than
-    a compiler opens, never less. A name that no folder has is listed too, with an empty digest: the file may appear one day.
+    Preprocessor conditions are not evaluated, and a name is looked up in every folder. So the list may contain more headers than
+    the compiler opens, never fewer. Names of missing files are listed with an empty digest, because the file may appear later.
 
     Args:
         source: the text.
-        folders: where headers are searched, in order.
-        release: those of them that belong to one CUDA release, whose headers may include what a macro names.
+        folders: the folders to search, in order.
+        release: those of them that belong to one CUDA release; only its headers may include a name from a macro.
 
     Returns:
-        The headers; None where the text or a header includes what a macro names, or a header cannot be read.
+        The headers; None if the text or another header includes a name from a macro, or a header cannot be read.
     """
     found: dict[tuple[str, str], None] = {}
     seen: set[Path] = set()
@@ -83,9 +83,9 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
 
 @attrs.define
 class _Known:
-    """What headers of a release contain: by path their time and size, the digest and the names; `is_new` if some were read just now.
+    """The headers of a release, by path: time, size, digest, and included names. `is_new`: some are not on disk yet.
 
-    Without a `key` nothing is kept on disk.
+    Without a `key` nothing is stored on disk.
     """
 
     place: Path
@@ -94,7 +94,7 @@ class _Known:
     is_new: bool = False
 
     def read(self, path: str, changed: int, size: int) -> tuple[str, Names]:
-        """As `_read`, but of a header with this time and size no more than once on this machine."""
+        """As `_read`, but read a header with this time and size only once."""
         found = self.headers.get(path)
         if found is None or found[:2] != (changed, size):
             self.headers[path] = found = (changed, size, *_read(path, changed, size))
@@ -102,12 +102,12 @@ class _Known:
         return found[2:]
 
     def save(self) -> None:
-        """Keep what is new; a disk that is full or read-only costs nothing but the time of the next process."""
+        """Store new headers. If the disk is full or read-only, the next process reads them again."""
         if not self.is_new or self.key is None:
             return
         self.is_new = False
         about: dict[str, Any] = {"kernels": [], "about": "what headers contain", "arch": "", "toolchain": [], "seconds": 0.0}
-        headers = sorted(self.headers.copy().items())  # another thread may read one meanwhile
+        headers = sorted(self.headers.copy().items())  # another thread may add one meanwhile
         data = kept.written(KIND, self.key, tuple((path, *rest) for path, rest in headers), about)
         if data is not None:
             with contextlib.suppress(OSError):
@@ -116,19 +116,19 @@ class _Known:
 
 @functools.lru_cache(maxsize=16)
 def _known(cache: str, release: tuple[str, ...]) -> _Known:
-    """What is kept in a cache of the headers in some folders."""
+    """Return the stored headers of some folders."""
     key = kept.key_of(KIND, release)
     place = kept.place(Path(cache), KIND, key or "")
     data = None if key is None else kept.bytes_at(place)
     headers: dict[str, tuple[int, int, str, Names]] = {}
     if key is not None and data is not None:
-        with contextlib.suppress(kept.DamagedError, TypeError, ValueError):  # written anew then
+        with contextlib.suppress(kept.DamagedError, TypeError, ValueError):  # then it is written again
             headers = {path: (changed, size, digest, names) for path, changed, size, digest, names in kept.read(KIND, key, data)[0]}
     return _Known(place, key, headers)
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a compiler can find a file there; none has a name that is too long, or lies in a folder that is shut."""
+    """Return whether a compiler can find the file; not if its name is too long or its folder cannot be read."""
     try:
         return path.is_file()
     except OSError:
@@ -137,15 +137,15 @@ def _is_file(path: Path) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _read(path: str, _changed: int, _size: int) -> tuple[str, Names]:
-    """The digest of a file and the names it includes; read again when it has changed."""
+    """Return the digest of a file and the names it includes; a changed file is read again."""
     data = Path(path).read_bytes()
     return hashlib.sha256(data).hexdigest(), _names(data.decode(errors="replace"))
 
 
 def _names(text: str) -> Names:
-    """`(name, whether in quotes)` of each inclusion; an empty name for one that a macro spells, and for other ways to look at files.
+    """`(name, whether in quotes)` of each `#include`; the name is empty for a macro, and for other directives that access files.
 
-    A directive may be spread over lines and hold comments; what looks like a comment may be part of a string, so both readings count.
+    A directive may continue over lines and contain comments. An apparent comment may be part of a string, so both readings count.
     """
     text = text.replace("\r\n", "\n")
     joined = _CONTINUED.sub("", text)
@@ -158,7 +158,7 @@ def _names(text: str) -> Names:
 
 
 def _lines_that_look(text: str) -> str:
-    """The lines that hold one of `_WORDS`, in their order: few of many, which are found without a look at each line."""
+    """Return the few lines that contain one of `_WORDS`, in order, without a loop over all lines."""
     lines = set()
     for word in _WORDS:
         at = text.find(word)

@@ -1,8 +1,8 @@
-"""Kernels in programs that JAX traces: a call becomes a custom call of XLA, which launches on XLA's stream and calls no Python.
+"""Kernels in programs that JAX traces: a call becomes an XLA custom call, which launches on XLA's stream without Python.
 
-The handler of the custom call, `jax_handler.cpp`, is compiled by the host's C++ compiler against the headers that jaxlib brings, once for
-each version of them, and kept in the cache. Machine code and all that is decided about a launch are attributes of the call, so that what
-XLA compiles is complete. Shapes are known when JAX traces, so everything is checked then. Copies in front of a kernel are calls themselves.
+The handler of the custom call, `jax_handler.cpp`, is compiled by the host's C++ compiler against jaxlib's headers, once for
+each version of them, and stored in the cache. Machine code and launch parameters are attributes of the call, so the program that
+XLA compiles is self-contained. Shapes are known and checked when JAX traces. Preceding copy kernels are separate calls.
 
 Sources: https://docs.jax.dev/en/latest/ffi.html, https://openxla.org/xla/custom_call.
 """
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
     from fireiron.gpu.kernel import CompiledKernel
 
 TARGET: Final = "fireiron_launch"
-"""What XLA knows the handler as."""
+"""The name of the handler in XLA."""
 
 SOURCE: Final = Path(__file__).with_name("jax_handler.cpp")
 WHAT: Final = "the handler of JAX's calls"
 OPTIONS: Final = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
 COMPILERS: Final = ("c++", "g++", "clang++")
 
-_POINTER, _NUMBER, _MAP = range(3)  # what a parameter is, as the handler reads it
+_POINTER, _NUMBER, _MAP = range(3)  # kinds of parameters, as in the handler
 _WORD: Final = 8
 _COUNTER_WORDS: Final = 2
 
 
 @attrs.frozen
 class _Stored:
-    """An array that a copy in front made, as it lies: its memory, gaps included, as one row of elements."""
+    """The output of a preceding copy kernel: its memory, including gaps, as a one-dimensional array."""
 
     memory: Any
     shape: tuple[int, ...]
@@ -66,15 +66,15 @@ class _Stored:
 
 
 def traced_call(kernel: CompiledKernel, arrays: Sequence[Any], out: Any, stream: Any, sizes: Mapping[str, int]) -> Any:
-    """The outputs of a call that JAX traces.
+    """Return the outputs of a call that JAX traces.
 
     Raises:
-        ArgumentError: what a traced call does not take.
-        LaunchError: the arrays are not what the kernel was made for, or no handler can be made here.
+        ArgumentError: an argument that traced calls do not support.
+        LaunchError: the arrays do not fit the kernel, or the handler cannot be compiled.
     """
     for name, value in (("out", out), ("stream", stream)):
         if value is not None:
-            hint = "leave it away: XLA makes the output, and says on which stream"
+            hint = "remove it: XLA allocates the output and chooses the stream"
             raise ArgumentError(f"{name}= in a call that JAX traces", hint=hint)
     inputs = kernel.program.spec.inputs
     if len(arrays) != len(inputs):
@@ -91,7 +91,7 @@ def traced_call(kernel: CompiledKernel, arrays: Sequence[Any], out: Any, stream:
 
 
 def _stored(kernel: CompiledKernel, arrays: Sequence[Any]) -> tuple[_Stored, ...]:
-    """The temporaries that a launch before the last one makes, as they lie."""
+    """Return the temporaries that a launch before the last one writes, including gaps."""
     spec = kernel.program.inner
     symbols = _symbols(kernel, dict(zip(spec.inputs, arrays, strict=True)), {})
     buffers = [kernel.ir.buffer(name) for name in spec.outputs]
@@ -102,7 +102,7 @@ def _stored(kernel: CompiledKernel, arrays: Sequence[Any]) -> tuple[_Stored, ...
 
 
 def _called(kernel: CompiledKernel, arrays: Sequence[Any], sizes: Mapping[str, int], flat: bool = False) -> tuple[Any, ...]:
-    """The outputs of a launch; where they are `flat`, as they lie, one row of elements each."""
+    """Return the outputs of a launch; with `flat` their memory including gaps, each as a one-dimensional array."""
     import jax
 
     spec = kernel.program.inner
@@ -129,7 +129,7 @@ def _called(kernel: CompiledKernel, arrays: Sequence[Any], sizes: Mapping[str, i
 
 
 def _symbols(kernel: CompiledKernel, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Mapping[str, int]:
-    """The sizes and strides, of arrays that lie as the kernel wants them; types and shapes are checked."""
+    """Check types and shapes, and return sizes and strides; the arrays get the kernel's layout."""
     spec, numbers = kernel.program.inner, kernel.scalars
     views = {name: _view(array) for name, array in given.items() if name not in numbers}
     symbols = solve_symbols(spec, {name: one.shape for name, one in views.items()}, sizes, steps_of(views))
@@ -143,7 +143,7 @@ def _symbols(kernel: CompiledKernel, given: Mapping[str, Any], sizes: Mapping[st
 
 
 def _view(array: Any) -> ArrayView:
-    """An array that is traced, row by row; XLA brings it into the order that the kernel wants."""
+    """Return the row-major view of a traced array; XLA converts it to the order that the kernel requires."""
     import numpy
 
     dtype = numpy.dtype(array.dtype)
@@ -151,24 +151,24 @@ def _view(array: Any) -> ArrayView:
 
 
 def _order(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    """The dimensions of an array as it lies, the slowest first; a LaunchError where it has gaps."""
+    """Return the dimensions of an array in storage order, slowest first. Raises: LaunchError if it has gaps."""
     shape, strides = buffer_shape(buffer, symbols), byte_strides(buffer, symbols)
     order = tuple(sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim) if shape[dim] > 1 else (-math.inf, dim)))
     packed = row_major(shape, buffer.dtype.bytes, order)
     if any(size > 1 and step != wanted for size, step, wanted in zip(shape, strides, packed, strict=True)):
         hint = f"make the spec with {buffer.name}=RowMajor or ColMajor"
-        raise LaunchError(f"{buffer.name} has strides that no array of JAX has, in bytes", got=strides, legal=str(packed), hint=hint)
+        raise LaunchError(f"{buffer.name} has strides that JAX arrays do not support, in bytes", got=strides, legal=str(packed), hint=hint)
     return order
 
 
 def _extent(buffer: Buffer, symbols: Mapping[str, int]) -> int:
-    """The elements from the first of an array to its last."""
+    """Return the number of elements from the first to the last of an array, including gaps."""
     lies = zip(buffer_shape(buffer, symbols), element_strides(buffer, symbols), strict=True)
     return 1 + sum((size - 1) * step for size, step in lies)
 
 
 def _attributes(kernel: CompiledKernel, held: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> dict[str, Any]:
-    """The attributes of a call."""
+    """Return the attributes of a call."""
     import numpy
 
     image = kernel.compiled.cubin
@@ -183,7 +183,7 @@ def _signed(word: int) -> int:
 
 
 def _plan(kernel: CompiledKernel, held: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> Iterator[int]:
-    """A launch in the words that the handler reads."""
+    """Encode a launch as 64-bit words for the handler."""
     ir, places = kernel.ir, {buffer.name: place for place, buffer in enumerate(held)}
     zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.effects[Zeroed].names]
     zeroed += [] if ir.counter is None else [(len(held), 4 * _COUNTER_WORDS)]
@@ -203,7 +203,7 @@ def _plan(kernel: CompiledKernel, held: Sequence[Buffer], given: Mapping[str, An
 
 
 def _number(kernel: CompiledKernel, parameter: Any, given: Mapping[str, Any], symbols: Mapping[str, int]) -> int:
-    """The bits of a size, of a reciprocal, or of a number that is passed by value."""
+    """Return the bits of a size, of a reciprocal, or of a number passed by value."""
     if isinstance(parameter, Buffer):
         positive = parameter.name in kernel._calls.positive
         return bits_of(value_of(parameter.name, given[parameter.name], parameter.dtype, positive))
@@ -224,9 +224,9 @@ def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
 
 
 def register() -> None:
-    """Make the handler known to XLA.
+    """Register the handler with XLA.
 
-    Raises: LaunchError where JAX computes on no GPU, or no handler can be compiled.
+    Raises: LaunchError if JAX does not use a GPU, or the handler cannot be compiled.
     """
     import jax
 
@@ -239,7 +239,7 @@ def register() -> None:
 
 @functools.cache
 def register_for(platform: str, symbol: str) -> ctypes.CDLL:
-    """The library, whose handler XLA calls on a platform."""
+    """Register the handler for a platform of XLA, and return the library."""
     import jax
 
     library = ctypes.CDLL(str(handler()))
@@ -248,9 +248,9 @@ def register_for(platform: str, symbol: str) -> ctypes.CDLL:
 
 
 def handler() -> Path:
-    """The file of the handler's library, compiled if the cache has none for this jaxlib.
+    """Return the file of the handler's library; compile it if the cache has none for this jaxlib.
 
-    Raises: LaunchError where there is no C++ compiler, no header, or the compiler refuses.
+    Raises: LaunchError if there is no C++ compiler or no header, or the compiler reports an error.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""Compiled kernels: NumPy arrays run in the simulator, arrays on a GPU there."""
+"""Compiled kernels: calls with NumPy arrays run in the simulator, calls with GPU arrays on the GPU."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class CompiledKernel(Displayed):
     """A callable kernel.
 
     `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes and strides are read from the
-    arrays; sizes that no shape tells are keywords. Arrays have the logical shape (`M x K`, ...). Several outputs
-    come as a tuple, in the order of the spec's `outputs`; `out` is a tuple of all or a mapping by name then. `options` are further
-    options of NVRTC. Where the program has several launches, as with `repack`, each call makes all of them, in order on the same stream,
-    with new temporaries; compiling, resources and machine code are those of the last one.
+    arrays; sizes that no shape determines are keywords. Arrays have the logical shape (`M x K`, ...). Several outputs
+    are returned as a tuple in the order of the spec's `outputs`; `out` is then a tuple or a mapping by name. `options` are additional
+    options of NVRTC. If the program has several launches, as with `repack`, each call executes all of them in order on the same stream,
+    with new temporaries; `compiled`, `resources` and `asm` are those of the last launch.
     """
 
     program: Program
@@ -156,8 +156,8 @@ class CompiledKernel(Displayed):
     def seconds(self) -> Mapping[str, float]:
         """Wall time of each stage from the strategy to machine code, in seconds; compiles if that is still to be done.
 
-        `"nvrtc"` is the time until the machine code was there: milliseconds where the cache had it (`compiled.cached`; then
-        `compiled.seconds` says what it took once).
+        `"nvrtc"` is the time until the machine code is available: milliseconds for a cached kernel (`compiled.cached`; then
+        `compiled.seconds` is the original compile time).
         """
         _ = self.compiled
         return dict(self.program.seconds)
@@ -207,15 +207,15 @@ class CompiledKernel(Displayed):
     def as_torch_op(self, name: str, into: bool = False) -> Any:
         """Register the kernel as a PyTorch operator, `torch.ops.NAMESPACE.NAME`, which `torch.compile` and `torch.export` do not change.
 
-        It is called with tensors and numbers in the order of the inputs, then with sizes that no tensor tells, and returns the output, or a
-        tuple of all. It launches on the current stream, so CUDA graphs capture it. It has no gradient of its own:
-        `torch.library.register_autograd(name, ...)` gives it one. The same name again defines it anew.
+        It takes tensors and numbers in the order of the inputs, then sizes that no tensor determines. It returns the output, or a
+        tuple of all outputs. It launches on the current stream, so CUDA graphs capture it. It has no gradient;
+        add one with `torch.library.register_autograd(name, ...)`. A second registration of a name replaces the first.
 
         Args:
             name: `"mine::gemm"`.
-            into: whether it is called with the outputs too, the last arguments, which it fills, or adds to, and returns nothing.
+            into: take the outputs as the last arguments, fill or accumulate into them, and return nothing.
 
-        Raises: ArgumentError for what is no name of an operator, and for a kernel that adds to its output without `into`.
+        Raises: ArgumentError if `name` is not the name of an operator, or the kernel accumulates into its output and `into` is False.
         """
         from fireiron.gpu.torch_operator import operator_of
 
@@ -237,15 +237,15 @@ class CompiledKernel(Displayed):
     @overload
     def __call__(self, *arrays: ArrayT | Scalar, out: ArrayT | None = None, stream: object = None, **sizes: int) -> ArrayT: ...
 
-    @untraced("fireiron's kernels are no functions to trace: op = kernel.as_torch_op('mine::gemm'), and call op")
+    @untraced("torch.compile cannot trace fireiron's kernels: op = kernel.as_torch_op('mine::gemm'), and call op")
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any:
         """Run on the arrays of the inputs; see the class.
 
         Raises:
             ArgumentError: the arrays are too many, too few, in different places, or their shapes do not fit the spec.
-            LaunchError: an array has another type, layout or alignment than the kernel was made for, or an output overlaps an input
-                or another output: alike for NumPy's and those on a GPU.
-            SimulationError: the simulator met a race, an access out of bounds or uninitialised data.
+            LaunchError: the type, layout or alignment of an array differs from that of the kernel's parameter, or an output overlaps an
+                input or another output; the same for NumPy and GPU arrays.
+            SimulationError: the simulator detected a race, an access out of bounds or uninitialized data.
         """
         if sizes:
             require_sizes(self.program.spec, sizes)
@@ -286,8 +286,8 @@ class CompiledKernel(Displayed):
         Without `out` an output is allocated, once; `stream` is that of the allocation only.
 
         Raises:
-            ArgumentError: an argument is wrong, or lies in host memory.
-            LaunchError: the arrays are not what the kernel was made for, or there is no GPU to load it on.
+            ArgumentError: an argument is wrong, or is in host memory.
+            LaunchError: the arrays do not fit the kernel, or there is no GPU.
         """
         require_sizes(self.program.spec, sizes)
         if self.route.before:
@@ -320,7 +320,7 @@ class CompiledKernel(Displayed):
 
         inputs = self._calls.inputs
         if len(arrays) != len(inputs):
-            raise ArgumentError(f"{len(arrays)} arrays for the {len(inputs)} inputs of {self.program.spec.title}", legal=inputs)
+            raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
         given = zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self._calls.spec, out)))
         passed = {name: one for place, (name, one) in enumerate(given) if place not in self._calls.scalars}
         on_host = [name for name, array in passed.items() if isinstance(array, numpy.ndarray)]
@@ -424,10 +424,10 @@ class _Asm(dict[str, Any]):
 
 
 def architecture_here() -> str | None:
-    """The best target of the current GPU, which is meant if nobody says another; None where there is no GPU.
+    """Return the best target of the current GPU, the default target; None without a GPU.
 
     Raises:
-        LaunchError: the GPU is of a generation that this package does not know.
+        LaunchError: this package does not support the generation of the GPU.
     """
     from fireiron.gpu import launch
 
@@ -436,17 +436,17 @@ def architecture_here() -> str | None:
 
 
 def target_for(device: str) -> str:
-    """The best target of a GPU of architecture `device`: its own, or the nearest below it that its driver runs.
+    """Return the best target of a GPU of architecture `device`: its own, or the nearest lower one that the GPU runs.
 
-    Of two targets of one capability it is the one that has more instructions, and runs on nothing else: for an H100 or H200, which
-    is `"sm_90"`, that is `"sm_90a"`.
+    If a capability has two targets, the architecture-specific one is chosen, because it has more instructions: `"sm_90a"` for an H100
+    or H200, whose architecture is `"sm_90"`.
 
     Raises:
-        LaunchError: the GPU is of a generation that this package does not know.
+        LaunchError: this package does not support the generation of the GPU.
     """
     served = [one for one in ARCHITECTURES if _runs_on(one.name, device)]
     if not served:
-        raise LaunchError(f"the GPU is {device}, for which no kernels are made", legal=[one.name for one in ARCHITECTURES])
+        raise LaunchError(f"the GPU is {device}, which is not supported", legal=[one.name for one in ARCHITECTURES])
     return max(served, key=lambda one: (one.capability, one.name)).name
 
 

@@ -6,7 +6,7 @@ CuPy is imported when it is first needed, so everything that needs no GPU works 
     launcher = load(compiled.cubin, "saxpy", dynamic_shared=0)
     launcher(grid=(n + 255) // 256, block=256, args=(x, y, n))
 
-`launcher.fixed(...)` is the same launch with all but addresses and stream decided beforehand, for callers to whom a
+`launcher.fixed(...)` is the same launch with everything fixed except addresses and stream, for callers to which a
 microsecond matters.
 
 Sources: CUDA Driver API, https://docs.nvidia.com/cuda/cuda-driver-api/, sections Module Management, Execution Control, Memory
@@ -35,14 +35,14 @@ from attrs import field, frozen
 from fireiron.errors import LaunchError
 
 _PIP = "pip install 'fireiron[cuda13]', or 'fireiron[cuda12]' for Volta and older"
-_DEFAULT_SHARED = 48 * 1024  # bytes a block may use without asking; CUDA C++ Programming Guide, compute capabilities
+_DEFAULT_SHARED = 48 * 1024  # bytes that a block may use without an attribute; CUDA C++ Programming Guide, compute capabilities
 _MAX_PARAMETERS = 32764  # bytes, hence an upper bound of their number too; CUDA C++ Programming Guide, kernel parameters
 _CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 LEGACY = 1  # CU_STREAMLEGACY, the same stream as 0
 _NOT_INTERLEAVED = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
-PROMOTED = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: of 256 bytes nothing is faster, and narrow matrices are slower
+PROMOTED = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: with 256 bytes no kernel is faster, and narrow matrices are slower
 _ZEROS_OUTSIDE = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 
 MAP_BYTES = 128
@@ -70,7 +70,7 @@ def device_arch() -> str:
 def visible_arch() -> str | None:
     """Return the architecture of the GPU in use, `"sm_90"`; None without driver or GPU. Never raises.
 
-    Asks the driver itself: CuPy is not imported, which would take a second. The GPU is the calling thread's current one if
+    Calls the driver directly, because importing CuPy would take a second. The GPU is the calling thread's current one if
     any library has made one current, else the first.
     """
     driver = _driver()
@@ -115,8 +115,8 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0, cluster: int = 1) -> 
     Args:
         cubin: machine code for this GPU's architecture.
         name: the kernel's name in it.
-        dynamic_shared: bytes of dynamic shared memory a block. More than 48 KiB in all is asked of the driver here.
-        cluster: blocks of a cluster, as the code says itself. More than 8 are asked of the driver here.
+        dynamic_shared: bytes of dynamic shared memory per block. If static and dynamic exceed 48 KiB, the attribute is set here.
+        cluster: blocks per cluster, as in the code. For more than 8 the attribute for non-portable sizes is set here.
 
     Raises:
         LaunchError: CuPy or a GPU is missing, the code is for another architecture, has no such kernel, or needs more
@@ -151,8 +151,8 @@ class Launcher:
 
     Attributes:
         name: the kernel's name.
-        dynamic_shared: bytes of dynamic shared memory a block.
-        parameters: size of each parameter in bytes; None if the driver (older than 12.4) cannot tell, then nothing is checked.
+        dynamic_shared: bytes of dynamic shared memory per block.
+        parameters: size of each parameter in bytes; None if the driver (older than 12.4) does not report it, then nothing is checked.
     """
 
     name: str
@@ -168,7 +168,7 @@ class Launcher:
 
         Args:
             grid: blocks, as `x` or `(x, y, z)`.
-            block: threads a block, likewise.
+            block: threads per block, likewise.
             args: for each parameter a CuPy array or anything with `__cuda_array_interface__` (passed as a pointer), a NumPy
                 scalar or one-element array (passed by value, of exactly the parameter's size), a tensor map (passed by value),
                 or a plain number, which is converted to the parameter's size as a signed integer or a float.
@@ -205,12 +205,12 @@ class Launcher:
             grid: blocks, as for a call.
             block: threads a block, as for a call.
             pointers: how many addresses each launch is given.
-            values: integers of 4 bytes; those that are too large for that of 8, unsigned.
-            fills: `(position among the addresses, fill)` of what is set to zero before.
-            parameters: what the kernel takes, in order; by default all addresses, then all values.
-            scalars: positions among the addresses where a number is passed, its bits in the place of an address, and its bytes.
+            values: integers, passed as 4 bytes if they fit, else as 8 bytes, unsigned.
+            fills: `(position among the addresses, fill)` of arrays that are set to zero before the launch.
+            parameters: the kernel's parameters in order; by default all addresses, then all values.
+            scalars: positions among the addresses of numbers passed by value (their bits instead of an address), with their bytes.
             chained: launch with PDL; the kernel itself waits for the preceding one.
-            counter: gives a stream the address of what counts tiles, the last of the addresses, which no caller names.
+            counter: returns, for a stream, the address of the tile counter; it is the last address, and callers do not pass it.
 
         Raises:
             LaunchError: the arguments do not fit the kernel's parameters, or the driver does not support PDL.
@@ -255,7 +255,7 @@ class Launcher:
 
     def _number(self, position: int, arg: float, size: int | None) -> object:
         if size is None:
-            raise self._misfit(position, arg, "this driver does not tell the parameter's size: pass np.int32(...) or the like")
+            raise self._misfit(position, arg, "this driver does not report the parameter's size: pass np.int32(...) or the like")
         kind, widths = ("i", (1, 2, 4, 8)) if isinstance(arg, int) else ("f", (2, 4, 8))
         if size not in widths or (isinstance(arg, int) and not -(2 ** (8 * size - 1)) <= arg < 2 ** (8 * size - 1)):
             raise self._misfit(position, arg, f"it does not fit a parameter of {size} bytes")
@@ -275,8 +275,8 @@ class Launcher:
 class FixedLaunch:
     """A launch of which only addresses and stream change between calls.
 
-    It goes to the driver with arguments that lie ready in memory. The memory of a call in progress belongs to it alone, so
-    threads may call at once. The GPU need not be the current one.
+    Its arguments are prepared in memory. Each call in progress has its own memory, so several
+    threads may call it. The GPU need not be the current one.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class FixedLaunch:
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
         """Launch with prepared arguments. Raises: `LaunchError` if the driver refuses.
 
-        Several threads may share a frame that nobody changes.
+        Several threads may share a frame that does not change.
         """
         if self._current() != self.device:
             return self._elsewhere(frame, addresses, stream)
@@ -410,7 +410,7 @@ class _Config(ctypes.Structure):
 class ProgrammaticLaunch:
     """`cuLaunchKernelEx` with programmatic stream serialization (PDL): the kernel may start before the preceding one in its stream ends.
 
-    Captured into a graph it becomes an edge of that kind. Threads may call at once: each has a configuration of its own.
+    In a captured graph it becomes a programmatic edge. Thread-safe: each thread has its own configuration.
     """
 
     def __init__(self, function: int, shape: Sequence[int], dynamic_shared: int) -> None:
@@ -468,10 +468,10 @@ def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequen
     Args:
         kind: the element type, a `CUtensorMapDataType`.
         address: of the first element, in GPU memory.
-        extents: elements along each dimension, that of neighbours first.
-        strides: bytes from one to the next along each other dimension.
+        extents: elements along each dimension, contiguous dimension first.
+        strides: bytes between consecutive elements along each other dimension.
         box: elements of a copy along each dimension.
-        swizzle: how the copy lies in shared memory, a `CUtensorMapSwizzle`.
+        swizzle: the layout of the copy in shared memory, a `CUtensorMapSwizzle`.
 
     Raises:
         LaunchError: the driver is older than CUDA 12, or refuses.
@@ -507,7 +507,7 @@ class TiledForm:
 class Mapped:
     """A kernel parameter that is a tensor map of the array whose address is at `place` in a launch.
 
-    `encode` gives the map of an address, `form` is all of it but the address, where that is known.
+    `encode` returns the map of an address; `form` is the map without the address, if known.
     """
 
     place: int
@@ -522,8 +522,8 @@ Parameter = int | Mapped
 class TensorMapLaunch(FixedLaunch):
     """A fixed launch of a kernel with tensor maps.
 
-    Filling a frame takes a look-up for each map, so the frames of the last `KEPT_FRAMES` sets of addresses are kept, each as it is: threads
-    may share them.
+    A frame needs a look-up for each map, so the frames of the last `KEPT_FRAMES` sets of addresses are cached. They do not change, so
+    threads may share them.
     """
 
     def __init__(self, *given: Any, parameters: Sequence[Parameter]) -> None:
@@ -626,7 +626,7 @@ def fill_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Fill
     width = itemsize
     outer: list[tuple[int, int]] = []
     for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
-        if stride == width:  # none behind a longer one is, and behind a shorter one rows interleave
+        if stride == width:  # contiguous with the dimensions so far
             width *= size
         else:
             outer.append((size, stride))
@@ -648,10 +648,10 @@ def _fill_rows(address: int, fill: Fill, stream: int) -> None:
 def zero(array: Any, stream: object = None) -> None:
     """Set a CuPy array to zero on the stream of a kernel that accumulates into it, by default CuPy's current stream.
 
-    Only the array's own elements are touched, not what lies between rows that are further apart than they are long.
+    Only the array's elements are written, not the gaps between padded rows.
 
     Raises:
-        LaunchError: `stream` is no stream, or the driver refuses.
+        LaunchError: `stream` is not a stream, or the driver reports an error.
     """
     cupy = require_cupy()
     device = array.data.device_id
@@ -667,7 +667,7 @@ def require_cupy() -> Any:
     """Return CuPy, if it sees a GPU.
 
     Raises:
-        LaunchError: CuPy, the driver or a GPU is missing; it says which.
+        LaunchError: CuPy, the driver or a GPU is missing; the message names it.
     """
     try:
         cupy = importlib.import_module("cupy")
@@ -872,7 +872,7 @@ def stream_address(stream: object, device: int) -> int:
     """Return the address of a given stream.
 
     Raises:
-        LaunchError: it is no stream, or one of another GPU, where that can be told.
+        LaunchError: it is not a stream, or it belongs to another GPU, as far as known.
     """
     address: int = _stream(stream).ptr  # type: ignore[attr-defined]
     owner = getattr(stream, "device_id", None)  # CuPy: -1 is any
@@ -907,11 +907,11 @@ def capture_of(stream: int) -> int:
 
 
 def zeros(device: int, size: int) -> int:
-    """Return the address of new GPU memory, set to zero, that is never freed; also during the capture of a graph, which does not include
-    touched.
+    """Return the address of new GPU memory, set to zero, that is never freed. During the capture of a graph, the graph does not include
+    the memset.
 
     Raises:
-        LaunchError: the GPU has not so much.
+        LaunchError: the GPU has too little free memory.
     """
     cupy = require_cupy()
     try:
@@ -921,7 +921,7 @@ def zeros(device: int, size: int) -> int:
             cupy.cuda.runtime.memsetAsync(address, 0, size, stream.ptr)
             cupy.cuda.runtime.streamSynchronize(stream.ptr)
     except RuntimeError as error:
-        raise LaunchError(f"GPU {device} gives no {size} bytes", got=str(error)) from error
+        raise LaunchError(f"GPU {device} cannot allocate {size} bytes", got=str(error)) from error
     return address
 
 

@@ -1,9 +1,9 @@
-"""Tensor maps of the arrays of a launch: what TMA asks of an array is checked first, and each map is encoded once.
+"""Tensor maps of the arrays of a launch: check the requirements of TMA, then encode each map once.
 
-All of a map but the address is known as soon as an array's shape and strides are (`MapForm`). Encoding takes 4 to 12 us from Python, so
-the maps of addresses are kept.
+`MapForm` is a tensor map without the address; it depends on the array's shape and strides only. Encoding takes 4 to 12 us from Python, so
+the encoded maps are cached by address.
 
-Source: CUDA Driver API, Tensor Map Object Management, `cuTensorMapEncodeTiled`, whose bounds are those that are checked here.
+Source: CUDA Driver API, Tensor Map Object Management, `cuTensorMapEncodeTiled`, whose bounds this module checks.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from fireiron.ir import Buffer, TensorMap
 from fireiron.values.machine import DType, bfloat16, float16, float32, float64, int32, tf32
 
 KEPT: Final = 4096
-"""Tensor maps that are kept, over all kernels; above it the least recently used one is dropped. Each takes half a kilobyte."""
+"""Maximum number of cached tensor maps of all kernels, least recently used first out. Each takes 0.5 KB."""
 
 GRANULE: Final = 16
-"""Bytes: addresses, strides and box rows are multiples of it."""
+"""Addresses, strides and box rows are multiples of this number of bytes."""
 
 MOST_IN_BOX: Final = 256
-"""Most elements of a box along a dimension."""
+"""Maximum number of elements of a box along a dimension."""
 
 MOST_ALONG: Final = 2**32
-"""Most elements of an array along a dimension."""
+"""Maximum number of elements of an array along a dimension."""
 
 MOST_BETWEEN: Final = 2**40
-"""Bytes: strides are smaller."""
+"""Exclusive upper bound of strides in bytes."""
 
 MOST_DIMENSIONS: Final = 5
-"""Most dimensions of an array."""
+"""Maximum number of dimensions of an array."""
 
 SWIZZLES: Final = {16: 0, 32: 1, 64: 2, 128: 3}
-"""`CUtensorMapSwizzle` by the bytes of the span; 16 is none."""
+"""`CUtensorMapSwizzle` by the swizzle span in bytes; 16 means none."""
 
 _KINDS: Final = {float16: 6, float32: 7, tf32: 7, float64: 8, bfloat16: 9, int32: 3}
 _OF_BYTES: Final = {1: 0, 2: 1, 4: 2, 8: 4}
 
 
 def kind_of(dtype: DType) -> int:
-    """The `CUtensorMapDataType` of an element type; for one that is not among them, that of integers as wide: copies keep all bits."""
+    """Return the `CUtensorMapDataType` of an element type, or of an integer of the same width: copies preserve all bits."""
     return _KINDS.get(dtype, _OF_BYTES[dtype.bytes])
 
 
 @attrs.frozen(cache_hash=True)
 class MapForm:
-    """A tensor map but for the address.
+    """A tensor map without the address.
 
     Attributes:
-        name: what messages call the array.
-        dtype: its elements.
-        extents: elements along each dimension, that of neighbours first.
-        strides: bytes from one to the next along each other dimension.
+        name: the name of the array in messages.
+        dtype: its element type.
+        extents: elements along each dimension, contiguous dimension first.
+        strides: bytes between consecutive elements along each other dimension.
         box: elements of a copy along each dimension.
-        span: bytes of the swizzle, 16 for none.
+        span: swizzle span in bytes, 16 for none.
 
     Raises:
-        LaunchError: TMA takes no such array or box.
+        LaunchError: TMA does not support the array or the box.
     """
 
     name: str = attrs.field(eq=False)
@@ -81,21 +81,21 @@ class MapForm:
 
     @staticmethod
     def of(tensor_map: TensorMap, name: str, buffer: Buffer, symbols: Mapping[str, int]) -> MapForm:
-        """The map of a kernel's parameter, for these run-time sizes."""
+        """Return the map of a kernel's parameter for given run-time sizes."""
         shape, strides = buffer_shape(buffer, symbols), byte_strides(buffer, symbols)
         first, *rest = tensor_map.order
-        # Along a dimension of one element nothing is ever a stride away: any will do, and the array's own may be none for TMA.
+        # The stride of a dimension of one element is never used, so it may have any value; the array's may be illegal for TMA.
         between = tuple(strides[dim] if shape[dim] > 1 else max(GRANULE, -(-strides[dim] // GRANULE) * GRANULE) for dim in rest)
         return MapForm(name, buffer.dtype, tuple(shape[dim] for dim in (first, *rest)), between, tensor_map.box, tensor_map.span)
 
     @property
     def tiled(self) -> launch.TiledForm:
-        """What the driver takes for it."""
+        """Return the arguments for the driver."""
         return launch.TiledForm(kind_of(self.dtype), self.extents, self.strides, self.box, SWIZZLES[self.span])
 
     @property
     def encode(self) -> Callable[[int], launch.EncodedMap]:
-        """A function from addresses to maps, which keeps them; a `LaunchError` for an address that TMA does not take."""
+        """Return a cached function from addresses to maps. It raises a `LaunchError` for an address that TMA does not support."""
         return functools.partial(encoded, self)
 
     def _wrong_array(self) -> Iterable[LaunchError]:
@@ -106,8 +106,8 @@ class MapForm:
             yield LaunchError(f"{self.name} is too long for TMA", got=self.extents, legal="at most 2^32 elements along a dimension")
         for stride in self.strides:
             if stride % GRANULE or not 0 < stride < MOST_BETWEEN:
-                asked = f"{self.name} is read or written by TMA, which takes neighbouring rows so far apart"
-                hint = f"pad it, say {self.name}=RowMajor(ld=...), or take a strategy whose copies are made by threads"
+                asked = f"{self.name} is read or written by TMA, which does not support this stride between rows"
+                hint = f"pad it, say {self.name}=RowMajor(ld=...), or use a strategy with .coalesced_copy(width)"
                 yield LaunchError(asked, got=f"{stride} bytes", legal=f"multiples of {GRANULE} bytes below 2^40", hint=hint)
 
 
@@ -128,9 +128,9 @@ def _wrong_box(name: str, dtype: DType, dimensions: int, box: tuple[int, ...], s
 
 
 def check_box(tensor_map: TensorMap, buffer: Buffer) -> None:
-    """Refuse a map whose box TMA does not copy, whatever the array.
+    """Refuse a map whose box TMA does not support for any array.
 
-    Raises: LaunchError, which says what is wrong with the box.
+    Raises: LaunchError with the violated limit of the box.
     """
     rank = len(buffer.tensor.shape)
     wrong = next(iter(_wrong_box(buffer.name, buffer.dtype, rank, tensor_map.box, tensor_map.span)), None)
@@ -140,12 +140,12 @@ def check_box(tensor_map: TensorMap, buffer: Buffer) -> None:
 
 @functools.lru_cache(maxsize=KEPT)
 def encoded(form: MapForm, address: int) -> launch.EncodedMap:
-    """The map of an array at an address.
+    """Return the encoded map of an array at an address.
 
     Raises:
-        LaunchError: TMA takes no such address, or the driver refuses.
+        LaunchError: TMA does not support the address, or the driver reports an error.
     """
     if address % GRANULE:
-        asked = f"{form.name} is read or written by TMA, and starts at an address that is no multiple of {GRANULE} bytes"
-        raise LaunchError(asked, got=f"{address:#x}, {address % GRANULE} bytes after one", hint="copy it to a fresh array")
+        asked = f"{form.name} is read or written by TMA, and starts at an address that is not a multiple of {GRANULE} bytes"
+        raise LaunchError(asked, got=f"{address:#x}, {address % GRANULE} bytes after a multiple", hint="copy it to a fresh array")
     return launch.encoded_map(kind_of(form.dtype), address, form.extents, form.strides, form.box, SWIZZLES[form.span])

@@ -229,7 +229,7 @@ def _current_stream(names: Sequence[str], libraries: Sequence[Library]) -> Calla
 class Calls:
     """The calls of a kernel with one output on arrays on GPUs. `load` loads it on the current GPU.
 
-    With `between` a new output is for the launch behind it alone.
+    With `between` a new output is only for the next launch.
     """
 
     def __init__(self, kernel: Kernel, load: Callable[[], launch.Launcher], between: bool) -> None:
@@ -430,10 +430,10 @@ def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:
 class PreparedLaunch:
     """A kernel with its arrays, for repeated launches: `kernel.prepare(a, b, out=c)`.
 
-    `prepared()` runs on the same arrays, which it keeps alive, into the same output `out` (a tuple where there are several), and costs
-    as little as a launch can.
+    `prepared()` runs on the same arrays, which it keeps alive, into the same output `out` (a tuple where there are several), with minimal
+    launch overhead.
     `prepared(a2, b2, out=c2)` runs on others of exactly the same library, element type, shape, strides and GPU; without `out`
-    into a new output. JAX arrays, and those that come by `__cuda_array_interface__` or DLPack only, are read anew each time. Shape
+    into a new output. JAX arrays, and arrays with only `__cuda_array_interface__` or DLPack, are read again each time. Shape
     and strides of the others are not: do not change them in place (`tensor.t_()`).
     """
 

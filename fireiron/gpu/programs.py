@@ -1,8 +1,8 @@
-"""Programs on disk: the final kernel IR, which all independent checks passed, and its text, so that the next process need not make them.
+"""Store programs on disk: the checked kernel IR and its CUDA text, so that later processes need not generate and check them again.
 
-The key is the strategy with its values, the spec, the target, the name, and the build of this package: all that IR, proof and text follow
-from. What is read was digested when it was written. A program with a part that is not of this package, an instruction or a refinement of
-a user's own, is not kept: nobody can tell when its code changes.
+The key consists of everything that determines IR, proof and text: the strategy with its values, the spec, the target, the name, and the
+build of this package. Entries are verified by their digest. Programs that use a user's instructions or refinements are not stored, because
+changes of their code cannot be detected.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from fireiron.errors import CacheWarning
 from fireiron.executable import INSTRUCTIONS
 
 KIND: Final = "program"
-"""The kind of these entries, and the ending of their names."""
+"""The kind of these entries, and their file suffix."""
 
 WORTH: Final = 0.004
 """Seconds below which a program is not stored. A process that builds one again also imports passes, checks and printer, in 0.06 s."""
 
 
 def place(kind: str, key: str) -> Path:
-    """The file of an entry."""
+    """Return the file of an entry."""
     return kept.place(settings.cache_folder(), kind, key)
 
 
 def key_of(program: Program) -> str | None:
-    """The key of a program; None where it is not kept."""
+    """Return the key of a program; None if it is not stored."""
     if program.instructions != INSTRUCTIONS or not settings.cache_enabled():
         return None
     return kept.key_of(KIND, program.strategy, program.spec, program.architecture, program.name, dict(program.chosen))
 
 
 def recalled(program: Program, known: str | None = None) -> Program:
-    """The program itself, with IR and text as they were kept, if they were and are not made yet; `known` is its key, if that is known."""
+    """Return the program, with the stored IR and text if it has none yet; `known` is its key, if known."""
     if program.is_made or program.is_asked:
         return program
     start, key = time.perf_counter(), known or key_of(program)
@@ -51,7 +51,7 @@ def recalled(program: Program, known: str | None = None) -> Program:
         program.adopt(parts, head["created"])
     except (kept.DamagedError, KeyError, TypeError, ValueError) as error:
         path = place(KIND, key)
-        warnings.warn(f"{path} is not used and made again: {error}", CacheWarning, stacklevel=3)
+        warnings.warn(f"{path} is not used and generated again: {error}", CacheWarning, stacklevel=3)
         with contextlib.suppress(OSError):
             path.unlink()
         return program
@@ -60,14 +60,14 @@ def recalled(program: Program, known: str | None = None) -> Program:
 
 
 def remember(program: Program) -> None:
-    """Keep a program that was made here, if it took long enough; a disk that is full or read-only costs a warning, given once."""
+    """Store a program that this process generated, if that took long enough; warn once if the disk is full or read-only."""
     key = program.key
     if key is None or program.kept_since is not None or not program.is_made or sum(program.seconds.values()) < WORTH:
         return
     about = {"kernels": [program.name], "about": str(program.spec)[:200], "arch": program.architecture.name}
     data = kept.written(KIND, key, program.parts, {**about, "toolchain": [], "seconds": sum(program.seconds.values())})
     if data is not None:
-        with contextlib.suppress(OSError):  # what compiles its text says so
+        with contextlib.suppress(OSError):  # the compile cache warns about it
             kept.save(place(KIND, key), data)
 
 

@@ -84,7 +84,7 @@ class _Array:
 def recipe(inputs: Sequence[Any], out: Any, made: Any, recording: Recording) -> tuple[Any, ...] | None:
     """Return the recording of a call, as `replays.c` reads it; None for a call that is never replayed.
 
-    Raises: AmbiguousError where this call does not tell.
+    Raises: AmbiguousError if tensors of this call overlap.
     """
     if not recording.is_whole or not recording.launches:
         return None
@@ -192,7 +192,7 @@ class _Module:
         try:
             path = self._path(torch)
             return None if path is None else _configured(_loaded(path), torch)
-        except (LaunchError, OSError, ImportError, ValueError) as error:  # no module is no loss but time: calls are made as they were
+        except (LaunchError, OSError, ImportError, ValueError) as error:  # without the module, calls are slower but work
             self.is_given_up, self.why = True, str(error)
             return None
 
@@ -207,7 +207,7 @@ class _Module:
         if path.exists():
             return path
         if compiler is None or not (headers / "Python.h").exists():
-            raise LaunchError("calls are replayed by a module that a C compiler makes", got="no compiler, or no Python.h")
+            raise LaunchError("replaying calls needs a module that a C compiler builds", got="no compiler, or no Python.h")
         self._building = built.Building.start([compiler, *OPTIONS, f"-I{headers}", str(SOURCE)], path)
         return None
 

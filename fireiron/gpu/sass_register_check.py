@@ -71,7 +71,7 @@ def _width(name: str) -> int:
 def overwritten_registers(text: str) -> tuple[str, ...]:
     """Return a line for each A operand register of an HGMMA that LDSM writes on one path to it and another instruction on another path.
 
-    Legal for kernels whose program does not do so itself, with a factor that is loaded in front of a loop and computed in it.
+    Legal for kernels whose program does not itself load an A operand before a loop and compute it in the loop.
 
     Args:
         text: SASS of one cubin, with any number of kernels.

@@ -1,6 +1,6 @@
-"""Programs of several launches on the host: which arrays each launch takes and fills, among the caller's and the temporaries.
+"""Execute programs of several launches: which arrays each launch reads and writes, among the caller's and the temporaries.
 
-A call holds all arrays in one list: the inputs, the outputs, and the temporaries in the order in which launches make them.
+A call has one list of all arrays: the inputs, the outputs, and the temporaries in the order in which launches allocate them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from fireiron.gpu.kernel import CompiledKernel
 
 Places = tuple[int, ...]
-"""Places in the list of arrays that a call holds."""
+"""Positions in the list of a call's arrays."""
 
 
 @attrs.frozen(eq=False)
 class Before:
-    """A launch before the last one: the places of its inputs and of its outputs, and the sizes that it knows.
+    """A launch before the last one: the positions of its inputs and of its outputs, and the sizes that it uses.
 
-    `makes` is the place of its output where that is a new temporary in each call.
+    `makes` is the position of its output if that is a new temporary in each call.
     """
 
     kernel: CompiledKernel
@@ -38,9 +38,9 @@ class Before:
     what: str
 
     def run(self, held: list[Any], stream: Any, sizes: Mapping[str, int]) -> None:
-        """Launch, and hold what it made."""
+        """Launch, and store the new temporaries in the list."""
         try:
-            if self.makes is not None and not sizes:  # what most calls come to, in as little time as they can
+            if self.makes is not None and not sizes:  # the fast path of most calls
                 held[self.makes] = self.kernel(*[held[place] for place in self.takes], stream=stream)
                 return
             own = {name: value for name, value in sizes.items() if name in self.sizes}
@@ -49,20 +49,20 @@ class Before:
             raise error.located(within=self.what) from None
 
     def filled(self, held: Sequence[Any]) -> Any:
-        """What it fills of the arrays that are held; None where it makes new ones."""
+        """Return the existing arrays that it writes; None if it allocates new ones."""
         return returned(tuple(held[place] for place in self.fills)) if held[self.fills[0]] is not None else None
 
     def hold(self, held: list[Any], made: Any) -> None:
-        """Put what it made in its places."""
+        """Store the new temporaries at their positions."""
         for place, array in zip(self.fills, (made,) if len(self.fills) == 1 else made, strict=True):
             held[place] = array
 
 
 @attrs.frozen(eq=False)
 class Route:
-    """The launches before the last one, and the places of what the last one takes and fills.
+    """The launches before the last one, and the positions of the arrays that the last one reads and writes.
 
-    `writes` says whether a launch before the last one touches outputs of the program, which are allocated for the first of them then.
+    `writes`: whether a launch before the last one accesses outputs of the program, so that they are allocated before the first launch.
     """
 
     before: tuple[Before, ...]
@@ -77,13 +77,13 @@ class Route:
     title: str
 
     def held(self, arrays: Sequence[Any], outs: Sequence[Any] | None) -> list[Any]:
-        """The list of a call with these arrays."""
+        """Return the list of a call with these arrays."""
         return [*arrays, *([None] * len(self.outputs) if outs is None else outs), *[None] * self.temporaries]
 
     def run(self, arrays: tuple[Any, ...], outs: Sequence[Any] | None, stream: Any, sizes: Mapping[str, int]) -> list[Any]:
-        """All launches but the last one; the arrays that are held then.
+        """Execute all launches but the last one, and return the list of arrays.
 
-        Raises: ArgumentError for another number of arrays, or where several launches write an output that no caller can write to.
+        Raises: ArgumentError if the number of arrays is wrong, or several launches write an output of a read-only library.
         """
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.title} reads {len(self.inputs)}", legal=self.inputs)
@@ -95,19 +95,19 @@ class Route:
         return held
 
     def require_writable(self, arrays: Sequence[Any]) -> None:
-        """Refuse to allocate outputs of a library whose arrays are written once: several launches write them."""
+        """Refuse outputs of a library whose arrays can be written only once, if several launches write them."""
         for array in arrays:
             library = library_of(type(array))
             if library is not None and type(library).finished is not Library.finished:
                 raise ArgumentError(
-                    f"several launches of {self.title} write {', '.join(self.outputs)}, and an array of {library.name} is written once",
+                    f"several launches of {self.title} write {', '.join(self.outputs)}, and a {library.name} array is written only once",
                     hint="pass arrays of CuPy or PyTorch",
                 )
 
     def require_prepared(self, arrays: Sequence[Any]) -> None:
-        """Refuse what no launches are prepared for.
+        """Refuse arrays that prepared launches do not support.
 
-        Raises: ArgumentError for another number of arrays, and where they are not on a GPU, or are written once.
+        Raises: ArgumentError if the number of arrays is wrong, or they are not on a GPU, or can be written only once.
         """
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.title} reads {len(self.inputs)}", legal=self.inputs)
@@ -121,22 +121,22 @@ class Route:
             self.require_writable(arrays)
 
     def own(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes that the last launch knows; those that no launch knows are left to be refused."""
+        """Return the sizes for the last launch, including unknown sizes, which it refuses."""
         return {name: value for name, value in sizes.items() if name not in self.foreign} if sizes else {}
 
     def last(self, held: Sequence[Any]) -> tuple[Any, ...]:
-        """What the last launch takes."""
+        """Return the inputs of the last launch."""
         return tuple([held[place] for place in self.takes])
 
     def filled(self, held: Sequence[Any]) -> Any:
-        """What the last launch fills: outputs that launches before it wrote too."""
+        """Return the outputs of the last launch that earlier launches write too."""
         return returned(tuple(held[place] for place in self.fills))
 
 
 def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
-    """The route of a program, of whose launches before the last one these are the kernels.
+    """Return the route of a program; `kernels` are those of the launches before the last one.
 
-    Raises: ArgumentError where a launch fills arrays of which some are there before and others are not, or the last one leaves outputs.
+    Raises: ArgumentError if a launch writes both existing and new arrays, or the last launch does not write all outputs.
     """
     spec = program.spec
     inputs, outputs = tuple(spec.inputs), tuple(spec.outputs)
@@ -171,17 +171,17 @@ def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
 def _require_all_outputs(last: Launch, outputs: tuple[str, ...]) -> None:
     if set(last.writes) != set(outputs):
         raise ArgumentError(
-            f"a call gives what its last launch writes, and {last.program.name} writes {', '.join(last.writes)}", legal=outputs,
-            hint="the launch that writes all outputs last",
+            f"a call returns what its last launch writes, and {last.program.name} writes {', '.join(last.writes)}", legal=outputs,
+            hint="put the launch that writes all outputs last",
         )  # fmt: skip
 
 
 def _require_alike(launch: Launch, there: set[str]) -> bool:
-    """Whether a launch makes all arrays that it writes; refused where it makes some, and finds others."""
+    """Return whether a launch allocates all arrays that it writes. Refuse launches that write both new and existing arrays."""
     new = [array not in there for array in launch.writes]
     if any(new) and not all(new):
         raise ArgumentError(
-            f"{launch.program.name} writes temporaries that it makes, and arrays that are there before it", got=launch.writes,
+            f"{launch.program.name} writes both new temporaries and arrays that exist before it", got=launch.writes,
             legal="either", hint="two launches",
         )  # fmt: skip
     return all(new)
@@ -196,7 +196,7 @@ def _fills(launch: Launch, places: Mapping[str, int]) -> Places:
 
 
 def _what(launch: Launch) -> str:
-    return f"the copy of {launch.name} in front" if launch.spec.copies else f"the launch {launch.name} before"
+    return f"the preceding copy of {launch.name}" if launch.spec.copies else f"the preceding launch {launch.name}"
 
 
 __all__ = ["Before", "Places", "Route", "route"]

@@ -1,7 +1,7 @@
-"""What the driver tells about the GPU while it works: clocks, heat, power, and what a stream has captured.
+"""Read the state of the GPU from the driver: clocks, temperature, power, and the nodes that a stream has captured.
 
-NVML is asked through the package `nvidia-ml-py` if it is there, else through the program `nvidia-smi`; without both the
-answer is None, never a guess. Sources: NVML API reference, "Clocks Event Reasons"; CUDA Driver API, "Stream Management"
+NVML is called through the package `nvidia-ml-py` if installed, else through the program `nvidia-smi`; without both the
+result is None. Sources: NVML API reference, "Clocks Event Reasons"; CUDA Driver API, "Stream Management"
 (`cuStreamGetCaptureInfo`) and "Graph Management" (`cuGraphGetNodes`).
 """
 
@@ -18,7 +18,7 @@ import attrs
 from fireiron.gpu import launch
 
 REASONS = {0x4: "power cap", 0x8: "slowed down", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
-"""Bits of NVML's mask of reasons why the clock is below what was asked for, those that disturb a measurement."""
+"""Bits of NVML's clock event reasons that disturb a measurement: the clock is lower than requested."""
 
 _QUERY = "clocks.sm,temperature.gpu,power.draw,driver_version"
 _ACTIVE = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
@@ -26,7 +26,7 @@ _ACTIVE = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 @attrs.frozen
 class State:
-    """One reading: the clock of the multiprocessors in MHz, degrees Celsius, watts, and why the clock is held back."""
+    """One reading: SM clock in MHz, temperature in degrees Celsius, power in watts, and the reasons for a reduced clock."""
 
     clock: int
     temperature: int | None = None
@@ -35,14 +35,14 @@ class State:
 
 
 def read_state() -> State | None:
-    """The state of the current GPU; None where nobody tells."""
+    """Return the state of the current GPU; None if unknown."""
     bus = launch.require_cupy().cuda.Device().pci_bus_id
     library = _nvml()
     return _from_smi(bus) if library is None else _from_nvml(library, bus)
 
 
 def driver_release() -> str | None:
-    """The driver's version, `"580.159.03"`; None where nobody tells."""
+    """Return the driver's version, `"580.159.03"`; None if unknown."""
     library = _nvml()
     if library is not None:
         text = library.nvmlSystemGetDriverVersion()
@@ -52,7 +52,7 @@ def driver_release() -> str | None:
 
 
 def captured_nodes(stream: int) -> int | None:
-    """How many launches a capturing stream, given by its address, has taken up; None where the driver cannot tell."""
+    """Return the number of launches that a stream has captured (`stream` is its address); None if the driver does not report it."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         info, nodes = driver.cuStreamGetCaptureInfo_v2, driver.cuGraphGetNodes
@@ -71,7 +71,7 @@ def captured_nodes(stream: int) -> int | None:
 
 @functools.cache
 def _nvml() -> Any:
-    """The NVML library, initialised once; None if the package or the library is missing."""
+    """Return the NVML library, initialized once; None if the package or the library is missing."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
@@ -97,7 +97,7 @@ def _from_nvml(library: Any, bus: str) -> State | None:
 
 
 def _optional(library: Any, function: str, *arguments: Any) -> Any:
-    """What a function of NVML answers; None where the GPU or the library does not have it."""
+    """Return the result of an NVML function; None if the GPU or the library does not support it."""
     try:
         return getattr(library, function)(*arguments)
     except (library.NVMLError, AttributeError):
@@ -113,7 +113,7 @@ def _from_smi(bus: str) -> State | None:
 
 
 def _smi(bus: str | None) -> list[str]:
-    """The fields of one GPU, by the program nvidia-smi; empty if it does not answer."""
+    """Return the fields of one GPU from nvidia-smi; empty if it fails."""
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits", *(["-i", bus] if bus else [])]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.splitlines()

@@ -1,8 +1,8 @@
-"""CUDA compilers: found, loaded and called here, and nowhere else. No GPU and no driver is needed.
+"""Find, load and call CUDA compilers. The only module that does so. It needs no GPU and no driver.
 
-NVRTC is called through ctypes, so the compilers of several CUDA versions live in one process: CUDA 12 serves Maxwell, Pascal
-and Volta (sm_50 ... sm_90), which CUDA 13 dropped; CUDA 13 serves sm_75 and newer. They come out of NVIDIA's pip wheels
-(`pip install 'fireiron[check]'`) or from a toolkit on the system.
+NVRTC is called through ctypes, so one process may use the compilers of several CUDA versions. CUDA 12 supports Maxwell, Pascal
+and Volta (sm_50 ... sm_90), which CUDA 13 dropped; CUDA 13 supports sm_75 and newer. They are installed by NVIDIA's pip wheels
+(`pip install 'fireiron[check]'`) or by a toolkit.
 
 >>> compiled = compile_cuda('extern "C" __global__ void k(float* a) { a[threadIdx.x] = 1; }', "sm_80")
 >>> compiled.resources["k"].spill_stores
@@ -36,29 +36,29 @@ from attrs import field, frozen
 from fireiron import settings
 from fireiron.errors import LaunchError
 
-_FILE = "kernel.cu"  # the name that the compiler knows the source by
+_FILE = "kernel.cu"  # the file name of the source in compiler messages
 _PIP = "pip install 'fireiron[check]'"
 _COMPILER_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 _HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
 _MATRIX_WHEELS = ("nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12")  # crt/mma.h, which mma.h of the runtime wheels includes
 _SYSTEM_LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _TOOLKITS = Path("/usr/local")  # NVIDIA's installers put each toolkit into `cuda-13.0` here, and link `cuda` to one of them
-_SHOWN = 8  # places that an error shows
+_SHOWN = 8  # maximum number of source lines in an error
 
 
 @frozen
 class KernelResources:
-    """What ptxas reports for one kernel.
+    """The report of ptxas for one kernel.
 
-    A function that is called, not inlined, has a report of its own in the log, which is not added here.
+    A function that is called, not inlined, has a separate report in the log, which is not included here.
 
     Attributes:
-        registers: 32-bit registers a thread (at kernel entry; `setmaxnreg` changes them later).
-        spill_stores, spill_loads: bytes a thread that the compiler stores to and loads from local memory for want of registers.
-        stack_frame: bytes of local memory a thread, spills and arrays that are indexed at run time.
-        shared_bytes: static shared memory, bytes a block; of a kernel of this package, with the dynamic.
-        barriers: named barriers a block.
-        dynamic_shared_bytes: the part of it that a launch must ask for; ptxas does not know it.
+        registers: 32-bit registers per thread (at kernel entry; `setmaxnreg` changes them later).
+        spill_stores, spill_loads: bytes per thread that the compiler spills to and reloads from local memory.
+        stack_frame: bytes of local memory per thread: spills, and arrays that are indexed at run time.
+        shared_bytes: static shared memory in bytes per block; for kernels of this package it includes dynamic shared memory.
+        barriers: named barriers per block.
+        dynamic_shared_bytes: the dynamic part, which a launch must request; ptxas does not know it.
     """
 
     registers: int = 0
@@ -72,16 +72,16 @@ class KernelResources:
 
 @frozen
 class Compiled:
-    """The result of one compilation. Two are equal if their machine code is: log (which holds times) and seconds do not count.
+    """The result of one compilation. Two are equal if their machine code is equal: log (which contains times) and seconds do not count.
 
     Attributes:
         arch: the target, `"sm_90a"`.
         toolchain: (major, minor) of the compiler.
         ptx: the PTX text.
         cubin: the machine code, an ELF file.
-        resources: kernel name, as in the cubin, to what it uses.
-        log: everything that the compiler said.
-        seconds: wall time of the compilation, wherever and whenever it was.
+        resources: by kernel name in the cubin, the resources that the kernel uses.
+        log: all output of the compiler.
+        seconds: wall time of the original compilation.
         cached: whether it was read from the cache on disk.
     """
 
@@ -97,7 +97,7 @@ class Compiled:
 
 @frozen
 class Toolchain:
-    """One NVRTC that can be loaded.
+    """An installed NVRTC.
 
     Attributes:
         version: (major, minor).
@@ -110,15 +110,15 @@ class Toolchain:
     library: str
 
     def serves(self, arch: str) -> bool:
-        """Whether this compiler knows `arch`; of `sm_90a` the number is looked up, the suffix is left to the compiler."""
+        """Return whether this compiler supports the number of `arch`; the compiler itself checks a suffix, as of `sm_90a`."""
         return _capability(arch) in self.archs
 
     @property
     def identity(self) -> str | None:
-        """The build of the compiler, the same on every machine that has it; None if its file cannot be read.
+        """Return an identifier of the compiler's build, independent of the machine; None if its file cannot be read.
 
-        Updates of a release keep its (major, minor), so the size of the library and its first megabyte (tables of symbols and
-        relocations, which move with any change of the code) count too.
+        Updates of a release keep its (major, minor), so the identifier includes the library's size and a digest of its first megabyte
+        (tables of symbols and relocations, which change with the code).
         """
         return _fingerprint(self.library)
 
@@ -130,9 +130,9 @@ class Toolchain:
 
 
 def toolchains() -> tuple[Toolchain, ...]:
-    """The compilers installed here, the newest first; empty when there is none.
+    """Return the installed compilers, newest first; empty if there is none.
 
-    Looks into pip wheels, then into conda's and NVIDIA's folders, then asks the dynamic loader. Of one version the first counts.
+    Searches pip wheels, then conda's and NVIDIA's folders, then the dynamic loader. The first compiler of each version is used.
     """
     found: dict[tuple[int, int], Toolchain] = {}
     for library in itertools.chain(_wheel_libraries(), _toolkit_libraries(), _SYSTEM_LIBRARIES):
@@ -143,7 +143,7 @@ def toolchains() -> tuple[Toolchain, ...]:
 
 
 def serving(arch: str, newest: tuple[int, int] | None = None) -> Toolchain | None:
-    """The newest installed compiler that generates code for a target, and is not newer than `newest`; None if there is none."""
+    """Return the newest installed compiler up to version `newest` that generates code for a target; None if there is none."""
     return next((chain for chain in toolchains() if chain.serves(arch) and (newest is None or chain.version <= newest)), None)
 
 
@@ -161,7 +161,7 @@ def _wheel_libraries() -> Iterator[str]:
 
 
 def wheel_files(wheel: str, part: str = "") -> tuple[Path, ...]:
-    """The files of an installed wheel whose paths contain a text; none if it is not installed."""
+    """Return the files of a wheel whose paths contain `part`; empty if it is not installed."""
     try:
         distribution = importlib.metadata.distribution(wheel)
     except importlib.metadata.PackageNotFoundError:
@@ -171,7 +171,7 @@ def wheel_files(wheel: str, part: str = "") -> tuple[Path, ...]:
 
 
 def toolkits() -> tuple[Path, ...]:
-    """The folders of the CUDA toolkits that NVIDIA's installers put here, the newest first."""
+    """Return the folders of CUDA toolkits from NVIDIA's installers, newest first."""
     return tuple(sorted(_TOOLKITS.glob("cuda*"), reverse=True))
 
 
@@ -183,7 +183,7 @@ def _toolkit_libraries() -> Iterator[str]:
 
 @functools.cache
 def _open(library: str) -> Toolchain | None:
-    """The compiler in a shared library; None if it cannot be loaded or is older than CUDA 11.2."""
+    """Return the compiler in a shared library; None if it cannot be loaded or is older than CUDA 11.2."""
     try:
         nvrtc = _library(library)
         major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
@@ -198,10 +198,10 @@ def _open(library: str) -> Toolchain | None:
 
 @functools.cache
 def _library(library: str) -> ctypes.CDLL:
-    """A loaded NVRTC.
+    """Load an NVRTC.
 
-    Its builtins are loaded before it: the 13.0 wheels have no RPATH, and the loader then finds them by name among the libraries
-    in memory. They stay local, so that those of different versions cannot see each other's symbols.
+    Its builtins library is loaded first: the 13.0 wheels have no RPATH, so the loader must find it by name among the loaded
+    libraries. Symbols are local, so that different versions do not share them.
     """
     if os.sep in library:
         for builtins in sorted(Path(library).parent.glob("libnvrtc-builtins.so*")):
@@ -213,7 +213,7 @@ def _library(library: str) -> ctypes.CDLL:
 
 @functools.cache
 def _fingerprint(library: str) -> str | None:
-    """Size and start of a loaded library, as text; of one that the loader found, in the file that is mapped."""
+    """Return the size and a digest of the start of a loaded library. If the loader found it by name, read the mapped file."""
     try:
         path = Path(library) if os.sep in library else _mapped(library)
         with path.open("rb") as file:
@@ -223,7 +223,7 @@ def _fingerprint(library: str) -> str | None:
 
 
 def _mapped(library: str) -> Path:
-    """The file of a library that is loaded by name."""
+    """Return the file of a library that is loaded by name."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     return Path(next((line.split(maxsplit=5)[5] for line in maps.splitlines() if f"/{library}" in line), library))
 
@@ -249,12 +249,12 @@ def _choose(arch: str, newest: tuple[int, int] | None) -> Toolchain:
 
 
 def user_cache() -> Path:
-    """The folder for what can be made again; see `settings.cache_folder`. It may not exist."""
+    """Return the cache folder, which may be deleted; see `settings.cache_folder`. It may not exist."""
     return settings.cache_folder()
 
 
 def _include_folders(chain: Toolchain) -> tuple[str, ...]:
-    """Where `cuda_fp16.h` and its like are, of the compiler's own major version; empty if nowhere."""
+    """Return the folders of CUDA headers (`cuda_fp16.h`) of the compiler's major version; empty if not found."""
     major = chain.version[0]
     folder = _bundled_headers(chain) or next((path for path in _header_folders(chain) if _header_major(path) == major), None)
     if folder is None:
@@ -264,7 +264,7 @@ def _include_folders(chain: Toolchain) -> tuple[str, ...]:
 
 
 def _matrix_headers(chain: Toolchain) -> Path | None:
-    """The folder that holds `crt/mma.h` of the compiler's major version, for header wheels that have only `mma.h`."""
+    """Return the folder of `crt/mma.h` of the compiler's major version, for header wheels that have only `mma.h`."""
     major, minor = chain.version
     for wheel in _MATRIX_WHEELS:
         if _wheel_major(wheel) == major:
@@ -274,17 +274,17 @@ def _matrix_headers(chain: Toolchain) -> Path | None:
 
 
 def _wheel_major(wheel: str) -> int | None:
-    """The CUDA major version of an installed wheel; None if it is not installed."""
+    """Return the CUDA major version of a wheel; None if it is not installed."""
     try:
         text = importlib.metadata.distribution(wheel).read_text("METADATA") or ""
     except importlib.metadata.PackageNotFoundError:
         return None
-    version = re.search(r"^Version: *(\d+)", text, re.MULTILINE)  # `importlib.metadata.version` loads parsers of mails for this line
+    version = re.search(r"^Version: *(\d+)", text, re.MULTILINE)  # `importlib.metadata.version` imports an e-mail parser for this line
     return int(version[1]) if version else None
 
 
 def _header_folders(chain: Toolchain) -> Iterator[Path]:
-    """Candidates outside the compiler: beside its library, in a runtime wheel, in a toolkit."""
+    """Yield candidate folders: next to the compiler's library, in a runtime wheel, in a toolkit."""
     if os.sep in chain.library:
         yield Path(chain.library).parent.parent / "include"
     for wheel in _HEADER_WHEELS:
@@ -294,7 +294,7 @@ def _header_folders(chain: Toolchain) -> Iterator[Path]:
 
 
 def _header_major(folder: Path) -> int | None:
-    """The CUDA major version of a folder of headers; None if it has no half precision."""
+    """Return the CUDA major version of a folder of headers; None if it has no `cuda_fp16.h`."""
     if not (folder / "cuda_fp16.h").exists():
         return None
     try:
@@ -306,14 +306,14 @@ def _header_major(folder: Path) -> int | None:
 
 
 def _bundled_headers(chain: Toolchain) -> Path | None:
-    """The headers that NVRTC 13.3 and newer carry (26 MB), unpacked once a user; None if it has none or there is no room.
+    """Unpack the headers inside NVRTC 13.3 and newer (26 MB), once per user. Return None if there are none or the disk is full.
 
-    They are unpacked beside their place and renamed, so that a killed or second process leaves no half of them.
+    They are unpacked to a temporary folder that is then renamed, so that killed or concurrent processes leave no incomplete folder.
     """
     if not hasattr(_library(chain.library), "nvrtcInstallBundledHeaders"):
         return None
     folder = user_cache() / f"cuda-headers-{chain.version[0]}.{chain.version[1]}"
-    with contextlib.suppress(OSError):  # a home that is read-only or shut, a name that is too long: the next candidate serves
+    with contextlib.suppress(OSError):  # the folder is read-only, or its name too long: use the next candidate
         if not folder.is_dir():
             _unpack_headers(chain, folder)
         return folder if folder.is_dir() else None
@@ -343,22 +343,22 @@ def compile_cuda(
     fast_math: bool = False,
     newest: tuple[int, int] | None = None,
 ) -> Compiled:
-    """Compile CUDA C++ to PTX and machine code with the newest compiler that serves the target.
+    """Compile CUDA C++ to PTX and machine code with the newest compiler that supports the target.
 
-    The language is C++17, denormals are kept, divisions and roots are correctly rounded; products and sums are contracted to
-    fused multiply-adds, as nvcc does.
+    The language is C++17, denormals are kept, divisions and square roots are correctly rounded, and products and sums are contracted to
+    fused multiply-adds, as in nvcc.
 
     Args:
         source: the text of one translation unit. Kernels should be `extern "C"`, so that they keep their names.
         arch: `"sm_80"`, or `"sm_90a"` for the instructions of exactly one architecture.
-        options: further NVRTC options; one that repeats a default replaces it, and `--ptxas-options=` adds to it.
-        werror: refuse warnings too: the compiler's, ptxas', and ptxas' remarks C7xxx that wgmma or setmaxnreg is not
-            executed as it is written (C7519, one more fence, is none).
+        options: additional NVRTC options; an option replaces its default, and `--ptxas-options=` adds to it.
+        werror: turn warnings into errors: the compiler's, ptxas', and ptxas' remarks C7xxx that wgmma is serialized or setmaxnreg
+            ignored (but not C7519, an additional fence).
         fast_math: `--use_fast_math`.
-        newest: no compiler newer than this (major, minor), say the driver's version.
+        newest: the newest (major, minor) of the compiler to use, e.g. the driver's version.
 
     Raises:
-        LaunchError: no compiler serves `arch`, or the compiler refuses the source; the error shows the lines of the source.
+        LaunchError: no compiler supports `arch`, or the compiler refuses the source; the error shows the source lines.
     """
     return compilation(source, arch, options=options, werror=werror, fast_math=fast_math, newest=newest).run()
 
@@ -372,7 +372,7 @@ def compilation(
     fast_math: bool = False,
     newest: tuple[int, int] | None = None,
 ) -> Compilation:
-    """A compilation that is decided but not done; arguments and errors of `compile_cuda`."""
+    """Return a compilation that has not run yet; arguments and errors as in `compile_cuda`."""
     chain = _choose(arch, newest)
     include = tuple(Path(folder) for folder in _include_folders(chain)) if "#include" in source else ()
     return Compilation(chain, source, arch, _flags(chain, arch, options, fast_math), include, werror)
@@ -380,15 +380,15 @@ def compilation(
 
 @frozen
 class Compilation:
-    """One compilation, with the compiler and all its options chosen.
+    """One compilation, with its compiler and all options.
 
     Attributes:
         chain: the compiler.
         source: the text.
         arch: the target.
-        flags: every option but the folders of CUDA's headers.
+        flags: all options except the folders of CUDA's headers.
         include: the folders of CUDA's headers; empty if the text includes nothing.
-        werror: whether warnings are refused.
+        werror: whether warnings are errors.
     """
 
     chain: Toolchain
@@ -414,12 +414,12 @@ class Compilation:
 
 
 def _flags(chain: Toolchain, arch: str, options: tuple[str, ...], fast_math: bool) -> tuple[str, ...]:
-    """The options of a compilation. NVRTC refuses some that stand twice, so a default gives way to the user's."""
+    """Return the options of a compilation. NVRTC refuses some repeated options, so a user's option replaces its default."""
     given = {_option_name(option) for option in options}
     math = ("--use_fast_math",) if fast_math else ("--ftz=false", "--prec-div=true", "--prec-sqrt=true")
     defaults = [flag for flag in ("--std=c++17", *math) if _option_name(flag) not in given]
     if chain.version >= (13, 0):
-        defaults.append("--no-cache")  # beside a driver, NVRTC 13 answers from a cache of its own, without ptxas' report
+        defaults.append("--no-cache")  # with a driver, NVRTC 13 uses its own cache, without ptxas' report
     return (f"--gpu-architecture={arch}", "--ptxas-options=-v", *defaults, *options)
 
 
@@ -436,7 +436,7 @@ class _Output:
 
 
 def _run(chain: Toolchain, source: str, flags: tuple[str, ...]) -> _Output:
-    """One NVRTC program, from creation to destruction. ctypes releases the interpreter meanwhile, so threads compile in parallel."""
+    """Create, compile and destroy an NVRTC program. ctypes releases the GIL, so threads compile in parallel."""
     nvrtc, program = _library(chain.library), ctypes.c_void_p()
     status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), _FILE.encode(), 0, None, None)
     if status:
@@ -457,7 +457,7 @@ def _status(nvrtc: ctypes.CDLL, status: int) -> str:
 
 
 def _fetch(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
-    """A result of a program; nothing if it has none."""
+    """Return a result of a program; empty if it has none."""
     size = ctypes.c_size_t()
     if getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) or not size.value:
         return b""
@@ -474,7 +474,7 @@ _USED = re.compile(r"Used (\d+) registers")
 
 
 def resources_of(log: str) -> dict[str, KernelResources]:
-    """ptxas' report. A kernel begins with its entry line; frame and registers follow, between them those of functions it calls."""
+    """Parse ptxas' report: an entry line for each kernel, then its frame, the reports of functions it calls, and its registers."""
     found: dict[str, dict[str, int]] = {}
     entry = function = ""
     for line in log.splitlines():
@@ -497,7 +497,7 @@ def _count(line: str, what: str) -> int:
 
 @frozen
 class _Diagnostic:
-    """A complaint: its kind, text, and the line it names in the source or in the PTX."""
+    """An error or warning: its kind, text, and line in the source or in the PTX."""
 
     kind: Literal["error", "warning"]
     text: str
@@ -508,17 +508,17 @@ class _Diagnostic:
 _FRONT_END = re.compile(r"(?P<file>\S+?)\((?P<line>\d+)\): (?:catastrophic )?(?P<kind>error|warning)\b")
 _PTXAS = re.compile(r"ptxas\b.*?\b(?P<kind>error|fatal|warning|info)\s*:\s*(?P<text>.*)")
 _PTX_LINE = re.compile(r"\bline (\d+)")
-# C75xx: wgmma serialised, a wait injected, setmaxnreg ignored. Not C7519, an arrive injected: that is one more wgmma.fence, behind zeros of
-# accumulators that the compiler itself moved past ours.
+# C75xx: wgmma serialized, a wait injected, setmaxnreg ignored. Not C7519, an arrive injected: an additional wgmma.fence, after the compiler
+# moved the zeroing of accumulators past our fence.
 _REMARK = re.compile(r"\(C7(?!519)\d{3}\)")
 _IGNORED = re.compile(
     r"[Aa]rchitectures prior to .* are deprecated"  # CUDA 12.9 of everything below sm_75
-    r"|Ptx assembly aborted due to errors"  # which stand above it
+    r"|Ptx assembly aborted due to errors"  # which are printed above it
 )
 
 
 def _diagnostics(log: str) -> list[_Diagnostic]:
-    """Errors and warnings of a log, in order."""
+    """Return the errors and warnings of a log, in order."""
     found = (_diagnostic(line.rstrip()) for line in log.splitlines() if not _IGNORED.search(line))
     return [diagnostic for diagnostic in found if diagnostic is not None]
 
@@ -545,7 +545,7 @@ def _kind(word: str) -> Literal["error", "warning"]:
 
 
 def _refusal(chain: Toolchain, source: str, arch: str, flags: tuple[str, ...], output: _Output) -> LaunchError:
-    """The error of a refused source: every complaint beside the lines that it is about."""
+    """Return the error of a refused source: each diagnostic with its source lines."""
     found = _diagnostics(output.log)
     if any(diagnostic.ptx_line for diagnostic in found):
         found = _placed(chain, source, flags) or found
@@ -558,7 +558,7 @@ def _refusal(chain: Toolchain, source: str, arch: str, flags: tuple[str, ...], o
 
 
 def _placed(chain: Toolchain, source: str, flags: tuple[str, ...]) -> list[_Diagnostic]:
-    """The complaints of the same compilation with line information, which leads from ptxas' PTX lines to those of the source."""
+    """Compile again with line information, and map the PTX lines of ptxas' diagnostics to source lines."""
     wanted = "--generate-line-info"
     output = _run(chain, source, flags if {wanted, "-lineinfo"} & set(flags) else (*flags, wanted))
     lines = _source_lines(output.ptx)
@@ -572,7 +572,7 @@ def _with_line(diagnostic: _Diagnostic, lines: list[int | None]) -> _Diagnostic:
 
 
 def _source_lines(ptx: str) -> list[int | None]:
-    """For each line of a PTX text, the line of the source that its last `.loc` in our file names."""
+    """Return, for each line of a PTX text, the source line of the last `.loc` in our file."""
     ours = set(re.findall(rf'\.file\s+(\d+)\s+"(?:[^"]*/)?{re.escape(_FILE)}"', ptx))
     found: list[int | None] = []
     current: int | None = None
@@ -584,7 +584,7 @@ def _source_lines(ptx: str) -> list[int | None]:
 
 
 def _shown(found: Iterable[_Diagnostic], source: str) -> str:
-    """Complaints about one line stand together, above that line and its neighbours."""
+    """Format diagnostics: those of one line together, followed by that line with its adjacent lines."""
     groups = [(line, list(group)) for line, group in itertools.groupby(found, key=lambda diagnostic: diagnostic.line)]
     rows: list[str] = []
     for line, group in groups[:_SHOWN]:
@@ -592,12 +592,12 @@ def _shown(found: Iterable[_Diagnostic], source: str) -> str:
         rows += [f"  {place}{diagnostic.text}" for diagnostic in group]
         rows += _excerpt(source, line) if line is not None else []
     if len(groups) > _SHOWN:
-        rows.append(f"  ... and {len(groups) - _SHOWN} more places")
+        rows.append(f"  ... and {len(groups) - _SHOWN} more lines")
     return "\n".join(rows)
 
 
 def _excerpt(source: str, line: int) -> list[str]:
-    """The numbered line, marked, with its neighbours."""
+    """Return a numbered line, marked, with its adjacent lines."""
     lines = source.split("\n")
     numbers = range(max(1, line - 1), min(len(lines), line + 1) + 1)
     return [f"    {'>' if number == line else ' '}{number:5} | {lines[number - 1]}".rstrip() for number in numbers]

@@ -1,4 +1,4 @@
-"""A compiled kernel as an operator of PyTorch: `kernel.as_torch_op("mine::gemm")`."""
+"""Register a compiled kernel as a PyTorch operator: `kernel.as_torch_op("mine::gemm")`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def operator_of(kernel: CompiledKernel, name: str, into: bool) -> Any:
-    """The operator of a kernel; see `CompiledKernel.as_torch_op`."""
+    """Return the operator of a kernel; see `CompiledKernel.as_torch_op`."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
         raise ArgumentError("as_torch_op: an operator's name", got=name, legal='"namespace::name"', hint='as_torch_op("mine::gemm")')
     made = _Operator(kernel)
@@ -43,7 +43,7 @@ def _registered(name: str) -> Any:
 
 
 class _Operator:
-    """What an operator does with its arguments: arrays and numbers of the inputs, sizes that no array tells, outputs."""
+    """An operator whose arguments are arrays and numbers of the inputs, sizes that no array determines, and outputs."""
 
     def __init__(self, kernel: CompiledKernel) -> None:
         self.kernel, self.spec = kernel, kernel.program.spec
@@ -54,28 +54,28 @@ class _Operator:
 
     @property
     def adds(self) -> bool:
-        """Whether the kernel adds to what its output holds."""
+        """Whether the kernel accumulates into its output."""
         return bool(self.spec.atomic) or constant(self.spec.accumulate) != 0
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments but for outputs, with their types."""
+        """Return the arguments except outputs, with their types."""
         kinds = {name: "int" if dtype.kind == "int" else "float" for name, dtype in self.numbers.items()}
         return [*(f"{kinds.get(name, 'Tensor')} {name}" for name in self.inputs), *(f"SymInt {name}" for name in self.sizes)]
 
     def run(self, *given: Any) -> Any:
-        """Launch, into new outputs."""
+        """Launch with new outputs."""
         arrays, sizes = self._parted(given)
         return self.kernel(*arrays, **sizes)
 
     def fill(self, *given: Any) -> None:
-        """Launch, into the outputs, which are the last arguments."""
+        """Launch with the outputs, which are the last arguments."""
         outputs = len(self.spec.outputs)
         arrays, sizes = self._parted(given[:-outputs])
         self.kernel(*arrays, out=given[-1] if outputs == 1 else tuple(given[-outputs:]), **sizes)
 
     def shaped(self, *given: Any) -> Any:
-        """The outputs of traced tensors."""
+        """Return the outputs of a traced call."""
         arrays, sizes = self._parted(given)
         tensors = {name: one for name, one in zip(self.inputs, arrays, strict=True) if name not in self.numbers}
         symbols = self._symbols(tensors, sizes)
@@ -84,19 +84,19 @@ class _Operator:
         return made if len(made) > 1 else made[0]
 
     def filled(self, *given: Any) -> None:
-        """Check traced tensors of a call with outputs."""
+        """Check the tensors of a traced call with outputs."""
         outputs = len(self.spec.outputs)
         arrays, sizes = self._parted(given[:-outputs])
         tensors = {name: one for name, one in zip(self.inputs, arrays, strict=True) if name not in self.numbers}
         self._symbols({**tensors, **dict(zip(self.spec.outputs, given[-outputs:], strict=True))}, sizes)
 
     def _parted(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arrays and numbers, and the sizes by name."""
+        """Split the arguments into arrays and numbers, and sizes by name."""
         count = len(self.inputs)
         return tuple(given[:count]), dict(zip(self.sizes, given[count:], strict=True))
 
     def _symbols(self, tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The values of sizes and strides, which may be symbols of PyTorch; refused are tensors of other types and shapes."""
+        """Return the values of sizes and strides, which may be symbols of PyTorch. Refuse tensors of other types or shapes."""
         known = dict(sizes)
         for name, tensor in tensors.items():
             _check_type(self.kernel, name, tensor)
@@ -111,7 +111,7 @@ class _Operator:
         return {**known, **with_strides(self.spec, known)}
 
     def _made(self, like: Any, name: str, symbols: Mapping[str, Any]) -> Any:
-        """A new output, stored as the kernel stores it."""
+        """Return a new output with the kernel's layout."""
         import torch
 
         buffer = self.kernel.program.stored(name)
@@ -133,7 +133,7 @@ def _check_shape(spec: Spec, name: str, tensor: Any, known: Mapping[str, Any]) -
 
 
 def _size(value: Any, symbols: Mapping[str, Any]) -> Any:
-    """An expression of sizes: an integer, or what PyTorch has in its place."""
+    """Evaluate an expression of sizes to an integer or a symbol of PyTorch."""
     found = constant(value)
     return value.evaluate(symbols) if found is None else found
 

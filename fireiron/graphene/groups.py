@@ -101,7 +101,7 @@ def plain_name(text: str) -> str:
 def group_of(texts: Mapping[str, Any], name: str) -> str:
     """The text of a group by its name."""
     if name not in texts:
-        raise LayoutError(f"{name} is no group", legal=[one for one in texts if one.startswith("#")])
+        raise LayoutError(f"{name} is not a group", legal=[one for one in texts if one.startswith("#")])
     return str(texts[name])
 
 

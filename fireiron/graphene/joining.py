@@ -98,9 +98,9 @@ def _all_but_first(result: View, nest: Nest, loops: Sequence[Around], conditions
     asked = {expanded for _, variables in conditions for var in variables for expanded in nest.expanded(var).variables()}
     for var in sorted(moving, key=str):
         if not _names_each(var, [place for place in places if place.variables() & names == {var}]):
-            _open(f"turns of {var} may have one element of %{result.tensor.name} in common")
+            _open(f"iterations of {var} may have one element of %{result.tensor.name} in common")
     for var in sorted((names - moving) & asked, key=str):
-        _open(f"a condition chooses among the turns of {var}")
+        _open(f"a condition chooses among the iterations of {var}")
     return any_of(as_expr(loop.first) < loop.var for loop in loops if loop.var not in moving)
 
 

@@ -90,7 +90,7 @@ def read_literal(text: str, symbols: Mapping[str, Any]) -> Any:
     except FireironError:
         raise
     except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError, AttributeError, KeyError, ArithmeticError) as error:
-        raise LayoutError(f"{text.strip()!r} is no value: {error}", legal=[*CONSTRUCTORS]) from None
+        raise LayoutError(f"{text.strip()!r} is not a value: {error}", legal=[*CONSTRUCTORS]) from None
 
 
 def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
@@ -107,7 +107,7 @@ def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
             return {_built(key, symbols): _built(value, symbols) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.Attribute(value=ast.Name(id="Mechanism" | "Completion"), attr=name):  # `Completion.PRODUCT` in former texts
             name = former.MECHANISMS.get(name.lower(), name.lower())
-            return {one.name: one for one in (AT_ONCE, *mechanisms.found())}[name]
+            return {one.name: one for one in (AT_ONCE, *mechanisms.kinds())}[name]
         case ast.Name(id=name) if name in NAMES and name not in symbols:
             return NAMES[name]
         case ast.Call(func=ast.Name(id=("ColMajor" | "RowMajor") as name), args=[leading], keywords=[]):

@@ -255,7 +255,7 @@ class _Reader:
 
     def _read_kernel(self, text: str, scope: _Scope) -> None:
         if not is_cuda_name(text) or text in RESERVED:
-            raise LayoutError(f"{text!r} is no name of a kernel", legal="an identifier that means nothing else in CUDA C++")
+            raise LayoutError(f"{text!r} is not a name of a kernel", legal="an identifier that means nothing else in CUDA C++")
         self.whole["name"] = text
 
     def _read_target(self, text: str, scope: _Scope) -> None:
@@ -308,7 +308,7 @@ class _Reader:
     def _read_cluster(self, text: str, scope: _Scope) -> None:
         found = [re.fullmatch(r"\s*([0-9]{1,2})\s+(\w+)\s*", one) for one in text.split(",")]
         if None in found:
-            raise LayoutError(f"{text!r} is no cluster", legal="Cluster 2 cluster_m, 2 cluster_n")
+            raise LayoutError(f"{text!r} is not a cluster", legal="Cluster 2 cluster_m, 2 cluster_n")
         self.whole["cluster"] = tuple((int(one[1]), one[2]) for one in found if one is not None)
 
     def _cluster(self, scope: _Scope) -> None:
@@ -317,7 +317,7 @@ class _Reader:
         values = {let.var.name: let.var for let in self.whole["lets"]}
         unknown = [name for _, name in said or () if name not in values]
         if unknown:
-            raise LayoutError(f"Cluster: {unknown[0]} is no value of the whole kernel", legal=[*values] or "Let cluster_m = block % 2")
+            raise LayoutError(f"Cluster: {unknown[0]} is not a value of the whole kernel", legal=[*values] or "Let cluster_m = block % 2")
         if said:
             self.whole["cluster"] = BlockCluster(tuple(size for size, _ in said), tuple(values[name] for _, name in said))
 
@@ -366,7 +366,7 @@ class _Reader:
         text, options = options_behind(line.text)
         found = _FOR.fullmatch(text)
         if found is None or not line.opens or len({found[1], found[3], found[5]}) > 1:
-            line.refuse("this is no loop", legal="For (k = 0; k < 64; k += 1) {unroll, stages=3} {")
+            line.refuse("this is not a loop", legal="For (k = 0; k < 64; k += 1) {unroll, stages=3} {")
         with line.here(found.start(4)):
             extent = self._expression(found[4], scope)
         with line.here(len(text)):
@@ -375,7 +375,7 @@ class _Reader:
         if step < 1:
             line.refuse("a loop steps forward", offset=found.start(6), legal="at least 1")
         if extent.high <= first:
-            line.refuse("a loop without a turn", offset=found.start(2), legal=f"a number below {extent}")
+            line.refuse("a loop without an iteration", offset=found.start(2), legal=f"a number below {extent}")
         inner = scope.inner(line)
         self._bind(var, inner, line)
         inner.nest = attrs.evolve(inner.nest, loops=(*inner.nest.loops, Around(var, first, step, extent)))
@@ -404,7 +404,7 @@ class _Reader:
     def _read_if(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         found = _IF.fullmatch(line.text)
         if found is None or not line.opens:
-            line.refuse("this is no condition", legal="If (m < M) {")
+            line.refuse("this is not a condition", legal="If (m < M) {")
         with line.here(found.start(1)):
             condition = self._expression(found[1], scope)
             if condition.low < 0 or condition.high > 1:
@@ -412,7 +412,7 @@ class _Reader:
         items = self._body(self._guarded(scope, line, condition.variables()), line)
         for item in items:
             if isinstance(item, (SyncPoint, Commit, StepMarker)):
-                line.refuse("a barrier is for all threads, and stands under no condition", hint="close the If in front of it")
+                line.refuse("a barrier is for all threads: it cannot be under a condition", hint="close the If before it")
         yield Under(condition, items)
 
     def _read_skip(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
@@ -472,13 +472,13 @@ class _Reader:
         if words[:1] in (["no"], ["maybe"]):
             required = False if words.pop(0) == "no" else None
         if len(words) > 1 or line.opens:
-            line.refuse("this is no barrier", legal="Barrier, Barrier k, Barrier no a_sh, Barrier maybe k")
+            line.refuse("this is not a barrier", legal="Barrier, Barrier k, Barrier no a_sh, Barrier maybe k")
         subject = words[0].lstrip("%") if words else ""
         yield SyncPoint(required, self.called.get(subject, subject))
 
     def _read_commit(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         words = line.text.rstrip("() ").split()[1:] or [Commit().mechanism.name]
-        known = {one.name: one for one in (*mechanisms.found(), *(one.mechanism for one in self.known.values())) if one.in_groups}
+        known = {one.name: one for one in (*mechanisms.kinds(), *(one.mechanism for one in self.known.values())) if one.in_groups}
         name = former.MECHANISMS.get(words[0], words[0])
         if len(words) > 1 or name not in known or line.opens:
             line.refuse("this commits nothing", legal=[f"Commit {one}" for one in known])
@@ -487,12 +487,12 @@ class _Reader:
     def _read_step(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         found = _STEP.fullmatch(line.text)
         if found is None or line.opens:
-            line.refuse("this is no step", legal="Step pv")
+            line.refuse("this is not a step", legal="Step pv")
         yield StepMarker(found[1])
 
     def _bind(self, var: Var, scope: _Scope, line: Line) -> None:
         if not is_cuda_name(var.name) or var.name in RESERVED or var.name.startswith("__"):
-            line.refuse(f"{var.name!r} is no name of a value", legal="an identifier that means nothing in CUDA C++")
+            line.refuse(f"{var.name!r} is not a name of a value", legal="an identifier that means nothing in CUDA C++")
         if var.name in self.names:
             line.refuse(f"{var.name} is defined twice", hint="another name: names of loops and values are those of the whole kernel")
         self.names[var.name] = None
@@ -622,7 +622,7 @@ class _Reader:
         operands, results = ([self._c_name(view) for view in part] for part in views)
         for name in (view.tensor.name for view in (*operands, *results) if view.tensor.name):
             if not is_cuda_name(name) or name.startswith("__") or (name in RESERVED and name not in OPERANDS):
-                raise LayoutError(f"%{name} is no name of a tensor", legal="an identifier that means nothing in CUDA C++, or a number")
+                raise LayoutError(f"%{name} is not a name of a tensor", legal="an identifier that means nothing in CUDA C++, or a number")
         return generic_spec(level, operands, results), execution
 
     def _view(self, text: str, scope: _Scope) -> View:
@@ -640,7 +640,7 @@ class _Reader:
         name = view.tensor.name
         if name not in self.results.made:
             legal = [f"%{self.original.get(one, one)}" for one in self.results.made]
-            raise LayoutError(f"%{self.original.get(name, name)} is no tensor of the kernel", legal=legal, hint="Allocate makes one")
+            raise LayoutError(f"%{self.original.get(name, name)} is not a tensor of the kernel", legal=legal, hint="Allocate makes one")
 
     def _require_no_tiles(self, name: str, scope: _Scope) -> None:
         if name in scope.tiles:
@@ -652,7 +652,9 @@ class _Reader:
         said, view = view.tensor.name, self._c_name(view)
         tensor: Tensor = view.tensor
         if not is_cuda_name(tensor.name) or tensor.name in RESERVED:
-            raise LayoutError(f"%{tensor.name} is no name of a new tensor", legal="an identifier that means nothing in CUDA C++, as %a_sh")
+            raise LayoutError(
+                f"%{tensor.name} is not a name of a new tensor", legal="an identifier that means nothing in CUDA C++, as %a_sh"
+            )
         if tensor.name in self.names or said in self.called:
             raise LayoutError(f"{said} is defined twice", hint="another name: names of tensors are those of the whole kernel")
         self.names[tensor.name] = None
@@ -689,7 +691,7 @@ def _number(text: str, what: str) -> int:
 def _range(text: str) -> tuple[int, int, int]:
     found = re.fullmatch(r"(-?[0-9]{1,19})\s*\.\.\s*(-?[0-9]{1,19})(?:\s*/\s*([0-9]{1,10}))?", text.strip())
     if found is None or int(found[1]) > int(found[2]):
-        raise LayoutError(f"{text!r} is no range", legal="0..7, and 0..56/8 for multiples of 8")
+        raise LayoutError(f"{text!r} is not a range", legal="0..7, and 0..56/8 for multiples of 8")
     return int(found[1]), int(found[2]), int(found[3] or 1)
 
 
@@ -719,7 +721,7 @@ def _tile(text: str, scope: _Scope) -> int | Layout | None:
         return int(text)
     sizes, colon, strides = text.partition(":")
     if not colon:
-        raise LayoutError(f"{text!r} is no size of a tile", legal="8, 2:2, (2,2):(1,4), _")
+        raise LayoutError(f"{text!r} is not a size of a tile", legal="8, 2:2, (2,2):(1,4), _")
     return Layout(read_literal(sizes, {}), read_literal(strides, {}))
 
 
@@ -732,7 +734,7 @@ def _require_said(said: str | None, shapes: Sequence[Sequence[tuple[Mode, ...]]]
         return
     parts = parts_of(f"{name}:{said}")
     if parts.rest or parts.swizzle:
-        raise LayoutError(f"{said.strip()!r} is no shape", legal=f"[8,8].{dtype_text(view.dtype)}.{view.memory.name}")
+        raise LayoutError(f"{said.strip()!r} is not a shape", legal=f"[8,8].{dtype_text(view.dtype)}.{view.memory.name}")
     if parts.element != dtype_text(view.dtype) or (parts.memory or view.memory.name).replace(" ", "") != view.memory.name.replace(" ", ""):
         raise LayoutError(f"{name} is of {dtype_text(view.dtype)} in {view.memory.name}", got=said.strip())
     sizes = [[Dim(modes).size for modes in dims] for dims in shapes]

@@ -59,7 +59,7 @@ def graphene_text(program: Program) -> str:
     Raises: a `LayoutError` where no text says all of it.
     """
     if program.preceding:
-        raise LayoutError(f"{len(program.launches)} kernels are launched one behind the other: a text says one", hint="without repack")
+        raise LayoutError(f"{len(program.launches)} kernels are launched one after the other: a text describes one", hint="without repack")
     kernel = program.walked
     text = "\n".join(_Writer(program, kernel).lines()) + "\n"
     _require_exact(text, program, kernel)

@@ -266,7 +266,7 @@ def changes_of(statement: Exec, draft: Draft) -> tuple[tuple[str, Any], ...]:
     """What a text has to say of a statement beside its instruction and spec."""
     instruction = statement.instruction
     if not isinstance(instruction, Executable):
-        raise DecompositionError(f"{instruction.name} is no instruction")
+        raise DecompositionError(f"{instruction.name} is not an instruction")
     alone = single(instruction, statement.spec, draft)
     base = alone or statement_of(instruction, statement.spec, draft)
     found = tuple(_differences(base, statement))

@@ -1,4 +1,4 @@
-"""What family of instructions a strategy aims at, and the steps that lead to it: tensor cores, or the arithmetic of single threads."""
+"""The instruction family that a strategy uses, tensor cores or arithmetic of single threads, and the steps that lead to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def aims_at_matrices(steps: Steps) -> bool:
 
 
 def _group_tile(step: Decomposition) -> Tile | None:
-    """The tile for a warp or a warpgroup of an accumulator whose init or store ends there; None where there is no such thing."""
+    """Return the warp or warpgroup tile of an accumulator whose init or store ends there; None if there is none."""
     if not isinstance(step, Epilog):
         return None
     for inner in (step.init, step.store):
@@ -46,7 +46,7 @@ def _level(step: Decomposition) -> Level | None:
 
 
 def matrix_chains(spec: Spec, steps: Steps) -> Iterator[Steps]:
-    """Steps from a spec of a block or a warp down to matrix instructions; the warps' tile is the accumulator's, if that says one."""
+    """Yield steps from a spec of a block or a warp to matrix instructions; the warps' tile is that of the accumulator, if it has one."""
     if any(isinstance(step, MmaTile) for step in steps) or not spec.multiplies:
         return
     if same_threads(spec.level, Warp):

@@ -1,4 +1,4 @@
-"""Two strategies side by side: their trees, step by step, and what became of them in figures."""
+"""Compare two strategies: their trees, step by step, and figures of their kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIDE: Final = 66
 
 
 def aligned(left: Program, right: Program, glyphs: tuple[str, ...] = UNICODE) -> list[Pair]:
-    """The rows of both trees, equal steps in one line."""
+    """Return the rows of both trees, with equal steps in one line."""
     first, second = rows(left.tree, glyphs), rows(right.tree, glyphs)
     matcher = difflib.SequenceMatcher(None, [_key(row) for row in first], [_key(row) for row in second], autojunk=False)
     pairs: list[Pair] = []
@@ -43,7 +43,7 @@ def _mark(tag: str, one: Row | None, other: Row | None) -> str:
 
 
 def compared(left: Program, right: Program) -> list[tuple[str, str, str]]:
-    """`(what, left, right)` for every figure of the two kernels."""
+    """Return `(what, left, right)` for every figure of the two kernels."""
     return [(name, *values) for name, values in _columns(_figure_table(left), _figure_table(right))]
 
 
@@ -53,7 +53,7 @@ def _columns(first: dict[str, str], second: dict[str, str]) -> Iterator[tuple[st
 
 
 def _figure_table(program: Program) -> dict[str, str]:
-    """The figures of a kernel by name; what went wrong, where there is no kernel."""
+    """Return the figures of a kernel by name, or its error."""
     leaves = program.tree.open_leaves()
     if leaves:
         return {"threads a block": str(program.grown.threads), "blocks": str(program.grown.grid), "open leaves": str(len(leaves))}
@@ -88,14 +88,14 @@ def _findings(program: Program) -> dict[str, str]:
 
 
 def equal(left: Program, right: Program) -> bool:
-    """Whether both are the same steps with the same values, for the same spec and target: then nothing about them differs."""
+    """Return whether both have the same steps, values, spec and target."""
     return (left.strategy, left.spec, left.architecture, left.chosen) == (right.strategy, right.spec, right.architecture, right.chosen)
 
 
 def diff(
     left: Program, right: Program, names: tuple[str, str], glyphs: tuple[str, ...] = UNICODE, columns: int | None = None
 ) -> Iterator[str]:
-    """The text of `fireiron diff`, steps folded so that both sides fit into so many columns."""
+    """Yield the text of `fireiron diff`, with steps folded to the given number of columns."""
     from tabulate import tabulate
 
     if equal(left, right):
@@ -120,20 +120,20 @@ def diff(
 
 
 def differences(left: Program, right: Program) -> list[str]:
-    """What differs inside steps that two strategies have in the same place, where their summaries do not say it: mappings of tasks."""
+    """Yield differences of corresponding steps that their summaries do not show: mappings of tasks."""
     pairs = zip(left.strategy.steps, right.strategy.steps, strict=False)
     return [line for one, other in pairs if type(one) is type(other) for line in one.differences(other)]
 
 
 def _within(lines: list[str], side: int | None) -> list[str]:
-    """The lines of a cell, folded below themselves where they are longer than a side."""
+    """Return the lines of a cell, folded to the width of a side."""
     if side is None:
         return lines
     return [part for line in lines for part in textwrap.wrap(line, side, subsequent_indent="    ", drop_whitespace=False)]
 
 
 def _cell(row: Row | None) -> list[str]:
-    """A step, and the spec behind it in a line of its own."""
+    """Return a step, and the spec after it on a separate line."""
     if row is None:
         return [""]
     rail = "".join(glyph if glyph in "│| " else " " for glyph in row.prefix)
@@ -155,7 +155,7 @@ def _wrapped(line: str, rail: str) -> list[str]:
 
 
 def as_dict(left: Program, right: Program, names: tuple[str, str]) -> dict[str, Any]:
-    """The comparison as plain values, for JSON."""
+    """Return the comparison as plain values, for JSON."""
     steps = [{"mark": mark.strip() or "=", "left": _plain(one), "right": _plain(other)} for mark, one, other in aligned(left, right)]
     table = {name: [one, other] for name, one, other in compared(left, right)}
     inside = differences(left, right)

@@ -1,4 +1,4 @@
-"""Why a leaf matched, or what would make it match: the nearest instructions, and steps that were really tried."""
+"""Explain why each leaf matched an instruction, or which steps, which were tried, would make it match."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from fireiron.values.machine import RF, Block, Level, Thread, Warp, as_architect
 Steps = tuple[Decomposition, ...]
 Compared = tuple[Executable, tuple[Mismatch, ...]]
 Found = tuple[Executable | None, tuple[Compared, ...]]
-"""What performs a spec, and the differences of the others."""
+"""The executable that performs a spec, and the differences of the others."""
 
 MOST_STEPS: Final = 4
-"""Longest chain of steps that is tried."""
+"""Length of the longest chain of steps to try."""
 
 _MOST_TRIALS: Final = 24
-"""Chains that are tried for one leaf."""
+"""Number of chains to try for one leaf."""
 
 _MOST_COMPILED: Final = 16
-"""Whole strategies that are compiled in search of one that is legal."""
+"""Number of complete strategies to compile in the search for a legal one."""
 
 _MOST_SHOWN: Final = 6
 _MOST_SECONDS: Final = 10.0
@@ -56,7 +56,7 @@ _MOST_SECONDS: Final = 10.0
 
 @attrs.frozen
 class End(Done):
-    """`done` that accepts every spec, so that the tree grows and its leaves can be looked at; `written` if it is in the strategy."""
+    """A `done` that accepts every spec, so that the tree can be expanded; `written` if the strategy has it."""
 
     number: int = 0
     written: bool = True
@@ -95,7 +95,7 @@ class Leaf:
 
     @property
     def performers(self) -> tuple[Executable, ...]:
-        """What performs it: as the final kernel has it, else what matched."""
+        """The executables that perform it in the final kernel, else the one that matched."""
         return self.used or (() if self.match is None else (self.match,))
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Explanation:
 
 
 def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
-    """All leaves of a bound strategy, explained.
+    """Explain all leaves of a bound strategy.
 
     Raises: the error of a step before the leaves that is not legal.
     """
@@ -142,7 +142,7 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
 
 
 def _whole(strategy: Strategy, architecture: Any) -> tuple[Program | None, FireironError | None]:
-    """The program with its text, as `emit` makes it; or why it cannot."""
+    """Return the program with its text, as `emit` makes it, or its error."""
     try:
         program = programs.recalled(strategy.program(architecture))
         _ = program.cuda
@@ -152,7 +152,7 @@ def _whole(strategy: Strategy, architecture: Any) -> tuple[Program | None, Firei
 
 
 def _as_used(leaf: Leaf, kernel: ir.Kernel) -> Leaf:
-    """The leaf with the instructions that perform it in the final kernel, found by the operands that they touch."""
+    """Return the leaf with the instructions that perform it in the final kernel, identified by their operands."""
     operands = [view.tensor.name for view in leaf.spec.operands.values()]
     same = (one for one, _ in ir.execs(kernel.body) if [access.buffer for access in one.accesses] == operands and one.origin == leaf.at)
     found = tuple(dict.fromkeys(one.instruction for one in same if isinstance(one.instruction, Executable)))
@@ -164,7 +164,7 @@ def _as_used(leaf: Leaf, kernel: ir.Kernel) -> Leaf:
 
 
 def _chosen(strategy: Strategy, architecture: Any) -> Strategy:
-    """The first legal alternative; the first one where none is."""
+    """Return the first legal alternative; the first one if none is legal."""
     try:
         return strategy.program(architecture).strategy
     except FireironError:
@@ -194,17 +194,17 @@ def with_ends(steps: Steps, end: Callable[[int, Done | None], Steps]) -> Steps:
 
 
 def _with_end(steps: Steps, number: int, end: Steps) -> Steps:
-    """The steps with other ones in place of the end of that number."""
+    """Return the steps with the end of the given number replaced."""
     return _changed(steps, lambda step: end if isinstance(step, End) and step.number == number else (step,))
 
 
 def _plain(steps: Steps) -> Steps:
-    """The steps with `done` as a user writes it in place of every end."""
+    """Return the steps with a plain `done` at every end."""
     return _changed(steps, lambda step: (Done(step.executable, origin=step.origin),) if isinstance(step, End) else (step,))
 
 
 def _changed(steps: Steps, change: Callable[[Decomposition], Steps]) -> Steps:
-    """Each step, those of the strategies inside steps too, as what it is changed to."""
+    """Return the steps, including nested ones, each changed by a function."""
     changed: list[Decomposition] = []
     for step in steps:
         inner: dict[str, Any] = {name: _changed(value, change) for name, value in inner_chains(step).items()}
@@ -221,7 +221,7 @@ def _probe(number: int, done: Done | None) -> Steps:
 
 
 def _grown(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
-    """The first combination of tunables for which the tree grows."""
+    """Return the first combination of tunables for which the tree can be expanded."""
     first: FireironError | None = None
     target = as_architecture(strategy.target if architecture is None else architecture)
     for values in strategy.assignments():
@@ -241,7 +241,7 @@ def _grow(program: Program, steps: Steps) -> Grown:
 
 
 def holders(grown: Grown) -> Context:
-    """The context of a tree as a whole, in which it is known who holds what of its registers."""
+    """Return the context of a complete tree, with the owners of its registers."""
     return attrs.evolve(grown.context, held=held_by(grown.node))
 
 
@@ -283,14 +283,14 @@ def _another_kind(compared: Compared) -> bool:
 
 @attrs.frozen
 class Closing:
-    """Steps that close a leaf: at its end, or behind the step of the main chain that has the number `behind`."""
+    """Steps that close a leaf: at its end, or after step number `behind` of the main chain."""
 
     leaf: Leaf
     steps: Steps
     behind: int | None = None
 
     def applied(self, steps: Steps) -> Steps:
-        """The strategy's steps with these among them, and `done` at the end of the leaf's chain."""
+        """Return the strategy's steps with these inserted, and `done` at the end of the leaf's chain."""
         done = End(self.leaf.asked, number=self.leaf.number)
         if self.behind is None:
             return _with_end(steps, self.leaf.number, (*self.steps, done))
@@ -305,18 +305,18 @@ class _Search:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.aimed = aims_at_matrices(program.strategy.steps)
-        """Whether matrix instructions are meant, so that those of single threads are no answer."""
+        """Whether the strategy uses matrix instructions, so that those of single threads are not proposed."""
         self.stop = time.monotonic() + _MOST_SECONDS
         self.compiled = 0
         self.refused: tuple[tuple[Closing, ...], FireironError] | None = None
-        """The first steps with which every leaf matches, and why the strategy is refused with them all the same."""
+        """The first steps with which every leaf matches although the strategy is refused, with the error."""
         self.kernel: ir.Kernel | None = None
-        """The kernel of the steps that were found."""
+        """The kernel with the steps of the search."""
         self.matches: Mapping[int, Executable | None] = {}
-        """What performs each leaf in it."""
+        """The executables of each leaf in it."""
 
     def closed(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
-        """The leaves of the strategy, those that are open with what closes them, or with why nothing was found."""
+        """Return the leaves, with the steps that close open ones, or the reason why none were found."""
         found = self._closings(with_ends(self.program.strategy.steps, _probe), ())
         told = (leaf if leaf.match is not None else self._told(leaf, found) for leaf in leaves)
         return tuple(leaf if self.kernel is None or leaf.match is None else _as_used(leaf, self.kernel) for leaf in told)
@@ -336,19 +336,19 @@ class _Search:
         return attrs.evolve(leaf, outcome=f"with {line} an instruction matches, but the strategy is refused: {error.asked}")
 
     def _nothing(self, leaf: Leaf) -> str:
-        """What is said where nothing was found."""
+        """Return the text for a search without a result."""
         if self.aimed and leaf.place == "main":
             return "matrix instructions are meant, and neither loads to registers, an accumulator nor mma_tile() alone lead to one"
         return f"no chain of up to {MOST_STEPS} tiles, splits and loads makes an instruction match"
 
     def _with(self, leaf: Leaf, closings: tuple[Closing, ...]) -> Leaf:
-        """The leaf with its own steps among these; none, if others decide it too."""
+        """Return the leaf with its own steps of these; none if it also depends on others."""
         own = next((one for one in closings if one.leaf.number == leaf.number), Closing(leaf, ()))
         behind = None if own.behind is None else chain((self.program.strategy.steps[own.behind],), summary=True)
         return attrs.evolve(leaf, steps=own.steps, behind=behind)
 
     def _closings(self, steps: Steps, before: tuple[Closing, ...]) -> tuple[Closing, ...] | None:
-        """What closes all open ends of the steps, that of the main chain first, after `before`; None where nothing does that compiles."""
+        """Return steps that close all open ends, that of the main chain first; None if no such strategy compiles."""
         try:
             grown = _grow(self.program, steps)
         except FireironError:
@@ -370,7 +370,7 @@ class _Search:
         return None
 
     def _options(self, leaf: Leaf, steps: Steps, grown: Grown) -> Iterator[Closing]:
-        """Loads behind the last split of the main chain, where that is all that is missing: each then serves all tiles; then any chain."""
+        """Yield loads after the last split of the main chain, if only these are missing; then any chain."""
         splits = [number for number, step in enumerate(steps[:-2]) if isinstance(step, Split)]
         loads = tuple(_loads(leaf.spec, leaf.others))
         if leaf.place == "main" and splits and loads:
@@ -382,7 +382,7 @@ class _Search:
             yield Closing(leaf, chain_of_leaf)
 
     def _to_matrices(self, leaf: Leaf, steps: Steps) -> Iterator[Closing]:
-        """Steps to a matrix instruction, or the accumulator that one lacks, behind the last tile that is dealt to blocks."""
+        """Yield steps to a matrix instruction, or its missing accumulator, after the last tile for blocks."""
         blocks = [number for number, step in enumerate(steps) if To(Block) in step.refinements]
         if leaf.match is None and _compared(leaf.asked, leaf.spec, leaf.context)[0] is not None:
             yield Closing(leaf, ())
@@ -405,7 +405,7 @@ class _Search:
 
 
 def closing(leaf: Leaf, grown: Grown) -> Iterator[Steps]:
-    """Chains of steps after which an executable performs the leaf's spec, shortest first."""
+    """Yield chains of steps after which an executable performs the leaf's spec, shortest first."""
     unknown = grown.workers == 1 and leaf.place == "main"
     context = attrs.evolve(grown.context, workers=None if unknown else grown.workers)
     leaf = _of_its_kind(leaf)
@@ -428,7 +428,7 @@ def closing(leaf: Leaf, grown: Grown) -> Iterator[Steps]:
 
 
 def _of_its_kind(leaf: Leaf) -> Leaf:
-    """The leaf with the instructions for its kind of spec and its types alone: tiles, splits and loads leave both as they are."""
+    """Return the leaf with only the instructions for its kind and types, which tiles, splits and loads do not change."""
     if leaf.asked is not None or plain(leaf.spec) is not leaf.spec:
         return leaf
     never = {one for one, mismatches in leaf.others if any(found.field.endswith(("spec", " type", "target")) for found in mismatches)}
@@ -437,7 +437,7 @@ def _of_its_kind(leaf: Leaf) -> Leaf:
 
 
 def _loads(spec: Spec, compared: tuple[Compared, ...]) -> Iterator[Decomposition]:
-    """Loads of the inputs that an instruction wants in registers, where that is all that it wants: lanes then hold what it reads."""
+    """Yield loads of the inputs that an instruction needs in registers, if nothing else is missing."""
     lying = {f"{name} memory": name for name in spec.inputs}
     for _, mismatches in compared:
         if mismatches and all(one.field in lying and one.wanted == str(RF) for one in mismatches):
@@ -446,7 +446,7 @@ def _loads(spec: Spec, compared: tuple[Compared, ...]) -> Iterator[Decomposition
 
 
 def candidates(spec: Spec) -> Iterator[Decomposition]:
-    """The steps that are tried on a spec."""
+    """Yield the steps to try on a spec."""
     if spec.level.is_launch:
         yield from (_tile(spec, size, size, Block) for size in (64, 128, 16, 1))
         return
@@ -468,14 +468,14 @@ def _deals(spec: Spec, level: Level) -> bool:
 
 
 def _tile(spec: Spec, rows: int, columns: int, level: Level | None = None) -> Tile:
-    """A tile, no larger than the spec."""
+    """Return a tile, no larger than the spec."""
     sizes = [constant(spec.size(dim)) for dim in spec.tile_dims]
     wanted = tuple(size if total is None else min(size, total) for size, total in zip((rows, columns), sizes, strict=False))
     return Tile(wanted, refinements=() if level is None else (To(level),))
 
 
 def _after(step: Decomposition, spec: Spec, context: Context) -> Spec | None:
-    """The spec that a step leaves, or None where it is not legal."""
+    """Return the spec after a step; None if the step is illegal."""
     try:
         expansion = step.expand(spec, context)
     except FireironError:
@@ -491,7 +491,7 @@ def _state(spec: Spec) -> tuple[str, ...]:
 
 
 def text(explanation: Explanation) -> str:
-    """The text of `fireiron explain`."""
+    """Return the text of `fireiron explain`."""
     program = explanation.program
     values = "".join(f", {name}={value}" for name, value in program.chosen.items())
     head = f"{program.spec} on {program.architecture}{values}"
@@ -506,7 +506,7 @@ def text(explanation: Explanation) -> str:
 
 
 def turns(explanation: Explanation) -> tuple[TripCounts, ...]:
-    """The loops of which blocks leave turns out; none where there is no code, or sizes are known only at run time."""
+    """Return the loops of which blocks skip iterations; none without a kernel, or with run-time sizes."""
     if explanation.refused is not None:
         return ()
     kernel = explanation.program.lowered
@@ -514,7 +514,7 @@ def turns(explanation: Explanation) -> tuple[TripCounts, ...]:
 
 
 def _refusal(leaves: tuple[Leaf, ...], error: FireironError) -> str:
-    """Why there is no code; in a line where the leaves have said it."""
+    """Return the error, shortened if the leaves already show it."""
     if any(leaf.match is None for leaf in leaves):
         return f"no code can be generated: {error.headline.removesuffix('; the nearest:').removesuffix(':')}"
     return f"every leaf matches, but no code can be generated: {error}"
@@ -555,7 +555,7 @@ def _reasons(mismatches: tuple[Mismatch, ...]) -> str:
 
 
 def _line(leaf: Leaf) -> str:
-    """The steps as a line to paste."""
+    """Return the steps as a line to paste."""
     if leaf.behind is not None:
         return chain(leaf.steps or ())
     return chain((*(leaf.steps or ()), Done(leaf.asked)), summary=leaf.asked is not None)

@@ -1,4 +1,4 @@
-"""Refinements without effect: those without which the kernel is printed the same."""
+"""Find refinements without effect: the printed kernel is the same without them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOLD_OTHERWISE = (To, Sync, NoSync)
 
 
 def ineffective(program: Program) -> Iterator[Finding]:
-    """A note for each refinement of a chain, or of a chain in it, without which the kernel would be printed the same.
+    """Yield a note for each refinement, also of nested chains, without which the printed kernel is the same.
 
     Each is left out alone and the kernel printed anew; one that stands in a chain used several times counts in all of them together,
     and equal ones share a note. Raises the program's own errors where it has no kernel.
@@ -47,7 +47,7 @@ def ineffective(program: Program) -> Iterator[Finding]:
 
 
 def _text(kernel: Kernel) -> str:
-    """The kernel without the strategy in its header."""
+    """Return the kernel's text without the strategy in its header."""
     return cuda.emit(attrs.evolve(kernel, title=()))
 
 
@@ -61,7 +61,7 @@ def _is_legal(program: Program) -> bool:
 
 
 def _prints(program: Program, text: str) -> bool:
-    """Whether a program is printed as a text, which was checked; nothing of it need be checked where it is not."""
+    """Return whether a program prints as a text that was checked; if it does not, it need not be checked."""
     try:
         return _text(program.lowered) == text
     except FireironError:  # then it is needed
@@ -69,7 +69,7 @@ def _prints(program: Program, text: str) -> bool:
 
 
 def _left_out(value: Any) -> Iterator[tuple[Decomposition, Refinement, Any]]:
-    """A value made of steps with one refinement left out: the step, the refinement, and the value without it."""
+    """Yield a value made of steps with one refinement left out: the step, the refinement, and the value without it."""
     if isinstance(value, tuple):
         for position, one in enumerate(value):
             for step, refinement, other in _left_out(one):

@@ -1,4 +1,4 @@
-"""What a strategy is, as text: its decomposition tree with the spec after every step, and the kernel in figures."""
+"""Print a strategy: its decomposition tree with the spec after every step, and figures of its kernel."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Row:
 
 
 def rows(node: Node, glyphs: tuple[str, ...] = UNICODE) -> tuple[Row, ...]:
-    """The tree, a step a line. The main chain goes straight down; `init`, `move` and `store` branch off."""
+    """Return the rows of the tree, one per step. The main chain goes straight down; `init`, `move` and `store` branch off."""
     return (Row("", str(node.spec), ""), *_chain(node, glyphs, "", 0))
 
 
 def tree(node: Node, glyphs: tuple[str, ...] = UNICODE, columns: int | None = None) -> str:
-    """The tree as text, the specs in a column of their own; within so many columns where only single steps are longer."""
+    """Return the tree as text, with specs in a separate column, in the given number of columns if only few steps are longer."""
     lines = rows(node, glyphs)
     width = min(max((len(row.prefix + row.text) for row in lines if row.after), default=0), _STEPS)
     if columns is not None:
@@ -54,20 +54,20 @@ _STEPS: Final = 72
 
 
 def short(step: Decomposition) -> str:
-    """A step without the strategies inside it, which the tree shows as its branches."""
+    """Return a step without nested strategies, which the tree shows as branches."""
     plain: dict[str, Any] = dict.fromkeys(inner_chains(step), default_copy())
     return (attrs.evolve(step, **plain) if plain else step).summary()
 
 
 def main_child(node: Node) -> tuple[str, Node] | None:
-    """The child that the rest of the chain decomposes, if one can be told."""
+    """Return the child that the rest of the chain decomposes, if it is unique."""
     if len(node.children) == 1:
         return node.children[0]
     return next((pair for pair in node.children if pair[0] == "body"), None)
 
 
 def executed(node: Node) -> str:
-    """What performs a leaf."""
+    """Return the executable of a leaf, as text."""
     instructions = dict.fromkeys(_instruction(statement) for statement, _ in execs(node.program))
     return ", ".join(instructions) or "nothing"
 
@@ -78,7 +78,7 @@ def _instruction(statement: Exec) -> str:
 
 
 def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iterator[Row]:
-    """The steps from a node to the end of its main chain, each with its side paths."""
+    """Yield the steps from a node to the end of its main chain, each with its side paths."""
     here: Node | None = node
     while here is not None:
         if here.step is None:
@@ -130,7 +130,7 @@ class Figures:
     shared_loads: tuple[tuple[str, int], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return attrs.asdict(self) | {
             "blocks": int(self.blocks) if self.blocks.isdigit() else self.blocks,
             "buffers": [dict(zip(("name", "memory", "dtype", "bytes", "note"), row, strict=True)) for row in self.buffers],
@@ -140,7 +140,7 @@ class Figures:
 
 
 def figures(program: Program) -> Figures:
-    """The figures of a program whose tree is complete; the errors of the passes where it cannot be built."""
+    """Return the figures of a program with a complete tree. Raises: the errors of the passes."""
     kernel = program.ir
     private = [buffer for buffer in kernel.buffers if buffer.memory.private]
     return Figures(
@@ -165,12 +165,12 @@ def figures(program: Program) -> Figures:
 
 
 def micro_kernels(kernel: Kernel) -> tuple[str, ...]:
-    """The micro-kernels of a kernel, by name."""
+    """Return the names of a kernel's micro-kernels."""
     return tuple(dict.fromkeys(one.instruction.name for one, _ in execs(kernel.body) if isinstance(one.instruction, MicroKernel)))
 
 
 def barriers(body: Iterable[Stmt]) -> Iterator[tuple[str, str]]:
-    """`(scope, where)` of each barrier in program order."""
+    """Yield `(scope, where)` of each barrier in program order."""
     for statement, around in located(body):
         if isinstance(statement, Barrier):
             loops = [one.var.name for one in around if isinstance(one, For)]
@@ -191,7 +191,7 @@ def _bytes(elements: Expr, size: int) -> str:
 
 
 def report(figures: Figures) -> list[tuple[str, str]]:
-    """The figures as `(name, value)` lines."""
+    """Return the figures as `(name, value)` lines."""
     shared = f"{figures.shared} of {figures.shared_limit} bytes" + (" (dynamic)" if figures.dynamic_shared else "")
     too_many = f", more than the {figures.registers_limit} there are" if figures.registers > figures.registers_limit else ""
     lines = [
@@ -285,7 +285,7 @@ def _aligned(lines: list[tuple[str, str]]) -> str:
 
 
 def as_dict(program: Program) -> dict[str, Any]:
-    """The tree and the figures as plain values, for JSON."""
+    """Return the tree and the figures as plain values, for JSON."""
     value: dict[str, Any] = {"spec": str(program.spec), "architecture": program.architecture.name, "tree": node_dict(program.tree)}
     if (made := fused(program.spec)) is not None:
         value["steps"] = [{"part": one.part, "name": one.name, "formula": shown(one.formula)} for one in made.steps]
@@ -302,7 +302,7 @@ def as_dict(program: Program) -> dict[str, Any]:
 
 
 def node_dict(node: Node) -> dict[str, Any]:
-    """A node as plain values: its spec, its step, what performs it, its children by name."""
+    """Return a node as plain values: its spec, step, executable, and children by name."""
     value: dict[str, Any] = {"spec": str(node.spec), "step": None if node.step is None else short(node.step)}
     if node.step is not None and not node.children:
         value["by"] = executed(node)

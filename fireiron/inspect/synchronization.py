@@ -1,4 +1,4 @@
-"""Which dependence became which barrier, wait, fence, and turn of a ring: an account of a final kernel, from its IR.
+"""Explain which barrier, wait, fence or mbarrier of a final kernel orders each dependence, from its IR.
 
 The passes leave in each statement that they place what it orders (`ir.Dependence`); what a ring's barriers order follows from who fills and
 who uses its buffers.
@@ -156,7 +156,7 @@ class Account:
 
 
 def synchronization(kernel: Kernel) -> Account:
-    """The account of a final kernel; a `VerificationError` for a kind of statement that it has no rule for."""
+    """Return the account of a final kernel. Raises: `VerificationError` for an unknown kind of statement."""
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
     common = tuple(_Reader(kernel, None).points(kernel.body, ()))
     everyone = ("", f"threads 0 to {kernel.threads - 1}")
@@ -207,7 +207,7 @@ def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingAccount:
 
 
 def _is_full(acquire: Acquire, ring: Ring) -> bool:
-    """Whether it waits for a stage of a ring to be full."""
+    """Return whether it waits for a stage of a ring to be full."""
     return acquire.ring == ring.name and acquire.state is StageState.FULL
 
 
@@ -220,7 +220,7 @@ def _fillers(kernel: Kernel, ring: Ring) -> list[Exec]:
 
 
 def _shared(kernel: Kernel, ring: Ring) -> tuple[tuple[str, int, str], ...]:
-    """The loads of a ring that come to several blocks of the cluster."""
+    """Return the loads of a ring that are multicast to several blocks of the cluster."""
     loads = ((one.accesses[1].buffer, one.multicast) for one in _fillers(kernel, ring))
     return tuple((buffer, peers.count, str(peers)) for buffer, peers in loads if peers is not None)
 
@@ -253,7 +253,7 @@ def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
 
 
 def _waited(body: Sequence[Stmt], ring: Ring) -> Wait | None:
-    """The wait for products behind which a loop gives a stage of a ring back, if any stands in it."""
+    """Return the wait for MMAs after which a loop releases a stage of a ring, if it has one."""
     found: Wait | None = None
     for one in body:
         if isinstance(one, Wait) and one.mechanism.in_registers:
@@ -269,7 +269,7 @@ def _of_this_turn(statement: Stmt, ring: Ring) -> bool:
 
 
 def _turns(body: Sequence[Stmt], ring: Ring) -> For | None:
-    """The loop whose iterations are turns of a ring; None where it is filled once."""
+    """Return the loop whose iterations are fills of a ring; None if it is filled once."""
     inside = (one for one in statements(body) if isinstance(one, For))
     return next((one for one in inside if any(isinstance(part, Acquire) and part.ring == ring.name for part in one.body)), None)
 
@@ -426,7 +426,7 @@ def _why_release(release: Release, ring: Ring, waited: Wait | None) -> str:
 
 
 def _ranks(several: Iterable[BlockSet]) -> str:
-    """Blocks of a cluster, by their ranks."""
+    """Return the blocks of a cluster, by their ranks."""
     return " and ".join(map(str, several))
 
 
@@ -438,7 +438,7 @@ def _arrivals(ring: Ring) -> str:
 
 
 def _met(before: Sequence[Exec], behind: Sequence[Exec], ring: Ring, carried: str) -> list[Dependence]:
-    """Fillers and users of a ring's buffers, by the buffer in which they meet."""
+    """Return producers and users of a ring's buffers, by buffer."""
     return [
         Dependence(x.buffer, one, other, (x.write, y.write), carried)
         for one, other in itertools.product(before, behind)
@@ -448,7 +448,7 @@ def _met(before: Sequence[Exec], behind: Sequence[Exec], ring: Ring, carried: st
 
 
 def _grouped(found: Iterable[Dependence]) -> tuple[Ordered, ...]:
-    """Dependences in groups: of one kind, between two instructions."""
+    """Return dependences grouped by kind and pair of instructions."""
     groups: dict[tuple[str, str, str, str], list[Dependence]] = {}
     for one in found:
         behind = "the end of the block" if one.after is None else one.after.instruction.name
@@ -468,7 +468,7 @@ def _grouped(found: Iterable[Dependence]) -> tuple[Ordered, ...]:
 
 
 def _lines(found: Iterable[Exec | None]) -> tuple[str, ...]:
-    """Where statements come from."""
+    """Return the source lines of statements."""
     return tuple(sorted({one.origin for one in found if one is not None and one.origin}, key=_by_line))
 
 
@@ -490,7 +490,7 @@ def _joined(buffers: Iterable[str], names: Iterable[str]) -> str:
 
 
 def text(account: Account) -> str:
-    """The account for a reader: rings first, then each role's statements under the loops that they stand in."""
+    """Return the account as text: rings first, then each role's statements by loop."""
     file = _file(account)
     parts = [f"lines of {file}"] if file else []
     parts += [_ring_text(ring, file) for ring in account.rings]
@@ -501,14 +501,14 @@ def text(account: Account) -> str:
 
 
 def _file(account: Account) -> str:
-    """The file that most places are in."""
+    """Return the file of most source lines."""
     places = [place for point in account.points for one in point.orders for place in (*one.before_at, *one.behind_at)]
     files = [place.rpartition(":")[0] for place in places]
     return max(dict.fromkeys(files), key=files.count, default="")
 
 
 def _placed(name: str, places: Sequence[str], file: str) -> str:
-    """A name with its lines, such as `TMA_LOAD :47 :48`."""
+    """Return a name with its lines, such as `TMA_LOAD :47 :48`."""
     return " ".join([name, *(place.removeprefix(file) if file else place for place in places)])
 
 
@@ -534,7 +534,7 @@ def _ring_text(ring: RingAccount, file: str) -> str:
 
 
 def _counted(ring: RingAccount) -> str:
-    """What the full barriers of a ring count."""
+    """Return what the full barriers of a ring count."""
     arrivals = f"{ring.filling} arrival{'s' if ring.filling > 1 else ''}"
     return f"{arrivals} and {ring.bytes} bytes" if ring.bytes or ring.filling == 1 else arrivals
 

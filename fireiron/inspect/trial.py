@@ -1,4 +1,4 @@
-"""Micro-kernels on trial: a text that is plain C++ is compiled for the host, executed there, and compared with what its spec means.
+"""Compile micro-kernels in plain C++ for the host, execute them, and compare the results with the meaning of their specs.
 
 The simulator never looks at a text, and without a GPU nothing else would. Each statement that a text performs is tried by itself, as one
 thread would execute it: arrays of its shapes and, as far as they are numbers, of its strides; whole tiles and tiles at an edge, adding up
@@ -27,16 +27,16 @@ from fireiron.ir import Access, Buffer, Exec, Kernel, execs
 from fireiron.values.expr import FALSE, TRUE, constant
 
 COMPILERS: Final = ("g++", "clang++", "c++")
-"""Compilers of the host, the first that is there."""
+"""C++ compilers of the host; the first that exists is used."""
 
 _TURNS: Final = 3
-"""Trials of each kind, on numbers of their own."""
+"""Number of trials of each kind, with different numbers."""
 
 _SECONDS: Final = 20.0
-"""As long as a text may take to be compiled, and to be executed."""
+"""Time limit in seconds for compiling and for executing a text."""
 
 _GUARD: Final = 64
-"""Elements in front of each array and behind it, which no text may write."""
+"""Guard elements before and after each array, which no text may write."""
 
 _NEAR: Final[Mapping[str, float]] = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """How far a result may be off, relative to the largest number: texts may add up in another order, and use other functions."""
@@ -93,11 +93,11 @@ class Trial:
 
 
 class _NotTried(Exception):
-    """Why a text cannot be executed here."""
+    """The reason why a text cannot be executed."""
 
 
 def trials(kernel: Kernel) -> tuple[Trial, ...]:
-    """Each micro-kernel of a kernel, tried."""
+    """Execute each micro-kernel of a kernel; return the results."""
     found: dict[str, list[Exec]] = {}
     for statement, _ in execs(kernel.body):
         if isinstance(statement.instruction, MicroKernel):
@@ -125,7 +125,7 @@ def _tried(name: str, kernel: Kernel, statements: list[Exec]) -> Trial:
 
 
 def host_compiler() -> str | None:
-    """The C++ compiler of this machine, by its path."""
+    """Return the path of the host's C++ compiler."""
     return next(filter(None, map(shutil.which, COMPILERS)), None)
 
 
@@ -176,7 +176,7 @@ def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Harness:
-    """A program of the host around the text of one statement."""
+    """A host program around the text of one statement."""
 
     def __init__(self, kernel: Kernel, statement: Exec) -> None:
         self.kernel, self.statement = kernel, statement
@@ -205,7 +205,7 @@ class _Harness:
     # ------------------------------------------------------------------------------------------ text
 
     def source(self) -> str:
-        """The program in C++."""
+        """Return the program in C++."""
         assert isinstance(self.statement.instruction, MicroKernel)
         lines = [line for number, one in enumerate(self.arrays) for line in self._declared(number, one)]
         head = "static void trial(unsigned char* trial_bytes, const int* trial_sizes, int trial_adds)"
@@ -214,7 +214,7 @@ class _Harness:
         return "\n".join([_PRELUDE, total, *body, _MAIN])
 
     def _declared(self, number: int, one: _Array) -> Iterator[str]:
-        """The names that the contract promises of an operand."""
+        """Yield the names that a text may use for an operand."""
         name, kind = one.name.lower(), one.buffer.dtype.cuda
         element = kind if one.access.write else f"const {kind}"
         first = f"reinterpret_cast<{kind}*>(trial_bytes + {one.begin}) + {_GUARD}"
@@ -238,7 +238,7 @@ class _Harness:
     # ------------------------------------------------------------------------------------------ execution
 
     def compared(self, source: str) -> tuple[str | None, int]:
-        """What differs, if anything does, and how many trials were made."""
+        """Return the first difference, or None, and the number of trials."""
         import numpy
 
         generator = numpy.random.default_rng(0)

@@ -85,7 +85,7 @@ def _roles(kernel: Kernel, buffer: Buffer) -> set[str]:
     }
 
 
-def _turned(kernel: Kernel, buffer: Buffer) -> bool:
+def _is_transposed(kernel: Kernel, buffer: Buffer) -> bool:
     """Whether MMAs use a fragment transposed, that is, its tensor has the columns first."""
     seen = {
         axes is not None and axes != tuple(sorted(axes))
@@ -102,7 +102,7 @@ def _turned(kernel: Kernel, buffer: Buffer) -> bool:
 
 def matrix_order(kernel: Kernel, buffer: Buffer, matrix: View) -> str:
     """The order, `row` or `col`, of a matrix that is copied to or from a fragment, as the MMAs that use the fragment see it."""
-    along = (matrix.storage_order[0] == 1) != _turned(kernel, buffer)
+    along = (matrix.storage_order[0] == 1) != _is_transposed(kernel, buffer)
     return "row" if along else "col"
 
 

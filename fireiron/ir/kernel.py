@@ -122,7 +122,7 @@ class Kernel(Displayed):
             if buffer.parameter:
                 touching = [one for one in performed if any(access.buffer == buffer.name for access in one.accesses)]
                 maps = dict.fromkeys(
-                    one.tensor_map for one in touching if one.tensor_map is not None and one.tensor_map.buffer == buffer.name
+                    stmt.tensor_map for stmt in touching if stmt.tensor_map is not None and stmt.tensor_map.buffer == buffer.name
                 )
                 result += maps
                 if not maps or any(one.tensor_map is None for one in touching):

@@ -117,7 +117,7 @@ class Ownership:
         digits = list(_values(access))
         for dim, base in enumerate(first):
             groups = len(dims[dim].dealt) if lane_map is not None and dim < len(dims) else len(access.dealt[dim])
-            digits += _dealt(access, dim, groups, base, loops, lane_map is not None)
+            digits += _distributed(access, dim, groups, base, loops, lane_map is not None)
         active = all_of(part for part in conjuncts(statement.active) if variables.isdisjoint(part.variables()))
         return Ownership(statement.spec.level, first, tuple(digits), lane_map, active, statement.follows, statement.spec)
 
@@ -173,15 +173,15 @@ def _values(access: Access) -> list[Digit]:
     return digits
 
 
-def _dealt(access: Access, dim: int, groups: int, first: Expr, loops: Sequence[For], unroll: bool) -> Iterator[Digit]:
+def _distributed(access: Access, dim: int, groups: int, first: Expr, loops: Sequence[For], unroll: bool) -> Iterator[Digit]:
     """The distributed digits of a dimension. Of the units, the first `groups` are threads or groups of threads, the others lanes."""
     distributed = [(position, one) for position, one in enumerate(access.dealt[dim]) if one.size > 1]
     indices = _indices(first, [(one.size, one.stride) for _, one in distributed if one.unit])
-    for position, one in distributed:
-        if one.unit:
-            yield Digit(dim, one.size, one.stride, DigitKind.THREADS if position < groups else DigitKind.LANES, indices[one.stride])
+    for position, mode in distributed:
+        if mode.unit:
+            yield Digit(dim, mode.size, mode.stride, DigitKind.THREADS if position < groups else DigitKind.LANES, indices[mode.stride])
         else:
-            yield Digit(dim, one.size, one.stride, DigitKind.LOOP, unroll=unroll or _unrolled(access.base[dim], one.stride, loops))
+            yield Digit(dim, mode.size, mode.stride, DigitKind.LOOP, unroll=unroll or _unrolled(access.base[dim], mode.stride, loops))
 
 
 def _unrolled(base: Expr, stride: int, loops: Sequence[For]) -> bool:

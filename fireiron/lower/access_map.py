@@ -80,17 +80,17 @@ class Footprint:
         """The greatest thread of each accessed place."""
         return self.greatest[self.keys] if self.listed is None else self.greatest
 
-    def met(self, other: Footprint) -> tuple[Array, Array, Array]:
+    def common_places(self, other: Footprint) -> tuple[Array, Array, Array]:
         """The keys of the common places, and the least and greatest thread of either access."""
-        keys, here, there = np.intersect1d(self.keys, other.keys, assume_unique=True, return_indices=True)
-        return keys, np.minimum(self.low[here], other.low[there]), np.maximum(self.high[here], other.high[there])
+        keys, here, present = np.intersect1d(self.keys, other.keys, assume_unique=True, return_indices=True)
+        return keys, np.minimum(self.low[here], other.low[present]), np.maximum(self.high[here], other.high[present])
 
     def extremes(self, other: Footprint) -> tuple[Array, Array]:
         """The least and greatest thread of each common place; a faster `met`."""
         if other is self:
             return self.low, self.high
         if self.listed is not None or other.listed is not None or self.least.size != other.least.size:
-            return self.met(other)[1:]
+            return self.common_places(other)[1:]
         both = (self.greatest >= 0) & (other.greatest >= 0)
         return np.minimum(self.least, other.least)[both], np.maximum(self.greatest, other.greatest)[both]
 

@@ -57,9 +57,9 @@ def _shared_within(kernel: Kernel, bound: int) -> Kernel | None:
     spans = live_spans(kernel)
     buffers = [buffer for buffer in kernel.buffers if buffer.memory.in_shared and buffer.name in spans]
     apart = [
-        frozenset((one.name, other.name))
-        for one, other in itertools.combinations(buffers, 2)
-        if spans[one.name][1] < spans[other.name][0] or spans[other.name][1] < spans[one.name][0]
+        frozenset((buffer.name, other.name))
+        for buffer, other in itertools.combinations(buffers, 2)
+        if spans[buffer.name][1] < spans[other.name][0] or spans[other.name][1] < spans[buffer.name][0]
     ]
     for pairs in _choices(buffers, apart):
         offsets = _packed(buffers, pairs)
@@ -129,10 +129,10 @@ def _in_regions(kernel: Kernel) -> Kernel:
     Raises: ResourceError if a region is too small.
     """
     top = kernel.shared_bytes
-    beside = [buffer for buffer in kernel.buffers if buffer.memory.of_block and not buffer.memory.in_shared]
+    other_regions = [buffer for buffer in kernel.buffers if buffer.memory.of_block and not buffer.memory.in_shared]
     placed: dict[str, Buffer] = {}
-    for region in dict.fromkeys(one.memory.region for one in beside):
-        inside = [one for one in beside if one.memory.region == region]
+    for region in dict.fromkeys(one.memory.region for one in other_regions):
+        inside = [one for one in other_regions if one.memory.region == region]
         start = top = _align(top, ALIGNMENT)
         for buffer in inside:
             placed[buffer.name] = attrs.evolve(buffer, offset=_align(top, max(16, buffer.tensor.align)))

@@ -100,7 +100,7 @@ class _Solver:
             rests = {scope: tuple(span for span in spans if not (span[1] <= end and span[2] <= scope)) for scope in scopes}
             # Only where intervals of several scopes overlap is there a choice; elsewhere the loop handles any number of hazards.
             if len(rests) > 1:
-                behind = min(self.plus(self._along(rest), scope) for scope, rest in rests.items())
-                return tuple(map(operator.add, cost, behind))
+                after = min(self.plus(self._along(rest), scope) for scope, rest in rests.items())
+                return tuple(map(operator.add, cost, after))
             cost, spans = self.plus(cost, least), rests[least]
         return cost

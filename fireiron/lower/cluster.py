@@ -24,13 +24,13 @@ def cluster(kernel: Kernel) -> Kernel:
         return kernel
     if all(stmt.multicast is None for stmt, _ in execs(kernel.body)):
         raise _nothing_shared(kernel)
-    _require_turns_of_all(kernel, kernel.cluster)
+    _require_uniform_trip_counts(kernel, kernel.cluster)
     names = tuple(stmt for stmt in kernel.body if isinstance(stmt, Let))
     program = tuple(stmt for stmt in kernel.body if not isinstance(stmt, Let))
     return attrs.evolve(kernel, body=(*names, ClusterBarrier(MADE), *program, ClusterBarrier(LAST)))
 
 
-def _require_turns_of_all(kernel: Kernel, cluster: BlockCluster) -> None:
+def _require_uniform_trip_counts(kernel: Kernel, cluster: BlockCluster) -> None:
     """Refuse loops over ring fills whose trip count depends on data of each block."""
     named = lets(kernel.body)
     for loop in statements(kernel.body):

@@ -86,10 +86,10 @@ class _Deferral:
 
         All of it is conditional unless the loop certainly `runs`.
         """
-        turns = loop.extent
-        if turns.high <= 1:
+        iterations = loop.extent
+        if iterations.high <= 1:
             return [loop]
-        if ProducerThreads in loop.asks and tables_of(turns):
+        if ProducerThreads in loop.asks and tables_of(iterations):
             raise DecompositionError(
                 f"{_asked(step, after)}: the trip count of loop {loop.var} is read from memory, and a producer fills its stages",
                 at=loop.origin,
@@ -99,22 +99,22 @@ class _Deferral:
         _require_own_rings(loop, pieces, step, after)
         _require_commuting(loop, pieces, step, after)
         first = [Comment(f"{loop.var}: the first iteration up to {step}"), *_iteration(pieces, early={loop.var: ZERO})]
-        if constant(turns) is None and ProducerThreads not in loop.asks:
-            return [*_guarded(first, less(ZERO, turns)), self._guarded(pieces, loop, step)]
-        inner = Var(loop.var.name, 0, max(turns.high - 2, 0))
+        if constant(iterations) is None and ProducerThreads not in loop.asks:
+            return [*_guarded(first, less(ZERO, iterations)), self._guarded(pieces, loop, step)]
+        inner = Var(loop.var.name, 0, max(iterations.high - 2, 0))
         body = _iteration(pieces, early={loop.var: inner + 1}, late={loop.var: inner})
-        steady = attrs.evolve(loop, var=inner, extent=turns - 1, body=(_note(inner, step), *body))
+        steady = attrs.evolve(loop, var=inner, extent=iterations - 1, body=(_note(inner, step), *body))
         every = (*first, steady, *self._last(pieces, loop, step))
         if runs:
             return list(every)
         # no iteration: neither a first nor a last one
-        return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(turns, ONE), every, origin=loop.origin)]
+        return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(iterations, ONE), every, origin=loop.origin)]
 
     def _guarded(self, pieces: Sequence[_Piece], loop: For, step: str) -> For:
         """All iterations without the first part of the first one; each runs the first part of the next one, if there is one."""
-        next_turn = {loop.var: loop.var + 1}
+        next_iteration = {loop.var: loop.var + 1}
         guarded = [
-            attrs.evolve(piece, statement=_guarded(substituted((piece.statement,), next_turn), less(loop.var + 1, loop.extent))[0])
+            attrs.evolve(piece, statement=_guarded(substituted((piece.statement,), next_iteration), less(loop.var + 1, loop.extent))[0])
             if piece.early
             else piece
             for piece in pieces
@@ -312,13 +312,13 @@ def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, after: st
     clash = _clash(loop, pieces)
     if clash is None:
         return
-    first, second, access, next_turn = clash
+    first, second, access, next_iteration = clash
     stages = next(
         (piece.statement for piece in pieces if piece.title.startswith("the load") and access.buffer in _touched(piece.statement, True)),
         None,
     )
     does = "writes" if access.write else "reads"
-    other = f"{second.title} of the next iteration" if next_turn else second.title
+    other = f"{second.title} of the next iteration" if next_iteration else second.title
     raise DecompositionError(
         f"{_asked(step, after)}: {first.title} and {other} do not commute: {first.title} {does} {access.buffer}, which {second.title} "
         f"{'accesses' if access.write else 'writes'}",
@@ -388,15 +388,15 @@ def _common(loop: For, first: Stmt, second: Stmt, later: int) -> Access | None:
     return None
 
 
-def _apart(loop: For, one: Expr, other: Expr) -> bool:
+def _apart(loop: For, copy: Expr, other: Expr) -> bool:
     """Whether two copies of a buffer differ in each iteration of the loop."""
-    if isinstance(one, Mod) and isinstance(other, Mod) and one.right == other.right:
-        apart, stages = constant(one.left - other.left), constant(one.right)
+    if isinstance(copy, Mod) and isinstance(other, Mod) and copy.right == other.right:
+        apart, stages = constant(copy.left - other.left), constant(copy.right)
         if apart is not None and stages is not None:
             return apart % stages != 0
-    difference = one - other
+    difference = copy - other
     if constant(difference) is not None:
         return difference != ZERO
-    turns = loop.period or constant(loop.extent) or 0
-    values = [constant(difference.substitute({loop.var: turn})) for turn in range(turns)]
+    iterations = loop.period or constant(loop.extent) or 0
+    values = [constant(difference.substitute({loop.var: iteration})) for iteration in range(iterations)]
     return bool(values) and None not in values and 0 not in values

@@ -49,7 +49,7 @@ class Edge:
 
 
 @attrs.frozen(eq=False)
-class _Meeting:
+class _Overlap:
     """Whether two accesses conflict at `some` address, and the number of the narrowest scope of conflicting threads, if any."""
 
     some: bool
@@ -75,7 +75,7 @@ class Dependences:
     def __init__(self, kernel: Kernel) -> None:
         self.touches = AccessMap(kernel)
         self.scopes = scopes_of(kernel)
-        self._meetings: dict[Any, _Meeting] = {}
+        self._overlaps: dict[Any, _Overlap] = {}
 
     def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
         """The accesses of a statement that may have dependences."""
@@ -105,8 +105,8 @@ class Dependences:
         shared = needed(x) & needed(y)
         # Common loops are compared value by value if both sides depend on them; all other loops count with every iteration. A loop of one
         # value needs no comparison.
-        overlap = self._meeting(x, y, tuple(var for var in around if var in shared and var.low < var.high))
-        if not overlap.some or (x is y and self._meets_itself_only(x, around)):
+        overlap = self._overlap(x, y, tuple(var for var in around if var in shared and var.low < var.high))
+        if not overlap.some or (x is y and self._overlaps_itself_only(x, around)):
             return None
         # What is in flight must be waited for, even by the issuing thread.
         return 0 if overlap.scope is None and x.under_way else overlap.scope
@@ -116,18 +116,18 @@ class Dependences:
         shared = self.touches.needed(x) & self.touches.needed(y)
         if loop.var not in shared:
             return True  # the one that does not depend on the loop conflicts in each of its iterations
-        overlap = self._meeting(x, y, tuple(var for var in (*around, loop.var) if var in shared), loop.var)
+        overlap = self._overlap(x, y, tuple(var for var in (*around, loop.var) if var in shared), loop.var)
         return overlap.scope is not None or (overlap.some and x.under_way)
 
-    def _meeting(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> _Meeting:
+    def _overlap(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> _Overlap:
         # Ids stay unique: `AccessMap` keeps alive whatever it was asked about.
         first, second = id(x), id(y)
         memo = (second, first, kept, later) if later is None and second < first else (first, second, kept, later)
-        if memo not in self._meetings:
+        if memo not in self._overlaps:
             one, other = self._footprints(x, y, kept, later)
             low, high = one.extremes(other)
-            self._meetings[memo] = _Meeting(bool(low.size), self._narrowest(low, high) if low.size else None)
-        return self._meetings[memo]
+            self._overlaps[memo] = _Overlap(bool(low.size), self._narrowest(low, high) if low.size else None)
+        return self._overlaps[memo]
 
     def _footprints(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Footprint, Footprint]:
         """The footprints of two accesses, in comparable addresses."""
@@ -145,7 +145,7 @@ class Dependences:
             return None
         return next((number for number, scope in enumerate(self.scopes[:-1]) if apart < (scope.threads or 0)), len(self.scopes) - 1)
 
-    def _meets_itself_only(self, touch: Touch, around: tuple[Var, ...]) -> bool:
+    def _overlaps_itself_only(self, touch: Touch, around: tuple[Var, ...]) -> bool:
         """Whether an access overlaps only itself in one execution, which is not a conflict.
 
         Which lane accesses which element of a spread access is unspecified, so every address seems to conflict with itself; it does so only
@@ -165,8 +165,8 @@ class Dependences:
     def witness(self, edge: Edge) -> str:
         """Two conflicting threads, and the address."""
         x, y = edge.before, edge.after
-        one, other = self._footprints(x, y, ())
-        keys, low, high = one.met(other)
+        footprint, other = self._footprints(x, y, ())
+        keys, low, high = footprint.common_places(other)
         apart = low != high
         if edge.scope:
             # one of the pairs that the next narrower scope does not contain: the others would not require this barrier

@@ -62,12 +62,12 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     owned = _Owned(kernel, result, owners)
     deals = {_distribution_key(kernel, use) for use in owners}
     # A read like the owner's finds its elements; a write by the only writer reaches all of them.
-    right = {(deal, False) for deal in deals} | {(deal, True) for deal in deals if len(deals) == 1}
+    right = {(key, False) for key in deals} | {(key, True) for key in deals if len(deals) == 1}
     for use in uses:
         if not any(use is owner for owner in owners):
-            deal = _distribution_key(kernel, _as_if_unmasked(use)), _replaces(use)
-            if deal not in right and _check_other(kernel, owned, use, own):
-                right.add(deal)
+            key = _distribution_key(kernel, _as_if_unmasked(use)), _replaces(use)
+            if key not in right and _check_other(kernel, owned, use, own):
+                right.add(key)
     return result
 
 

@@ -48,14 +48,14 @@ class _Versioning:
         result: list[Stmt] = []
         known = dict(names)
         for statement in body:
-            loops, one = nest_of(statement)
+            loops, stmt = nest_of(statement)
             if isinstance(statement, Let):
                 known[statement.var] = statement.value
-            if one is not None:
-                parts = self._parts(one, loops, known, around)
+            if stmt is not None:
+                parts = self._parts(stmt, loops, known, around)
                 whole = strongest(parts.values())
                 if whole not in (TRUE, FALSE):
-                    versioned = attrs.evolve(one, whole=whole, implied=tuple(parts))
+                    versioned = attrs.evolve(stmt, whole=whole, implied=tuple(parts))
                     (statement,) = edited((statement,), lambda _, made=versioned: made)  # type: ignore[misc]
             elif statement.children:
                 loop = statement if isinstance(statement, For) else around
@@ -65,19 +65,19 @@ class _Versioning:
 
     # ------------------------------------------------------------------------------------------ conditions
 
-    def _parts(self, one: Exec, loops: Sequence[For], names: Mapping[Var, Expr], around: For | None) -> dict[Expr, Expr]:
+    def _parts(self, stmt: Exec, loops: Sequence[For], names: Mapping[Var, Expr], around: For | None) -> dict[Expr, Expr]:
         """The conditions of a statement in its own loops that have a warp-uniform condition implying them, with the latter; empty if
         versions do not pay off.
         """
-        if not one.pieces or one.spec.level.threads != 1 or one.atomic:
+        if not stmt.pieces or stmt.spec.level.threads != 1 or stmt.atomic:
             return {}
-        turns = math.prod(constant(loop.extent) or 0 for loop in loops)
-        if turns * max(access.count for access in one.accesses) > MOST_ELEMENTS:
+        iterations = math.prod(constant(loop.extent) or 0 for loop in loops)
+        if iterations * max(access.count for access in stmt.accesses) > MOST_ELEMENTS:
             return {}
         own = frozenset(loop.var for loop in loops)
-        tested = dict.fromkeys(_tested(one))
+        tested = dict.fromkeys(_tested(stmt))
         parts = {part: whole for part in tested if (whole := self._of_warp(part, own, names)) != FALSE}
-        if not one.spec.moves:
+        if not stmt.spec.moves:
             return parts
         changing = around is not None and all(around.var in _written_out(whole, names).variables() for whole in parts.values())
         return parts if changing and len(parts) == len(tested) else {}
@@ -142,10 +142,10 @@ def _written_out(value: Expr, names: Mapping[Var, Expr]) -> Expr:
     return value
 
 
-def _tested(one: Exec) -> Iterator[Expr]:
+def _tested(stmt: Exec) -> Iterator[Expr]:
     """The conditions of a statement and of its pieces. For copies only those of the pieces, which determine what is loaded."""
-    if not one.spec.moves:
-        yield from conjuncts(one.performed)
-    for pieces in one.pieces:
+    if not stmt.spec.moves:
+        yield from conjuncts(stmt.performed)
+    for pieces in stmt.pieces:
         for piece in pieces:
             yield from conjuncts(piece.condition)

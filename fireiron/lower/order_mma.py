@@ -101,9 +101,9 @@ class _OrderWriter:
                 result, given = self._with_arrival(result, given), None
                 statement = statement.rebuilt((self.written(statement.body),))
             elif number is not None and given is None and _issues(statement, self.first):
-                turn = number * self.order.stages + self.unit
-                result.append(Acquire(self.order.name, StageState.EMPTY, turn + (self.order.stages - 1)))
-                given = len(result) + 1, turn
+                number_in_order = number * self.order.stages + self.unit
+                result.append(Acquire(self.order.name, StageState.EMPTY, number_in_order + (self.order.stages - 1)))
+                given = len(result) + 1, number_in_order
             elif given is not None and _issues(statement, self.last):
                 given = len(result) + 1, given[1]
             result.append(statement)
@@ -113,8 +113,8 @@ class _OrderWriter:
         """A list with the arrival inserted at a position."""
         if given is None:
             return body
-        place, turn = given
-        return [*body[:place], Release(self.order.name, StageState.EMPTY, turn, self.elected), *body[place:]]
+        place, number_in_order = given
+        return [*body[:place], Release(self.order.name, StageState.EMPTY, number_in_order, self.elected), *body[place:]]
 
 
 def _issues(statement: Stmt, registers: str) -> bool:

@@ -75,9 +75,9 @@ class Outstanding(Generic[T]):
         opened = {kind: self.open.get(kind, frozenset()) | other.open.get(kind, frozenset()) for kind in kinds}
         groups: dict[Mechanism, Mapping[T, Age]] = {}
         for kind in dict.fromkeys((*self.groups, *other.groups)):
-            mine, others = self.groups.get(kind, {}), other.groups.get(kind, {})
-            both = {item: age.joined(others[item], widened) for item, age in mine.items() if item in others}
-            groups[kind] = {**mine, **others, **both}
+            own_ages, others = self.groups.get(kind, {}), other.groups.get(kind, {})
+            both = {item: age.joined(others[item], widened) for item, age in own_ages.items() if item in others}
+            groups[kind] = {**own_ages, **others, **both}
         return Outstanding(opened, groups)
 
     def renamed(self, name: Callable[[T], Any]) -> Outstanding[Any]:

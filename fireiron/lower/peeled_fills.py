@@ -44,8 +44,8 @@ class PeeledFills:
         if counts == {(0, 0)}:
             return usual
         if len(counts) == 1 and alone:
-            ((front, behind),) = counts
-            return first * (loop.extent + front + behind) + loop.var + front
+            ((front, after),) = counts
+            return first * (loop.extent + front + after) + loop.var + front
         raise DecompositionError(
             f"{', '.join(names)}: stages of one ring are also filled before or after loop {loop.var}",
             at=loop.origin, legal="equally many loads of each buffer outside the loop, and a constant trip count",
@@ -60,8 +60,8 @@ class PeeledFills:
         """The number of loads that fill a buffer before the loop, and after it."""
         place = next(place for place, stmt in enumerate(self.body) if self._is(stmt))
         parts = self.body[:place], self.body[place:]
-        front, behind = (sum(is_open(one, (name,)) for one in part) for part in parts)
-        return front, behind
+        front, after = (sum(is_open(one, (name,)) for one in part) for part in parts)
+        return front, after
 
     def staged(self, body: Sequence[Stmt], rings: Sequence[Ring], first: Expr) -> tuple[Stmt, ...]:
         """The list after the pass: loads outside the loop have fill numbers, and their readers use the corresponding stages.
@@ -73,8 +73,8 @@ class PeeledFills:
         result = list(body)
         for ring in rings:
             if self.buffers & set(ring.buffers):
-                front, behind = self._counted(ring.buffers[0])
-                result = _numbered(result, ring, self.loop, first * (self.loop.extent + front + behind) - 1)
+                front, after = self._counted(ring.buffers[0])
+                result = _numbered(result, ring, self.loop, first * (self.loop.extent + front + after) - 1)
         return tuple(result)
 
 
@@ -86,27 +86,27 @@ def _loaded(loop: For) -> set[str]:
 def _numbered(body: Sequence[Stmt], ring: Ring, loop: For, before: Expr) -> list[Stmt]:
     """A list whose loads outside a loop fill a ring in order, after the fill `before`."""
     result: list[Stmt] = []
-    turns = dict.fromkeys(ring.buffers, before)
+    fills = dict.fromkeys(ring.buffers, before)
     for stmt in body:
         if isinstance(stmt, For) and stmt.var == loop.var:
-            turns = {name: turn + loop.extent for name, turn in turns.items()}
+            fills = {name: fill + loop.extent for name, fill in fills.items()}
             result.append(stmt)
             continue
         if is_open(stmt, ring.buffers):
             name = stmt.accesses[1].buffer
-            turns[name] = turns[name] + 1
-            stmt = attrs.evolve(stmt, ring=ring.name, fill_index=turns[name])
-        result += _at_stages(stmt, turns, ring.stages)
+            fills[name] = fills[name] + 1
+            stmt = attrs.evolve(stmt, ring=ring.name, fill_index=fills[name])
+        result += _at_stages(stmt, fills, ring.stages)
     return result
 
 
-def _at_stages(statement: Stmt, turns: Mapping[str, Expr], stages: int) -> tuple[Stmt, ...]:
+def _at_stages(statement: Stmt, fills: Mapping[str, Expr], stages: int) -> tuple[Stmt, ...]:
     """A statement that uses the stages of the current fills."""
 
     def staged(access: Access) -> Access:
-        if access.buffer not in turns:
+        if access.buffer not in fills:
             return access
-        return attrs.evolve(access, copy=access.copy * stages + mod(turns[access.buffer], as_expr(stages)))
+        return attrs.evolve(access, copy=access.copy * stages + mod(fills[access.buffer], as_expr(stages)))
 
     return edited((statement,), lambda one: attrs.evolve(one, accesses=tuple(map(staged, one.accesses))))
 

@@ -347,11 +347,11 @@ class _Pipeline:
         best = [SyncPoint(None, loop.var.name)] if shared else []
         if all(stmt.active == FALSE for stmt, _ in execs(tuple(producers))):
             # The loop is so short that the prologue loads everything.
-            producers, behind, spread = [], [], False
+            producers, after, spread = [], [], False
         else:
-            behind = commit
+            after = commit
         rest_of = loop.with_asks(Pipelined(0, spread))  # the copies are interleaved when the inner loops are transformed
-        steady = attrs.evolve(rest_of, body=(*best, *producers, *behind, *consumers), period=period)
+        steady = attrs.evolve(rest_of, body=(*best, *producers, *after, *consumers), period=period)
         return self._prologue(loads, names, loop, commit), steady
 
     def _check_registers(self, loop: For, names: Iterable[str]) -> None:

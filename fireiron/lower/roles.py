@@ -138,9 +138,9 @@ class Partition:
         Raises: DecompositionError if they differ between fills.
         """
         arrivals: dict[Expr, dict[tuple[int, Mechanism | None], int]] = {}
-        for part, one in self.loads(ring):
-            counted = one.mechanism.counted
-            arrivals.setdefault(one.fill_index, {})[id(part), None if counted else one.mechanism] = 1 if counted else part.threads
+        for part, load in self.loads(ring):
+            counted = load.mechanism.counted
+            arrivals.setdefault(load.fill_index, {})[id(part), None if counted else load.mechanism] = 1 if counted else part.threads
         counts = {sum(arrivals.values()) for arrivals in arrivals.values()}
         if len(counts) > 1:
             raise DecompositionError(
@@ -164,11 +164,11 @@ class Partition:
         """
         sizes: dict[Expr, int] = {}
         parts = set()
-        for part, one in self.loads(ring):
-            if one.mechanism.counted:
+        for part, load in self.loads(ring):
+            if load.mechanism.counted:
                 parts.add(id(part))
-                size = _brought(one) * self.kernel.buffer(one.accesses[1].buffer).dtype.bytes
-                sizes[one.fill_index] = sizes.get(one.fill_index, 0) + (size if of in (None, part) else 0)
+                size = _brought(load) * self.kernel.buffer(load.accesses[1].buffer).dtype.bytes
+                sizes[load.fill_index] = sizes.get(load.fill_index, 0) + (size if of in (None, part) else 0)
         return None if of is not None and len(parts) < 2 else next(iter(sizes.values()), 0)
 
 

@@ -59,13 +59,13 @@ class SharedStages:
                 hint="share_stages(...) on each of these loads, or on none",
             )
         for name, other in zip(names, others, strict=True):
-            one, two = self._tensors[name], self._tensors[other]
-            if one.storage() != two.storage() or one.stages not in (0, two.stages):
+            tensor, two = self._tensors[name], self._tensors[other]
+            if tensor.storage() != two.storage() or tensor.stages not in (0, two.stages):
                 raise DecompositionError(
                     f"share_stages: {name} and {other} share stages, but their layouts differ",
-                    got=f"{one} and {two}",
+                    got=f"{tensor} and {two}",
                     legal="one layout, and stages(...) only on the first load",
-                    at=one.origin,
+                    at=tensor.origin,
                     hint="leave share_stages out",
                 )
         return ring

@@ -62,12 +62,12 @@ def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None
 
 
 def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> Kernel:
-    lonely = next((stmt for stmt, _ in execs(kernel.body) if stmt.mechanism.counted and not stmt.ring), None)
-    if lonely is not None:
+    without_ring = next((stmt for stmt, _ in execs(kernel.body) if stmt.mechanism.counted and not stmt.ring), None)
+    if without_ring is not None:
         raise DecompositionError(
-            f"{lonely.instruction.name} needs a producer, and the strategy has none",
-            within=lonely.spec,
-            at=lonely.origin,
+            f"{without_ring.instruction.name} needs a producer, and the strategy has none",
+            within=without_ring.spec,
+            at=without_ring.origin,
             hint=".split(64).pipeline(4).warp_specialize(), or .coalesced_copy(8) in the load for copies by all threads",
         )
     loops = [stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and ProducerThreads in stmt.asks]
@@ -138,9 +138,9 @@ def _producers_of(loads: Sequence[Exec], array: str, separate: Sequence[str], th
     """The roles that fill rings from an array of `separate`, by copies and by TMA; `array` is empty for all other arrays."""
     name = f" of {array}" if array else ""
 
-    def is_own(one: Exec, counted: bool) -> bool:
-        own = _array_of(one) == array if array else _array_of(one) not in separate
-        return bool(one.ring) and one.mechanism.counted is counted and own
+    def is_own(load: Exec, counted: bool) -> bool:
+        own = _array_of(load) == array if array else _array_of(load) not in separate
+        return bool(load.ring) and load.mechanism.counted is counted and own
 
     if any(is_own(load, False) for load in loads):
         yield Part(f"copying producer{name}", threads, lambda one: is_own(one, False))

@@ -214,7 +214,7 @@ class _Solver:
                 parts.append(items.summaries[position])
                 commits.append(own.get(position))
         first = tuple(_exposed([(part.first[scope], part.barrier > scope) for part in parts]) for scope in range(len(self.scopes)))
-        last = tuple(_exposed_behind(parts, commits, scope) for scope in range(len(self.scopes)))
+        last = tuple(_exposed_after(parts, commits, scope) for scope in range(len(self.scopes)))
         return tuple(merged), Summary(first, last, max((part.barrier for part in parts), default=0), _pending(parts, commits))
 
     # -------------------------------------------------------------------------------------- hazards
@@ -351,7 +351,7 @@ def _after_commits(items: _List, start: int, middle: Sequence[int]) -> dict[Mech
     }
 
 
-def _exposed_behind(parts: Sequence[Summary], commits: Sequence[Mechanism | None], scope: int) -> tuple[Touch, ...]:
+def _exposed_after(parts: Sequence[Summary], commits: Sequence[Mechanism | None], scope: int) -> tuple[Touch, ...]:
     """The accesses from the last part on that always executes a barrier, and pending copies whose commit no barrier follows."""
     touches: list[Touch] = []
     barrier = False
@@ -414,10 +414,10 @@ def _credited(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions:
     """What each barrier orders: each hazard is credited to the first barrier after it."""
     credited: dict[int, list[Hazard]] = {position: [] for position in barriers}
     for hazard in hazards:
-        meeting = [position for position, scope in barriers.items() if scope >= hazard.edge.scope and position in hazard.positions]
-        if meeting:
+        hazard_arcs = [position for position, scope in barriers.items() if scope >= hazard.edge.scope and position in hazard.positions]
+        if hazard_arcs:
             # Counted around the end, so that the back edge is credited to the first barrier on it.
-            credited[min(meeting, key=lambda position: (position - hazard.first - 1) % positions)].append(hazard)
+            credited[min(hazard_arcs, key=lambda position: (position - hazard.first - 1) % positions)].append(hazard)
     return credited
 
 

@@ -152,9 +152,9 @@ class _Required:
         return Wait(self.groups, reason, mechanism, orders=orders or tuple(self.orders.values()))
 
 
-def _lasts(one: Dependence, mechanism: Mechanism) -> bool:
+def _lasts(dependence: Dependence, mechanism: Mechanism) -> bool:
     """Whether the first of two statements completes only at a wait of that mechanism."""
-    return one.before.mechanism is mechanism and one.writes[0] == mechanism.writes_late
+    return dependence.before.mechanism is mechanism and dependence.writes[0] == mechanism.writes_late
 
 
 @attrs.frozen(eq=False)

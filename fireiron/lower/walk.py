@@ -111,7 +111,7 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
         )
     context = _context(spec, architecture, instructions, workers)
     node, whole = grow(spec, steps, context)
-    if _is_mixed(node) or (not _has_producer(node) and _is_lonely(node)):
+    if _is_mixed(node) or (not _has_producer(node) and _lacks_producer(node)):
         # A ring needs a producer that performs all of its loads by TMA; otherwise all threads perform all loads.
         others = tuple(one for one in instructions if not one.mechanism.counted)
         context = attrs.evolve(
@@ -147,10 +147,10 @@ def _has_producer(node: Node) -> bool:
     return any(_copies(part) or any(_load(inner) for inner in part.nodes()) for part in loops)
 
 
-def _is_lonely(node: Node) -> bool:
+def _lacks_producer(node: Node) -> bool:
     """Whether TMA would fill a ring, but the strategy does not name the instruction and has no producer."""
     named = getattr(node.step, "executable", None) is not None
-    return (_load(node) and not named) or any(_is_lonely(child) for _, child in node.children)
+    return (_load(node) and not named) or any(_lacks_producer(child) for _, child in node.children)
 
 
 def _load(node: Node) -> bool | None:
@@ -257,8 +257,10 @@ def prune(kernel: Kernel) -> Kernel:
     named = tuple(statement for statement in kernel.body if isinstance(statement, Let))
     rest = tuple(statement for statement in kernel.body if not isinstance(statement, Let))
     # Register coordinates are needed only for collective statements; other names in them may be removed.
-    holders = [var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()]
-    return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(stmt.collective for stmt, _ in execs(rest)) else ()) + rest)
+    origin_variables = [var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()]
+    return attrs.evolve(
+        kernel, body=_used_lets(named, rest, origin_variables if any(stmt.collective for stmt, _ in execs(rest)) else ()) + rest
+    )
 
 
 def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var] = ()) -> tuple[Stmt, ...]:

@@ -383,7 +383,7 @@ class _Writer:
         rings = {stmt.ring for stmt in statements(loop.body) if isinstance(stmt, Acquire)}
         early = [key for key, over in self.async_state.fills.items() if key[0] in self.own and key[0].ring in rings and over]
         if early:  # inside the loop they could not be released, and the loop needs their stages
-            self._wait_for_turns(early)
+            self._wait_for_fills(early)
         if not any(_is_relevant(stmt) for stmt in statements(loop.body)):
             self.async_state.write(written, copied_in(self.follower.kernel))
             self.result.append(loop)
@@ -391,8 +391,8 @@ class _Writer:
         own, written_by_threads = set(_fills(self.follower.rings, loop.body)), self.async_state.own
         once = constant(loop.extent) == 1  # its body is printed without a loop
         self.async_state.copied -= frozenset() if once else self.follower.used(loop)
-        written_anew, self.async_state = self.follower.loop(loop, self.async_state)
-        self.result.append(attrs.evolve(written_anew, pinned_registers=() if once else self._to_pin(loop, written_by_threads)))
+        rewritten, self.async_state = self.follower.loop(loop, self.async_state)
+        self.result.append(attrs.evolve(rewritten, pinned_registers=() if once else self._to_pin(loop, written_by_threads)))
         left = [key for key in self.async_state.fills if key[0] in own]
         self.last = (loop, left) if left else None
 
@@ -474,7 +474,7 @@ class _Writer:
             over = [key for key in acquired if self.async_state.fills[key] and key[0] in self.own]
             if not over:
                 return
-            self._wait_for_turns([max(over, key=lambda key: self.async_state.age(key) or 0)])
+            self._wait_for_fills([max(over, key=lambda key: self.async_state.age(key) or 0)])
 
     def _end(self) -> None:
         """At the end of a list, release the fills that it acquired, except those that may stay in flight into the next iteration."""
@@ -485,9 +485,9 @@ class _Writer:
         elif self.loop is not None and self.loop.period:
             return
         if over:
-            self._wait_for_turns(over, self.late)
+            self._wait_for_fills(over, self.late)
 
-    def _wait_for_turns(self, keys: Sequence[tuple[_Fill, int]], left: int | None = None) -> None:
+    def _wait_for_fills(self, keys: Sequence[tuple[_Fill, int]], left: int | None = None) -> None:
         ages = [self.async_state.age(key) or 0 for key in keys]
         number = min(ages) if left is None else left
         over = [key for key, is_over in self.async_state.fills.items() if key[0] in self.own and is_over]
@@ -596,14 +596,14 @@ def _when(lag: int) -> str:
     return ("this iteration", "the previous iteration")[lag] if lag < 2 else f"{lag} iterations before"
 
 
-def _met(before: Iterable[Exec], behind: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:
+def _met(before: Iterable[Exec], after: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:
     """The dependences between statements by a buffer that some of the first write, or that both access."""
     return tuple(
         Dependence(x.buffer, stmt, other, (x.write, y.write))
         for stmt in before
         for x in stmt.accesses
         if x.write or not first_writes
-        for other in behind
+        for other in after
         for y in other.accesses
         if x.buffer == y.buffer and (x.write or y.write)
     )

@@ -38,14 +38,14 @@ def _elided(body: Sequence[Stmt], name: str, shared: frozenset[str]) -> tuple[St
     result: list[Stmt] = []
     rest = list(body)
     while rest:
-        one = rest.pop(0)
-        count = _zeroed(one, name)
+        stmt = rest.pop(0)
+        count = _zeroed(stmt, name)
         rest_of = None if count is None else _Traversal(name, count, shared).listed(rest, FALSE)
         if rest_of is not None and rest_of.added == TRUE and rest_of.worth:
             result.append(Comment(f"the first MMA initializes {name}"))
             rest = list(rest_of.body)
         else:
-            result.append(one.rebuilt(tuple(_elided(child, name, shared) for child in one.children)) if one.children else one)
+            result.append(stmt.rebuilt(tuple(_elided(child, name, shared) for child in stmt.children)) if stmt.children else stmt)
     return tuple(result)
 
 
@@ -109,8 +109,8 @@ class _Traversal:
         if _count(access, loops) != self.count:
             return None
         again = [loop.var > ZERO for loop in loops if loop.var not in _variables(access)]
-        (made,) = edited((statement,), lambda other: attrs.evolve(one, accumulate=any_of((added, *again))) if other is one else other)
-        return made
+        (result,) = edited((statement,), lambda other: attrs.evolve(one, accumulate=any_of((added, *again))) if other is one else other)
+        return result
 
     def _loop(self, statement: Stmt, added: Expr) -> _Rest | None:
         """A loop that adds to the accumulator in each iteration."""

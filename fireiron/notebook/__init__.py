@@ -1,4 +1,4 @@
-"""How values show themselves in notebooks: tables, trees and pictures as HTML, and texts over several lines that still evaluate.
+"""Rich display of values in notebooks: tables, trees and pictures as HTML, and texts over several lines that still evaluate.
 
 A view is a function of `views` from a value to HTML, by the name of its class; `laid_out` breaks the text of an expression into lines.
 May import: everything but the command line.
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def html(value: Any) -> str:
-    """The HTML of a value of this package; its text where it has no view."""
+    """Return a value of this package as HTML; as text if it has no view."""
     from fireiron.draw.tables import text
     from fireiron.notebook.views import VIEWS
 
@@ -40,7 +40,7 @@ def pretty(value: Any) -> str:
 
 
 def _of_class(found: Mapping[str, T], value: Any) -> T | None:
-    """What there is for the class of a value, or for one that it is derived from."""
+    """Return the entry for the class of a value, or for one of its base classes."""
     return next((found[kind.__name__] for kind in type(value).__mro__ if kind.__name__ in found), None)
 
 

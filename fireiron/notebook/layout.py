@@ -12,11 +12,11 @@ from typing import Final
 from fireiron.values.trees import expression_tree
 
 WIDTH: Final = 100
-"""Columns of a line, if its parts allow."""
+"""Columns of a line, if its parts permit."""
 
 
 def laid_out(expression: str, width: int = WIDTH, opens: Collection[str] | None = None) -> str:
-    """The expression in lines; a text that is no Python, or fits, as it is.
+    """Return the lines of an expression; a text that fits, or is not Python, unchanged.
 
     `opens` are the methods that begin a line of a chain, others stand behind them where they fit; None: all of them.
     """
@@ -34,7 +34,7 @@ class _Layout:
         self.source, self.width, self.opens = source.encode(), width, opens
 
     def text(self, node: ast.expr, indent: int, taken: int, in_brackets: bool = True) -> str:
-        """A node that begins behind `taken` columns of a line; lines after the first are indented by so many, and more."""
+        """Return the lines of a node that starts at column `taken`; later lines are indented at least as far."""
         plain = self._plain(node)
         if "\n" not in plain and indent + taken + len(plain) <= self.width:
             return plain
@@ -60,12 +60,12 @@ class _Layout:
         return plain
 
     def _plain(self, node: ast.expr) -> str:
-        """The text of a node, where it stands."""
+        """Return the text of a node."""
         assert node.end_col_offset is not None
         return self.source[node.col_offset : node.end_col_offset].decode()
 
     def _chain(self, node: ast.expr) -> list[ast.Call]:
-        """The calls of methods that end in a node, the first in front."""
+        """Return the method calls that end in a node, the first one first."""
         links: list[ast.Call] = []
         while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             links.append(node)
@@ -73,7 +73,7 @@ class _Layout:
         return links[::-1]
 
     def _in_lines(self, node: ast.Call, links: Sequence[ast.Call], indent: int, in_brackets: bool) -> str:
-        """A chain, a call a line."""
+        """Return the lines of a chain, one call per line."""
         function = links[0].func
         assert isinstance(function, ast.Attribute)
         inner = indent if in_brackets else indent + 4
@@ -94,7 +94,7 @@ class _Layout:
         return joined if in_brackets else f"(\n{' ' * inner}{joined}\n{' ' * indent})"
 
     def _at_operator(self, node: ast.BinOp, indent: int) -> str:
-        """Two lines, the second with the operator in front; parentheses around the operands stay where they are."""
+        """Return two lines, the second with the operator first; parentheses around the operands do not change."""
         assert node.left.end_col_offset is not None and node.end_col_offset is not None
         between = self.source[node.left.end_col_offset : node.right.col_offset]
         place = node.left.end_col_offset + next(at for at, one in enumerate(between) if chr(one) not in " ()")
@@ -102,12 +102,12 @@ class _Layout:
         return f"{first.decode().rstrip()}\n{' ' * indent}{second.decode()}"
 
     def _called(self, first: str, node: ast.Call, indent: int) -> str:
-        """A call behind its first bracket, an argument a line."""
+        """Return the lines of a call, one argument per line after the bracket."""
         names = [*("" for _ in node.args), *(f"{one.arg}=" if one.arg else "**" for one in node.keywords)]
         return self._listed(first, names, [*node.args, *(one.value for one in node.keywords)], ")", indent)
 
     def _listed(self, first: str, names: Sequence[str], parts: Sequence[ast.expr], last: str, indent: int) -> str:
-        """Parts one below the other, between brackets."""
+        """Return parts one below the other, between brackets."""
         inner = indent + 4
         lines = [f"{' ' * inner}{name}{self.text(part, inner, len(name) + 1)}," for name, part in zip(names, parts, strict=True)]
         return "\n".join([first, *lines, f"{' ' * indent}{last}"])

@@ -1,4 +1,4 @@
-"""The views: from a value to HTML. What cannot be shown, because a strategy is not legal, says why."""
+"""Views: HTML for values. A view of an illegal strategy shows the error."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from fireiron.tune.result import Result, Tuning
 
 MOST_ROWS: Final = 200
-"""Most rows of a table; the number of omitted rows is shown."""
+"""Maximum number of rows of a table; the number of omitted rows is shown."""
 
 # ---------------------------------------------------------------------------------------------- the language
 
 
 def spec_view(spec: Spec) -> Markup:
-    """Operands with their shapes, memories, types and storage; the definition."""
+    """Show operands with shapes, memories, types and storage; the definition."""
     parts = [table(("operand", "shape", "dimensions", "memory", "type", "storage"), _operand_rows(spec))]
     made = spec.definition
     parts.append(facts(("formula", code(one)) for one in made.formulas[:1]) if len(made.formulas) == 1 else _definition(spec.kind))
@@ -54,7 +54,7 @@ def _operand_rows(spec: Spec) -> Iterator[tuple[Any, ...]]:
 
 
 def _definition(kind: Any) -> Markup:
-    """The steps of a fused definition; nothing for another kind."""
+    """Return the steps of a fused definition; nothing for another kind."""
     made: FusedDefinition | None = getattr(kind, "made", None)
     if made is None:
         return Markup("")
@@ -64,7 +64,7 @@ def _definition(kind: Any) -> Markup:
 
 
 def starter_view(start: Any) -> Markup:
-    """A fused definition with its steps; of the other kinds, the name and the formula."""
+    """Show a fused definition with its steps; for other kinds, the name and the formula."""
     from fireiron.specs.fused import FusedKind
 
     kind = getattr(start, "kind", None)
@@ -74,13 +74,13 @@ def starter_view(start: Any) -> Markup:
 
 
 def fused_view(start: Fused) -> Markup:
-    """Dimensions with their roles, operands, and a step a line."""
+    """Show dimensions with their roles, operands, and one step per line."""
     lines = str(start).splitlines()
     return block(lines[0], text("\n".join(line.strip() for line in lines[1:2])), _definition(start.kind))
 
 
 def function_view(function: Function) -> Markup:
-    """What a function takes and gives, and the definition."""
+    """Show the arguments and results of a function, and the definition."""
     rows = [
         (code(name), ", ".join(function.dims[name]) or "a number", "in" if name in function.inputs else "out") for name in function.dims
     ]
@@ -88,7 +88,7 @@ def function_view(function: Function) -> Markup:
 
 
 def strategy_view(strategy: Strategy) -> Markup:
-    """Of a bound one its tree, with what each step leaves; else its steps."""
+    """Show the tree of a bound strategy with the spec after each step; else the steps."""
     from fireiron.inspect.show import short
 
     tunables = ", ".join(f"{one.name} of {' '.join(map(str, one.values))}" for one in strategy.tunables().values())
@@ -118,7 +118,7 @@ def _tree(node: Node) -> Markup:
 
 
 def program_view(program: Program) -> Markup:
-    """The tree, the figures, and folded the picture and the CUDA text."""
+    """Show the tree, the figures, and collapsed the picture and the CUDA text."""
     copies = facts(("launched first", str(one)) for one in program.preceding)
     return block(program.spec, copies, _tree(program.tree), *_kernel_parts(program))
 
@@ -155,7 +155,7 @@ def _picture(program: Program) -> Markup:
 
 
 def compiled_view(kernel: CompiledKernel) -> Markup:
-    """How it is called, and its program."""
+    """Show the call of a kernel, and its program."""
     spec = kernel.program.spec
     called = f"kernel({', '.join(spec.inputs)})  ->  {', '.join(spec.outputs)}"
     operands = table(("operand", "shape", "dimensions", "memory", "type", "storage"), _operand_rows(spec))
@@ -163,7 +163,7 @@ def compiled_view(kernel: CompiledKernel) -> Markup:
 
 
 def kernel_view(kernel: Kernel) -> Markup:
-    """The kernel IR: what is launched, its buffers, and its statements by kind."""
+    """Show the kernel IR: the launch, its buffers, and the number of statements by kind."""
     from fireiron.ir import execs, statements
 
     rows = [("target", kernel.architecture), ("blocks", kernel.grid), ("threads a block", kernel.threads)]
@@ -185,12 +185,12 @@ def _buffer_row(buffer: Buffer) -> tuple[Any, ...]:
 
 
 def finding_view(finding: Finding) -> Markup:
-    """One finding."""
+    """Show one finding."""
     return findings_view((finding,))
 
 
 def findings_view(findings: Sequence[Finding]) -> Markup:
-    """What checks found, errors first."""
+    """Show the findings of checks, errors first."""
     counts = {kind: sum(one.severity == kind for one in findings) for kind in ("error", "warning", "note")}
     title = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items() if count) or "nothing found"
     said = Counter((one.severity, one.kind, one.buffer or "", one.message, one.at or "") for one in findings)
@@ -202,7 +202,7 @@ def findings_view(findings: Sequence[Finding]) -> Markup:
 
 
 def prediction_view(prediction: Prediction) -> Markup:
-    """The time, what it is made of, and what may help."""
+    """Show the predicted time, its parts, and suggestions."""
     head, *_ = str(prediction).split("\n\n")
     parts = sorted(prediction.parts.items(), key=lambda pair: -pair[1])
     rows = (
@@ -224,7 +224,7 @@ def prediction_view(prediction: Prediction) -> Markup:
 
 
 def tuning_view(tuning: Tuning) -> Markup:
-    """The best, and what failed why."""
+    """Show the best results, and the failures with reasons."""
     counts = ", ".join(f"{count} {status}" for status, count in tuning.counts.items())
     ended = [] if tuning.complete else [("stopped", tuning.stopped)]
     more = [("library", f"{tuning.library_us:.4g} us")] if tuning.library_us is not None else []
@@ -235,7 +235,7 @@ def tuning_view(tuning: Tuning) -> Markup:
 
 
 def result_view(result: Result) -> Markup:
-    """One candidate."""
+    """Show one candidate."""
     return block(f"candidate: {result.status}", _results((result,)))
 
 
@@ -251,7 +251,7 @@ def _results(results: Sequence[Result]) -> Markup:
 
 
 def _cut(heads: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int]) -> Markup:
-    """A table of at most so many rows; the last says how many more there are."""
+    """Return a table of at most the given number of rows; the last row has the number of omitted rows."""
     more = [(f"and {len(rows) - MOST_ROWS} more", *("" for _ in heads[1:]))] if len(rows) > MOST_ROWS else []
     return table(heads, [*rows[:MOST_ROWS], *more], numbers=numbers)
 
@@ -261,7 +261,7 @@ def _number(value: float | None) -> str:
 
 
 def record_view(record: Record) -> Markup:
-    """All fields of a measurement."""
+    """Show all fields of a measurement."""
     import attrs
 
     rows = ((field.name.replace("_", " "), getattr(record, field.name)) for field in attrs.fields(type(record)))
@@ -270,7 +270,7 @@ def record_view(record: Record) -> Markup:
 
 
 def records_view(records: Records) -> Markup:
-    """A measurement a line."""
+    """Show one measurement per line."""
     found = list(records)
     rows: list[tuple[Any, ...]] = [
         (code(one.strategy), " × ".join(map(str, one.shape)), code(_values(one.values)), one.gpu, *_speeds(one), one.date[:10])
@@ -286,7 +286,7 @@ def _speeds(record: Record) -> tuple[str, str, str]:
 
 
 def choice_view(choice: Choice) -> Markup:
-    """What was chosen, and why."""
+    """Show a choice and its reason."""
     rows = [("why", choice.why), ("exact", "measured for just this spec" if choice.exact else "no")]
     rows += [] if choice.record is None else [("record", code(f"{choice.record.strategy} {_values(choice.record.values)}"))]
     return block(choice.program.spec, facts(rows), _tree(choice.program.tree))
@@ -296,7 +296,7 @@ def choice_view(choice: Choice) -> Markup:
 
 
 def mapping_view(mapping: TaskMappings) -> Markup:
-    """The instances, what an instance launches inside it."""
+    """Show the instances, and what an instance launches inside it."""
     heads = ("instance", "variant", "on", "places", "values", "")
     extra = [("machine", mapping.machine.name)] + (
         [("max_shared_bytes", f"{mapping.max_shared_bytes} bytes of shared memory")] if mapping.max_shared_bytes else []
@@ -328,12 +328,12 @@ def _instance_row(one: TaskMapping) -> tuple[Any, ...]:
 
 
 def task_mapping_view(one: TaskMapping) -> Markup:
-    """One instance."""
+    """Show one instance."""
     return block(f"instance {one.instance}", table(("variant", "on", "places", "values", ""), [_instance_row(one)]))
 
 
 def tasks_view(program: Tasks) -> Markup:
-    """The variants of a program's tasks."""
+    """Show the variants of a task program."""
     rows = (
         (one.task, code(one.name), one.form.value, " ".join(one.tensors), _those(one.reads), _those(one.writes), _tunables(one.tunables))
         for one in program.variants
@@ -370,7 +370,7 @@ VIEWS: Final[Mapping[str, Callable[[Any], Markup]]] = {
     "Tasks": tasks_view,
     "Tuning": tuning_view,
 }
-"""By the name of a class; those of their subclasses too."""
+"""The views by name of a class, also for its subclasses."""
 
 TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "Findings": lambda findings: "\n".join(map(str, findings)) or "nothing found",
@@ -378,6 +378,6 @@ TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "Records": lambda records: f"{len(records)} records",
     "Tuning": lambda tuning: str(tuning.table()),
 }
-"""By the name of a class, the texts of those whose `repr` is no expression that anybody would read."""
+"""The texts of classes whose `repr` is not a readable expression, by name of the class."""
 
 __all__ = ["TEXTS", "VIEWS"]

@@ -48,7 +48,7 @@ def _of_warp(spec: Spec, dim: int, warp: Expr) -> Spec:
 
 
 @functools.cache
-def held_by_warp(swapped: bool) -> LaneMap:
+def owned_by_warp(swapped: bool) -> LaneMap:
     """Lane of a warp and register to the element of 16 x 16, in the order of the registers."""
     m, n = (1, 0) if swapped else (0, 1)
     return LaneMap.along((16, 16), ((4, n, 2), (8, m, 1)), ((2, n, 1), (2, m, 8), (2, n, 8)))

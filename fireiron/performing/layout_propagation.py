@@ -51,7 +51,7 @@ def elementwise(spec: Spec) -> bool:
     return all(formula.reduction is None and all(element.plain for element in formula.elements) for formula in formulas)
 
 
-def unheld(spec: Spec, context: Context) -> bool:
+def undistributed(spec: Spec, context: Context) -> bool:
     """Whether a spec works on registers whose distribution is not decided yet."""
     views = tuple(spec.operands.values())
     if spec.reduces:
@@ -110,7 +110,7 @@ class Following:
             tile = sizes if lanes is None else f"multiples of {'x'.join(map(str, lanes.tile))}"
             owner = f"{self.spec.operands[self.name].tensor.name} is owned by {self.holding.level}"
             return (Mismatch("shape", f"{tile}, as {owner}", sizes),)
-        if self.in_turns(context):
+        if self.distributed_in_iterations(context):
             return (Mismatch("registers", "tiles that are distributed once", "tiles that are distributed in iterations"),)
         own = self.spec.operands[self.name]
         if not _whole(self.spec, self.steps, self.holding, context) or not _covered_by_owners(own, self.holding, context):
@@ -120,13 +120,13 @@ class Following:
             return (Mismatch("shape", f"tiles that cover all threads which own a part, {owner}", f"{sizes} of some of them"),)
         return ()
 
-    def in_turns(self, context: Context) -> bool:
+    def distributed_in_iterations(self, context: Context) -> bool:
         """Whether a thread's tile changes from iteration to iteration, and with it the contents of its registers."""
-        return in_turns(self.holding.digits, context)
+        return distributed_in_iterations(self.holding.digits, context)
 
     def require_distributed_once(self, context: Context) -> None:
         """Refuse tiles that are distributed in several iterations."""
-        if self.in_turns(context):
+        if self.distributed_in_iterations(context):
             summed = self.holding.spec is not None and self.holding.spec.reduces
             own = "; the sum of split_k distributes them by its last argument, Reduction.tile(...).to(Thread)...done()" if summed else ""
             raise DecompositionError(
@@ -169,7 +169,7 @@ class Following:
         loop_steps = list(_in_order(self.spec, loops))
         views, program, variables = loop_over(self.spec, views, loop_steps, unroll, draft, (Hole("elements"),))
         end = inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)
-        first = [var for var, step in zip(variables, loop_steps, strict=True) if self._stays_in_contiguous(step, visited)]
+        first = [var for var, step in zip(variables, loop_steps, strict=True) if self._is_contiguous_loop(step, visited)]
         active = all_of((active, end.substitute(dict.fromkeys(first, 0))))
         inner = _statement(executable, self.spec.at_level(self.level, **views), self.spec, values, active, draft)
         return filled(program, {"elements": (inner,)})
@@ -185,7 +185,7 @@ class Following:
         count = math.prod(other.size for other in values if other.dim == digit.dim)
         return count > contiguous_elements(self.spec, digit.dim, visited)
 
-    def _stays_in_contiguous(self, step: Step, visited: Sequence[Digit]) -> bool:
+    def _is_contiguous_loop(self, step: Step, visited: Sequence[Digit]) -> bool:
         """Whether a loop stays in contiguous elements that are all inside a dimension where the first is."""
         dim = self.spec.dims.index(step.dim)
         own = step.strides[self.name]
@@ -214,7 +214,7 @@ def _mismatches(following: Following, context: Context) -> tuple[Mismatch, ...]:
     return following._mismatches(context)
 
 
-def in_turns(digits: Iterable[Digit], context: Context) -> bool:
+def distributed_in_iterations(digits: Iterable[Digit], context: Context) -> bool:
     """Whether a thread's tile changes from iteration to iteration: whether its index depends on anything but the thread's number."""
     known = context.whole.definitions.keys()
     return any(
@@ -571,14 +571,14 @@ def _expanded(value: Expr, definitions: Mapping[Var, Expr]) -> Expr:
 
 @by_identities  # several instructions are tried on one operand, one after the other
 def lanes_of(spec: Spec, name: str, holding: Ownership, context: Context) -> LaneMap | None:
-    """The elements of an operand that the lanes of a spec's group own, as a map; None where they are no digits of the lane's number."""
+    """The elements of an operand that the lanes of a spec's group own, as a map; None where they are not digits of the lane's number."""
     if holding.lane_map is not None:
         return holding.lane_map
     view = spec.operands[name]
     steps = holding.inside(view)
     if (
         steps is None
-        or in_turns(steps, context)
+        or distributed_in_iterations(steps, context)
         or overhanging(spec, steps)
         or spec.level.threads is None
         or not _whole(spec, steps, holding, context)

@@ -5,7 +5,7 @@ number (a `LaneMap`, from the figures of the PTX ISA, "Matrix fragments for mma"
 and from the definition of a MatMul; the text is one line of PTX.
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(RF, RF, RF)(Warp)
->>> [one.name for one in INSTRUCTIONS if not one.mismatches(leaf, ARCHITECTURES[-1])]
+>>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
 ['HMMA_16816_F32']
 >>> HMMA_16816_F32.maps()["A"].coordinate(5, 0)  # row and column of the first value of A in lane 5
 (1, 2)

@@ -22,7 +22,7 @@ def accumulator_map(columns: int, swapped: bool) -> LaneMap:
 
 
 @functools.cache
-def held_map(element: int, swapped: bool) -> LaneMap:
+def a_operand_map(element: int, swapped: bool) -> LaneMap:
     """The owner of each element of 64 rows by 32 bytes in a warpgroup (PTX ISA, "Register Fragments for wgmma", A)."""
     m, k = (1, 0) if swapped else (0, 1)
     per_register = 4 // element

@@ -1,6 +1,6 @@
 """Reductions over registers: each thread reduces its own elements, lanes of a warp by butterfly shuffles, others through shared memory.
 
-The ownership tells which digits of the thread number step along a dimension that is reduced. A digit of the lane number, at any position
+The ownership decides which digits of the thread number step along a dimension that is reduced. A digit of the lane number, at any position
 in it, is exchanged bit by bit (`shfl.sync.bfly`), so that all lanes of the group have the result. What differs from warp to warp, or
 is not a power of two, is written to shared memory and read back; `synchronize` inserts the barrier between.
 """
@@ -324,7 +324,7 @@ class _CrossThreadReduction:
             )  # fmt: skip
 
     def _total(self, of: Callable[[View, Visits], View], source: View, active: Expr) -> tuple[Stmt, ...]:
-        """The result in the threads that own its elements, each from the partial results of its own."""
+        """The result in the threads that own its elements, each from its own partial results."""
         visits = self._visits()
         views = self._at(visits, ())
         total = self._to_result(self._level, of(source, visits), views["dst"])

@@ -16,7 +16,7 @@ from fireiron.values.machine import SH
 from fireiron.values.tensor import ColMajor, MatrixLayout
 
 
-def held_otherwise(following: Following, context: Context) -> tuple[str, ...]:
+def distributed_differently(following: Following, context: Context) -> tuple[str, ...]:
     """The inputs in registers of which a thread does not own the elements that it processes."""
     spec = following.spec
     if spec.level.threads == 1 or spec.reduces or following.mismatches(context):

@@ -18,7 +18,7 @@ from fireiron.performing.layout_propagation import Following, same_elements, ste
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Number, Operation
 from fireiron.specs.fused import FusedDefinition, Skipped, Step, shown
-from fireiron.stepping.exchange import held_otherwise
+from fireiron.stepping.exchange import distributed_differently
 from fireiron.stepping.masked_tile_effects import Values
 
 WARP = 32
@@ -142,7 +142,7 @@ def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
         [digit for digit in digits if needed.dims[digit.dim] in common],
         context,
     )
-    if not same or held_otherwise(following, context):
+    if not same or distributed_differently(following, context):
         raise DecompositionError(
             "skip_steps: the threads that execute the step do not own the elements of the condition", got=f"{spec}, and {needed}",
             within=spec, at=context.origin, hint="leave the step out of skip_steps(...), or distribute both in the same way",

@@ -74,11 +74,11 @@ class Joined(Doc):
         lines = [""]
         for number, part in enumerate(self.parts):
             rest = self.parts[number + 1 :]
-            behind = sum(len(part) for part in rest if isinstance(part, str)) + (
+            remaining = sum(len(part) for part in rest if isinstance(part, str)) + (
                 after if all(isinstance(part, str) for part in rest) else 0
             )
             free = (room if len(lines) == 1 else width) - len(lines[-1])
-            first, *others = laid_out(part, width, behind, free)
+            first, *others = laid_out(part, width, remaining, free)
             lines = [*lines[:-1], lines[-1] + first, *others]
         return lines
 
@@ -124,12 +124,12 @@ class Chain(Doc):
         """As many operands on a line as fit."""
         lines = laid_out(self.parts[0], width, 0, room)
         for number, part in enumerate(self.parts[1:], start=1):
-            behind = after if number == len(self.parts) - 1 else 0
+            remaining = after if number == len(self.parts) - 1 else 0
             free = room if len(lines) == 1 else width
-            if len(lines[-1]) + 1 + len(str(part)) + behind <= free:
+            if len(lines[-1]) + 1 + len(str(part)) + remaining <= free:
                 lines[-1] += f" {part}"
             else:
-                lines += _indented(laid_out(part, width - STEP, behind))
+                lines += _indented(laid_out(part, width - STEP, remaining))
         return lines
 
 

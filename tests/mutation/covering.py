@@ -115,7 +115,7 @@ NEAREST = {
     "performing/boxes.py": "tma",
     "performing/by_lanes.py": "graphene_kernels",
     "performing/layout_propagation.py": "register_ownership",
-    "performing/held.py": "register_ownership",
+    "performing/ownership_mismatch.py": "register_ownership",
     "performing/matrices.py": "mma stmatrix_warpgroup graphene_kernels",
     "performing/multiply_add.py": "special wrong_arguments",
     "performing/warpgroups.py": "wgmma",

@@ -12,9 +12,9 @@ from fireiron.ir.mechanism import Mechanism
 
 
 @functools.cache
-def found() -> tuple[Mechanism, ...]:
+def kinds() -> tuple[Mechanism, ...]:
     """The mechanisms of the folder, by rank."""
     return tuple(sorted((module.MECHANISM for module in folders.modules(__name__, __path__)), key=lambda one: one.rank))
 
 
-__all__ = ["found"]
+__all__ = ["kinds"]

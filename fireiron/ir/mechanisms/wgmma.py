@@ -86,8 +86,8 @@ class WgmmaGroups(Mechanism):
         return [*waited, *(f"{printer.function(hold(_result(of)))}({name});" for name in pinned_registers)]
 
     def fence(self, printer: Printer, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
-        held = [f"{printer.function(hold(_result(of), copied=True))}({name});" for name in pinned_registers]
-        return [*held, f"{printer.function(FENCE)}();"]
+        pins = [f"{printer.function(hold(_result(of), copied=True))}({name});" for name in pinned_registers]
+        return [*pins, f"{printer.function(FENCE)}();"]
 
     def pin(self, printer: Printer, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
         copied = copied_in(printer.kernel)

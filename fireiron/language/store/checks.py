@@ -1,4 +1,4 @@
-"""What no verb would have made is refused: a file that was edited by hand holds what a strategy could."""
+"""Refuse stored values that no verb makes: a file that was edited by hand must be a possible strategy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fireiron.values.tensor import MatrixLayout, Mode, Tensor, View
 
 
 def check_value(value: Any) -> None:
-    """Refuse what no verb would have made."""
+    """Refuse values that no verb makes."""
     if isinstance(value, Decomposition):
         _check_refinements(value)
     check = _CHECKS.get(type(value))
@@ -92,4 +92,4 @@ _CHECKS: Final[Mapping[type[Any], Callable[[Any], Any]]] = {
     Mode: _check_mode,
     View: _check_view,
 }
-"""What the classes themselves do not check."""
+"""Checks that the classes themselves do not make."""

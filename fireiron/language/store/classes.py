@@ -1,4 +1,4 @@
-"""What is stored: the built-in classes by name, values that stand by name, and how values are made from their fields."""
+"""The stored classes: the built-in ones by name, values stored by name, and the conversion of fields to values."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     "Fused": FusedKind,
     **{f"{one!r}Spec": Spec for one in _STARTERS},
 }  # fmt: skip
-"""The built-in classes by the name under which they are stored."""
+"""The built-in classes by stored name."""
 
 FORMER_EXECUTABLES: Final[Mapping[str, Executable]] = {"LaneMove": MOVE, "LaneInit": INIT, "LaneAtomicAdd": ATOMIC_ADD}
-"""What stands in older texts under classes that are no more: copies and inits of lanes, which threads now do that follow."""
+"""Replacements for classes of older texts: copies and inits of lanes, which are now distributed over threads."""
 
 STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in _STARTERS}
-"""What a chain may start from, by its text."""
+"""The possible starts of a chain, by text."""
 
 LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {"BinaryPointwise": {"operation": "+"}}
-"""Parameters that files of before do not name, by kind: they were a default."""
+"""Parameters that older files do not have, by kind, with their default."""
 
 CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
     Tile: TileStrategy, Split: SplitStrategy, SplitK: SplitKStrategy, Load: LoadStrategy, Epilog: EpilogStrategy,
@@ -71,18 +71,18 @@ NAMED: Final[Mapping[Any, Mapping[str, Any]]] = {
     Sharer: {one.name: one for one in SHARERS},
     MatrixLayout: {repr(one): one for one in (ColMajor, RowMajor)},
 }
-"""Values that stand by name, by their class; others of the class are objects, as any value."""
+"""Values that are stored by name, by class; other values of these classes are stored as objects."""
 
 
 def _tree(value: Any) -> Any:
-    """A tree of sizes or strides, of which those of run time stand as texts."""
+    """Return a tree of sizes or strides with run-time values as texts."""
     if isinstance(value, tuple):
         return tuple(map(_tree, value))
     return expression(value) if isinstance(value, str) else value
 
 
 WRITERS: Final[Mapping[type[Any], Callable[[Any], Mapping[str, Any]]]] = {FusedKind: definition_fields}
-"""Classes whose stored fields are not their attributes: what stands in their place."""
+"""Classes whose stored fields differ from their attributes."""
 
 _TEXTS: Final = tuple[tuple[str, str], ...]
 MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], Any]]]] = {
@@ -95,11 +95,11 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
     ),
     Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
 }  # fmt: skip
-"""Classes that are not made from their annotated fields by name: the fields, and how to make one."""
+"""Classes that are not made from their annotated fields by name: the fields, and the function that makes one."""
 
 
 def _level_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A level's threads stood as two lists, sizes and strides."""
+    """Convert a level's threads from two lists, sizes and strides."""
     if not {"sizes", "strides"} <= set(fields):
         return fields
     others = {name: value for name, value in fields.items() if name not in ("sizes", "strides")}
@@ -107,7 +107,7 @@ def _level_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _lane_map_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A lane map's layouts stood as lists of (size, dimension, stride)."""
+    """Convert a lane map's layouts from lists of (size, dimension, stride)."""
     tile, lanes, values = (fields.get(name) for name in ("tile", "lanes", "values"))
     if not isinstance(lanes, list) or not isinstance(values, list):
         return fields
@@ -122,7 +122,7 @@ def _plain(layout: Layout) -> Mapping[str, Any]:
 
 
 def _dim_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A dimension's first coordinate stood beside its digits, and not under them."""
+    """Convert a dimension whose first coordinate was stored next to its digits."""
     if not {"base", "dealt"} & set(fields):
         return fields
     base, dealt = fields.get("base", 0), fields.get("dealt", [])
@@ -132,7 +132,7 @@ def _dim_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _view_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A view had its own dimensions, and coordinates in the last ones of its tensor."""
+    """Convert a view that had its own dimensions, and coordinates in the last ones of its tensor."""
     if "dims" not in fields:
         return fields
     dims, at = fields["dims"], fields.get("at", [])
@@ -148,7 +148,7 @@ def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
 
 
 def _definition_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A definition that promises nothing of its numbers does not say so."""
+    """Omit an empty promise about numbers from a definition."""
     return {"positive": "", **fields}
 
 
@@ -159,15 +159,15 @@ FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]
     View: _view_of_before,
     FusedKind: _definition_of_before,
 }
-"""Classes that had other fields in documents of before: what these become, still as JSON."""
+"""Conversions of classes with other fields in older documents, as JSON."""
 
 
 LATER: Final = ("TaskProgram",)
-"""Classes of a room above, which say themselves what is stored of them: `stored` and `of_stored`."""
+"""Classes of higher layers, which convert themselves: `stored` and `of_stored`."""
 
 
 def later(name: str) -> type[Any] | None:
-    """The class of a room above of this name; None where there is none."""
+    """Return the class of a higher layer with this name; None if there is none."""
     if name not in LATER:
         return None
     from fireiron.tasks.step import TaskProgram
@@ -176,7 +176,7 @@ def later(name: str) -> type[Any] | None:
 
 
 def class_table(classes: Iterable[type[Any]]) -> dict[str, type[Any]]:
-    """The built-in classes and a user's, by name; two of one name are refused, because a text could mean either."""
+    """Return the built-in and the user's classes by name; refuse two of the same name."""
     table = dict(CLASSES)
     for cls in classes:
         if not isinstance(cls, type) or not attrs.has(cls):

@@ -1,4 +1,4 @@
-"""Values to plain values and back, for the built-in classes and a user's own."""
+"""Convert values to plain values and back, for built-in and user's classes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Store:
         self._register()
 
     def plain(self, value: Any) -> Any:
-        """What JSON can hold; a `StoreError` for a value of no class that is stored."""
+        """Return a value as JSON. Raises: `StoreError` for a value of a class that is not stored."""
         if isinstance(value, Strategy):
             spec = None if value.spec is None else self.plain(value.spec)
             start = repr(value.start)
@@ -102,7 +102,7 @@ class Store:
         return result
 
     def _plain_spec(self, spec: Spec) -> dict[str, Any]:
-        """A built-in kind by its name, another with its declaration; operands by name, and what is not a default."""
+        """Return a built-in kind by name, another one with its declaration; operands by name, and properties without a default."""
         built_in = STARTERS.get(spec.title) == spec.starter
         plain: dict[str, Any] = {"type": f"{spec.title}Spec"} if built_in else {"type": "Spec", "kind": self.plain(spec.kind)}
         plain["level"] = self.plain(spec.level)
@@ -114,7 +114,7 @@ class Store:
     # ------------------------------------------------------------------------------------------ reading
 
     def read(self, text: str, kind: str) -> Any:
-        """The strategy or the spec of a document; a `StoreError` names what in it cannot be read."""
+        """Return the strategy or the spec of a document. Raises: `StoreError` with the position of an error."""
         if not isinstance(text, str):
             raise ArgumentError("loads: not a text", got=type(text).__name__, legal="the text that dumps made")
         document = parsed(text)
@@ -123,7 +123,7 @@ class Store:
         return self.told(lambda: self.value(document[kind], wanted), kind)
 
     def told(self, read: Callable[[], T], kind: str) -> T:
-        """What reading a document makes; a `StoreError` names what in it cannot be read."""
+        """Return the result of reading a document. Raises: `StoreError` with the position of an error."""
         try:
             return read()
         except RecursionError:
@@ -132,7 +132,7 @@ class Store:
             raise located(error, kind) from None
 
     def value(self, plain: Any, wanted: Any) -> Any:
-        """The value of a wanted type that `plain` made JSON of."""
+        """Return the value of the expected type that `plain` converted to JSON."""
         return self.converter.structure(plain, wanted)
 
     def _register(self) -> None:
@@ -162,7 +162,7 @@ class Store:
         return made
 
     def _fields(self, value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
-        """An object with exactly these fields."""
+        """Return an object with exactly these fields."""
         if not isinstance(value, dict):
             raise StoreError("an object is needed", got=value)
         unknown = [name for name in value if name not in kinds]
@@ -228,7 +228,7 @@ class Store:
         return self.table[name]
 
     def _object(self, value: Any, wanted: Any) -> Any:
-        """A value of a class: by name where it has one, else an object that names its class."""
+        """Return a value of a class: by name if it has one, else from an object that names its class."""
         base: Any = object if wanted is None else _class_of(wanted)
         if isinstance(value, str) and base in NAMED:
             if value not in NAMED[base]:
@@ -253,7 +253,7 @@ class Store:
         return made
 
     def _spec(self, tag: str, fields: dict[str, Any]) -> Spec:
-        """A spec of a kind, which is built in and named by the tag, or declared beside it."""
+        """Return a spec of a kind, which is built in and named by the tag, or declared next to it."""
         if tag == "Spec":
             starter = self._fields({"kind": fields.pop("kind", None)}, {"kind": Kind})["kind"].starter
         else:
@@ -291,7 +291,7 @@ class Store:
 
 
 _INFINITE: Final = {"inf": math.inf, "-inf": -math.inf}
-"""JSON has no infinity: it stands as a text."""
+"""JSON has no infinity, so it is stored as a text."""
 
 
 def _finite(value: Any) -> Any:
@@ -303,7 +303,7 @@ def _number(value: Any) -> Any:
 
 
 def _start(name: Any, spec: Spec | None) -> Starter | AnyStarter:
-    """What a chain starts from; files of before say MatMul of a bound chain, whatever its spec is."""
+    """Return the start of a chain; older files have MatMul for a bound chain, whatever its spec."""
     if isinstance(name, Kind):
         return name.starter
     legal: Mapping[str, Starter | AnyStarter]
@@ -314,7 +314,7 @@ def _start(name: Any, spec: Spec | None) -> Starter | AnyStarter:
 
 
 def _stored(field: Any) -> bool:
-    """Fields that equality ignores, such as the line of the strategy, are not stored."""
+    """Return whether a field is stored: those that equality ignores, such as the line of the strategy, are not."""
     return bool(field.init) and (bool(field.eq) or field.default is attrs.NOTHING)
 
 
@@ -334,7 +334,7 @@ def _is_union(wanted: Any) -> bool:
 
 
 def _exact(value: Any, wanted: type[Any]) -> Any:
-    """A number, text or truth value of exactly the wanted type: 1 is not true, and "1" is not 1."""
+    """Return a number, text or truth value of exactly the expected type: 1 is not true, and "1" is not 1."""
     if type(value) is wanted or (wanted is float and type(value) is int):
         return value
     raise StoreError(f"{_WORDS[wanted]} is needed", got=value)

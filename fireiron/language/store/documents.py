@@ -1,4 +1,4 @@
-"""JSON documents: their layout, their head, and where in one an error is."""
+"""JSON documents: formatting, head, and positions of errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDTH: Final = 120
 
 
 def pretty(value: Any, indent: int = 0) -> str:
-    """JSON with short objects and lists on one line."""
+    """Return JSON with short objects and lists on one line."""
     flat = json.dumps(value, allow_nan=False)
     if len(flat) + indent <= _WIDTH or not isinstance(value, (dict, list)) or not value:
         return flat
@@ -33,7 +33,7 @@ def pretty(value: Any, indent: int = 0) -> str:
 
 
 def parsed(text: str) -> Any:
-    """The document of a text; fields given twice, which JSON allows, are refused: one of them would be lost."""
+    """Return the document of a text; refuse fields that are given twice."""
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -57,7 +57,7 @@ def _no_constant(name: str) -> Any:
 
 
 def check_head(document: Any, kind: str) -> None:
-    """Refuse what is no document of this kind and version, before anything in it is read."""
+    """Refuse a document of another kind or version before reading it."""
     if not isinstance(document, dict) or "fireiron" not in document:
         raise StoreError(f"not a stored {kind}", hint='{"fireiron": "strategy", "version": 1, ...}')
     if document["fireiron"] != kind:
@@ -73,13 +73,13 @@ def check_head(document: Any, kind: str) -> None:
 
 
 def noted(error: Exception, note: Any) -> Exception:
-    """The error with the note from which `located` builds its path."""
+    """Add the note from which `located` builds the path of an error."""
     error.add_note(note)
     return error
 
 
 def located(error: Exception, kind: str) -> StoreError:
-    """The first of cattrs' errors, with its path in the document; an error that nobody foresaw is raised as it is."""
+    """Return the first of cattrs' errors, with its path in the document; unexpected errors are raised unchanged."""
     found: list[BaseException] = []
 
     def remember(one: BaseException, wanted: Any) -> str:

@@ -1,4 +1,4 @@
-"""Expressions as text, and the parser that reads them and evaluates nothing else."""
+"""Expressions as text, and the parser that reads them without evaluating anything else."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fireiron.values.trees import expression_tree
 
 
 def expression_text(value: Expr) -> int | str:
-    """An expression as text, or as an integer if it is one; `uid` stands for the symbol of a `swizzle`."""
+    """Return an expression as text, or as an integer if it is one; `uid` is the symbol of a `swizzle`."""
     return value.value if isinstance(value, Const) else repr(value).replace(repr(UID), "uid")
 
 
 def expression(value: Any) -> Expr:
-    """The expression of a text made by `expression_text`; a `StoreError` for any other, since the parser evaluates nothing else."""
+    """Return the expression of a text made by `expression_text`. Raises: `StoreError` for any other text."""
     if type(value) is int:
         return Const(value)
     if not isinstance(value, str):

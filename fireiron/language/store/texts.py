@@ -1,4 +1,4 @@
-"""Strategies and specs to texts and files, and back."""
+"""Convert strategies and specs to texts and files, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fireiron.spec import Spec
 
 
 def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
-    """A strategy or a spec as JSON.
+    """Return a strategy or a spec as JSON.
 
     Args: `classes`, the user's own classes that occur in it (attrs classes with annotated fields).
     Raises: StoreError where something cannot be stored without loss.
@@ -40,7 +40,7 @@ def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
 
 
 def loads(text: str, *, classes: Iterable[type[Any]] = (), programs: Iterable[Any] = ()) -> Strategy:
-    """The strategy of a text made by `dumps`; a StoreError says where the text is wrong.
+    """Return the strategy of a text made by `dumps`. Raises: `StoreError` with the position of an error.
 
     Args: `classes`, as of `dumps`; `programs` of tasks that occur in it, but for those of the strategy library.
     """
@@ -49,7 +49,7 @@ def loads(text: str, *, classes: Iterable[type[Any]] = (), programs: Iterable[An
 
 
 def _store(classes: tuple[type[Any], ...], programs: tuple[Any, ...] = ()) -> Store:
-    """The converter of a document: one for all that hold nothing of the user's own, as making one takes longer than reading."""
+    """Return the converter of a document; all documents without user's classes share one, because making it takes longer than reading."""
     return Store(classes, programs) if classes or programs else _of_built_in()
 
 
@@ -59,24 +59,24 @@ def _of_built_in() -> Store:
 
 
 def programs_in(value: Strategy | Spec) -> tuple[Any, ...]:
-    """The programs of tasks in the steps of a strategy."""
+    """Return the task programs in the steps of a strategy."""
     parts = value.alternatives if isinstance(value, Strategy) else ()
     return tuple(step.program for one in parts for step in one.steps if hasattr(step, "program"))
 
 
 def loads_spec(text: str, *, classes: Iterable[type[Any]] = ()) -> Spec:
-    """The spec of a text made by `dumps`; a StoreError says where the text is wrong."""
+    """Return the spec of a text made by `dumps`. Raises: `StoreError` with the position of an error."""
     spec: Spec = _store(tuple(classes)).read(text, "spec")
     return spec
 
 
 def save(value: Strategy | Spec, path: str | Path, *, overwrite: bool = False, classes: Iterable[type[Any]] = ()) -> None:
-    """Write a strategy or a spec to a file, all of it or nothing; an existing file stays unless `overwrite`."""
+    """Write a strategy or a spec to a file, all or nothing; refuse to replace an existing file unless `overwrite`."""
     write_text(path, dumps(value, classes=classes), overwrite=overwrite)
 
 
 def load(path: str | Path, *, classes: Iterable[type[Any]] = (), programs: Iterable[Any] = ()) -> Strategy:
-    """The strategy in a file written by `save`; a `StoreError` where it cannot be read, or holds none."""
+    """Return the strategy in a file written by `save`. Raises: `StoreError` if it cannot be read."""
     text = files.read_text(path)
     try:
         return loads(text, classes=classes, programs=programs)
@@ -85,7 +85,7 @@ def load(path: str | Path, *, classes: Iterable[type[Any]] = (), programs: Itera
 
 
 def write_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
-    """Write a text file, all of it or nothing; a `StoreError` where it cannot, or where a file exists and `overwrite` is false."""
+    """Write a text file, all or nothing. Raises: `StoreError` if it cannot be written, or exists and `overwrite` is false."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:

@@ -74,21 +74,21 @@ def _place(number: Any, lines: int, columns: int) -> Any:
     side = 1 << (max(lines, columns) - 1).bit_length() >> 1
     while side:
         near = _least(first_inside, side)
-        behind = _chosen(backward, first_inside - near, near) * second_inside
-        half = (number >= behind) * 1
-        number = number - half * behind
+        before = _chosen(backward, first_inside - near, near) * second_inside
+        half = (number >= before) * 1
+        number = number - half * before
         far = half ^ backward
         first, first_inside = first + far * side, _chosen(far, first_inside - near, near)
         near = _least(second_inside, side)
-        behind = _chosen(far, second_inside - near, near) * first_inside
-        quarter = (number >= behind) * 1
-        number = number - quarter * behind
+        before = _chosen(far, second_inside - near, near) * first_inside
+        quarter = (number >= before) * 1
+        number = number - quarter * before
         far = far ^ quarter
         second, second_inside = second + far * side, _chosen(far, second_inside - near, near)
-        turned = 1 - (half ^ quarter)
-        first, second = _chosen(turned, second, first), _chosen(turned, first, second)
-        first_inside, second_inside = _chosen(turned, second_inside, first_inside), _chosen(turned, first_inside, second_inside)
-        swapped, backward = swapped ^ turned, backward ^ (turned & half)
+        exchanged = 1 - (half ^ quarter)
+        first, second = _chosen(exchanged, second, first), _chosen(exchanged, first, second)
+        first_inside, second_inside = _chosen(exchanged, second_inside, first_inside), _chosen(exchanged, first_inside, second_inside)
+        swapped, backward = swapped ^ exchanged, backward ^ (exchanged & half)
         side >>= 1
     return _chosen(swapped, second, first) * columns + _chosen(swapped, first, second)
 

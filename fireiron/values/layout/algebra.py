@@ -195,7 +195,7 @@ class _Composer:
         as it began, `(2,2,2):(1,6,8) o 3:3 = 3:7`. None if they are not a layout, or too many."""
         if size > MOST_ELEMENTS:
             return None
-        found, places = [], range(0, size * stride, stride)
+        runs, places = [], range(0, size * stride, stride)
         while len(places) > 1:
             step = self.left(places[1])
             run = next((number for number in range(2, len(places)) if self.left(places[number]) != number * step), len(places))
@@ -203,9 +203,9 @@ class _Composer:
                 return None
             if any(self.left(x) != self.left(places[i - i % run]) + i % run * step for i, x in enumerate(places)):
                 return None
-            found.append((run, step))
+            runs.append((run, step))
             places = places[::run]
-        return found
+        return runs
 
 
 def complement(layout: Layout, size: int | None = None) -> Layout:

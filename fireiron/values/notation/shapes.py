@@ -47,11 +47,11 @@ def parts_of(text: object) -> Parts:
     if match is None:
         raise LayoutError(f"{text!r} is not a tensor", legal="%name:[sizes]:[strides].type.memory, as %A:[16,16]:[1,16].fp16.SH")
     swizzle = Swizzle(*(int(match[number]) for number in (3, 4, 5))) if match[3] else None
-    shapes = tuple(_halves(*pair) for pair in re.findall(_SHAPE, match[6]))
+    shapes = tuple(_sizes_and_strides(*pair) for pair in re.findall(_SHAPE, match[6]))
     return Parts(match[1] or "", match[2] or "", swizzle, shapes, match[9], match[10], match[11].strip())
 
 
-def _halves(sizes: str, strides: str) -> tuple[str, str | None]:
+def _sizes_and_strides(sizes: str, strides: str) -> tuple[str, str | None]:
     """Sizes and strides as comma-separated items; the paper writes both in one pair of brackets, possibly each in parentheses."""
     inside = sizes.split(":")
     if len(inside) == 1 and not strides:

@@ -150,11 +150,11 @@ def tiled(shapes: Sequence[Layout], sizes: Sequence[int | Layout | None]) -> tup
         raise LayoutError(
             f"tile: {len(sizes)} sizes for the {last.rank()} dimensions of {threads_text(shapes)}", legal="one each; _ keeps it whole"
         )
-    halves = [_halves(dim, size) for dim, size in zip(last, sizes, strict=True)]
-    return (*around, *(make_layout(*(half[place] for half in halves)) for place in (1, 0)))
+    parts_by_dim = [_group_and_rest(dim, size) for dim, size in zip(last, sizes, strict=True)]
+    return (*around, *(make_layout(*(half[place] for half in parts_by_dim)) for place in (1, 0)))
 
 
-def _halves(dim: Layout, size: int | Layout | None) -> tuple[Layout, Layout]:
+def _group_and_rest(dim: Layout, size: int | Layout | None) -> tuple[Layout, Layout]:
     """The units of a group along a dimension, and its groups."""
     tile = Layout(dim.size()) if size is None else size if isinstance(size, Layout) else Layout(size)
     if dim.size() % tile.size():

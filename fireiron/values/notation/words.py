@@ -131,18 +131,18 @@ def pieces(text: str, marks: str) -> list[str]:
     >>> pieces("Sw<2,3,3> o [8,64].fp16.SH, 4", ",")
     ['Sw<2,3,3> o [8,64].fp16.SH', ' 4']
     """
-    found, level = [""], 0
+    parts, level = [""], 0
     for character in re.findall(r"<[-0-9, ]+>|.", text, re.DOTALL):
         level += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(character, 0)
         if level < 0:
             break
         if character in marks and level == 0:
-            found.append("" if character == "," else character)
+            parts.append("" if character == "," else character)
         else:
-            found[-1] += character
+            parts[-1] += character
     if level:
         raise LayoutError("parentheses do not match", got=text)
-    return found
+    return parts
 
 
 def exact(value: T, texts: Iterable[str], read: Callable[[str, Any], T], symbols: Mapping[str, Any] | None = None) -> str:

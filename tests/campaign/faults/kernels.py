@@ -201,15 +201,15 @@ def _of_tasks(form: str, hopper: bool) -> Callable[[random.Random], Case]:
         if hopper:
             groups, persistent = chance.choice((1, 1, 2)), chance.choice((1, 2, 132))
             tile = 64 * groups, chance.choice((8, 16, 32)), chance.choice((16, 32))
-            blocks_option = {"persistent": persistent} if name in ("gemm", "batched") else {"blocks": persistent}
+            blocks_option = {"persistent": persistent} if name in ("gemm", "batched") else {"num_blocks": persistent}
             stages = chance.choice((2, 3))
-            mapping = module.hopper(*tile, groups, stages, epi_n=chance.choice((8, 16)), bands=bands, **blocks_option)
+            mapping = module.hopper(*tile, groups, stages, epi_n=chance.choice((8, 16)), group_m=bands, **blocks_option)
             features |= {"stages": stages, "groups": groups}
         else:
             rows, columns = chance.choice(((1, 1), (2, 1), (1, 2)))
             tile = rows * chance.choice((16, 32)), columns * chance.choice((8, 16)), chance.choice((16, 32))
             stages, ahead = chance.choice((0, 2, 3)), chance.choice((0, 2))
-            mapping = module.ampere(*tile, rows, columns, stages, lookahead=ahead, bands=bands)
+            mapping = module.ampere(*tile, rows, columns, stages, lookahead=ahead, group_m=bands)
             features |= {"stages": stages, "lookahead": ahead}
         m, n, k = tile
         sizes = (

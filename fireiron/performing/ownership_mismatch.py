@@ -12,11 +12,11 @@ from fireiron.performing.layout_propagation import lanes_of
 from fireiron.spec import Spec
 
 
-def held_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
+def ownership_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
     """Why the map `given` differs from the decided ownership of an operand in registers; where none is decided, the map may decide it."""
     holding = context.held.get(spec.operands[name].tensor.name)
     if holding is None:
-        return () if context.decides else (Mismatch("registers", "an operand whose distribution another statement decides", "none"),)
+        return () if context.decides else (Mismatch("registers", "an operand whose thread ownership another statement decides", "none"),)
     expected = lanes_of(spec, name, holding, context)
     if expected is None:
         return (Mismatch("registers", "elements owned by the lanes of a warp", f"elements owned by {holding.level}"),)
