@@ -87,7 +87,7 @@ def chains(target):
     """Several steps around GEMM."""
     for module in (dual, gated, gemm_row_sum, lstm):
         yield _short(module), partial(_bound, module, 100, 72, 40, values=SMALL)
-    yield "lstm in_turn", partial(_bound, lstm, 100, 72, 40, strategy=lstm.in_turn, values=SMALL, form="in_turn")
+    yield "lstm two_loops", partial(_bound, lstm, 100, 72, 40, strategy=lstm.two_loops, values=SMALL, form="two_loops")
     yield "gemm_layernorm", partial(_bound, gemm_layernorm, 70, 96, 40, values={"bm": 64, "wm": 32, "wn": 32, "stages": 3})
     for name in ("strategy", "registers"):
         yield f"mlp:{name}", partial(_bound, mlp, 100, 64, 3, strategy=getattr(mlp, name), values={"bm": 64, "wm": 32, "wn": 32})

@@ -50,7 +50,7 @@ ENGINES = {
 HEADS = ("M = N = K", "mma.sync us", "wgmma us", "TFLOP/s", "five us", "two us", "Triton mma.sync us", "Triton us", "compile us",
          "mma.sync of five", "of two", "of Triton mma.sync", "wgmma of five", "of two", "of Triton", "best")  # fmt: skip
 GROUPS = ("ours", "wgmma", "five", "two", "Triton", "by TMA", "compile")
-FORMS = {"relu": (lstm.strategy, TOGETHER), "in_turn": (lstm.in_turn, IN_TURN)}
+FORMS = {"relu": (lstm.strategy, TOGETHER), "two_loops": (lstm.two_loops, IN_TURN)}
 
 
 def begun(pool, size):

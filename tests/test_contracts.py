@@ -313,7 +313,7 @@ def kernel_of_lanes(instruction):
         return product_of_warpgroups(product, orders=(RowMajor, order) if instruction.swapped else (order, ColMajor))
     if isinstance(instruction, fireiron.StMatrixWarpgroup):
         tile = {"bm": 16, "bn": 64, "epi_n": 64} if instruction.swapped else {"bm": 64, "bn": 16, "epi_n": 16}
-        small = importlib.import_module("fireiron.strategies.hopper_skinny").strategy.with_(**tile, rows=tile["bm"], stages=4)
+        small = importlib.import_module("fireiron.strategies.hopper_skinny").strategy.with_(**tile, epi_m=tile["bm"], stages=4)
         return small(float16_gemm(64, 64, 256, C=RowMajor if instruction.along else ColMajor))
     if isinstance(instruction, fireiron.Shuffle):
         shuffle = getattr(fireiron, instruction.kind)

@@ -67,7 +67,7 @@ def bound(name, sizes, values, **options):
     """A strategy of the library on a problem, by `file` or `file:strategy`."""
     file, _, chosen = name.partition(":")
     module = library(file)
-    if chosen in ("tanh", "in_turn"):
+    if chosen in ("tanh", "two_loops"):
         options["form"] = chosen
     return getattr(module, chosen or "strategy").with_(**values)(module.spec(*sizes, **options))
 

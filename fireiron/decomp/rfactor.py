@@ -20,8 +20,7 @@ from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 @attrs.frozen
 class Rfactor(Decomposition):
-    """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, which are combined before a step reads the
-    result.
+    """Keep a reduction in `parts` partial results, which are combined before a step reads the result.
 
     `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of all tensors that are linear in them, over all
     blocks of keys; shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).

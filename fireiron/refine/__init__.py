@@ -1,4 +1,7 @@
-"""Refinements, one per file. The folder is the registry: `__all__` of a file lists the names that `fireiron` exports."""
+"""Refinements, one per file. The folder is the registry: `__all__` of a file lists the names that `fireiron` exports.
+
+May import: values, specs, ir, language.
+"""
 
 from __future__ import annotations
 
