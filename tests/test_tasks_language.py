@@ -235,7 +235,7 @@ def idle(dst, src, *, R=tunable(int), C=tunable(int)):
 
 
 REFUSED = {
-    "a privilege exceeded": (program_of(unread), "whole reads src, which is src of unread, and unread may not"),
+    "a privilege exceeded": (program_of(unread), "whole reads src, which is src of unread, which has no such privilege"),
     "two writers": (program_of(twice), "may access the same elements"),
     "a writer of what others read": (
         lambda: tasks.strategy(SHIFTED, copying(leaf=[NONE, NONE]).with_("block", variant="shifted", R=1, C=8, calls=["thread", "thread"]))(moved(16, 8)).cuda(
