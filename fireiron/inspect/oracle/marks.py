@@ -160,7 +160,7 @@ class Marker(Tracer):
             if statement.prior_iterations is not None:
                 before = walk.prior_iterations.get(statement.prior_iterations.name, 0)
                 inside = attrs.evolve(inside, fixed={**inside.fixed, statement.prior_iterations.name: before})
-                walk.prior_iterations[statement.prior_iterations.name] = before + self._number(statement.increment, inside)
+                walk.prior_iterations[statement.prior_iterations.name] = before + self._fill_index(statement.increment, inside)
             self._list(statement.body, inside)
         last = next((number for number, one in enumerate(statement.body) if isinstance(one, ExitIfDone)), 0)
         self._list(statement.body[:last], walk.into(statement, value + statement.step))
@@ -187,7 +187,7 @@ class Marker(Tracer):
         """The turn of a ring that a load is of, in all blocks that it comes to."""
         peers = () if statement.multicast is None else (statement.multicast,)
         ranks = self.blocks.ranks(peers, walk.rank) or (walk.rank,)
-        return self._interned(statement.ring, StageState.FULL, self._number(statement.fill_index, walk), None, ranks)
+        return self._interned(statement.ring, StageState.FULL, self._fill_index(statement.fill_index, walk), None, ranks)
 
     def _bytes(self, statement: Exec) -> int:
         """The bytes of a load."""
@@ -216,7 +216,7 @@ class Marker(Tracer):
         except KeyError as name:
             raise VerificationError(f"the order of events: {value} depends on {name.args[0]}, which no size determines") from None
 
-    def _number(self, value: Expr, walk: TraceState, thread: int = 0) -> int:
+    def _fill_index(self, value: Expr, walk: TraceState, thread: int = 0) -> int:
         return int(self._value(value, walk, thread=thread))
 
     def _decided(self, condition: Expr, walk: TraceState) -> bool | None:
