@@ -1097,7 +1097,7 @@ def wrong_outs(gpu):
         "shape": ({**outs, "turned": gpu.array((40, 50), "float64")}, "turned does not have the shape", "(50, 40)"),
         "layout": ({**outs, "total": gpu.array((40, 50))}, "total has other strides", "total=RowMajor"),
         "read-only": ({**outs, "apart": readonly}, "apart is read-only", "leave out= out"),
-        "nothing": ((total, None, turned), "apart is no array", "NoneType"),
+        "nothing": ((total, None, turned), "apart is not an array", "NoneType"),
         "host": ((total, np.zeros((40, 50), np.int32), turned), "apart is a NumPy array, a, b, total, turned not", ""),
         "twice": ({**outs, "apart": total}, "apart has elements of another type", ""),
     }
@@ -1266,7 +1266,7 @@ class TestSeveralOutputsOfNumpy:
             ("abc", "out: Cross has 3 outputs"),
             ((total, turned, apart), "apart has elements of another type"),
             ((frozen, apart, turned), "total is read-only"),
-            ((total, [1], turned), "apart is no array"),
+            ((total, [1], turned), "apart is not an array"),
             ((total, crossed(gpu)[1]["apart"], turned), "a is a NumPy array, apart not"),
         ):
             with pytest.raises((ArgumentError, LaunchError)) as caught:

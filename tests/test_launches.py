@@ -176,7 +176,7 @@ def test_what_is_added_to_was_written():
     assert said(SPEC, adding) == ["the launch adds reads C, which no earlier launch wrote"]
     assert said(SPEC.with_options(accumulate=TRUE), adding) == [], "the caller's array holds something"
     half = launch("half", rows_of(SPEC, 0, 8, 16))
-    assert said(SPEC, half, adding) == ["the launch adds reads C, and no launch before wrote C[8, 0]"]
+    assert said(SPEC, half, adding) == ["the launch adds reads C, but no earlier launch wrote C[8, 0]"]
 
 
 def test_inputs_are_read_and_outputs_are_no_other_operands():
@@ -206,7 +206,7 @@ def test_compilation_asks_what_kernels_say_of_earlier_launches():
     """A part of C that blocks add to is set to zero as a whole: the rows of another launch would go with it."""
     parts = MatMul.then(InLaunches("m", 2)).split_k(2, Block, 16).tile(8, 8).to(Block).epilog(RF).split(16)
     parts = parts.tile(1, 1).to(Thread).split(1).done()
-    with pytest.raises(DecompositionError, match="sets all of C to zero, of which a launch before it wrote a part"):
+    with pytest.raises(DecompositionError, match="sets all of C to zero, but an earlier launch wrote a part of it"):
         _ = parts(SPEC).program("sm_90").ir
     chained = MatMul.repack(A).tile(8, 8).to(Block).programmatic_launch(no_wait=A).tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(DecompositionError, match="A is copied by the launch in front, for which the kernel has to wait"):

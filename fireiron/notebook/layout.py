@@ -1,6 +1,6 @@
-"""An expression on several lines: chains of methods a call a line, long arguments one below the other, texts of several lines as they are.
+"""Break an expression into lines: one line per method call of a chain and per long argument; multi-line strings become several literals.
 
-The text means the same: only blanks are added, texts are broken at the ends of their lines, and a chain stands in parentheses.
+The value does not change: only whitespace is added, strings are split at the ends of their lines, and a chain is put in parentheses.
 """
 
 from __future__ import annotations
