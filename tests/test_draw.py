@@ -1,4 +1,4 @@
-"""Pictures: well formed, the same bytes each time, and true: owners as the simulator finds them, banks as the check does."""
+"""Pictures are well formed and reproducible. Owners agree with the simulator, and bank conflicts with the check."""
 
 import functools
 import itertools
@@ -45,7 +45,7 @@ def parsed(text):
 # ---------------------------------------------------------------------------------------------- shapes
 
 
-def test_merged_cells_cover_each_cell_once():
+def test_merged_cells_partition_the_grid():
     rng = np.random.default_rng(5)
     for _ in range(40):
         values = rng.integers(-1, 3, size=rng.integers(1, 9, size=2))
@@ -74,7 +74,7 @@ def test_texts_are_escaped():
 
 
 def test_inks_are_legible():
-    """Contrast of the text on every colour that carries text, by the formula of WCAG 2."""
+    """Contrast of text on each background color, by the formula of WCAG 2."""
 
     def luminance(colour):
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -87,13 +87,13 @@ def test_inks_are_legible():
         assert (bright + 0.05) / (dark + 0.05) >= 3.0, ground
 
 
-# ---------------------------------------------------------------------------------------------- every strategy
+# ---------------------------------------------------------------------------------------------- all strategies
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
-def test_library_is_drawn(name):
-    """All kinds, on the strategy's own sizes, quickly; well formed, within the page, the same bytes again."""
+def test_pictures_of_the_library(name):
+    """All kinds, at the strategy's own sizes: fast, well formed, within the page, and the same bytes again."""
     program = program_of(name)
     _ = program.lowered
     start = time.process_time()
@@ -129,7 +129,7 @@ def texts(picture):
 # ---------------------------------------------------------------------------------------------- the tree
 
 
-def test_tree_says_what_the_kernel_has():
+def test_tree_shows_the_kernel():
     program = program_of("hmma_ampere", M=512, N=512, K=512)
     message = texts(draw(program, "tree"))
     for spec in ("MatMul(512,512,512)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor", "MatMul(16,8,16)(RF,RF,RF)(Warp)"):
@@ -187,8 +187,8 @@ def simulated_writers(program, sizes):
 
 
 @pytest.mark.parametrize("case", OWNED)
-def test_drawn_owners_write_in_the_simulator(case):
-    """Each element of C is drawn once, with the block and the thread that write it."""
+def test_owners_equal_the_simulator(case):
+    """Each element of C appears once, with the block and the thread that write it."""
     program = OWNED[case]()
     access_trace = AccessTrace(program.lowered)
     sizes = owners.sample_sizes(program.lowered, {"M": 90, "N": 70} if case == "run time" else {})
@@ -197,15 +197,15 @@ def test_drawn_owners_write_in_the_simulator(case):
     (place,) = [one for one in tiles.places(access_trace, ("C",)) if one.text != "read"]
     grid = int(blocks.max()) + 1
     for block in range(grid):
-        found = tiles.owners_of(access_trace, place, {**sizes, "block": block})
-        assert found is not None and found.lanes_known and not found.partial
-        index = np.ix_(found.rows, found.columns)
-        mine = found.first >= 0
-        assert (drawn_block[index][mine] == -1).all(), "two blocks"
-        assert len(found.points[0]) == len({*zip(*(part.tolist() for part in found.points), strict=True)}) or case == "naive"
-        assert (found.warps[mine] == 1 << (found.first[mine] // 32)).all(), "one warp each"
-        drawn_block[index] = np.where(mine, block, drawn_block[index])
-        drawn_thread[index] = np.where(mine, found.first, drawn_thread[index])
+        picture = tiles.owners_of(access_trace, place, {**sizes, "block": block})
+        assert picture is not None and picture.lanes_known and not picture.partial
+        index = np.ix_(picture.rows, picture.columns)
+        owned = picture.first >= 0
+        assert (drawn_block[index][owned] == -1).all(), "two blocks"
+        assert len(picture.points[0]) == len({*zip(*(part.tolist() for part in picture.points), strict=True)}) or case == "naive"
+        assert (picture.warps[owned] == 1 << (picture.first[owned] // 32)).all(), "one warp each"
+        drawn_block[index] = np.where(owned, block, drawn_block[index])
+        drawn_thread[index] = np.where(owned, picture.first, drawn_thread[index])
     assert (drawn_block == blocks).all()
     assert (drawn_thread == threads).all()
     lets = {var.name: value for var, value in program.grown.whole.definitions.items()}
@@ -217,22 +217,22 @@ def test_drawn_owners_write_in_the_simulator(case):
 
 
 @pytest.mark.parametrize("seed", (1, 2, 3, 4, 5, 6, 7, 8))
-def test_drawn_owners_of_random_strategies(seed):
+def test_owners_of_generated_strategies(seed):
     drawn, _ = generator.draw(seed)
     kernel = drawn.program.lowered
     access_trace, sizes = AccessTrace(kernel), owners.sample_sizes(kernel, drawn.sizes)
     blocks, threads = simulated_writers(drawn.program, sizes)
     (place,) = [one for one in tiles.places(access_trace, ("C",)) if one.text != "read"]
     for block in range(int(blocks.max()) + 1):
-        found = tiles.owners_of(access_trace, place, {**sizes, "block": block})
-        index = np.ix_(found.rows, found.columns)
-        mine = found.first >= 0
-        assert (blocks[index][mine] == block).all() and mine.sum() == (blocks == block).sum()
-        assert (threads[index][mine] == found.first[mine]).all()
+        picture = tiles.owners_of(access_trace, place, {**sizes, "block": block})
+        index = np.ix_(picture.rows, picture.columns)
+        owned = picture.first >= 0
+        assert (blocks[index][owned] == block).all() and owned.sum() == (blocks == block).sum()
+        assert (threads[index][owned] == picture.first[owned]).all()
 
 
-def test_lanes_of_a_warp():
-    """The permutation of Listing 4: lane 1 has the columns that lane 8 would have without it."""
+def test_permuted_lanes_of_a_warp():
+    """The permutation of Listing 4: lane 1 owns the columns that lane 8 would own without it."""
     program = program_of("maxwell", **SMALL)
     access_trace = AccessTrace(program.lowered)
     (place,) = tiles.places(access_trace, ("c_rf",))
@@ -246,8 +246,8 @@ def test_lanes_of_a_warp():
         assert len(here) == 64
 
 
-def test_reads_are_shared():
-    """A warp of hmma_ampere reads its rows of A with the warps beside it; WMMA does not say which lane."""
+def test_shared_reads():
+    """A warp of hmma_ampere shares its rows of A with adjacent warps. WMMA does not specify which lane reads an element."""
     program = program_of("hmma_ampere", M=128, N=256, K=64)
     access_trace = AccessTrace(program.lowered)
     (read,) = [one for one in tiles.places(access_trace, ("A", "a_sh", "a_rf")) if one.text == "read from shared memory"]
@@ -260,18 +260,18 @@ def test_reads_are_shared():
 
 
 def vectors_drawn(picture):
-    """`(number, title, width and height of the box, width and height of the number)` of the boxes of panels of copies."""
+    """`(number, title, width and height of the box, width and height of the number)` of each box of the iteration panels."""
     numbers = {(round(one.x, 2), one.y): one for one in picture.shapes if isinstance(one, Text) and one.anchor == "middle"}
     for cells in picture.shapes:
         if isinstance(cells, Cells) and cells.titles and cells.titles[0].startswith("thread"):
             for value, x, y, width, height in cells.boxes():
-                one = numbers[round(x + width / 2, 2), y + 9.4]
-                yield one.text, cells.titles[value], (width, height), (one.width, one.size)
+                label = numbers[round(x + width / 2, 2), y + 9.4]
+                yield label.text, cells.titles[value], (width, height), (label.width, label.size)
 
 
 @pytest.mark.parametrize(("name", "vector"), [("hmma_ampere", 8), ("sgemm", 1)])
-def test_shared_copies_are_drawn_large(name, vector):
-    """Each vector of the first warps has the number of the thread that copies it in the kernel, and room for it; other bars name the rest."""
+def test_copies_to_shared_memory_are_drawn_large(name, vector):
+    """Each vector of the first warps has the number of the thread that copies it, and room for it; bars label the rest."""
     sizes = {"M": 256, "N": 256, "K": 128} if name == "hmma_ampere" else {"M": 256, "N": 256, "K": 64}
     program = program_of(name, **sizes)
     picture = draw(program, "tiles")
@@ -283,29 +283,29 @@ def test_shared_copies_are_drawn_large(name, vector):
     access_trace = AccessTrace(program.lowered)
     (copied,) = [one for one in tiles.places(access_trace, ("b_sh",)) if one.text == "copied into shared memory"]
     owners = tiles.owners_of(access_trace, copied, {"block": 0})
-    copy = copy_passes.copy_passes(owners)
+    distribution = copy_passes.copy_passes(owners)
     seen = np.full(owners.first.shape, -1)
-    for one in copy.vectors:
-        line = seen.T[one.line] if copy.vertical else seen[one.line]
+    for one in distribution.vectors:
+        line = seen.T[one.line] if distribution.vertical else seen[one.line]
         assert (line[one.start : one.stop] == -1).all() and one.stop - one.start == vector
         line[one.start : one.stop] = one.thread
     assert (seen == owners.first).all()
-    assert all(len({one.thread for one in vectors}) == copy.threads == len(vectors) for vectors in copy.passes())
-    for number, vectors in enumerate(copy.passes()[1:7], 2):
-        assert f"pass {number}: {copy.where(vectors)}, the same threads again" in texts(picture)
-    assert copy_passes.copy_passes(attrs.evolve(owners, points=tuple(np.concatenate([one, one]) for one in owners.points))) == copy
+    assert all(len({one.thread for one in vectors}) == distribution.threads == len(vectors) for vectors in distribution.passes())
+    for number, iteration in enumerate(distribution.passes()[1:7], 2):
+        assert f"pass {number}: {distribution.where(iteration)}, the same threads again" in texts(picture)
+    assert copy_passes.copy_passes(attrs.evolve(owners, points=tuple(np.concatenate([one, one]) for one in owners.points))) == distribution
     other = owners.points[0].copy()
     other[0] += 1
     twice = tuple(np.concatenate(pair) for pair in zip(owners.points, (other, *owners.points[1:]), strict=True))
     assert copy_passes.copy_passes(attrs.evolve(owners, points=twice)) is None, "an element of two threads"
 
 
-def test_legible_tiles_stay_to_scale():
-    """What a warp reads or computes is drawn as it lies; copies of few warps with room for their numbers as well."""
+def test_tiles_are_drawn_to_scale():
+    """Tiles that a warp reads or computes are drawn to scale; so are copies by few warps if their numbers fit."""
     assert not list(vectors_drawn(draw(program_of("naive", **SMALL), "tiles")))
 
 
-def test_members():
+def test_tile_members():
     assert [owners.members(mask) for mask in (1, 0b1111, 0b10001, (1 << 32) - 1)] == ["0", "0-3", "0 4", "0-31"]
     assert owners.members(0x11111) == "0 4 8 ... (5)"
 
@@ -313,18 +313,18 @@ def test_members():
 # ---------------------------------------------------------------------------------------------- lanes
 
 
-def test_lane_maps_are_those_of_the_instructions():
-    found = lanes.maps(program_of("hmma_ampere", M=128, N=256, K=64))
-    assert list(found) == ["HMMA_16816_F32", "LDMATRIX_16x16_ROW", "LDMATRIX_16x16_ROW_T"]
-    a, b, c = found["HMMA_16816_F32"]
+def test_lane_maps_equal_the_instructions():
+    maps = lanes.maps(program_of("hmma_ampere", M=128, N=256, K=64))
+    assert list(maps) == ["HMMA_16816_F32", "LDMATRIX_16x16_ROW", "LDMATRIX_16x16_ROW_T"]
+    a, b, c = maps["HMMA_16816_F32"]
     assert (a.operand, b.operand, c.operand) == ("A", "B", "C")
     for part in (a, b, c):
-        held = lanes.holders(part.lane_map)
-        assert all(len(who) == 1 for who in held.values())
-        assert {(lane, value) for who in held.values() for lane, value in who} == {
+        holders = lanes.holders(part.lane_map)
+        assert all(len(who) == 1 for who in holders.values())
+        assert {(lane, value) for who in holders.values() for lane, value in who} == {
             (lane, value) for lane in range(32) for value in range(part.lane_map.count)
         }
-    # PTX ISA, matrix fragments of mma.m16n8k16: C element (row, column) lies in lane row % 8 * 4 + column / 2
+    # PTX ISA, matrix fragments of mma.m16n8k16: lane row % 8 * 4 + column / 2 owns C element (row, column).
     for (row, column), ((lane, value),) in lanes.holders(c.lane_map).items():
         assert lane == row % 8 * 4 + column // 2 and value == row // 8 * 2 + column % 2
     message = texts(draw(program_of("hmma_ampere", M=128, N=256, K=64), "lanes"))
@@ -336,8 +336,8 @@ def test_lane_maps_are_those_of_the_instructions():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_banks_agree_with_the_check(name):
-    """The heat map's passes are those of the check; each finding is drawn or equals one that is."""
+def test_bank_passes_agree_with_the_check(name):
+    """The heat map shows the passes of the check. Each finding is drawn or equals a drawn one."""
     access_trace = AccessTrace(program_of(name).lowered)
     findings = check_banks(access_trace)
     found = banks_module.loads(access_trace)
@@ -349,7 +349,7 @@ def test_banks_agree_with_the_check(name):
     assert {(one.buffer, one.access, one.details["wavefronts"]) for one in findings} == drawn
 
 
-def test_conflicts_are_drawn():
+def test_bank_conflicts_are_drawn():
     message = texts(draw(program_of("listing_2"), "banks"))
     assert any("8-way conflict" in text for text in message)
     assert any(text.startswith("with swizzle_storage(Swizzle(") and text.endswith(": 1 pass") for text in message)
@@ -358,7 +358,7 @@ def test_conflicts_are_drawn():
 
 
 def test_bank_of_an_element():
-    """Against the address expression of the IR, which the printer uses."""
+    """Compare with the address expression of the IR, which the printer uses."""
     access_trace = AccessTrace(program_of("hmma_ampere", M=512, N=512, K=512).lowered)
     for name in ("a_sh", "b_sh", "store_c_sh"):
         buffer = access_trace.kernel.buffer(name)
@@ -375,17 +375,17 @@ def test_bank_of_an_element():
 # ---------------------------------------------------------------------------------------------- the pipeline
 
 
-def test_timeline_reads_what_was_filled():
+def test_timeline_reads_filled_stages():
     program = program_of("hmma_ampere", M=512, N=512, K=512)
     loop = timeline.pipeline_loop(program)
-    found = timeline.slots(program, loop, 8, {})
+    slots = timeline.slots(program, loop, 8, {})
     for buffer in ("a_sh", "b_sh"):
-        filled = {slot.data: slot.step for slot in found if slot.write and slot.buffer == buffer}
+        filled = {slot.data: slot.step for slot in slots if slot.write and slot.buffer == buffer}
         assert filled == {0: -1, 1: -1, 2: -1, **{data: data - 3 for data in range(3, 8)}}, "nothing beyond the last tile"
-        used = {(slot.step, slot.data) for slot in found if not slot.write and slot.buffer == buffer}
+        used = {(slot.step, slot.data) for slot in slots if not slot.write and slot.buffer == buffer}
         assert used >= {(step, step) for step in range(8)}
         assert used <= {(step, data) for step in range(-1, 8) for data in (step, step + 1)}
-        assert all(slot.copy == slot.data % 4 for slot in found)
+        assert all(slot.copy == slot.data % 4 for slot in slots)
     assert timeline.pipeline_loop(program_of("listing_2")) is None
 
 
@@ -401,45 +401,45 @@ RING_STRATEGIES = {
 
 
 @pytest.mark.parametrize("name", RING_STRATEGIES)
-def test_timeline_of_a_ring_keeps_its_protocol(name):
-    """A stage is filled after its release, used when it is full, and released after its use; uses and stores do not overlap."""
+def test_ring_timeline_follows_the_protocol(name):
+    """Each stage is filled after its release, used while full, and released after its use; consumers do one thing at a time."""
     strategy, spec = RING_STRATEGIES[name]
     program = strategy(spec).program("sm_90a")
-    found = ring.ring_timeline(program, owners.sample_sizes(program.lowered, {}))
-    stages = found.ring.stages
-    assert [fill.stage for fill in found.fills] == [place % stages for place in range(len(found.fills))]
-    for place, fill in enumerate(found.fills):
+    picture = ring.ring_timeline(program, owners.sample_sizes(program.lowered, {}))
+    stages = picture.ring.stages
+    assert [fill.stage for fill in picture.fills] == [place % stages for place in range(len(picture.fills))]
+    for place, fill in enumerate(picture.fills):
         assert fill.full == fill.requested + ring.LOAD <= fill.began and fill.ended == fill.began + ring.USE
         assert fill.released is None or fill.released >= fill.ended
         if place >= stages:
-            assert fill.requested >= found.fills[place - stages].released
-    busy = sorted([(fill.began, fill.ended) for fill in found.fills] + list(found.stores))
+            assert fill.requested >= picture.fills[place - stages].released
+    busy = sorted([(fill.began, fill.ended) for fill in picture.fills] + list(picture.stores))
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(busy))
-    assert bool(found.stores)
+    assert bool(picture.stores)
     lanes = [one.text for one in draw(program, "timeline").shapes if isinstance(one, Text)]
     assert "producer, 1 thread" in lanes and [text for text in lanes if text.startswith("stage ")] == [f"stage {n}" for n in range(stages)]
     assert any(text.startswith("consumers, ") for text in lanes)
 
 
-def test_timeline_of_a_ring_that_goes_on():
-    """Two tiles of five fills: the producer requests the next tile's first fills during the store."""
+def test_ring_timeline_continues_across_tiles():
+    """Two tiles of five iterations: the first fills of the next tile are requested while this tile is stored."""
     strategy, spec = RING_STRATEGIES["in flight 1, staying"]
-    found = ring.ring_timeline(strategy(spec).program("sm_90a"), {})
-    assert [fill.number for fill in found.fills] == list(range(10)) and found.shortened == ()
-    (first, second) = found.stores
-    assert any(first[0] <= fill.requested < first[1] for fill in found.fills[5:])
-    assert [fill.released - fill.ended for fill in found.fills[:3]] == [1, 1, 2], "one fill later, after the wait for its MMAs"
-    assert second[0] == found.fills[-1].ended
+    picture = ring.ring_timeline(strategy(spec).program("sm_90a"), {})
+    assert [fill.number for fill in picture.fills] == list(range(10)) and picture.shortened == ()
+    (first, second) = picture.stores
+    assert any(first[0] <= fill.requested < first[1] for fill in picture.fills[5:])
+    assert [fill.released - fill.ended for fill in picture.fills[:3]] == [1, 1, 2], "an iteration later, at the wait for its MMAs"
+    assert second[0] == picture.fills[-1].ended
 
 
-def test_timeline_of_a_long_ring_is_shortened():
-    found = ring.ring_timeline(program_of("hopper", M=4096, N=4096, K=4096), {})
-    assert found.shortened == (("k", 8, 64),)
-    assert [fill.number for fill in found.fills] == [*range(8), *range(64, 72)]
+def test_long_ring_timeline_is_shortened():
+    picture = ring.ring_timeline(program_of("hopper", M=4096, N=4096, K=4096), {})
+    assert picture.shortened == (("k", 8, 64),)
+    assert [fill.number for fill in picture.fills] == [*range(8), *range(64, 72)]
 
 
-def test_timeline_of_a_data_dependent_loop():
-    """The picture assumes all rows in the groups."""
+def test_ring_timeline_of_data_dependent_tiles():
+    """Groups of rows: a picture assumes all groups, because data select them at run time."""
     program = hopper_ragged.strategy.with_(bm=64, bn=64)(hopper_ragged.spec(64, 64, 128, 3)).program("sm_90a")
     assert [fill.number for fill in ring.ring_timeline(program, {}).fills] == [0, 1, 2, 3, 4, 5]
     assert len(draw(program, "tiles").shapes) > 10
@@ -448,7 +448,7 @@ def test_timeline_of_a_data_dependent_loop():
 # ---------------------------------------------------------------------------------------------- files
 
 
-def test_png(tmp_path):
+def test_write_png(tmp_path):
     pytest.importorskip("matplotlib")
     draw(program_of("hmma_ampere", M=512, N=512, K=512), "tree", tmp_path / "tree.png")
     data = (tmp_path / "tree.png").read_bytes()
@@ -465,7 +465,7 @@ def test_png(tmp_path):
         small.png(0)
 
 
-def test_page_needs_nothing_else(tmp_path):
+def test_page_is_self_contained(tmp_path):
     program = program_of("maxwell", **SMALL)
     page = draw(program, "all", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
@@ -477,7 +477,7 @@ def test_page_needs_nothing_else(tmp_path):
     assert draw(program)._repr_svg_() == draw(program).svg
 
 
-def test_files_stay(tmp_path):
+def test_existing_files_are_kept(tmp_path):
     program = program_of("naive", **SMALL)
     path = tmp_path / "tree.svg"
     draw(program, "tree", path)
@@ -501,7 +501,7 @@ def test_files_stay(tmp_path):
         draw(program, "tree", path, overwrite=True)
 
 
-def test_wrong_arguments():
+def test_draw_argument_errors():
     program = program_of("naive", **SMALL)
     for what in ("nothing", (), ("tree", 3)):
         with pytest.raises(ArgumentError):
@@ -519,7 +519,7 @@ def test_wrong_arguments():
     assert draw(symbolic.compile("sm_80"), "tree").svg == draw(symbolic, architecture="sm_80").svg
 
 
-def test_command(tmp_path, capsys, monkeypatch):
+def test_draw_command(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["draw", "naive"]) == 0
     assert capsys.readouterr().out == f"naive.html  {', '.join(KINDS)}\n"
@@ -537,8 +537,8 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert Path("mine_fast.html").exists()
 
 
-def test_documents_are_up_to_date():
-    """The pictures of docs/ are those that this version draws: `make pictures` where this fails."""
+def test_pictures_in_docs_are_up_to_date():
+    """The pictures of docs/ equal those that this version draws; run `make pictures` if this fails."""
     module = scripts.loaded("docs/make_pictures.py")
     shown = set(re.findall(r"\]\((pictures/[^)]+)\)", (ROOT / "docs" / "pictures.md").read_text()))
     assert shown == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "pictures").iterdir()}
@@ -547,13 +547,13 @@ def test_documents_are_up_to_date():
         assert path.read_text(encoding="utf-8") == text, path.name
 
 
-def test_the_data_flow_of_a_definition():
-    """Each step gets what was written last before it; what a later step of the loop writes is read in the next turn."""
+def test_data_flow_of_a_definition():
+    """Each step reads the latest value. Values that a later step of the loop writes are read in the next iteration."""
     steps = flow.steps_of(attention.spec(64, 64, 64))
     names = [one.name for one in steps]
-    found = {(one.name, names[one.writer], names[one.reader], one.carried) for one in flow.edges(steps, ("Q", "K", "V", "scale", "O"))}
-    assert {("mx", "mx", "new", False), ("mx", "keep", "new", True), ("mx", "keep", "exp", False), ("p", "p", "pv", False)} <= found
-    assert ("mx", "mx", "exp", False) not in found and ("s", "s", "exp", False) in found
-    assert all(name not in ("Q", "K", "V", "O") for name, *_ in found)
+    edges = {(one.name, names[one.writer], names[one.reader], one.carried) for one in flow.edges(steps, ("Q", "K", "V", "scale", "O"))}
+    assert {("mx", "mx", "new", False), ("mx", "keep", "new", True), ("mx", "keep", "exp", False), ("p", "p", "pv", False)} <= edges
+    assert ("mx", "mx", "exp", False) not in edges and ("s", "s", "exp", False) in edges
+    assert all(name not in ("Q", "K", "V", "O") for name, *_ in edges)
     texts = {shape.text for shape in draw(attention.strategy(attention.spec(64, 64, 64)), "flow").shapes if isinstance(shape, Text)}
     assert {"Q", "K", "V", "O", "for each part of n", "once, after the loop", "p[m,n] = s[m,n]"} <= texts

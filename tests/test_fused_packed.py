@@ -1,4 +1,4 @@
-"""Steps on 16-bit floats: half arithmetic on pairs where it gives what float32 and one rounding give, and nowhere else."""
+"""Steps on 16-bit floats use packed arithmetic exactly where it equals float32 with one rounding."""
 
 import random
 
@@ -20,7 +20,7 @@ from fireiron.strategies import hmma_ampere
 
 
 def by_lanes(each, operands, types=None):
-    """A definition in pieces of rows, each lane with eight neighbours."""
+    """A definition on pieces of rows, with eight adjacent elements per lane."""
     definition = Fused(name="rows", dims="m n", operands=operands, body=each, types=types)
     lane = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
     return definition, definition.tile(m=1, n=512).to(Block).load("X", RF, lane).done()
@@ -38,7 +38,7 @@ chain, by_chain = by_lanes(
     {"X": "m n", "g": "n", "R": "m n", "keep": "m n", "scale": "", "Y": "m n"},
     {"t": float16, "u": float16},
 )
-HALVES = {"keep": int8, "scale": float16}
+OPERAND_TYPES = {"keep": int8, "scale": float16}
 N = sym("N", multiple_of=8)
 
 
@@ -49,12 +49,12 @@ def instructions(program):
 def arrays_of(spec, sizes, seed=0):
     generator = np.random.default_rng(seed)
     extents = {dim: sizes.get(str(spec.size(dim)), None) or int(str(spec.size(dim))) for dim in spec.dims}
-    found = {}
+    inputs_by_name = {}
     for name in spec.inputs:
         shape = [extents[dim] for dim in spec.uses[name]]
         drawn = generator.integers(0, 2, shape) if name == "keep" else generator.standard_normal(shape)
-        found[name] = np.asarray(drawn).astype(spec.operands[name].dtype.to_numpy())
-    return found
+        inputs_by_name[name] = np.asarray(drawn).astype(spec.operands[name].dtype.to_numpy())
+    return inputs_by_name
 
 
 # ---------------------------------------------------------------------------------------------- the rule
@@ -68,7 +68,7 @@ def arrays_of(spec, sizes, seed=0):
         ("where(f[n] > 0.3, a[n] + b[n], abs(c[n]))", "HADD2+SEL"), ("max(a[n] + b[n], a[n] * c[n])", "HADD2+HMUL2+HMNMX2"),
     ],
 )  # fmt: skip
-def test_what_is_packed(value, names):
+def test_packed_expressions(value, names):
     formula = formula_of(f"y[n] = {value}")
     types = dict.fromkeys("yabc", float16) | {"f": float32}
     assert packs(formula, types) and opcodes(formula) == names
@@ -83,26 +83,26 @@ def test_what_is_packed(value, names):
         "a[n] * 0.1", "a[n] + f[n]", "a[n] / b[n]", "exp2(a[n])", "a[n] * b[n] + (a[n] + c[n])", "a[n] + 100000",
     ],
 )  # fmt: skip
-def test_what_would_be_rounded_twice_is_not(value):
+def test_double_rounding_is_not_packed(value):
     assert not packs(formula_of(f"y[n] = {value}"), dict.fromkeys("yabc", float16) | {"f": float32})
 
 
-def test_one_rounding_behind_float32_is_that_of_halves():
-    """Of sums, differences and products of any two halves, subnormal and infinite ones among them."""
+def test_float32_with_one_rounding_equals_float16_arithmetic():
+    """For sums, differences and products of any two float16 values, subnormal and infinite ones included."""
     generator = np.random.default_rng(0)
     with np.errstate(all="ignore"):
         left, right = (generator.integers(0, 1 << 16, 400_000).astype(np.uint16).view(np.float16) for _ in range(2))
-        for made in (np.add, np.subtract, np.multiply):
-            exact = made(left.astype(np.float64), right.astype(np.float64)).astype(np.float16)
-            single = made(left.astype(np.float32), right.astype(np.float32)).astype(np.float16)
+        for operation in (np.add, np.subtract, np.multiply):
+            exact = operation(left.astype(np.float64), right.astype(np.float64)).astype(np.float16)
+            single = operation(left.astype(np.float32), right.astype(np.float32)).astype(np.float16)
             assert np.array_equal(exact, single, equal_nan=True)
 
 
 # ---------------------------------------------------------------------------------------------- texts
 
 
-def test_a_residual_in_pairs():
-    """One sum and one maximum for two elements, straight from what is loaded at once; nothing is converted."""
+def test_packed_residual():
+    """One sum and one maximum per two elements of a vector load, without conversions."""
     spec = residual(m=4, n=512)
     program = by_residual(spec).program("sm_80")
     assert program.cuda.count("__hadd2(") == program.cuda.count("__hmax2(") == 4 and "__half2float" not in program.cuda
@@ -111,9 +111,9 @@ def test_a_residual_in_pairs():
     assert used == ["HADD2+HMNMX2"]
 
 
-def test_temporaries_of_halves_stay_in_pairs():
-    """Each step rounds to its temporary; those in registers alone take as many neighbours as the ones that store them."""
-    text = by_chain(chain(m=3, n=512, types=HALVES)).cuda("sm_80")
+def test_float16_temporaries_stay_packed():
+    """Each step rounds to its temporary; register temporaries have as many adjacent elements as the stores."""
+    text = by_chain(chain(m=3, n=512, types=OPERAND_TYPES)).cuda("sm_80")
     assert text.count("__hfma2(") == text.count("__habs2(") == text.count("__hmul2_rn(") == text.count(" chosen(") - 1 == 4
     assert "__half2float" not in text and text.count("uint4*>(&Y[") == 1
 
@@ -121,22 +121,22 @@ def test_temporaries_of_halves_stay_in_pairs():
 @pytest.mark.parametrize(
     "target, dtype, packed", [("sm_70", float16, False), ("sm_75", float16, False), ("sm_80", bfloat16, True), ("sm_90", bfloat16, True)]
 )
-def test_targets(target, dtype, packed):
-    """Maxima of pairs came with sm_80, as did bfloat16; sums of halves before."""
+def test_packed_arithmetic_by_target(target, dtype, packed):
+    """Packed maxima require sm_80, as does bfloat16; packed float16 sums are older."""
     text = by_residual(residual(m=4, n=512, dtype=dtype)).cuda(target)
     assert ("__hmax2" in text) == packed and ("2float(" in text) != packed
     assert dtype == bfloat16 or "__hfma2(" in by_gain(gain(m=4, n=512)).cuda(target)
 
 
-def test_epilogues_of_the_library():
-    """Accumulated in float32, rounded to halves in pairs, then a bias and a residual on halves."""
+def test_packed_epilogues_of_the_library():
+    """Accumulated in float32, rounded to float16 in pairs, then a bias and a residual in float16."""
     definition = MatMul.fuse_epilogue("h = acc; h = relu(h + bias[n]); h = h + R[m,n]; C = h", types={"h": float16})
     text = hmma_ampere.strategy(definition(m=70, n=72, k=64)).cuda("sm_80")
     assert "__floats2half2_rn(" in text and "__hmax2(" in text and text.count("__hadd2(") >= 2 and "__half2float" not in text
 
 
-def test_fragments_of_mma_are_pairs():
-    """Halves that a product accumulated, and those of a bias of any even number."""
+def test_mma_fragments_are_packed():
+    """A float16 accumulator, and a bias with any even number of elements."""
     copy, fragments, mma = Move.coalesced_copy(8).done(), Move.done(), MatMul.tile(16, 16).unroll().mma_tile().done()
     loop = MatMul.split(32).load(A, SH, copy).load(B, SH, copy).tile(32, 32).to(Warp).split(16).unroll()
     loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
@@ -157,14 +157,14 @@ def test_fragments_of_mma_are_pairs():
     assert np.array_equal(out, spec.reference(*arrays.values()))
 
 
-def test_elements_apart_are_not_packed():
-    """Tiles of a thread whose registers are neighbours along m, with a residual whose neighbours lie along n."""
+def test_non_adjacent_elements_are_not_packed():
+    """Registers of a thread tile are adjacent along m, those of the residual along n."""
     by_threads = MatMul.tile(32, 32).to(Block).epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     definition = MatMul.fuse_epilogue("relu(acc + R[m,n])", types={"acc": float16})
     text = by_threads(definition(m=64, n=64, k=32)).cuda("sm_80")
     assert "2*>(" in text and "__hadd2" not in text
-    turned = by_threads(definition(m=64, n=64, k=32, R=ColMajor, C=ColMajor)).cuda("sm_80")
-    assert "__hadd2(" in turned and "__half2float" not in turned
+    transposed = by_threads(definition(m=64, n=64, k=32, R=ColMajor, C=ColMajor)).cuda("sm_80")
+    assert "__hadd2(" in transposed and "__half2float" not in transposed
 
 
 # ---------------------------------------------------------------------------------------------- values
@@ -173,15 +173,15 @@ CASES = {
     "residual": (by_residual, residual(m=3, n=512), {}),
     "four at once": (by_residual, residual(m=3, n=300), {}),
     "odd": (by_residual, residual(m=3, n=301), {}),
-    "chain": (by_chain, chain(m=3, n=256, types=HALVES), {}),
-    "symbolic": (by_chain, chain(m=3, n=N, types=HALVES), {"N": 200}),
-    "odd, in registers": (by_chain, chain(m=3, n=301, types=HALVES), {}),
+    "chain": (by_chain, chain(m=3, n=256, types=OPERAND_TYPES), {}),
+    "symbolic": (by_chain, chain(m=3, n=N, types=OPERAND_TYPES), {"N": 200}),
+    "odd, in registers": (by_chain, chain(m=3, n=301, types=OPERAND_TYPES), {}),
     "bfloat16": (by_gain, gain(m=3, n=512, dtype=bfloat16), {}),
 }
 
 
 def in_steps(spec, arrays):
-    """The definition with every temporary rounded to its type, which half arithmetic meets bit by bit."""
+    """The definition with each temporary rounded to its type, which packed arithmetic equals bit by bit."""
     made, kind = spec.definition, arrays["X"].dtype
     values = {name: one.astype(np.float64) for name, one in arrays.items()}
     rounded = lambda value: value.astype(kind).astype(np.float64)
@@ -193,7 +193,7 @@ def in_steps(spec, arrays):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results(name):
+def test_packed_results(name):
     strategy, spec, sizes = CASES[name]
     program = strategy(spec).program("sm_80")
     arrays = arrays_of(spec, sizes)
@@ -203,20 +203,20 @@ def test_results(name):
     assert any("2" in one for one in instructions(program)) != (name == "odd")
 
 
-def test_a_product_and_a_sum_are_rounded_once():
-    """Just below the middle between two halves: in float32 the sum is the middle, and its rounding goes the other way."""
+def test_fma_is_rounded_once():
+    """Just below the midpoint of two float16 values: the float32 sum is the midpoint and rounds the other way."""
     spec, shape = gain(m=1, n=256), (1, 256)
     arrays = {"X": np.full(shape, 1025 / 1024), "g": np.full(256, 1023 / 2**21), "R": np.full(shape, 1 + 2**-10)}
     arrays = {name: one.astype(np.float16) for name, one in arrays.items()}
-    found = {}
+    results = {}
     for target in ("sm_80", "sm_52"):
         program = by_gain(spec).program(target)
-        found[target] = simulate(program.ir, arrays).outputs["Y"].astype(np.float64)
-    assert (found["sm_80"] == 1 + 2**-10).all() and (found["sm_52"] == 1 + 2**-9).all()
+        results[target] = simulate(program.ir, arrays).outputs["Y"].astype(np.float64)
+    assert (results["sm_80"] == 1 + 2**-10).all() and (results["sm_52"] == 1 + 2**-9).all()
 
 
-def test_of_a_number_and_nan_the_number():
-    """`relu` of what is no number is 0 in pairs as it is alone; infinities and zeros of either sign stay what they are."""
+def test_packed_maximum_ignores_nan():
+    """`relu` of NaN is 0, packed or not; infinities and signed zeros are unchanged."""
     spec = residual(m=1, n=256)
     ends = np.array([np.nan, np.inf, -np.inf, 65504, -0.0, 2**-24, -(2**-24), 1], np.float16)
     arrays = {"X": np.tile(ends, 32)[None], "R": np.repeat(ends, 32)[None]}
@@ -225,7 +225,7 @@ def test_of_a_number_and_nan_the_number():
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_printed_texts(tmp_path):
+def test_printed_texts_on_a_cpu(tmp_path):
     names = ("symbolic", "four at once", "bfloat16")
     host = HostProgram([Printed.of(CASES[name][0](CASES[name][1]).program("sm_80")) for name in names], tmp_path)
     for number, name in enumerate(names):
@@ -242,8 +242,8 @@ eight = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
 by_gated = gated.tile(m=1, n=512).to(Block).load("X", RF, eight).step("gate", Pointwise.done(APPROXIMATE_PAIRS)).done()
 
 
-def test_functions_of_pairs_where_they_are_asked_for(tmp_path):
-    """`tanh` of halves by one instruction for two; without being asked for it is that of float32."""
+def test_packed_approximations_on_request(tmp_path):
+    """One instruction computes `tanh` of two float16 values on request; otherwise `tanh` is computed in float32."""
     spec = gated(m=2, n=520)
     program = by_gated(spec).program("sm_80")
     assert program.cuda.count("tanh_pair(*") == 4 and "tanhf" not in program.cuda and "MUFU.TANH" in instructions(program)
@@ -269,7 +269,7 @@ def test_functions_of_pairs_where_they_are_asked_for(tmp_path):
         ("tanh(X[m,n])", bfloat16, "sm_80", "sm_90 or newer"),
     ],
 )  # fmt: skip
-def test_approximations_that_are_none(value, dtype, target, wrong):
+def test_approximation_refusals(value, dtype, target, wrong):
     definition = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"y": f"Y[m,n] = {value}"})
     strategy = definition.tile(m=1).to(Block).load("X", RF, eight).step("y", Pointwise.done(APPROXIMATE_PAIRS)).done()
     with pytest.raises(FireironError, match=wrong):
@@ -282,8 +282,8 @@ def test_approximations_that_are_none(value, dtype, target, wrong):
 @pytest.mark.gpu
 @pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')")
 @pytest.mark.parametrize("name", CASES)
-def test_on_a_gpu(name):
-    """The bits of half arithmetic, step by step."""
+def test_packed_arithmetic_on_a_gpu(name):
+    """Equal bit by bit to float16 arithmetic, step by step."""
     xp = pytest.importorskip("cupy")
     strategy, spec, sizes = CASES[name]
     if spec.operands["X"].dtype == bfloat16:
@@ -296,13 +296,13 @@ def test_on_a_gpu(name):
 # ---------------------------------------------------------------------------------------------- compiled, and its cost
 
 
-def test_instructions_of_the_compiler():
-    program = by_chain(chain(m=3, n=512, types=HALVES)).program("sm_80")
+def test_ptx_uses_packed_instructions():
+    program = by_chain(chain(m=3, n=512, types=OPERAND_TYPES)).program("sm_80")
     compiled = compile_cuda(program.cuda, "sm_80")
     assert compiled.ptx.count("fma.rn.f16x2") == compiled.ptx.count("min.f16x2") == compiled.ptx.count("mul.rn.f16x2") == 4
     assert "cvt.f32.f16" not in compiled.ptx and compiled.resources[program.name].spill_stores == 0
 
 
-def test_pairs_cost_half():
+def test_packed_instructions_cost_half():
     packed, single = (predict(by_residual(residual(m=64, n=512)).program(target)).instructions["all"] for target in ("sm_80", "sm_75"))
     assert packed < single

@@ -1,6 +1,6 @@
-"""Reductions left in parts: `.rfactor(step, parts)` on strategies that deal terms to lanes and to warps.
+"""`.rfactor(step, parts)`: partial results of reductions in strategies that distribute terms over lanes and warps.
 
-The reference is the definition in float64, which knows of no parts. Planted faults: a completion that leaves a lane out, and barriers.
+The reference is the definition in float64, without partial results. Injected faults: a missing shuffle, missing barriers.
 """
 
 import random
@@ -41,16 +41,16 @@ rows = Fused(
 
 
 def by_warps(*partial, definition=rows):
-    """Rows of two warps, each lane four neighbours, in turns of 256; `partial` are the verb's arguments."""
+    """Rows of two warps, four adjacent elements per lane, in iterations of 256; `partial` has the verb's arguments."""
     load = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
     chain = definition
-    for one in partial:
-        chain = chain.rfactor(*one)
+    for arguments in partial:
+        chain = chain.rfactor(*arguments)
     return chain.tile(m=1).to(Block).split(n=256).load("X", RF, load).done()
 
 
 def attending(parts):
-    """Attention whose row sums are left in parts."""
+    """Attention with partial row sums."""
     copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
     chain = attention.definition(causal=True)
@@ -66,13 +66,13 @@ def inputs(spec, seed=1):
 
 
 def require_right(program, order=7):
-    """No finding, and every output as in float64, with warps in random order."""
+    """No finding, and each output equals float64, with warps in random order."""
     assert safety(program.lowered) == ()
     arrays = inputs(program.spec)
     right = program.spec.reference(*arrays.values())
     got = simulate(program.ir, arrays, order=random.Random(order)).outputs
-    for name, one in zip(program.spec.outputs, right if isinstance(right, tuple) else (right,)):
-        np.testing.assert_allclose(got[name].astype(float), one.astype(float), rtol=5e-3, atol=2e-3, err_msg=name)
+    for name, reference in zip(program.spec.outputs, right if isinstance(right, tuple) else (right,)):
+        np.testing.assert_allclose(got[name].astype(float), reference.astype(float), rtol=5e-3, atol=2e-3, err_msg=name)
 
 
 SHAPE = {"m": 3, "n": 600, "types": {"w": float32, "y": float32, "z": float32}}
@@ -84,12 +84,12 @@ LONG = attention.spec(40, 75, 32, made=attention.definition(causal=True))
     [(("total", 64),), (("total", 2),), (("total", 8), ("top", 64)), (("top", 16),)],
     ids=["all", "warps", "both", "some lanes"],
 )
-def test_rows(partial):
+def test_partial_row_sums(partial):
     require_right(by_warps(*partial)(rows(**SHAPE)).program("sm_80"))
 
 
 @pytest.mark.parametrize("parts", [2, 4])
-def test_attention(parts):
+def test_partial_sums_in_attention(parts):
     program = attending(parts)(LONG).program("sm_80")
     require_right(program)
     whole = attending(0)(LONG).program("sm_80")
@@ -97,12 +97,12 @@ def test_attention(parts):
 
 
 def _in_loops(program, title):
-    """How many statements of a kind stand in a loop that is not unrolled."""
+    """The number of statements of a kind in loops that are not unrolled."""
     return sum(one.spec.title == title and any(not loop.unroll for loop in loops) for one, loops in execs(program.ir.body))
 
 
-def test_all_parts_cost_one_exchange_behind_the_loop():
-    """Neither shuffles nor shared memory in the loop, and one completion for what is linear in the parts."""
+def test_partial_results_are_combined_once_after_the_loop():
+    """Neither shuffles nor shared memory in the loop, and one combination of all linear partial results."""
     program = by_warps(("total", 64), ("top", 64))(rows(**SHAPE)).program("sm_80")
     assert not _in_loops(program, "Shfl")
     steps = [line.strip() for line in program.cuda.splitlines() if "_whole: " in line]
@@ -110,13 +110,13 @@ def test_all_parts_cost_one_exchange_behind_the_loop():
 
 
 @pytest.mark.skipif(not any(chain.serves("sm_80") for chain in toolchains()), reason="no installed NVRTC serves sm_80")
-def test_no_spills():
+def test_partial_results_do_not_spill():
     program = attending(4)(attention.spec(512, 512, 64, made=attention.definition(causal=True))).program("sm_80")
     assert compile_cuda(program.cuda, "sm_80").resources[program.name].spill_stores == 0
 
 
-def test_meaning():
-    """The definition in parts means the same in float64, whichever terms a part is of."""
+def test_rfactor_keeps_the_meaning():
+    """The rewritten definition has the same float64 meaning, for any assignment of terms to parts."""
     definition = rfactor(rfactor(rows.made, "total"), "top")
     sizes = {"m": 3, "n": 10, "total_part": 4, "top_part": 3}
     arrays = inputs(rows(m=3, n=10))
@@ -127,7 +127,7 @@ def test_meaning():
             np.testing.assert_allclose(parts[name], values, rtol=1e-12)
 
 
-def test_texts():
+def test_rfactor_round_trips():
     strategy = by_warps(("total", 64))
     assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
     assert strategy != by_warps(("total", 32))
@@ -138,11 +138,11 @@ def test_texts():
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
-def test_a_part_left_out_is_seen():
-    """A completion without one of its shuffles."""
+def test_missing_shuffle_is_found():
+    """A combination without one of its shuffles."""
     program = by_warps(("total", 64))(rows(**SHAPE)).program("sm_80")
     arrays = inputs(program.spec)
     (right, _) = program.spec.reference(*arrays.values())
@@ -158,8 +158,8 @@ def test_a_part_left_out_is_seen():
             assert not np.allclose(simulate(faulty, arrays).outputs["y"], right, rtol=1e-2)
 
 
-def test_planted_faults():
-    """Warps meet in shared memory behind the loop: without that barrier they race."""
+def test_missing_barrier_is_found():
+    """Warps exchange results in shared memory after the loop: without that barrier they race."""
     program = by_warps(("total", 64))(rows(**SHAPE)).program("sm_80")
     planted = list(faults(program.ir))
     assert planted and all(safety(faulty) for _, faulty in planted)
@@ -189,14 +189,14 @@ def changed(**formulas):
     ],
     ids=["unknown", "no reduction", "count", "too many", "no neutral start", "an offset"],
 )  # fmt: skip
-def test_refusals(definition, partial, parts):
+def test_rfactor_refusals(definition, partial, parts):
     with pytest.raises(DecompositionError) as caught:
         by_warps(partial, definition=definition)(definition(**SHAPE)).cuda("sm_80")
     assert all(part in str(caught.value) for part in parts), caught.value
     assert "partial" in str(caught.value)
 
 
-def test_refusals_by_place():
+def test_rfactor_refusals_by_position():
     late = rows.tile(m=1).to(Block).split(n=256).rfactor("total", 4).done()
     alone = rows.rfactor("total", 4).tile(m=32).to(Block).tile(m=1).to(Thread).split(n=4).done()
     in_memory = rows.rfactor("total", 4).tile(m=1).to(Block).set_memory("sq", SH).split(n=256).done()
@@ -219,22 +219,22 @@ def test_refusals_by_place():
             rows.rfactor("total", wrong)
 
 
-def completed(made, name):
-    return [one.name for one in rfactor(made, name).steps if "_whole" in one.name]
+def completed(definition, name):
+    return [one.name for one in rfactor(definition, name).steps if "_whole" in one.name]
 
 
-def test_what_is_completed_and_when():
-    """What is made of parts alike is left in parts; what is not, such as a quotient by them, reads the whole."""
+def test_nonlinear_uses_complete_partial_results():
+    """A step that is linear in partial results stays partial. Other steps, such as a quotient by them, read the combined value."""
     assert completed(rows.made, "total") == ["u_whole"]
     assert completed(changed(scaled="u[m] = w[m] / t[m]").made, "total") == ["t_whole"]
     assert completed(changed(highest="h[m] = max(h[m], top[m] * 2)").made, "top") == ["h_whole"]
     assert completed(changed(highest="h[m] = max(h[m], top[m] * (0 - 2))").made, "top") == ["top_whole"]
-    for factor in ("-2", "0"):  # the least part times -2 is the largest; infinity, of a lane without terms, times 0 is no number
+    for factor in ("-2", "0"):  # the smallest part times -2 is the largest; infinity (a lane without terms) times 0 is NaN
         assert completed(changed(highest=f"h[m] = max(h[m], {factor} * top[m])").made, "top") == ["top_whole"]
     assert completed(changed(highest="h[m] = min(h[m], top[m])").made, "top") == ["top_whole"]
 
 
-def test_what_is_written_again_is_completed_again():
+def test_rewritten_values_are_combined_again():
     definition = Fused(
         name="x", dims="m n", loop="n", operands={"X": "m n", "w": "m", "y": "m"}, init={"t0": "t[m] = 0", "a0": "a[m] = 0"},
         body={
@@ -246,10 +246,10 @@ def test_what_is_written_again_is_completed_again():
     assert completed(definition, "total") == ["t_whole", "t_whole_"]
 
 
-def test_what_is_not_linear_is_completed_first():
-    """Where a step in the loop asks for the whole, the parts are joined there; results stay right."""
-    asked = changed(highest="h[m] = max(h[m], top[m] * top[m])")
-    definition = rfactor(asked.made, "top")
+def test_nonlinear_step_in_the_loop_combines_first():
+    """If a step in the loop reads the combined value, the parts are combined there; results stay correct."""
+    original = changed(highest="h[m] = max(h[m], top[m] * top[m])")
+    definition = rfactor(original.made, "top")
     assert [one.name for one in definition.steps if one.name.endswith("_whole")] == ["top_whole"]
-    require_right(by_warps(("top", 64), definition=asked)(asked(**SHAPE)).program("sm_80"))
-    assert fused(asked(m=3, n=4)).temporaries.keys() <= definition.temporaries.keys()
+    require_right(by_warps(("top", 64), definition=original)(original(**SHAPE)).program("sm_80"))
+    assert fused(original(m=3, n=4)).temporaries.keys() <= definition.temporaries.keys()

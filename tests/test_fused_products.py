@@ -1,8 +1,7 @@
-"""Fused products of the library: dual, gated, LSTM, row sums, LayerNorm behind a product, multilayer perceptrons.
+"""Fused GEMMs of the library: dual, gated, LSTM, row sums, LayerNorm after a GEMM, multilayer perceptrons.
 
-The simulator runs them in step and with warps in random order, the printed text runs on the CPU; NumPy formulas of their own are the
-reference. Planted faults show that missing waits and barriers are found, and each refusal says what was asked, what is legal and what to
-do.
+The simulator runs them with warps in order and in random order; the printed text runs on the CPU. NumPy formulas are the reference.
+Injected faults show that missing waits and barriers are found. Refusals state what was asked, what is legal and what to do.
 """
 
 import random
@@ -22,7 +21,7 @@ from fireiron.values.expr import compiled
 TARGET = "sm_80"
 SMALL = {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 3}
 HALF = 2e-3
-"""Of a result's largest value: what rounding to halves, in the middle and at the end, makes of it."""
+"""Relative to the largest value of a result: float16 rounding errors of intermediate and final values."""
 
 
 def sigmoid(x):
@@ -35,7 +34,7 @@ def normed(x, gamma, beta):
 
 
 def layers(x, w, bias):
-    """Activations are rounded to halves between layers, as the kernel keeps them."""
+    """Activations are rounded to float16 between layers, as in the kernel."""
     for weights, row in zip(w, bias):
         x = np.maximum(x @ weights + row, 0).astype(np.float16).astype(np.float64)
     return (x,)
@@ -52,7 +51,7 @@ FORMULAS = {
     "mlp": layers,
     "mlp:registers": layers,
 }
-"""What each strategy computes, written down once more."""
+"""The result of each strategy as an independent formula."""
 
 ROWS = {"bm": 64, "bk": 32, "wm": 32, "wn": 32, "stages": 3}
 LAYERS = {"bm": 64, "wm": 32, "wn": 32}
@@ -74,19 +73,19 @@ def bound(name, sizes, values, **options):
 
 
 def arrays_of(spec, symbols=None, seed=0):
-    """Normal numbers; weights small enough for values of about 1."""
+    """Normal numbers; the weights are small enough for results of about 1."""
     random_numbers = np.random.default_rng(seed)
-    found = {}
+    arrays = {}
     for name in spec.inputs:
         view = spec.operands[name]
         shape = tuple(int(compiled(size)(symbols or {})) for size in view.shape)
         scale = 1 if name in ("A", "X", "H") or len(shape) == 1 else (shape[-2] or 1) ** -0.5
-        found[name] = (random_numbers.standard_normal(shape) * scale).astype(view.dtype.to_numpy())
-    return found
+        arrays[name] = (random_numbers.standard_normal(shape) * scale).astype(view.dtype.to_numpy())
+    return arrays
 
 
 def require_right(name, spec, got, arrays):
-    """The outputs equal the formula and the definition's own meaning."""
+    """Check that outputs equal the formula and the definition's float64 meaning."""
     wide = [arrays[one].astype(np.float64) for one in spec.inputs]
     meant = spec.reference(*arrays.values())
     meant = meant if isinstance(meant, tuple) else (meant,)
@@ -98,17 +97,17 @@ def require_right(name, spec, got, arrays):
 
 
 def problems_of(kernel, *kinds):
-    """What the checks find: errors, and warnings of these kinds."""
+    """Findings of the checks: errors, and warnings of these kinds."""
     return [one for one in check(kernel) if one.severity == "error" or (one.severity == "warning" and one.kind in kinds)]
 
 
-# ---------------------------------------------------------------------------------------------- what they compute
+# ---------------------------------------------------------------------------------------------- results
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "sizes", "values"), CASES, ids=lambda one: one if isinstance(one, str) else None)
-def test_simulated(name, sizes, values):
-    """In step, and with warps in random order; no finding."""
+def test_simulated_results(name, sizes, values):
+    """With warps in order and in random order; no finding."""
     strategy = bound(name, sizes, values)
     kernel = strategy.program(TARGET).ir
     assert not problems_of(kernel)
@@ -126,7 +125,7 @@ UNKNOWN = tuple(sym(one, multiple_of=8) for one in "MNK")
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_sizes_known_at_run_time(name):
+def test_run_time_sizes(name):
     sizes, symbols, values = SYMBOLIC.get(name, (UNKNOWN, {"M": 72, "N": 136, "K": 40}, SMALL))
     strategy = bound(name, sizes, values)
     kernel = strategy.program(TARGET).ir
@@ -137,8 +136,8 @@ def test_sizes_known_at_run_time(name):
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 @pytest.mark.parametrize("chunk", range(2))
-def test_printed_text(chunk, tmp_path):
-    """The text itself on the CPU, threads in random order."""
+def test_printed_text_on_a_cpu(chunk, tmp_path):
+    """The printed text on the CPU, threads in random order."""
     chosen = [next(case for case in CASES[::-1] if case[0] == name) for name in KINDS[chunk::2]]
     strategies = [bound(*case) for case in chosen]
     host = HostProgram([Printed.of(one.program(TARGET)) for one in strategies], tmp_path)
@@ -148,14 +147,14 @@ def test_printed_text(chunk, tmp_path):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_definitions(name):
-    """No result depends on how many elements of `over` a turn takes."""
+def test_definitions_do_not_depend_on_the_split(name):
+    """No result depends on the number of elements of `loop` per iteration."""
     bound(name, (64, 64, 4), {}).spec.kind.starter.check()
 
 
 @pytest.mark.parametrize("sizes", [(128, 128, 64), (100, 72, 40)])
-def test_groups_of_rows(sizes):
-    """Rows behind those of a group are zero, whatever lies there."""
+def test_grouped_gemm_pads_groups(sizes):
+    """Rows past the end of a group are zero, whatever memory contains there."""
     M, N, K = sizes
     module, groups = library("grouped"), 3
     strategy = module.strategy.with_(**SMALL)(module.spec(*sizes, groups=groups))
@@ -173,14 +172,14 @@ def test_groups_of_rows(sizes):
     assert np.array_equal(strategy.spec.reference(a, b, rows) == 0, ~np.broadcast_to(inside, wanted.shape))
 
 
-# ---------------------------------------------------------------------------------------------- what they print
+# ---------------------------------------------------------------------------------------------- printed CUDA
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", KINDS)
-def test_nothing_spills(name, target):
+def test_fused_gemms_do_not_spill(name, target):
     program = bound(name, library(name.partition(":")[0]).SIZES, {}).program(target)
     report = compile_cuda(program.cuda, target).resources[program.name]
     assert report.spill_stores == report.spill_loads == report.stack_frame == 0
@@ -188,8 +187,8 @@ def test_nothing_spills(name, target):
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("name", ["dual", "gated", "gemm_row_sum"])
-def test_nothing_spills_where_sizes_are_not_known(name):
-    """With the values that the library states; with the next step's fragments in registers, too, two of them spill for sm_80."""
+def test_fused_gemms_of_run_time_sizes_do_not_spill(name):
+    """With the library's tunables. With the next step's fragments in registers, too, two of the kernels spill on sm_80."""
     spec = library(name).spec(*UNKNOWN)
     program = library(name).strategy.with_(**library(name).values(spec))(spec).program(TARGET)
     report = compile_cuda(program.cuda, TARGET).resources[program.name]
@@ -197,8 +196,8 @@ def test_nothing_spills_where_sizes_are_not_known(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_copies_of_sixteen_bytes(name):
-    """Operands arrive under way, results leave through shared memory, all in pieces of 16 bytes and without bank conflicts."""
+def test_copies_use_16_bytes(name):
+    """Asynchronous loads and stores through shared memory use 16-byte vectors without bank conflicts."""
     program = bound(name, library(name.partition(":")[0]).SIZES, {}).program(TARGET)
     kernel = program.ir
     assert not problems_of(kernel, "banks", "alignment")
@@ -207,7 +206,7 @@ def test_copies_of_sixteen_bytes(name):
     assert name == "mlp:registers" or (stores and all("uint4" in line for line in stores))
 
 
-def test_layers_in_registers_need_no_barrier_but_that_of_the_weights():
+def test_layers_in_registers_synchronize_only_for_weights():
     text = bound("mlp:registers", (128, 64, 20), LAYERS).program(TARGET).cuda
     loop = text[text.index("for (int l = 0;") :]
     assert loop.count("__syncthreads()") == 1 and "cp_async_wait_group" in loop
@@ -220,12 +219,12 @@ def test_one_block_stores_a_row_sum():
     assert text.count("if (block_n == 0 && warp_n == 0) {") == 2, "and sums it up, in both steps of a stage"
 
 
-def test_where_a_sum_lies_is_one_word_of_the_strategy():
-    """Each turn adds to the row sum in registers, or, placed there, in shared memory; the rest of the chain is the same."""
-    made, kinds, copy = library("gemm_row_sum").definition, [], Move.coalesced_copy(8).done()
+def test_set_memory_moves_a_row_sum():
+    """Each iteration adds to the row sum in registers or, with `set_memory`, in shared memory; the rest of the chain is the same."""
+    dual_definition, kinds, copy = library("gemm_row_sum").definition, [], Move.coalesced_copy(8).done()
     spec = library("gemm_row_sum").spec(100, 72, 96)
     mma = MatMul.tile(16, 16).unroll().mma_tile().done()
-    for chain in (made.tile(m=64, n=64).to(Block), made.tile(m=64, n=64).to(Block).set_memory("s", SH)):
+    for chain in (dual_definition.tile(m=64, n=64).to(Block), dual_definition.tile(m=64, n=64).to(Block).set_memory("s", SH)):
         chain = (
             chain.split(k=32)
             .pipeline(3)
@@ -246,14 +245,14 @@ def test_where_a_sum_lies_is_one_word_of_the_strategy():
 
 
 def test_layers_on_turing():
-    """Of weights one stage alone leaves room for the activations in 64 KiB."""
+    """With a single stage for the weights, the activations fit into 64 KiB."""
     program = bound("mlp:single", (100, 128, 3), {}).program("sm_75")
     assert not problems_of(program.ir)
     arrays = arrays_of(program.spec)
     require_right("mlp", program.spec, simulate(program.ir, arrays).outputs, arrays)
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
 @pytest.mark.parametrize("name", ["mlp", "gemm_layernorm"])
@@ -267,8 +266,8 @@ def test_missing_synchronization_is_found(name):
         assert safety(faulty) or fault.startswith(("raised", "dropped: Commit")), fault
 
 
-def test_an_unguarded_replica_is_found():
-    """Without the conditions several blocks store one sum."""
+def test_unguarded_replicas_are_found():
+    """Without the conditions several blocks store the same sum."""
     import attrs
 
     from fireiron.ir import rewritten
@@ -282,8 +281,8 @@ def test_an_unguarded_replica_is_found():
         return (attrs.evolve(statement, active=TRUE) if stores else statement,)
 
     assert not safety(kernel)
-    found = safety(attrs.evolve(kernel, body=rewritten(kernel.body, unguarded)))
-    assert any("blocks" in one.message and one.buffer == "y" for one in found)
+    findings = safety(attrs.evolve(kernel, body=rewritten(kernel.body, unguarded)))
+    assert any("blocks" in one.message and one.buffer == "y" for one in findings)
 
 
 # ---------------------------------------------------------------------------------------------- refusals
@@ -292,8 +291,8 @@ COPY, FRAGMENTS = Move.coalesced_copy(8).done(), Move.done()
 PRODUCT = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 
-def made(**changes):
-    """A definition of one product, with changes."""
+def dual_definition(**changes):
+    """A definition with one matmul, with changes."""
     given = {"name": "x", "dims": "m n k", "operands": {"A": "m k", "B": "k n", "D": "m n"}, **changes}
     return Fused(**given)
 
@@ -303,7 +302,7 @@ def written(strategy, spec):
 
 
 def in_warps():
-    """The strategy of the dual product up to its steps."""
+    """The strategy of the dual GEMM up to its steps."""
     start = library("dual").definition.tile(m=64, n=64).to(Block).split(k=32).load("A", SH, COPY).load("B1", SH, COPY).load("B2", SH, COPY)
     return start.tile(m=32, n=32).to(Warp).split(k=16)
 
@@ -323,19 +322,19 @@ REFUSALS = {
         ["step('midle'): dual has no such step", "in      dual(64,64,64)", "legal   zero left right store", "at      "],
     ),
     "missing init": (
-        lambda: made(loop="k", body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
+        lambda: dual_definition(loop="k", body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
         ["step mm: acc is read before it is written", "got     'acc[m,n] += ", "do      init={...: 'acc[m,n] = 0'}", "at      "],
     ),
     "read before it is written": (
-        lambda: made(body={"s": "D[m,n] = acc[m,n]", "mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}),
+        lambda: dual_definition(body={"s": "D[m,n] = acc[m,n]", "mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}),
         ["step s: acc is read before it is written", "do      an earlier step that writes it"],
     ),
     "duplicate step": (
-        lambda: made(loop="k", init={"mm": "acc[m,n] = 0"}, body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
+        lambda: dual_definition(loop="k", init={"mm": "acc[m,n] = 0"}, body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
         ["the step mm is in two parts", "legal   different identifiers"],
     ),
     "loose dimension": (
-        lambda: made(body={"mm": "D[m,n] = A[m,k] * B[k,n]"}),
+        lambda: dual_definition(body={"mm": "D[m,n] = A[m,k] * B[k,n]"}),
         ["step mm: k of A[m,k] is neither in the result nor reduced", "got     'D[m,n] = A[m,k] * B[k,n]'"],
     ),
     "reduced dimension tiled": (
@@ -379,14 +378,14 @@ REFUSALS = {
         ["tile(q=64): no such dimension", "legal   m n k"],
     ),
     "rows of other lengths": (
-        lambda: made(operands={"A": "m k", "B": "k n", "D": "m n", "o": "m"}, body={"mm": "D[m,n] = sum(k, A[o[m],k] * B[k,n])"}),
+        lambda: dual_definition(operands={"A": "m k", "B": "k n", "D": "m n", "o": "m"}, body={"mm": "D[m,n] = sum(k, A[o[m],k] * B[k,n])"}),
         ["step mm: ", "got     'D[m,n] = sum(k, A[o[m],k] * B[k,n])'"],
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_refusals(name):
+def test_fused_gemm_refusals(name):
     make, message = REFUSALS[name]
     with pytest.raises(FireironError) as error:
         make()

@@ -1,6 +1,6 @@
-"""Random definitions with random strategies: lowered, checked, simulated, some printed and run on a CPU; near what float64 says.
+"""Generated definitions with generated strategies: lowered, checked, simulated; some are printed and run on a CPU. Oracle: float64.
 
-The seed is printed, and replays: `draw(SEED + 17)` of `fused_generator.py`. FIREIRON_FUZZ multiplies the number of draws.
+A failure prints its seed, and `draw(SEED + 17)` of `fused_generator.py` reproduces it. FIREIRON_FUZZ multiplies the number of cases.
 """
 
 import collections
@@ -30,83 +30,83 @@ PER_CHUNK = 12 * SCALE
 PRINTED = 10 * SCALE
 
 
-def wrong(one, got, arrays):
-    """What differs from the reference by more than the steps may give."""
-    right = references_of(one.bound, *arrays.values())
-    return differing(one.bound, all_sizes(one.bound, one.symbols), got, arrays, right)
+def wrong(case, got, arrays):
+    """Differences from the reference that exceed the error bound of the steps."""
+    right = references_of(case.bound, *arrays.values())
+    return differing(case.bound, all_sizes(case.bound, case.symbols), got, arrays, right)
 
 
-def inputs(one, seed):
-    return random_inputs(one.bound, one.symbols, np.random.default_rng(seed))
+def inputs(case, seed):
+    return random_inputs(case.bound, case.symbols, np.random.default_rng(seed))
 
 
-def program_to_paste(one):
-    return f"\nfrom fireiron import *\nstrategy = {one.strategy!r}\nspec = {one.bound!r}\nsizes = {one.symbols}, seed = {one.seed}\n{one.definition}"
+def program_to_paste(case):
+    return f"\nfrom fireiron import *\nstrategy = {case.strategy!r}\nspec = {case.bound!r}\nsizes = {case.symbols}, seed = {case.seed}\n{case.definition}"
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_random_definitions_are_near_their_meaning(chunk):
+def test_generated_definitions_equal_float64(chunk):
     seeds = range(SEED + chunk * PER_CHUNK, SEED + (chunk + 1) * PER_CHUNK)
     print(f"seeds {seeds}")
     for seed in seeds:
-        one, _ = drawn_definition(seed)
-        arrays = inputs(one, seed)
-        assert not [finding for finding in safety(one.program.ir) if finding.severity == "error"], program_to_paste(one)
-        got = simulate(one.program.ir, arrays, one.symbols, order=random.Random(seed)).outputs
-        assert not wrong(one, got, arrays), (wrong(one, got, arrays), program_to_paste(one))
+        case, _ = drawn_definition(seed)
+        arrays = inputs(case, seed)
+        assert not [finding for finding in safety(case.program.ir) if finding.severity == "error"], program_to_paste(case)
+        got = simulate(case.program.ir, arrays, case.symbols, order=random.Random(seed)).outputs
+        assert not wrong(case, got, arrays), (wrong(case, got, arrays), program_to_paste(case))
 
 
-def test_random_definitions_are_values():
+def test_generated_definitions_are_values():
     for seed in range(SEED, SEED + 15):
-        one, _ = drawn_definition(seed)
-        bound = one.strategy(one.bound)
-        assert loads(dumps(bound)) == bound, program_to_paste(one)
-        assert eval(repr(one.definition)) == one.definition and eval(repr(bound.spec)) == one.bound, program_to_paste(one)
-        assert loads(dumps(bound)).program("sm_80").cuda == one.program.cuda
+        case, _ = drawn_definition(seed)
+        bound = case.strategy(case.bound)
+        assert loads(dumps(bound)) == bound, program_to_paste(case)
+        assert eval(repr(case.definition)) == case.definition and eval(repr(bound.spec)) == case.bound, program_to_paste(case)
+        assert loads(dumps(bound)).program("sm_80").cuda == case.program.cuda
 
 
-def test_draws_have_everything():
-    """What is drawn is not refused, whatever the form, and all features occur."""
-    found, refusals = collections.Counter(), 0
+def test_generator_covers_all_features():
+    """No generated form is refused, and all features occur."""
+    features, refusals = collections.Counter(), 0
     for seed in range(SEED, SEED + 80):
-        one, refused = drawn_definition(seed)
+        case, refused = drawn_definition(seed)
         refusals += refused
-        found.update(one.features)
+        features.update(case.features)
     wanted = (
         "elements", "rows", "product", "carried", "mma", "epilog", "mask", "in place", "broadcast", "number", "overhanging", "symbolic",
         "two outputs", "mixed types", "column-major", "carried sum", "carried max", "row of a warp", "row of a block", "warps", "shared", "joined",
         "transposed", "turned temporary", "placed",
     )  # fmt: skip
-    assert all(found[name] for name in wanted), found
+    assert all(features[name] for name in wanted), features
     assert refusals < 80, refusals
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_printed_texts_on_a_cpu(tmp_path):
+def test_printed_generated_definitions_on_a_cpu(tmp_path):
     some = [drawn_definition(seed)[0] for seed in range(SEED + 500, SEED + 500 + PRINTED)]
     host = HostProgram([Printed.of(one.program) for one in some], tmp_path)
-    for number, one in enumerate(some):
-        arrays = inputs(one, number)
-        got = host.run(number, arrays, one.symbols, number)
-        assert not wrong(one, got, arrays), (wrong(one, got, arrays), program_to_paste(one))
+    for number, case in enumerate(some):
+        arrays = inputs(case, number)
+        got = host.run(number, arrays, case.symbols, number)
+        assert not wrong(case, got, arrays), (wrong(case, got, arrays), program_to_paste(case))
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_transposed_reads(tmp_path):
-    """What is read at (n, m) is the element at (n, m): in the simulator, in the printed text, and by the definition."""
+    """An access at (n, m) reads element (n, m): in the simulator, in the printed text, and in the definition."""
     some = [drawn_definition(seed, "transposed")[0] for seed in range(SEED + 900, SEED + 900 + 8 * SCALE)]
     host = HostProgram([Printed.of(one.program) for one in some], tmp_path)
-    for number, one in enumerate(some):
-        arrays = inputs(one, number)
-        got = simulate(one.program.ir, arrays, one.symbols, order=random.Random(number)).outputs
-        assert not wrong(one, got, arrays), (wrong(one, got, arrays), program_to_paste(one))
-        got = host.run(number, arrays, one.symbols, number)
-        assert not wrong(one, got, arrays), (wrong(one, got, arrays), program_to_paste(one))
+    for number, case in enumerate(some):
+        arrays = inputs(case, number)
+        got = simulate(case.program.ir, arrays, case.symbols, order=random.Random(number)).outputs
+        assert not wrong(case, got, arrays), (wrong(case, got, arrays), program_to_paste(case))
+        got = host.run(number, arrays, case.symbols, number)
+        assert not wrong(case, got, arrays), (wrong(case, got, arrays), program_to_paste(case))
 
 
 @pytest.mark.parametrize("formula", ["C[m,n] = X[n,m] * 2", "C[n,m] = X[m,n] * 2"])
-def test_parts_of_what_is_read_transposed_are_refused(formula):
-    """A tile of rows is no tile of columns; where a tile has all of both, an element is the one that the formula says."""
+def test_transposed_reads_of_partial_tiles_are_refused(formula):
+    """A tile of rows is not a tile of columns. If a tile spans both dimensions, the access reads the element of the formula."""
     definition = Fused(name="turned", dims="m n", operands={"X": "m n", "C": "m n"}, body={"x": formula})
     spec = definition(m=16, n=16, dtype=float32)
     x = np.arange(256, dtype=np.float32).reshape(16, 16)
@@ -119,11 +119,11 @@ def test_parts_of_what_is_read_transposed_are_refused(formula):
             _ = strategy(spec).program("sm_80").ir
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
 def softmax_sums():
-    """Sums of values that are not zero where elements are, and maxima of negative ones: what a load puts behind the end counts in both."""
+    """Sums of nonzero values and maxima of negative ones: the out-of-bounds value of a load affects both."""
     definition = Fused(
         name="sums",
         dims="m n",
@@ -133,22 +133,22 @@ def softmax_sums():
         body={"e": "e[m,n] = sigmoid(X[m,n])", "sum": "l[m] += sum(n, e[m,n])", "top": "t[m] max= max(n, X[m,n])"},
         final={"y": "y[m] = l[m]", "z": "z[m] = t[m]"},
     )
-    held = Move.tile(1, 1).to(Lane).done()
-    strategy = definition.tile(m=4).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, held).done()
+    element_copy = Move.tile(1, 1).to(Lane).done()
+    strategy = definition.tile(m=4).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, element_copy).done()
     spec = definition(m=3, n=70, dtype=float32)
     arrays = {"X": -1 - np.random.default_rng(0).random((3, 70), np.float32)}
     outputs = simulate(strategy(spec).program("sm_80").ir, arrays).outputs
     return [np.allclose(outputs[name], right, rtol=1e-5) for name, right in zip("yz", spec.reference(arrays["X"]), strict=True)]
 
 
-def test_terms_behind_the_end_that_are_not_masked_are_found(monkeypatch):
+def test_unmasked_out_of_bounds_terms_are_found(monkeypatch):
     assert softmax_sums() == [True, True]
     monkeypatch.setattr(steps._Steps, "_masked", lambda self, step: step)
     assert softmax_sums() == [False, False]
 
 
-def test_replicas_that_all_write_are_found(monkeypatch):
-    """Warps beside each other along n have the same sum of a row: one writes it, or it is a race, which the checks refuse."""
+def test_replicas_that_all_write_race(monkeypatch):
+    """Warps along n have the same row sum. Only one may write it; otherwise the checks report a race."""
     strategy, spec = specs()["dual"]
     _ = strategy(spec).program("sm_80").ir
     monkeypatch.setattr(steps._Steps, "_first_unit", lambda self, step: TRUE)

@@ -1,6 +1,7 @@
-"""LayerNorm, RMSNorm and softmax: rows in the registers of one warp, of several, of a block; sizes that overhang, symbols, types, races.
+"""LayerNorm, RMSNorm and softmax with rows in the registers of a warp, of several warps, or of a block.
 
-The reference is each definition in float64. The printed text runs on a CPU, and is compiled where an NVRTC is installed.
+Covers overhanging and symbolic sizes, types and races. The reference is each definition in float64. The printed text runs on a CPU
+and compiles if NVRTC is installed.
 """
 
 import importlib
@@ -35,7 +36,7 @@ FORMS = (
     (2, 1023, {"rows": 1, "iterations": 8, "vector": 1}),
     (9, 17, {"rows": 8, "iterations": 1, "vector": 1}),
 )
-"""Rows, their size, and how they are dealt: whole and overhanging, with and without shared memory."""
+"""Rows, their size, and their distribution: whole and overhanging, with and without shared memory."""
 
 
 def module_of(name):
@@ -43,16 +44,16 @@ def module_of(name):
 
 
 def inputs(spec, M, N, seed=0):
-    """Random inputs by operand; weights around one, so that no result is lost in another."""
+    """Random inputs by operand; the weights are about 1, so each term affects the result."""
     generator = np.random.default_rng(seed)
-    found = {}
+    arrays = {}
     for name in spec.inputs:
         if name == "eps":
-            found[name] = EPSILON
+            arrays[name] = EPSILON
         elif not name.startswith("index_"):
             values = generator.standard_normal((M, N) if name == "X" else N) * (2 if name == "X" else 0.3) + (0 if name == "bias" else 1)
-            found[name] = values.astype(spec.operands[name].dtype.to_numpy())
-    return found
+            arrays[name] = values.astype(spec.operands[name].dtype.to_numpy())
+    return arrays
 
 
 def close(got, want, dtype):
@@ -67,7 +68,7 @@ def program_of(name, M, N, values=None, target="sm_80", **options):
 
 
 def simulated(program, M, N, order=None):
-    """The result of the simulator, and the definition's."""
+    """The result of the simulator, and of the definition."""
     spec = program.spec
     given = inputs(spec, M, N)
     got = simulate(program.ir, given, {"M": M} if program.ir.symbols else {}, order=order).outputs["Y"]
@@ -98,14 +99,14 @@ def test_rows_of_run_time(name):
 
 
 def test_mixed_types():
-    """Halves in, float32 out, and weights of float32."""
+    """float16 inputs, float32 output, and float32 weights."""
     program = program_of("layernorm", 3, 512, types={"weight": float32, "bias": float32, "Y": float32})
     close(*simulated(program, 3, 512), float32)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reads_and_stores_by_16_bytes(name):
-    """X, weights and Y by vectors, also where a row overhangs its warps; a row is read once."""
+    """X, weights and Y use vectors, also in overhanging rows; each row is read once."""
     for N in (1024, 1000, 8192):
         program = program_of(name, 7, N)
         moved = {}
@@ -160,7 +161,7 @@ def test_printed_texts(tmp_path):
     ],
 )
 def test_both_sums_at_once(M, N, values):
-    """In registers of one warp, and of several, which exchange each sum by itself or both behind their shuffles."""
+    """In registers of one warp, and of several warps, which exchange each sum separately or both after their shuffles."""
     module = module_of("layernorm")
     warps = -(-N // (256 * values["iterations"]))
     for strategy in (module.at_once, *([module.in_parts(warps)] if warps > 1 else [])):
@@ -177,7 +178,7 @@ def test_both_sums_at_once(M, N, values):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_barrier_is_found(name):
-    """Partial sums that are read before the other warps wrote theirs."""
+    """Partial sums are read before the other warps write theirs."""
     program = program_of(name, 3, 1024, {"rows": 1, "iterations": 1, "vector": 8})
     body = rewritten(program.ir.body, lambda one: () if isinstance(one, Barrier) else (one,))
     faulty = attrs.evolve(program.ir, body=body)
@@ -188,7 +189,7 @@ def test_a_missing_barrier_is_found(name):
 
 
 def test_rows_are_streamed():
-    """What nobody reads again passes the caches by; weights do not. Such copies are never chosen unasked."""
+    """Data that are read once bypass the caches, weights do not. Such copies are never selected by default."""
     text = program_of("layernorm", 7, 512).cuda
     assert text.count("__ldcs(reinterpret_cast<const uint4*>(&x_") == 1 and text.count("__stcs(") == 2 and "*>(&weight[" in text
     plain = Move.tile(8, 8).to(Block).tile(1, 8).to(Thread)
@@ -211,7 +212,7 @@ def test_rows_are_streamed():
     ],
 )
 def test_online_softmax(sizes, given):
-    """Chunks that overhang, sizes of run time, and rows far below zero, which a zero behind their end would drown."""
+    """Overhanging chunks, run-time sizes, and rows of very negative values, for which a zero past the end would be the maximum."""
     module = module_of("softmax_online")
     program = module.strategy.with_(warps=2, iterations=1)(module.spec(*given)).program("sm_80")
     assert safety(program.lowered) == ()
@@ -237,8 +238,8 @@ def test_printed_texts_of_chunks(tmp_path):
         close(host.run(number, {"X": x}, seed=number)["Y"], spec.reference(x), float16)
 
 
-def test_a_maximum_of_an_operand_does_not_see_what_lies_behind_its_end():
-    """A copy has zeros there; in sums of what was computed from them they do not count either."""
+def test_maximum_ignores_elements_past_the_end():
+    """A copy has zeros past the end; they do not affect sums of values computed from them either."""
     definition = Fused(
         name="least",
         dims="m n",
@@ -261,7 +262,7 @@ def test_a_maximum_of_an_operand_does_not_see_what_lies_behind_its_end():
 
 @pytest.mark.parametrize("n", [65, 127, 257])
 def test_vectors_of_lanes_over_the_end(n):
-    """Of what a lane takes at once in a later turn, terms behind the end of the row count for nothing."""
+    """In a later iteration, elements of a vector past the end of the row contribute nothing."""
     total = Fused(name="total", dims="m n", operands={"X": "m n", "y": "m"}, body={"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = t[m]"})
     chain = total.tile(m=4).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 2).to(Lane).done())
     x = np.random.default_rng(0).standard_normal((3, n)).astype(np.float32)
@@ -275,8 +276,8 @@ def test_values_ask_for_a_known_row():
         module.values(module.spec(4, sym("N")))
 
 
-def test_names_that_are_taken_say_the_memory():
-    """`c` and `y` are names of operands, and a step is called as what it reduces by: no numbers, and nothing twice."""
+def test_temporary_names_avoid_operands():
+    """`c` and `y` are operands, and a step has the name of its reduction: names have no numbers and are unique."""
     module = importlib.import_module("fireiron.strategies.layernorm")
     text = module.strategy(module.spec(*module.SIZES)).cuda("sm_80")
     assert "float c_rf[" in text and "float y_rf[" in text and "float sum_rf[" in text and "float squares_sum_rf[" in text

@@ -1,4 +1,4 @@
-"""Temporaries in shared memory that blocks of one row all need: each block has its own (oracle: the definition in float64)."""
+"""Temporaries in shared memory that all blocks of a row need: each block has its own copy (oracle: the definition in float64)."""
 
 import random
 
@@ -28,8 +28,8 @@ normalized = Fused(
 
 
 @pytest.mark.parametrize("placed", ["p", "p r"])
-def test_each_block_of_a_row_computes_its_own(placed):
-    """Only one block stores y, and all of them have p."""
+def test_each_block_computes_its_shared_temporary(placed):
+    """Only one block stores y, and all blocks need p."""
     chain = normalized.tile(m=16, n=16).to(Block)
     for name in placed.split():
         chain = chain.set_memory(name, SH)
@@ -56,7 +56,7 @@ BELOW = {
 
 @pytest.mark.parametrize("chain", BELOW.values(), ids=BELOW)
 def test_each_unit_writes_its_copy_of_a_temporary(chain):
-    """`n` is no dimension of t: units that differ along it have the same elements, and each has a copy."""
+    """`n` is not a dimension of t: units that differ along it have the same elements, and each has a copy."""
     program = chain.set_memory("t", SH).done()(doubled(m=35, n=64, dtype=float32)).program("sm_90a")
     assert not [finding for finding in check(program.lowered) if finding.severity == "error"]
     row = np.arange(1, 36, dtype=np.float32)
@@ -70,7 +70,7 @@ def test_a_thread_writes_its_copy_without_a_condition():
 
 
 def test_units_that_share_a_copy_write_it_once():
-    """A copy for each warp: of its lanes, which share it, only those with the first `n` write."""
+    """One copy per warp: of its lanes, which share the copy, only those with the first `n` write."""
     chain = BLOCK.tile(m=8, n=16).to(Warp).set_memory("t", SH).tile(m=2, n=2).to(Lane)
     text = chain.done()(doubled(m=16, n=32, dtype=float32)).cuda("sm_80")
     assert "if (lane_n == 0)" in text and "warp_n == 0" not in text

@@ -1,4 +1,4 @@
-"""Steps that a warp leaves out where they change nothing: `skip(steps, where=condition)`, and the statement `Skip`."""
+"""`skip_steps(steps, where=condition)`: a warp omits steps without effect. Also the statement `IfAnyLane`."""
 
 import random
 import re
@@ -31,9 +31,9 @@ LAZY = attention.definition(rescale_threshold=8)
 SPEC = attention.spec(64, 96, 64, made=LAZY)
 
 
-def lazy(made=LAZY, spec=SPEC, **values):
-    """The kernel that rescales seldom."""
-    return attention.by_rows(made).with_(**{**SMALL, **values})(spec).program("sm_80")
+def lazy(definition=LAZY, spec=SPEC, **values):
+    """A kernel with lazy rescaling."""
+    return attention.by_rows(definition).with_(**{**SMALL, **values})(spec).program("sm_80")
 
 
 def regions(program):
@@ -41,7 +41,7 @@ def regions(program):
 
 
 def some_warps(spec=SPEC, warps=(1, 2)):
-    """Scores of which the maximum moves on in the second block of keys, for rows of some warps of sixteen; others have scores that fall."""
+    """Scores whose maximum increases in the second block of keys for rows of some warps; the scores of other rows decrease."""
     arrays = inputs(spec)
     arrays["Q"] = np.abs(arrays["Q"]) + np.float16(0.5)
     sign = np.where(np.isin(np.arange(arrays["Q"].shape[1]) // 16, warps), 1, -1)
@@ -65,7 +65,7 @@ def rows_of(strategy):
 
 
 def factors():
-    """Rows scaled by their maximum, which is 1 in every other one: where it is, a warp leaves the product out."""
+    """Rows scaled by their maximum, which is 1 in every other row: there a warp skips the multiplication."""
     program = rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).skip_steps("scale", where="1 == f[m]"))
     x = np.minimum(np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32), 1)
     x[::2, 3], x[1::2, 3] = 1, 2
@@ -76,20 +76,20 @@ def factors():
 
 
 @pytest.mark.parametrize("masks", ({}, {"causal": True}), ids=str)
-def test_softmax(masks):
+def test_lazy_rescaling_equals_softmax(masks):
     definition = attention.definition(rescale_threshold=8, **masks)
     require_right(definition, attention.spec(100, 77, 64, made=definition), ramp=not masks, **masks)
 
 
-def test_rows_that_see_nothing():
-    """All scores of a row are -inf: its maximum stays where it began, and it needs nothing."""
+def test_lazy_rescaling_of_fully_masked_rows():
+    """All scores of a row are -inf: its maximum keeps its initial value, and no rescaling is needed."""
     definition = attention.definition(window=20, lse=True, rescale_threshold=8)
     program = require_right(definition, attention.spec(100, 40, 64, made=definition), window=20)
     assert not simulate(program.ir, inputs(program.spec)).outputs["O"][:, 60:].any()
 
 
-def test_some_warps_need_it():
-    """The same bits as without, in step and in random order: a step that is left out would have changed nothing, in no warp."""
+def test_skipped_steps_change_no_bits():
+    """Results equal those without skipping bit by bit, with warps in order and in random order."""
     always = attention.by_rows(LAZY, branch=False).with_(**SMALL)(SPEC).program("sm_80")
     program, arrays = lazy(), some_warps()
     expected = simulate(always.ir, arrays).outputs["O"]
@@ -99,13 +99,13 @@ def test_some_warps_need_it():
 
 
 def without(program, number):
-    """The kernel in which no warp performs a region."""
+    """The kernel in which no warp executes a region."""
     one = regions(program)[number]
     return attrs.evolve(program.ir, body=rewritten(program.ir.body, lambda other: () if other == one else (other,)))
 
 
-def test_some_warps_do_need_it():
-    """The inputs of the test above tell: without a region rows of those warps are wrong, and of the others right."""
+def test_skipping_required_steps_is_wrong():
+    """The control of the test above: without a region, rows of the warps that need it are wrong, and the others are right."""
     program, arrays = lazy(), some_warps()
     right = simulate(program.ir, arrays).outputs["O"].astype(np.float32)
     for number in range(2):
@@ -116,35 +116,35 @@ def test_some_warps_do_need_it():
 
 
 def negated(program):
-    """The kernel whose warps perform what they do not need, and leave out what they need."""
+    """The kernel whose warps execute unneeded regions and skip needed ones."""
 
-    def edit(one):
-        if isinstance(one, Exec) and one.spec.title.endswith("_needed"):
-            kind = attrs.evolve(one.spec.kind, text=one.spec.kind.text.replace(", 0, 1)", ", 1, 0)"))
-            return (attrs.evolve(one, spec=attrs.evolve(one.spec, kind=kind)),)
-        return (one,)
+    def edit(stmt):
+        if isinstance(stmt, Exec) and stmt.spec.title.endswith("_needed"):
+            kind = attrs.evolve(stmt.spec.kind, text=stmt.spec.kind.text.replace(", 0, 1)", ", 1, 0)"))
+            return (attrs.evolve(stmt, spec=attrs.evolve(stmt.spec, kind=kind)),)
+        return (stmt,)
 
     return attrs.evolve(program.ir, body=rewritten(program.ir.body, edit))
 
 
-def test_a_negated_condition_is_noticed():
+def test_negated_condition_is_found():
     program, arrays = lazy(), some_warps()
     right, wrong = (simulate(one, arrays).outputs["O"].astype(np.float32) for one in (program.ir, negated(program)))
     assert not np.allclose(wrong, right, atol=1e-2)
 
 
-def test_the_printed_text(tmp_path):
-    """On a CPU, with some warps that need it; a condition turned round, a vote of some lanes, and lanes that decide alone are noticed."""
+def test_printed_text_on_a_cpu(tmp_path):
+    """On a CPU, with warps that need the steps. Faults: a negated condition, a vote of some lanes, lanes that branch separately."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
     rows, x = factors()
     small = printed_text.Printed.of(rows)
-    turned = small.changed(r"\? 0 : 1", "? 1 : 0")
+    negated = small.changed(r"\? 0 : 1", "? 1 : 0")
     by_lane = small.changed(r"if \(__any_sync", "if (threadIdx.x % 32 < 16 && __any_sync")
     alone = small.changed(r"__any_sync\(0xffffffff, (.*)\)\) \{", r"\1 != 0 && threadIdx.x % 32 != 5) {")
     program = built(chain().skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1"))
     arrays = some_warps(program.spec, warps=(1,))
-    host = printed_text.HostProgram([small, turned, by_lane, printed_text.Printed.of(program), alone], tmp_path)
+    host = printed_text.HostProgram([small, negated, by_lane, printed_text.Printed.of(program), alone], tmp_path)
     expected = simulate(rows.ir, {"X": x}).outputs["Y"]
     assert np.array_equal(host.run(0, {"X": x}, seed=3)["Y"], expected)
     assert not np.array_equal(host.run(1, {"X": x})["Y"], expected)
@@ -154,7 +154,7 @@ def test_the_printed_text(tmp_path):
     assert not differing(program.spec, {}, host.run(3, arrays, seed=3), arrays, references_of(program.spec, *arrays.values()))
 
 
-def test_parts_of_a_sum_are_shrunk():
+def test_partial_sums_are_rescaled():
     program = attention.by_rows(LAZY, partial_sums=True).with_(**SMALL)(SPEC).program("sm_80")
     always = attention.by_rows(LAZY, partial_sums=True, branch=False).with_(**SMALL)(SPEC).program("sm_80")
     assert not errors(program.ir)
@@ -177,25 +177,25 @@ def test_two_regions():
     assert text.index("// p: ") < text.index("if (__any_sync(0xffffffff, rescale_needed[0]") < text.index("// pv: ")
 
 
-def chain(made=LAZY):
-    """Rows of warps, up to where steps are left out."""
+def chain(definition=LAZY):
+    """Rows of warps, up to the skipped steps."""
     copy, fragments = attention.copy, attention.fragments
-    rows = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=32).pipeline(2)
+    rows = definition.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=32).pipeline(2)
     rows = rows.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=16).to(Warp)
     product = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
     second = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
     return rows.step("s", product).step("pv", second)
 
 
-def built(strategy, made=LAZY):
-    spec = attention.spec(32, 64, 64, made=made)
+def built(strategy, definition=LAZY):
+    spec = attention.spec(32, 64, 64, made=definition)
     program = strategy.done()(spec).program("sm_80")
     assert program.ir
     return program
 
 
-def test_one_condition_for_steps_apart():
-    """One question for both regions, as `rescale` stands behind the exponentials."""
+def test_one_condition_for_separate_steps():
+    """One vote serves both regions, as `rescale` follows the exponentials."""
     program = built(chain().skip_steps("alpha", "shrink", "keep", "rescale", where="new == mx"))
     assert len(regions(program)) == 2 and {one.needed for one in regions(program)} == {"alpha_needed"}
     assert not errors(program.ir)
@@ -205,8 +205,8 @@ def test_one_condition_for_steps_apart():
     assert np.array_equal(*(simulate(one.ir, arrays).outputs["O"] for one in (program, always)))
 
 
-def test_regions_side_by_side_are_one():
-    """Where no maximum moved on all factors are 1, so what is left out for the one reason may be left out for the other."""
+def test_adjacent_regions_are_merged():
+    """If no maximum changed, all factors are 1, so one condition implies the other."""
     program = built(
         chain().skip_steps("alpha", where="new == mx").skip_steps("shrink", where="alpha == 1").skip_steps("keep", where="mx == new")
     )
@@ -216,14 +216,14 @@ def test_regions_side_by_side_are_one():
     assert len(regions(apart)) == 2 and len({one.needed for one in regions(apart)}) == 2
 
 
-def test_who_asks_decides_nothing():
-    """Where `l` is 0 its product is too: whoever holds `l` is asked, as without."""
+def test_owner_of_the_condition_may_vote():
+    """Where `l` is 0 its product is 0, so the owners of `l` may vote."""
     program = built(chain().skip_steps("shrink", where="l == 0"))
     assert len(regions(program)) == 1 and not errors(program.ir)
 
 
-def test_a_number_is_set_behind_whoever_reads_the_old_one():
-    """`double` reads the `z` that was there before: a region of its own, before `z` is set to 1."""
+def test_readers_of_old_values_precede_the_write():
+    """`double` reads the previous `z`: it is a separate region before the write of `z`."""
     more = {
         "z": "z[m] = f[m] * 2",
         "double": "x[m,n] = x[m,n] + z[m] * (f[m] - 1)",
@@ -239,8 +239,8 @@ def test_a_number_is_set_behind_whoever_reads_the_old_one():
 
 
 @pytest.mark.parametrize("d", (64, 128))
-def test_it_compiles_without_spills(d):
-    """And to branches: of two rows of a thread the compiler would issue the factors under predicates, and in all turns."""
+def test_skip_steps_compiles_without_spills(d):
+    """Also as branches: for two rows per thread the compiler would use predicates, and execute the factors in each iteration."""
     if not toolchains():
         pytest.skip("no compiler")
     spec = attention.spec(128, 128, d, made=LAZY)
@@ -269,8 +269,8 @@ def test_other_readers():
 # ---------------------------------------------------------------------------------------------- what is refused
 
 
-def test_rows_of_lanes():
-    """All lanes have the row's factor, and an element each."""
+def test_row_factor_replicated_over_lanes():
+    """All lanes have the factor of the row, and one element each."""
     program, x = factors()
     assert len(regions(program)) == 1 and not errors(program.ir)
     assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], x * x.max(1, keepdims=True))
@@ -302,7 +302,7 @@ REFUSED = {
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(case):
+def test_skip_steps_refusals(case):
     action, message = REFUSED[case]
     with pytest.raises(DecompositionError, match=re.compile(message, re.S)):
         action()
@@ -310,14 +310,14 @@ def test_what_is_refused(case):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("where", ("alpha", "alpha > 1", "alpha == 1 or l == 0", "alpha * 2 == 2", "alpha ==", 3, ""))
-def test_what_is_no_condition(where):
+def test_invalid_conditions(where):
     with pytest.raises(FireironError, match="skip_steps: ") as caught:
         chain().skip_steps("rescale", where=where)
     assert "needed[" not in str(caught.value), "of what a condition is made a part is nobody's business"
 
 
 @pytest.mark.parametrize("steps", ((), ("rescale", "rescale"), (3,)))
-def test_what_names_no_steps(steps):
+def test_invalid_step_names(steps):
     with pytest.raises(ArgumentError, match="skip"):
         chain().skip_steps(*steps, where="alpha == 1")
 
@@ -329,8 +329,8 @@ def test_blocks_without_whole_warps():
         _ = by_rows(made(m=40, n=4, dtype=float32)).cuda("sm_80")
 
 
-def test_threads_that_have_other_rows_than_the_condition():
-    """A lane has a row of the factor, and one element of each row: the warp that asks is not the one that would scale."""
+def test_condition_rows_must_match_the_rows_of_the_steps():
+    """A lane has one row of the factor and one element of each row: the warp that votes is not the one that scales."""
     definition = Fused(
         name="apart", dims="m n", operands={"F": "m", "X": "m n", "Y": "m n", "G": "m"},
         body={"f": "f[m] = F[m] * 2", "x": "x[m,n] = X[m,n]", "scale": "x[m,n] = x[m,n] * f[m]", "Y": "Y[m,n] = x[m,n]", "G": "G[m] = f[m]"},
@@ -353,7 +353,7 @@ def edited(program, edit):
     return attrs.evolve(program.ir, body=rewritten(program.ir.body, lambda one: (edit(one),) if one is first else (one,)))
 
 
-def test_what_no_region_may_hold():
+def test_illegal_statements_in_a_region():
     program = lazy()
     shared = next(one for one, _ in execs(program.ir.body) if any(access.buffer == "q_sh" for access in one.accesses))
     others = next(one for one, _ in execs(program.ir.body) if one.spec.level.threads == 32)
@@ -366,7 +366,7 @@ def test_what_no_region_may_hold():
     verify(program.ir)
 
 
-def test_one_thread_is_no_warp():
+def test_single_thread_cannot_vote():
     program = lazy()
     kernel = program.ir
     roles = (
@@ -377,8 +377,8 @@ def test_one_thread_is_no_warp():
         verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(making.roles(roles),)))
 
 
-def test_what_a_warp_leaves_out_it_has_as_before(monkeypatch):
-    """Warps that leave a region out have their registers as they were, though the simulator executes it for all threads at once."""
+def test_skipped_regions_keep_registers(monkeypatch):
+    """Warps that skip a region keep their registers, though the simulator executes it for all threads at once."""
     program, x = factors()
 
     def every_other(self, needed, group):

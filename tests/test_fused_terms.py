@@ -1,4 +1,4 @@
-"""Sums of expressions, squares and products along a dimension: steps that make the terms stand in front of the reduction."""
+"""Sums of expressions, squares and products along a dimension: separate steps compute the terms before the reduction."""
 
 import random
 
@@ -33,12 +33,12 @@ SUMS = {
 
 
 def test_rows(tmp_path):
-    """In the simulator and in the printed text, with a last turn behind the end of a row."""
-    made = {text: of_rows(text, **({"g": "n"} if "g[" in text else {})) for text in SUMS}
-    programs = [strategy.program("sm_80") for _, strategy in made.values()]
+    """In the simulator and in the printed text; the last iteration overhangs the end of a row."""
+    definitions = {text: of_rows(text, **({"g": "n"} if "g[" in text else {})) for text in SUMS}
+    programs = [strategy.program("sm_80") for _, strategy in definitions.values()]
     host = HostProgram([Printed.of(one) for one in programs], tmp_path) if COMPILER else None
     for number, ((text, right), program) in enumerate(zip(SUMS.items(), programs, strict=True)):
-        definition, strategy = made[text]
+        definition, strategy = definitions[text]
         assert eval(repr(definition)) == definition
         arrays = inputs(strategy.spec)
         arrays["X"] *= 1.5  # so that products of 100 are far from zero, and from infinity
@@ -60,12 +60,12 @@ def test_a_carried_product():
     x = np.random.default_rng(0).standard_normal((3, 70)).astype(np.float32)
     t = chunk(definition(m=3, n=70, dtype=float32)).compile("sm_80")(x)
     assert np.allclose(t, (1 + x * 0.01).prod(1), rtol=1e-5)
-    held = Move.tile(1, 1).to(Lane).done()
+    element_copy = Move.tile(1, 1).to(Lane).done()
     twice = Fused(
         name="twice", dims="m n", loop="n", operands=ROWS, init={"one": "p[m] = 1"},
         body={"part": "q[m] = prod(n, X[m,n])", "p": "p[m] = p[m] * q[m]"}, final={"t": "t[m] = p[m]"},
     )  # fmt: skip
-    parts = twice.rfactor("part", 32).tile(m=2).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, held).done()
+    parts = twice.rfactor("part", 32).tile(m=2).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, element_copy).done()
     program = parts(twice(m=3, n=70, dtype=float32)).program("sm_80")
     assert np.allclose(simulate(program.ir, {"X": 1 + x * 0.01}).outputs["t"], t, rtol=1e-5)
     assert program.cuda.index("__shfl_xor_sync") > program.cuda.index("// t: ") - 1000 and "p_whole" in program.cuda
@@ -97,6 +97,6 @@ def test_names_of_terms_are_new():
 
 
 @pytest.mark.parametrize("value", ["max(k, A[m,k] + B[k,n])", "sum(k, A[m,k] * B[k,n] * 2)"])
-def test_more_terms_than_any_tensor_has_are_refused(value):
+def test_too_many_terms_are_refused(value):
     with pytest.raises(ArgumentError, match="step mm: (max|sum) of an expression of tensors, none of which has all of k, m, n"):
         Fused(name="x", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, body={"mm": f"C[m,n] = {value}"})

@@ -32,9 +32,9 @@ def test_definitions_are_values(one):
     assert all(step.name in text for step in one.made.steps) and "index_" not in text
 
 
-def test_what_a_definition_says_counts():
+def test_each_field_of_a_definition_counts():
     words = {"name": "f", "dims": "i j", "operands": {"x": "i j", "y": "i j"}, "body": {"y": "y[i,j] = x[i,j] * 2"}}
-    one = Fused(**words)
+    definition = Fused(**words)
     others = [
         Fused(**{**words, "name": "g"}),
         Fused(**{**words, "body": {"z": "y[i,j] = x[i,j] * 2"}}),
@@ -44,8 +44,8 @@ def test_what_a_definition_says_counts():
         Fused(**words, batch="j"),
         Fused(**words, loop="j"),
     ]
-    assert len({one, *others}) == len(others) + 1 and Fused(**words) == one
-    hashes = {strategy_hash(other.tile(i=1, j=1).to(Block).done()) for other in (one, *others)}
+    assert len({definition, *others}) == len(others) + 1 and Fused(**words) == definition
+    hashes = {strategy_hash(other.tile(i=1, j=1).to(Block).done()) for other in (definition, *others)}
     assert len(hashes) == len(others) + 1
 
 
@@ -74,7 +74,7 @@ def test_sizes_types_and_storage_in_the_short_form():
 
 
 def test_the_definition_states_types_of_operands():
-    """They hold where the call says no other, and what is written says only what differs."""
+    """They apply unless the call specifies others, and the short form contains only differences."""
     operands = {"X": "m n", "keep": "m n", "scale": "", "Y": "m n"}
     each = {"drop": "Y[m,n] = where(keep[m,n] != 0, X[m,n] * scale, 0)"}
     definition = Fused(name="dropped", dims="m n", operands=operands, body=each, types={"keep": "bool", "scale": float16})
@@ -97,7 +97,7 @@ def test_parts_are_not_stored():
 
 
 def changed(value, **words):
-    """The stored text of a strategy, its definition with other words."""
+    """The stored text of a strategy whose definition has other fields."""
     document = json.loads(dumps(value))
     document["strategy"]["start"] |= words
     return json.dumps(document)
@@ -117,7 +117,7 @@ def changed(value, **words):
         ({"more": 1}, "unknown field 'more'"),
     ],
 )
-def test_a_file_that_was_edited_holds_no_more_than_a_user_could_say(words, message):
+def test_edited_files_are_validated(words, message):
     strategy = scaled.tile(i=8, j=32).to(Block).tile(1, 1).to(Thread).done()
     with pytest.raises(StoreError, match=message):
         loads(changed(strategy, **words))
@@ -132,7 +132,7 @@ def test_steps_and_places_are_stored_and_checked():
             loads(text.replace(old, new))
 
 
-def test_records_of_definitions_that_are_none():
+def test_records_of_invalid_definitions():
     plain = describe(ALL["dual"][1])
     for steps in ({"body": 3}, {"body": [["a"]]}, {"body": [[1, 2]]}, {"loop": 3}, {"more": ""}, [], {"operands": []}):
         with pytest.raises(StoreError):
@@ -145,8 +145,8 @@ def test_strategies_for_products_are_for_definitions_around_them():
     assert loads(dumps(bound)) == bound and again(repr(bound)) == bound
     for dtype in (None, float16):
         chain = MatMul.tile(16, 16).to(Block).epilog(RF, dtype=dtype).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-        held = [one for one in chain(gemm(m=32, n=32, k=32)).program("sm_80").ir.buffers if one.name == "acc"]
-        assert [(one.memory, one.dtype) for one in held] == [(RF, dtype or float32)]
+        accumulators = [one for one in chain(gemm(m=32, n=32, k=32)).program("sm_80").ir.buffers if one.name == "acc"]
+        assert [(one.memory, one.dtype) for one in accumulators] == [(RF, dtype or float32)]
     whole = gemm.tile(m=64, n=64).to(Block).then(MatMul.epilog(RF).split(8).tile(8, 8).to(Thread).split(1).tile(1, 1).done())
     assert whole.start == gemm and loads(dumps(whole)) == whole
     with pytest.raises(fireiron.errors.DecompositionError, match="starts from MatMul, this chain from dual"):
@@ -154,8 +154,8 @@ def test_strategies_for_products_are_for_definitions_around_them():
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
-def test_a_temporary_that_nobody_reads_compiles():
-    """Warnings of the compiler are refused, and it would warn of one."""
+def test_unused_temporary_compiles():
+    """Compiler warnings are errors, and the compiler would warn about an unused variable."""
     definition = Fused(
         name="loose", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"t": "t[m,n] = X[m,n] * 2", "y": "Y[m,n] = X[m,n] + 1"}
     )

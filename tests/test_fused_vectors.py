@@ -1,4 +1,4 @@
-"""Steps on elements that meet memory: neighbours by vectors, conditions of the edge once for each, and none where all lies inside."""
+"""Steps on elements in memory: vectors of adjacent elements, one bounds check per vector, and none in interior tiles."""
 
 import itertools
 import random
@@ -63,15 +63,15 @@ def text_of(name):
 
 
 def step_of(text, comment):
-    """The lines of a step, behind its comment."""
+    """The lines of a step, after its comment."""
     return text[text.index(f"// {comment}: ") :].partition("\n")[2]
 
 
 def versions_of(step):
-    """What a branch does where all lies inside, and elsewhere."""
-    found = re.search(r"^( *)if \((.*)\) \{\n((?s:.*?))\n\1\} else \{\n((?s:.*?))\n\1\}", step, re.M)
-    assert found is not None, step
-    return found[2], found[3], found[4]
+    """The interior and the boundary version of a branch."""
+    match = re.search(r"^( *)if \((.*)\) \{\n((?s:.*?))\n\1\} else \{\n((?s:.*?))\n\1\}", step, re.M)
+    assert match is not None, step
+    return match[2], match[3], match[4]
 
 
 def alone(text):
@@ -82,12 +82,12 @@ def alone(text):
 def arrays_of(spec, sizes, seed=0):
     generator = np.random.default_rng(seed)
     extents = {dim: sizes.get(str(spec.size(dim)), None) or int(str(spec.size(dim))) for dim in spec.dims}
-    found = {}
+    arrays = {}
     for name in spec.inputs:
         shape = [extents[dim] for dim in spec.uses[name]]
         drawn = generator.integers(0, 2, shape) if name == "keep" else generator.standard_normal(shape) / 2
-        found[name] = np.asarray(drawn).astype(spec.operands[name].dtype.to_numpy())
-    return found
+        arrays[name] = np.asarray(drawn).astype(spec.operands[name].dtype.to_numpy())
+    return arrays
 
 
 def close(spec, made, arrays):
@@ -100,8 +100,8 @@ def close(spec, made, arrays):
 
 
 @pytest.mark.parametrize("name", ["covered", "rows"])
-def test_neighbours_are_loaded_and_stored_at_once(name):
-    """Halves, bytes of a mask and a residual of another type; eight neighbours by 16 bytes where a thread has so many."""
+def test_adjacent_elements_use_vectors(name):
+    """float16 operands, bytes of a mask and a residual of another type: eight adjacent elements per 16 bytes, if a thread has as many."""
     step = step_of(text_of(name), "drop" if name == "covered" else "y")
     assert not alone(step)
     if name == "rows":
@@ -110,14 +110,14 @@ def test_neighbours_are_loaded_and_stored_at_once(name):
         assert step.count("uint4*>(&Y[") == 1
 
 
-def test_nothing_is_taken_at_once_that_may_straddle_an_edge():
+def test_vectors_do_not_cross_an_edge():
     assert "reinterpret_cast" not in step_of(text_of("odd"), "drop")
     step = step_of(text_of("rows, odd"), "y")
     assert "uint2" in step and "uint4" not in step, "300 elements of a row: four at once, never eight"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results(name):
+def test_vectorized_results(name):
     strategy, spec, sizes = CASES[name]
     program = strategy(spec).program("sm_80")
     arrays = arrays_of(spec, sizes)
@@ -127,10 +127,10 @@ def test_results(name):
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_printed_texts(tmp_path):
-    """Run under sanitizers: nothing is loaded behind the end of an array, and vectors are aligned."""
-    taken = {name: CASES[name] for name in ("symbolic", "rows, odd")}
-    host = HostProgram([Printed.of(strategy(spec).program("sm_80")) for strategy, spec, _ in taken.values()], tmp_path)
-    for number, (name, (_, spec, sizes)) in enumerate(taken.items()):
+    """Executed with sanitizers: no out-of-bounds loads, and vectors are aligned."""
+    cases = {name: CASES[name] for name in ("symbolic", "rows, odd")}
+    host = HostProgram([Printed.of(strategy(spec).program("sm_80")) for strategy, spec, _ in cases.values()], tmp_path)
+    for number, (name, (_, spec, sizes)) in enumerate(cases.items()):
         arrays = arrays_of(spec, sizes, number)
         assert close(spec, host.run(number, arrays, sizes, seed=number), arrays), name
 
@@ -139,8 +139,8 @@ def test_printed_texts(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["edge", "symbolic"])
-def test_tiles_inside_have_no_conditions(name):
-    """Elsewhere a vector has one condition, its own; two where its row may lie outside too."""
+def test_interior_tiles_have_no_conditions(name):
+    """In boundary tiles a vector has one condition, or two if its row may be out of bounds, too."""
     whole, inside, outside = versions_of(step_of(text_of(name), "drop"))
     assert "lane" not in whole and "thread" not in whole
     assert " < " not in re.sub(r"for \(.*\)", "", inside) and not alone(inside)
@@ -155,7 +155,7 @@ def test_epilogues_of_the_library():
 
 
 def test_rows_of_any_length():
-    """1000 elements of a row: two warps, of which the first has no conditions, the second one for each 16 bytes."""
+    """A row of 1000 elements: two warps, the first without conditions, the second with one per 16 bytes."""
     text = layernorm.strategy(layernorm.spec(4, 1000)).cuda("sm_80")
     assert set(re.findall(r"[^(]* \+ (\d+) < 1000", text)) == {"256", "511"}
     for step in ("sum", "center", "squares", "out"):
@@ -164,7 +164,7 @@ def test_rows_of_any_length():
     assert "?" not in step_of(text, "store")
 
 
-def test_blocks_of_keys_inside_are_copied_without_conditions():
+def test_interior_blocks_of_keys_have_no_conditions():
     strategy = attention.by_rows(attention.definition()).with_(bm=64, bn=32, wm=16, stages=2)
     for n, options in ((70, {}), (sym("N"), {})):
         text = strategy(attention.spec(64, n, 64, **options)).cuda("sm_80")
@@ -172,18 +172,18 @@ def test_blocks_of_keys_inside_are_copied_without_conditions():
         assert whole.startswith("n * 32 + 63 < ") and inside.count("cp_async_16(") == outside.count("cp_async_16_zfill(") == 2
 
 
-def test_kernels_of_one_step_stay():
+def test_single_step_kernels_have_one_version():
     text = hmma_ampere.strategy(hmma_ampere.spec(200, 264, 72)).cuda("sm_80")
     assert "else" not in text
 
 
-def test_a_version_for_too_many_is_found():
-    """Planted: a condition that holds for one tile more than all lies inside."""
+def test_wrong_interior_condition_is_found():
+    """Injected fault: the interior condition holds for one tile too many."""
     strategy, spec, _ = CASES["edge"]
     program = strategy(spec).program("sm_80")
 
-    def everywhere(one):
-        return (attrs.evolve(one, whole=less(Var("block", 0, 3), 4)) if getattr(one, "whole", FALSE) != FALSE else one,)
+    def everywhere(stmt):
+        return (attrs.evolve(stmt, whole=less(Var("block", 0, 3), 4)) if getattr(stmt, "whole", FALSE) != FALSE else stmt,)
 
     kernel = attrs.evolve(program.ir, body=rewritten(program.ir.body, everywhere))
     assert any("C" in one.message or "R" in one.message for one in check(kernel) if one.severity == "error")
@@ -191,8 +191,8 @@ def test_a_version_for_too_many_is_found():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["atomic", "taken as it is", "of a warp"])
-def test_versions_are_for_pieces_of_one_thread(kind):
-    """What is added atomically, taken as it is, or done by several threads together has one version."""
+def test_versions_require_the_elements_of_one_thread(kind):
+    """Atomic adds, plain copies and work by several threads together have one version."""
     program = CASES["edge"][0](CASES["edge"][1]).program("sm_80")
     (whole,) = (one for one, _ in execs(program.ir.body) if one.whole != FALSE)
     plain = attrs.evolve(whole, whole=FALSE, implied=())
@@ -200,33 +200,33 @@ def test_versions_are_for_pieces_of_one_thread(kind):
         other = attrs.evolve(plain, spec=AtomicAdd(1, 8)(RF, GL)(Thread))
     else:
         other = attrs.evolve(plain, pieces=()) if kind == "taken as it is" else attrs.evolve(plain, spec=plain.spec.at_level(Warp))
-    for one, count in ((plain, 1), (other, 0)):
-        body = edited(program.ir.body, lambda each, one=one: one if each == whole else attrs.evolve(each, active=TRUE, pieces=()))
-        found = edge_versioning(attrs.evolve(program.ir, body=body))
-        assert sum(each.whole != FALSE for each, _ in execs(found.body)) == count
+    for stmt, count in ((plain, 1), (other, 0)):
+        body = edited(program.ir.body, lambda each, one=stmt: one if each == whole else attrs.evolve(each, active=TRUE, pieces=()))
+        kernel = edge_versioning(attrs.evolve(program.ir, body=body))
+        assert sum(each.whole != FALSE for each, _ in execs(kernel.body)) == count
 
 
-def test_a_nest_is_a_statement_alone_in_its_loops():
+def test_versioned_nest_contains_one_statement():
     program = CASES["edge"][0](CASES["edge"][1]).program("sm_80")
-    found = [one for one, _ in execs(program.ir.body) if one.whole != FALSE]
-    assert len(found) == 1 and found[0].implied
-    assert any(nest_of(one)[1] == found[0] for one in program.ir.body)
+    whole = [one for one, _ in execs(program.ir.body) if one.whole != FALSE]
+    assert len(whole) == 1 and whole[0].implied
+    assert any(nest_of(one)[1] == whole[0] for one in program.ir.body)
 
 
-def test_neighbours_under_other_conditions_are_other_branches():
+def test_adjacent_statements_with_other_conditions_get_other_branches():
     kernel = CASES["edge"][0](CASES["edge"][1]).program("sm_80").ir
     other = less(Var("block", 0, 3), 2)
 
-    def twice(one):
-        return (one, *edited((one,), lambda inner: attrs.evolve(inner, whole=other)))
+    def twice(stmt):
+        return (stmt, *edited((stmt,), lambda inner: attrs.evolve(inner, whole=other)))
 
     body = tuple(part for one in kernel.body for part in (twice(one) if whole_of(one) != FALSE else (one,)))
-    found = [one.whole for one in statements(branched(attrs.evolve(kernel, body=body)).body) if isinstance(one, Branch)]
-    assert len(found) == 2 and found[1] == other != found[0]
+    conditions = [one.whole for one in statements(branched(attrs.evolve(kernel, body=body)).body) if isinstance(one, Branch)]
+    assert len(conditions) == 2 and conditions[1] == other != conditions[0]
 
 
 def test_the_strongest_of_several_comparisons():
-    """The greatest coordinate decides for all with its extent, in whatever order they come."""
+    """The largest coordinate plus its extent decides for all, in any order."""
     n, extent = Var("n", 0, 100), Var("N", 1, 4096, parameter=True)
     weak, strong, apart = (less(value, extent) for value in (n * 8 + 7, n * 8 + 15, Var("m", 0, 9)))
     for conditions in itertools.permutations((weak, strong, apart)):
@@ -236,14 +236,14 @@ def test_the_strongest_of_several_comparisons():
 # ---------------------------------------------------------------------------------------------- comparisons
 
 
-def test_comparisons_without_what_decides_nothing():
+def test_undecided_comparisons():
     x, size = Var("x", 0, 9), sym("N", multiple_of=8)
     assert less(x * 8 + 3, size) == less(x * 8, size) and str(less(x * 8 + 3, size)) == "x * 8 < N"
     assert str(less(x * 8 + 11, 50)) == "x * 8 + 10 < 50"
     assert str(less(Var("y", 0, 99) + 3, size)) == "y + 3 < N"
     for step, number, limit in itertools.product((1, 2, 6, 8), range(-3, 12), (16, 30, 48, 49)):
-        made = less(x * step + number, limit)
-        assert [bool(made.evaluate({"x": value})) for value in range(10)] == [value * step + number < limit for value in range(10)]
+        condition = less(x * step + number, limit)
+        assert [bool(condition.evaluate({"x": value})) for value in range(10)] == [value * step + number < limit for value in range(10)]
 
 
 # ---------------------------------------------------------------------------------------------- compiled

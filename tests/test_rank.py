@@ -1,4 +1,4 @@
-"""Specs of any rank: through the simulator, the checks and the printed text on the CPU, against NumPy; and NVRTC takes the text."""
+"""Specs of any rank against NumPy: simulator, checks, printed text on the CPU, and compilation by NVRTC."""
 
 import json
 import math
@@ -31,26 +31,26 @@ def whole_numbers(shape, dtype=float32, seed=3):
 
 
 def outputs(program, arrays):
-    """What the simulator makes, after the checks found nothing."""
+    """The simulated output, after a check without findings."""
     assert not [one for one in check(program.ir) if one.severity == "error"]
-    (made,) = simulate(program.ir, arrays).outputs.values()
-    return made
+    (output,) = simulate(program.ir, arrays).outputs.values()
+    return output
 
 
 def agree(cases, folder, equal=np.testing.assert_array_equal):
-    """Each (strategy, arrays, expected): simulated, and printed, compiled and executed on the CPU."""
+    """Check each (strategy, arrays, expected): simulated, and printed, compiled and executed on the CPU."""
     programs = [strategy.program("sm_80") for strategy, _, _ in cases]
     for program, (_, arrays, expected) in zip(programs, cases, strict=True):
         equal(outputs(program, arrays), expected)
     if COMPILER is not None:
         host = HostProgram(map(Printed.of, programs), folder)
         for number, (_, arrays, expected) in enumerate(cases):
-            (made,) = host.run(number, arrays).values()
-            equal(made, expected)
+            (output,) = host.run(number, arrays).values()
+            equal(output, expected)
 
 
 def compiles(programs):
-    """NVRTC takes the texts, where it is installed."""
+    """Compile the texts with NVRTC if it is installed."""
     for program in programs if toolchains() else ():
         compile_cuda(program.cuda, "sm_90")
 
@@ -63,7 +63,7 @@ SHAPES = {1: (100,), 2: (70, 20), 3: (20, 16, 6), 4: (8, 6, 4, 5)}
 
 @pytest.mark.parametrize("rank", SHAPES)
 def test_copies_of_any_rank(rank, tmp_path):
-    """Default copies, coalesced ones in both storage orders, and tiles by hand, where the last tile overhangs."""
+    """Default copies, coalesced ones in both storage orders, and explicit tiles whose last one overhangs."""
     (block, thread), shape, cases = TILES[rank], SHAPES[rank], []
     ones = (1,) * rank
     for order in (ColMajor, RowMajor):
@@ -80,7 +80,7 @@ def test_copies_of_any_rank(rank, tmp_path):
 
 
 def test_coalesced_follows_the_storage_order():
-    """Neighbouring threads copy neighbours, whatever the rank: the load is one vector a thread, at its number."""
+    """Adjacent threads copy adjacent vectors at any rank: the load is one vector per thread, at the thread's index."""
     for order, sizes, labels in ((ColMajor, (16, 16, 4), "m n p"), (RowMajor, (4, 16, 16), "p n m")):
         text = Move.tile(*sizes).to(Block).coalesced_copy(4).done()(Move(*sizes, src=order, dst=order)(GL, GL)(Kernel)).program().cuda
         first, second, third = labels.split()
@@ -88,8 +88,8 @@ def test_coalesced_follows_the_storage_order():
         assert f"thread_{third} = threadIdx.x / 64;" in text and "float4" in text
 
 
-def test_a_matrix_of_a_stack_is_copied_in_its_own_order():
-    """A view that stands at one place of a dimension has the storage order of what is left."""
+def test_view_keeps_the_storage_order_of_its_matrix():
+    """A view with one dimension fixed has the storage order of the remaining dimensions."""
     steps = {RowMajor: "tile(1, 4).to(Thread).layout(RowMajor).unroll()", ColMajor: "tile(1, 1).to(Thread).layout(ColMajor).unroll()"}
     steps[Layout((3, 16, 8), (128, 1, 16))] = "tile(4, 1).to(Thread).layout(ColMajor).unroll()"  # each matrix of the stack by columns
     for order, label in steps.items():
@@ -122,7 +122,7 @@ def test_init_of_any_value(value, dtype, tmp_path):
      (0.5, int32), (128, int8), ("1", float32), (True, float32), (10**400, float64)],
     ids=str,
 )  # fmt: skip
-def test_init_refuses_what_the_type_has_not(value, dtype):
+def test_init_refuses_values_outside_the_type(value, dtype):
     with pytest.raises(ArgumentError, match="not exact|must be a number"):
         Init(4, dtype=dtype, value=value)
 
@@ -146,7 +146,7 @@ def test_ranks_are_counted_and_named():
 @pytest.mark.parametrize("by", ["sum", "max", "min"])
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
 def test_reductions_along_the_last_dimension(by, dtype, tmp_path):
-    """Of one, two and three dimensions of the result; at once, and in steps that join what is there."""
+    """One, two and three dimensions of the result; at once, and in steps that accumulate."""
     cases = []
     for shape in ((40, 8), (20, 6, 8), (6, 5, 4, 8)):
         array = whole_numbers(shape, dtype)
@@ -193,8 +193,8 @@ RAGGED = {
 
 @pytest.mark.parametrize("chain", RAGGED)
 @pytest.mark.parametrize("by", ["max", "min"])
-def test_a_maximum_knows_no_zero(chain, by, tmp_path):
-    """What lies outside counts as what changes no maximum: all numbers are below zero (or above it, for a minimum), and tiles overhang."""
+def test_maximum_ignores_out_of_bounds_elements(chain, by, tmp_path):
+    """Out-of-bounds elements are neutral: all values are negative (positive for a minimum), and tiles overhang."""
     cases = []
     for dtype in (float32, float16, int8, int32, float64):
         array = whole_numbers((19, 37), dtype) - np.asarray(20, dtype.to_numpy())
@@ -205,16 +205,16 @@ def test_a_maximum_knows_no_zero(chain, by, tmp_path):
     compiles([strategy.program("sm_80") for strategy, _, _ in cases])
 
 
-def test_a_maximum_of_sizes_known_at_run_time():
+def test_maximum_at_run_time_sizes():
     spec = Reduction(sym("M"), sym("P"), by="max", dtype=float16)(GL, GL)(Kernel)
     array = whole_numbers((19, 37), float16) - np.float16(20)
     for chain in ("straight", "both"):
         program = RAGGED[chain](spec).program()
-        (made,) = simulate(program.ir, {"src": array}, {"M": 19, "P": 37}).outputs.values()
-        np.testing.assert_array_equal(made, array.max(1))
+        (output,) = simulate(program.ir, {"src": array}, {"M": 19, "P": 37}).outputs.values()
+        np.testing.assert_array_equal(output, array.max(1))
 
 
-def test_a_strided_tile_says_not_where_its_buffer_ends():
+def test_strided_tile_does_not_bound_its_buffer():
     spec = Reduction(8, 30, by="max")(GL, GL)(Kernel)
     strategy = Reduction.tile(8).to(Block).split(16).load("src", SH).tile(1).to(Thread).split(4).done()
     assert "src_sh" in strategy(spec).program().cuda
@@ -224,7 +224,7 @@ def test_a_strided_tile_says_not_where_its_buffer_ends():
         _ = Reduction.load("src", SH)(block).result
 
 
-def test_a_maximum_leaves_what_is_no_number(tmp_path):
+def test_maximum_ignores_nan(tmp_path):
     array = np.array([[1, np.nan, 3], [np.nan, np.nan, np.nan], [np.nan, -2, np.inf]], np.float32)
     strategy = Reduction.tile(1).to(Block).tile(1).to(Thread).done()(Reduction(3, 3, by="max")(GL, GL)(Kernel))
     agree([(strategy, {"src": array}, np.array([3, np.nan, np.inf], np.float32))], tmp_path)
@@ -233,22 +233,22 @@ def test_a_maximum_leaves_what_is_no_number(tmp_path):
 # ---------------------------------------------------------------------------------------------- instructions
 
 
-def test_instructions_answer_for_any_rank():
-    """Each compares itself with specs of one to four dimensions, and says what differs instead of failing."""
+def test_instructions_compare_specs_of_any_rank():
+    """Each instruction compares itself with specs of one to four dimensions and reports differences instead of failing."""
     shapes = ((1,), (8,), (1, 1, 1), (8, 8, 8), (16, 16, 1, 1))
     places = [(left, right) for left in (GL, SH, RF) for right in (GL, SH, RF)]
-    made = []
+    specs = []
     for level in (Block, Warp, Thread):
         for shape in shapes:
-            made += [Init(*shape, dtype=float16)(memory)(level) for memory in (GL, SH, RF)]
-            made += [Reduction(*shape, 4)(*pair)(level) for pair in places] + [AtomicAdd(*shape)(*pair)(level) for pair in places]
-            made += [Move(*shape, dtype=float16)(*pair)(level) for pair in places]
-    performed = {spec for spec in made for one in INSTRUCTIONS if not one.mismatches(spec, ARCHITECTURES[-1])}
+            specs += [Init(*shape, dtype=float16)(memory)(level) for memory in (GL, SH, RF)]
+            specs += [Reduction(*shape, 4)(*pair)(level) for pair in places] + [AtomicAdd(*shape)(*pair)(level) for pair in places]
+            specs += [Move(*shape, dtype=float16)(*pair)(level) for pair in places]
+    performed = {spec for spec in specs for one in INSTRUCTIONS if not one.mismatches(spec, ARCHITECTURES[-1])}
     assert {len(spec.tile_dims) for spec in performed} == {1, 3, 4} and {spec.level for spec in performed} == {Thread}
     assert {spec.title for spec in performed} == {"Init", "Reduction", "AtomicAdd", "Move"}
 
 
-def test_tiles_are_dealt_in_any_order():
+def test_tiles_are_distributed_in_any_order():
     chain = Move.tile(8, 4, 2).to(Block)
     spec = Move(8, 4, 2)(GL, GL)(Kernel)
     text = chain.tile(1, 1, 1).to(Thread).layout((1, 2, 0)).done()(spec).program().cuda
@@ -262,7 +262,7 @@ def test_tiles_are_dealt_in_any_order():
 
 
 @pytest.mark.parametrize("spec", [Move(64), Move(8, 4, 2, 3, dtype=float16), Init(8, value=-math.inf), Init(8, 4, 2, value=0.5)], ids=str)
-def test_records_have_words_for_any_rank(spec):
+def test_records_format_specs_of_any_rank(spec):
     spec = spec(*(GL for _ in spec.dtypes))(Kernel)
     assert spec_of(json.loads(json.dumps(describe(spec), allow_nan=False))) == spec
 
@@ -273,7 +273,7 @@ FUNCTIONS = ("-", "abs", "relu", "sqrt", "exp", "exp2", "log", "log2", "rsqrt", 
 
 
 def close(bits):
-    """Equal but for the errors of functions: some units in the last place of float32, or one of the result where it is shorter."""
+    """Equal within the errors of functions: some float32 ulps, or one ulp of a shorter result type."""
 
     def equal(got, expected):
         assert got.dtype == expected.dtype and got.shape == expected.shape
@@ -285,7 +285,7 @@ def close(bits):
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64], ids=str)
 def test_unary_functions(dtype, tmp_path):
-    """Within two units in the last place of float32 and one of the result, plus what rounding the result costs."""
+    """Within two float32 ulps and one ulp of the result, plus the rounding error of the result."""
     cases = []
     array = np.linspace(0.1, 4, 36).astype(dtype.to_numpy())
     for rank, name in enumerate(FUNCTIONS):
@@ -304,7 +304,7 @@ def test_unary_functions(dtype, tmp_path):
 @pytest.mark.parametrize("sign", ["+", "-", "*", "/", "max", "min"])
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
 def test_binary_signs(sign, dtype, tmp_path):
-    """Of one operation, each result is the exact one rounded: equal to the bit, on the CPU too."""
+    """Each result of a single operation is correctly rounded: bit-equal, also on the CPU."""
     function = {"+": np.add, "-": np.subtract, "*": np.multiply, "max": np.fmax, "min": np.fmin, "/": np.divide}[sign]
     left, right = whole_numbers((8, 3, 2), dtype, 1), np.maximum(whole_numbers((8, 3, 2), dtype, 2), 1)
     spec = BinaryPointwise(sign, 8, 3, 2, dtype=dtype)(GL, GL, GL)(Kernel)
@@ -316,7 +316,7 @@ def test_binary_signs(sign, dtype, tmp_path):
 
 
 def test_any_formula(tmp_path):
-    """Signs bind as they do on paper, of operands of any shape and type; what lies outside is not written."""
+    """Signs have their usual precedence, for operands of any shape and type; out-of-bounds elements are not written."""
     x, y, bias = (
         whole_numbers(shape, dtype, seed) for shape, dtype, seed in (((10, 6), float16, 1), ((10, 6), float32, 2), ((6,), bfloat16, 3))
     )
@@ -338,7 +338,7 @@ def test_any_formula(tmp_path):
 
 
 def test_formulas_of_integers(tmp_path):
-    """Integers are computed in int, converted once; a number that is none makes them floats."""
+    """Integers are computed as int and converted once; a float operand makes the formula float."""
     array = np.array([-128, -100, -7, 0, 5, 100, 127], np.int8)
     wide = array.astype(np.int32)
     formulas = {
@@ -359,8 +359,8 @@ JOINS = {"sum": ("+=", np.add), "max": ("max=", np.fmax), "min": ("min=", np.fmi
 
 @pytest.mark.parametrize("by", JOINS)
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
-def test_formulas_that_join(by, dtype, tmp_path):
-    """The value is rounded to the type of the output, and joins what that holds; where the spec does not say so, it is the result."""
+def test_accumulating_formulas(by, dtype, tmp_path):
+    """The value is rounded to the output's type and combined with the output; without accumulation it is the result."""
     sign, join = JOINS[by]
     x, y = (whole_numbers((9, 7), dtype, seed) for seed in (1, 2))
     value = (2 * x.astype(np.float64) + y).astype(dtype.to_numpy())
@@ -376,21 +376,21 @@ def test_formulas_that_join(by, dtype, tmp_path):
     compiles([strategy(True).program("sm_90")])
 
 
-def test_a_condition_to_join(tmp_path):
-    """In a loop: from the second turn on, results join those of the turns before."""
+def test_conditional_accumulation(tmp_path):
+    """In a loop, the second and later iterations accumulate."""
 
     @attrs.frozen
     class Twice(Decomposition):
-        """The work, `accumulate` from the second turn on."""
+        """The work, with `accumulate` in the second and later iterations."""
 
         verb = "twice"
 
         def expand(self, spec, context):
             draft = context.draft()
-            turn = Var(draft.fresh("turn"), 0, 1)
-            body = spec.with_options(accumulate=turn > 0)
+            iteration = Var(draft.fresh("turn"), 0, 1)
+            body = spec.with_options(accumulate=iteration > 0)
             return draft.expansion(
-                (Child("body", body),), (making.loop(turn, as_expr(2), (making.hole("body"),), unroll=False, origin=draft.origin),)
+                (Child("body", body),), (making.loop(iteration, as_expr(2), (making.hole("body"),), unroll=False, origin=draft.origin),)
             )
 
     x = whole_numbers((9,))
@@ -399,8 +399,8 @@ def test_a_condition_to_join(tmp_path):
         agree([(Pointwise.tile(4).to(Block).tile(1).to(Thread).then(Twice()).done()(spec), {"x": x}, expected)], tmp_path)
 
 
-def test_several_results_of_one_leaf(tmp_path):
-    """A formula for each: of other types, transposed, copied, constant, joined."""
+def test_leaf_with_several_results(tmp_path):
+    """One formula per result: other types, transposed, copied, constant, accumulated."""
     kind = Kind("Several", "s[m,n] = a[m,n] + b[n]; d[n,m] += a[m,n] - b[n]; t[n,m] = a[m,n]; z[m,n] = 3; w[m,n] max= -a[m,n]")
     a, b = whole_numbers((9, 7)), whole_numbers((7,), seed=4)
     results = {"s_dtype": float16, "d_dtype": int32, "t_dtype": float64, "z_dtype": int8, "w_dtype": float32}
@@ -421,8 +421,8 @@ def test_several_results_of_one_leaf(tmp_path):
     if COMPILER is not None:
         host = HostProgram(map(Printed.of, programs), tmp_path)
         for number in range(len(programs)):
-            for name, one in host.run(number, {"a": a, "b": b}).items():
-                np.testing.assert_array_equal(one, expected[name])
+            for name, output in host.run(number, {"a": a, "b": b}).items():
+                np.testing.assert_array_equal(output, expected[name])
 
 
 def test_a_transposed_copy_of_single_elements(tmp_path):
@@ -432,8 +432,8 @@ def test_a_transposed_copy_of_single_elements(tmp_path):
     agree([(turn.starter.tile(4, 4).to(Block).tile(1, 1).to(Thread).done()(spec), {"src": array}, array.T)], tmp_path)
 
 
-def test_what_no_leaf_joins():
-    """An index that only an input has, and two results that are reduced."""
+def test_leaf_refusals():
+    """An index that only an input has, and two reduced results."""
     for text, sizes in (("z[m] += 2 * x[m,n]", None), ("s[m] = sum(n, x[m,n]); l[m] = max(n, x[m,n])", (1, 4))):
         if sizes is None:
             with pytest.raises(FireironError, match="neither in the result nor reduced"):
@@ -454,12 +454,12 @@ PRODUCTS = {
     "mkp,kmp->m": ((20, 4, 6), (8,), (2,), (2, 3)),
     "bchk,bkn->nbhc": ((8, 2, 3, 2, 4), (4, 1, 1, 1), (2, 1, 1, 1), (2,)),
 }
-"""Signatures, with sizes (of C, then of what is added up), a block's tile, a thread's, and steps."""
+"""Signatures, with sizes (of C, then of the reduced dimensions), a block's tile, a thread's tile, and steps."""
 
 
 @pytest.mark.parametrize("signature", PRODUCTS)
 def test_products_of_any_signature(signature, tmp_path):
-    """Multiply-adds straight from memory, and through shared memory with sums in registers, where the last tile overhangs too."""
+    """Multiply-adds directly from global memory, and through shared memory with sums in registers; the last tile overhangs, too."""
     sizes, block, thread, steps = PRODUCTS[signature]
     spec = MatMul(*sizes, signature=signature)(GL, GL, GL)(Kernel)
     assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
@@ -508,7 +508,7 @@ def test_signatures_that_say_nothing_are_refused(make, says):
 
 @pytest.mark.parametrize("dtype", [float32, float64, int32, float16, bfloat16], ids=str)
 def test_shuffles(dtype, tmp_path):
-    """Each lane receives what the lane holds whose number differs in the mask; of one warp, and of several."""
+    """Each lane receives the value of the lane whose index differs in the mask, for one warp and for several."""
     cases = []
     for mask, threads, memory in ((1, 32, SH), (16, 32, GL), (5, 128, GL)):
         array = whole_numbers((threads, 4), dtype)
@@ -522,18 +522,18 @@ def test_shuffles(dtype, tmp_path):
 
 
 def received(form, number, width):
-    """The lane from which each of 64 threads receives, as the PTX ISA says it of `shfl.sync`: its own, where its group has no such lane."""
-    found = []
+    """The source lane of each of 64 threads (PTX ISA, `shfl.sync`): its own lane if its group has no such lane."""
+    lanes = []
     for thread in range(64):
         first, lane = thread // width * width, thread % width
         other = {ShflIdx: number, ShflUp: lane - number, ShflDown: lane + number}[form]
-        found.append(first + other if 0 <= other < width else thread)
-    return found
+        lanes.append(first + other if 0 <= other < width else thread)
+    return lanes
 
 
 @pytest.mark.parametrize("form", [ShflIdx, ShflUp, ShflDown], ids=repr)
 def test_shuffles_of_other_modes(form, tmp_path):
-    """From one lane of each group, from lanes before and further on; in whole warps, and in groups of neighbours."""
+    """From one lane of each group, and from earlier and later lanes; in whole warps and in groups of adjacent lanes."""
     cases = []
     for number, width, dtype in ((0, 32, float32), (5, 32, float16), (31, 32, int32), (3, 8, float64), (1, 2, bfloat16), (7, 16, float32)):
         array = whole_numbers((64, 4), dtype)
@@ -549,8 +549,8 @@ def test_shuffles_of_other_modes(form, tmp_path):
     assert f"{name}(0xffffffff, src_rf[v], 5)" in text and f"{name}(0xffffffff, src_rf[v], 3, 8)" in narrow
 
 
-def test_groups_of_a_shuffle_are_not_parted():
-    """A tile of 16 threads has no groups of 32: its first lanes would receive from themselves."""
+def test_shuffle_groups_are_not_split():
+    """A tile of 16 threads contains no group of 32: its first lanes would receive their own values."""
     with pytest.raises(FireironError, match="t - 1 in 32 leaves the 16 of t"):
         _ = ShflUp.tile(16, 1).to(Block).done()(ShflUp(1, 64, 1)(GL, GL)(Kernel)).program("sm_80").ir
     assert [one.name for one in INSTRUCTIONS if isinstance(one, Shuffle)] == ["SHFL_BFLY", "SHFL_IDX", "SHFL_UP", "SHFL_DOWN"]
@@ -558,7 +558,7 @@ def test_groups_of_a_shuffle_are_not_parted():
         Shuffle("SHFL_ALL", "all")
 
 
-def test_what_no_shuffle_performs():
+def test_shuffle_refusals():
     for spec, says in (
         (Shfl(1, 16, 4)(RF, RF)(Warp), "32 threads|shape"),
         (Shfl(1, 32, 4)(SH, RF)(Warp), "RF"),

@@ -1,4 +1,4 @@
-"""Tuned records: what a line holds, files and their damage, merging, hashes of strategies, and which record answers for a spec."""
+"""Tuned records: contents of a line, damaged files, merging, hashes of strategies, and the choice of a record for a spec."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ HALF = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch):
-    """What the environment says counts in the tests that set it."""
+    """Environment variables have effect only in tests that set them."""
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     monkeypatch.setattr(collection, "_shipped", lambda: ())
@@ -99,7 +99,7 @@ SPECS = (
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_specs_survive(spec):
+def test_specs_round_trip(spec):
     plain = describe(spec)
     assert spec_of(json.loads(json.dumps(plain))) == spec
     assert json.loads(json.dumps(plain)) == plain, "plain JSON"
@@ -129,7 +129,7 @@ def test_all_fields_of_a_spec_count():
     ],
     ids=["kind", "level", "expression", "condition", "partial", "names"],
 )
-def test_specs_that_records_have_no_words_for(spec, message):
+def test_unrecordable_specs(spec, message):
     with pytest.raises(StoreError, match=message):
         describe(spec)
 
@@ -224,14 +224,14 @@ VARIANTS = {
 }
 
 
-def test_everything_in_a_strategy_counts():
+def test_hash_depends_on_everything_in_a_strategy():
     hashes = {name: strategy_hash(strategy) for name, strategy in VARIANTS.items()}
     for (one, left), (other, right) in itertools.combinations(hashes.items(), 2):
         assert left != right, f"{one} and {other} have one hash"
     assert all(len(value) == 16 and int(value, 16) >= 0 for value in hashes.values())
 
 
-def test_lines_and_specs_do_not_count():
+def test_hash_ignores_lines_and_specs():
     def build():
         return MatMul.tile(Tunable("bm", 64, 32), 64).to(Block).split(8).load(A, SH, Move.tile(1, 4).to(Thread).done())
 
@@ -245,8 +245,8 @@ def test_library_has_different_hashes():
     assert len(set(hashes)) == len(hashes)
 
 
-def test_hashes_of_before_stay():
-    """Of values whose fields were others when records were first written."""
+def test_former_hashes_are_stable():
+    """Of values whose fields had other names when records were first written."""
     odd = Level("Odd", Warp, Layout((2, 4), (1, 8)))
     assert strategy_hash(MatMul.tile(8, 8).to(odd)) == "3bc6ec86731eb965"
     assert strategy_hash(MatMul.done(HMMA_16816_F32)) == "90fb58fe58120fe3"
@@ -255,21 +255,21 @@ def test_hashes_of_before_stay():
 
 
 def test_hash_in_another_process():
-    """Not the hash of Python's strings, which differs from process to process."""
+    """The hash must not use Python's string hash, which differs between processes."""
     code = "from fireiron.language import library; from fireiron.tune import records; print(*(records.strategy_hash(library.find(n).strategy) for n in library.names()))"
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "7"}, check=True
     )
-    assert told.stdout.split() == [strategy_hash(library.find(name).strategy) for name in library.names()]
+    assert output.stdout.split() == [strategy_hash(library.find(name).strategy) for name in library.names()]
 
 
 def test_hash_requires_record():
-    """The hash that records in the world were made with; whoever changes it makes all of them outdated."""
+    """The hash of existing records; changing it makes all of them outdated."""
     assert strategy_hash(MatMul.tile(Tunable("bm", 64, 32), 64).to(Block).split(8)) == "8ca3af9ab4e65d8c"
     assert strategy_hash(MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).layout(ColMajor)) == "0b5f1b4f631e0d6f"
 
 
-def test_what_has_no_hash():
+def test_unhashable_strategies():
     @attrs.frozen
     class Odd(Decomposition):
         verb = "odd"
@@ -427,7 +427,7 @@ def test_conflict_of_git(tmp_path):
         Records.load(path)
 
 
-def test_torn_last_line(tmp_path):
+def test_truncated_last_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(f"{made().line()}\n{made(us=3.0).line()[:100]}")
     with pytest.warns(OutdatedRecordWarning, match="a.jsonl:2: the last line was never finished"):
@@ -528,7 +528,7 @@ def test_append_without_locks_of_the_system(tmp_path, monkeypatch):
 
 
 def test_append_to_a_file_that_was_replaced_meanwhile(tmp_path):
-    """An append that waits for a merge adds to the file that the merge made."""
+    """An append that waits for a merge adds to the merged file."""
     path = written(tmp_path / "a.jsonl", made())
     with lock.locked(path):
         waiting = threading.Thread(target=Records.append_to, args=(path, made(us=4.0, values={"bm": 64})))
@@ -624,7 +624,7 @@ def test_architectures():
     assert ampere.find(float16_gemm(), "sm_86", neighbours=False) is None
 
 
-def test_neighbours_by_distance():
+def test_nearest_records_by_distance():
     some = Records(
         (made(float16_gemm(512, 256, 256), us=50.0), made(float16_gemm(256, 256, 1024), us=9.0), made(float16_gemm(128, 128, 256), us=1.0))
     )
@@ -635,7 +635,7 @@ def test_neighbours_by_distance():
     assert some.find(float16_gemm(), "sm_90", neighbours=False) is None
 
 
-def test_far_ones_are_no_neighbours():
+def test_distant_records_are_not_used():
     some = Records((made(float16_gemm(256, 256, 256)),))
     assert FARTHEST == 6.0
     assert some.find(float16_gemm(1024, 1024, 4096), "sm_90") is not None
@@ -654,34 +654,34 @@ def test_far_ones_are_no_neighbours():
     ],
     ids=["dtype", "c_dtype", "B", "C", "accumulate", "accumulator"],
 )
-def test_other_problems_are_no_neighbours(asked):
+def test_records_of_other_problems_are_not_used(asked):
     assert Records((made(),)).find(asked, "sm_90") is None
 
 
-def test_kinds_of_ones_own_are_found():
-    """By the declaration: another formula under the same title is another kind; sizes along the result count whole, of what is added up half."""
+def test_user_defined_kinds_are_looked_up():
+    """By declaration: another formula with the same title is another kind. Result sizes have full weight, reduced sizes half."""
     rows = Kind("Rows", "y[i] += sum(j, {by} * x[i,j])", (Parameter("by", real=True),))
 
     def spec(by, i, j, kind=rows):
         return kind.starter(by, i, j)(GL, GL)(Kernel)
 
     block = Tunable("block", 64, 32)
-    mine = Strategy((), start=rows.starter).tile(block).to(Block).tile(1).to(Thread).split(1).done(ROWS)
-    digest = strategy_hash(mine)
+    strategy = Strategy((), start=rows.starter).tile(block).to(Block).tile(1).to(Thread).split(1).done(ROWS)
+    digest = strategy_hash(strategy)
     some = tuple(
         made(one, us=us, strategy="mine.py:rows", strategy_hash=digest, values={"block": value})
         for one, us, value in ((spec(0.5, 256, 64), 3.0, 64), (spec(0.5, 256, 256), 2.0, 32), (spec(2, 256, 64), 1.0, 32))
     )
     again = Records(tuple(Record.parse(one.line()) for one in some))
     assert [one.shape for one in again] == [(256, 64), (256, 256), (256, 64)]
-    answer = again.best(spec(0.5, 256, 64), "sm_90", strategies={"mine.py:rows": mine})
+    answer = again.best(spec(0.5, 256, 64), "sm_90", strategies={"mine.py:rows": strategy})
     assert answer.exact and answer.record.us == 3.0 and answer.strategy.spec == spec(0.5, 256, 64)
-    near = again.best(spec(0.5, 512, 256), "sm_90", strategies={"mine.py:rows": mine})
+    near = again.best(spec(0.5, 512, 256), "sm_90", strategies={"mine.py:rows": strategy})
     assert not near.exact and "Rows" in str(near.record.spec) and "256x256 (distance 1.00)" in near.why
     other = Kind("Rows", "y[i] += sum(j, {by} + x[i,j])", rows.parameters)
-    assert again.find(spec(0.5, 256, 64, other), "sm_90", strategies={"mine.py:rows": mine}) is None
+    assert again.find(spec(0.5, 256, 64, other), "sm_90", strategies={"mine.py:rows": strategy}) is None
     with pytest.raises(StoreError, match="no record answers for Rows 8x8, float32 float32") as none:
-        again.best(spec(3, 8, 8), "sm_90", strategies={"mine.py:rows": mine})
+        again.best(spec(3, 8, 8), "sm_90", strategies={"mine.py:rows": strategy})
     assert "fireiron tune STRATEGY.py --arch sm_90" in str(none.value)
 
 
@@ -702,14 +702,14 @@ class Row(Executable):
 ROWS = Row("ROWS")
 
 
-def test_stacks_are_no_neighbours_of_matrices():
+def test_batched_records_do_not_answer_for_matrices():
     stack = Records((made(Move(64, 64, 4)(GL, GL)(Kernel)),))
     assert stack.find(Move(64, 64)(GL, GL)(Kernel), "sm_90") is None
     batch = MatMul(4, 256, 256, 256, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
     assert Records((made(batch),)).for_spec(batch, "sm_90") and not Records((made(),)).for_spec(batch, "sm_90")
 
 
-def test_leading_dimensions_and_alignment_are_neighbours():
+def test_leading_dimensions_and_alignment_affect_the_distance():
     views = float16_gemm(A=RowMajor(ld=264))
     choice = Records((made(),)).best(views, "sm_90")
     assert not choice.exact and choice.strategy.spec == views
@@ -726,8 +726,8 @@ def test_run_time_sizes_are_answered_exactly_or_not():
     assert Records((made(free),)).find(float16_gemm(), "sm_90") is None
 
 
-def test_illegal_values_are_passed_over():
-    """Two million bytes of stages do not fit: the next nearest answers."""
+def test_illegal_records_are_skipped():
+    """Stages of two million bytes do not fit, so the next nearest record answers."""
     crowded = made(us=1.0, name="hmma_ampere", values={"bm": 256, "bn": 256, "bk": 64, "wm": 64, "wn": 64, "stages": 5})
     fits = made(float16_gemm(512), us=5.0)
     choice = Records((crowded, fits)).best(float16_gemm(), "sm_90")
@@ -750,7 +750,7 @@ def test_what_is_accepted():
     assert small.record.us == 2.0 and some.best(float16_gemm(), "sm_90").record.us == 1.0
 
 
-def test_outdated_records_are_passed_over_with_a_warning():
+def test_outdated_records_are_skipped_with_a_warning():
     old, new = made(us=1.0, strategy_hash="0123456789abcdef"), made(us=2.0)
     with pytest.warns(OutdatedRecordWarning, match="older version of the strategy.*0123456789abcdef"):
         assert Records((old, new)).best(float16_gemm(), "sm_90").record.us == 2.0
@@ -772,7 +772,7 @@ def test_files_that_records_name_do_not_run(tmp_path):
     assert choice.exact and current_strategy(record, {f"{path}:mine": mine}) is mine
 
 
-def test_nothing_found():
+def test_no_record():
     with pytest.raises(StoreError) as caught:
         Records((made(), made(float16_gemm(512)))).best(float16_gemm(dtype=bfloat16), "sm_90")
     text = str(caught.value)
@@ -784,7 +784,7 @@ def test_nothing_found():
 
 
 def test_tune_command_is_understood():
-    """The command line reads the sizes and layouts that the message names."""
+    """The command line parses the sizes and layouts that the message prints."""
     from fireiron.cli.arguments import layouts, size
 
     words = tune_command(float16_gemm(sym("M", multiple_of=8), 64, 64, B=ColMajor), "sm_90").split()
@@ -804,7 +804,7 @@ def test_best_reads_the_named_file(tmp_path, monkeypatch):
     assert best_strategy(float16_gemm(512), "sm_90").spec == float16_gemm(512), "a neighbour"
 
 
-def test_pinned(tmp_path, monkeypatch):
+def test_require_record(tmp_path, monkeypatch):
     path = written(tmp_path / "mine.jsonl", made(us=1.0))
     with pytest.raises(StoreError, match="no file of records is named"):
         best_strategy(float16_gemm(), require_record=True)
@@ -821,7 +821,7 @@ def test_pinned(tmp_path, monkeypatch):
         best_strategy(float16_gemm())
 
 
-def test_pinned_leaves_the_shipped_records_out(tmp_path, monkeypatch):
+def test_require_record_ignores_shipped_records(tmp_path, monkeypatch):
     folder = tmp_path / "shipped"
     folder.mkdir()
     written(folder / "h200.jsonl", made(float16_gemm(512)))
@@ -832,7 +832,7 @@ def test_pinned_leaves_the_shipped_records_out(tmp_path, monkeypatch):
 
 
 def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
-    """The tuner is asked for the library's default, once; what it finds is kept."""
+    """The tuner runs once with the library's default strategy; its result is cached."""
     import importlib
 
     asked, found = [], [made(float16_gemm(), us=1.5, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32})]
@@ -876,7 +876,7 @@ def test_nothing_measures(tmp_path, monkeypatch):
 
 
 def test_shipped_records_are_whole(monkeypatch):
-    """What comes with the library loads, each measured once, in the order of `text`, and none is outdated."""
+    """The shipped records load, are unique, in the order of `text`, and not outdated."""
     monkeypatch.undo()
     shipped = Records.shipped()
     assert shipped == Records.load(*collection._shipped()), "they are read without checks"
@@ -942,7 +942,7 @@ def test_list_records(fireiron, tmp_path, monkeypatch):
     assert fireiron("list", "--records", "nope")[0] == 2
 
 
-def test_list_drift(fireiron, tmp_path, monkeypatch):
+def test_list_outdated(fireiron, tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made())))
     assert fireiron("list", "--outdated")[0] == 0

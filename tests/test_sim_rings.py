@@ -543,14 +543,14 @@ def test_numbers_of_tiles_in_stages():
             rings.tile(take, env, producer, WHERE)
         producer.owned = {("tiles", fill, EMPTY)}
         assert rings.tile(take, env, producer, WHERE) == number
-        with pytest.raises(SimulationError, match=f"tiles: the tile index of fill {turn} is read by a group that has not acquired it full"):
+        with pytest.raises(SimulationError, match=f"tiles: the tile index of fill {fill} is read by a group that has not acquired it full"):
             rings.tile(read, env, consumer, WHERE)
         consumer.owned = {("tiles", fill, FULL)}
         assert rings.tile(read, env, consumer, WHERE) == number
     consumer.owned = {("tiles", 2, FULL)}
     assert rings.tile(read, {"k": 2}, consumer, WHERE) == 9
     consumer.owned = {("tiles", 1, FULL)}
-    assert rings.tile(read, {"k": 1}, consumer, WHERE) == 9, "the stage has the number of its last turn"
+    assert rings.tile(read, {"k": 1}, consumer, WHERE) == 9, "the stage has the number of its last fill"
 
 
 # ---------------------------------------------------------------------------------------------- other blocks

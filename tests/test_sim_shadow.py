@@ -113,15 +113,15 @@ def test_what_is_hidden_from_engines_as_by_brute_force(seed):
 
 
 def test_a_number_for_each_note():
-    class Location:
+    class Statement:
         def __init__(self, name):
             self.name = name
 
-        def place(self, env):
+        def loop_values(self, env):
             return {self.name: env[self.name]}
 
     history = History({})
-    assert [history.note(Location("k"), "operand", {"k": value, "other": 1}) for value in (4, 5)] == [0, 1]
+    assert [history.note(Statement("k"), "operand", {"k": value, "other": 1}) for value in (4, 5)] == [0, 1]
     assert [env for _, _, env in history.log] == [{"k": 4}, {"k": 5}]
 
 

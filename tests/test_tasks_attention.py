@@ -1,4 +1,4 @@
-"""FlashAttention-2 and -3 as programs of tasks: right by NumPy and by their meaning, free of races, and the kernels of their fluent twins."""
+"""FlashAttention-2 and -3 as programs of tasks: correct by NumPy and by their meaning, race-free, and equal to the fluent kernels."""
 
 import contextlib
 import random
@@ -28,7 +28,7 @@ NIGHTLY = pytest.mark.nightly
 
 
 def bound(name, target, m, n, d=D, heads=1, batch=1, causal=False, **mapping):
-    """A program for a problem, with its mapping to a target, small tiles unless said otherwise."""
+    """A program for a problem, mapped to a target, with small tiles by default."""
     program, variant = BOTH[name]
     if causal:
         program, mapping = (
@@ -43,12 +43,12 @@ def bound(name, target, m, n, d=D, heads=1, batch=1, causal=False, **mapping):
 
 
 def coarse(mapping):
-    """The mapping with products as a whole, which mean what those of all threads do, in less time."""
+    """The mapping with MMAs of whole tiles, which have the same meaning as those of all threads and simulate faster."""
     return mapping.with_("scores", calls=["clear_rows", "scores_thread"]).with_("values", calls=["values_thread"])
 
 
 def require_right(strategy, program, mapping, target, sizes=None, causal=False):
-    """The kernel has no findings; it equals the softmax, with its warps in random order, and what the program means."""
+    """Check the kernel: no findings; with warps in random order it equals the softmax and the meaning of the program."""
     kernel = strategy.program(target)
     assert not errors(kernel.ir)
     arrays = inputs(kernel.spec, sizes)
@@ -77,7 +77,7 @@ def require_right(strategy, program, mapping, target, sizes=None, causal=False):
     ],
 )
 def test_a_mapping_changes_no_result(name, target, sizes, mapping):
-    """Both programs by mma.sync and by wgmma, of two heads, with probabilities in registers and keys that arrive ahead."""
+    """Both programs with mma.sync and with wgmma, two heads, probabilities in registers, asynchronous copies of keys."""
     strategy, program, chosen = bound(name, target, *sizes, heads=2, **mapping)
     require_right(strategy, program, coarse(chosen), target)
     text = strategy.cuda(target)
@@ -90,7 +90,7 @@ def test_a_mapping_changes_no_result(name, target, sizes, mapping):
     [("FlashAttention-2", "sm_80"), *(pytest.param(name, "sm_90a", marks=NIGHTLY) for name in BOTH)],
 )
 def test_causal(name, target):
-    """No query sees the keys behind it: coordinates of pieces are operands of formulas, performed where a tile has any that are hidden."""
+    """A causal mask: formulas read the coordinates of pieces, and run only in tiles with masked elements."""
     small = {"U": 64, "WGS": 1, "W": 32} if target == "sm_90a" else {}
     strategy, program, mapping = bound(name, target, 70, 70, causal=True, **small)
     require_right(strategy, program, coarse(mapping), target, causal=True)
@@ -110,7 +110,7 @@ def test_causal(name, target):
     ],
 )
 def test_events_in_any_order(name, causal, until, seed):
-    """Event IR after each pass means the same in any order that its events allow; copies of pieces keep the coordinates of these."""
+    """Each order that the events allow computes the same after each pass; copies of pieces keep their coordinates."""
     strategy, program, mapping = bound(name, "sm_80", 40, 70, causal=causal)
     mapping, spec = coarse(mapping), strategy.spec
     arrays = inputs(spec)
@@ -132,7 +132,7 @@ def test_lengths_known_at_run_time(name, target):
 @pytest.mark.nightly
 @pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
 def test_seldom_rescaled(target):
-    """Scores that grow along the keys: maxima stay for a while, and then rows are rescaled."""
+    """Scores that increase along the keys: rows are rescaled lazily."""
     small = {"U": 64, "WGS": 1, "W": 32} if target == "sm_90a" else {}
     strategy, program, mapping = bound("FlashAttention-3", target, 64, 128, **small)
     mapping = programs.rescale_rarely(mapping, 2)
@@ -156,7 +156,7 @@ def test_the_meaning_of_all_threads(target):
 
 
 def test_three_warpgroups_are_a_change_of_the_mapping():
-    """192 queries by three warpgroups instead of 128 by two: rows of a block and groups that share them, and nothing of the program."""
+    """192 queries by three warpgroups instead of 128 by two: only the mapping changes."""
     two, three = (programs.hopper(U=64 * groups, W=64, WGS=groups) for groups in (2, 3))
     assert set(two.diff(three)) == {"host.U: 128 -> 192"} | {
         f"{name}.WM: 2 -> 3" for name in ("clear", "begin", "mask", "softmax", "rescale", "finish", "scores_tile", "values_tile")
@@ -167,7 +167,7 @@ def test_three_warpgroups_are_a_change_of_the_mapping():
 
 
 def synchronization(text):
-    """What a kernel waits for and announces, and its products, in the order of its text, by rings and without numbers of registers."""
+    """Waits, arrivals and MMAs of a kernel in the order of its text, by ring and without register numbers."""
     body = text[text.index("// consumers") :]
     matches = re.findall(
         r"\b(mbarrier_wait\(\w+|mbarrier_arrive\(\w+|mbarrier_arrive_expect_tx\(\w+|wgmma_\w+(?:<\d>)?|tma_\w+(?:<\d>)?|warpgroup_sync)",
@@ -178,28 +178,28 @@ def synchronization(text):
 
 @pytest.mark.parametrize("name", [pytest.param("FlashAttention-2", marks=NIGHTLY), "FlashAttention-3"])
 def test_the_synchronization_of_the_fluent_twin(name):
-    """FlashAttention-3 begins the next scores before the values at hand in its text; the twin is told to delay the latter."""
+    """FlashAttention-3 starts the next scores before the current PV MMA; the fluent strategy defers the latter."""
     definition = attention.definition()
     fluent = hopper_attention.by_rows(definition, overlap=name == "FlashAttention-3").with_(
         bm=128, bn=64, stages=2, epi_n=D, num_blocks=65536
     )
     twin = fluent(attention.spec(128, 256, D, made=definition)).cuda("sm_90a")
-    mine = bound(name, "sm_90a", 128, 256)[0].cuda("sm_90a")
-    assert synchronization(mine) == synchronization(twin)
-    assert ("wgmma_wait_group<1>();" in mine) == (name == "FlashAttention-3")
+    text = bound(name, "sm_90a", 128, 256)[0].cuda("sm_90a")
+    assert synchronization(text) == synchronization(twin)
+    assert ("wgmma_wait_group<1>();" in text) == (name == "FlashAttention-3")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("persistent", (0, 2))
 def test_missing_synchronization_is_found(persistent):
-    """Of a ring that is filled in front of its loop and behind it: what the check misses changes nothing, or the simulator refuses it."""
+    """A ring that is filled before, in and after its loop: a fault that the check misses has no effect, or the simulator reports it."""
     strategy = bound("FlashAttention-3", "sm_90a", 128, 80, 16, heads=4, U=64, WGS=1, W=32, persistent=persistent)[0]
     kernel = strategy.program("sm_90a")
     arrays, planted = inputs(kernel.spec), list(dropped(kernel.ir))
     near = near_softmax(kernel.spec, arrays)
-    found = [bool(errors(faulty)) for _, faulty in planted]
-    assert sum(found) > 20
-    for (_, faulty), fault in zip(planted, found, strict=True):
+    detected = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(detected) > 20
+    for (_, faulty), fault in zip(planted, detected, strict=True):
         with contextlib.suppress(SimulationError):
             if not fault:
                 near.require(simulate(faulty, arrays, order=random.Random(2)).outputs)
@@ -219,15 +219,15 @@ def test_compiled_without_spills(case):
     name = case if case in BOTH else "FlashAttention-2"
     program = bound(name, target, 3840, 4096, 128, heads=16, **mapping)[0].program(target)
     report = compile_cuda(program.cuda, target)
-    found = report.resources[program.name]
-    assert found.spill_stores == found.spill_loads == found.stack_frame == 0 and "C75" not in (report.log or "")
+    resources = report.resources[program.name]
+    assert resources.spill_stores == resources.spill_loads == resources.stack_frame == 0 and "C75" not in (report.log or "")
 
 
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 @pytest.mark.nightly
 @pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
 def test_printed_text(tmp_path, target):
-    """The text itself, run on a CPU."""
+    """The printed text, executed on a CPU."""
     program = bound("FlashAttention-3", target, 32 if target == "sm_80" else 128, 128)[0].program(target)
     host = printed_text.HostProgram([printed_text.Printed.of(program)], tmp_path)
     arrays = inputs(program.spec)
@@ -238,7 +238,7 @@ def test_printed_text(tmp_path, target):
 
 
 @task("scale", Inner, reads=["src"], writes=["dst"])
-def turned(dst, src):
+def transposed(dst, src):
     launch("scale", axes(dst, 1, 0), axes(src, 1, 0))
 
 
@@ -248,7 +248,7 @@ def by_columns(dst, src):
 
 
 def test_axes_of_a_tensor():
-    """A transposed matrix is read and written where it lies; operands of a formula go by their names."""
+    """A transposed matrix is accessed in place; formulas refer to operands by name."""
     mapping = Mapping(
         [
             TaskMapping("all", "turned", HOST, [GLOBAL] * 2, calls=["block"], entrypoint=True),
@@ -256,7 +256,7 @@ def test_axes_of_a_tensor():
         ]
     )
     a, out = np.arange(12, dtype="f4").reshape(3, 4), np.zeros((3, 4), "f4")
-    tasks.run(Tasks(turned, by_columns), mapping, out, a)
+    tasks.run(Tasks(transposed, by_columns), mapping, out, a)
     assert (out == 2 * a).all()
 
 
@@ -290,7 +290,7 @@ def whole_sums(sums, S, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable
 
 
 def kernel_with(instance, variant):
-    """The kernel of a program in which another variant is that of an instance."""
+    """The kernel of a program with another variant in one instance."""
     _, program, chosen = bound("FlashAttention-2", "sm_90a", 64, 64, U=64, WGS=1)
     more = Tasks(*program.variants, variant)
     return lambda: tasks.strategy(more, chosen.with_(instance, variant=variant.name))(attention.spec(64, 64, D)).cuda("sm_90a")

@@ -1,4 +1,4 @@
-"""Copy elimination on event IR: Figure 10 before and after, what is left of each program of tasks, in any order of events and of rewrites."""
+"""Copy elimination on event IR: Figure 10, the remaining copies of each program of tasks, any order of events and rewrites."""
 
 import random
 from pathlib import Path
@@ -30,9 +30,9 @@ FIGURES = {"10a": ("spill", "overwritten"), "10b": ("hoist spill",), "10c": ("du
 @pytest.mark.parametrize("figure", FIGURES)
 def test_figure_10(figure):
     before, after = ((GOLDENS / f"figure_{figure}_{name}.events").read_text() for name in ("before", "after"))
-    found = rewritten(parse(before), *FIGURES[figure])
-    assert text(found) == "".join(line for line in after.splitlines(True) if not line.startswith("#"))
-    assert hazards(parse(before)) == hazards(found) == ()
+    program = rewritten(parse(before), *FIGURES[figure])
+    assert text(program) == "".join(line for line in after.splitlines(True) if not line.startswith("#"))
+    assert hazards(parse(before)) == hazards(program) == ()
 
 
 # ---------------------------------------------------------------------------------------------- programs
@@ -72,12 +72,12 @@ ATTENTION = {
 ALL = {**{name: (module.program, *rest) for name, (module, *rest) in CASES.items()}, **ATTENTION}
 DAILY = ("gemm, ffma", "gemm, ampere", "gated, hopper")
 APART = ("FlashAttention-2, ampere", "FlashAttention-3, ampere")
-"""Their scores are divided in two ways, of which it is not known that each thread has the same of them: more copies, and events, than needed."""
+"""The scores are partitioned in two ways with possibly different owners, so more copies and events remain than needed."""
 NAMES = [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in ALL]
 
 
 def before_and_after(name):
-    """A program's event IR with its copies, and without those that are not needed."""
+    """A program's event IR with all copies, and after elimination."""
     program, mapping, spec, _ = ALL[name]
     before = vectorized(analyzed_for(program, mapping, spec))
     return before, eliminated(before)
@@ -85,13 +85,13 @@ def before_and_after(name):
 
 def copies(program):
     """The memories between which a program copies, in the order of the text."""
-    made = tensors_of(program)
+    tensors = tensors_of(program)
     leaves = [one for one in walk(program.body) if isinstance(one, Copy)]
-    return [f"{made[one.source.tensor].place}-{made[one.target.tensor].place}" for one in leaves]
+    return [f"{tensors[one.source.tensor].place}-{tensors[one.target.tensor].place}" for one in leaves]
 
 
 def broadcasts(program):
-    """How many preconditions are all events along a dimension."""
+    """The number of preconditions on all events along a dimension."""
     return sum(EVERY in one.index for one in edges(program))
 
 
@@ -104,7 +104,7 @@ def broadcasts(program):
     ],
 )
 def test_what_is_copied_in_the_end(name):
-    """What the kernel moves, and nothing else: operands to shared memory, and from there to registers; the rest was copies of copies."""
+    """The kernel copies operands to shared memory and from there to registers. All other copies were redundant."""
     before, after = before_and_after(name)
     verify(after)
     assert parse(text(after)) == after
@@ -128,15 +128,15 @@ def test_any_order_of_events_is_right(name):
     wanted = [one.copy() for one in arrays]
     tasks.run(program, mapping, *wanted)
     for seed in (1, 2):
-        found = [one.copy() for one in arrays]
-        run_events(after, program, mapping, *found, seed=seed)
+        results = [one.copy() for one in arrays]
+        run_events(after, program, mapping, *results, seed=seed)
         for number in written:
-            numpy.testing.assert_array_equal(found[number], wanted[number])
+            numpy.testing.assert_array_equal(results[number], wanted[number])
 
 
 @pytest.mark.parametrize("name", NAMES[: -len(APART)])
 def test_every_event_that_is_dropped_is_found(name):
-    """Of events that are left, those of a sample: without one two steps touch an element in any order."""
+    """A sample of the remaining events: without one of them two steps access an element in any order."""
     _, after = before_and_after(name)
     every = edges(after)
     for number in random.Random(3).sample(range(len(every)), 3 if name in DAILY else len(every)):
@@ -152,7 +152,7 @@ def test_any_order_of_rewrites_leaves_as_many_copies(name):
 
 
 def test_what_keeps_tensors_comes_later():
-    """Spills first: copies of copies move around loops, and are no arguments of launches any more."""
+    """Spills first: copies of copies move out of loops and are no longer arguments of launches."""
     before, after = before_and_after("dual, ampere")
     moved = eliminated(rewritten(before, *STEPS[1]))
     assert len(copies(moved)) > len(copies(after)) and broadcasts(moved) > broadcasts(after)
@@ -177,7 +177,7 @@ e1: () = for k in [0, 4), {p1: () = {}} do
   yield e3
 yield e4
 """
-"""A reader of a copy: the next turn may write what was copied."""
+"""A reader of a copy: the next iteration may write the source."""
 
 
 def test_writers_wait_for_those_who_read_what_is_no_copy_any_more():
@@ -192,7 +192,7 @@ def test_writers_wait_for_those_who_read_what_is_no_copy_any_more():
 
 @pytest.mark.parametrize("figure", ["10a", "10b"])
 def test_a_memory_of_the_mapping_stays(figure):
-    """A tensor that is to be in shared memory is copied there and back in each turn: spills are of those without a memory."""
+    """A tensor with a memory in the mapping is copied there and back in each iteration; spills affect tensors without one."""
     before = parse((GOLDENS / f"figure_{figure}_before.events").read_text().replace("float32, NONE", "float32, SHARED"))
     assert copies(eliminated(before)) == copies(before)
 
@@ -205,7 +205,7 @@ def test_a_memory_of_the_mapping_stays(figure):
     ],
 )
 def test_a_copy_that_is_needed_stays(old, new):
-    """It is in another memory; or what it was made from changes."""
+    """The copy is in another memory, or its source changes."""
     assert old in WAITING
     program = (
         WAITING.replace("  yield e3\nyield e4", "  yield e3, e4\nyield e5")
@@ -216,7 +216,7 @@ def test_a_copy_that_is_needed_stays(old, new):
 
 
 def test_a_copy_that_all_turns_read_is_made_once():
-    """The queries of attention, where each turn copied them."""
+    """Q of attention, which each iteration copied."""
     text_of = WAITING.replace("call(load, S, Ap[k, 0])", "copy(Ap[0, 0], S)").replace("S = tensor([1, 8], float32, SHARED)\n", "", 1)
     text_of = text_of.replace("  e2:", "  S = tensor([1, 8], float32, SHARED)\n  e2:").replace("{p1: () = {}}", "{}").replace("{p1}", "{}")
     after = eliminated(parse(text_of.replace("yield e3\nyield e4", "yield e4\nyield e1")))
@@ -247,7 +247,7 @@ yield e4
 
 
 def test_registers_of_others_are_not_read():
-    """Rows are written, columns read: by the same warps, of other elements."""
+    """Rows are written and columns read: the same warps access other elements."""
     program = parse("""\
 task fill(C: write)
 task store(D: write, C: read)

@@ -1,4 +1,4 @@
-"""Event IR of the library's programs of tasks: right in any order that its events allow, after each pass, under each mapping."""
+"""Event IR of the library's programs of tasks: correct in each order that its events allow, after each pass, under each mapping."""
 
 import numpy
 import pytest
@@ -25,9 +25,9 @@ def zeros(*shape, dtype="float16"):
 
 
 def heads(M, N, D):
-    """Operands of attention: queries that see keys, of which the last block overhangs."""
-    made = numpy.random.default_rng(1)
-    parts = [made.standard_normal(shape).astype("float16") for shape in ((1, M, 1, 1, D), (1, N, 1, D), (1, N, 1, D))]
+    """Operands of attention: masked queries, and a last block of keys that overhangs."""
+    generator = numpy.random.default_rng(1)
+    parts = [generator.standard_normal(shape).astype("float16") for shape in ((1, M, 1, 1, D), (1, N, 1, D), (1, N, 1, D))]
     return zeros(1, M, 1, 1, D), *parts, numpy.array(0.3, "float32")
 
 
@@ -61,13 +61,13 @@ OFTEN = ("causal, FlashAttention-3",)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.nightly) for name in PROGRAMS])
 def test_any_order_of_events_after_each_pass(name):
-    """The bits of the program's meaning: each element is worked on in the order of the text, whatever else is not."""
+    """Bit-equal to the meaning of the program: accesses to an element keep the order of the text."""
     program, mapping, arrays = PROGRAMS[name]
     wanted = [one.copy() for one in arrays]
     tasks.run(program, mapping, *wanted)
     whole = analyzed(program, mapping, *((one.shape, one.dtype.name) for one in arrays))
     for passed, events in after_each_pass(whole, mapping):
         assert hazards(events) == (), passed
-        found = [one.copy() for one in arrays]
-        run_events(events, program, mapping, *found, seed=5)
-        assert all(one.tobytes() == other.tobytes() for one, other in zip(found, wanted, strict=True)), passed
+        results = [one.copy() for one in arrays]
+        run_events(events, program, mapping, *results, seed=5)
+        assert all(one.tobytes() == other.tobytes() for one, other in zip(results, wanted, strict=True)), passed

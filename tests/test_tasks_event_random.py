@@ -1,4 +1,4 @@
-"""Event IR of many programs at random, in the long tier."""
+"""Event IR of many generated programs, in the long tier."""
 
 import pytest
 from event_random import check_drawn

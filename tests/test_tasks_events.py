@@ -1,4 +1,4 @@
-"""Event IR: its text, dependence analysis, vectorisation, execution in any order, and what is found where an event is missing (Cypress, section 4)."""
+"""Event IR (Cypress, section 4): text, dependence analysis, vectorization, execution in any order, detection of missing events."""
 
 import re
 from pathlib import Path
@@ -29,35 +29,35 @@ MAPPINGS = {
     "ampere": (gemm.ampere(16, 16, 32, 1, 2, 2), (16, 16, 40)),
     "hopper": (gemm.hopper(64, 16, WGS=1, stages=2), (64, 16, 128)),
 }
-"""The product's mappings, with sizes that are small, and overhang where the accumulator allows it."""
+"""Mappings of the GEMM with small sizes, which overhang if the accumulator allows it."""
 
 
 def product(name):
-    """The event IR of a product."""
+    """The event IR of a GEMM."""
     mapping, (M, N, K) = MAPPINGS[name]
     return analyzed(gemm.program, mapping, ((M, N), "float16"), ((M, K), "float16"), ((K, N), "float16"))
 
 
 def operands(M, N, K):
-    made = numpy.random.default_rng(7)
-    return made.integers(-3, 4, (M, K)).astype("float16"), made.integers(-3, 4, (K, N)).astype("float16")
+    generator = numpy.random.default_rng(7)
+    return generator.integers(-3, 4, (M, K)).astype("float16"), generator.integers(-3, 4, (K, N)).astype("float16")
 
 
 # ---------------------------------------------------------------------------------------------- text
 
 
 def golden(name):
-    """The program of a figure: what its file says behind the remarks."""
+    """The program of a figure: its text after the remarks."""
     return "".join(line for line in (GOLDENS / f"{name}.events").read_text().splitlines(True) if not line.startswith("#"))
 
 
 def test_figures_8_and_9():
-    """Events e1 to e12 of the paper's clear and product; the loops over threads and over warps go."""
+    """Events e1 to e12 of the clear and the GEMM in the paper; the loops over threads and warps are flattened."""
     program = analyzed(FIGURE_8, FIGURE_8_MAPPING, *FIGURE_8_TENSORS)
     threads = flattened(program, THREAD)
-    for name, found in (("figure_8", program), ("figure_9_threads", threads), ("figure_9_warps", flattened(threads, WARP))):
-        assert text(found) == golden(name), name
-        assert reduced(found) == found == parse((GOLDENS / f"{name}.events").read_text()), "preconditions are reduced transitively"
+    for name, flat in (("figure_8", program), ("figure_9_threads", threads), ("figure_9_warps", flattened(threads, WARP))):
+        assert text(flat) == golden(name), name
+        assert reduced(flat) == flat == parse((GOLDENS / f"{name}.events").read_text()), "preconditions are reduced transitively"
     assert vectorized(program) == flattened(threads, WARP)
 
 
@@ -148,7 +148,7 @@ def test_texts_that_are_refused(old, new, message):
 
 
 def test_copies_in_and_out():
-    """A new tensor where the mapping says; copied in where it is read, out where it is written (section 4.2.1, four steps)."""
+    """A new tensor in the memory of the mapping, copied in before reads and out after writes (section 4.2.1, four steps)."""
     program = product("ffma")
     statements = list(walk(program.body))
     places = {one.name: one.place for one in statements if isinstance(one, Alloc)}
@@ -160,7 +160,7 @@ def test_copies_in_and_out():
 
 
 def test_readers_do_not_wait_for_each_other():
-    """Copies of A and B wait for nothing of a product in the turn before."""
+    """Copies of A and B wait for no MMA of the previous iteration."""
     loop = next(one for one in walk(product("ffma").body) if isinstance(one, For))
     first = [one for one in loop.body.statements if isinstance(one, Copy)]
     carried = {carry.name for carry in loop.carries}
@@ -193,7 +193,7 @@ def part_of_what_was_written(D, X):
 
 
 def group_in_a_part(D, X):
-    """Launches at once in the first half; the second is still that of the task before."""
+    """Parallel launches in the first half; the second is still that of the previous task."""
     launch("mix", D, X)
     for i in prange(2):
         launch("mix", rows(rows(D, 2)[0, 0], 1)[i, 0], rows(X, 1)[i, 0])
@@ -201,26 +201,26 @@ def group_in_a_part(D, X):
 
 
 def pieces_twice(D, X):
-    """Two turns work on one piece."""
+    """Two iterations access the same piece."""
     for k in srange(4):
         launch("mix", rows(D, 2)[k // 2, 0], rows(X, 2)[k % 2, 0])
 
 
 def pieces_backwards(D, X):
-    """Each turn has a piece of its own."""
+    """Each iteration has a separate piece."""
     for k in srange(4):
         launch("mix", rows(D, 1)[3 - k, 0], rows(X, 1)[k, 0])
 
 
-def turns_within_turns(D, X):
+def nested_iterations(D, X):
     """All on one tensor."""
     for _i in srange(2):
         for _k in srange(2):
             launch("mix", D, X)
 
 
-def one_turn(D, X):
-    """Loops at once of which one has a single turn."""
+def single_iteration(D, X):
+    """Parallel loops, one of which has a single iteration."""
     for i, _j in prange(4, 1):
         launch("mix", rows(D, 1)[i, 0], rows(X, 1)[i, 0])
 
@@ -237,11 +237,11 @@ def columns(tensor):
     ("function", "launches", "carried"),
     [
         (pieces_of_others, 2, ""), (part_of_what_was_written, 3, ""), (group_in_a_part, 3, ""), (pieces_twice, 1, "{p1: () = {}}"),
-        (pieces_backwards, 1, "{}"), (turns_within_turns, 1, "{p2: () = p1}"), (one_turn, 1, ""),
+        (pieces_backwards, 1, "{}"), (nested_iterations, 1, "{p2: () = p1}"), (single_iteration, 1, ""),
     ],
 )  # fmt: skip
 def test_who_waits_for_whom(function, launches, carried):
-    """As much as needed, and nothing else; `carried` is what the innermost loop waits for."""
+    """The minimum set of events; `carried` are the preconditions of the innermost loop."""
     variant = task("mix", Inner, reads=["D", "X"], writes=["D"])(function)
     mapping = Mapping(
         [
@@ -275,7 +275,7 @@ def counted(dst, src):
 
 
 def test_copies_lie_where_their_elements_are_from():
-    """Each argument is a tensor of its own, whose elements keep the coordinates of what it was copied from."""
+    """Each argument is a separate tensor whose elements keep the coordinates of their source."""
     program, mapping, spec = Tasks(blocks, counted), copying().with_("thread", variant="counted"), [((18, 10), "float32")] * 2
     wanted, out = 18000 + 100 * numpy.arange(18)[:, None] + numpy.arange(10), numpy.zeros((18, 10), "f4")
     run_events(analyzed(program, mapping, *spec), program, mapping, out, numpy.zeros_like(out), seed=4)
@@ -283,7 +283,7 @@ def test_copies_lie_where_their_elements_are_from():
 
 
 def test_sizes_known_at_run_time():
-    """One program for all lengths of the sum, none among them: then the product is what `clear` left."""
+    """One program for all trip counts, including zero: then the result is that of `clear`."""
     K = sym("K", high=64)
     mapping = MAPPINGS["ffma"][0]
     program = analyzed(gemm.program, mapping, ((9, 8), "float16"), ((9, K), "float16"), ((K, 8), "float16"))
@@ -372,14 +372,14 @@ def test_any_order_of_events_after_each_pass(name):
     assert (wanted == a.astype("f4") @ b.astype("f4")).all()
     for passed, program in after_each_pass(product(name), mapping):
         assert hazards(program) == (), passed
-        found = numpy.zeros((M, N), "float16")
-        run_events(program, gemm.program, mapping, found, a, b, seed=3)
-        assert (found == wanted).all(), passed
+        result = numpy.zeros((M, N), "float16")
+        run_events(program, gemm.program, mapping, result, a, b, seed=3)
+        assert (result == wanted).all(), passed
 
 
 @pytest.mark.parametrize("name", ["ffma", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("ampere", "hopper"))])
 def test_every_event_that_is_dropped_is_found(name):
-    """All of a small program, after each pass: without it two steps touch an element in any order."""
+    """Each event of a small program, after each pass: without it two steps access an element in any order."""
     mapping = MAPPINGS[name][0]
     M, N, K = (8, 8, 8) if name == "ffma" else MAPPINGS[name][1]
     whole = analyzed(gemm.program, mapping, ((M, N), "float16"), ((M, K), "float16"), ((K, N), "float16"))
@@ -389,7 +389,7 @@ def test_every_event_that_is_dropped_is_found(name):
 
 
 def test_a_dropped_event_changes_results():
-    """The product that begins before its accumulator is cleared."""
+    """The GEMM starts before its accumulator is cleared."""
     mapping, (M, N, K) = MAPPINGS["ffma"]
     program = product("ffma")
     loop = next(one for one in walk(program.body) if isinstance(one, For))
@@ -401,8 +401,8 @@ def test_a_dropped_event_changes_results():
         run_events(without_edge(program, number), gemm.program, mapping, c, a, b, seed=seed)
         results.add(c.tobytes())
     assert len(results) > 1
-    (found,) = hazards(without_edge(program, number), most=1)
-    assert "nothing orders" in str(found)
+    (hazard,) = hazards(without_edge(program, number), most=1)
+    assert "nothing orders" in str(hazard)
 
 
 LOOPS = """\
@@ -435,7 +435,7 @@ yield e6
     ],
 )
 def test_turns_wait_for_what_they_say(changes, found):
-    """Of a loop with a branch: what turns wait for of each other, and who is behind a loop without turns waits for what was before it."""
+    """A loop with a branch: waits between iterations. A statement after a loop without iterations waits for those before it."""
     values = {"turns": 4, "before": "e1", "first": "p1", "yielded": "e4"} | changes
     pairs = [(one.first[:2], one.second[:2]) for one in hazards(parse(LOOPS.format(**values)), most=99)]
     assert " ".join(sorted({"-".join(one) for one in pairs if "th" not in one})) == found
@@ -494,5 +494,5 @@ def test_the_command_line_shows_events(tmp_path, capsys):
 
 @pytest.mark.parametrize(("seed", "depth"), [(21003525, 2), (21001173, 2), (21001403, 2)])
 def test_launches_from_the_turns_of_a_loop_outside_have_shared_memory_of_their_own(seed, depth):
-    """Blocks of one number, of two launches that nothing orders: not the same bytes."""
+    """Two unordered launches use one block index: their bytes must differ."""
     check_drawn(seed, depth)

@@ -1,4 +1,4 @@
-"""A product as a program of tasks: one program, mappings to Ampere and Hopper, right and free of races in each (Cypress, Figure 5)."""
+"""GEMM as a program of tasks: one program with mappings to Ampere and Hopper, correct and race-free in each (Cypress, Figure 5)."""
 
 import re
 from collections import Counter
@@ -21,12 +21,12 @@ FIGURE_5 = gemm.hopper(128, 64, stages=2)
 
 
 def with_mems(mapping, **mems):
-    """The mapping with tensors of some instances elsewhere."""
+    """The mapping with tensors of some instances in other memories."""
     return attrs.evolve(mapping, instances=tuple(attrs.evolve(one, mems=mems.get(one.instance, one.mems)) for one in mapping.instances))
 
 
 def staged(mapping):
-    """The mapping whose result goes through shared memory, as a whole."""
+    """The mapping that copies the whole result through shared memory."""
     store = TaskMapping("copy_tile", "copy_thread", BLOCK, [GLOBAL, SHARED])
     return attrs.evolve(mapping, instances=tuple(store if one.instance == "copy_tile" else one for one in mapping.instances))
 
@@ -59,7 +59,7 @@ CASES = {
 
 
 OFTEN = ("mma.sync, ragged", "accumulator in shared memory", "multiply-adds", "Figure 5")
-"""What every run compiles; the others are variations."""
+"""The cases that each run compiles; the others are variations."""
 
 
 @pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.nightly) for name in CASES])
@@ -86,7 +86,7 @@ def test_the_sequential_meaning_is_the_product(mapping):
 
 
 def test_an_accumulator_left_in_registers_has_no_bytes():
-    """NONE for a block, REGISTER for its threads: never materialised there (Cypress, section 3.3)."""
+    """NONE for a block and REGISTER for its threads: not materialized in the block (Cypress, section 3.3)."""
     kernel = tasks.strategy(gemm.program, FIGURE_5)(float16_gemm(128, 64, 64)).program("sm_90a").lowered
     assert {one.tensor.name for one in kernel.buffers if one.tensor.memory == SH} == {"a_sh", "b_sh"}
     assert kernel.threads == 2 * 128 + 32
@@ -99,15 +99,15 @@ def test_sizes_known_at_run_time():
 
 
 def test_more_warpgroups_are_a_change_of_the_mapping():
-    """Variants stay as they are (Cypress, section 5.3)."""
+    """Variants do not change (Cypress, section 5.3)."""
     three = gemm.hopper(192, 64, WGS=3, stages=2)
     lines = gemm.hopper(192, 64, WGS=2, stages=2).diff(three)
     assert lines == ("gemm_tile.WM: 2 -> 3", "clear_tile.WM: 2 -> 3", "copy_tile.WM: 2 -> 3")
     assert tasks.strategy(gemm.program, three)(float16_gemm(192, 64, 64)).program("sm_90a").lowered.threads == 3 * 128 + 32
 
 
-def told(text):
-    """The kernel of a text without comments, its loop variables by their order."""
+def normalized(text):
+    """The kernel of a text without comments, its loop variables numbered in order."""
     body = re.sub(r"\n *//[^\n]*|//[^\n]*", "", text[text.index("__global__") :])
     for number, name in enumerate(dict.fromkeys(re.findall(r"for \(int (\w+) = 0; \w+ < \d+; \+\+\w+\)", body))):
         body = re.sub(rf"\b{name}\b", f"v{number}", body)
@@ -118,13 +118,13 @@ def test_figure_5_is_the_fluent_strategy_of_the_same_structure():
     loads = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(2).warp_specialize()
     fluent = loads.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     problem = float16_gemm(136, 64, 200)
-    assert told(tasks.strategy(gemm.program, FIGURE_5)(problem).cuda("sm_90a")) == told(fluent(problem).cuda("sm_90a"))
+    assert normalized(tasks.strategy(gemm.program, FIGURE_5)(problem).cuda("sm_90a")) == normalized(fluent(problem).cuda("sm_90a"))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(24))
 def test_mappings_at_random(seed):
-    """Tiles, stages and places at random: the product."""
+    """Random tiles, stages and memories: a GEMM."""
     random = Random(seed)
     memories = lambda: [NONE, *random.choices([NONE, SHARED], k=2)]
     if random.random() < 0.5:
@@ -153,7 +153,7 @@ def test_amperes_mapping_has_the_statements_of_its_fluent_twin():
     problem = float16_gemm(64, 64, 96)
 
     def counted(strategy):
-        return Counter(re.findall(r"\b(\w+)\(", told(strategy(problem).cuda("sm_80"))))
+        return Counter(re.findall(r"\b(\w+)\(", normalized(strategy(problem).cuda("sm_80"))))
 
     found = counted(tasks.strategy(gemm.program, SMALL))
     assert found == counted(fluent) and {"cp_async_16", "ldmatrix_x4", "mma_m16n8k16_f32_f16"} <= set(found)

@@ -1,4 +1,4 @@
-"""On a GPU: programs of tasks under their mappings, at edges and at sizes of run time, near the meaning of their specs in float64."""
+"""On a GPU: programs of tasks under their mappings, at edges and at run-time sizes, compared with their specs in float64."""
 
 import pytest
 from test_fused_gpu import near
@@ -20,14 +20,14 @@ pytestmark = [
 
 
 def require_target(name):
-    """Skip what this GPU does not run."""
+    """Skip cases that this GPU does not support."""
     if name == WARPGROUP_ARCHITECTURE and architecture_here() != name:
         pytest.skip(f"{architecture_here()} does not run {name}")
 
 
 @pytest.mark.parametrize(("name", "mapped"), ALL)
 def test_small_mappings(name, mapped):
-    """Tiles that overhang, more tiles than blocks that stay, pipelines of two stages."""
+    """Overhanging tiles, more tiles than persistent blocks, pipelines of two stages."""
     require_target(TARGETS[mapped])
     case = CASES[name]
     for sizes in (SIZES[mapped], (200, 136, 104)):
@@ -60,7 +60,7 @@ def test_sizes_known_at_run_time(target):
 @pytest.mark.parametrize("causal", (False, True), ids=("all", "causal"))
 @pytest.mark.parametrize("name", BOTH)
 def test_attention(name, target, causal):
-    """Of keys and queries that end inside a tile, with more blocks of keys than stages; by blocks that stay as well."""
+    """Keys and queries that end within a tile, more blocks of keys than stages; also with persistent blocks."""
     require_target(target)
     n = 300 if causal else 328
     for mapping in ({}, {"persistent": 3}) if target == "sm_90a" else ({},):

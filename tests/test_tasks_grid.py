@@ -1,4 +1,4 @@
-"""Launches of tasks dealt to blocks: which one each block has, or has in each turn, against a count by hand."""
+"""Distribution of task launches over blocks and their iterations, compared with explicit enumeration."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from fireiron.values.expr import Var, as_expr, constant
 from fireiron.values.machine import as_architecture
 
 BLOCK = Var("block", 0, 2**31 - 1)
-"""The number of a block, as the walk of a tree has it."""
+"""The block index, as in the walk of a tree."""
 
 
 def draft():
@@ -26,30 +26,30 @@ def host(**fields):
     return TaskMapping("grid", "blocks", HOST, [GLOBAL], {}, ["block"], entrypoint=True, **fields)
 
 
-def dealt(sizes, values=None, **fields):
-    """For each block what it has, in its turns, and the grid; `values` are those of sizes that are known at run time."""
+def launches_by_block(sizes, values=None, **fields):
+    """The launches of each block, by iteration, and the grid; `values` are those of run-time sizes."""
     names, given = draft(), dict(values or {})
-    found = distributed_over_blocks(tuple(map(as_expr, sizes)), host(**fields), names)
-    blocks = int(found.taken.blocks.evaluate(given))
+    distribution = distributed_over_blocks(tuple(map(as_expr, sizes)), host(**fields), names)
+    blocks = int(distribution.taken.blocks.evaluate(given))
     lets = {var: named.value for named, var in names._lets.items()}
     every = []
     for number in range(blocks):
         known = {**given, BLOCK.name: number}
         for var, value in lets.items():
             known[var.name] = int(value.evaluate(known))
-        turns = 1 if found.taken.loop is None else int(found.taken.loop.extent.evaluate(known))
-        mine = []
-        for turn in range(turns):
-            here = known if found.taken.loop is None else {**known, found.taken.loop.var.name: turn}
-            for let in found.taken.named:
+        iterations = 1 if distribution.taken.loop is None else int(distribution.taken.loop.extent.evaluate(known))
+        launches = []
+        for iteration in range(iterations):
+            here = known if distribution.taken.loop is None else {**known, distribution.taken.loop.var.name: iteration}
+            for let in distribution.taken.named:
                 here[let.var.name] = int(let.value.evaluate(here))
-            mine.append(tuple(int(one.evaluate(here)) for one in found.indices))
-        every.append(mine)
-    return every, found
+            launches.append(tuple(int(one.evaluate(here)) for one in distribution.indices))
+        every.append(launches)
+    return every, distribution
 
 
 def by_hand(sizes, cluster=(), group_m=0, raster=0):
-    """Launches in the order of the number that a block, or a turn of one, has."""
+    """Launches in the order of block index and iteration."""
     along = (*(1,) * (len(sizes) - len(cluster)), *cluster)
     counts = [size // part for size, part in zip(sizes, along, strict=True)]
     order = list(itertools.product(*map(range, counts)))
@@ -78,37 +78,37 @@ CASES = [
 
 
 def test_each_launch_is_some_blocks_once():
-    """In the order of the count by hand: neighbours of a cluster, group_m of clusters, turns of blocks that stay."""
+    """The order of the enumeration: blocks of a cluster, group_m clusters, iterations of persistent blocks."""
     for sizes, fields in CASES:
         for persistent in (0, 8, 1000):
             require_as_by_hand(sizes, fields, persistent)
 
 
 def require_as_by_hand(sizes, fields, persistent):
-    every, found = dealt(sizes, **fields, persistent=persistent)
+    every, grid = launches_by_block(sizes, **fields, persistent=persistent)
     wanted = by_hand(sizes, **{name: fields[name] for name in ("cluster", "group_m", "raster") if name in fields})
-    stays = 0 < persistent < len(wanted)
-    blocks = persistent if stays else len(wanted)
-    assert (len(every), constant(found.launches), found.taken.loop is not None) == (blocks, len(wanted), stays)
+    is_persistent = 0 < persistent < len(wanted)
+    blocks = persistent if is_persistent else len(wanted)
+    assert (len(every), constant(grid.launches), grid.taken.loop is not None) == (blocks, len(wanted), is_persistent)
     assert every == [wanted[first::blocks] for first in range(blocks)]
-    assert (1 if found.cluster is None else found.cluster.blocks) == math.prod(fields.get("cluster", ()))
+    assert (1 if grid.cluster is None else grid.cluster.blocks) == math.prod(fields.get("cluster", ()))
 
 
 @pytest.mark.parametrize("fields", [{"group_m": 2}, {"group_m": 2, "raster": 1}, {"cluster": (2, 1), "group_m": 4}])
 def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
-    """Where sizes are not known as many blocks stay as there are launches, if these are fewer."""
+    """With run-time sizes the number of blocks is the minimum of `persistent` and the launches."""
     rows, columns = sym("rows", multiple_of=2), sym("columns")
     for values in ((4, 3), (2, 1), (6, 5)):
         wanted = by_hand(values, **fields)
         for persistent in (0, 8):
-            every, found = dealt((rows, columns), {"rows": values[0], "columns": values[1]}, **fields, persistent=persistent)
+            every, grid = launches_by_block((rows, columns), {"rows": values[0], "columns": values[1]}, **fields, persistent=persistent)
             assert every == [wanted[first :: len(every)] for first in range(len(every))]
             assert len(every) == (min(persistent, len(wanted)) if persistent else len(wanted))
-            assert (found.taken.loop is not None) == bool(persistent)
+            assert (grid.taken.loop is not None) == bool(persistent)
 
 
 def test_a_curve_meets_every_launch_and_goes_on_to_neighbours():
-    every, _ = dealt((4, 8), group_m=1, raster=2)
+    every, _ = launches_by_block((4, 8), group_m=1, raster=2)
     places = numpy.array([one for (one,) in every])
     assert len({*map(tuple, places)}) == 32 and (abs(numpy.diff(places, axis=0)).sum(axis=1) == 1).all()
 
@@ -117,10 +117,10 @@ def test_a_curve_meets_every_launch_and_goes_on_to_neighbours():
     ("sizes", "fields", "said"),
     [
         ((8, 6), {"cluster": (3, 1)}, "not a multiple of the cluster"),
-        ((8, 6), {"cluster": (2, 1), "persistent": 3}, "3 blocks are no multiple of 2"),
+        ((8, 6), {"cluster": (2, 1), "persistent": 3}, "3 blocks are not a multiple of 2"),
         ((8,), {"cluster": (2, 1)}, "launches with 1 indices"),
     ],
 )
 def test_refused(sizes, fields, said):
     with pytest.raises(FireironError, match=said):
-        dealt(sizes, **fields)
+        launches_by_block(sizes, **fields)

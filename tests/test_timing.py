@@ -1,4 +1,4 @@
-"""Measuring and checking, on a GPU that is not there (tests/gpu_stand_in.py); with one: test_timing_gpu.py."""
+"""Time and check kernels on a simulated GPU (tests/gpu_stand_in.py); on a real one: test_timing_gpu.py."""
 
 import functools
 import itertools
@@ -24,7 +24,7 @@ from fireiron.measure.timing import Data, Timing, measure, throughput, tolerance
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The stand-in for a GPU, without pauses in real time."""
+    """The simulated GPU, without pauses in real time."""
     clock = Clock()
     clock.slept, clock.nodes = [], None
     cupy = stand_in(clock)
@@ -42,33 +42,40 @@ def clock(monkeypatch):
 
 def test_times_of_graphs(clock):
     calls = {"fast": [clock.kernel(f"fast{i}", 10) for i in range(3)], "slow": [clock.kernel(f"slow{i}", 25) for i in range(3)]}
-    found = measure(calls)
-    assert found["fast"].us == pytest.approx(10) and found["slow"].us == pytest.approx(25), "without what the host needs to launch"
-    for one in found.values():
-        assert len(one.rounds) == 20 and one.graph and one.note == "" and (one.regime, one.l2) == ("burst", "rotated")
-        assert one.clocks == (1980, 1980) and one.temperature == 40 and one.power == 500 and one.held_back == ("power cap",)
-        assert one.launches % 3 == 0 and 3000 <= one.launches * one.us <= 4000
-    assert json.dumps(attrs.asdict(found["fast"]))
+    timings = measure(calls)
+    assert timings["fast"].us == pytest.approx(10) and timings["slow"].us == pytest.approx(25), "without what the host needs to launch"
+    for measured in timings.values():
+        assert (
+            len(measured.rounds) == 20 and measured.graph and measured.note == "" and (measured.regime, measured.l2) == ("burst", "rotated")
+        )
+        assert (
+            measured.clocks == (1980, 1980)
+            and measured.temperature == 40
+            and measured.power == 500
+            and measured.held_back == ("power cap",)
+        )
+        assert measured.launches % 3 == 0 and 3000 <= measured.launches * measured.us <= 4000
+    assert json.dumps(attrs.asdict(timings["fast"]))
 
 
-def test_contenders_take_turns_after_a_pause(clock):
+def test_contenders_alternate_after_a_pause(clock):
     calls = {name: [clock.kernel(name, 100)] * 2 for name in "ab"}
     measure(calls, rounds=20)
     assert clock.slept == [0.25] * len(clock.slept)
-    turns = [name for name, before in zip(clock.launched, [None, *clock.launched]) if name != before][2:]
-    assert turns == list("abab" * (len(turns) // 4)) and len(turns) == len(clock.slept) == 8
+    order = [name for name, before in zip(clock.launched, [None, *clock.launched]) if name != before][2:]
+    assert order == list("abab" * (len(order) // 4)) and len(order) == len(clock.slept) == 8
     timed = clock.launched[-2 * 6 * 40 * 4 :]
     assert timed.count("a") == timed.count("b"), "each burst is a replay and five rounds of 4 ms"
 
 
 def test_busy(clock):
-    found = measure({name: [clock.kernel(name, 100)] * 2 for name in "ab"}, regime="busy", heating=0.01)
-    assert clock.slept == [] and found["a"].regime == "busy" and found["a"].us == pytest.approx(100)
+    timings = measure({name: [clock.kernel(name, 100)] * 2 for name in "ab"}, regime="busy", heating=0.01)
+    assert clock.slept == [] and timings["a"].regime == "busy" and timings["a"].us == pytest.approx(100)
 
 
 def test_sets_rotate(clock):
-    found = measure({"x": [clock.kernel(str(i), 2000) for i in range(7)]}, rounds=30, launches=2)
-    assert found["x"].launches == 2
+    timings = measure({"x": [clock.kernel(str(i), 2000) for i in range(7)]}, rounds=30, launches=2)
+    assert timings["x"].launches == 2
     timed = clock.launched[-60:]
     assert all(int(after) == (int(before) + 1) % 7 for before, after in itertools.pairwise(timed)) or len(set(timed)) == 7
     pairs = {(timed[i], timed[i + 1]) for i in range(0, 60, 2)}
@@ -78,21 +85,21 @@ def test_sets_rotate(clock):
 
 
 def test_hot_is_one_set(clock):
-    found = measure({"x": [clock.kernel(str(i), 50) for i in range(3)]}, l2="hot")
-    assert set(clock.launched) == {"0"} and found["x"].l2 == "hot"
+    timings = measure({"x": [clock.kernel(str(i), 50) for i in range(3)]}, l2="hot")
+    assert set(clock.launched) == {"0"} and timings["x"].l2 == "hot"
     assert measure({"x": [clock.kernel("only", 50)]}, l2="hot")["x"].us == pytest.approx(50)
 
 
 def test_flushed_times_each_launch_alone(clock):
-    found = measure({"x": [clock.kernel("x", 8)]}, l2="flushed", launches=5)["x"]
-    assert found.us == pytest.approx(8), "the flush is not counted"
+    measured = measure({"x": [clock.kernel("x", 8)]}, l2="flushed", launches=5)["x"]
+    assert measured.us == pytest.approx(8), "the flush is not counted"
     assert clock.launched[-10:] == ["flush", "x"] * 5
 
 
-def test_the_paper_takes_the_minimum_of_1000(clock):
+def test_method_of_the_paper(clock):
     times = iter(np.random.default_rng(0).uniform(20, 30, 100_000))
-    found = measure({"x": [clock.kernel("x", 20)]}, rounds=1000, launches=1, l2="hot")["x"]
-    assert len(found.rounds) == 1000 and found.launches == 1
+    measured = measure({"x": [clock.kernel("x", 20)]}, rounds=1000, launches=1, l2="hot")["x"]
+    assert len(measured.rounds) == 1000 and measured.launches == 1
     timed = Timing.of([next(times) for _ in range(1000)])
     assert timed.minimum == min(timed.rounds) < timed.quartiles[0] < timed.us < timed.quartiles[1]
 
@@ -100,9 +107,9 @@ def test_the_paper_takes_the_minimum_of_1000(clock):
 @pytest.mark.parametrize(("regime", "l2"), [("burst", "rotated"), ("burst", "flushed"), ("burst", "hot"), ("busy", "rotated")])
 def test_slow_kernels_have_fewer_rounds(clock, regime, l2):
     calls = {"slow": [clock.kernel("slow", 650_000)] * 64, "fast": [clock.kernel("fast", 20)] * 64}
-    found = measure(calls, regime=regime, l2=l2, heating=0)
-    assert len(found["fast"].rounds) == 20 and len(found["slow"].rounds) == (7 if regime == "burst" else 15)
-    assert found["slow"].us == pytest.approx(650_000) and found["slow"].launches == 1 and found["slow"].clocks == (1980, 1980)
+    timings = measure(calls, regime=regime, l2=l2, heating=0)
+    assert len(timings["fast"].rounds) == 20 and len(timings["slow"].rounds) == (7 if regime == "burst" else 15)
+    assert timings["slow"].us == pytest.approx(650_000) and timings["slow"].launches == 1 and timings["slow"].clocks == (1980, 1980)
     assert clock.launched.count("slow") * 0.65 < 10 + 5, "seconds: rounds, and to find out how long one takes"
     assert len(measure({"slow": calls["slow"]}, heating=0, regime=regime, l2=l2, seconds=math.inf)["slow"].rounds) == 20
 
@@ -111,20 +118,20 @@ def test_slow_kernels_have_fewer_rounds(clock, regime, l2):
     ("us", "rounds", "seconds", "there_are"), [(9e6, 20, 10, 3), (9e6, 2, 10, 2), (20, 1000, 10, 1000), (2e5, 20, 1, 3), (2e4, 20, 0.2, 5)]
 )
 def test_rounds_follow_from_the_time_of_a_launch(clock, us, rounds, seconds, there_are):
-    found = measure({"x": [clock.kernel("x", us)] * 2}, rounds=rounds, seconds=seconds, pause=0)["x"]
-    assert len(found.rounds) == there_are and found.us == pytest.approx(us)
+    measured = measure({"x": [clock.kernel("x", us)] * 2}, rounds=rounds, seconds=seconds, pause=0)["x"]
+    assert len(measured.rounds) == there_are and measured.us == pytest.approx(us)
 
 
-def test_what_cannot_be_captured_is_launched(clock):
+def test_uncapturable_calls_are_launched(clock):
     def waits():
         clock.launch("waits", 30)
         if clock.capture is not None:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    found = measure({"waits": [waits] * 2, "fine": [clock.kernel("fine", 30)] * 2})
-    assert not found["waits"].graph and found["waits"].us == pytest.approx(30 + LATENCY)
-    assert found["waits"].note == "it cannot be captured: operation not permitted when stream is capturing"
-    assert found["fine"].graph and found["fine"].us == pytest.approx(30)
+    timings = measure({"waits": [waits] * 2, "fine": [clock.kernel("fine", 30)] * 2})
+    assert not timings["waits"].graph and timings["waits"].us == pytest.approx(30 + LATENCY)
+    assert timings["waits"].note == "it cannot be captured: operation not permitted when stream is capturing"
+    assert timings["fine"].graph and timings["fine"].us == pytest.approx(30)
     assert clock.capture is None
 
 
@@ -209,8 +216,8 @@ def test_timing_of():
 def test_no_gpu():
     with pytest.raises(LaunchError):
         measure({"x": [print] * 2})
-    found = timing.environment()
-    assert found["gpu"] is None and found["fireiron"] and json.dumps(found)
+    environment = timing.environment()
+    assert environment["gpu"] is None and environment["fireiron"] and json.dumps(environment)
 
 
 # ---------------------------------------------------------------------------------------------- data
@@ -225,7 +232,7 @@ def one_set(spec, **options):
 
 
 def computed(data, change=lambda c: None):
-    """A launch that computes what the spec says, and then changes it."""
+    """A launch that computes the spec and then changes the output."""
     (output,) = data.spec.outputs
     arrays = data.sets[0]
 
@@ -337,8 +344,8 @@ def test_small_problems_cannot_rotate(clock, monkeypatch):
     big.check_rotation()
 
 
-def test_a_lost_part_of_the_sum_is_found(clock):
-    """Eight of 500 terms are missing everywhere: no element stands out by itself, all of them do."""
+def test_missing_terms_are_found(clock):
+    """Eight of 500 terms are missing in each element: no single element is an outlier, but the norm is."""
     data = one_set(SPECS["float16"])
     a, b, c = data.sets[0].values()
 
@@ -350,8 +357,8 @@ def test_a_lost_part_of_the_sum_is_found(clock):
     assert data.verify(call, tolerance=0.5) == pytest.approx(math.sqrt(8 / 500), rel=0.3)
 
 
-def test_one_element_of_four_million_is_found(clock):
-    """The norm of the whole matrix does not tell; the element does."""
+def test_single_wrong_element_is_found(clock):
+    """The norm of the whole matrix is within its bound; the element is not."""
     data = one_set(matmul(2000, 2000, 4, dtype=float16, c_dtype=float16, accumulator=float32))
 
     def change(out):
@@ -361,14 +368,14 @@ def test_one_element_of_four_million_is_found(clock):
         data.verify(computed(data, change))
 
 
-def test_the_bound_is_that_of_the_type_a_kernel_adds_in(clock):
-    """A spec of halves allows sums in halves; a kernel that adds in float32 must be as good as that, so that one lost step of k shows."""
+def test_tolerance_follows_the_accumulator_type(clock):
+    """A float16 spec allows float16 sums. A kernel that accumulates in float32 has a tighter bound, so one lost step of k is found."""
     from fireiron.strategies import hgemm_nt, hmma_ampere, naive
 
     def bound(module):
         spec = module.spec(64, 64, 4096, **({} if module is hgemm_nt else {"dtype": float16, "c_dtype": float16}))
-        held = one_set(spec).tolerance_for(module.strategy(spec).compile("sm_90"))
-        return tolerance_of(spec, accumulator=held.accumulator)
+        tolerance = one_set(spec).tolerance_for(module.strategy(spec).compile("sm_90"))
+        return tolerance_of(spec, accumulator=tolerance.accumulator)
 
     assert bound(hmma_ampere) == pytest.approx(0.58e-3, rel=0.05)
     assert bound(hgemm_nt) > 0.02 and bound(naive) > 0.02
@@ -376,8 +383,8 @@ def test_the_bound_is_that_of_the_type_a_kernel_adds_in(clock):
     assert bound(hmma_ampere) < one_step_lost / 50
 
 
-def test_inputs_are_read_before_they_may_be_written_over(clock):
-    """All zeros, the inputs too, are no right product: the reference is of the inputs before the launch."""
+def test_reference_uses_inputs_before_the_launch(clock):
+    """A kernel that zeroes inputs and outputs is wrong: the reference uses the inputs before the launch."""
     data = one_set(matmul(40, 30, 50))
 
     def call():
@@ -390,7 +397,7 @@ def test_inputs_are_read_before_they_may_be_written_over(clock):
     np.testing.assert_array_equal(data.sets[0]["A"], before["A"], err_msg="restored for the next launch")
 
 
-def test_a_right_result_does_not_excuse_a_written_input(clock):
+def test_written_input_is_found_despite_a_correct_result(clock):
     data = one_set(matmul(40, 30, 50))
     right = computed(data, lambda out: None)
 
@@ -430,7 +437,7 @@ def test_tolerances():
 @pytest.mark.parametrize("K", [1, 16, 1000, 8192])
 @pytest.mark.parametrize(("dtype", "adder"), [(float16, np.float32), (float32, np.float32), (float16, np.float16)], ids=str)
 def test_tolerance_of_sums_in_order(clock, dtype, adder, K):
-    """A kernel that adds one term after the other, rounding each time, passes; one that forgets a sixteenth of them does not."""
+    """A kernel that adds term by term with rounding passes; a kernel that omits a sixteenth of the terms does not."""
     accumulator = float32 if adder == np.float32 else float16
     data = one_set(matmul(48, 48, K, dtype=dtype, c_dtype=dtype, accumulator=accumulator))
     a, b, c = data.sets[0].values()
@@ -448,30 +455,30 @@ def test_tolerance_of_sums_in_order(clock, dtype, adder, K):
 
 
 KERNEL = timing.Derived(float32)
-"""As a kernel is held to that adds products up in float32: each element within its own bound."""
+"""As for a kernel that accumulates in float32: each element within its own bound."""
 
 
 @pytest.mark.parametrize(
     ("dtype", "c_dtype", "K"), [(float32, float32, 1000), (float16, float16, 500), (tf32, float32, 64), (float64, float64, 100)], ids=str
 )
-def test_each_element_of_a_kernel_lies_within_its_own_bound(clock, dtype, c_dtype, K):
-    """One that is off by four times its bound is found, though it is little beside what elements of products like this may be off at most."""
+def test_elements_have_their_own_bounds(clock, dtype, c_dtype, K):
+    """An error of four times an element's bound is found, though it is small compared with the largest error that the norm allows."""
     data = one_set(matmul(60, 40, K, dtype=dtype, c_dtype=c_dtype, accumulator=max(float32, c_dtype, key=lambda one: one.bits)))
-    held = timing.Derived(data.spec.accumulator)
-    assert data.verify(computed(data), held) < 2.0**-c_dtype.mantissa
-    bounds = data._element_bounds(held.accumulator)["C"].bounds
+    bound = timing.Derived(data.spec.accumulator)
+    assert data.verify(computed(data), bound) < 2.0**-c_dtype.mantissa
+    bounds = data._element_bounds(bound.accumulator)["C"].bounds
     place = tuple(map(int, np.unravel_index(int(bounds.argmin()), bounds.shape)))
 
     def change(out):
         out[place] = data.expected[place] + max(4 * bounds[place], np.spacing(out[place]) * 4)
 
-    with pytest.raises(WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\](?s:.*) an error of at most"):
-        data.verify(computed(data, change), held)
+    with pytest.raises(WrongResultError, match=rf"1 of 2400 elements, the first is C\[{place[0]}, {place[1]}\](?s:.*)an error of at most"):
+        data.verify(computed(data, change), bound)
     if dtype != float64:
         assert data.verify(computed(data, change), 0.01) < 0.01, "a tolerance of the whole says nothing of one element"
 
 
-def test_a_kernel_that_adds_in_halves_is_not_as_good_as_one_that_adds_in_floats(clock):
+def test_float16_sums_exceed_the_float32_tolerance(clock):
     data = one_set(matmul(48, 48, 512, dtype=float16, c_dtype=float16, accumulator=float32))
     a, b, c = data.sets[0].values()
 
@@ -493,7 +500,7 @@ def softmax_rows(m=64, n=40):
 
 @pytest.mark.parametrize("work", [1 << 27, 400], ids=["all", "some"])
 def test_definitions_are_compared_within_bounds(clock, monkeypatch, work):
-    """Of many elements those of some rows; the others beside the norm that follows from them."""
+    """Of large outputs, sampled rows are compared by element, and the rest by the norm that follows from the bounds."""
     monkeypatch.setattr("fireiron.measure.data.WORK", work)
     data = one_set(softmax_rows())
     own = data._element_bounds(None)["Y"]
@@ -512,8 +519,8 @@ def test_definitions_are_compared_within_bounds(clock, monkeypatch, work):
         data.verify(computed(data, lambda out: out.__setitem__((other, 3), out[other, 3] + 0.5)), KERNEL)
 
 
-def test_infinities_and_nothing_that_is_a_number(clock):
-    """They are what is expected in the place of the same, and do not hide what else is wrong."""
+def test_infinities_and_nan(clock):
+    """Infinity and NaN are correct if the reference has the same, and do not hide other errors."""
     data = one_set(matmul(8, 8, 8))
     data.sets[0]["A"][3, 4], data.sets[0]["A"][5, 4] = np.inf, np.nan
     assert data.verify(computed(data)) < 1e-6
@@ -534,7 +541,7 @@ def test_calls(clock):
 
 
 def test_time_kernel(clock, monkeypatch):
-    """A right kernel is timed, a wrong one refused; the kernel runs in the simulator here."""
+    """A correct kernel is timed, a wrong one refused; the kernel runs in the simulator here."""
     spec = matmul(8, 8, 8)
     kernel = MatMul.tile(4, 4).to(Block).tile(2, 2).to(Thread).tile(1, 1).split(1).done()(spec).compile("sm_90")
 
@@ -554,7 +561,7 @@ def test_time_kernel(clock, monkeypatch):
 
 
 def written(data, **changes):
-    """A launch that writes what the spec says to each output, and then changes some."""
+    """A launch that writes the specified outputs and then changes some."""
     arrays, spec = data.sets[0], data.spec
 
     def call():
@@ -609,7 +616,7 @@ class TestDataOfSeveralOutputs:
         with pytest.raises(WrongResultError, match=f"^{spec.outputs[0]} is wrong"):
             data.verify(lambda: None)
 
-    def test_what_is_of_one_output_only(self, clock, spec):
+    def test_options_for_single_outputs(self, clock, spec):
         data = one_set(spec)
         for what in ("output", "initial", "expected"):
             with pytest.raises(ArgumentError, match=f"{spec.title} has {len(spec.outputs)} outputs"):
@@ -629,7 +636,7 @@ def test_outputs_that_were_exchanged_are_found(clock):
 
 
 def test_each_output_has_its_own_tolerance(clock):
-    """What adds up is rounded, what is an integer is not; one bound may stand for all, and one may not be left out."""
+    """Sums are rounded, integers are not. One bound may apply to all outputs; with several bounds none may be missing."""
     data = one_set(SEVERAL["cross"])
     assert data.tolerance["apart"] == 0 < data.tolerance["turned"] < data.tolerance["total"] < 1e-6
     assert data.tolerance_for("a function") == data.tolerance
@@ -649,7 +656,7 @@ def test_each_output_has_its_own_tolerance(clock):
         rows.verify(written(rows), {"total": 0.1})
 
 
-def test_a_written_input_beside_several_outputs(clock):
+def test_written_input_with_several_outputs(clock):
     data = one_set(SEVERAL["rows"])
 
     def call():
@@ -695,8 +702,8 @@ def test_calls_and_times_of_several_outputs(clock, monkeypatch):
         given, out, sizes = seen.pop()
         assert all(one is arrays[name] for one, name in zip(given, ("a", "b"), strict=True)) and not sizes
         assert type(out) is tuple and all(one is arrays[name] for one, name in zip(out, data.outputs, strict=True))
-    found = throughput(SEVERAL["cross"], 10.0, flops=1200)
-    assert found.bytes == 20 * 30 * (4 + 4 + 4 + 4 + 8) and found.flops == 1200
+    rates = throughput(SEVERAL["cross"], 10.0, flops=1200)
+    assert rates.bytes == 20 * 30 * (4 + 4 + 4 + 4 + 8) and rates.flops == 1200
     assert throughput(SEVERAL["added"], 10.0, flops=1200).bytes == 20 * 30 * (4 + 4 + 2 * (4 + 4 + 8))
 
 
@@ -704,9 +711,9 @@ def test_calls_and_times_of_several_outputs(clock, monkeypatch):
 
 
 def test_throughput():
-    found = throughput(matmul(4096, 4096, 4096, dtype=float16, c_dtype=float16), 200.0)
-    assert found.flops == 2 * 4096**3 and found.bytes == 3 * 2 * 4096**2
-    assert found.tflops == pytest.approx(687.2, rel=1e-3) and found.gb_s == pytest.approx(503.3, rel=1e-3)
+    rates = throughput(matmul(4096, 4096, 4096, dtype=float16, c_dtype=float16), 200.0)
+    assert rates.flops == 2 * 4096**3 and rates.bytes == 3 * 2 * 4096**2
+    assert rates.tflops == pytest.approx(687.2, rel=1e-3) and rates.gb_s == pytest.approx(503.3, rel=1e-3)
     assert throughput(matmul(8, 8, 8, accumulate=True), 1.0).bytes == 4 * 4 * 64
     assert throughput(Move(100, 10, dst_dtype=float16)(GL, GL)(Kernel), 1.0) == timing.Throughput(0, 6000, 0.0, 6.0)
     assert throughput(SPECS["reduction"], 1.0).flops == 20 * 30 * 7
@@ -724,7 +731,7 @@ def test_cublas_without_torch(clock, monkeypatch):
 
 
 class Nvml:
-    """The functions of NVML that are read."""
+    """The NVML functions that are called."""
 
     class NVMLError(Exception):
         pass
@@ -765,21 +772,21 @@ def test_state_by_nvml(bus, monkeypatch):
 
 def test_state_by_nvidia_smi(bus, monkeypatch):
     monkeypatch.setattr(gpu_state, "_nvml", lambda: None)
-    asked = []
+    commands = []
 
     def run(command, **_):
-        asked.append(command)
+        commands.append(command)
         return types.SimpleNamespace(stdout="1980, 35, 112.5, 580.2\n")
 
     monkeypatch.setattr(gpu_state.subprocess, "run", run)
     assert gpu_state.read_state() == gpu_state.State(1980, 35, 112.5)
-    assert asked[0][-2:] == ["-i", "0000:19:00.0"]
+    assert commands[0][-2:] == ["-i", "0000:19:00.0"]
     assert gpu_state.driver_release() == "580.2"
     monkeypatch.setattr(gpu_state.subprocess, "run", lambda *_, **__: types.SimpleNamespace(stdout="[N/A], [N/A], [N/A], x\n"))
     assert gpu_state.read_state() is None
 
 
-def test_nobody_tells_the_state(bus, monkeypatch):
+def test_unknown_gpu_state(bus, monkeypatch):
     monkeypatch.setattr(gpu_state, "_nvml", lambda: None)
 
     def run(*_, **__):

@@ -1,4 +1,4 @@
-"""Tuning without a GPU: measurements that compute, crash, hang and lie; killed runs; executors; searches."""
+"""Tuning without a GPU: fake measurements that succeed, crash, hang or return wrong results; killed runs; executors; searches."""
 
 import concurrent.futures
 import importlib.util
@@ -51,7 +51,7 @@ ALL = [dict(values) for values in strategy.assignments()]
 
 @pytest.fixture
 def fresh():
-    """Each process of this test is a fresh Python, as it is for users."""
+    """Each process of this test is a fresh Python process, as for users."""
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def at(**values):
 
 
 def seen(tuning):
-    """What must be the same however often a tuning was interrupted."""
+    """The part of a result that must not depend on interruptions."""
     return {(tuple(one.values.items()), one.status, one.us, one.final_us) for one in tuning.results}
 
 
@@ -83,8 +83,8 @@ def seen(tuning):
 
 
 def test_exhaustive(tmp_path):
-    told = []
-    tuning = tuned(report=told.append, journal=tmp_path / "a.jsonl")
+    progress = []
+    tuning = tuned(report=progress.append, journal=tmp_path / "a.jsonl")
     assert [dict(one.values) for one in tuning.results] == ALL, "all candidates, in the order of the strategy"
     assert {one.status for one in tuning.results} == {"ok"}
     assert all(one.us == microseconds(one.values) for one in tuning.results)
@@ -92,8 +92,8 @@ def test_exhaustive(tmp_path):
     assert [one.time for one in tuning.ranking] == sorted(one.time for one in tuning.results)
     assert sum(one.final_us is not None for one in tuning.results) == 5
     assert tuning.complete and tuning.stopped == "" and tuning.notes == ()
-    assert [one.phase for one in told] == sorted((one.phase for one in told), key=["lower", "measure", "final"].index)
-    assert told[-1].phase == "final" and dict(told[-1].best.values) == BEST and told[-1].journal == str(tmp_path / "a.jsonl")
+    assert [one.phase for one in progress] == sorted((one.phase for one in progress), key=["lower", "measure", "final"].index)
+    assert progress[-1].phase == "final" and dict(progress[-1].best.values) == BEST and progress[-1].journal == str(tmp_path / "a.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["task"] + ["legal"] * 24 + ["result"] * 24 + ["final"]
     assert lines[0]["spec"]["sizes"] == {"M": 32, "N": 32, "K": 16} and lines[0]["gpu"] == "fake" and lines[0]["architecture"] == "sm_90"
@@ -113,18 +113,18 @@ def test_record(tmp_path):
     assert strategy_hash(strategy) == record.strategy_hash, "of the strategy with its tunables open"
 
 
-def test_specs_of_ones_own_kind(tmp_path):
-    """Recorded with their declaration, and found by it."""
+def test_user_defined_kinds_are_recorded(tmp_path):
+    """They are recorded with their declaration, which a lookup compares."""
     bound = tuning_fakes.crossing(40)
     tuning = tune(bound, measure=Fake(), prune=False, jobs=1, fixed={"bn": 32}, name="mine.py:several", journal=tmp_path / "a.jsonl")
     assert dict(tuning.best.values) == {"bm": 16, "bn": 32} and tuning.notes == ()
     tuning.save(tmp_path / "records.jsonl")
-    found = Records.load(tmp_path / "records.jsonl").best(bound.spec, "sm_90", strategies={"mine.py:several": bound})
-    assert found.exact and found.record == tuning.best and found.strategy.spec == bound.spec
+    record = Records.load(tmp_path / "records.jsonl").best(bound.spec, "sm_90", strategies={"mine.py:several": bound})
+    assert record.exact and record.record == tuning.best and record.strategy.spec == bound.spec
 
 
-def test_specs_that_records_have_no_words_for(tmp_path):
-    """They are tuned all the same, and a journal knows them again; the best is no record."""
+def test_unrecordable_specs_are_tuned(tmp_path):
+    """Such specs are tuned and resumed from their journal; the best candidate is not recorded."""
     log = tmp_path / "log"
     options = {"measure": Fake(log=str(log)), "prune": False, "jobs": 1, "journal": tmp_path / "a.jsonl", "fixed": {"bn": 32}}
     bound = tuning_fakes.crossing(40, named=True)
@@ -170,7 +170,7 @@ def test_illegal_candidates(tmp_path):
     assert none.best is None and none.table().startswith("no candidate was legal")
 
 
-def test_every_way_to_fail(tmp_path):
+def test_all_kinds_of_failures(tmp_path):
     faults = (
         (at(bm=8, bn=8, bk=4), "exit"),
         (at(bm=8, bn=8, bk=8), "segv"),
@@ -213,7 +213,7 @@ def test_a_process_that_never_starts():
         tuned(NeverStarts())
 
 
-def test_seconds_end_the_search():
+def test_time_limit_ends_the_search():
     for seconds in (3.0, 30.0):  # a busy machine starts processes late
         tuning = tuned(Fake(pause=seconds / 10), seconds=seconds)
         if tuning.results:
@@ -225,7 +225,7 @@ def test_seconds_end_the_search():
 # ---------------------------------------------------------------------------------------------- the last measurement
 
 
-def test_the_best_are_measured_together():
+def test_finalists_are_measured_together():
     tuning = tuned(Turned(), fixed={"bn": 32})
     assert dict(tuning.best.values) == {"bm": 16, "bn": 32, "bk": 4}, "the winner is decided together"
     best = tuning.ranking[0]
@@ -235,7 +235,7 @@ def test_the_best_are_measured_together():
     assert "final us" in tuning.table() and "9.5 us" in tuning.table()
 
 
-def test_the_last_measurement_is_kept(tmp_path):
+def test_final_measurement_is_journaled(tmp_path):
     log = tmp_path / "log"
     first = tuned(attrs.evolve(Turned(), log=str(log)), journal=tmp_path / "a.jsonl", fixed={"bn": 32})
     lines = log.read_text()
@@ -244,7 +244,7 @@ def test_the_last_measurement_is_kept(tmp_path):
     assert seen(again) == seen(first) and again.best == first.best and again.library_us == 9.5
 
 
-def test_wrong_among_the_finalists(tmp_path):
+def test_wrong_finalist(tmp_path):
     tuning = tuned(Flaky(), journal=tmp_path / "a.jsonl", fixed=FEW)
     (bad,) = (one for one in tuning.results if one.values == BEST)
     assert bad.status == "wrong" and bad.reason == "in the final measurement: C is wrong"
@@ -252,7 +252,7 @@ def test_wrong_among_the_finalists(tmp_path):
     assert seen(tuned(Flaky(), journal=tmp_path / "a.jsonl", fixed=FEW)) == seen(tuning)
 
 
-def test_a_last_measurement_that_fails():
+def test_failing_final_measurement():
     tuning = tuned(DeadTogether(), fixed=FEW)
     assert dict(tuning.best.values) == BEST and tuning.best.us == microseconds(BEST)
     assert "the final measurement failed, the order is that of single ones: its process ended with status 3" in tuning.notes[0]
@@ -260,8 +260,8 @@ def test_a_last_measurement_that_fails():
 
 
 @pytest.mark.parametrize("us", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_time_that_is_none(tmp_path, us):
-    """It fails its candidate, not the tuning, and is never the best; a journal of it can be read."""
+def test_invalid_times_fail_a_candidate(tmp_path, us):
+    """An invalid time fails its candidate, not the tuning, and is never the best. Its journal loads."""
     for _ in range(2):
         tuning = tuned(Nonsense(us=us), journal=tmp_path / "a.jsonl", fixed=FEW)
         (bad,) = (one for one in tuning.results if one.values == BEST)
@@ -271,13 +271,13 @@ def test_a_time_that_is_none(tmp_path, us):
     assert dict(last.best.values) == BEST and "us is no time" in last.notes[0]
 
 
-def test_a_finalist_that_is_left_out():
+def test_missing_finalist():
     tuning = tuned(Nonsense(), fixed=FEW)
     assert dict(tuning.best.values) == BEST and "not one measurement for each finalist" in tuning.notes[0]
 
 
-def test_results_of_another_text_are_measured_again(tmp_path):
-    """A journal outlives changes of the code generator; its best do not unless they are still the same kernels."""
+def test_changed_kernels_are_measured_again(tmp_path):
+    """A journal survives changes of the code generator. Its best candidates are measured again unless their kernels are unchanged."""
     journal = tmp_path / "a.jsonl"
     tuned(journal=journal, fixed={"bk": 8})
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
@@ -306,7 +306,7 @@ PROGRAM = """
 
 
 def kill_after(journal, count, log):
-    """Run the tuning in a process of its own, and kill it when the journal has so many more results."""
+    """Tune in a separate process, and kill it after a given number of further results."""
     program = textwrap.dedent(PROGRAM.format(tests=str(TESTS), log=str(log), journal=str(journal)))
     before = len(results_in(journal))
     process = subprocess.Popen([sys.executable, "-c", program])
@@ -327,7 +327,7 @@ def results_in(journal):
     return [tuple(line["values"].values()) for line in lines if line["kind"] == "result"]
 
 
-def test_killed_twice(tmp_path):
+def test_resume_after_two_kills(tmp_path):
     journal, log = tmp_path / "killed.jsonl", tmp_path / "log"
     first = kill_after(journal, 4, log)
     second = kill_after(journal, 5, log)
@@ -348,7 +348,7 @@ def test_killed_twice(tmp_path):
         time.sleep(0.1)
 
 
-def test_what_hangs_does_not_outlive_its_parent(tmp_path):
+def test_hanging_workers_end_with_their_parent(tmp_path):
     log = tmp_path / "log"
     program = f"""
         import sys
@@ -373,7 +373,7 @@ def test_what_hangs_does_not_outlive_its_parent(tmp_path):
 
 
 def opened(path, restart=False, **changes):
-    """A journal of the fakes' task, for its results and notes; closed again."""
+    """A journal of the fake task with its results and notes, closed again."""
     head = {**Task(strategy(spec), "sm_90").describe(), "gpu": "fake", "measure": "fake", "code": "1", "search": "random", **changes}
     journal = Journal(path, Task(strategy(spec), "sm_90"), head, restart)
     journal.close()
@@ -393,7 +393,7 @@ def written(path):
 
 
 @pytest.mark.parametrize("cut", [1, 7, 40])
-def test_a_torn_line_is_dropped(tmp_path, cut):
+def test_truncated_line_is_dropped(tmp_path, cut):
     text = written(tmp_path / "a.jsonl")
     (tmp_path / "a.jsonl").write_bytes(text[:-cut])
     journal = opened(tmp_path / "a.jsonl")
@@ -403,7 +403,7 @@ def test_a_torn_line_is_dropped(tmp_path, cut):
     assert opened(tmp_path / "a.jsonl").notes == []
 
 
-def test_a_torn_line_is_told(tmp_path):
+def test_truncated_line_is_reported(tmp_path):
     journal = tmp_path / "a.jsonl"
     whole = tuned(journal=journal, fixed={"bk": 8, "bn": 32})
     text = journal.read_bytes()
@@ -414,7 +414,7 @@ def test_a_torn_line_is_told(tmp_path):
     assert journal.read_bytes() == text, "it is written anew"
 
 
-def test_a_journal_torn_in_its_first_line(tmp_path):
+def test_journal_with_a_truncated_first_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"kind": "ta')
     assert "line 1 was torn" in opened(path).notes[0]
@@ -464,7 +464,7 @@ def test_a_damaged_journal_is_refused(tmp_path, line, message):
         opened(path)
 
 
-def test_one_writer(tmp_path):
+def test_journal_has_one_writer(tmp_path):
     journal = tmp_path / "a.jsonl"
     reached = []
 
@@ -490,7 +490,7 @@ def test_the_default_journal(tmp_path):
 
 
 def test_an_interrupted_program_keeps_its_journal(tmp_path, capfd, monkeypatch):
-    """Ctrl-C: the processes end, the journal stays, and the command says how to go on."""
+    """Ctrl-C: the worker processes end, the journal is kept, and the command prints how to resume."""
     journal = tmp_path / "a.jsonl"
 
     def interrupt(self, progress):
@@ -522,9 +522,9 @@ def test_an_interrupted_program_keeps_its_journal(tmp_path, capfd, monkeypatch):
             ]
         )
     assert status == 130
-    said = capfd.readouterr().err
+    output = capfd.readouterr().err
     done = len(results_in(journal))
-    assert 3 <= done < 24 and f"interrupted (measure: {done} of 24" in said and f"continues from {journal}" in said
+    assert 3 <= done < 24 and f"interrupted (measure: {done} of 24" in output and f"continues from {journal}" in output
 
 
 # ---------------------------------------------------------------------------------------------- leaving out
@@ -553,7 +553,7 @@ def test_prune():
 
 
 def test_pruned_candidates_are_reported(monkeypatch, tmp_path):
-    """Whatever the cost model says decides what is compiled, in its order; what is left out says why."""
+    """The cost model determines which candidates are compiled, in its order; each pruned candidate has a reason."""
     log = tmp_path / "log"
     predicted = {number: 28.0 - number for number in range(24)}
     monkeypatch.setattr(
@@ -574,7 +574,7 @@ def test_pruned_candidates_are_reported(monkeypatch, tmp_path):
 # ---------------------------------------------------------------------------------------------- searches
 
 
-def test_random_draws():
+def test_random_candidates_are_distinct():
     space = Space({"a": tuple(range(10)), "b": tuple(range(30))})
     assert len(space) == 300
     assert sorted(draws(space, 1)) == list(range(300)) and list(draws(space, 1)) == list(draws(space, 1)) != list(draws(space, 2))
@@ -616,7 +616,7 @@ def test_tpe_needs_optuna(monkeypatch):
 
 @pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="needs optuna (pip install 'fireiron[tune]')")
 class TestOptuna:
-    def test_finds_more_than_chance(self):
+    def test_finds_better_candidates_than_random_search(self):
         space = Space({name: tuple(range(16)) for name in "abcd"})
         optimiser = Optimiser(space, 1)
         times = []
@@ -641,7 +641,7 @@ class TestOptuna:
         (tmp_path / "part.jsonl").write_text("".join(lines[: len(lines) // 2]))
         assert seen(tuned(journal=tmp_path / "part.jsonl", **options)) == seen(whole)
 
-    def test_comes_to_an_end(self):
+    def test_terminates(self):
         tuning = tuned(search="tpe", trials=500, fixed={"bm": 16, "bk": 8})
         assert len(tuning.results) == 3 and tuning.complete
 
@@ -650,7 +650,7 @@ class TestOptuna:
 
 
 def test_several_gpus(tmp_path):
-    """A process for each, which sees its GPU only; candidates go to whichever is free."""
+    """One process per GPU, which sees only that GPU; each candidate goes to an idle one."""
     log = tmp_path / "log"
     tuning = tuned(Fake(log=str(log), pause=0.05, faults=((at(bm=8, bn=8, bk=4), "exit"),)), gpu_ids=[0, 3])
     assert {one.gpu for one in tuning.results if one.status == "ok"} == {0, 1} and tuning.counts == {"ok": 23, "crashed": 1}
@@ -659,12 +659,12 @@ def test_several_gpus(tmp_path):
     assert all(len(some) == 1 for some in devices.values()) and set().union(*devices.values()) == {"0", "3"}
 
 
-def test_a_crash_is_not_blamed_on_the_next(tmp_path):
+def test_crash_is_attributed_to_its_candidate(tmp_path):
     tuning = tuned(CrashOnce(marker=str(tmp_path / "marker")), fixed=FEW)
     assert tuning.counts == {"ok": 5, "crashed": 1}
 
 
-def test_strategies_travel():
+def test_strategies_can_be_pickled():
     for one in (
         strategy,
         strategy(spec),
@@ -692,17 +692,17 @@ USERS_FILE = """
 """
 
 
-def test_a_users_file_travels(tmp_path):
-    """Classes that a strategy's own file defines exist in the other processes."""
+def test_classes_of_strategy_files_can_be_pickled(tmp_path):
+    """Other processes can load classes that a strategy file defines."""
     path = tmp_path / "mine.py"
     path.write_text(textwrap.dedent(USERS_FILE))
-    mine = fireiron.language.library.find(f"{path}:first").strategy
-    tuning = tune(mine, MatMul(16, 16, 16)(GL, GL, GL)(Kernel), measure=Fake(), jobs=1, fixed={}, finalists=1, report=None, prune=False)
+    strategy = fireiron.language.library.find(f"{path}:first").strategy
+    tuning = tune(strategy, MatMul(16, 16, 16)(GL, GL, GL)(Kernel), measure=Fake(), jobs=1, fixed={}, finalists=1, report=None, prune=False)
     assert tuning.counts == {"failed": 2}, "the fake's time needs bn"
     assert "KeyError" in tuning.results[0].reason and "its process" not in tuning.results[0].reason
 
 
-def test_what_cannot_travel_is_refused():
+def test_unpicklable_strategies_are_refused():
     @attrs.frozen
     class Local(Fake):
         pass
@@ -711,7 +711,7 @@ def test_what_cannot_travel_is_refused():
         tuned(Local())
 
 
-def test_a_class_of_the_program_itself_is_refused(tmp_path):
+def test_classes_of_main_are_refused(tmp_path):
     program = f"""
         import sys
         sys.path.insert(0, {str(TESTS)!r})
@@ -724,8 +724,8 @@ def test_a_class_of_the_program_itself_is_refused(tmp_path):
     assert "is defined in the program itself" in done.stderr and done.returncode == 1
 
 
-def test_a_program_without_a_guard(tmp_path):
-    """No `if __name__ == "__main__"` is needed: a child never runs the program again."""
+def test_program_without_a_main_guard(tmp_path):
+    """No `if __name__ == "__main__"` is needed: workers never execute the program again."""
     path = tmp_path / "program.py"
     path.write_text(
         f"import sys\nsys.path.insert(0, {str(TESTS)!r})\nprint('once')\nfrom tuning_fakes import *\nfrom fireiron.tune import tune\n"
@@ -735,16 +735,16 @@ def test_a_program_without_a_guard(tmp_path):
     assert done.stdout == f"once\n{BEST}\n", done.stderr
 
 
-def test_crew_replaces_what_dies():
+def test_worker_pool_replaces_dead_workers():
     task = Task(strategy(spec), "sm_90")
     with WorkerPool(packed(task, Fake(((at(bm=8), "hang"),))), {MEASURE: ["5"]}) as pool:
         assert pool.where() == [{"gpu": "fake", "driver": "1.0", "toolchain": "none", "newest": None}]
         before = pool.roles[MEASURE][0].process.pid
         pool.give(MEASURE, "a", "one", (ALL[0], Built(text=""), None), 0.5)
-        found = []
-        while not found:
-            found = pool.outcomes(5.0)
-        assert (found[0].key, found[0].kind) == ("a", "late")
+        outcomes = []
+        while not outcomes:
+            outcomes = pool.outcomes(5.0)
+        assert (outcomes[0].key, outcomes[0].kind) == ("a", "late")
         assert pool.where() and pool.roles[MEASURE][0].process.pid != before and not alive(before)
         assert pool.roles[MEASURE][0].setup[1] == "5", "the new one sees the GPU of the one that died"
 
@@ -758,7 +758,7 @@ SMALL = {"bn": 32}
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What the processes of this machine find, for comparison with all executors."""
+    """The results of local worker processes, for comparison with all executors."""
     journal = tmp_path_factory.mktemp("alone") / "b.jsonl"
     return tuned(Turned(FAULTS), timeout=0.5, fixed=SMALL, journal=journal, arch="sm_90")
 
@@ -808,16 +808,22 @@ def test_an_executor_that_is_shut_down():
 
 def test_survey_and_build():
     task = Task(strategy(spec), "sm_90")
-    found = survey(task, BEST)
-    assert found.reason is None and found.threads == 32 and found.shared_bytes == 1536 and found.registers >= 24 and found.predicted_us > 0
-    assert Surveyed.of(json.loads(json.dumps(found.plain()))) == found
-    made = build(task, BEST, None, compiles=False)
-    assert made.compiled is None and len(made.text) == 16 and made.text == build(task, BEST, None, compiles=False).text
-    assert made.text != build(task, ALL[0], None, compiles=False).text
+    candidates = survey(task, BEST)
+    assert (
+        candidates.reason is None
+        and candidates.threads == 32
+        and candidates.shared_bytes == 1536
+        and candidates.registers >= 24
+        and candidates.predicted_us > 0
+    )
+    assert Surveyed.of(json.loads(json.dumps(candidates.plain()))) == candidates
+    kernel = build(task, BEST, None, compiles=False)
+    assert kernel.compiled is None and len(kernel.text) == 16 and kernel.text == build(task, BEST, None, compiles=False).text
+    assert kernel.text != build(task, ALL[0], None, compiles=False).text
 
 
-def test_machine_code_is_taken_over(monkeypatch):
-    """A candidate's kernel is what was compiled in another process: it is not compiled again."""
+def test_machine_code_is_reused(monkeypatch):
+    """A candidate's kernel uses the code that another process compiled."""
     task = Task(strategy(spec), "sm_90")
     made = build(task, BEST, None, compiles=True)
     assert made.registers > 0 and made.spills == 0 and made.seconds > 0
@@ -835,8 +841,8 @@ def test_compiled_in_parallel(tmp_path):
     assert tuning.best.registers > 0 and list((tmp_path / "cache").rglob("*.kernel")), "through the cache on disk"
 
 
-def test_a_compiler_that_refuses_or_dies():
-    """Text that is no CUDA is a result; so is a compiler whose process ends."""
+def test_compiler_errors_and_crashes():
+    """A compile error is a result, and so is a compiler whose process ends."""
     text = MatMul.tile(Tunable("bm", 8, 16), 8).to(Block).done(MicroKernel.of("not a CUDA", threads=32))
     tuning = tune(text, spec, measure=Compiling(), jobs=1, prune=False)
     assert tuning.counts == {"compile failed": 2} and tuning.best is None
@@ -858,7 +864,7 @@ class DyingPrinter(Refinement):
         return plan
 
 
-def test_lowering_that_dies():
+def test_crash_while_lowering():
     dying = MatMul.tile(8, 8).to(Block).refine(DyingPrinter(Tunable("n", 1, 2, 3))).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
     tuning = tune(dying, spec, measure=Constant(), jobs=1, prune=False)
     assert [one.status for one in tuning.results] == ["ok", "failed", "failed"]
@@ -868,7 +874,7 @@ def test_lowering_that_dies():
 
 @attrs.frozen
 class Constant(Measure):
-    """Every candidate takes a microsecond."""
+    """Each candidate takes a microsecond."""
 
     def one(self, candidate):
         return Measured(us=1.0, quartiles=(1.0, 1.0), error=0.0)
@@ -925,15 +931,15 @@ def test_no_gpu(capsys):
 # ---------------------------------------------------------------------------------------------- showing
 
 
-def test_results_are_plain():
-    one = Result(values=BEST, status="ok", us=3.0, quartiles=(2.0, 4.0), clocks=(1980, 1900), text="ab")
-    assert Result.of(json.loads(json.dumps(one.plain()))) == one
-    assert hash(one) == hash(Result.of(one.plain()))
+def test_results_round_trip_as_json():
+    result = Result(values=BEST, status="ok", us=3.0, quartiles=(2.0, 4.0), clocks=(1980, 1900), text="ab")
+    assert Result.of(json.loads(json.dumps(result.plain()))) == result
+    assert hash(result) == hash(Result.of(result.plain()))
     with pytest.raises(StoreError, match="no result of tuning"):
         Result.of({"values": BEST, "status": "good"})
     two = Result(values=BEST, status="ok", us=1.0)
     final = Result(values=BEST, status="ok", us=2.0, final_us=5.0)
-    assert ranked([one, two, final]) == (final, two, one), "finalists stand before the rest"
+    assert ranked([result, two, final]) == (final, two, result), "finalists stand before the rest"
 
 
 def test_failures_are_grouped():
@@ -1077,8 +1083,8 @@ def test_predict_command(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["best"] is None
 
 
-def test_the_cost_model_leaves_out(tmp_path):
-    """What is predicted to be slow is neither compiled nor measured, in the order of the predictions."""
+def test_slow_predictions_are_pruned(tmp_path):
+    """Candidates with slow predictions are neither compiled nor measured; the rest follow in the order of predictions."""
     log = tmp_path / "log"
     tuning = tuned(Fake(log=str(log)), prune=Prune(factor=None, most=3), fixed={"bk": 8})
     order = rank(strategy, spec, fixed={"bk": 8}, jobs=1).ranking[:3]
@@ -1092,7 +1098,7 @@ def test_the_cost_model_leaves_out(tmp_path):
 
 
 class Runtime:
-    """The few functions of CuPy's runtime that the measurement calls; `dead` after an illegal address."""
+    """The functions of CuPy's runtime that the measurement calls; `dead` after an illegal address."""
 
     def __init__(self):
         self.dead = False
@@ -1118,7 +1124,7 @@ class FakeTiming:
 
 
 class FakeData:
-    """Data of which a call is its own name: `bad` is wrong, `dead` loses the GPU, `torch` is the library."""
+    """Data whose calls are their names: `bad` is wrong, `dead` loses the GPU, `torch` is the library."""
 
     def __init__(self, spec, runtime):
         self.spec, self.runtime = spec, runtime
@@ -1161,16 +1167,16 @@ def gauge(monkeypatch):
     monkeypatch.setattr(launch, "driver_version", lambda: (13, 0))
     monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
     monkeypatch.setattr(data.Data, "of", staticmethod(lambda spec, sizes, seed: FakeData(spec, runtime)))
-    asked = []
+    requests = []
 
     def measured(contenders, rounds):
-        asked.append((tuple(contenders), rounds))
+        requests.append((tuple(contenders), rounds))
         return {name: FakeTiming(10.0 + len(calls[0]), (9.0, 12.0)) for name, calls in contenders.items()}
 
     monkeypatch.setattr(timing, "measure", measured)
     monkeypatch.setattr(timing, "environment", lambda: {"gpu": "NVIDIA H200", "driver": "580.1"})
-    found = OnGpu(rounds=3, final_rounds=7).start(Task(strategy(spec), "sm_90"))
-    return SimpleNamespace(gauge=found, asked=asked, runtime=runtime)
+    gauge = OnGpu(rounds=3, final_rounds=7).start(Task(strategy(spec), "sm_90"))
+    return SimpleNamespace(gauge=gauge, asked=requests, runtime=runtime)
 
 
 def test_on_gpu_one(gauge):
@@ -1188,9 +1194,9 @@ def test_on_gpu_one(gauge):
 
 
 def test_on_gpu_together(gauge):
-    found = gauge.gauge.together([Named("good"), Named("bad"), Named("better")])
-    assert [one.us for one in found.measured] == [14.0, None, 16.0] and found.measured[1].reason == "C is wrong"
-    assert found.library_us == 17.0 and gauge.asked == [(("0", "2", "library"), 7)]
+    results = gauge.gauge.together([Named("good"), Named("bad"), Named("better")])
+    assert [one.us for one in results.measured] == [14.0, None, 16.0] and results.measured[1].reason == "C is wrong"
+    assert results.library_us == 17.0 and gauge.asked == [(("0", "2", "library"), 7)]
     with pytest.raises(measure_module.GpuLostError):
         gauge.gauge.together([Named("good"), Named("dead")])
 
@@ -1207,7 +1213,7 @@ def suffer_wrong():
 
 
 def test_on_gpu_with_several_outputs(monkeypatch):
-    """What is right is written to each of them before the first candidate; a candidate that leaves one out is wrong."""
+    """The expected value is written to each output before the first candidate; a candidate that omits an output is wrong."""
     cupy = stand_in(Clock())
     cupy.cuda.runtime.deviceSynchronize = lambda: None
     monkeypatch.setattr(launch, "require_cupy", lambda: cupy)
