@@ -418,7 +418,7 @@ def test_a_stream_waits_for_what_another_was_given(gpu, monkeypatch):
     launch.order(4096, 8192)
     ((_, event, first), (_, then, waited)) = gpu.done
     assert (first, then, event) == (4096, 8192, waited)
-    owned = launch.Held()
+    owned = launch.KeptAlive()
     owned.until_done("thing", 4096)
     assert gpu.done[-1][0] == "record" and gpu.done[-1][2] == 4096 and made == [{"disable_timing": True}] * 2
     for captured in ({4096}, {8192}):
@@ -428,7 +428,7 @@ def test_a_stream_waits_for_what_another_was_given(gpu, monkeypatch):
 
 
 def test_what_is_kept_goes_when_its_work_is_done(gpu):
-    owned = launch.Held()
+    owned = launch.KeptAlive()
     for thing in "abc":
         owned.until_done(thing, 4096)
     assert len(owned) == 3
