@@ -102,7 +102,7 @@ def test_jax(gpu, jax):
     array = jax.Array((4, 6), device=2)
     address, view, order = read(array)
     assert (address, view) == (array.unsafe_buffer_pointer(), ArrayView((4, 6), (24, 4), "float32", 4, 2, True))
-    assert array.waited == 1 and order.keep is array and order.stream is None and order.held is library_of(jax.Array).held
+    assert array.waited == 1 and order.keep is array and order.stream is None and order.kept_alive is library_of(jax.Array).kept_alive
     array.format = types.SimpleNamespace(layout=types.SimpleNamespace(major_to_minor=(1, 0)))
     assert read(array)[1].strides == (4, 16)
     array.format = types.SimpleNamespace(layout=None)
@@ -140,7 +140,7 @@ def test_interfaces(gpu, strides, stream):
     array = gpu.array((4, 6), ld=8, device=1)
     address, view, order = read(Interfaced(array, stream, True, strides=strides, shape=[4, 6]))
     assert (address, view) == (array.data.ptr, ArrayView((4, 6), strides or (24, 4), "float32", 4, 1, True))
-    assert order is None if stream is None else (order.stream, order.keep, order.held) == (stream, None, None)
+    assert order is None if stream is None else (order.stream, order.keep, order.kept_alive) == (stream, None, None)
     assert read(Interfaced(array))[1].readonly is False and not library_of(Interfaced).owns_stream
 
 
@@ -179,7 +179,7 @@ def test_dlpack(gpu):
     with gpu.cupy.cuda.Stream() as stream:
         address, view, order = read(capsule)
     assert (address, view) == (array.data.ptr, ArrayView((4, 6), (32, 4), "float32", 4, 1, False))
-    assert order.stream == stream.ptr and order.keep == (capsule, array) and order.held is library_of(Capsule).held
+    assert order.stream == stream.ptr and order.keep == (capsule, array) and order.kept_alive is library_of(Capsule).kept_alive
     for error in (TypeError, ValueError, BufferError, RuntimeError):
         gpu.cupy.from_dlpack = lambda one, error=error: (_ for _ in ()).throw(error("no"))
         with pytest.raises(LaunchError, match="A cannot be imported through DLPack") as caught:
@@ -221,7 +221,7 @@ def test_refusals_of_non_arrays_name_accepted_types():
 
 
 def test_order_with_a_stream_and_for_as_long_as_a_kernel_runs(gpu):
-    alive = launch.Held()
+    alive = launch.KeptAlive()
     Order(640, "thing", alive).before(4096)
     assert [step[0] for step in gpu.done] == ["record", "wait"] and gpu.of("record")[0][1] == 640 and gpu.of("wait")[0][0] == 4096
     assert not len(alive)
@@ -344,5 +344,5 @@ def test_intermediate_tensors_are_read_as_arrays_of_their_library(gpu, jax):
     between = library.between(intermediate)
     address, signature, order = library_of(Between).read("A", between)
     assert address == intermediate.data.ptr and signature == (library, (4, 6), (32, 4), intermediate.dtype, 1, True)
-    assert (order.stream, order.keep, order.held) == (None, intermediate, library.held)
+    assert (order.stream, order.keep, order.kept_alive) == (None, intermediate, library.kept_alive)
     assert library_of(gpu.cupy.ndarray).between(intermediate) is intermediate

@@ -17,7 +17,7 @@ STRATEGIES = ("naive", "maxwell", "hmma_ampere", "hopper", "lstm", "tasks_gemm",
 
 WHOLE = re.compile(
     r"(extern __shared__|constexpr int |const int (block|thread|warp_index) =|// (consumers|producer|stores)$|(else )?if \((warp_index <|threadIdx\.x ==))"
-    r"|prefetch_tensor_map\(|mbarrier_init|for \(int stage = 0;|__syncthreads\(\);$"
+    r"|prefetch_tensor_map\(|mbarrier_init|fence_mbarrier_init|for \(int stage = 0;|__syncthreads\(\);$"
 )
 """Lines of a body that are those of the whole kernel: what all threads share, roles, and the mbarriers of rings."""
 

@@ -681,7 +681,7 @@ def test_jax_inputs_are_waited_for_and_kept(gpu, jax, kernel):
     _, _, c = operands(gpu)
     kernel(a, b, out=c)
     assert (a.waited, b.waited) == (1, 1)
-    held = arrays.library_of(jax.Array).held
+    held = arrays.library_of(jax.Array).kept_alive
     assert {id(thing) for _, thing in held._queue} == {id(a), id(b)}
     for event, _ in held._queue:
         event.done = True
@@ -734,7 +734,7 @@ def test_dlpack_arrays_are_kept(gpu, kernel):
     assert gpu.launches[0][-1] == addresses(a, b, c)
     kernel(Capsule(a, 13), Capsule(b), out=Capsule(c))  # kDLCUDAManaged
     assert gpu.launches[1][-1] == addresses(a, b, c)
-    held = arrays.library_of(Capsule).held
+    held = arrays.library_of(Capsule).kept_alive
     assert {one.array for _, (one, _) in held._queue} >= {a, b, c}
 
 
@@ -917,7 +917,7 @@ def test_copies_of_jax_have_gaps_between_rows(gpu, jax, copying):
     out = copying(a, b)
     assert isinstance(out, jax.Array) and out.shape == (20, 13)
     assert copied(gpu.launches) == [one.unsafe_buffer_pointer() for one in (a, b)]
-    assert len(arrays.library_of(jax.Array).held) == 4
+    assert len(arrays.library_of(jax.Array).kept_alive) == 4
 
 
 def test_prepared_copies_of_jax_are_made_anew(gpu, jax, copying):
@@ -1097,7 +1097,7 @@ def wrong_outs(gpu):
         "shape": ({**outs, "turned": gpu.array((40, 50), "float64")}, "turned does not have the shape", "(50, 40)"),
         "layout": ({**outs, "total": gpu.array((40, 50))}, "total has other strides", "total=RowMajor"),
         "read-only": ({**outs, "apart": readonly}, "apart is read-only", "leave out= out"),
-        "nothing": ((total, None, turned), "apart is no array", "NoneType"),
+        "nothing": ((total, None, turned), "apart is not an array", "NoneType"),
         "host": ((total, np.zeros((40, 50), np.int32), turned), "apart is a NumPy array, a, b, total, turned not", ""),
         "twice": ({**outs, "apart": total}, "apart has elements of another type", ""),
     }
@@ -1266,7 +1266,7 @@ class TestSeveralOutputsOfNumpy:
             ("abc", "out: Cross has 3 outputs"),
             ((total, turned, apart), "apart has elements of another type"),
             ((frozen, apart, turned), "total is read-only"),
-            ((total, [1], turned), "apart is no array"),
+            ((total, [1], turned), "apart is not an array"),
             ((total, crossed(gpu)[1]["apart"], turned), "a is a NumPy array, apart not"),
         ):
             with pytest.raises((ArgumentError, LaunchError)) as caught:

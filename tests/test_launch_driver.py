@@ -1,4 +1,4 @@
-"""What launches ask of the driver and of CuPy, call by call: structures and prototypes of the CUDA driver API, arguments of a launcher, streams, captures."""
+"""Calls of launches to the driver and CuPy: structures and prototypes of the CUDA driver API, launcher arguments, streams, captures."""
 
 import ctypes
 import re
@@ -28,7 +28,7 @@ def gpu(monkeypatch):
 
 
 def places(structure):
-    """Where each field of a structure lies, and how many bytes it has."""
+    """The offset of each field of a structure, and its size."""
     return {name: (getattr(structure, name).offset, getattr(structure, name).size) for name, *_ in structure._fields_}
 
 
@@ -52,11 +52,11 @@ PROTOTYPES = {
     "cuLaunchKernelEx": "8 8 8 8",
     "cuTensorMapEncodeTiled": "8 4 4 8 8 8 8 8 4 4 4 4",
 }
-"""Bytes of the parameters of what is called, as cuda.h declares it."""
+"""Bytes of the parameters of each function, as declared in cuda.h."""
 
 
 class Library:
-    """A library of which each function can be had, but for some."""
+    """A library with all functions except some."""
 
     def __init__(self, without=()):
         self.without, self.functions = without, {}
@@ -71,11 +71,11 @@ class Library:
     "missing", [(), ("cuLaunchKernelEx",), ("cuTensorMapEncodeTiled",), ("cuLaunchKernelEx", "cuTensorMapEncodeTiled")]
 )
 def test_parameters_of_the_driver_are_as_wide_as_in_the_header(monkeypatch, missing):
-    """Also of an old driver, which has no launches with attributes and no tensor maps."""
+    """Also an old driver, without launch attributes and tensor maps."""
     opened = []
     monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: (opened.append(name), Library(missing))[1])
-    found = launch._driver.__wrapped__()
-    widths = {name: " ".join(str(ctypes.sizeof(one)) for one in function.argtypes) for name, function in found.functions.items()}
+    functions = launch._driver.__wrapped__()
+    widths = {name: " ".join(str(ctypes.sizeof(one)) for one in function.argtypes) for name, function in functions.functions.items()}
     assert widths == {name: given for name, given in PROTOTYPES.items() if name not in missing} and opened == ["libcuda.so.1"]
 
 
@@ -136,7 +136,7 @@ def test_a_gpu_is_current_for_a_while(monkeypatch):
 
 
 def test_what_the_gpu_does_not_load(gpu):
-    """The message says for which GPU and CUDA to compile."""
+    """The message names the GPU and the CUDA version to compile for."""
     gpu.cupy.cuda.Module.load = lambda module, cubin: (_ for _ in ()).throw(DriverError("no binary for GPU"))
     with pytest.raises(LaunchError, match="the GPU does not load kernel 'k'") as caught:
         launch.load(b"", "k")
@@ -145,9 +145,9 @@ def test_what_the_gpu_does_not_load(gpu):
 
 
 def test_a_launcher_has_what_it_was_loaded_with(gpu, monkeypatch):
-    asked = []
-    monkeypatch.setattr(launch, "_parameter_sizes", lambda function: asked.append(function) or (8, 4))
-    assert launch.load(b"", "k").parameters == (8, 4) and asked == [1]
+    requests = []
+    monkeypatch.setattr(launch, "_parameter_sizes", lambda function: requests.append(function) or (8, 4))
+    assert launch.load(b"", "k").parameters == (8, 4) and requests == [1]
 
 
 def test_whether_there_is_a_gpu(gpu, monkeypatch):
@@ -195,15 +195,15 @@ INTEGERS = [(size, value) for size in (1, 2, 4, 8) for value in (-(2 ** (8 * siz
 @pytest.mark.parametrize("size, value", INTEGERS)
 def test_integers_become_signed_ones_of_the_size_of_the_parameter(gpu, calls, size, value):
     launcher(gpu, calls, (size,))(1, 1, (value,))
-    (found,) = calls[0][2]
-    assert found == value and found.nbytes == size and found.dtype.kind == "i"
+    (value_passed,) = calls[0][2]
+    assert value_passed == value and value_passed.nbytes == size and value_passed.dtype.kind == "i"
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_numbers_become_floats_of_the_size_of_the_parameter(gpu, calls, size):
     launcher(gpu, calls, (size,))(1, 1, (1.5,))
-    (found,) = calls[0][2]
-    assert found == 1.5 and found.nbytes == size and found.dtype.kind == "f"
+    (value_passed,) = calls[0][2]
+    assert value_passed == 1.5 and value_passed.nbytes == size and value_passed.dtype.kind == "f"
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_what_fits_no_parameter(gpu, calls, size, value, message):
 
 
 def test_one_element_is_passed_by_value_and_all_arrays_by_address(gpu, calls):
-    one, array = np.array([2.5], np.float64), gpu.array((4, 4))
-    launcher(gpu, calls, (8, 8, 8, 2))(1, 1, (one, array, Interfaced(array), np.float16(3)))
-    assert calls[0][2] == (one, array, np.uintp(array.data.ptr), np.float16(3))
+    number, array = np.array([2.5], np.float64), gpu.array((4, 4))
+    launcher(gpu, calls, (8, 8, 8, 2))(1, 1, (number, array, Interfaced(array), np.float16(3)))
+    assert calls[0][2] == (number, array, np.uintp(array.data.ptr), np.float16(3))
     with pytest.raises(LaunchError, match="its parameter has 4 bytes, the argument 8"):
         launcher(gpu, calls, (4,))(1, 1, (array,))
     with pytest.raises(LaunchError, match="its parameter has 4 bytes, the argument 8"):
@@ -267,7 +267,7 @@ def fixed(gpu, sizes, *given, **options):
 
 
 def test_values_stand_behind_the_addresses_and_the_counter(gpu):
-    """Of a kernel without maps too, which takes all of them in order."""
+    """Also for a kernel without tensor maps, which takes all of them in order."""
     counted = fixed(gpu, (8, 8, 4, 8), 2, (5, 2**40), counter=lambda stream: stream + 1)
     for stream in (4096, 8192):
         counted((64,), stream)
@@ -294,7 +294,7 @@ def test_large_values_have_eight_bytes(gpu, value, size):
 
 
 def test_arguments_of_a_call_lie_in_memory_that_is_used_again(gpu):
-    """But not by two calls at once, of which one begins while the other is launched."""
+    """But not by two concurrent calls."""
     tables, nested = [], []
 
     def slow(stream, table, extra):
@@ -302,18 +302,18 @@ def test_arguments_of_a_call_lie_in_memory_that_is_used_again(gpu):
         if nested:
             nested.pop()((1,), 0)
 
-    one = fixed(gpu, (8,), 1, ())
-    one.launch_by(slow)
-    nested.append(one)
-    one((2,), 0)
-    assert tables[0] != tables[1] and len(one._idle) == 2
-    one((3,), 0)
-    one((4,), 0)
-    assert set(tables[2:]) <= set(tables[:2]) and len(one._idle) == 2
+    plan = fixed(gpu, (8,), 1, ())
+    plan.launch_by(slow)
+    nested.append(plan)
+    plan((2,), 0)
+    assert tables[0] != tables[1] and len(plan._idle) == 2
+    plan((3,), 0)
+    plan((4,), 0)
+    assert set(tables[2:]) <= set(tables[:2]) and len(plan._idle) == 2
 
 
 def test_a_refusal_says_grid_block_gpu_and_where_work_of_a_graph_goes(gpu):
-    one = fixed(gpu, (8,), 1, ())
+    plan = fixed(gpu, (8,), 1, ())
     for said, hint in (
         ("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", True),
         ("cudaErrorStreamCaptureImplicit", True),
@@ -321,20 +321,20 @@ def test_a_refusal_says_grid_block_gpu_and_where_work_of_a_graph_goes(gpu):
     ):
         gpu.refuse = said
         with pytest.raises(LaunchError, match=re.escape("'k' on GPU 0 with grid (7, 1, 1), block (64, 1, 1), 96 bytes")) as caught:
-            one((1,), 0)
+            plan((1,), 0)
         assert caught.value.got == said and bool(caught.value.hint) is hint
 
 
 def test_a_frame_serves_for_many_launches(gpu):
-    one = fixed(gpu, (8, 8, 4), 2, (9,))
-    frame = one.frame((64, 128))
+    plan = fixed(gpu, (8, 8, 4), 2, (9,))
+    frame = plan.frame((64, 128))
     for stream in (0, 4096):
-        one.fire(frame, (64, 128), stream)
+        plan.fire(frame, (64, 128), stream)
     assert [launched[-2:] for launched in gpu.launches] == [(0, [64, 128, 9]), (4096, [64, 128, 9])]
 
 
 def test_a_chained_launch_of_each_thread_has_a_configuration_of_its_own(gpu):
-    """Shape, shared memory, stream and the one attribute; used again by the launches of that thread."""
+    """Shape, shared memory, stream and the attribute; reused by the launches of that thread."""
     chained, seen = launch.ProgrammaticLaunch(1, SHAPE, 48), []
     gpu.parameters = 1
     plain = gpu.cuLaunchKernelEx
@@ -372,7 +372,7 @@ def _named(name):
 
 
 def test_streams_of_libraries():
-    """By their address: an integer, the protocol, PyTorch's attribute; one with `ptr`, and None, are CuPy's own."""
+    """By address: an integer, the protocol, PyTorch's attribute; objects with `ptr`, and None, as in CuPy."""
     own = types.SimpleNamespace(ptr=5)
     assert launch._stream(None) is None and launch._stream(own) is own
     protocol, torch = types.SimpleNamespace(__cuda_stream__=lambda: (0, 77)), types.SimpleNamespace(cuda_stream=78)
@@ -404,22 +404,22 @@ def test_streams_of_another_gpu_are_refused_but_the_three_that_every_gpu_has(str
     "one, other, same", [(0, 1, True), (1, 0, True), (0, 0, True), (2, 2, True), (0, 2, False), (2, 1, False), (4, 8, False)]
 )
 def test_the_default_stream_has_two_addresses(gpu, one, other, same):
-    """Between streams that are one nothing is recorded and nothing waits."""
+    """Nothing is recorded and nothing waits between identical streams."""
     assert launch.same_stream(one, other) is same
     launch.order(one, other)
     assert [step[0] for step in gpu.done] == ([] if same else ["record", "wait"])
 
 
 def test_a_stream_waits_for_what_another_was_given(gpu, monkeypatch):
-    """By an event that measures no time, recorded on the first."""
+    """By an event without timing, recorded on the first stream."""
     made = []
     plain = gpu.cupy.cuda.Event
     monkeypatch.setattr(gpu.cupy.cuda, "Event", lambda **options: (made.append(options), plain(**options))[1])
     launch.order(4096, 8192)
     ((_, event, first), (_, then, waited)) = gpu.done
     assert (first, then, event) == (4096, 8192, waited)
-    held = launch.Held()
-    held.until_done("thing", 4096)
+    owned = launch.KeptAlive()
+    owned.until_done("thing", 4096)
     assert gpu.done[-1][0] == "record" and gpu.done[-1][2] == 4096 and made == [{"disable_timing": True}] * 2
     for captured in ({4096}, {8192}):
         gpu.captured = captured
@@ -428,16 +428,16 @@ def test_a_stream_waits_for_what_another_was_given(gpu, monkeypatch):
 
 
 def test_what_is_kept_goes_when_its_work_is_done(gpu):
-    held = launch.Held()
+    owned = launch.KeptAlive()
     for thing in "abc":
-        held.until_done(thing, 4096)
-    assert len(held) == 3
-    held._queue[1][0].done = True
-    held.until_done("d", 4096)
-    assert [thing for _, thing in held._queue] == ["a", "c", "d"]
+        owned.until_done(thing, 4096)
+    assert len(owned) == 3
+    owned._queue[1][0].done = True
+    owned.until_done("d", 4096)
+    assert [thing for _, thing in owned._queue] == ["a", "c", "d"]
     gpu.captured = {4096}
-    held.until_done("e", 4096)
-    assert len(held) == 3, "arrays of a capture are the caller's"
+    owned.until_done("e", 4096)
+    assert len(owned) == 3, "arrays of a capture are the caller's"
 
 
 def test_whether_a_stream_is_captured(gpu):
@@ -449,7 +449,7 @@ def test_whether_a_stream_is_captured(gpu):
 
 @pytest.mark.parametrize("name", ["cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo"])
 def test_captures_have_numbers(gpu, name):
-    """From 1 on; asked by the newest function of the driver, and not where nothing is captured."""
+    """From 1 on, by the newest function of the driver; not queried without a capture."""
 
     def info(stream, status, number, *rest):
         assert rest == (None, None, None) and isinstance(stream, ctypes.c_void_p) and isinstance(status._obj, ctypes.c_int)
@@ -467,7 +467,7 @@ def test_captures_have_numbers(gpu, name):
 
 
 def test_memory_that_stays_is_zero_on_its_gpu(monkeypatch):
-    """Set on a stream that waits for no other, in the relaxed mode of captures, and waited for."""
+    """Zeroed on a stream that waits for no other, in relaxed capture mode, and synchronized."""
     gpu = FakeGpu(devices=2)
     monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
     modes, done = Modes(), []

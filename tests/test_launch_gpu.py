@@ -38,7 +38,7 @@ def kernel():
 
 @pytest.fixture(scope="module")
 def adding():
-    """A kernel whose output is set to zero before: blocks add to it."""
+    """A kernel whose output is zeroed first, because blocks add to it."""
     return blocks(5, 8)(MatMul(100, 70, 333, C=ColMajor(ld=128))(GL, GL, GL)(Kernel)).compile()
 
 
@@ -67,7 +67,7 @@ def as_numpy(array):
 
 
 def jax_on_gpu():
-    """JAX, taking GPU memory as it needs it: other libraries are here too."""
+    """JAX, which allocates GPU memory on demand because other libraries use the GPU, too."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax = pytest.importorskip("jax")
     if not any(device.platform in ("gpu", "cuda") for device in jax.devices()):
@@ -76,7 +76,7 @@ def jax_on_gpu():
 
 
 class Capsule:
-    """DLPack and nothing else."""
+    """DLPack only."""
 
     def __init__(self, array):
         self.array = array
@@ -89,7 +89,7 @@ class Capsule:
 
 
 class Interface:
-    """`__cuda_array_interface__` and nothing else."""
+    """`__cuda_array_interface__` only."""
 
     def __init__(self, array, **entries):
         self.array, self.entries = array, entries
@@ -113,20 +113,20 @@ def test_allocated_and_passed_outputs(kernel, place):
     a, b = place(a, b)
     (out,) = place(np.full((M, N), np.nan, np.float32))
     assert kernel(a, b, out=out) is out
-    made = kernel(a, b)
-    assert type(made) is type(out)
-    for one in (out, made):
+    output = kernel(a, b)
+    assert type(output) is type(out)
+    for one in (out, output):
         np.testing.assert_array_equal(as_numpy(one), expected)
 
 
 @pytest.fixture(scope="module")
 def crossing():
-    """Three outputs of three types and storages (tests/outputs.py), of sizes known at run time."""
+    """Three outputs of three types and storage orders (tests/outputs.py), at run-time sizes."""
     return outputs.by_elements(outputs.cross(sym("M"), 50)).compile()
 
 
 def crossed(size=41):
-    """Its inputs on the GPU, and what is right."""
+    """Inputs on the GPU, and the expected outputs."""
     import cupy
 
     inputs = outputs.drawn(outputs.cross(size, 50))
@@ -145,9 +145,9 @@ def test_several_outputs(crossing):
     import cupy
 
     inputs, right = crossed()
-    made = crossing(*inputs)
-    check_all(made, right)
-    outs = {name: cupy.full_like(one, 77) for name, one in zip(crossing.program.spec.outputs, made, strict=True)}
+    outputs = crossing(*inputs)
+    check_all(outputs, right)
+    outs = {name: cupy.full_like(one, 77) for name, one in zip(crossing.program.spec.outputs, outputs, strict=True)}
     got = crossing(*inputs, out=dict(reversed(outs.items())))
     check_all(got, right)
     assert all(one is other for one, other in zip(got, outs.values(), strict=True))
@@ -205,9 +205,9 @@ def test_torch_types(name):
     kernel = library("naive").strategy(library("naive").spec(M, N, K, dtype=dtype, **ROWS)).compile()
     a, b, expected = problem()
     a, b = (one.to(getattr(torch, name)) for one in on_torch(a, b))
-    made = kernel(a, b)
-    assert made.dtype is getattr(torch, kernel.ir.buffer("C").dtype.numpy)
-    np.testing.assert_array_equal(made.double().cpu().numpy(), expected)
+    output = kernel(a, b)
+    assert output.dtype is getattr(torch, kernel.ir.buffer("C").dtype.numpy)
+    np.testing.assert_array_equal(output.double().cpu().numpy(), expected)
 
 
 @pytest.mark.parametrize("dtype", [float8_e4m3, float8_e5m2], ids=str)
@@ -217,18 +217,18 @@ def test_torch_eight_bit_floats(dtype):
     copy = Move.tile(8, 8).to(Block).then(Move.tile(1, 1).to(Thread).done())
     kernel = copy(Move(16, 24, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)).compile()
     source = torch.arange(16 * 24, device="cuda").remainder(7).reshape(16, 24).float().to(kind)
-    made = kernel(source)
-    assert made.dtype is kind and torch.equal(made.float(), source.float())
+    output = kernel(source)
+    assert output.dtype is kind and torch.equal(output.float(), source.float())
 
 
 def test_torch_views():
     torch = pytest.importorskip("torch")
     a, b, expected = problem()
-    turned = library("gemm_nn").strategy(library("gemm_nn").spec(M, N, K)).compile()
+    transposed = library("gemm_nn").strategy(library("gemm_nn").spec(M, N, K)).compile()
     a_t, b_t = on_torch(a.T, b.T)
-    made = turned(a_t.T, b_t.T)
-    assert made.stride() == (1, M)
-    np.testing.assert_array_equal(made.cpu().numpy(), expected)
+    output = transposed(a_t.T, b_t.T)
+    assert output.stride() == (1, M)
+    np.testing.assert_array_equal(output.cpu().numpy(), expected)
     wide = library("gemm_nn").spec(M, N, K, A=RowMajor(ld=64), B=RowMajor, C=RowMajor(ld=96))
     padded = library("gemm_nn").strategy(wide).compile()
     whole, target = torch.zeros(M, 64, device="cuda"), torch.full((M, 96), 9.0, device="cuda")
@@ -265,9 +265,9 @@ def test_jax():
     jax = jax_on_gpu()
     a, b, expected = problem()
     rows = library("gemm_nn").strategy(library("gemm_nn").spec(M, N, K, **ROWS)).compile()
-    turned = library("gemm_nn").strategy(library("gemm_nn").spec(M, N, K, A=RowMajor, B=RowMajor)).compile()
+    row_major = library("gemm_nn").strategy(library("gemm_nn").spec(M, N, K, A=RowMajor, B=RowMajor)).compile()
     x, y = jax.device_put(a), jax.device_put(b)
-    for kernel in (rows, turned):
+    for kernel in (rows, row_major):
         made = kernel(x + 0, y)  # an input that is still being computed
         assert isinstance(made, jax.Array)
         np.testing.assert_array_equal(np.asarray(made), expected)
@@ -290,16 +290,16 @@ def test_jax_bfloat16():
     jax = jax_on_gpu()
     a, b, expected = problem()
     kernel = library("naive").strategy(library("naive").spec(M, N, K, dtype=bfloat16, **ROWS)).compile()
-    made = kernel(*(jax.numpy.asarray(one, dtype=jax.numpy.bfloat16) for one in (a, b)))
-    assert isinstance(made, jax.Array) and str(made.dtype) == kernel.ir.buffer("C").dtype.numpy
-    np.testing.assert_array_equal(np.asarray(made.astype("float32")), expected)
+    output = kernel(*(jax.numpy.asarray(one, dtype=jax.numpy.bfloat16) for one in (a, b)))
+    assert isinstance(output, jax.Array) and str(output.dtype) == kernel.ir.buffer("C").dtype.numpy
+    np.testing.assert_array_equal(np.asarray(output.astype("float32")), expected)
 
 
 # ---------------------------------------------------------------------------------------------- streams and graphs
 
 
 def busy():
-    """Work of some milliseconds on the current stream, so that what does not wait for it comes too early."""
+    """Some milliseconds of work on the current stream, so that a missing wait gives wrong results."""
     import cupy
 
     cupy.RawKernel(
@@ -408,12 +408,12 @@ def test_torch_graphs(first, passed):
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        made = kernel(a, b, out=out)
+        output = kernel(a, b, out=out)
     for factor in (1, 2):
         a.mul_(factor)
         graph.replay()
         torch.cuda.synchronize()
-        np.testing.assert_array_equal(made.cpu().numpy(), expected * factor)
+        np.testing.assert_array_equal(output.cpu().numpy(), expected * factor)
 
 
 def test_zeros_are_captured_by_torch(adding):
@@ -531,10 +531,10 @@ def test_threads(kernel):
             failed.append(error)
 
     threads = [threading.Thread(target=work, args=one) for one in problems]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for worker in threads:
+        worker.start()
+    for worker in threads:
+        worker.join()
     assert not failed
 
 
@@ -566,11 +566,11 @@ def test_a_kernel_runs_where_its_arrays_are(kernel):
     a, b, expected = problem()
     for device in (1, 0):
         with cupy.cuda.Device(device):
-            there = on_cupy(a, b)
-        out = kernel(*there)
+            on_other_gpu = on_cupy(a, b)
+        out = kernel(*on_other_gpu)
         assert out.device.id == device and cupy.cuda.Device().id == 0
         np.testing.assert_array_equal(cupy.asnumpy(out), expected)
-        prepared = kernel.prepare(*there)
+        prepared = kernel.prepare(*on_other_gpu)
         np.testing.assert_array_equal(cupy.asnumpy(prepared()), expected)
 
 
@@ -588,7 +588,7 @@ def test_torch_on_the_second_gpu(kernel):
 @pytest.mark.parametrize("current", [0, 1])
 @pytest.mark.parametrize("device", [0, 1])
 def test_torchs_current_gpu_is_respected_and_kept(kernel, current, device):
-    """CuPy and PyTorch have each their own CUDA runtime; both must mean the same current GPU."""
+    """CuPy and PyTorch have separate CUDA runtimes; both must use the same current GPU."""
     torch = pytest.importorskip("torch")
     a, b, expected = problem()
     a, b = (one.to(f"cuda:{device}") for one in on_torch(a, b))

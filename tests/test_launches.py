@@ -1,4 +1,4 @@
-"""Programs of several launches: what a step may ask for, what the order of launches has to keep to, and what the simulator knows of arrays."""
+"""Programs of several launches: legal steps, the order of launches, and what the simulator knows of arrays."""
 
 import types
 
@@ -26,8 +26,8 @@ SPEC = MatMul(16, 24, 32, C=RowMajor)(GL, GL, GL)(SEQUENCE)
 
 
 @attrs.frozen
-class Made(Decomposition):
-    """A step that makes what it is told to."""
+class MakeLaunches(Decomposition):
+    """A step that makes the given launches."""
 
     verb = "made"
     makes_launches = True
@@ -41,7 +41,7 @@ class Made(Decomposition):
 
 
 def program(make, spec=SPEC, rest=BODY):
-    return MatMul.then(Made(make)).then(rest)(spec).program("sm_90")
+    return MatMul.then(MakeLaunches(make)).then(rest)(spec).program("sm_90")
 
 
 def temporary(name, shape, dtype=float32, layout=RowMajor):
@@ -67,13 +67,13 @@ def test_a_program_of_one_launch_is_itself():
 
 
 def test_a_step_may_make_a_single_launch():
-    one = program(lambda spec, given: Launches((), spec.at_level(Kernel)))
-    assert one.preceding == () and one.cuda.count("__global__") == 1
-    assert "// 1 launches" not in one.cuda
+    single = program(lambda spec, given: Launches((), spec.at_level(Kernel)))
+    assert single.preceding == () and single.cuda.count("__global__") == 1
+    assert "// 1 launches" not in single.cuda
 
 
 def test_levels_above_are_taken_apart_one_after_the_other():
-    """Each launch of the outer level is a sequence of its own."""
+    """Each launch of the outer level is a separate sequence."""
     outer = Level("Graph", consists_of=SEQUENCE)
 
     def rows(spec, given):
@@ -83,11 +83,11 @@ def test_levels_above_are_taken_apart_one_after_the_other():
         ]
         return Launches((Asked("first", parts[0]),), parts[1])
 
-    made = MatMul.then(Made(rows)).then(InLaunches("k", 2)).then(BODY)(SPEC.at_level(outer)).program("sm_90")
-    assert [launch.program.name for launch in made.launches] == ["matmul_first_part0", "matmul_first", "matmul_part0", "matmul"]
+    program = MatMul.then(MakeLaunches(rows)).then(InLaunches("k", 2)).then(BODY)(SPEC.at_level(outer)).program("sm_90")
+    assert [launch.program.name for launch in program.launches] == ["matmul_first_part0", "matmul_first", "matmul_part0", "matmul"]
     draw = np.random.default_rng(3)
     a, b = (draw.integers(-3, 4, shape).astype(np.float32) for shape in ((16, 32), (32, 24)))
-    np.testing.assert_array_equal(simulate_launches(made.launches, {"A": a, "B": b}, outputs=("C",))["C"], a @ b)
+    np.testing.assert_array_equal(simulate_launches(program.launches, {"A": a, "B": b}, outputs=("C",))["C"], a @ b)
 
 
 def _part(total, size, number):
@@ -124,7 +124,7 @@ def test_what_is_no_sequence_is_refused(make, said):
 
 
 def _with(spec, name, shape, dtype, layout=RowMajor):
-    """The product with a temporary in the place of A."""
+    """The GEMM with a temporary in place of A."""
     return spec.at_level(Kernel, A=temporary(name, shape, dtype, layout))
 
 
@@ -144,7 +144,7 @@ def launch(name, spec, **arrays):
 
 
 def rows_of(spec, start, size, total):
-    """A product of some rows, whose number is a size of run time or known."""
+    """A GEMM of some rows, whose number is constant or a run-time size."""
     part = Dim((Mode(as_expr(size), as_expr(1)),), None, (Fixed(as_expr(total // size), as_expr(size), False, as_expr(start)),))
     return spec.at_level(Kernel, A=spec.A.with_dims({0: part}), C=spec.C.with_dims({0: part}))
 
@@ -176,7 +176,7 @@ def test_what_is_added_to_was_written():
     assert said(SPEC, adding) == ["the launch adds reads C, which no earlier launch wrote"]
     assert said(SPEC.with_options(accumulate=TRUE), adding) == [], "the caller's array holds something"
     half = launch("half", rows_of(SPEC, 0, 8, 16))
-    assert said(SPEC, half, adding) == ["the launch adds reads C, and no launch before wrote C[8, 0]"]
+    assert said(SPEC, half, adding) == ["the launch adds reads C, but no earlier launch wrote C[8, 0]"]
 
 
 def test_inputs_are_read_and_outputs_are_no_other_operands():
@@ -203,10 +203,10 @@ def test_effects_of_kernels_keep_to_the_order():
 
 
 def test_compilation_asks_what_kernels_say_of_earlier_launches():
-    """A part of C that blocks add to is set to zero as a whole: the rows of another launch would go with it."""
+    """A part of C that blocks add to is zeroed as a whole, together with the rows of another launch."""
     parts = MatMul.then(InLaunches("m", 2)).split_k(2, Block, 16).tile(8, 8).to(Block).epilog(RF).split(16)
     parts = parts.tile(1, 1).to(Thread).split(1).done()
-    with pytest.raises(DecompositionError, match="sets all of C to zero, of which a launch before it wrote a part"):
+    with pytest.raises(DecompositionError, match="sets all of C to zero, but an earlier launch wrote a part of it"):
         _ = parts(SPEC).program("sm_90").ir
     chained = MatMul.repack(A).tile(8, 8).to(Block).programmatic_launch(no_wait=A).tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(DecompositionError, match="A is copied by the launch in front, for which the kernel has to wait"):
@@ -229,7 +229,7 @@ def test_elements_that_hold_nothing_are_not_read(dtype):
 
 
 def test_what_a_launch_left_out_is_known():
-    """Of the output, rows of another launch; a maximum, which drops NaN, does not hide them."""
+    """Rows of the output that another launch writes; a maximum, which ignores NaN, does not hide them."""
     first = BODY(rows_of(SPEC, 0, 8, 16)).program("sm_90")
     arrays = {"A": np.ones((16, 32), np.float32), "B": np.ones((32, 24), np.float32)}
     assert simulate(first.ir, arrays, known={}).written["C"].tolist() == [[row < 8] * 24 for row in range(16)]
@@ -256,14 +256,14 @@ def test_a_launch_makes_all_that_it_writes_or_finds_it():
 
 
 def test_the_last_launch_of_a_call_writes_its_outputs():
-    """Programs that end otherwise are simulated and printed; who calls one would get a temporary."""
+    """Programs that end otherwise are simulated and printed; a call would return a temporary."""
 
     def last_elsewhere(spec, given):
         first = Asked("product", spec.at_level(Kernel), steps=BODY.steps)
         return Launches((first,), copied(spec.A, temporary("t", (16, 32))))
 
     rest = AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
-    ending = MatMul.then(Made(last_elsewhere)).then(rest)(SPEC).program("sm_90")
+    ending = MatMul.then(MakeLaunches(last_elsewhere)).then(rest)(SPEC).program("sm_90")
     assert ending.cuda.count("__global__") == 2
     with pytest.raises(ArgumentError, match="a call returns what its last launch writes, and matmul writes t"):
         CompiledKernel(ending)(np.ones((16, 32), np.float32), np.ones((32, 24), np.float32))

@@ -1,4 +1,4 @@
-"""Programs of tasks and mappings as values: their meaning in NumPy, other kinds of specs, and what is refused, with the line."""
+"""Programs of tasks and mappings as values: meaning in NumPy, other kinds of specs, and refusals with their line."""
 
 import attrs
 import numpy
@@ -48,7 +48,7 @@ def moved(M, N):
 
 
 def test_a_program_of_another_kind():
-    """A copy by threads, through registers of theirs or not; tiles overhang."""
+    """A copy by threads, with and without their registers; overhanging tiles."""
     a = numpy.random.default_rng(0).random((18, 20), numpy.float32)
     for leaf in ((GLOBAL, GLOBAL), (GLOBAL, REGISTER)):
         assert (tasks.strategy(COPY, copying(leaf=leaf))(moved(18, 20)).compile("sm_80")(a) == a).all()
@@ -58,7 +58,7 @@ def test_a_program_of_another_kind():
 
 
 def test_two_products_of_one_accumulator():
-    """The definition of a dual product, by the tasks of a product: two launches in one loop."""
+    """The definition of a dual GEMM by the tasks of a GEMM: two launches in one loop."""
 
     @task("dual", Inner, reads=["A", "B1", "B2"], writes=["D"])
     def dual_host(D, A, B1, B2, *, U=tunable(int), V=tunable(int)):
@@ -111,19 +111,19 @@ def test_a_mapping_is_a_value():
 
 
 def test_a_machine_is_data():
-    """A level of two warpgroups that reaches a memory of its own."""
+    """A level of two warpgroups with a memory of its own."""
     pair = places.Processor("PAIR", Block)
     tensor = places.Place("TENSOR", SH)
     machine = Machine("mine", (HOST, pair, THREAD), ((HOST, (GLOBAL,)), (pair, (GLOBAL, tensor)), (THREAD, (GLOBAL, REGISTER))))
-    one = TaskMapping("copy", "whole", pair, [GLOBAL, tensor], entrypoint=True)
-    found = Mapping([one], machine)
-    assert Mapping.from_json(found.to_json(), [machine]) == found
+    instance = TaskMapping("copy", "whole", pair, [GLOBAL, tensor], entrypoint=True)
+    mapping = Mapping([instance], machine)
+    assert Mapping.from_json(mapping.to_json(), [machine]) == mapping
     with pytest.raises(FireironError, match="THREAD cannot access TENSOR"):
         Mapping([TaskMapping("copy", "whole", THREAD, [GLOBAL, tensor], entrypoint=True)], machine)
 
 
 def test_parts_of_an_accumulator_are_those_of_the_instruction():
-    """Figure 4: rows in groups of 16 a warp; row 0 by threads 0 0 1 1 2 2 3 3, repeated every 8 columns, and row 8 by the same."""
+    """Figure 4: groups of 16 rows per warp; row 0 by threads 0 0 1 1 2 2 3 3, repeated every 8 columns, and row 8 equally."""
     from fireiron.tasks.partition import mma_pieces
 
     warps, threads = (mma_pieces("wgmma", one, "C") for one in (WARP, THREAD))
@@ -138,7 +138,7 @@ def test_parts_of_an_accumulator_are_those_of_the_instruction():
 
 
 def test_parts_of_an_operand_are_disjoint_where_it_says_so():
-    """Of the result and of what each thread adds up no two processors have one element; of the factors they do."""
+    """No two processors own the same element of the result or of an accumulator; operands are shared."""
     from fireiron.tasks.partition import mma_pieces
 
     shapes = {"A": (16, 16), "B": (16, 8), "C": (16, 8), "rows": (16,), "parts": (16, 4)}
@@ -153,7 +153,7 @@ def test_parts_of_an_operand_are_disjoint_where_it_says_so():
 
 @pytest.mark.parametrize(("name", "operand"), [("B", "A"), ("A", "B"), ("C", "A")])
 def test_parts_of_factors_belong_to_those_of_the_result(name, operand):
-    """A thread's product is of the rows and columns that it has; another part of a factor is refused, not multiplied."""
+    """The MMA of a thread uses its rows and columns; another part of an operand is refused."""
     from fireiron.tasks.partition import mma_pieces
     from fireiron.tasks.step import _group_spec
 
@@ -177,7 +177,7 @@ def product():
 
 
 def program_of(function):
-    """What reads a copy whose blocks are another variant."""
+    """A reader of a copy whose blocks are another variant."""
     return lambda: tasks.strategy(Tasks(function, blocks, whole), copying(R=4, C=4).with_("grid", variant=function.name, calls=["thread"]))(
         moved(16, 8)
     ).cuda("sm_80")
@@ -235,7 +235,7 @@ def idle(dst, src, *, R=tunable(int), C=tunable(int)):
 
 
 REFUSED = {
-    "a privilege exceeded": (program_of(unread), "whole reads src, which is src of unread, and unread may not"),
+    "a privilege exceeded": (program_of(unread), "whole reads src, which is src of unread, which has no such privilege"),
     "two writers": (program_of(twice), "may access the same elements"),
     "a writer of what others read": (
         lambda: tasks.strategy(SHIFTED, copying(leaf=[NONE, NONE]).with_("block", variant="shifted", R=1, C=8, calls=["thread", "thread"]))(moved(16, 8)).cuda(
@@ -309,7 +309,7 @@ def test_the_meaning_refuses_launches_that_meet_with_the_element():
 
 @attrs.frozen
 class EveryOther(Partition):
-    """A partition of one's own: `parts` pieces, of which each has every so manieth row."""
+    """A user-defined partition: `parts` pieces, each with every parts-th row."""
 
     parts: int
 
@@ -332,7 +332,7 @@ class EveryOther(Partition):
 
 
 def test_a_partition_of_ones_own():
-    """Pieces that are not contiguous, with coordinates from zero on."""
+    """Non-contiguous pieces, with coordinates from zero."""
 
     @task("copy", Inner, reads=["src"], writes=["dst"])
     def by_rows(dst, src):

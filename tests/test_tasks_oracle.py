@@ -1,4 +1,4 @@
-"""Events as an oracle: kernels keep the order of events, and faults planted into kernels, and orders that no kernel keeps, are found."""
+"""Events as an oracle: kernels keep the order of events; injected faults and orders that no kernel keeps are found."""
 
 import collections
 import contextlib
@@ -38,11 +38,13 @@ def gemm(name):
 
 
 def require_kept(program):
-    """All orders are compared but those through launches without statements, and hold."""
-    found = account(program)
-    assert [str(one) for one in found.findings] == []
-    assert found.compared and all(one.through or any(turn.before for turn in one.turns) for one in set(found.needs) - set(found.compared))
-    return found
+    """All orders are compared, except those through launches without statements, and hold."""
+    report = account(program)
+    assert [str(one) for one in report.findings] == []
+    assert report.compared and all(
+        one.through or any(turn.before for turn in one.turns) for one in set(report.needs) - set(report.compared)
+    )
+    return report
 
 
 # ---------------------------------------------------------------------------------------------- kernels keep them
@@ -76,7 +78,7 @@ def test_attention(name, target, causal):
 
 
 def test_a_mask_that_no_element_needs_at_these_sizes():
-    """Its condition is on sizes alone: it counts as visited where it does nothing, and a mask too few or too many is a finding."""
+    """Its condition depends on sizes only: it counts as visited even if it has no effect; a missing or extra mask is a finding."""
     program = bound("FlashAttention-3", "sm_80", sym("m"), sym("n"))[0].program("sm_80")
     kernel = program.lowered
     is_mask = lambda one: isinstance(one, ir.Exec) and one.path[-1] == "s"
@@ -87,10 +89,10 @@ def test_a_mask_that_no_element_needs_at_these_sizes():
 
 
 def test_every_order_of_the_products():
-    """Who waits for whom, in how many turns; all of it is compared."""
-    found = require_kept(gemm("wgmma"))
-    assert found.left_out == () and set(found.compared) == set(found.needs)
-    assert [str(one) for one in found.needs] == [
+    """Which statement waits for which, over how many iterations; all of it is compared."""
+    report = require_kept(gemm("wgmma"))
+    assert report.left_out == () and set(report.compared) == set(report.needs)
+    assert [str(one) for one in report.needs] == [
         "e6 before e4, 3 iterations before", "e6 before e5, 3 iterations before", "e2 before e6", "e4 before e6", "e5 before e6",
         "e6 before e6, 1 iteration before", "e6 before e8", "e8 before e9",
     ]  # fmt: skip
@@ -122,12 +124,12 @@ OFTEN = ("FFMA", "mma.sync", "wgmma")
 
 
 def counted(program):
-    """How many faults are planted, found, found by events alone, and found by other checks alone; those missed that others find, by name."""
+    """The numbers of injected faults, of found ones, of those found only by events or only by other checks; missed faults by name."""
     counts, missed = collections.Counter(), []
     for name, kernel in faults(program.lowered):
-        found, others = bool(check_events(program, kernel)), bool(safety(kernel))
-        counts += collections.Counter(planted=1, found=found, alone=found and not others, others=others and not found)
-        missed += [name] if others and not found else []
+        by_events, others = bool(check_events(program, kernel)), bool(safety(kernel))
+        counts += collections.Counter(planted=1, found=by_events, alone=by_events and not others, others=others and not by_events)
+        missed += [name] if others and not by_events else []
     return counts, missed
 
 
@@ -141,13 +143,13 @@ COUNTS = {
     "FlashAttention-2": (70, 53, 16, 4),
     "FlashAttention-3": (157, 97, 23, 27),
 }
-"""Of each kernel the faults planted, found, found by events alone, and found by other checks alone."""
+"""Per kernel: injected faults, found faults, those found only by events, and those found only by other checks."""
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=NIGHTLY) for name in PLANTED])
 def test_faults_are_found(name):
-    """What is missed is no order that an event asks for: of rings' protocols, of bytes that turns share, of the work inside a launch."""
+    """Missed faults violate no event order: protocols of rings, bytes shared by iterations, work inside a launch."""
     counts, missed = counted(PLANTED[name]())
     assert tuple(counts[one] for one in ("planted", "found", "alone", "others")) == COUNTS[name], missed
 
@@ -174,8 +176,8 @@ def faulty(program, wanted):
     ],
 )  # fmt: skip
 def test_a_finding_says_who_waits_for_whom(name, fault, message):
-    found = faulty(gemm(name), fault)
-    assert any(message in one for one in found), found
+    messages = faulty(gemm(name), fault)
+    assert any(message in one for one in messages), messages
 
 
 # ---------------------------------------------------------------------------------------------- orders that are not there
@@ -190,7 +192,7 @@ def test_a_finding_says_who_waits_for_whom(name, fault, message):
     ],
 )
 def test_an_order_that_the_kernel_does_not_keep_is_refused(name, old, new):
-    """And one that is asked for no more is not missed."""
+    """An order that is no longer required is not reported as missing."""
     program = gemm(name)
     mapping, _, sizes = GEMM[name]
     events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
@@ -198,12 +200,12 @@ def test_an_order_that_the_kernel_does_not_keep_is_refused(name, old, new):
     assert old in written
     changed = parse(written.replace(old, new))
     labels = {one.event: one.launch for one in leaves(events.body)}
-    found = check_events(program, events=labelled(changed, labels))
-    assert bool(found) == ("{}" not in new), found
+    findings = check_events(program, events=labelled(changed, labels))
+    assert bool(findings) == ("{}" not in new), findings
 
 
 def test_an_order_between_stages_that_have_no_byte_in_common_is_not_asked():
-    """The kernel's producer is three turns ahead; that it were two would be an order between bytes of different stages."""
+    """The producer is three iterations ahead; two would require an order between bytes of different stages."""
     program = gemm("wgmma")
     mapping, _, sizes = GEMM["wgmma"]
     events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
@@ -218,7 +220,7 @@ def leaves(block):
 
 
 def labelled(program, labels):
-    """A program that was read, with the launches that its copies and calls are of."""
+    """A parsed program with the launches of its copies and calls."""
 
     def of(block):
         statements = (
@@ -235,18 +237,21 @@ def labelled(program, labels):
 def test_needs_follow_loops_and_what_they_carry():
     mapping, _, sizes = GEMM["mma.sync"]
     events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
-    found = {str(one): one for one in needs(events)}
-    assert [str(turn.index) for turn in found["e8 before e5, 3 iterations before"].turns] == ["k", ":"]
+    orders = {str(one): one for one in needs(events)}
+    assert [str(iteration.index) for iteration in orders["e8 before e5, 3 iterations before"].turns] == ["k", ":"]
     without = needs(events, lambda event: event != "e12")
     assert [(one.first, one.through) for one in without if one.second == "e13"] == [("e3", "e12"), ("e11", "e12")]
 
 
 def test_places_of_threads():
-    """Digits of one level, the last fastest; those past the end have none."""
+    """Digits of one level, the last one fastest; indices past the end have none."""
     over = (Dim(as_expr(2), WARPGROUP), Dim(as_expr(2), WARP), Dim(as_expr(32), THREAD))
-    found = places(over, 384)
+    positions = places(over, 384)
     assert (
-        found[:, 0].tolist() == [0, 0, 0] and found[:, 161].tolist() == [1, 1, 1] and (found[:, 64] < 0).any() and (found[:, 300] < 0).any()
+        positions[:, 0].tolist() == [0, 0, 0]
+        and positions[:, 161].tolist() == [1, 1, 1]
+        and (positions[:, 64] < 0).any()
+        and (positions[:, 300] < 0).any()
     )
 
 

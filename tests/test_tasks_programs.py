@@ -1,4 +1,4 @@
-"""Programs of tasks beyond one product, each by a mapping to Ampere and one to Hopper: right, free of races, and the kernels of their fluent twins."""
+"""Programs of tasks beyond GEMM, each mapped to Ampere and Hopper: correct, race-free, and equal to their fluent kernels."""
 
 import random
 import re
@@ -48,7 +48,7 @@ def activated(a, left, right):
 
 @attrs.frozen
 class Case:
-    """A program with its small mappings by name, and for sizes its problem, inputs and results."""
+    """A program with its small mappings by name; for given sizes its problem, inputs and results."""
 
     program: Tasks
     mappings: dict
@@ -116,18 +116,18 @@ SIZES = {"ampere": (20, 24, 40), "hopper": (72, 24, 40), "hopper, sums shared": 
 ALL = [(name, mapped) for name, case in CASES.items() for mapped in case.mappings]
 
 
-def require_right(case, inputs, found):
-    found = found if isinstance(found, (tuple, list)) else [found]
+def require_right(case, inputs, outputs):
+    outputs = outputs if isinstance(outputs, (tuple, list)) else [outputs]
     with numpy.errstate(over="ignore"):
         wanted = case.wanted(*inputs)
-    for one, right in zip(found, wanted, strict=True):
+    for one, right in zip(outputs, wanted, strict=True):
         assert numpy.allclose(numpy.asarray(one, "float32"), right, rtol=case.most, atol=case.most)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "mapped"), ALL)
 def test_a_mapping_changes_no_result(name, mapped):
-    """Tiles overhang, blocks stay, and no access races with another."""
+    """Overhanging tiles, persistent blocks, no races."""
     case, sizes = CASES[name], SIZES[mapped]
     bound, inputs = tasks.strategy(case.program, case.mappings[mapped])(case.spec(*sizes)), case.inputs(*sizes)
     assert [one for one in check(bound.program(TARGETS[mapped]).ir) if one.severity == "error"] == []
@@ -161,7 +161,7 @@ def results_of(case, sizes):
 
 
 OFTEN = (("row_sum", "ampere"),)
-"""What every run runs task by task; the others take longer."""
+"""Cases that each run executes task by task; the others take longer."""
 
 
 @pytest.mark.parametrize(("name", "mapped"), [one if one in OFTEN else pytest.param(*one, marks=pytest.mark.nightly) for one in ALL])
@@ -201,42 +201,42 @@ TWINS = {
     "row sum, Hopper": (row_sum, row_sum.hopper(), gemm_row_sum.hopper, gemm_row_sum.spec, "sm_90a"),
     "row sum, Ampere": (row_sum, row_sum.ampere(), gemm_row_sum.strategy, gemm_row_sum.spec, "sm_80"),
 }  # fmt: skip
-"""Programs with their mappings, and the fluent strategies of the same tiles."""
+"""Programs with their mappings, and the fluent strategies with the same tiles."""
 
 
 def both(name):
-    """The programs of a twin and its fluent strategy."""
+    """The programs of a pair: tasks and fluent strategy."""
     module, mapping, fluent, spec, target = TWINS[name]
     problem = spec(4096, 4096, 4096) if name != "batched, Hopper" else spec(1024, 1024, 1024)
     return [one(problem).program(target) for one in (tasks.strategy(module.program, mapping), fluent)], target
 
 
 def calls_of(text):
-    """How often a kernel's text calls what, and how often it loops and branches."""
+    """The numbers of calls by name, and of loops and branches, in a kernel's text."""
     body = re.sub(r"//[^\n]*", "", text[text.index("__global__") :])
     return Counter(re.findall(r"\b([a-z]\w*)(?:<\w+>)?\(", body))
 
 
 @pytest.mark.parametrize("name", ["gemm, Hopper, clusters", "row sum, Ampere"])
 def test_the_statements_are_those_of_the_fluent_twin(name):
-    (mine, fluent), _ = both(name)
-    assert calls_of(mine.cuda) == calls_of(fluent.cuda)
-    assert mine.ir.shared_bytes == fluent.ir.shared_bytes and mine.ir.threads == fluent.ir.threads
+    (tasks_program, fluent), _ = both(name)
+    assert calls_of(tasks_program.cuda) == calls_of(fluent.cuda)
+    assert tasks_program.ir.shared_bytes == fluent.ir.shared_bytes and tasks_program.ir.threads == fluent.ir.threads
 
 
 def compiled(program, target):
-    """The opcodes of a program's PTX, counted, and what it uses."""
-    found = compile_cuda(program.cuda, target)
-    assert "C75" not in found.log
-    opcodes = re.findall(r"^\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_.:]*)\b[^\n]*;", found.ptx, re.MULTILINE)
-    return Counter(opcodes), found.resources[program.name]
+    """Opcode counts of a program's PTX, and its resources."""
+    compiled = compile_cuda(program.cuda, target)
+    assert "C75" not in compiled.log
+    opcodes = re.findall(r"^\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_.:]*)\b[^\n]*;", compiled.ptx, re.MULTILINE)
+    return Counter(opcodes), compiled.resources[program.name]
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not any(one.serves("sm_90a") for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("name", TWINS)
 def test_the_opcodes_are_those_of_the_fluent_twin(name):
-    """As many of each, as many registers, none of them spilled, and no product waits where nothing says so."""
+    """Equal opcode counts and registers, no spills, and no serialized MMAs without a message."""
     programs, target = both(name)
     (mine, uses), (fluent, others) = (compiled(one, target) for one in programs)
     assert mine == fluent and uses.registers == others.registers
@@ -247,7 +247,7 @@ def test_the_opcodes_are_those_of_the_fluent_twin(name):
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 @pytest.mark.parametrize("mapped", ["ampere", "hopper"])
 def test_printed_text(mapped, tmp_path):
-    """The text itself on the CPU, threads in random order."""
+    """The printed text on the CPU, threads in random order."""
     target, sizes = TARGETS[mapped], SIZES[mapped]
     chosen = [case for case in CASES.values() if mapped in case.mappings]
     bound = [tasks.strategy(one.program, one.mappings[mapped])(one.spec(*sizes)) for one in chosen]
@@ -255,15 +255,15 @@ def test_printed_text(mapped, tmp_path):
     for number, case in enumerate(chosen):
         inputs, spec = case.inputs(*sizes), bound[number].spec
         arrays = dict(zip(spec.inputs, inputs, strict=True))
-        found = host.run(number, arrays, seed=5)
-        require_right(case, inputs, [found[name] for name in spec.outputs])
+        outputs = host.run(number, arrays, seed=5)
+        require_right(case, inputs, [outputs[name] for name in spec.outputs])
 
 
 # ---------------------------------------------------------------------------------------------- what a mapping and a program state
 
 
 def test_sums_in_shared_memory_are_a_change_of_the_mapping():
-    """Cypress, section 5.2: the same program, and no tile of its own for the sums in registers."""
+    """Cypress, section 5.2: the same program, without a separate tile for the sums in registers."""
     problem = gemm_row_sum.spec(256, 256, 128)
     texts = {parts: tasks.strategy(row_sum.program, row_sum.hopper(parts=parts))(problem).program("sm_90a") for parts in (4, 0)}
     names = {parts: {one.tensor.name for one in program.lowered.buffers if one.tensor.memory == SH} for parts, program in texts.items()}
@@ -272,7 +272,7 @@ def test_sums_in_shared_memory_are_a_change_of_the_mapping():
 
 
 def test_one_copy_serves_all_launches_that_read_it():
-    """A is one buffer for both products, and for the product and the sums."""
+    """A is one buffer for both GEMMs, and for the GEMM and the sums."""
     for module, spec, names in ((dual, fluent_dual.spec, {"a_sh", "b_sh", "b_sh2"}), (row_sum, gemm_row_sum.spec, {"a_sh", "b_sh"})):
         lowered = tasks.strategy(module.program, module.hopper(num_blocks=8))(spec(256, 256, 128)).program("sm_90a").lowered
         assert {one.tensor.name for one in lowered.buffers if one.tensor.memory == SH} == {*names, "dst_sh"}
@@ -305,7 +305,7 @@ def add(dst, src):
 
 
 def test_a_tensor_that_is_written_between_is_copied_again():
-    """What a task reads in registers is what was written last in shared memory."""
+    """A task that reads registers sees the latest write to shared memory."""
     calls = ["in", "out", "added", "out"]
     mapping = Mapping(
         [
@@ -345,7 +345,7 @@ def dual_at_once(D, A, B1, B2, *, W=tunable(int)):
 
 
 def test_launches_side_by_side_have_copies_of_their_own():
-    """Of one instance in one turn, where a warp loads ahead: a ring of each factor, not one that both fill."""
+    """Both operands of one instance are loaded by the producer in one iteration: one ring per operand."""
     mapping = dual.hopper(**GROUP, num_blocks=2)
     mapping = mapping.with_("dual_block", variant="dual_at_once", calls=["clear_tile", "gemm_tile", "gemm_tile", "copy_tile"])
     kept = tuple(one for one in mapping.instances if one.instance != "dual_both")
@@ -354,7 +354,7 @@ def test_launches_side_by_side_have_copies_of_their_own():
 
 
 @task("twice", Inner, reads=["src"], writes=["dst"])
-def in_turns_and_behind(dst, src):
+def in_and_after_a_loop(dst, src):
     to, of = partition_by_blocks(dst, (1, dst.shape[1])), partition_by_blocks(src, (1, src.shape[1]))
     for i in srange(dst.shape[0]):
         launch("add", to[i, 0], of[0, 0])
@@ -362,7 +362,7 @@ def in_turns_and_behind(dst, src):
 
 
 def test_a_copy_of_a_turn_is_not_there_behind_the_loop():
-    """Which may have had no turn: what is launched behind it copies again."""
+    """The loop may have no iterations, so the launch after it copies again."""
     instances = [
         TaskMapping("grid", "whole", HOST, [GLOBAL, GLOBAL], {}, ["block"], entrypoint=True),
         TaskMapping("block", "in_turns_and_behind", THREAD, [GLOBAL, GLOBAL], {}, ["added", "added"]),
@@ -370,7 +370,7 @@ def test_a_copy_of_a_turn_is_not_there_behind_the_loop():
     ]
     block = TaskMapping("one", "whole", BLOCK, [GLOBAL, GLOBAL], {}, ["block"])
     mapping = Mapping([attrs.evolve(instances[0], calls=("one",)), block, *instances[1:]], AMPERE)
-    bound = tasks.strategy(Tasks(whole, in_turns_and_behind, add), mapping)(Move(4, 8, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel))
+    bound = tasks.strategy(Tasks(whole, in_and_after_a_loop, add), mapping)(Move(4, 8, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel))
     assert [name for name, _ in bound.program("sm_80").tree.children] == ["src_sh", "z", "src_sh2", "z2"]
 
 
@@ -382,7 +382,7 @@ def stack(dst, src):
 
 
 def test_the_matrices_of_a_stack():
-    """Each is a piece without the stack's dimension, in NumPy and in the kernel."""
+    """Each is a piece without the batch dimension, in NumPy and in the kernel."""
     mapping = Mapping(
         [
             TaskMapping("stack", "stack", HOST, [GLOBAL, GLOBAL], {}, ["block"], entrypoint=True),
@@ -439,7 +439,7 @@ def test_processors_of_other_machines_are_refused():
 
 
 def test_a_pipeline_of_one_turn():
-    """All of k in one step: nothing is loaded ahead, and fragments are still."""
+    """All of k in one step: no asynchronous loads, but fragments."""
     mapping, inputs = gemm.ampere(16, 8, 32, 1, 1, stages=3, lookahead=2), factors(16, 8, 30)
     bound = tasks.strategy(gemm.program, mapping)(gemm.spec(16, 8, 30))
     require_right(CASES["gemm"], inputs, simulated(bound, "sm_80")(*inputs))
@@ -465,7 +465,7 @@ def test_slices_and_first_takers_are_refused_where_they_do_not_fit():
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(16))
 def test_grids_at_random(seed):
-    """Rasterize, walks, blocks that stay, clusters, rings: the product."""
+    """Raster order, persistent blocks, clusters, rings: a GEMM."""
     chosen = random.Random(seed)
     groups = chosen.choice([1, 2])
     cluster = chosen.choice([(), (), (2, 1), (1, 2)])
@@ -490,7 +490,7 @@ def test_grids_at_random(seed):
 def test_blocks_that_stay_at_sizes_without_a_bound():
     """That launches can be counted is a fact for the launcher, however few blocks there are; and where they cannot, it is refused."""
     problem = hopper.spec(*(sym(dim, multiple_of=8) for dim in "MNK"))
-    found = tasks.strategy(gemm.program, gemm.hopper(**GROUP, group_m=2, persistent=2))(problem).program("sm_90a").ir.facts
-    assert [str(fact) for _, fact in found] == ["(M + 63) // 64 * ((N + 15) // 16) < 2147483648"]
+    facts = tasks.strategy(gemm.program, gemm.hopper(**GROUP, group_m=2, persistent=2))(problem).program("sm_90a").ir.facts
+    assert [str(fact) for _, fact in facts] == ["(M + 63) // 64 * ((N + 15) // 16) < 2147483648"]
     with pytest.raises(FireironError, match="launches on BLOCK: a grid has at most"):
         tasks.strategy(gemm.program, gemm.hopper(**GROUP, persistent=2))(hopper.spec(2**24, 2**24, 64)).program("sm_90a").ir  # noqa: B018

@@ -1,4 +1,4 @@
-"""The library's programs of tasks under mappings at random, at sizes at random: their results, in the simulator with all checks on."""
+"""The library's programs of tasks under generated mappings at generated sizes: results in the simulator with all checks."""
 
 import random
 
@@ -26,17 +26,17 @@ PROGRAMS = {
 
 
 def moved(mapping, chosen):
-    """The mapping with one tensor of an instance elsewhere, or as it was: most other places are refused, some are legal."""
+    """The mapping with one tensor in another memory, or unchanged: most other memories are illegal."""
     if chosen.random() < 0.6:
         return mapping
-    one = chosen.choice([each for each in mapping.instances if each.mems and not each.entrypoint])
-    place = chosen.randrange(len(one.mems))
-    mems = [chosen.choice([NONE, SHARED, REGISTER]) if number == place else mem for number, mem in enumerate(one.mems)]
-    return attrs.evolve(mapping, instances=tuple(attrs.evolve(each, mems=mems) if each is one else each for each in mapping.instances))
+    instance = chosen.choice([each for each in mapping.instances if each.mems and not each.entrypoint])
+    place = chosen.randrange(len(instance.mems))
+    mems = [chosen.choice([NONE, SHARED, REGISTER]) if number == place else mem for number, mem in enumerate(instance.mems)]
+    return attrs.evolve(mapping, instances=tuple(attrs.evolve(each, mems=mems) if each is instance else each for each in mapping.instances))
 
 
 def product(chosen):
-    """A program around products with a mapping, its problem, its target, and a check of results."""
+    """A GEMM-based program with a mapping, its problem, its target, and a check of results."""
     name = chosen.choice(list(MODULES))
     module, group_m = MODULES[name], chosen.choice([1, 2, 3])
     if chosen.random() < 0.5:
@@ -46,9 +46,9 @@ def product(chosen):
     else:
         target, groups = "sm_90a", chosen.choice([1, 1, 2])
         tile = 64 * groups, chosen.choice([8, 16, 32]), chosen.choice([16, 32])
-        stays = chosen.choice([1, 2, 132])
-        held = {"persistent": stays} if name in ("gemm", "batched") else {"num_blocks": stays}
-        mapping = module.hopper(*tile, groups, chosen.choice([2, 3]), epi_n=chosen.choice([8, 16]), group_m=group_m, **held)
+        num_blocks = chosen.choice([1, 2, 132])
+        persistence = {"persistent": num_blocks} if name in ("gemm", "batched") else {"num_blocks": num_blocks}
+        mapping = module.hopper(*tile, groups, chosen.choice([2, 3]), epi_n=chosen.choice([8, 16]), group_m=group_m, **persistence)
     sizes = tuple(max(side * chosen.choice([1, 2]) - chosen.choice([0, 0, 8]), 8) for side in tile)
     known = chosen.random() < 0.7
     problem = sizes if known else tuple(sym(dim, high=4096, multiple_of=8) for dim in "MNK")
@@ -58,7 +58,7 @@ def product(chosen):
 
 
 def of_attention(chosen):
-    """The same of attention."""
+    """The same for attention."""
     causal, ahead = chosen.random() < 0.4, chosen.random() < 0.5
     program, variant = PROGRAMS[causal, ahead]
     options = {"variant": variant, **({"hides": "causal_rows"} if causal else {})}
@@ -84,7 +84,7 @@ def of_attention(chosen):
 
 
 def ran(seed):
-    """Whether a draw is legal; if so its kernel has no findings, and its results are right."""
+    """Whether a generated case is legal; if so its kernel has no findings and correct results."""
     chosen = random.Random(seed)
     try:
         bound, target, require = (of_attention if chosen.random() < 0.3 else product)(chosen)
@@ -104,5 +104,5 @@ def test_some_mappings_at_random():
 @pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(100))
 def test_many_mappings_at_random(chunk):
-    """2,000 draws."""
+    """2,000 cases."""
     assert sum(map(ran, range(20 * chunk, 20 * chunk + 20))) >= 7

@@ -146,7 +146,7 @@ def index_of_a_list(dst, src):
 
 
 @wrong("is out of range in some iteration", "move", meant="no piece")
-def piece_behind_the_last(dst, src):
+def piece_past_the_end(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in srange(4):
         launch("copy", to[i, 0], of[i + 1, 0])
@@ -178,7 +178,7 @@ def a_count_of_ones_own(dst, src):
 
 
 @wrong("iterations of a loop differ by more than their index", "keep", "move", meant=False)
-def the_first_turn_only(dst, src):
+def the_first_iteration_only(dst, src):
     own, done = make_tensor(dst.shape, "float32"), []
     for _ in srange(3):
         if not done:
@@ -211,7 +211,7 @@ def a_loop_without_an_extent(dst, src):
 
 
 @wrong("srange: a negative extent", "move")
-def a_loop_of_less_than_no_turns(dst, src):
+def a_loop_of_negative_length(dst, src):
     for _ in srange(-1):
         launch("copy", dst, src)
 
@@ -335,7 +335,7 @@ def blocks_of_rows(dst, src):
 
 
 @wrong("is not an integer expression", "move")
-def half_a_turn(dst, src):
+def half_an_iteration(dst, src):
     for _ in prange(2.5):
         launch("copy", dst, src)
 
@@ -407,14 +407,14 @@ def provable(dst, src):
 
 
 def test_pieces_that_are_apart_and_loops_of_no_turns():
-    """A copy to the next rows, in turns; the launch of a loop without turns has its place among the calls."""
+    """A copy to the next rows in a loop; the launch of a loop without iterations is listed among the calls."""
     program, mapping = of_block(provable, "keep", "move", "keep", "move")
-    found = meaning(program, mapping)
-    assert (found == compiled(program, mapping)).all() and (found[12:] == found[:4]).all()
+    result = meaning(program, mapping)
+    assert (result == compiled(program, mapping)).all() and (result[12:] == result[:4]).all()
 
 
 @task("copy", Inner, reads=["src"], writes=["dst"])
-def turns_that_are_none(dst, src):
+def empty_iterations(dst, src):
     rows = partition_by_blocks(src, (16, 8))
     for k in srange(0):
         other = make_tensor(src.shape, "float32")
@@ -424,8 +424,8 @@ def turns_that_are_none(dst, src):
 
 
 def test_a_loop_without_turns_is_only_looked_at():
-    """Its pieces need not be there, and what it makes is nowhere."""
-    program, mapping = of_block(turns_that_are_none, "move", "move")
+    """Its pieces need not exist, and its result is unused."""
+    program, mapping = of_block(empty_iterations, "move", "move")
     mapping = mapping.with_("block", pipeline=2)
     assert (meaning(program, mapping) == compiled(program, mapping)).all()
     assert "int k" not in tasks.strategy(program, mapping)(moved()).cuda("sm_80")
@@ -468,12 +468,12 @@ def doubled(x):
 
 
 def test_groups_of_several_sizes():
-    """More threads than the last launch has, and a launch that is one thread's: each works once."""
+    """More threads than the last launch has, and a launch of a single thread: each works once."""
     block = TaskMapping("block", "doubled_by_one", BLOCK, [GLOBAL] * 2, calls=["keep", "double", "move"])
     mapping = Mapping([*INSTANCES, block, TaskMapping("double", "doubled", THREAD, [NONE])]).with_("keep", C=2)
     program = Tasks(doubled_by_one, blocks, whole, doubled)
-    found = compiled(program, mapping)
-    assert (found == meaning(program, mapping)).all() and found[0, 1] == 4
+    result = compiled(program, mapping)
+    assert (result == meaning(program, mapping)).all() and result[0, 1] == 4
 
 
 @task("copy", Inner, reads=["src"], writes=["dst"])
@@ -495,7 +495,7 @@ def test_what_the_first_taker_makes_it_stores_alone():
 
 @attrs.frozen
 class Rows(Partition):
-    """Pieces of `size` rows, each `step` behind the one before; `fault` says what it does wrong."""
+    """Pieces of `size` rows with a distance of `step`; `fault` names what is wrong."""
 
     size: int
     step: int
@@ -577,10 +577,10 @@ def tried(form, **more):
 
 
 def stored(change):
-    """The reading of a mapping whose JSON was changed."""
-    found = json.loads(SOME.to_json())
-    change(found)
-    return lambda: Mapping.from_json(json.dumps(found))
+    """Load a mapping whose JSON was changed."""
+    data = json.loads(SOME.to_json())
+    change(data)
+    return lambda: Mapping.from_json(json.dumps(data))
 
 
 VALUES = {
@@ -714,7 +714,7 @@ kept = []
 
 
 def test_a_tensor_that_another_task_kept():
-    """It would be read with the privileges of whoever has an argument of its name."""
+    """It would be read with the privileges of an argument with the same name."""
 
     @task("copy", Inner, reads=["src"], writes=["dst"])
     def keeper(dst, src):
@@ -749,20 +749,20 @@ def taller(mapping):
 
 
 def staged(mapping):
-    """The mapping whose result goes through shared memory, as a whole."""
+    """The mapping that copies the whole result through shared memory."""
     store = TaskMapping("copy_tile", "copy_thread", BLOCK, [GLOBAL, SHARED])
     return attrs.evolve(mapping, instances=[store if each.instance == "copy_tile" else each for each in mapping.instances])
 
 
 def test_registers_exceeded():
-    """256 x 256 sums of two warpgroups: the figure's tile, with float32."""
+    """256 x 256 sums of two warpgroups: the tile of the figure, with float32."""
     bound = tasks.strategy(gemm.program, taller(gemm.hopper(256, 256, stages=2)))(gemm_of(256, 256, 64))
     refused(lambda: bound.program("sm_90a").tree, "c_rf: float32 256 x 256 .* takes 262144 bytes, 256 registers per thread of 256 threads",
             "tasks_gemm.py:")  # fmt: skip
 
 
 def test_shared_memory_exceeded():
-    """The figure's three stages and staged result need 272 KB for this tile; with a bound they share bytes, and below the least not."""
+    """The figure's three stages and staged result need 272 KB for this tile. With a bound they share bytes; below the minimum they do not."""
     mapping = staged(gemm.hopper(128, 256, stages=3))
     whole_of = lambda within: tasks.strategy(gemm.program, attrs.evolve(mapping, max_shared_bytes=within))(gemm_of(128, 256, 256)).program(
         "sm_90a"
@@ -791,7 +791,7 @@ def test_other_arguments_than_fields(call, message):
 
 
 def naming(value):
-    """A function that names a value outside itself."""
+    """A function that uses a global value."""
 
     def function(C):
         return value

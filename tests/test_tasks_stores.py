@@ -1,4 +1,4 @@
-"""Programs of tasks wherever strategies go: JSON, hashes and records, tunables in mappings, every command; micro-kernels and machines."""
+"""Programs of tasks as strategies: JSON, hashes and records, tunables in mappings, all commands; micro-kernels and machines."""
 
 import json
 import pickle
@@ -35,7 +35,7 @@ def hopper(**changes):
 
 
 def placed(U, swizzled):
-    """A mapping that no arithmetic makes."""
+    """A mapping that no arithmetic creates."""
     return gemm.ampere(U) if swizzled else gemm.ampere(U).with_("gemm_tile", layouts={})
 
 
@@ -73,18 +73,18 @@ PUBLIC = [name for name in library.names() if name.startswith("tasks_")]
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_programs_of_the_library_by_name(name):
-    """Each by two mappings with tunables, for two targets, stored with them by the name of its file."""
+    """Each with two mappings with tunables, for two targets, stored by the name of its file."""
     forms = (library.find(name), library.find(f"{name}:warpgroups"))
     assert len(PUBLIC) == 6 and [one.strategy.target == "sm_90a" for one in forms] == [False, True]
-    for one in forms:
-        assert one.strategy.tunables() and f'"library": "{name}' in (text := dumps(one.strategy)) and loads(text) == one.strategy
+    for form in forms:
+        assert form.strategy.tunables() and f'"library": "{name}' in (text := dumps(form.strategy)) and loads(text) == form.strategy
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("form", ["strategy", "warpgroups"])
 @pytest.mark.parametrize("name", PUBLIC)
 def test_legal_combinations_do_not_spill(name, form):
-    """All values of the tunables of a mapping but bands, of which no compiler sees much."""
+    """All values of a mapping's tunables, except `group_m`, which hardly affects the compiled code."""
     target = "sm_80" if form == "strategy" else "sm_90a"
     bound = library.bind(library.find(f"{name}:{form}"), open_values=True)
     some = {tuple(sorted((key, value) for key, value in one.items() if key != "group_m")): one for one in bound.legal_assignments(target)}
@@ -217,8 +217,8 @@ def test_tunables_are_values_of_mappings():
     assert program.lowered.threads == 2 * 128 + 32
     with pytest.raises(ArgumentError, match="not among its values"):
         strategy.with_(U=96)
-    several = gemm.hopper().with_("gemm_block", pipeline=Tunable("stages", 0, 2), warpspecialize=Tunable("ahead", 0, 1))
-    refused = tasks.strategy(gemm.program, several).with_(stages=0, ahead=1)  # not here, where a sweep puts in values
+    with_tunables = gemm.hopper().with_("gemm_block", pipeline=Tunable("stages", 0, 2), warpspecialize=Tunable("ahead", 0, 1))
+    refused = tasks.strategy(gemm.program, with_tunables).with_(stages=0, ahead=1)  # not here, where a sweep puts in values
     with pytest.raises(FireironError, match="warpspecialize without a pipeline"):
         refused(BOUND).cuda()
     with pytest.raises(FireironError, match=r"U: Tunable.'U', 128, 64. has no value"):
@@ -226,7 +226,7 @@ def test_tunables_are_values_of_mappings():
 
 
 def test_a_function_says_what_arithmetic_cannot():
-    """Where tensors are, too; a combination that the mapping refuses is one that is not legal."""
+    """Also memories of tensors; a combination that the mapping refuses is illegal."""
     strategy = tasks.strategy(gemm.program, placed, U=Tunable("U", 33, 64), swizzled=Tunable("swizzled", 0, 1))
     assert strategy.with_(U=64, swizzled=1) == tasks.strategy(gemm.program, placed(64, True))
     assert [*strategy(BOUND).legal_assignments("sm_80")] == [{"U": 64, "swizzled": 0}, {"U": 64, "swizzled": 1}]
@@ -236,7 +236,7 @@ def test_a_function_says_what_arithmetic_cannot():
 
 
 def test_candidates_are_sent_and_predicted(tmp_path, monkeypatch):
-    """What `tune` does with each combination in other processes; and the records of what it found."""
+    """`tune` measures each combination in other processes; records of its results."""
     for strategy in (
         hopper(U=U, WGS=U // 64, stages=STAGES)(BOUND),
         mine(tmp_path)(Move(40, 70, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)),
@@ -275,7 +275,7 @@ VALUES = ["--size", "M=40", "--size", "N=24", "--size", "K=16"]
 
 
 def test_every_command_takes_them(tmp_path, monkeypatch, capsys):
-    """With sizes known at run time, but where pictures want numbers."""
+    """With run-time sizes, except for pictures, which need numbers."""
     monkeypatch.setattr(gpu_launch, "gpu_available", lambda: False)
     path, wanted = tmp_path / "mine.py", {}
     path.write_text(FILE)
@@ -317,7 +317,7 @@ def add_twice(y, x):
 
 
 def of_a_block(y, x):
-    """The work of one block, whose threads take rows in turn; its text says how many they are."""
+    """The work of one block, whose threads alternate rows; its text contains the number of threads."""
     text = "for (int i = threadIdx.x; i < y_size_m; i += blockDim.x)\n  for (int j = 0; j < y_size_n; ++j)\n    y_at(i, j) += 2 * x_at(i, j);\n"
     call_external(MicroKernel("rows", text, threads=64), y, x, dims="mn,mn", meaning=add_twice)
 
@@ -372,7 +372,7 @@ def simulated(program, y, x):
 @pytest.mark.parametrize("memory", [GLOBAL, REGISTER])
 @pytest.mark.parametrize("name", ["any text", "the text of a spec"])
 def test_a_leaf_is_a_micro_kernel(name, memory):
-    """CUDA C++ for a spec, or that may do anything and has a Python function for its meaning (Cypress, section 3.2)."""
+    """CUDA C++ for a spec, or arbitrary CUDA C++ with a Python function for its meaning (Cypress, section 3.2)."""
     made, (y, x) = axpys(LEAVES[name], memory), operands()
     out = y.copy()
     tasks.run(made.program, made.mapping, out, x, seed=1)
@@ -409,13 +409,13 @@ def test_texts_on_the_cpu(tmp_path):
 
 
 def test_a_text_without_a_meaning_is_not_executed(tmp_path, capsys, monkeypatch):
-    """The oracle refuses it, `check` says so, and code is made of it all the same."""
-    made, (y, x) = axpys(LEAVES["a text without a meaning"]), operands()
-    for run in (lambda: tasks.run(made.program, made.mapping, y, x), lambda: simulated(made.bound.program("sm_80"), y, x)):
+    """The oracle refuses it, `check` reports it, and code is generated nevertheless."""
+    program, (y, x) = axpys(LEAVES["a text without a meaning"]), operands()
+    for run in (lambda: tasks.run(program.program, program.mapping, y, x), lambda: simulated(program.bound.program("sm_80"), y, x)):
         with pytest.raises(FireironError, match="axpy cannot be simulated: its meaning is unknown"):
             run()
-    assert "y_at(i, j)" in made.bound.cuda("sm_80")
-    monkeypatch.setattr(library, "find", lambda name: Entry("mute", made.bound))
+    assert "y_at(i, j)" in program.bound.cuda("sm_80")
+    monkeypatch.setattr(library, "find", lambda name: Entry("mute", program.bound))
     main(["check", "mute.py", "--arch", "sm_80"])
     assert "axpy has no meaning" in " ".join(capsys.readouterr().out.split())
 
@@ -438,9 +438,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_micro_kernels_refused(name):
     work, message = REFUSED[name]
-    made, (y, x) = axpys(work), operands()
+    program, (y, x) = axpys(work), operands()
     with pytest.raises(FireironError, match=message):
-        simulated(made.bound.program("sm_80"), y, x)
+        simulated(program.bound.program("sm_80"), y, x)
 
 
 def test_a_micro_kernel_works_on_no_parts_of_an_instruction():
@@ -457,7 +457,7 @@ def test_a_micro_kernel_works_on_no_parts_of_an_instruction():
 
 
 def test_a_machine_of_ones_own_is_stored_and_compiled(tmp_path):
-    """A processor of two warps, and a memory with another name, which threads reach past it (Cypress, sections 3.1 and 6)."""
+    """A processor of two warps, and a memory with another name that threads can access (Cypress, sections 3.1 and 6)."""
     strategy = mine(tmp_path)
     pair, scratch = Processor("PAIR", Level("Pair", Block, Layout(64))), Place("SCRATCH", SH)
     reaches = ((HOST, (GLOBAL,)), (BLOCK, (GLOBAL, scratch)), (pair, (GLOBAL, scratch)), (THREAD, (GLOBAL, scratch, REGISTER)))

@@ -66,18 +66,18 @@ class Page:
         return x + width + 5
 
     def heading(self, text: str, width: float = 868.0) -> None:
-        """Put what the picture shows in its first line, in smaller letters where it is long."""
+        """Add the title line of the picture, in smaller letters if it is long."""
         self.text(16, 28, text, round(min(15.0, 15.0 * width / text_width(text, 15.0, bold=True)), 1), bold=True)
 
     def bar(self, y: float, text: str, width: float) -> float:
-        """Put a heading on a grey bar; the y below it."""
+        """Add a heading on a gray bar; return the lower edge."""
         size = min(12.0, 12.0 * (width - 16) / text_width(text, 12.0, bold=True))
         self.add(Rect(16, y, width, 24, "#eaeef2", radius=4))
         self.text(24, y + 16.5, text, round(size, 1), bold=True)
         return y + 34
 
     def legend(self, x: float, y: float, entries: Iterable[tuple[str, str]], width: float = 868.0, size: float = 10.0) -> float:
-        """Put squares with texts, in as many lines as they need; the y below them."""
+        """Add squares with texts, in as many rows as needed; return the lower edge."""
         start, last = x, x + width
         for colour, text in entries:
             need = 16 + text_width(text, size) + 14
@@ -88,12 +88,12 @@ class Page:
         return y + size + 10
 
     def paragraph(self, x: float, y: float, text: str) -> float:
-        """Put a text in as many lines as it needs; the y below it."""
+        """Add a text in as many lines as needed; return the lower edge."""
         for line in wrapped(text, int(868.0 / (10.5 * SANS)), " "):
             self.text(x, y, line, 10.5, colour=PALE)
             y += 14.5
         return y
 
     def picture(self, name: str, title: str, width: float, height: float) -> Picture:
-        """The finished picture."""
+        """Return the finished picture."""
         return Picture(name, title, width, height, tuple(self.shapes))

@@ -1,4 +1,4 @@
-"""PNG: the same shapes, drawn by matplotlib."""
+"""Draw pictures as PNG with matplotlib."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _DPI = 100
 _SMALLER = 0.93
-"""DejaVu Sans, which matplotlib brings along, is wider than the sans-serif fonts of browsers."""
+"""Font scale: DejaVu Sans, which matplotlib includes, is wider than the sans-serif fonts of browsers."""
 
 
 def png(picture: Picture, scale: float = 2.0) -> bytes:
-    """The bytes of a picture, `scale` pixels for one of the SVG; an `ArgumentError` for a scale above 8, or without matplotlib."""
+    """Return a PNG with `scale` pixels per SVG pixel. Raises: `ArgumentError` for a scale above 8, or without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

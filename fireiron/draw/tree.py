@@ -30,7 +30,7 @@ _SMALL: Final = 9.0
 
 @attrs.frozen
 class Facts:
-    """What the kernel adds to the tree, where it could be built: barriers by loop variable, buffers' sizes, blocks and threads."""
+    """Facts of the kernel for the tree, if it is complete: barriers by loop variable, buffer sizes, blocks and threads."""
 
     threads: int | None
     blocks: str
@@ -41,7 +41,7 @@ class Facts:
 
 
 def tree(program: Program) -> Picture:
-    """The picture; a tree with open leaves is drawn as far as it goes."""
+    """Draw the picture; a tree may have open leaves."""
     facts = _facts(program)
     page = Page()
     page.heading(f"Decomposition: {program.spec}")
@@ -70,7 +70,7 @@ def _facts(program: Program) -> Facts:
     kernel = program.lowered
     registers = sum(-(-buffer.bytes // 4) for buffer in kernel.buffers if buffer.memory.private)
     line = f"{kernel.architecture.name}: {kernel.grid} blocks of {kernel.threads} threads, "
-    line += f"{_bytes(kernel.shared_bytes)} of shared memory a block, {registers} registers a thread for arrays."
+    line += f"{_bytes(kernel.shared_bytes)} of shared memory per block, {registers} registers per thread for arrays."
     lines = [line]
     if program.chosen:
         lines.append("Tunables: " + ", ".join(f"{name} = {value}" for name, value in program.chosen.items()) + ".")
@@ -84,7 +84,7 @@ def _facts(program: Program) -> Facts:
 
 
 def _barriers(body: Sequence[Stmt]) -> Iterator[tuple[str, str]]:
-    """`(innermost loop, what the barrier is for)` in program order."""
+    """Yield `(innermost loop, purpose of the barrier)` in program order."""
     for statement, around in located(body):
         if isinstance(statement, Barrier):
             loops = [stmt.var.name for stmt in around if isinstance(stmt, For)]
@@ -92,7 +92,7 @@ def _barriers(body: Sequence[Stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _counted(texts: Sequence[str]) -> Iterator[str]:
-    """Each text once, with how often it was there."""
+    """Yield the distinct texts with their counts."""
     for text in dict.fromkeys(texts):
         count = texts.count(text)
         yield text if count == 1 else f"{count} × {text}"
@@ -117,7 +117,7 @@ def _buffer_sizes(kernel: Kernel) -> dict[str, str]:
 
 
 def _box(page: Page, y: float, spec: Spec, facts: Facts, known: set[str]) -> float:
-    """The box of a spec; its lower edge."""
+    """Draw the box of a spec; return its lower edge."""
     page.add(Rect(16, y, _BOX, 48, "#ffffff", "#57606a", 1.2, 5.0))
     page.add(Rect(16, y, _BOX, 20, _level_colour(spec.level), "#57606a", 1.2, 5.0))
     size = min(11.0, (_BOX - 110) / (len(str(spec)) * 0.61))
@@ -144,7 +144,7 @@ def _chips(spec: Spec) -> Iterator[tuple[str, str, str]]:
 
 
 def _memory_colour(memory: Memory) -> str:
-    """That of the memory of the project that the same threads share."""
+    """Return the color of a memory; a user-defined memory has that of the built-in memory with the same scope."""
     alike = "FR" if memory.fragment else {GRID: "GL", BLOCK: "SH", THREAD: "RF"}[memory.shared_by]
     return colours.MEMORY[alike]
 
@@ -154,7 +154,7 @@ def _level_colour(level: Level) -> str:
 
 
 def _units(level: Level, facts: Facts) -> str:
-    """How many units of a level there are."""
+    """Return the text of the number of units of a level."""
     if level.label == "kernel":
         return "the whole grid"
     if level.label == "block":
@@ -172,7 +172,7 @@ def _units(level: Level, facts: Facts) -> str:
 
 
 def _edge(page: Page, y: float, node: Node, child: Node | None, facts: Facts, known: set[str]) -> float:
-    """The step below a box, with what it allocates, its loops and barriers, and its side paths; where the next box starts."""
+    """Draw a step with its allocations, loops, barriers and side paths; return where the next box starts."""
     if node.step is None:
         page.add(Line(((44, y), (44, y + 14)), "#57606a", 1.4, True))
         page.text(56, y + 16, "open: not decomposed yet", 11, colour="#a40e26", bold=True)
@@ -218,7 +218,7 @@ def _performed(node: Node) -> Iterator[str]:
 def _marks(
     node: Node, sides: Sequence[tuple[str, Node]], child: Node | None, facts: Facts, known: set[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """`(text, colour, tooltip)` of the buffers that a step makes, of its loops and their barriers."""
+    """`(text, colour, tooltip)` of the buffers that a step allocates, of its loops and their barriers."""
     nodes = [child for _, child in node.children]
     for tensor in _new(nodes, known):
         shape = "×".join(map(str, tensor.shape))
@@ -248,7 +248,7 @@ def _new(nodes: Sequence[Node], known: set[str]) -> Iterator[Tensor]:
 
 
 def _side(page: Page, y: float, name: str, node: Node) -> float:
-    """A side path as a small list in a frame; its lower edge."""
+    """Draw a side path as a small list in a frame; return its lower edge."""
     lines = list(_listed(node, 0))
     letters = int((_SIDE_WIDTH - 16) / (_SMALL * 0.605))
     rows: list[tuple[str, bool]] = [(line, False) for line in wrapped(f"{name}: {node.spec}", letters)]
@@ -266,7 +266,7 @@ def _side(page: Page, y: float, name: str, node: Node) -> float:
 
 
 def _listed(node: Node, depth: int) -> Iterator[str]:
-    """The steps of a side path, each with the spec behind it, its own side paths further in."""
+    """Yield the steps of a side path, each with the spec after it; its own side paths are indented."""
     here: Node | None = node
     indent = "  " * depth
     while here is not None:
@@ -284,7 +284,7 @@ def _listed(node: Node, depth: int) -> Iterator[str]:
 
 
 def _key(page: Page, y: float) -> float:
-    page.text(16, y + 9, "Bars are coloured by level, operands and buffers by memory:", 9.5, colour=PALE)
+    page.text(16, y + 9, "Bars are colored by level, operands and buffers by memory:", 9.5, colour=PALE)
     entries: list[tuple[str, Any]] = [("Kernel", colours.LEVELS["kernel"]), ("Block", colours.LEVELS["block"])]
     entries += [("Warp", colours.LEVELS["warp"]), ("Thread, Lane", colours.LANE_LEVEL)]
     memories = {"GL": "GL global", "SH": "SH shared", "RF": "RF registers", "FR": "FR fragments"}

@@ -225,17 +225,17 @@ def types_of(buffer: Buffer) -> tuple[str, ...]:
 
 def _hint_on_type(given: str, buffer: Buffer, spec: Spec) -> str:
     """Return the hint for a wrong element type: the spec with this type if kernels exist for it, or a conversion."""
-    found = next((one for one in DTYPES if given in (one.numpy, *one.alike)), None)
-    if found == buffer.dtype:  # an output of a type that only inputs may have
+    match = next((one for one in DTYPES if given in (one.numpy, *one.alike)), None)
+    if match == buffer.dtype:  # an output of a type that only inputs may have
         return f"an array of {buffer.dtype.numpy}"
-    if found is None:
+    if match is None:
         return f"convert it to one of {' '.join(dict.fromkeys(one.numpy for one in DTYPES))}"
     if fused(spec):
-        word = f"types={{{buffer.name!r}: {found}}}"
+        word = f"types={{{buffer.name!r}: {match}}}"
     elif buffer.name in spec.outputs and spec.inputs:
-        word = f"{buffer.name.lower()}_dtype={found}"
+        word = f"{buffer.name.lower()}_dtype={match}"
     else:
-        word = f"dtype={found}"
+        word = f"dtype={match}"
     return f"make the spec with {word}, or convert the array"
 
 
@@ -292,9 +292,9 @@ def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
     extent = evaluated(tensor.storage().extent, sizes)
     require_room(tensor.name, array.shape, steps, extent)
     flat = numpy.empty(extent, array.dtype)
-    held = numpy.lib.stride_tricks.as_strided(flat, array.shape, [step * flat.itemsize for step in steps])
-    held[...] = array
-    return held
+    stored = numpy.lib.stride_tricks.as_strided(flat, array.shape, [step * flat.itemsize for step in steps])
+    stored[...] = array
+    return stored
 
 
 def require_room(name: str, shape: Sequence[int], steps: Sequence[int], extent: int) -> None:
@@ -325,10 +325,10 @@ class _Placed:
         self.__array_interface__ = {"shape": view.shape, "strides": view.strides, "typestr": typestr, "data": (address, True), "version": 3}
 
 
-def share_memory(one: ArrayView, address: int, other: ArrayView, other_address: int) -> bool:
+def share_memory(view: ArrayView, address: int, other: ArrayView, other_address: int) -> bool:
     """Return whether two arrays have a byte in common. Interleaved arrays may have none."""
     import numpy
 
-    if one.device != other.device:
+    if view.device != other.device:
         return False
-    return numpy.shares_memory(numpy.asarray(_Placed(one, address)), numpy.asarray(_Placed(other, other_address)))
+    return numpy.shares_memory(numpy.asarray(_Placed(view, address)), numpy.asarray(_Placed(other, other_address)))

@@ -47,7 +47,7 @@ class Order:
 
     stream: int | None
     keep: object
-    held: launch.Held | None
+    kept_alive: launch.KeptAlive | None
 
     def before(self, stream: int) -> None:
         """Synchronize before a launch on a stream."""
@@ -58,8 +58,8 @@ class Order:
         """Synchronize after a launch on a stream."""
         if self.stream is not None:
             launch.order(stream, self.stream)
-        if self.held is not None:
-            self.held.until_done(self.keep, stream)
+        if self.kept_alive is not None:
+            self.kept_alive.until_done(self.keep, stream)
 
 
 @attrs.frozen
@@ -88,7 +88,7 @@ class Library:
 
     def __init__(self, module: Any = None) -> None:
         self.module = module
-        self.held = launch.Held()
+        self.kept_alive = launch.KeptAlive()
 
     def read(self, name: str, array: Any) -> Reading:
         """Read an array of this library, called `name` in messages.
@@ -242,9 +242,9 @@ class _Copies(Library):
     """The library of `Between`: read like arrays of the library that the copies are for."""
 
     def read(self, name: str, array: Any) -> Reading:
-        made, library = array.array, array.library
-        signature = library, made.shape, made.strides, made.dtype, made.data.device_id, True
-        return made.data.ptr, signature, Order(None, made, library.held)
+        copy, library = array.array, array.library
+        signature = library, copy.shape, copy.strides, copy.dtype, copy.data.device_id, True
+        return copy.data.ptr, signature, Order(None, copy, library.kept_alive)
 
 
 class Jax(Library):
@@ -269,7 +269,7 @@ class Jax(Library):
         layout = getattr(getattr(array, "format", None), "layout", None)
         order = getattr(layout, "major_to_minor", None)
         strides = None if order is None else row_major(array.shape, array.dtype.itemsize, order)
-        return address, (self, array.shape, strides, array.dtype, device, True), Order(None, array, self.held)
+        return address, (self, array.shape, strides, array.dtype, device, True), Order(None, array, self.kept_alive)
 
     def finished(self, array: Any) -> Any:
         rows = row_major(array.shape, array.dtype.itemsize)
@@ -346,7 +346,7 @@ class Dlpack(Library):
             raise LaunchError(f"{name} cannot be imported through DLPack", got=str(error), hint="pass a CuPy or PyTorch array") from error
         data = imported.data
         signature = (self, imported.shape, imported.strides, imported.dtype, device, False)
-        return data.ptr, signature, Order(self.stream(device), (array, imported), self.held)
+        return data.ptr, signature, Order(self.stream(device), (array, imported), self.kept_alive)
 
 
 def _element_type(array: Any, typestr: str) -> Any:
@@ -378,14 +378,14 @@ def _library_of(kind: type) -> Library | None:
     if issubclass(kind, numpy.ndarray | numpy.generic):
         return None
     for module, array, library in (("cupy", "ndarray", CuPy), ("torch", "Tensor", Torch), ("jax", "Array", Jax)):
-        found = sys.modules.get(module)
-        base = getattr(found, array, None)
+        imported = sys.modules.get(module)
+        base = getattr(imported, array, None)
         if base is not None and issubclass(kind, base):
-            return _library(library, found)
+            return _library(library, imported)
     if kind is Between:
         return _library(_Copies, None)
-    if found := _jax_of(kind):
-        return _library(Jax, found)
+    if imported := _jax_of(kind):
+        return _library(Jax, imported)
     if hasattr(kind, "__cuda_array_interface__"):
         return _library(Interface, None)
     return _library(Dlpack, None) if hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__") else None
@@ -418,8 +418,8 @@ def _cupy_stream(stream: object, device: int) -> Iterator[None]:
     chosen: Any = stream
     if not isinstance(stream, cupy.cuda.Stream):
         foreign = _Foreign(address)
-        made = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14
-        chosen = cupy.cuda.ExternalStream(foreign.address) if made is None else made(foreign)
+        from_external = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14
+        chosen = cupy.cuda.ExternalStream(foreign.address) if from_external is None else from_external(foreign)
     with chosen:
         yield
 

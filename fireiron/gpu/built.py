@@ -22,21 +22,21 @@ from fireiron.errors import CacheWarning, LaunchError
 def folder(what: str) -> Path:
     """Return the cache folder. Without a writable cache, return a folder of this process, so that `what` is compiled again."""
     if settings.cache_enabled():
-        found = settings.cache_folder()
+        cache = settings.cache_folder()
         try:
-            found.mkdir(parents=True, exist_ok=True)
-            if os.access(found, os.W_OK | os.X_OK):
-                return found
+            cache.mkdir(parents=True, exist_ok=True)
+            if os.access(cache, os.W_OK | os.X_OK):
+                return cache
             why = "Permission denied"
         except OSError as error:
             why = error.strerror or str(error)
-        warnings.warn(f"{found} cannot be written ({why}): {what} is compiled again", CacheWarning, stacklevel=2)
+        warnings.warn(f"{cache} cannot be written ({why}): {what} is compiled again", CacheWarning, stacklevel=2)
     return Path(tempfile.mkdtemp(prefix="fireiron-"))
 
 
 def compiler_among(names: Iterable[str]) -> str | None:
     """Return the first installed compiler."""
-    return next((found for one in names if (found := shutil.which(one))), None)
+    return next((path for one in names if (path := shutil.which(one))), None)
 
 
 def digest_of(parts: Iterable[bytes]) -> str:
@@ -79,11 +79,11 @@ class Building:
 
         Raises: LaunchError if the compiler reports an error.
         """
-        said, _ = self._process.communicate()
+        output, _ = self._process.communicate()
         if self._process.returncode:
             with contextlib.suppress(OSError):
                 self._part.unlink()
-            raise LaunchError(f"{self.command[0]} does not compile {what}", got=said.strip()[:2000])
+            raise LaunchError(f"{self.command[0]} does not compile {what}", got=output.strip()[:2000])
         self._part.replace(self.path)
         return self.path
 

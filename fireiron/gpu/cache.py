@@ -65,15 +65,15 @@ def compile_cached(
     if key is None:
         return work.run()
     path = _place(key)
-    found = _load(path, key)
-    if found is not None:
-        return found
+    compiled = _load(path, key)
+    if compiled is not None:
+        return compiled
     with _alone(path):
-        found = _load(path, key)
-        if found is None:
-            found = work.run()
-            _save(path, _encoded(key, work, found))
-    return found
+        compiled = _load(path, key)
+        if compiled is None:
+            compiled = work.run()
+            _save(path, _encoded(key, work, compiled))
+    return compiled
 
 
 def key_of(work: Compilation) -> str | None:
@@ -166,8 +166,8 @@ def _decoded(data: bytes, key: str) -> Compiled:
         _check_head(head, len(rest))
         ptx, log, cubin = _slices(rest, head["sizes"])
         text, (major, minor) = log.decode(), head["toolchain"]
-        found = toolchain.resources_of(text)
-        return Compiled(head["arch"], (major, minor), ptx.decode(), cubin, found, text, head["seconds"], cached=True)
+        resources = toolchain.resources_of(text)
+        return Compiled(head["arch"], (major, minor), ptx.decode(), cubin, resources, text, head["seconds"], cached=True)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DamagedError(f"its layout is not that of this version ({error})") from None
 
@@ -175,7 +175,7 @@ def _decoded(data: bytes, key: str) -> Compiled:
 def _check_head(head: Mapping[str, Any], length: int) -> None:
     """Refuse a head that no version writes although its digest is correct."""
     sizes, version = head["sizes"], head["toolchain"]
-    whole = all(type(one) is int and one >= 0 for one in (*sizes, *version))
+    whole = all(type(number) is int and number >= 0 for number in (*sizes, *version))
     if not whole or sum(sizes) != length or not isinstance(head["arch"], str) or type(head["seconds"]) not in (int, float):
         raise ValueError("sizes, arch, toolchain or seconds")
 
@@ -223,11 +223,11 @@ def _alone(path: Path) -> Iterator[None]:
     file before it releases the lock: a process that has opened the file gets the lock next, and finds the entry.
     """
     handle = _opened(path.with_suffix(".lock"))
-    held = handle is not None and _acquired(handle, path)
+    acquired = handle is not None and _acquired(handle, path)
     try:
         yield
     finally:
-        if held:
+        if acquired:
             with contextlib.suppress(OSError):
                 path.with_suffix(".lock").unlink()
         if handle is not None:
@@ -297,8 +297,8 @@ class Entry:
 
 def entries() -> tuple[Entry, ...]:
     """Return all entries, most recently used first."""
-    found = (_entry(path) for kind in KINDS for path in _files(f"*.{kind}"))
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: (-one.used, one.path)))
+    all_entries = (_entry(path) for kind in KINDS for path in _files(f"*.{kind}"))
+    return tuple(sorted((one for one in all_entries if one is not None), key=lambda one: (-one.used, one.path)))
 
 
 def verify(fix: bool = False) -> tuple[Entry, ...]:
@@ -380,10 +380,10 @@ def _head(line: bytes) -> Mapping[str, Any] | None:
         head = json.loads(line)
         names, numbers = (head["kernels"], [head["about"], head["arch"]]), (head["toolchain"], [head["created"], head["seconds"]])
         texts = all(isinstance(one, str) for some in names for one in some)
-        told = texts and all(type(one) in (int, float) and math.isfinite(one) for some in numbers for one in some)
+        is_complete = texts and all(type(one) in (int, float) and math.isfinite(one) for some in numbers for one in some)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
-    return head if told and all(isinstance(head[one], list) for one in ("kernels", "toolchain")) else None
+    return head if is_complete and all(isinstance(head[one], list) for one in ("kernels", "toolchain")) else None
 
 
 def _verified(entry: Entry) -> Entry:

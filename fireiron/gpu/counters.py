@@ -35,9 +35,9 @@ class Counters:
         """Return the address of the counter for launches on a stream."""
         thread = threading.get_ident() if stream == _PER_THREAD else 0
         key = (stream or launch.LEGACY, thread, launch.capture_of(stream))
-        found = self._known.get(key)
-        if found is not None:
-            return found
+        address = self._known.get(key)
+        if address is not None:
+            return address
         with self._lock:
             if key not in self._known:
                 if not self._free:

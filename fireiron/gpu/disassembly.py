@@ -54,9 +54,9 @@ def sass(cubin: bytes) -> str:
 
 
 def _candidates(tool: str) -> Iterator[Path]:
-    found = shutil.which(tool)
-    if found is not None:
-        yield Path(found)
+    on_path = shutil.which(tool)
+    if on_path is not None:
+        yield Path(on_path)
     yield from (folder / "bin" / tool for folder in (*settings.toolkit_folders(), *toolkits()))
     for wheel in _WHEELS:
         yield from (path for path in wheel_files(wheel) if path.name == tool)

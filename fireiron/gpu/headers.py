@@ -48,7 +48,7 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
     Returns:
         The headers; None if the text or another header includes a name from a macro, or a header cannot be read.
     """
-    found: dict[tuple[str, str], None] = {}
+    digests: dict[tuple[str, str], None] = {}
     seen: set[Path] = set()
     known = _known(os.fspath(settings.cache_folder()), tuple(map(os.fspath, release))) if release and settings.cache_enabled() else None
     waiting = [(_names(source), Path.cwd(), False)]
@@ -62,7 +62,7 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
             paths = [folder / name for folder in ([here] if near else []) + [*folders, Path.cwd()]]
             existing = [path for path in dict.fromkeys(paths) if _is_file(path)]
             if not existing:
-                found[name, ""] = None
+                digests[name, ""] = None
             for path in existing:
                 if path in seen:
                     continue
@@ -74,11 +74,11 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
                     digest, inner = read(os.fspath(path), status.st_mtime_ns, status.st_size)
                 except OSError:
                     return None
-                found[name, digest] = None
+                digests[name, digest] = None
                 waiting.append((inner, path.parent, of_release))
     if known is not None:
         known.save()
-    return tuple(found)
+    return tuple(digests)
 
 
 @attrs.define
@@ -95,11 +95,11 @@ class _Known:
 
     def read(self, path: str, changed: int, size: int) -> tuple[str, Names]:
         """As `_read`, but read a header with this time and size only once."""
-        found = self.headers.get(path)
-        if found is None or found[:2] != (changed, size):
-            self.headers[path] = found = (changed, size, *_read(path, changed, size))
+        known = self.headers.get(path)
+        if known is None or known[:2] != (changed, size):
+            self.headers[path] = known = (changed, size, *_read(path, changed, size))
             self.is_new = True
-        return found[2:]
+        return known[2:]
 
     def save(self) -> None:
         """Store new headers. If the disk is full or read-only, the next process reads them again."""
@@ -152,9 +152,9 @@ def _names(text: str) -> Names:
     readings = dict.fromkeys((text, joined, _COMMENT.sub(" ", joined)))
     looking = [_lines_that_look(reading) for reading in readings]
     matches = [match for reading in looking for match in _INCLUDE.finditer(reading)]
-    found = [(match["near"] or match["far"] or "", match["near"] is not None) for match in matches]
+    names = [(match["near"] or match["far"] or "", match["near"] is not None) for match in matches]
     odd = [("", False)] if any(map(_OTHERWISE.search, looking)) else []
-    return tuple(dict.fromkeys(found + odd))
+    return tuple(dict.fromkeys(names + odd))
 
 
 def _lines_that_look(text: str) -> str:

@@ -84,10 +84,10 @@ def traced_call(kernel: CompiledKernel, arrays: Sequence[Any], out: Any, stream:
     if path.writes:
         path.require_writable(arrays)
         raise ArgumentError(f"several launches of {path.title} write {', '.join(path.outputs)}, in a call that JAX traces")
-    held = path.held(arrays, None)
+    call_arrays = path.call_arrays(arrays, None)
     for launch in path.before:
-        launch.hold(held, returned(_stored(launch.kernel, [held[place] for place in launch.takes])))
-    return returned(_called(kernel, path.last(held), path.own(sizes)))
+        launch.store(call_arrays, returned(_stored(launch.kernel, [call_arrays[place] for place in launch.takes])))
+    return returned(_called(kernel, path.last(call_arrays), path.own(sizes)))
 
 
 def _stored(kernel: CompiledKernel, arrays: Sequence[Any]) -> tuple[_Stored, ...]:
@@ -95,9 +95,9 @@ def _stored(kernel: CompiledKernel, arrays: Sequence[Any]) -> tuple[_Stored, ...
     spec = kernel.program.inner
     symbols = _symbols(kernel, dict(zip(spec.inputs, arrays, strict=True)), {})
     buffers = [kernel.ir.buffer(name) for name in spec.outputs]
-    made = _called(kernel, arrays, {}, flat=True)
+    memories = _called(kernel, arrays, {}, flat=True)
     return tuple(
-        _Stored(memory, buffer_shape(buffer, symbols), buffer.dtype.to_numpy()) for memory, buffer in zip(made, buffers, strict=True)
+        _Stored(memory, buffer_shape(buffer, symbols), buffer.dtype.to_numpy()) for memory, buffer in zip(memories, buffers, strict=True)
     )
 
 
@@ -108,10 +108,10 @@ def _called(kernel: CompiledKernel, arrays: Sequence[Any], sizes: Mapping[str, i
     spec = kernel.program.inner
     given = dict(zip(spec.inputs, arrays, strict=True))
     symbols = _symbols(kernel, given, sizes)
-    held = [one for name in (*spec.inputs, *spec.outputs) if not (one := kernel.ir.buffer(name)).memory.by_value]
-    inputs, outputs = held[: -len(spec.outputs)], held[-len(spec.outputs) :]
+    buffers = [one for name in (*spec.inputs, *spec.outputs) if not (one := kernel.ir.buffer(name)).memory.by_value]
+    inputs, outputs = buffers[: -len(spec.outputs)], buffers[-len(spec.outputs) :]
     rows = [one.name for one in inputs if isinstance(given[one.name], _Stored)] + [one.name for one in outputs if flat]
-    orders = {one.name: (0,) if one.name in rows else _order(one, symbols) for one in held}
+    orders = {one.name: (0,) if one.name in rows else _order(one, symbols) for one in buffers}
     counter = [] if kernel.ir.counter is None else [jax.ShapeDtypeStruct((_COUNTER_WORDS,), "int32")]
     shapes = [(_extent(one, symbols),) if flat else buffer_shape(one, symbols) for one in outputs]
     call = jax.ffi.ffi_call(
@@ -122,7 +122,7 @@ def _called(kernel: CompiledKernel, arrays: Sequence[Any], sizes: Mapping[str, i
         output_layouts=[*(orders[one.name] for one in outputs), *((0,) for _ in counter)],
     )
     tensors = [given[one.name].memory if one.name in rows else given[one.name] for one in inputs]
-    return tuple(call(*tensors, **_attributes(kernel, held, given, symbols))[: len(outputs)])
+    return tuple(call(*tensors, **_attributes(kernel, buffers, given, symbols))[: len(outputs)])
 
 
 # ---------------------------------------------------------------------------------------------- what is decided when JAX traces
@@ -167,14 +167,14 @@ def _extent(buffer: Buffer, symbols: Mapping[str, int]) -> int:
     return 1 + sum((size - 1) * step for size, step in lies)
 
 
-def _attributes(kernel: CompiledKernel, held: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> dict[str, Any]:
+def _attributes(kernel: CompiledKernel, buffers: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> dict[str, Any]:
     """Return the attributes of a call."""
     import numpy
 
     image = kernel.compiled.cubin
     words = numpy.frombuffer(image.ljust(-(-len(image) // _WORD) * _WORD, b"\0"), numpy.int64)
     key = int.from_bytes(hashlib.sha256(image).digest()[:_WORD], "little", signed=True)
-    plan = numpy.array([_signed(one) for one in _plan(kernel, held, given, symbols)], numpy.int64)
+    plan = numpy.array([_signed(one) for one in _plan(kernel, buffers, given, symbols)], numpy.int64)
     return {"image": words, "key": numpy.int64(key), "name": kernel.ir.name, "plan": plan}
 
 
@@ -182,20 +182,20 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
-def _plan(kernel: CompiledKernel, held: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> Iterator[int]:
+def _plan(kernel: CompiledKernel, buffers: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> Iterator[int]:
     """Encode a launch as 64-bit words for the handler."""
-    ir, places = kernel.ir, {buffer.name: place for place, buffer in enumerate(held)}
+    ir, places = kernel.ir, {buffer.name: place for place, buffer in enumerate(buffers)}
     zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.effects[Zeroed].names]
-    zeroed += [] if ir.counter is None else [(len(held), 4 * _COUNTER_WORDS)]
+    zeroed += [] if ir.counter is None else [(len(buffers), 4 * _COUNTER_WORDS)]
     yield from (evaluated(ir.grid, symbols), ir.threads, ir.dynamic_shared_bytes, 1 if ir.cluster is None else ir.cluster.blocks)
     yield from (int(ir.effects[Chaining].chained), len(zeroed), len(ir.parameters))
-    for one in zeroed:
-        yield from one
+    for position_and_bytes in zeroed:
+        yield from position_and_bytes
     for parameter in ir.parameters:
         if isinstance(parameter, TensorMap):
             yield from _map(parameter, places[parameter.buffer], ir.buffer(parameter.buffer), symbols)
         elif isinstance(parameter, Counter):
-            yield from (_POINTER, len(held))
+            yield from (_POINTER, len(buffers))
         elif isinstance(parameter, Buffer) and parameter.name in places:
             yield from (_POINTER, places[parameter.name])
         else:

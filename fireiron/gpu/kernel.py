@@ -141,9 +141,9 @@ class CompiledKernel(Displayed):
     @functools.cached_property
     def resources(self) -> toolchain.KernelResources:
         """Registers and spills, as ptxas reports them, and the static and dynamic shared memory of a block."""
-        found = self.compiled.resources[self.ir.name]
+        resources = self.compiled.resources[self.ir.name]
         dynamic = self.ir.dynamic_shared_bytes
-        return attrs.evolve(found, shared_bytes=found.shared_bytes + dynamic, dynamic_shared_bytes=dynamic)
+        return attrs.evolve(resources, shared_bytes=resources.shared_bytes + dynamic, dynamic_shared_bytes=dynamic)
 
     @property
     def occupancy(self) -> Occupancy:
@@ -174,8 +174,8 @@ class CompiledKernel(Displayed):
         from fireiron.check.resources import Measured, report
         from fireiron.gpu.sass_register_check import registers_intact
 
-        found = self.resources
-        text = report(self.ir, Measured(found.registers, found.spill_stores, found.spill_loads, found.stack_frame))
+        resources = self.resources
+        text = report(self.ir, Measured(resources.registers, resources.spill_stores, resources.spill_loads, resources.stack_frame))
         return f"{text}\n{registers_intact(self.asm['cubin'])}" if holds_operand_in_registers(self.ir) else text
 
     @property
@@ -277,8 +277,8 @@ class CompiledKernel(Displayed):
         """Execute all launches but the last one; return the arguments of the last."""
         path = self.route
         outs = None if out is None or not path.writes else in_order(self.program.spec, out)
-        held = path.run(arrays, outs, stream, sizes)
-        return path.last(held), path.filled(held) if path.writes else out, path.own(sizes)
+        call_arrays = path.run(arrays, outs, stream, sizes)
+        return path.last(call_arrays), path.filled(call_arrays) if path.writes else out, path.own(sizes)
 
     def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch | PreparedLaunches:
         """Prepare a launch: check and load it, so that each `prepared()` does as little as possible.
@@ -303,16 +303,16 @@ class CompiledKernel(Displayed):
         """Prepare all launches; those that only write temporaries run once."""
         path = self.route
         path.require_prepared(arrays)
-        held = path.held(arrays, None if out is None else in_order(self.program.spec, out))
+        call_arrays = path.call_arrays(arrays, None if out is None else in_order(self.program.spec, out))
         before: list[PreparedLaunch] = []
         for launch in path.before:
-            given = tuple(held[place] for place in launch.takes)
+            given = tuple(call_arrays[place] for place in launch.takes)
             own = {name: value for name, value in sizes.items() if name in launch.sizes}
-            before.append(PreparedLaunch(launch.kernel._calls, given, launch.filled(held), stream, own))
-            launch.hold(held, before[-1].out if path.writes else before[-1](stream=stream))
-        filled = path.filled(held) if path.writes else out
-        last = PreparedLaunch(self._calls, path.last(held), filled, stream, path.own(sizes))
-        return PreparedLaunches(path, before, last, held)
+            before.append(PreparedLaunch(launch.kernel._calls, given, launch.filled(call_arrays), stream, own))
+            launch.store(call_arrays, before[-1].out if path.writes else before[-1](stream=stream))
+        filled = path.filled(call_arrays) if path.writes else out
+        last = PreparedLaunch(self._calls, path.last(call_arrays), filled, stream, path.own(sizes))
+        return PreparedLaunches(path, before, last, call_arrays)
 
     def _check_on_host(self, arrays: tuple[Any, ...], out: Any) -> None:
         """Refuse other arrays: all must be NumPy arrays, because they are not all on a GPU."""
@@ -456,5 +456,5 @@ def _capability(name: str) -> str:
 
 def _runs_on(target: str, device: str) -> bool:
     """Return whether the GPU runs a cubin: same major capability, same or higher minor; with suffix `a` exactly this capability."""
-    ours, theirs = int(_capability(target)[3:]), int(_capability(device)[3:])
-    return ours == theirs if target.endswith("a") else ours // 10 == theirs // 10 and ours <= theirs
+    code, gpu = int(_capability(target)[3:]), int(_capability(device)[3:])
+    return code == gpu if target.endswith("a") else code // 10 == gpu // 10 and code <= gpu

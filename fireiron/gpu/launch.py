@@ -436,8 +436,8 @@ class ProgrammaticLaunch:
 
 def _error_text(status: int) -> str:
     """Return the driver's name of an error."""
-    tell, name = getattr(_driver(), "cuGetErrorName", None), ctypes.c_char_p()
-    if tell is not None and not tell(status, ctypes.byref(name)) and name.value:
+    get_name, name = getattr(_driver(), "cuGetErrorName", None), ctypes.c_char_p()
+    if get_name is not None and not get_name(status, ctypes.byref(name)) and name.value:
         return f"{name.value.decode()} ({status})"
     return f"CUDA error {status}"
 
@@ -761,8 +761,8 @@ def _driver() -> Any:
 def addresses_of(functions: Sequence[str]) -> tuple[int, ...]:
     """Return the addresses of driver functions for calls from C; 0 for missing functions."""
     driver = _driver()
-    found = [getattr(driver, name, None) for name in functions]
-    return tuple(0 if one is None else ctypes.cast(one, ctypes.c_void_p).value or 0 for one in found)
+    pointers = [getattr(driver, name, None) for name in functions]
+    return tuple(0 if one is None else ctypes.cast(one, ctypes.c_void_p).value or 0 for one in pointers)
 
 
 def context_of(device: int) -> int:
@@ -882,9 +882,9 @@ def stream_address(stream: object, device: int) -> int:
     return address
 
 
-def same_stream(one: int, other: int) -> bool:
+def same_stream(stream: int, other: int) -> bool:
     """Return whether two addresses are the same stream: 0 and 1 both are the legacy default stream."""
-    return (one or LEGACY) == (other or LEGACY)
+    return (stream or LEGACY) == (other or LEGACY)
 
 
 def capturing(stream: int) -> bool:
@@ -935,7 +935,7 @@ def order(first: int, then: int) -> None:
     cupy.cuda.runtime.streamWaitEvent(then, event.ptr)
 
 
-class Held:
+class KeptAlive:
     """Objects kept alive until the present work of a stream has completed; checked whenever one is added."""
 
     def __init__(self) -> None:

@@ -248,12 +248,12 @@ class Calls:
 
     def launcher(self, device: int) -> launch.Launcher:
         """Return the kernel, loaded once on a GPU."""
-        found = self._launchers.get(device)
-        if found is None:
+        launcher = self._launchers.get(device)
+        if launcher is None:
             with self._lock, launch.on_device(device):
-                found = self._launchers.get(device) or self._load()
-                self._launchers[device] = found
-        return found
+                launcher = self._launchers.get(device) or self._load()
+                self._launchers[device] = launcher
+        return launcher
 
     def __call__(self, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> Any:
         """Launch, and return the output; None for a wrong number of arrays, or arrays of an unknown library."""
@@ -295,11 +295,11 @@ class Calls:
         addresses, signatures, orders = readings
         output = self.output(signatures, sizes)
         outs = output.make(stream)
-        made = self.read(outs, self.outputs)
-        assert made is not None
+        new = self.read(outs, self.outputs)
+        assert new is not None
         if recorder.current.recording is not None:
             recorder.current.recording.made.extend(outs)
-        self.plan((*signatures, *made[1]), sizes).run([*addresses, *made[0]], orders, stream)
+        self.plan((*signatures, *new[1]), sizes).run([*addresses, *new[0]], orders, stream)
         return output.finished(outs, stream)
 
     # ------------------------------------------------------------------------------------------ once per signature
@@ -307,8 +307,8 @@ class Calls:
     def plan(self, signatures: tuple[Signature, ...], sizes: Mapping[str, int]) -> _Plan:
         """Return the plan for these signatures, of inputs and outputs."""
         key = (signatures, tuple(sizes.items())) if sizes else signatures
-        found = self._plans.get(key)
-        return self._plans.add(key, self._planned(signatures, sizes)) if found is None else found
+        plan = self._plans.get(key)
+        return self._plans.add(key, self._planned(signatures, sizes)) if plan is None else plan
 
     def output(self, signatures: tuple[Signature, ...], sizes: Mapping[str, int]) -> _Output | _Outputs:
         """Return the allocation of outputs for inputs of these signatures."""
@@ -317,10 +317,10 @@ class Calls:
 
     def _views(self, signatures: Sequence[Signature]) -> list[ArrayView]:
         views = [signature[0].view(signature) for signature in signatures]
-        there = [(name, view.device) for name, view in zip(self.names, views) if view.device != NO_DEVICE]
-        for name, device in there:
-            if device != there[0][1]:
-                asked = f"{there[0][0]} is on GPU {there[0][1]}, {name} on GPU {device}"
+        on_gpu = [(name, view.device) for name, view in zip(self.names, views) if view.device != NO_DEVICE]
+        for name, device in on_gpu:
+            if device != on_gpu[0][1]:
+                asked = f"{on_gpu[0][0]} is on GPU {on_gpu[0][1]}, {name} on GPU {device}"
                 raise LaunchError(asked, hint="copy one of them: a kernel runs on one GPU")
         return views
 
@@ -340,7 +340,8 @@ class Calls:
         buffers = [self._kernel.buffer(name) for name in self.spec.outputs]
         library, device = signatures[place][0], views[place].device
         parts = [
-            _Output(library, buffer_shape(one, symbols), byte_strides(one, symbols), one.dtype, device, self._between) for one in buffers
+            _Output(library, buffer_shape(buffer, symbols), byte_strides(buffer, symbols), buffer.dtype, device, self._between)
+            for buffer in buffers
         ]
         return parts[0] if len(parts) == 1 else _Outputs(parts)
 
@@ -380,14 +381,16 @@ class Calls:
         kernel = self._kernel
         if not any(isinstance(one, (TensorMap, Counter)) for one in kernel.parameters):
             return None
-        held = [buffer.name for buffer in kernel.buffers if buffer.parameter]
-        held += [] if kernel.counter is None else [kernel.counter.name]
-        held += [*(var.name for var in kernel.symbols), *(one.name for one in kernel.reciprocals)]
+        arguments = [buffer.name for buffer in kernel.buffers if buffer.parameter]
+        arguments += [] if kernel.counter is None else [kernel.counter.name]
+        arguments += [*(var.name for var in kernel.symbols), *(one.name for one in kernel.reciprocals)]
         return [
-            _mapped(held.index(one.buffer), MapForm.of(one, names[one.buffer], kernel.buffer(one.buffer), symbols))
-            if isinstance(one, TensorMap)
-            else held.index(one.name)
-            for one in kernel.parameters
+            _mapped(
+                arguments.index(parameter.buffer), MapForm.of(parameter, names[parameter.buffer], kernel.buffer(parameter.buffer), symbols)
+            )
+            if isinstance(parameter, TensorMap)
+            else arguments.index(parameter.name)
+            for parameter in kernel.parameters
         ]
 
     def _zeroed(self, place: int) -> bool:
@@ -444,7 +447,7 @@ class PreparedLaunch:
         self.out = returned(calls.output(self._read(arrays)[1], sizes).make(stream)) if out is None else self._given
         self._prepare()
         if self._foreign:
-            self.out = self._given  # what was made here served to check only
+            self.out = self._given  # a new output is only used for the checks
 
     def _read(self, arrays: tuple[Any, ...]) -> Readings:
         names = self._calls.names
@@ -518,8 +521,13 @@ class PreparedLaunches:
     They are one set: two streams must not run it at the same time.
     """
 
-    def __init__(self, path: Route, before: Sequence[PreparedLaunch], last: PreparedLaunch, held: Sequence[Any]) -> None:
-        self._path, self._before, self._last, self._held = path, tuple(zip(path.before, before, strict=True)), last, list(held)
+    def __init__(self, path: Route, before: Sequence[PreparedLaunch], last: PreparedLaunch, call_arrays: Sequence[Any]) -> None:
+        self._path, self._before, self._last, self._call_arrays = (
+            path,
+            tuple(zip(path.before, before, strict=True)),
+            last,
+            list(call_arrays),
+        )
         self._again = all(launch.out is not None for launch in before)
 
     @property
@@ -536,34 +544,38 @@ class PreparedLaunches:
             return self._last(out=out, stream=stream)
         if arrays and len(arrays) != len(path.inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, the launch was prepared for {len(path.inputs)}")
-        held, new = self._changed(arrays, out)
+        call_arrays, new = self._changed(arrays, out)
         for step, launch in self._before:
             if new.isdisjoint((*step.takes, *step.fills)):
-                made = launch(stream=stream)
+                result = launch(stream=stream)
             else:
-                made = launch(*(held[place] for place in step.takes), out=None if launch.out is None else step.filled(held), stream=stream)
-            new.update(place for place, array in zip(step.fills, _several(made, step), strict=True) if array is not held[place])
-            step.hold(held, made)
-        return self._last(*path.last(held), out=path.filled(held) if path.writes else out, stream=stream)
+                result = launch(
+                    *(call_arrays[place] for place in step.takes),
+                    out=None if launch.out is None else step.filled(call_arrays),
+                    stream=stream,
+                )
+            new.update(place for place, array in zip(step.fills, _results(result, step), strict=True) if array is not call_arrays[place])
+            step.store(call_arrays, result)
+        return self._last(*path.last(call_arrays), out=path.filled(call_arrays) if path.writes else out, stream=stream)
 
     def _changed(self, arrays: Sequence[Any], out: Any) -> tuple[list[Any], set[int]]:
         """Return the arrays of a run, and the positions of those that differ from the prepared ones."""
-        path, held, inputs = self._path, list(self._held), len(self._path.inputs)
-        held[: len(arrays)] = arrays
+        path, call_arrays, inputs = self._path, list(self._call_arrays), len(self._path.inputs)
+        call_arrays[: len(arrays)] = arrays
         new = set(range(len(arrays)))
         if path.writes and (arrays or out is not None):
             outs = [None] * len(path.outputs) if out is None else in_order(self._last._calls.spec, out)
-            held[inputs : inputs + len(path.outputs)] = outs
+            call_arrays[inputs : inputs + len(path.outputs)] = outs
             new |= set(range(inputs, inputs + len(path.outputs)))
-        return held, new
+        return call_arrays, new
 
     def __repr__(self) -> str:
         kind = "copies" if all(launch._calls.spec.copies for _, launch in self._before) else "before"
         return f"<prepared launches: {len(self._before)} {kind}, {self._last!r}>"
 
 
-def _several(made: Any, step: Before) -> Sequence[Any]:
-    return (made,) if len(step.fills) == 1 else tuple(made)
+def _results(result: Any, step: Before) -> Sequence[Any]:
+    return (result,) if len(step.fills) == 1 else tuple(result)
 
 
 def _described(signature: Signature) -> str:

@@ -88,10 +88,10 @@ def recipe(inputs: Sequence[Any], out: Any, made: Any, recording: Recording) -> 
     """
     if not recording.is_whole or not recording.launches:
         return None
-    several = isinstance(made, tuple | list)
+    is_tuple = isinstance(made, tuple | list)
     outs = () if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
     given = [_Array.of(one) for one in (*inputs, *outs) if hasattr(one, "data_ptr")]
-    results = [_Array.of(one) for one in (made if several else (made,))] if out is None else []
+    results = [_Array.of(one) for one in (made if is_tuple else (made,))] if out is None else []
     between = [one for one in map(_Array.of, recording.made) if not any(two.holds(one.start, one.end) for two in (*results, *given))]
     arrays = [*given, *results, *between]
     _refuse_overlap(arrays)
@@ -102,13 +102,13 @@ def recipe(inputs: Sequence[Any], out: Any, made: Any, recording: Recording) -> 
         return None
     makers = tuple(one.maker for one in (*results, *between))
     spans = tuple(one.end - one.start for one in arrays)
-    return device, launch.context_of(device), makers, tuple(range(len(results))), several, spans, launches
+    return device, launch.context_of(device), makers, tuple(range(len(results))), is_tuple, spans, launches
 
 
 def stand_ins(inputs: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], Any]:
     """Return zero tensors with the same signatures in separate memory, instead of those of a call."""
-    several = isinstance(out, tuple | list)
-    outs = tuple(map(_stand_in, out)) if several else _stand_in(out)
+    is_tuple = isinstance(out, tuple | list)
+    outs = tuple(map(_stand_in, out)) if is_tuple else _stand_in(out)
     return tuple(map(_stand_in, inputs)), outs
 
 
@@ -129,9 +129,9 @@ def _refuse_overlap(arrays: Sequence[_Array]) -> None:
 
 def _place(arrays: Sequence[_Array], start: int, end: int) -> tuple[int, int]:
     """Return the tensor that contains these bytes, and their offset in it."""
-    for place, one in enumerate(arrays):
-        if one.holds(start, end):
-            return place, start - one.start
+    for place, array in enumerate(arrays):
+        if array.holds(start, end):
+            return place, start - array.start
     raise _UnknownError
 
 

@@ -123,12 +123,12 @@ def _mixed(code: Sequence[_Instruction], labels: dict[str, int]) -> Iterator[str
         return
     for register in sorted(wanted & loaded):
         reaching = _reaching(code, labels, register)
-        for position, one in enumerate(code):
-            if register in one.factor:
+        for position, instruction in enumerate(code):
+            if register in instruction.factor:
                 kinds = {code[writer].name.startswith("LDSM") for writer in reaching[position]}
                 if len(kinds) > 1:
                     other = min(writer for writer in reaching[position] if not code[writer].name.startswith("LDSM"))
-                    at = f"{one.name} at {one.address:#x}"
+                    at = f"{instruction.name} at {instruction.address:#x}"
                     yield f"{at} reads R{register}, which LDSM loads and {code[other].name} at {code[other].address:#x} overwrites"
                     break
 
@@ -136,30 +136,34 @@ def _mixed(code: Sequence[_Instruction], labels: dict[str, int]) -> Iterator[str
 def _reaching(code: Sequence[_Instruction], labels: dict[str, int], register: int) -> list[frozenset[int]]:
     """Return, for each instruction, the positions of the instructions before it that may have written a register last."""
     following = [tuple(_following(code, labels, position)) for position in range(len(code))]
-    found: list[frozenset[int]] = [frozenset()] * len(code)
+    writers: list[frozenset[int]] = [frozenset()] * len(code)
     waiting = [position for position, one in enumerate(code) if register in one.written]
     while waiting:
         position = waiting.pop()
         own = register in code[position].written
-        behind = frozenset((position,)) if own else found[position]
+        after = frozenset((position,)) if own else writers[position]
         if own and code[position].guarded:
-            behind |= found[position]
+            after |= writers[position]
         for other in following[position]:
-            if not behind <= found[other]:
-                found[other] |= behind
+            if not after <= writers[other]:
+                writers[other] |= after
                 waiting.append(other)
-    return found
+    return writers
 
 
 def _following(code: Sequence[_Instruction], labels: dict[str, int], position: int) -> Iterator[int]:
     """Yield the positions of the instructions that may run directly after one."""
-    one = code[position]
-    if one.name.split(".")[0] == "BRA" and one.operands:
-        match = _TARGET.search(one.operands[-1])
+    instruction = code[position]
+    if instruction.name.split(".")[0] == "BRA" and instruction.operands:
+        match = _TARGET.search(instruction.operands[-1])
         if match and match[1] in labels:
             yield labels[match[1]]
         elif match and match[1].startswith("0x"):
             yield from (number for number, other in enumerate(code) if other.address == int(match[1], 16))
-    ends = one.name.split(".")[0] in ("BRA", "EXIT", "RET") and not one.guarded and (one.name == "EXIT" or len(one.operands) < 2)
+    ends = (
+        instruction.name.split(".")[0] in ("BRA", "EXIT", "RET")
+        and not instruction.guarded
+        and (instruction.name == "EXIT" or len(instruction.operands) < 2)
+    )
     if not ends and position + 1 < len(code):
         yield position + 1

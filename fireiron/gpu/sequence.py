@@ -37,25 +37,27 @@ class Before:
     sizes: frozenset[str]
     what: str
 
-    def run(self, held: list[Any], stream: Any, sizes: Mapping[str, int]) -> None:
+    def run(self, call_arrays: list[Any], stream: Any, sizes: Mapping[str, int]) -> None:
         """Launch, and store the new temporaries in the list."""
         try:
             if self.makes is not None and not sizes:  # the fast path of most calls
-                held[self.makes] = self.kernel(*[held[place] for place in self.takes], stream=stream)
+                call_arrays[self.makes] = self.kernel(*[call_arrays[place] for place in self.takes], stream=stream)
                 return
             own = {name: value for name, value in sizes.items() if name in self.sizes}
-            self.hold(held, self.kernel(*[held[place] for place in self.takes], out=self.filled(held), stream=stream, **own))
+            self.store(
+                call_arrays, self.kernel(*[call_arrays[place] for place in self.takes], out=self.filled(call_arrays), stream=stream, **own)
+            )
         except FireironError as error:
             raise error.located(within=self.what) from None
 
-    def filled(self, held: Sequence[Any]) -> Any:
+    def filled(self, call_arrays: Sequence[Any]) -> Any:
         """Return the existing arrays that it writes; None if it allocates new ones."""
-        return returned(tuple(held[place] for place in self.fills)) if held[self.fills[0]] is not None else None
+        return returned(tuple(call_arrays[place] for place in self.fills)) if call_arrays[self.fills[0]] is not None else None
 
-    def hold(self, held: list[Any], made: Any) -> None:
+    def store(self, call_arrays: list[Any], result: Any) -> None:
         """Store the new temporaries at their positions."""
-        for place, array in zip(self.fills, (made,) if len(self.fills) == 1 else made, strict=True):
-            held[place] = array
+        for place, array in zip(self.fills, (result,) if len(self.fills) == 1 else result, strict=True):
+            call_arrays[place] = array
 
 
 @attrs.frozen(eq=False)
@@ -76,7 +78,7 @@ class Route:
     writes: bool
     title: str
 
-    def held(self, arrays: Sequence[Any], outs: Sequence[Any] | None) -> list[Any]:
+    def call_arrays(self, arrays: Sequence[Any], outs: Sequence[Any] | None) -> list[Any]:
         """Return the list of a call with these arrays."""
         return [*arrays, *([None] * len(self.outputs) if outs is None else outs), *[None] * self.temporaries]
 
@@ -89,10 +91,10 @@ class Route:
             raise ArgumentError(f"{len(arrays)} arrays given, {self.title} reads {len(self.inputs)}", legal=self.inputs)
         if self.writes and outs is None:
             self.require_writable(arrays)
-        held = self.held(arrays, outs)
+        call_arrays = self.call_arrays(arrays, outs)
         for launch in self.before:
-            launch.run(held, stream, sizes)
-        return held
+            launch.run(call_arrays, stream, sizes)
+        return call_arrays
 
     def require_writable(self, arrays: Sequence[Any]) -> None:
         """Refuse outputs of a library whose arrays can be written only once, if several launches write them."""
@@ -124,13 +126,13 @@ class Route:
         """Return the sizes for the last launch, including unknown sizes, which it refuses."""
         return {name: value for name, value in sizes.items() if name not in self.foreign} if sizes else {}
 
-    def last(self, held: Sequence[Any]) -> tuple[Any, ...]:
+    def last(self, call_arrays: Sequence[Any]) -> tuple[Any, ...]:
         """Return the inputs of the last launch."""
-        return tuple([held[place] for place in self.takes])
+        return tuple([call_arrays[place] for place in self.takes])
 
-    def filled(self, held: Sequence[Any]) -> Any:
+    def filled(self, call_arrays: Sequence[Any]) -> Any:
         """Return the outputs of the last launch that earlier launches write too."""
-        return returned(tuple(held[place] for place in self.fills))
+        return returned(tuple(call_arrays[place] for place in self.fills))
 
 
 def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
@@ -147,12 +149,12 @@ def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
     *before, last = program.launches
     _require_all_outputs(last, outputs)
     known = [frozenset(var.name for var in symbols_of(launch.spec)) for launch in program.launches]
-    steps, there = list[Before](), set(outputs)
+    steps, existing = list[Before](), set(outputs)
     for launch, kernel, names in zip(before, kernels, known, strict=False):
         fills = _fills(launch, places)
-        is_new = _require_alike(launch, there)
+        is_new = _require_alike(launch, existing)
         steps.append(Before(kernel, _takes(launch, places), fills, fills[0] if is_new and len(fills) == 1 else None, names, _what(launch)))
-        there |= set(launch.writes)
+        existing |= set(launch.writes)
     written = {array for launch in before for array in launch.writes}
     return Route(
         tuple(steps),
@@ -176,9 +178,9 @@ def _require_all_outputs(last: Launch, outputs: tuple[str, ...]) -> None:
         )  # fmt: skip
 
 
-def _require_alike(launch: Launch, there: set[str]) -> bool:
+def _require_alike(launch: Launch, existing: set[str]) -> bool:
     """Return whether a launch allocates all arrays that it writes. Refuse launches that write both new and existing arrays."""
-    new = [array not in there for array in launch.writes]
+    new = [array not in existing for array in launch.writes]
     if any(new) and not all(new):
         raise ArgumentError(
             f"{launch.program.name} writes both new temporaries and arrays that exist before it", got=launch.writes,

@@ -134,12 +134,12 @@ def toolchains() -> tuple[Toolchain, ...]:
 
     Searches pip wheels, then conda's and NVIDIA's folders, then the dynamic loader. The first compiler of each version is used.
     """
-    found: dict[tuple[int, int], Toolchain] = {}
+    by_version: dict[tuple[int, int], Toolchain] = {}
     for library in itertools.chain(_wheel_libraries(), _toolkit_libraries(), _SYSTEM_LIBRARIES):
-        _add(found, library)
-    if not found:
-        _add(found, ctypes.util.find_library("nvrtc") or "libnvrtc.so")  # slow: starts processes
-    return tuple(sorted(found.values(), key=lambda chain: chain.version, reverse=True))
+        _add(by_version, library)
+    if not by_version:
+        _add(by_version, ctypes.util.find_library("nvrtc") or "libnvrtc.so")  # slow: starts processes
+    return tuple(sorted(by_version.values(), key=lambda chain: chain.version, reverse=True))
 
 
 def serving(arch: str, newest: tuple[int, int] | None = None) -> Toolchain | None:
@@ -147,10 +147,10 @@ def serving(arch: str, newest: tuple[int, int] | None = None) -> Toolchain | Non
     return next((chain for chain in toolchains() if chain.serves(arch) and (newest is None or chain.version <= newest)), None)
 
 
-def _add(found: dict[tuple[int, int], Toolchain], library: str) -> None:
+def _add(by_version: dict[tuple[int, int], Toolchain], library: str) -> None:
     chain = _open(library)
     if chain is not None:
-        found.setdefault(chain.version, chain)
+        by_version.setdefault(chain.version, chain)
 
 
 def _wheel_libraries() -> Iterator[str]:
@@ -237,9 +237,9 @@ def _capability(arch: str) -> int:
 
 def _choose(arch: str, newest: tuple[int, int] | None) -> Toolchain:
     _capability(arch)
-    found = serving(arch, newest)
-    if found is not None:
-        return found
+    chain = serving(arch, newest)
+    if chain is not None:
+        return chain
     cap = "" if newest is None else f", of CUDA {newest[0]}.{newest[1]} or older"
     served = "; ".join(f"{chain}: {' '.join(f'sm_{n}' for n in chain.archs)}" for chain in toolchains())
     raise LaunchError(f"no installed CUDA compiler{cap} generates code for {arch}", legal=served or "none is installed", hint=_PIP)
@@ -475,19 +475,19 @@ _USED = re.compile(r"Used (\d+) registers")
 
 def resources_of(log: str) -> dict[str, KernelResources]:
     """Parse ptxas' report: an entry line for each kernel, then its frame, the reports of functions it calls, and its registers."""
-    found: dict[str, dict[str, int]] = {}
+    reports: dict[str, dict[str, int]] = {}
     entry = function = ""
     for line in log.splitlines():
         if match := _ENTRY.search(line):
             entry = match[1]
-            found[entry] = {}
+            reports[entry] = {}
         elif match := _PROPERTIES.search(line):
             function = match[1]
         elif (match := _FRAME.search(line)) and function == entry:
-            found[entry].update(zip(("stack_frame", "spill_stores", "spill_loads"), map(int, match.groups()), strict=True))
+            reports[entry].update(zip(("stack_frame", "spill_stores", "spill_loads"), map(int, match.groups()), strict=True))
         elif (match := _USED.search(line)) and entry:
-            found[entry].update(registers=int(match[1]), barriers=_count(line, "barriers"), shared_bytes=_count(line, "bytes smem"))
-    return {name: KernelResources(**values) for name, values in found.items()}
+            reports[entry].update(registers=int(match[1]), barriers=_count(line, "barriers"), shared_bytes=_count(line, "bytes smem"))
+    return {name: KernelResources(**values) for name, values in reports.items()}
 
 
 def _count(line: str, what: str) -> int:
@@ -519,8 +519,8 @@ _IGNORED = re.compile(
 
 def _diagnostics(log: str) -> list[_Diagnostic]:
     """Return the errors and warnings of a log, in order."""
-    found = (_diagnostic(line.rstrip()) for line in log.splitlines() if not _IGNORED.search(line))
-    return [diagnostic for diagnostic in found if diagnostic is not None]
+    diagnostics = (_diagnostic(line.rstrip()) for line in log.splitlines() if not _IGNORED.search(line))
+    return [diagnostic for diagnostic in diagnostics if diagnostic is not None]
 
 
 def _diagnostic(line: str) -> _Diagnostic | None:
@@ -546,14 +546,14 @@ def _kind(word: str) -> Literal["error", "warning"]:
 
 def _refusal(chain: Toolchain, source: str, arch: str, flags: tuple[str, ...], output: _Output) -> LaunchError:
     """Return the error of a refused source: each diagnostic with its source lines."""
-    found = _diagnostics(output.log)
-    if any(diagnostic.ptx_line for diagnostic in found):
-        found = _placed(chain, source, flags) or found
-    counts = [(kind, sum(diagnostic.kind == kind for diagnostic in found)) for kind in ("error", "warning")]
+    diagnostics = _diagnostics(output.log)
+    if any(diagnostic.ptx_line for diagnostic in diagnostics):
+        diagnostics = _placed(chain, source, flags) or diagnostics
+    counts = [(kind, sum(diagnostic.kind == kind for diagnostic in diagnostics)) for kind in ("error", "warning")]
     summary = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts if count)
     missing = any(f'open source file "{name}' in output.log for name in ("cuda", "mma", "crt/mma"))
     hint = f"{_PIP}, or a CUDA toolkit, for the header" if missing else None
-    text = _shown(found, source) if found else output.log.strip()
+    text = _shown(diagnostics, source) if diagnostics else output.log.strip()
     return LaunchError(f"{chain} refuses the source for {arch}: {summary or 'it failed'}\n{text}", hint=hint)
 
 
@@ -574,18 +574,18 @@ def _with_line(diagnostic: _Diagnostic, lines: list[int | None]) -> _Diagnostic:
 def _source_lines(ptx: str) -> list[int | None]:
     """Return, for each line of a PTX text, the source line of the last `.loc` in our file."""
     ours = set(re.findall(rf'\.file\s+(\d+)\s+"(?:[^"]*/)?{re.escape(_FILE)}"', ptx))
-    found: list[int | None] = []
+    source_lines: list[int | None] = []
     current: int | None = None
     for line in ptx.splitlines():
         match = re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", line)
         current = int(match[2]) if match and match[1] in ours else current
-        found.append(current)
-    return found
+        source_lines.append(current)
+    return source_lines
 
 
-def _shown(found: Iterable[_Diagnostic], source: str) -> str:
+def _shown(diagnostics: Iterable[_Diagnostic], source: str) -> str:
     """Format diagnostics: those of one line together, followed by that line with its adjacent lines."""
-    groups = [(line, list(group)) for line, group in itertools.groupby(found, key=lambda diagnostic: diagnostic.line)]
+    groups = [(line, list(group)) for line, group in itertools.groupby(diagnostics, key=lambda diagnostic: diagnostic.line)]
     rows: list[str] = []
     for line, group in groups[:_SHOWN]:
         place = "" if line is None else f"line {line}: "

@@ -20,18 +20,18 @@ def operator_of(kernel: CompiledKernel, name: str, into: bool) -> Any:
     """Return the operator of a kernel; see `CompiledKernel.as_torch_op`."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
         raise ArgumentError("as_torch_op: an operator's name", got=name, legal='"namespace::name"', hint='as_torch_op("mine::gemm")')
-    made = _Operator(kernel)
-    if not into and made.adds:
-        hint = f"as_torch_op({name!r}, into=True), which is called with {', '.join(made.spec.outputs)} too"
-        raise ArgumentError(f"as_torch_op: the kernel adds to {', '.join(made.spec.outputs)}", hint=hint)
-    given = ", ".join(made.arguments)
-    outputs = tuple(made.spec.outputs)
+    operator = _Operator(kernel)
+    if not into and operator.adds:
+        hint = f"as_torch_op({name!r}, into=True), which is called with {', '.join(operator.spec.outputs)} too"
+        raise ArgumentError(f"as_torch_op: the kernel adds to {', '.join(operator.spec.outputs)}", hint=hint)
+    given = ", ".join(operator.arguments)
+    outputs = tuple(operator.spec.outputs)
     if into:
         filled = ", ".join(f"Tensor({mark}!) {one}" for one, mark in zip(outputs, "abcdefghijklmnopqrstuvwxyz", strict=False))
-        operators.define(name, f"({', '.join(part for part in (given, filled) if part)}) -> ()", made.fill, made.filled, outputs)
+        operators.define(name, f"({', '.join(part for part in (given, filled) if part)}) -> ()", operator.fill, operator.filled, outputs)
     else:
-        several = "Tensor" if len(outputs) == 1 else f"({', '.join('Tensor' for _ in outputs)})"
-        operators.define(name, f"({given}) -> {several}", made.run, made.shaped)
+        returns = "Tensor" if len(outputs) == 1 else f"({', '.join('Tensor' for _ in outputs)})"
+        operators.define(name, f"({given}) -> {returns}", operator.run, operator.shaped)
     return _registered(name)
 
 
@@ -49,8 +49,8 @@ class _Operator:
         self.kernel, self.spec = kernel, kernel.program.spec
         self.inputs = tuple(self.spec.inputs)
         self.numbers = dict(kernel.scalars)
-        told = {str(size) for one in self.inputs if one not in self.numbers for size in self.spec.operands[one].shape}
-        self.sizes = tuple(var.name for var in sizes_of(self.spec) if var.name not in told)
+        determined = {str(size) for one in self.inputs if one not in self.numbers for size in self.spec.operands[one].shape}
+        self.sizes = tuple(var.name for var in sizes_of(self.spec) if var.name not in determined)
 
     @property
     def adds(self) -> bool:
@@ -80,8 +80,8 @@ class _Operator:
         tensors = {name: one for name, one in zip(self.inputs, arrays, strict=True) if name not in self.numbers}
         symbols = self._symbols(tensors, sizes)
         like = next(iter(tensors.values()))
-        made = tuple(self._made(like, name, symbols) for name in self.spec.outputs)
-        return made if len(made) > 1 else made[0]
+        outputs = tuple(self._made(like, name, symbols) for name in self.spec.outputs)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def filled(self, *given: Any) -> None:
         """Check the tensors of a traced call with outputs."""
@@ -134,8 +134,8 @@ def _check_shape(spec: Spec, name: str, tensor: Any, known: Mapping[str, Any]) -
 
 def _size(value: Any, symbols: Mapping[str, Any]) -> Any:
     """Evaluate an expression of sizes to an integer or a symbol of PyTorch."""
-    found = constant(value)
-    return value.evaluate(symbols) if found is None else found
+    number = constant(value)
+    return value.evaluate(symbols) if number is None else number
 
 
 __all__ = ["operator_of"]

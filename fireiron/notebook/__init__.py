@@ -32,16 +32,16 @@ def pretty(value: Any) -> str:
     from fireiron.generated_verbs import StepVerbs
     from fireiron.notebook.views import TEXTS
 
-    told = _of_class(TEXTS, value)
-    if told is not None:
-        return told(value)
+    text_of = _of_class(TEXTS, value)
+    if text_of is not None:
+        return text_of(value)
     of_language = {name for name, method in vars(StepVerbs).items() if inspect.isfunction(getattr(method, "made_by", None))}
     return laid_out(repr_of(value), opens={"then", *of_language})
 
 
-def _of_class(found: Mapping[str, T], value: Any) -> T | None:
+def _of_class(by_class: Mapping[str, T], value: Any) -> T | None:
     """Return the entry for the class of a value, or for one of its base classes."""
-    return next((found[kind.__name__] for kind in type(value).__mro__ if kind.__name__ in found), None)
+    return next((by_class[kind.__name__] for kind in type(value).__mro__ if kind.__name__ in by_class), None)
 
 
 __all__ = ["html", "laid_out", "pretty"]

@@ -1,6 +1,6 @@
-"""An expression on several lines: chains of methods a call a line, long arguments one below the other, texts of several lines as they are.
+"""Break an expression into lines: one line per method call of a chain and per long argument; multi-line strings become several literals.
 
-The text means the same: only blanks are added, texts are broken at the ends of their lines, and a chain stands in parentheses.
+The value does not change: only whitespace is added, strings are split at the ends of their lines, and a chain is put in parentheses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDTH: Final = 100
 def laid_out(expression: str, width: int = WIDTH, opens: Collection[str] | None = None) -> str:
     """Return the lines of an expression; a text that fits, or is not Python, unchanged.
 
-    `opens` are the methods that begin a line of a chain, others stand behind them where they fit; None: all of them.
+    `opens` are the methods that begin a line of a chain; others continue the line if they fit. None: all methods begin a line.
     """
     if len(expression) <= width or "\n" in expression:
         return expression
@@ -33,16 +33,16 @@ class _Layout:
     def __init__(self, source: str, width: int, opens: Collection[str] | None) -> None:
         self.source, self.width, self.opens = source.encode(), width, opens
 
-    def text(self, node: ast.expr, indent: int, taken: int, in_brackets: bool = True) -> str:
-        """Return the lines of a node that starts at column `taken`; later lines are indented at least as far."""
+    def text(self, node: ast.expr, indent: int, column: int, in_brackets: bool = True) -> str:
+        """Return the lines of a node that starts at `column`; later lines are indented at least as far."""
         plain = self._plain(node)
-        if "\n" not in plain and indent + taken + len(plain) <= self.width:
+        if "\n" not in plain and indent + column + len(plain) <= self.width:
             return plain
         match node:
             case ast.Call() if len(links := self._chain(node)) > 2:
                 return self._in_lines(node, links, indent, in_brackets)
             case ast.Call():
-                function = self.text(node.func, indent, taken)
+                function = self.text(node.func, indent, column)
                 given = plain.removeprefix(self._plain(node.func))
                 if "\n" in function and indent + len(given) < self.width:
                     return f"{function}{given}"
@@ -83,8 +83,8 @@ class _Layout:
             assert isinstance(link.func, ast.Attribute)
             call = self._plain(link).removeprefix(self._plain(link.func.value))
             last = lines[-1].rpartition("\n")[2]
-            behind = self.opens is not None and link.func.attr not in self.opens and len(lines) > 1
-            if behind and inner + len(last) + len(call) <= self.width:
+            joins = self.opens is not None and link.func.attr not in self.opens and len(lines) > 1
+            if joins and inner + len(last) + len(call) <= self.width:
                 lines[-1] += call
                 continue
             if inner + margin + len(call) > self.width and (link.args or link.keywords):

@@ -37,8 +37,10 @@ MOST_ROWS: Final = 200
 def spec_view(spec: Spec) -> Markup:
     """Show operands with shapes, memories, types and storage; the definition."""
     parts = [table(("operand", "shape", "dimensions", "memory", "type", "storage"), _operand_rows(spec))]
-    made = spec.definition
-    parts.append(facts(("formula", code(one)) for one in made.formulas[:1]) if len(made.formulas) == 1 else _definition(spec.kind))
+    definition = spec.definition
+    parts.append(
+        facts(("formula", code(one)) for one in definition.formulas[:1]) if len(definition.formulas) == 1 else _definition(spec.kind)
+    )
     given: list[tuple[str, Any]] = [(name, code(repr(value))) for name, value in spec.parameters if not callable(value)]
     given += [("adds to its output", code(spec.accumulate))] if str(spec.accumulate) != "0" else []
     given += [("accumulator", spec.accumulator)] if spec.accumulator is not None else []
@@ -55,12 +57,12 @@ def _operand_rows(spec: Spec) -> Iterator[tuple[Any, ...]]:
 
 def _definition(kind: Any) -> Markup:
     """Return the steps of a fused definition; nothing for another kind."""
-    made: FusedDefinition | None = getattr(kind, "made", None)
-    if made is None:
+    definition: FusedDefinition | None = getattr(kind, "made", None)
+    if definition is None:
         return Markup("")
     from fireiron.specs.fused import shown
 
-    return table(("part", "step", "formula"), ((one.part, one.name, code(shown(one.formula))) for one in made.steps))
+    return table(("part", "step", "formula"), ((one.part, one.name, code(shown(one.formula))) for one in definition.steps))
 
 
 def starter_view(start: Any) -> Markup:
@@ -193,10 +195,10 @@ def findings_view(findings: Sequence[Finding]) -> Markup:
     """Show the findings of checks, errors first."""
     counts = {kind: sum(one.severity == kind for one in findings) for kind in ("error", "warning", "note")}
     title = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items() if count) or "nothing found"
-    said = Counter((one.severity, one.kind, one.buffer or "", one.message, one.at or "") for one in findings)
+    counted = Counter((one.severity, one.kind, one.buffer or "", one.message, one.at or "") for one in findings)
     rows = (
         (Markup(f'<span class="{severity}">{severity}</span>'), kind, code(buffer), message + f" ({count} times)" * (count > 1), code(at))
-        for (severity, kind, buffer, message, at), count in said.items()
+        for (severity, kind, buffer, message, at), count in counted.items()
     )
     return block(title, table(("severity", "kind", "buffer", "message", "line"), rows))
 
@@ -244,8 +246,8 @@ def _results(results: Sequence[Result]) -> Markup:
     values = [[one.us, one.final_us, one.predicted_us, one.registers, one.shared_bytes, one.spills] for one in results]
     kept = [place for place in range(len(columns)) if any(row[place] is not None for row in values)]
     rows = [
-        (code(_values(one.values)), one.status, *(_number(row[place]) for place in kept), one.reason)
-        for one, row in zip(results, values, strict=True)
+        (code(_values(result.values)), result.status, *(_number(row[place]) for place in kept), result.reason)
+        for result, row in zip(results, values, strict=True)
     ]
     return _cut(("values", "", *(columns[place] for place in kept), ""), rows, tuple(range(2, 2 + len(kept))))
 
@@ -265,20 +267,27 @@ def record_view(record: Record) -> Markup:
     import attrs
 
     rows = ((field.name.replace("_", " "), getattr(record, field.name)) for field in attrs.fields(type(record)))
-    said = ((name, code(_values(value)) if isinstance(value, Mapping) else value) for name, value in rows if value not in (None, {}))
-    return block(f"{record.strategy}: {record.us:.4g} us on {record.gpu}", facts(said))
+    fields = ((name, code(_values(value)) if isinstance(value, Mapping) else value) for name, value in rows if value not in (None, {}))
+    return block(f"{record.strategy}: {record.us:.4g} us on {record.gpu}", facts(fields))
 
 
 def records_view(records: Records) -> Markup:
     """Show one measurement per line."""
-    found = list(records)
+    all_records = list(records)
     rows: list[tuple[Any, ...]] = [
-        (code(one.strategy), " × ".join(map(str, one.shape)), code(_values(one.values)), one.gpu, *_speeds(one), one.date[:10])
-        for one in found[:MOST_ROWS]
+        (
+            code(record.strategy),
+            " × ".join(map(str, record.shape)),
+            code(_values(record.values)),
+            record.gpu,
+            *_speeds(record),
+            record.date[:10],
+        )
+        for record in all_records[:MOST_ROWS]
     ]
-    rows += [(f"and {len(found) - MOST_ROWS} more", *[""] * 7)] if len(found) > MOST_ROWS else []
+    rows += [(f"and {len(all_records) - MOST_ROWS} more", *[""] * 7)] if len(all_records) > MOST_ROWS else []
     heads = ("strategy", "sizes", "values", "GPU", "us", "TFLOP/s", "of the library", "date")
-    return block(f"{len(found)} records", table(heads, rows, numbers=(4, 5, 6)))
+    return block(f"{len(all_records)} records", table(heads, rows, numbers=(4, 5, 6)))
 
 
 def _speeds(record: Record) -> tuple[str, str, str]:
@@ -305,38 +314,46 @@ def mapping_view(mapping: TaskMappings) -> Markup:
 
 
 def _instances(mapping: TaskMappings) -> Iterator[tuple[Any, ...]]:
-    def tell(one: TaskMapping, depth: int, above: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-        yield (code("  " * depth + one.instance), *_instance_row(one))
-        for name in dict.fromkeys(one.calls):
+    def rows_of(instance: TaskMapping, depth: int, above: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+        yield (code("  " * depth + instance.instance), *_instance_row(instance))
+        for name in dict.fromkeys(instance.calls):
             if name not in above:
-                yield from tell(mapping[name], depth + 1, (*above, name))
+                yield from rows_of(mapping[name], depth + 1, (*above, name))
 
-    yield from tell(mapping.root, 0, (mapping.root.instance,))
+    yield from rows_of(mapping.root, 0, (mapping.root.instance,))
 
 
-def _instance_row(one: TaskMapping) -> tuple[Any, ...]:
+def _instance_row(mapping: TaskMapping) -> tuple[Any, ...]:
     import attrs
 
     usual = ("instance", "variant", "proc", "mems", "tunables", "calls", "entrypoint", "layouts")
     more = {
-        field.name: getattr(one, field.name)
-        for field in attrs.fields(type(one))
-        if field.name not in usual and getattr(one, field.name) != field.default
+        field.name: getattr(mapping, field.name)
+        for field in attrs.fields(type(mapping))
+        if field.name not in usual and getattr(mapping, field.name) != field.default
     }
-    layouts = "".join(f" {name} {layout}" for name, layout in one.layouts)
-    return one.variant, one.proc, " ".join(map(str, one.mems)), code(_values(dict(one.tunables))), _values(more) + layouts
+    layouts = "".join(f" {name} {layout}" for name, layout in mapping.layouts)
+    return mapping.variant, mapping.proc, " ".join(map(str, mapping.mems)), code(_values(dict(mapping.tunables))), _values(more) + layouts
 
 
-def task_mapping_view(one: TaskMapping) -> Markup:
+def task_mapping_view(mapping: TaskMapping) -> Markup:
     """Show one instance."""
-    return block(f"instance {one.instance}", table(("variant", "on", "places", "values", ""), [_instance_row(one)]))
+    return block(f"instance {mapping.instance}", table(("variant", "on", "places", "values", ""), [_instance_row(mapping)]))
 
 
 def tasks_view(program: Tasks) -> Markup:
     """Show the variants of a task program."""
     rows = (
-        (one.task, code(one.name), one.form.value, " ".join(one.tensors), _those(one.reads), _those(one.writes), _tunables(one.tunables))
-        for one in program.variants
+        (
+            variant.task,
+            code(variant.name),
+            variant.form.value,
+            " ".join(variant.tensors),
+            _those(variant.reads),
+            _those(variant.writes),
+            _tunables(variant.tunables),
+        )
+        for variant in program.variants
     )
     return block("a program of tasks", table(("task", "variant", "", "tensors", "reads", "writes", "tunables"), rows))
 
