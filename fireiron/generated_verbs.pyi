@@ -576,8 +576,7 @@ class ForEvery:
         Source: decision 32.
         """
     def rfactor(self, step: str, parts: int) -> EveryStrategy:
-        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, which are combined before a step reads the
-        result.
+        """Keep a reduction in `parts` partial results, which are combined before a step reads the result.
 
         `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of all tensors that are linear in them, over all
         blocks of keys; shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
@@ -1349,8 +1348,7 @@ class ForFused:
         Source: decision 32.
         """
     def rfactor(self, step: str, parts: int) -> FusedStrategy:
-        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, which are combined before a step reads the
-        result.
+        """Keep a reduction in `parts` partial results, which are combined before a step reads the result.
 
         `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of all tensors that are linear in them, over all
         blocks of keys; shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
