@@ -150,7 +150,7 @@ def test_contract(tmp_path):
     assert "const void *A, const void *B, float *C, int M, int N, int K, int ldc, cudaStream_t stream" in text
     assert "A block performs MatMul(64,64," in text
     assert '#define ADDED_ARCHITECTURE "sm_80"' in text and "#define ADDED_THREADS 128" in text and "#define ADDED_ALIGN_C 16" in text
-    assert "C float32 row-major ld=ldc" in text and "parts=16 bk=64" in text
+    assert "C float32 row-major ld=ldc" in text and "num_splits=16 bk=64" in text
 
 
 def test_contract_of_several_outputs(tmp_path):

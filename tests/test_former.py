@@ -100,3 +100,19 @@ def test_mapping_with_first_field_names_loads():
     first["instances"] = [{names.get(key, key): value for key, value in instance.items()} for instance in stored["instances"]]
     assert {"bands", "walk"} <= set(first["instances"][0]) and {"producers", "spread", "in_flight"} <= set(first["instances"][1])
     assert "within" in first and Mapping.from_json(json.dumps(first)) == mapping
+
+
+def test_task_programs_with_first_tunables_load():
+    """The digest of a variant of the library, and its tunables; a program that is not of the library is left alone."""
+    from fireiron.strategies import tasks_attention as library
+    from fireiron.tasks import strategy
+
+    chain = strategy(library.flash_2, library.ampere())
+    stored = json.loads(dumps(chain))
+    (first,) = former.VARIANTS
+    present, names = former.VARIANTS[first]
+    assert names == {"SLACK": "RESCALE_THRESHOLD"}
+    text = json.dumps(stored).replace(present, first).replace('"RESCALE_THRESHOLD"', '"SLACK"')
+    assert text.count(first) == text.count('"SLACK"') == 1 and loads(text) == chain
+    foreign = {"name": "flash_2", "variants": {"weights_rows": first}}
+    assert former.present_tasks(foreign, {"instances": []}) == (foreign, {"instances": []})

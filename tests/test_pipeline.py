@@ -375,7 +375,7 @@ def is_seen(faulty, arrays, symbols, order):
     try:
         simulate(faulty, arrays, symbols, order=None if order is None else random.Random(order))
     except SimulationError as error:
-        return bool(re.search("race|under way|before anything was written", str(error)))
+        return bool(re.search("race|in flight|before any write", str(error)))
     return False
 
 

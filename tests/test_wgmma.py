@@ -205,7 +205,7 @@ def test_fields_of_a_descriptor():
     text = product_of_warpgroups(F16, (64, 128), 64, 1, 128, ORDERS["NN"]).program("sm_90a").cuda
     (body,) = re.findall(r"matrix_descriptor\(unsigned address\)\s+\{\s+return (.*?);", text, re.DOTALL)
     body = re.sub(r"static_cast<unsigned long long>", "", body).replace("\n", " ")
-    got = eval(body, {"address": 0x1000400 + 32, "chunk_stride": 8192, "group_stride": 1024, "swizzle": 1})
+    got = eval(body, {"address": 0x1000400 + 32, "leading_bytes": 8192, "stride_bytes": 1024, "swizzle": 1})
     assert got == (0x420 >> 4) | (8192 >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
 
 
@@ -605,7 +605,7 @@ def is_seen(faulty, arrays, order):
     try:
         simulate(faulty, arrays, order=None if order is None else random.Random(order))
     except SimulationError as error:
-        return bool(re.search("race|under way|before anything was written|not there yet|no fence|never", str(error)))
+        return bool(re.search("race|in flight|before any write|does not see what was written|wgmma.fence", str(error)))
     return False
 
 

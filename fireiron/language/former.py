@@ -115,6 +115,11 @@ HASHES: Final[Mapping[str, str]] = {
 }
 """The present hash of a strategy by its first one, where renamed tunables changed it."""
 
+VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "d7e436314952a991": ("887017503ff178d5", {"SLACK": "RESCALE_THRESHOLD"}),  # weights_rows of tasks_attention
+}
+"""The present digest of a variant of the library by its first one, and the present name of each renamed tunable by its first one."""
+
 MEMORIES: Final[Mapping[str, str]] = {"INDEX": "COORD"}
 """The present name of a memory by its first one."""
 
@@ -161,6 +166,29 @@ def present_fields(name: str, fields: Mapping[str, object]) -> dict[str, object]
     return {key: values.get(key, {}).get(value, value) if isinstance(value, str) else value for key, value in present.items()}
 
 
+def present_tasks(program: Any, mapping: Any) -> tuple[Any, Any]:
+    """Rename digests and tunables of variants in a stored program of the library and its mapping."""
+    variants = program.get("variants") if isinstance(program, dict) and "library" in program else None
+    if not isinstance(variants, dict):
+        return program, mapping
+    renamed = {name: VARIANTS[digest] for name, digest in variants.items() if isinstance(digest, str) and digest in VARIANTS}
+    program = {**program, "variants": variants | {name: digest for name, (digest, _) in renamed.items()}}
+    instances = mapping.get("instances") if isinstance(mapping, dict) else None
+    if not renamed or not isinstance(instances, list):
+        return program, mapping
+    return program, {**mapping, "instances": [_present_instance(instance, renamed) for instance in instances]}
+
+
+def _present_instance(instance: Any, renamed: Mapping[str, tuple[str, Mapping[str, str]]]) -> Any:
+    """An instance of a stored mapping with the present names of the tunables of its variant."""
+    tunables = instance.get("tunables") if isinstance(instance, dict) else None
+    variant = instance.get("variant", instance.get("instance")) if isinstance(instance, dict) else None
+    if not isinstance(tunables, dict) or not isinstance(variant, str) or variant not in renamed:
+        return instance
+    names = renamed[variant][1]
+    return {**instance, "tunables": {names.get(name, name): value for name, value in tunables.items()}}
+
+
 def present_record(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Rename the strategy, the tunables and the hash in the fields of a record, unless its strategy is in a user's own file."""
     strategy, values = fields.get("strategy"), fields.get("values")
@@ -184,9 +212,11 @@ __all__ = [
     "STRATEGIES",
     "TUNABLES",
     "VALUES",
+    "VARIANTS",
     "first_class",
     "first_fields",
     "first_value",
     "present_fields",
     "present_record",
+    "present_tasks",
 ]

@@ -29,6 +29,7 @@ from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.rewrite import by_identities
+from fireiron.language.former import present_tasks
 from fireiron.language.store.converter import Store
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import copies_of, default_copy, steps_at, steps_for
@@ -936,7 +937,8 @@ class TaskProgram(Decomposition):
         """The step that `stored` wrote. Raises: StoreError if its program is not found, or has changed."""
         if set(fields) != {"program", "mapping"}:
             raise StoreError("a step of tasks must have a program and a mapping", got=sorted(fields))
-        program, mapping = found_program(fields["program"], store.programs), fields["mapping"]
+        plain, mapping = present_tasks(fields["program"], fields["mapping"])
+        program = found_program(plain, store.programs)
         if not isinstance(mapping, dict) or set(mapping) != {"of", "arguments"}:
             return TaskProgram(program, read_mapping(mapping, store))
         function, arguments = found_function(mapping["of"]), mapping["arguments"]
