@@ -221,7 +221,7 @@ def test_long_loops_are_told_by_their_steps():
             moving, fixed = var * choose.choice((-3, -1, 1, 2, 8)) + choose.randint(-70, 70), Const(choose.randint(-70, 70))
             conditions.append(Less(moving, fixed) if choose.random() < 0.5 else Less(fixed, moving))
         loop = attrs.evolve(making.loop(var, Const(count), ()), period=choose.randint(1, 6))
-        assert list(footprint._turns(loop, conditions)) == list(footprint._turns_of_steps(loop, conditions, count))
+        assert list(footprint._iterations(loop, conditions)) == list(footprint._iterations_of_steps(loop, conditions, count))
 
 
 @pytest.mark.parametrize("sizes", [(33, 32, 100), (40, 50, 8 * 13 + 1)])

@@ -56,7 +56,7 @@ def test_micro_kernels_of_a_thread_take_edges():
 
 @pytest.mark.parametrize("name", ["src_size_m", "a_at", "dst", "index_0", "float4", "fmaf", "thread", "A", "__x", "NULL"])
 def test_symbols_do_not_take_names_of_the_generated_code(name):
-    with pytest.raises(ArgumentError, match="symbol called"):
+    with pytest.raises(ArgumentError, match="the symbol name .* is used by generated code"):
         kernel(MatMul.tile(8, 8).to(Block).then(INNER), sym(name), 8, 8).cuda()
 
 
@@ -488,7 +488,7 @@ def test_comparison_results_of_one_thread_are_not_read_by_others():
 
 def test_poison_that_a_comparison_drops_is_found(monkeypatch):
     """A comparison with NaN is false, so an uninitialized register left no NaN in the result."""
-    monkeypatch.setattr("fireiron.lower.distribute._by_some", lambda kernel, use: False)
+    monkeypatch.setattr("fireiron.lower.distribute._is_partial", lambda kernel, use: False)
     program = _one_choice().program("sm_80")
     with pytest.raises(SimulationError, match=r"t\[0\] \(register 0\) is read before any write to it: thread 1"):
         simulate(program.lowered, {"R": np.zeros((2, 7), np.float32), "alpha": np.float32(0)})
@@ -629,7 +629,7 @@ def test_share_of_a_load_that_no_engine_does_is_refused():
         .load(B, SH, Move.done())
         .share_stages("A")
     )
-    with pytest.raises(DecompositionError, match="share_stages: no producer fills b_sh in turns"):
+    with pytest.raises(DecompositionError, match="share_stages: no producer fills b_sh, so there is no ring whose stages it could share"):
         _ = (
             chain.tile(16, 8)
             .to(Warp)
@@ -664,7 +664,7 @@ def test_fills_of_a_ring_inside_a_pipeline_count_its_iterations(stages, K):
     chain = wide(K).epilog(RF).split(96).pipeline(stages).load(B, SH).split(32).pipeline(2).warp_specialize().load(A, SH, Move.done())
     kernel = right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), K)
     (ring,) = kernel.rings
-    fills = {one.number for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire)}
+    fills = {one.fill_index for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire)}
     assert {str(one) for one in fills} == {"k * 3 + k2"} and ring.name == "k2_ring"
 
 
@@ -760,7 +760,7 @@ def test_maxima_of_an_only_tile_with_tiles_past_the_end_are_refused():
     definition = MatMul.fuse_epilogue("C = acc; y[n] = max(m, acc)")
     problem = definition(m=1, n=3, k=1, types={"C": float32, "y": float32})
     strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
-    with pytest.raises(DecompositionError, match="each tile has a part of y"):
+    with pytest.raises(DecompositionError, match="step store_y: each tile computes a part of y, and only sums are combined in memory"):
         _ = strategy(problem).program("sm_80").ir
 
 

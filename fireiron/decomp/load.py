@@ -119,7 +119,7 @@ class Load(Decomposition):
 
     def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
         """Refuse refinements that have no effect on an array that each thread has of its own."""
-        wanted = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages, "share": plan.shares}
+        wanted = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages, "share_stages": plan.shares}
         requested = [name for name, is_requested in wanted.items() if is_requested]
         if self.memory.private and requested:
             raise DecompositionError(
