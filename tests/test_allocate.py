@@ -166,5 +166,5 @@ def test_all_of_the_shared_memory_of_a_block_may_be_used_and_no_byte_more():
     limit = as_architecture("sm_90").shared_per_block
     exact, more = shared("exact", limit // 4), shared("more", limit // 4 + 1)
     assert allocate(kernel((exact,), use(exact))).shared_bytes == limit
-    with pytest.raises(ResourceError, match=f"{limit + 4} bytes of shared memory in a block, sm_90 has {limit}"):
+    with pytest.raises(ResourceError, match=f"{limit + 4} bytes of shared memory in a block, but sm_90 has {limit}"):
         allocate(kernel((more,), use(more)))

@@ -109,5 +109,5 @@ def test_sizes_may_have_names_of_uncalled_functions(name):
 
 
 def test_sizes_have_no_names_that_are_printed():
-    with pytest.raises(ArgumentError, match="generated code uses the name"):
+    with pytest.raises(ArgumentError, match="the symbol name fmaf is used by generated code"):
         Move.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(Move(sym("fmaf"), 8)(GL, GL)(Kernel)).cuda("sm_80")

@@ -79,7 +79,7 @@ def test_definition_does_not_depend_on_blocks_of_keys():
 
 
 @pytest.mark.parametrize("d", (64, pytest.param(128, marks=pytest.mark.nightly)))
-@pytest.mark.parametrize("held", (False, True))
+@pytest.mark.parametrize("q_in_registers", (False, True))
 @pytest.mark.parametrize("causal", (False, True))
 def test_attention_at_edges(d, q_in_registers, causal):
     definition = attention.definition(causal=causal)
@@ -154,7 +154,7 @@ def test_attention_with_shared_heads():
     require_right(definition, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, made=definition), causal=True)
 
 
-@pytest.mark.parametrize("held", (False, True))
+@pytest.mark.parametrize("q_in_registers", (False, True))
 def test_fully_masked_rows(q_in_registers):
     """Queries whose window is past the last key, and blocks in which all rows mask the first keys."""
     definition = attention.definition(window=20, lse=True)

@@ -109,16 +109,16 @@ def exact(strategy, spec, **sizes):
 # ---------------------------------------------------------------------------------------------- attention
 
 
-@pytest.mark.parametrize("held", (False, True), ids=["read again", "held"])
+@pytest.mark.parametrize("q_in_registers", (False, True), ids=["loaded again", "in registers"])
 @pytest.mark.parametrize("d", (32, 64, 96, 128))
-def test_attention_at_edges(d, held):
+def test_attention_at_edges(d, q_in_registers):
     """Sequences that overhang tiles, a single key, a single query; with and without a mask."""
-    values = {"bm": 64, "wm": 16} if held else {}
+    values = {"bm": 64, "wm": 16} if q_in_registers else {}
     for options in ({}, {"causal": True}):
         definition = attention.definition(**options)
         spec = attention.spec(sym("m"), sym("n"), d, heads=2, batch=2, made=definition)
         near(
-            attention.by_rows(definition, held).with_(**values),
+            attention.by_rows(definition, q_in_registers).with_(**values),
             spec,
             *({"m": m, "n": n} for m, n in ((100, 77), (1, 130), (129, 1), (256, 256))),
         )

@@ -299,7 +299,7 @@ def test_measurements_take_definitions(gpu, monkeypatch):
     """Sets of arrays for all operands that are stored, references by output."""
     from fireiron.measure import data as measured
 
-    monkeypatch.setattr(measured, "_placed", lambda cupy, view, sizes, values: values)
+    monkeypatch.setattr(measured, "_device_array", lambda cupy, view, sizes, values: values)
     monkeypatch.setattr(measured.Data, "reset", lambda self, index=0: None)
     monkeypatch.setattr(sys.modules["cupy"], "asarray", np.asarray, raising=False)
     monkeypatch.setattr(sys.modules["cupy"], "asnumpy", np.asarray, raising=False)

@@ -260,7 +260,7 @@ def test_the_report_of_spills():
     text = report(program("listing_2", size=128).ir, Measured(255, 1064, 1376, 632))
     assert "spills: 1064 bytes per thread stored, 1376 loaded (632 bytes of local memory)" in text and "smaller tiles" in text
     less = report(program().ir, Measured(100, 0, 0, 64))
-    assert "not all arrays live in registers" in less and "64 bytes of arrays in local memory" in less
+    assert "not all arrays are live at the same time" in less and "64 bytes of arrays in local memory" in less
 
 
 def test_check_prints_the_prediction(capsys):

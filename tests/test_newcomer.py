@@ -177,7 +177,7 @@ def test_the_bottleneck_is_first_in_its_table(name):
         shares = [int(row.split("%")[0].split()[-1]) for row in rows]
         assert shares == sorted(shares, reverse=True)
         if prediction.bottleneck == "tail (waves)":
-            assert prediction.filled < 0.5 and "% of the multiprocessors' time has no block" in str(prediction)
+            assert prediction.filled < 0.5 and "% of the SM time has no block" in str(prediction)
             assert not [row for row in rows if "<--" in row]
         else:
             assert rows[0].startswith(prediction.bottleneck) and rows[0].endswith("<-- bottleneck")
@@ -446,12 +446,12 @@ def test_no_reason_is_empty_and_the_instruction_is_the_one_that_is_used():
     for leaf in copies:
         assert [one.name for one in leaf.performers] == ["CP_ASYNC_16"] and leaf.as_dict()["match"] == "CP_ASYNC_16"
     report = inspect_explain.text(explanation)
-    assert "done by CP_ASYNC_16" in report and "not Move   performs it too; CP_ASYNC_16 is taken" in report
+    assert "performed by CP_ASYNC_16" in report and "not Move   performs it too; CP_ASYNC_16 is used" in report
     for line in report.splitlines():
         if line.startswith("  not ") and not line.endswith("more"):
             assert len(line.split(None, 2)) == 3, f"no reason: {line!r}"
     older = inspect_explain.text(explain(TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(FLOAT16), "sm_75"))
-    assert "done by CP_ASYNC" not in older and "done by Move" in older
+    assert "performed by CP_ASYNC" not in older and "performed by Move" in older
 
 
 def test_steps_that_do_not_compile_are_not_suggested():

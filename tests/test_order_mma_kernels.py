@@ -45,7 +45,7 @@ CASES = {
     "two warpgroups, four tiles for three blocks": ((128, 48, 16), {}, {}, {"problem": {"heads": 4}}),
     "three, an odd number of turns": ((192, 40, 16), {"bm": 192}, {}, {"blocks": 1, "problem": {"heads": 2}}),
     "under a mask": ((200, 200, 16), {"bn": 64}, {"causal": True}, {}),
-    "under a mask, blocks that stay": ((256, 256, 16), {"bn": 64, "bm": 128}, {"causal": True}, {"persistent": True, "num_blocks": 1}),
+    "under a mask, blocks that stay": ((256, 256, 16), {"bn": 64, "bm": 128}, {"causal": True}, {"persistent": True, "blocks": 1}),
     "under a mask, as blocks become free": (
         (384, 384, 16),
         {"bn": 64},

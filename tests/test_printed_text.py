@@ -246,7 +246,7 @@ CLUSTER_FAULTS = {
     "to itself alone": (r"0x3\);(\s+\})", r"0x1);\1"),
     "arrives at home alone": (r"mbarrier_arrive_cluster\((.*), 0x3\)", r"mbarrier_arrive_cluster(\1, 1 << rank_m)"),
     "counts its own": (r"mbarrier_init\(k_ring_empty \+ stage \* 8, 8\)", "mbarrier_init(k_ring_empty + stage * 8, 4)"),
-    "no start": (r"  cluster_sync\(\);  // the barriers.*\n", ""),
+    "no start": (r"  cluster_sync\(\);  // the mbarriers of all.*\n", ""),
     "no end": (r"  cluster_sync\(\);  // no block exits.*\n", ""),
 }
 
@@ -398,7 +398,7 @@ WARPGROUP_FAULTS = {
     "the stride of chunks": (r"matrix_descriptor<8192,", "matrix_descriptor<4096,", "wrong"),
     "the stride of groups": (r"matrix_descriptor<0, 1024,", "matrix_descriptor<0, 512,", "wrong"),
     "the swizzle": (r"matrix_descriptor<0, 1024, 1>", "matrix_descriptor<0, 1024, 2>", "wrong"),
-    "the order of a factor": (r"adds, 1, 1, 0, 1; }", "adds, 1, 1, 0, 0; }", "lie outside"),
+    "the order of a factor": (r"scale_d, 1, 1, 0, 1; }", "scale_d, 1, 1, 0, 0; }", "lie outside"),
     "the next step of k": (r"a_sh_address \+ (\w+) \* 32", r"a_sh_address + \1 * 64", "wrong"),
     "fields beyond their bits": (r"address & 0x3FFFF", "(address & 0x3FFFF) << 5", "wrong|lie outside"),
     "fences of registers": (r"\n +wgmma_fence\(\);", "", "no wgmma.fence before the first"),
@@ -439,7 +439,7 @@ RING_FAULTS = {
     "the wait for empty stages": (r"mbarrier_wait\(k_ring_empty[^;]*;", "", "wrong|more than|deadlock"),
     "its parity": (r"(mbarrier_wait\(k_ring_empty [^,]*, )", r"\g<1>1 ^ ", "deadlock"),
     "a parity of more than a bit": (r"(mbarrier_wait\(k_ring_full [^,]*, )", r"\g<1>2 + ", "parity [23]"),
-    "the bytes of a stage": (r"(mbarrier_arrive_expect_tx\([^,]*, )\d+", r"\g<1>64", "deadlock"),
+    "the bytes of a stage": (r"(mbarrier_arrive_expect_tx\([^,]*, )k_ring_bytes", r"\g<1>64", "deadlock"),
     "who empties a stage": (
         r"if \(thread % 32 == 0[^)]*\)\s+mbarrier_arrive",
         "if (thread % 32 <= 1) mbarrier_arrive",

@@ -251,7 +251,7 @@ def test_axes_of_a_tensor():
     """A transposed matrix is accessed in place; formulas refer to operands by name."""
     mapping = Mapping(
         [
-            TaskMapping("all", "turned", HOST, [GLOBAL] * 2, calls=["block"], entrypoint=True),
+            TaskMapping("all", "transposed", HOST, [GLOBAL] * 2, calls=["block"], entrypoint=True),
             TaskMapping("block", "by_columns", THREAD, [GLOBAL] * 2),
         ]
     )

@@ -107,11 +107,11 @@ def test_more_warpgroups_are_a_change_of_the_mapping():
 
 
 def normalized(text):
-    """The kernel of a text without comments, its loop variables numbered in order."""
+    """Return the kernel without comments and line breaks, its loop variables numbered in order."""
     body = re.sub(r"\n *//[^\n]*|//[^\n]*", "", text[text.index("__global__") :])
     for number, name in enumerate(dict.fromkeys(re.findall(r"for \(int (\w+) = 0; \w+ < \d+; \+\+\w+\)", body))):
         body = re.sub(rf"\b{name}\b", f"v{number}", body)
-    return re.sub(r"\s+", " ", body)
+    return re.sub(r"(?<=\() | (?=\))", "", re.sub(r"\s+", " ", body))
 
 
 def test_figure_5_is_the_fluent_strategy_of_the_same_structure():

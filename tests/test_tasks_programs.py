@@ -361,11 +361,11 @@ def in_and_after_a_loop(dst, src):
     launch("add", to[0, 0], of[0, 0])
 
 
-def test_a_copy_of_a_turn_is_not_there_behind_the_loop():
+def test_a_copy_of_an_iteration_is_not_reused_after_the_loop():
     """The loop may have no iterations, so the launch after it copies again."""
     instances = [
         TaskMapping("grid", "whole", HOST, [GLOBAL, GLOBAL], {}, ["block"], entrypoint=True),
-        TaskMapping("block", "in_turns_and_behind", THREAD, [GLOBAL, GLOBAL], {}, ["added", "added"]),
+        TaskMapping("block", "in_and_after_a_loop", THREAD, [GLOBAL, GLOBAL], {}, ["added", "added"]),
         TaskMapping("added", "add", THREAD, [GLOBAL, SHARED]),
     ]
     block = TaskMapping("one", "whole", BLOCK, [GLOBAL, GLOBAL], {}, ["block"])
@@ -414,7 +414,7 @@ def test_fields_of_a_mapping_travel_as_json():
     ("changes", "said"),
     [
         ({"gemm_host": {"cluster": (3, 1)}}, "not a multiple of the cluster"),
-        ({"gemm_host": {"cluster": (2, 1), "persistent": 3}}, "no multiple of 2"),
+        ({"gemm_host": {"cluster": (2, 1), "persistent": 3}}, "3 blocks are not a multiple of 2"),
         ({"gemm_block": {"group_m": 4}}, "applies to blocks"),
         ({"gemm_host": {"raster": 2, "group_m": 4}}, "raster=2"),
         ({"gemm_host": {"cluster": (8, 4)}}, "at most 16 blocks"),

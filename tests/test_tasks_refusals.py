@@ -243,7 +243,7 @@ def all_write_the_first(dst, src):
         launch("copy", to[0, 0], of[i, 0])
 
 
-@wrong("whole writes dst, which is src of reversed_copy, and reversed_copy may not", "thread")
+@wrong("whole writes dst, which is src of reversed_copy, which has no such privilege", "thread")
 def reversed_copy(dst, src):
     launch("copy", src, dst)
 
@@ -263,7 +263,7 @@ def launched_by_keywords(dst, src):
     launch("copy", dst, src=src)
 
 
-@wrong("argument 0: no tensor", "move")
+@wrong("argument 0: not a tensor", "move")
 def all_pieces_at_once(dst, src):
     launch("copy", partition_by_blocks(dst, (4, 4)), src)
 
@@ -384,7 +384,7 @@ def test_arrays_of_a_run():
     a, locked = numpy.zeros((16, 8), "f4"), numpy.zeros((16, 8), "f4")
     locked.flags.writeable = False
     for arrays, message in (
-        ((a,), "1 arrays"), ((a, a.tolist()), "src is not an array"), ((locked, a), "read-only"), ((a, a[:]), "common elements"),
+        ((a,), "1 arrays"), ((a, a.tolist()), "src is not an array"), ((locked, a), "read-only"), ((a, a[:]), "dst and src are overlapping arrays"),
         ((a, a.astype("c8")), "unknown element type"),
     ):  # fmt: skip
         refused(lambda arrays=arrays: tasks.run(program, mapping, *arrays), message)
@@ -585,7 +585,7 @@ def stored(change):
 
 VALUES = {
     "an empty name of a task": (lambda: task("", Inner), "task: a name first"),
-    "a keyword that is no tunable": (tried(Inner)(lambda dst, *, U=3: None), r"U is no tunable(.|\n)*legal +U=tunable.int."),
+    "a keyword that is no tunable": (tried(Inner)(lambda dst, *, U=3: None), r"U is not a tunable(.|\n)*legal +U=tunable.int."),
     "a number for a mapping": (lambda: Tasks(whole).check(3), "a program requires a mapping(.|\n)*got +3"),
     "a partition of a number": (lambda: partition(3, Rows(4, 4)), "partition: a tensor of a task and a Partition"),
     "a tensor without dimensions": (lambda: make_tensor((), "float32"), "make_tensor: no elements"),
@@ -595,11 +595,11 @@ VALUES = {
     "too many stages": (lambda: Stored(stages=1000), "Stored: stages of a circular buffer(.|\n)*legal +0 to "),
     "stages below zero": (lambda: Stored(stages=-1), "Stored: stages of a circular buffer"),
     "a swizzle of two": (lambda: Stored(swizzle=2), "Stored: swizzle must be true or false(.|\n)*got +2"),
-    "a memory too few": (lambda: Tasks(whole).check(Mapping([one(mems=[GLOBAL])])), "a memory for each tensor(.|\n)*legal +.*dst.*src"),
+    "a memory too few": (lambda: Tasks(whole).check(Mapping([one(mems=[GLOBAL])])), "one memory per tensor(.|\n)*legal +.*dst.*src"),
     "a tunable too many": (lambda: Tasks(whole).check(Mapping([one(tunables={"Z": 1})])), "no tunable Z(.|\n)*legal +none"),
     "two instances of one name": (lambda: Mapping([one(), one(entrypoint=False)]), "two instances are called a"),
     "a launch outside": (lambda: launch("copy", 1, 2), "outside a task"),
-    "values beside a mapping": (lambda: tasks.strategy(Tasks(blocks, whole), SOME, R=3), "values are a function's(.|\n)*got .*R"),
+    "values beside a mapping": (lambda: tasks.strategy(Tasks(blocks, whole), SOME, R=3), "values are for a function(.|\n)*got .*R"),
     "an entry point of one": (lambda: one(entrypoint=1), "a: entrypoint(.|\n)*got +1"),
     "a layout in words": (lambda: one(layouts={"dst": "padded"}), "layouts must be Stored"),
     "an instance that there is not": (lambda: SOME["nothing"], "no instance nothing(.|\n)*legal +grid keep"),
@@ -613,11 +613,11 @@ VALUES = {
     ),
     "no name of a task": (lambda: task(lambda dst: None), "task: missing a required argument|task: a name first"),
     "a form in words": (tried("Inner")(lambda dst: None), "neither Inner nor Leaf"),
-    "reads in one text": (tried(Inner, reads="dst")(lambda dst: None), "reads are names"),
+    "reads in one text": (tried(Inner, reads="dst")(lambda dst: None), "reads must be names"),
     "an unknown tensor": (tried(Inner, reads=["C"])(lambda dst: None), "no tensor C to read or write"),
     "tensors without names": (tried(Inner)(lambda *tensors: None), "the tensors of a task have names"),
     "a tunable among the tensors": (tried(Inner)(lambda dst, U=tunable(int): None), "is among the tensors"),
-    "a class": (tried(Inner)(int), "no function"),
+    "a class": (tried(Inner)(int), "not a function"),
     "a generator": (tried(Inner)(generator), "a generator, which launches nothing"),
     "two variants of one name": (lambda: Tasks(whole, task("copy", Leaf, writes=["dst"])(whole.function)), "two variants are called whole"),
     "variants of other tensors": (lambda: Tasks(whole, task("copy", Leaf)(lambda C: None)), "variants of copy must have the same tensors"),
@@ -649,7 +649,7 @@ VALUES = {
     "no mapping": (lambda: tasks.strategy(Tasks(whole), 3), "a program requires a mapping"),
     "no program": (lambda: tasks.strategy(3, SOME), "not a program of tasks"),
     "another variant": (lambda: tasks.strategy(Tasks(whole), SOME), "no variant blocks"),
-    "another spec": (lambda: tasks.strategy(Tasks(blocks, whole), SOME)(gemm_of(16, 8)).cuda("sm_80"), "no tensor is A of MatMul"),
+    "another spec": (lambda: tasks.strategy(Tasks(blocks, whole), SOME)(gemm_of(16, 8)).cuda("sm_80"), "no tensor for A of MatMul"),
     "a memory that is not reached": (
         lambda: Mapping([one(proc=THREAD, mems=[Place("TENSOR", SH)] * 2)]), "a of whole: THREAD cannot access TENSOR",
     ),
@@ -823,7 +823,7 @@ def test_digests_of_functions_that_name_themselves_and_what_is_not_there_yet():
     [
         (["src", "dst"], ["dst"], "alone reads dst, which Move.* only writes(.|\n)*accumulate=True"),
         (["src"], ["dst", "src"], "alone writes src, an input of Move"),
-        (["src"], [], "no result is dst of Move"),
+        (["src"], [], "no result for dst of Move"),
         (["src", "extra"], ["dst"], "alone: Move has no operand extra(.|\n)*legal"),
     ],
 )

@@ -47,7 +47,7 @@ def test_the_fewest_pairs_share():
 def test_arrays_with_overlapping_live_ranges_do_not_share():
     program = kernel((X, Y, Z), loop("i", use(X), use(Y)), use(Z))
     assert partners(allocate(bounded(program, 256))) in ({("x", "z")}, {("y", "z")})
-    with pytest.raises(ResourceError, match=r"within\(255\) allows 255") as caught:
+    with pytest.raises(ResourceError, match=r"max_shared_bytes\(255\) allows 255") as caught:
         allocate(bounded(program, 255))
     assert "x 128, y 128, z 128" in str(caught.value) and "in use together" in str(caught.value)
 
