@@ -136,7 +136,7 @@ def test_waits_and_arrivals_that_are_missing_are_found():
                 .split(1)
                 .done()
             ),
-            "before",
+            "the preceding kernel may still claim tiles",
         ),
         (
             lambda: MatMul.tile(64, 64).to(Block).persistent(2, dynamic=True).tile(8, 8).to(Thread).tile(1, 1).split(1).done(),
@@ -165,8 +165,8 @@ TEXTS = {
     "as it is printed": None,
     "numbers are not waited for": (r"mbarrier_wait\(tile_ring_full.*", ""),
     "numbers are overwritten early": (r"mbarrier_wait\(tile_ring_empty.*", ""),
-    "the last to ask leaves the counter": (r"atomicInc\(counter, tiles - 1\)", "atomicAdd(counter, 1u)"),
-    "a tile is taken twice": (r"turn == 0 \? block : ", ""),
+    "the last to ask leaves the counter": (r"atomicInc\(counter, num_tiles - 1\)", "atomicAdd(counter, 1u)"),
+    "a tile is taken twice": (r"iteration == 0 \? block : ", ""),
     "numbers are never given on": (r"mbarrier_arrive\(tile_ring_full.*", ""),
     "consumers stay": (r"if \(tile >= 12\) break;", ""),
 }

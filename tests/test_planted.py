@@ -82,7 +82,7 @@ def test_ownership_of_stages_filled_once_is_checked(name):
         ({"box": (32, 64)}, "at byte"),
         ({"box": (64, 128)}, "a box of the map has 8192 elements"),
         ({"box": (64, 0)}, "the boxes of its map have (64, 0) elements"),
-        ({"order": (0, 1)}, "is contiguous in the map 0"),
+        ({"order": (0, 1)}, "dimension 0 of A is contiguous in the map"),
         ({"order": (1, 1)}, "its map describes A, with dimensions (1, 1)"),
         ({"span": 64}, "in spans of 64 bytes"),
         ({"span": 16}, "a swizzle span of 16 bytes"),
