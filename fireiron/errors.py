@@ -133,7 +133,7 @@ class ArgumentError(FireironError):
 
 
 class LayoutError(FireironError):
-    """An operation of the layout algebra is not defined for its arguments."""
+    """An operation of the layout algebra is not defined for its arguments. Use sizes and strides that divide those of the layout."""
 
 
 class DecompositionError(FireironError):

@@ -430,7 +430,7 @@ def test_guard_rows_are_checked():
     storage = kernel.buffer("C").storage
     shifted = attrs.evolve(storage, layout=Layout(storage.layout.shape, (1, 65)))
     faulty = edited(kernel, lambda s: evolved_access(s, "C", storage=shifted) if writes(s, "C") else s)
-    with pytest.raises(SimulationError, match="outside the tensor, was written"):
+    with pytest.raises(SimulationError, match="outside of the tensor, was written"):
         run(faulty, 60, 60)
 
 
@@ -529,7 +529,7 @@ def test_units_that_perform_together_must_not_share_elements():
 def test_threads_of_a_unit_must_agree():
     kernel = kernel_of(64, 64, 16, inner(with_store(Move.tile(16, 32).to(Warp).done("// text\n"))))
     faulty = edited(kernel, lambda s: attrs.evolve(s, active=kernel.thread < 7) if writes(s, "C") else s)
-    fails(faulty, "threads of one Warp disagree")
+    fails(faulty, "threads of one Warp specify different operands")
 
 
 def test_element_that_no_thread_holds():
