@@ -30,7 +30,7 @@ def footprints(program, *found, kept=(), later=None):
 def met(program, *found, **options):
     """The places of conflicts between two accesses, with the least and the greatest thread of either."""
     one, other = footprints(program, *found, **options)
-    return [tuple(map(int, row)) for row in zip(*one.met(other), strict=True)]
+    return [tuple(map(int, row)) for row in zip(*one.common_places(other), strict=True)]
 
 
 def test_least_and_greatest_threads_of_what_both_touch():
@@ -75,7 +75,7 @@ def test_tables_and_sorted_lists_say_the_same():
         return Footprint(least, greatest)
 
     for mine, theirs in ((8, 8), (8, None), (None, 8), (None, None), (8, 16), (16, 8)):
-        found = made(*rows, mine).met(made(*others, theirs))
+        found = made(*rows, mine).common_places(made(*others, theirs))
         assert [one.tolist() for one in found] == [[4, 6], [1, 3], [9, 7]], (mine, theirs)
         extremes = made(*rows, mine).extremes(made(*others, theirs))
         assert [one.tolist() for one in extremes] == [[1, 3], [9, 7]], (mine, theirs)
@@ -84,7 +84,7 @@ def test_tables_and_sorted_lists_say_the_same():
 def test_a_footprint_meets_itself_everywhere():
     one = writes(T)
     (found,) = footprints(kernel(one), (one, ()))
-    assert found.met(found)[0].size == 128
+    assert found.common_places(found)[0].size == 128
 
 
 @pytest.mark.parametrize("columns", [1 << 22, K], ids=["known", "run time"])

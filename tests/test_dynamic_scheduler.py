@@ -81,7 +81,7 @@ def test_one_way_of_dealing_them():
     static = product((64, 64, 64), (64, 64), blocks=BLOCKS)(float16_gemm(256, 136, 64)).program(TARGET).lowered
     (one, other), (wanted, _) = persistence(static_schedule(PROGRAM.lowered)), persistence(static)
     assert one.tiles == other.tiles == wanted.tiles and one.loop.extent == wanted.loop.extent
-    assert one.tile.value.evaluate({"block": 1, "turn": 2}) == 7 and static_schedule(static) is static
+    assert one.tile.value.evaluate({"block": 1, "iteration": 2}) == 7 and static_schedule(static) is static
 
 
 FAULTS = {
@@ -94,7 +94,9 @@ FAULTS = {
     "too many arrivals": with_ring(consumers=5),
     "too few arrivals": with_ring(consumers=3),
     "more blocks than tiles": attrs.evolve(PROGRAM.lowered, grid=PROGRAM.lowered.grid + 100),
-    "every second turn": edited(lambda one: (attrs.evolve(one, step=2),) if isinstance(one, ir.For) and one.var.name == "turn" else (one,)),
+    "every second turn": edited(
+        lambda one: (attrs.evolve(one, step=2),) if isinstance(one, ir.For) and one.var.name == "iteration" else (one,)
+    ),
 }
 
 
@@ -138,7 +140,7 @@ def test_waits_and_arrivals_that_are_missing_are_found():
         ),
         (
             lambda: MatMul.tile(64, 64).to(Block).persistent(2, dynamic=True).tile(8, 8).to(Thread).tile(1, 1).split(1).done(),
-            "by a producer",
+            "the kernel has no producer to claim tiles",
         ),
     ],
     ids=("cluster", "turns", "chained", "no producer"),

@@ -81,11 +81,11 @@ def test_ownership_of_stages_filled_once_is_checked(name):
     [
         ({"box": (32, 64)}, "at byte"),
         ({"box": (64, 128)}, "a box of the map has 8192 elements"),
-        ({"box": (64, 0)}, "boxes of its map are of"),
+        ({"box": (64, 0)}, "the boxes of its map have (64, 0) elements"),
         ({"order": (0, 1)}, "is contiguous in the map 0"),
-        ({"order": (1, 1)}, "its map is of"),
+        ({"order": (1, 1)}, "its map describes A, with dimensions (1, 1)"),
         ({"span": 64}, "in spans of 64 bytes"),
-        ({"span": 16}, "in spans of 16 bytes"),
+        ({"span": 16}, "a swizzle span of 16 bytes"),
     ],
 )
 def test_boxes_that_differ_from_their_readers(change, text):
@@ -120,7 +120,11 @@ def test_boxes_of_fewer_rows_are_more_boxes():
 def test_barriers_of_rings_have_bytes_of_their_own():
     (ring,) = RINGED.rings
     assert messages_of(check_alignment, RINGED) == []
-    for offset, text in ((0, "as a_sh does"), (ring.offset + 4, "multiples of 8"), (ring.offset + 8, "multiples of 8 in the block's")):
+    for offset, text in (
+        (0, "which overlap a_sh"),
+        (ring.offset + 4, "multiples of 8"),
+        (ring.offset + 8, "multiples of 8 in the block's"),
+    ):
         faulty = attrs.evolve(RINGED, rings=(attrs.evolve(ring, offset=offset),))
         assert any(text in one for one in messages_of(check_alignment, faulty)), offset
 
@@ -185,7 +189,7 @@ def test_elements_beyond_a_buffer_are_not_its_own():
 def test_a_ring_is_filled_by_its_producer():
     assert messages_of(check_uninitialized_shared, RINGED) == []
     (message,) = messages_of(check_uninitialized_shared, with_changed(RINGED, is_load, 0, lambda one: ()))
-    assert "a_sh[0]" in message and "shared memory that before any write" in message
+    assert "a_sh[0]" in message and "before any write to this shared memory" in message
 
 
 @pytest.mark.parametrize("number", range(2))

@@ -50,7 +50,7 @@ for name in names:
         strategy = module.strategy
         spec = module.spec(*(24, 16, 40)[: 3])
         program, symbols = strategy(spec).program(target_of(name, "sm_80")), None
-    said[name] = [digest(program.cuda), digest(program.json() if hasattr(program, "json") else repr(program.strategy))]
+    digests[name] = [digest(program.cuda), digest(program.json() if hasattr(program, "json") else repr(program.strategy))]
     if symbols is not None:
         from fireiron.measure.data import all_sizes
         from fireiron.measure.inputs import shape_of
@@ -61,7 +61,7 @@ for name in names:
                 view = spec.operands[output]
                 arrays[output] = np.zeros(shape_of(view, sizes), view.dtype.to_numpy())
         got = simulate(program.ir, arrays, symbols, order=random.Random(sys.argv[4])).outputs
-        said[name].append(digest(*(np.ascontiguousarray(one).tobytes() for one in got.values())))
+        digests[name].append(digest(*(np.ascontiguousarray(one).tobytes() for one in got.values())))
 print(json.dumps(digests))
 """
 

@@ -86,7 +86,7 @@ class Footprint:
         return keys, np.minimum(self.low[here], other.low[present]), np.maximum(self.high[here], other.high[present])
 
     def extremes(self, other: Footprint) -> tuple[Array, Array]:
-        """The least and greatest thread of each common place; a faster `met`."""
+        """The least and greatest thread of each common place; faster than `common_places`."""
         if other is self:
             return self.low, self.high
         if self.listed is not None or other.listed is not None or self.least.size != other.least.size:
