@@ -325,11 +325,11 @@ def test_the_printed_text(tmp_path):
 
 
 def test_registers():
-    """No spills, and at most two registers more than the plain kernel: a load after the main loop takes thirteen."""
+    """No spills, and at most three registers more than the plain kernel: a load after the main loop takes thirteen."""
     values = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 4}
     base = bind(find("hopper"), dict.fromkeys("MNK", 4096), values=values)
     plain, finished = base.compile(TARGET), base.fuse_epilogue("relu(acc + bias[n])").compile(TARGET)
     if plain.compiler is None:
         pytest.skip("no NVRTC for the target")
     assert finished.resources.spill_stores == 0 and "C75" not in (finished.compiled.log or "")
-    assert finished.resources.registers <= plain.resources.registers + 2
+    assert finished.resources.registers <= plain.resources.registers + 3

@@ -347,7 +347,7 @@ def test_an_incomplete_header_is_damage():
     for head in ({"key": "0" * 64}, {}, [], {"key": "0" * 64, "sizes": "many"}):
         body = json.dumps(head).encode() + b"\n"
         data = cache._FIRST + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
-        with pytest.raises(cache.DamagedError, match="laid out"):
+        with pytest.raises(cache.DamagedError, match="its layout is not that of this version"):
             _decoded(data, "0" * 64)
 
 
@@ -654,5 +654,5 @@ def test_a_head_that_does_not_fit_is_damage():
         {"toolchain": ["13", "0"]},
         {"seconds": "x"},
     ):
-        with pytest.raises(cache.DamagedError, match="laid out"):
+        with pytest.raises(cache.DamagedError, match="its layout is not that of this version"):
             _decoded(entry(**changes), key)

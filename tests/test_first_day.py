@@ -104,7 +104,7 @@ def test_advice_for_lanes_with_contiguous_tiles():
     assert not warnings(Strided((1, 4), (1, 8)))
     direct = MatMul.tile(32, 32).to(Block).epilog(RF).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     messages = [one.message for one in check(direct(PROBLEM).program("sm_80").ir) if one.kind == "coalescing"]
-    assert any("A read" in one and "load(A, SH) in front" in one for one in messages) and not any(
+    assert any("A read" in one and "a preceding load(A, SH)" in one for one in messages) and not any(
         " read by " in one and "SRC" in one for one in messages
     )
 

@@ -132,7 +132,7 @@ LIE = {
 def test_products_in_parts(left, right):
     a, b = LIE[left](40, 4096), LIE[right](4096, 72)
     choice = matmul.choice(a, b, arch=HOPPER)
-    assert "parts of K, which add_parts adds up" in choice.why and not choice.exact
+    assert "parts of K, which add_parts sums" in choice.why and not choice.exact
     result = matmul(a, b, arch=HOPPER)
     assert result.dtype == np.float16
     near(result, a, b)

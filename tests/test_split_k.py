@@ -442,7 +442,7 @@ def test_refusals():
     refused(MatMul.split_k(2, Block, 8, Reduction.tile(1, 1).done()), plain, "leave combine out")
     refused(tiled(40, 8), plain, "1280 threads")
     refused(tiled(65, 8), plain, "1 ... 64")
-    refused(MatMul.tile(16, 16).to(Block).tile(16, 16).to(Warpgroup).split_k(5, Warp, 8), plain, "has 4 units of Warp")
+    refused(MatMul.tile(16, 16).to(Block).tile(16, 16).to(Warpgroup).split_k(5, Warp, 8), plain, "has 4 units of level Warp")
     refused(MatMul.split_k(2, Block, 8).done("// nothing"), plain, "several blocks add|tile|Kernel")
     for wrong in (0, -1, 1.5, True, "2", None):
         with pytest.raises(FireironError):

@@ -162,7 +162,7 @@ REFUSED = {
     "no room": (lambda: sums((64, 128, 320), {"A": 2, "B1": 16, "B2": 14}), r"stages\(11\), which takes 229888"),
     "registers": (
         lambda: MatMul.tile(16, 16).to(Block).load(A, RF).stages(2).done()(float16_gemm(16, 16, 16)),
-        "stages would change nothing for registers",
+        "stages has no effect on registers",
     ),
 }
 

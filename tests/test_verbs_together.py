@@ -93,7 +93,7 @@ def test_early_releases_are_detected_with_ordered_mma():
     kernel = attended((128, 48), rows=128, delay=True, ordered=("s", "pv")).ir
     for ring, number in (("k_sh_ring", 1), ("v_sh_ring", 0)):
         faulty = with_changed(kernel, of_kind(ir.Release, ring=ring, state=ir.StageState.EMPTY), number, later(-1))
-        assert any("it is the agent's turn" in str(one) for one in errors(faulty))
+        assert any("but the agent is at fill" in str(one) for one in errors(faulty))
 
 
 DUAL = Fused(
@@ -123,7 +123,7 @@ def test_coordinates_of_tiles_from_a_counter_are_enumerated():
     ("change", "message"),
     [
         (both_read, "which runs an iteration later, read stages of one ring"),
-        (lambda: attended((64, 80), delay=True, share=True, stages=4), "share the slots of k_sh are read in different turns"),
+        (lambda: attended((64, 80), delay=True, share=True, stages=4), "share the stages of k_sh are read in different iterations"),
     ],
     ids=("one factor", "share"),
 )

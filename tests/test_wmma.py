@@ -514,7 +514,7 @@ def test_otherwise_refuses():
         done.fallback(MatMul.tile(1, 1))
     with pytest.raises(DecompositionError, match="bound"):
         done.fallback(done(MatMul(4, 4, 4)(GL, GL, GL)(Kernel)))
-    with pytest.raises(DecompositionError, match="whole strategies"):
+    with pytest.raises(DecompositionError, match="complete strategies"):
         MatMul.tile(8, 8).to(Block).load(A, SH, Move.tile(1, 1).done().fallback(Move.done()))
 
 
