@@ -173,7 +173,8 @@ def as_gpu(value: object) -> Gpu:
 
     Raises `ArgumentError` with the known names for others.
 
-    >>> as_gpu("NVIDIA H200") H200 SXM
+    >>> as_gpu("NVIDIA H200")
+    H200 SXM
     """
     if isinstance(value, Gpu):
         return value
@@ -189,7 +190,8 @@ def as_gpu(value: object) -> Gpu:
 def of_architecture(architecture: Architecture | str) -> Gpu:
     """The default GPU of an architecture: the first in `GPUS` with its compute capability. Raises `ArgumentError` if there is none.
 
-    >>> of_architecture("sm_90a") H200 SXM
+    >>> of_architecture("sm_90a")
+    H200 SXM
     """
     target = as_architecture(architecture)
     for gpu in GPUS:
