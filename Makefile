@@ -21,6 +21,7 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/language_lint.py
 
 bench: .venv/test
 	$(BIN)/python perf/bench_compile.py

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 class ProductKernel:
     """A kernel, with its choice and its problem: the matmul, or the transposed one C.T = B.T A.T.
 
-    With a kernel `behind`, the first kernel multiplies `parts` parts of K as a batch, and `behind` sums the results.
+    With a `sum_kernel`, the first kernel multiplies `parts` parts of K as a batch, and `sum_kernel` adds the results.
     """
 
     kernel: CompiledKernel
     choice: Choice
     problem: Problem
-    behind: CompiledKernel | None = None
+    sum_kernel: CompiledKernel | None = None
     parts: int = 1
 
     def cut(self, a: Any, b: Any) -> tuple[Any, Any]:
@@ -80,7 +80,7 @@ class BoundKernel:
     @is_whole.default
     def _is_whole(self) -> bool:
         in_order = self.order == tuple(range(2, 2 + len(self.order)))
-        return in_order and self.views is MATRICES and self.product.behind is None
+        return in_order and self.views is MATRICES and self.product.sum_kernel is None
 
     @property
     def kernel(self) -> CompiledKernel:
@@ -115,8 +115,8 @@ class BoundKernel:
         """Return the outputs of the kernel."""
         product, views = self.product, self.views
         a, b = views.a.of(inputs[0]), views.b.of(inputs[1])
-        if product.behind is not None:
-            return product.behind(product.kernel(*product.cut(a, b), stream=stream), out=out, stream=stream)
+        if product.sum_kernel is not None:
+            return product.sum_kernel(product.kernel(*product.cut(a, b), stream=stream), out=out, stream=stream)
         further = [views.c.of(inputs[place]) if place in self.folded else inputs[place] for place in self.order]
         first = (b.T, a.T) if product.transposed else (a, b)
         return product.kernel(*first, *further, out=out, stream=stream)
@@ -150,11 +150,11 @@ def with_reduction(choice: Choice, problem: Problem, device: int | None) -> Prod
         return ProductKernel(kernel, choice, problem)
     parts = constant(spec.size("b"))
     assert parts is not None
-    behind = CompiledKernel(_adding(problem.spec, parts, choice.program.architecture))
+    sum_kernel = CompiledKernel(_adding(problem.spec, parts, choice.program.architecture))
     if device is not None:  # the compiler works on both at the same time
         kernel.begin()
-        behind.begin()
-    return ProductKernel(kernel, choice, problem, behind, parts)
+        sum_kernel.begin()
+    return ProductKernel(kernel, choice, problem, sum_kernel, parts)
 
 
 @functools.lru_cache(maxsize=4)  # `decided` and `with_adding` use the same program

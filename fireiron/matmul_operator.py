@@ -301,11 +301,11 @@ def register_operators() -> tuple[Any, ...]:
     plain = operators.define("matmul", f"(Tensor a, Tensor b, {kinds}) -> Tensor", _multiply, _shape)
     into = operators.define("matmul_into", f"(Tensor a, Tensor b, Tensor(a!) out, {kinds}) -> ()", _multiply_into, _shape_into, ("out",))
     schema = f"(Tensor a, Tensor b, str epilogue, Tensor[] arrays, float[] numbers, str[] names, str[] types, {kinds}) -> Tensor[]"
-    behind = operators.define("matmul_epilogue", schema, _multiply_on, _shape_on)
+    sum_kernel = operators.define("matmul_epilogue", schema, _multiply_on, _shape_on)
     plain.register_autograd(_gradients, setup_context=_remember)
     plain.register_vmap(_mapped)
-    operators.refuse_gradients(behind, lambda inputs: _without_gradient(inputs[2]))
-    return plain, into, behind
+    operators.refuse_gradients(sum_kernel, lambda inputs: _without_gradient(inputs[2]))
+    return plain, into, sum_kernel
 
 
 __all__ = ["recorded", "replayed", "register_operators", "through_torch"]

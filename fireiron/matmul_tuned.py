@@ -101,10 +101,10 @@ def _prepared(made: ProductKernel, views: BatchViews, arrays: tuple[Any, Any, An
     """Return a prepared launch of a candidate on the arrays."""
     a, b, out = arrays
     a, b, c = views.a.of(a), views.b.of(b), None if out is None else views.c.of(out)
-    if made.behind is not None:
+    if made.sum_kernel is not None:
         left, right = made.cut(a, b)
         first = made.kernel.prepare(left, right)
-        second = made.behind.prepare(first.out, out=c)
+        second = made.sum_kernel.prepare(first.out, out=c)
         return lambda: (first(), second())
     if made.transposed:
         return made.kernel.prepare(b.T, a.T, out=None if c is None else c.T)

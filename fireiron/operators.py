@@ -2,7 +2,7 @@
 
 `fireiron.matmul`, `fireiron.attention`, `fireiron.function` and `kernel.as_torch_op()` are operators of `torch.ops.fireiron` where PyTorch
 traces a call or differentiates it; an eager `matmul` that is differentiated is none (see `fireiron.matmul_operator`). An operator has a
-fake registration, so that `torch.compile` and `torch.export` keep it as it is and look at nothing behind it. They are registered when the
+fake registration, so that `torch.compile` and `torch.export` keep it as it is and do not trace into it. They are registered when the
 first such call is made, or by `fireiron.pytorch.register()`.
 """
 

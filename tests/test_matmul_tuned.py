@@ -82,7 +82,7 @@ def test_parts_of_k_are_measured_too(tuned, gpu):
     asked, views, arrays = asked_of(128, 128, 4096)
     gpu.us = lambda number: 10.0 - number
     made = tuned.measured(asked, views, arrays, 1, lambda line: None)
-    assert made.parts > 1 and made.behind is not None and "parts of K" in made.choice.why
+    assert made.parts > 1 and made.sum_kernel is not None and "parts of K" in made.choice.why
     assert sum("parts of K" in name for name in gpu.names) >= 2 and sum("parts of K" not in name for name in gpu.names) == 1
 
 

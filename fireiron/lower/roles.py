@@ -141,7 +141,7 @@ class Partition:
         for part, load in self.loads(ring):
             counted = load.mechanism.counted
             arrivals.setdefault(load.fill_index, {})[id(part), None if counted else load.mechanism] = 1 if counted else part.threads
-        counts = {sum(arrivals.values()) for arrivals in arrivals.values()}
+        counts = {sum(by_mechanism.values()) for by_mechanism in arrivals.values()}
         if len(counts) > 1:
             raise DecompositionError(
                 f"{', '.join(ring.buffers)} are one ring, but its fills have {' or '.join(map(str, sorted(counts)))} arrivals",
@@ -258,7 +258,7 @@ class Writer:
     """Writes the program of one part.
 
     - `rings`: the rings with their expected arrivals and bytes. `used`: those whose stages the part uses.
-    - `several`: rings that more than one list fills.
+    - `shared`: rings that more than one list fills.
     - `fillers`: the blocks to which stages are released, if not only to the own one.
     - `names`: the names of values that differ between threads.
     """

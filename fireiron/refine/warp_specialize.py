@@ -37,7 +37,7 @@ class WarpSpecialize(Refinement):
     is a warp (`producer_threads=32`) or a warpgroup (128), which gives registers to the consumers (setmaxnreg).
     If TMA cannot do all of the loads, all threads copy, and there is no producer. With `copies` the producer also executes the loads that
     TMA cannot, by cp.async if the width allows it; if TMA does any load, a separate warp issues it.
-    The loads of each operand of `separate` have a producer of their own: a warp for TMA, `producer_threads` for copies. Several producers
+    The loads of each operand of `separate` have a separate producer: a warp for TMA, `producer_threads` for copies. Several producers
     may fill one circular buffer; none of them waits for the loads of another.
     Legal on a split with `pipeline`; with `copies` or `separate`, without clusters, dynamic tile scheduling, `pingpong` and `order_mma`.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
@@ -90,7 +90,7 @@ def warp_specialize(
     A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
     producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
 
-    Args: separate: operands whose loads have a producer of their own, each, `warp_specialize(separate=B)`.
+    Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
     """
     return WarpSpecialize(count(producer_threads, "warp_specialize"), copies, separate)

@@ -26,7 +26,7 @@ BUILD_SECONDS: Final = 300.0
 """Time limit in seconds for checking and compiling one candidate."""
 
 LAUNCHES: Final = 20_000
-"""The number of launches of a measurement: the predicted time of so many extends its time limit."""
+"""The number of launches of a measurement: the predicted time of all of them extends its time limit."""
 
 AHEAD: Final = 4
 """The number of compiled candidates that wait for each GPU."""

@@ -30,7 +30,7 @@ SEQUENCE_PART = Var("piece of the sequence of tiles", 0, MANY)
 BLOCK_TILES = Var("tiles of the block", 0, MANY)
 """Placeholder for the number of tiles of a block, if it is known only at run time."""
 
-TILE_LENGTH = Var("turns of the tile", 0, MANY)
+TILE_LENGTH = Var("iterations of the tile", 0, MANY)
 """Placeholder for the trip count of a tile, if it is known only at run time."""
 
 

@@ -14,7 +14,7 @@ from fireiron.values.expr import Expr
 @attrs.frozen
 class ProducerThreads(Ask):
     """The stages of the loop are a ring that `threads` producer threads fill; with `copies` they also copy what TMA does not load. The
-    loads of each array of `separate` have a producer of their own.
+    loads of each array of `separate` have a separate producer.
     """
 
     taker: ClassVar[str] = "specialize"

@@ -26,7 +26,7 @@ Node = TypeVar("Node")
 
 
 class Rules:
-    """The functions behind the operators and methods of `Expr`, which depend on the node classes.
+    """The functions that implement the operators and methods of `Expr`, which depend on the node classes.
 
     The package binds them on import (`operators`): nodes, their construction and their text depend on each other, and only here this cycle
     is closed. The entries are bound once, so an operator costs one more lookup than a call.
