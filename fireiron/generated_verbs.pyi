@@ -245,7 +245,7 @@ class SplitVerbs:
         A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
         producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
 
-        Args: separate: operands whose loads have a producer of their own, each, `warp_specialize(separate=B)`.
+        Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
         """
 
