@@ -72,14 +72,14 @@ class Sizes:
 
 @attrs.frozen
 class BoundKernel:
-    """A kernel with the views of its inputs and outputs, and of the caller's results; kernel `behind` combines parts."""
+    """A kernel with the views of its inputs and outputs, and of the caller's results; `combine_kernel` combines parts."""
 
     kernel: CompiledKernel
     choice: Choice
     inputs: tuple[Places, ...]
     outputs: tuple[Places, ...]
     results: tuple[Places, ...]
-    behind: CompiledKernel | None = None
+    combine_kernel: CompiledKernel | None = None
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """Return the result, or a pair with the log-sum-exp."""
@@ -93,9 +93,9 @@ class BoundKernel:
         return out
 
     def _run(self, arrays: Sequence[Any], scale: float, stream: Any, **out: Any) -> Any:
-        if self.behind is None:
+        if self.combine_kernel is None:
             return self.kernel(*arrays, scale, stream=stream, **out)
-        return self.behind(*self.kernel(*arrays, scale, stream=stream), stream=stream, **out)
+        return self.combine_kernel(*self.kernel(*arrays, scale, stream=stream), stream=stream, **out)
 
 
 @attrs.frozen(kw_only=True)
