@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from fireiron import draw
-from fireiron.draw.colours import EMPTY, OKABE_ITO, SCALE, tint
+from fireiron.draw.colors import EMPTY, OKABE_ITO, SCALE, tint
 from fireiron.draw.picture import Page
 from fireiron.draw.shapes import PALE, Rect
 from fireiron.inspect.main_loop import main_loop
@@ -72,17 +72,17 @@ def readme():
     """`(file, text)` of the picture of README.md: the steps of its first kernel, and the loop over k in the colors of its steps."""
     program, page = first_kernel(), Page()
     steps, lines = steps_of(program), main_loop(program.cuda, most=60)
-    colours = [tint(colour, 0.6) for colour in (*OKABE_ITO, *SCALE)][: len(steps)]
+    colors = [tint(color, 0.6) for color in (*OKABE_ITO, *SCALE)][: len(steps)]
     page.text(LEFT, 26, "A strategy, and its specs", 12, bold=True)
     page.text(RIGHT, 26, "The loop over k that it becomes; the barriers are inferred", 12, bold=True)
     for row, (step, result, _) in enumerate(steps):
         y = 40 + row * 2.5 * ROW
-        page.add(Rect(LEFT, y, RIGHT - LEFT - 16, 2.1 * ROW, colours[row], radius=4))
+        page.add(Rect(LEFT, y, RIGHT - LEFT - 16, 2.1 * ROW, colors[row], radius=4))
         page.text(LEFT + 8, y + 14, step, 10.5, mono=True, bold=True)
-        page.text(LEFT + 8, y + 28, result, LETTERS, mono=True, colour=PALE)
+        page.text(LEFT + 8, y + 28, result, LETTERS, mono=True, color=PALE)
     for row, (line, step) in enumerate(zip(lines, owners(lines, steps), strict=True)):
         y = 40 + row * ROW
-        page.add(Rect(RIGHT, y, 900 - RIGHT - 16, ROW, EMPTY if step is None else colours[step]))
+        page.add(Rect(RIGHT, y, 900 - RIGHT - 16, ROW, EMPTY if step is None else colors[step]))
         page.text(RIGHT + 8, y + 11.5, line, LETTERS * 0.86, mono=True, bold="__syncthreads" in line)
     height = 52 + max(len(lines) * ROW, len(steps) * 2.5 * ROW)
     return FOLDER.parent / "readme.svg", page.picture("readme", f"README: {program.spec}", 900, height).svg

@@ -644,14 +644,14 @@ def plot(experiment, rows, path):
     width = 0.8 / len(experiment.groups)
     for place, (start, title) in enumerate(experiment.groups.items()):
         speeds = [(row["work"] / us / 1e6 if (us := best(row["us"]["burst"], start)[0]) else 0) for row in rows]
-        top.bar([number + place * width for number in range(len(rows))], speeds, width, label=title, color=COLOURS[place])
+        top.bar([number + place * width for number in range(len(rows))], speeds, width, label=title, color=COLORS[place])
     top.set_xticks([number + 0.4 - width / 2 for number in range(len(rows))], [row["problem"] for row in rows], fontsize=7)
     top.set_ylabel("TFLOP/s")
     top.set_title(experiment.title, fontsize=9)
     top.legend(fontsize=6, loc="lower right")
     if forms:
         low = axes[1][0]
-        low.barh([name.removeprefix("form ") for name, _ in forms][::-1], [speed for _, speed in forms][::-1], color=COLOURS[0])
+        low.barh([name.removeprefix("form ") for name, _ in forms][::-1], [speed for _, speed in forms][::-1], color=COLORS[0])
         low.tick_params(labelsize=7)
         low.set_xlabel("TFLOP/s")
     figure.tight_layout()
@@ -659,7 +659,7 @@ def plot(experiment, rows, path):
     pyplot.close(figure)
 
 
-COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
+COLORS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
 
 
 def written(folder, plots):

@@ -260,7 +260,7 @@ def plot(results, path):
         width = 0.8 / len(series)
         for number, (words, ratios) in enumerate(series.items()):
             heights = [ratios.get(problem, 0) for problem in problems]
-            place.bar([at + number * width for at in range(len(problems))], heights, width, label=words, color=COLOURS[number])
+            place.bar([at + number * width for at in range(len(problems))], heights, width, label=words, color=COLORS[number])
         place.axhline(1, color="#555555", linewidth=1)
         place.set_xticks([at + 0.4 - width / 2 for at in range(len(problems))], problems, fontsize=6)
         place.set_title(f"{title}: a baseline's time by ours", fontsize=8)
@@ -270,7 +270,7 @@ def plot(results, path):
     pyplot.close(figure)
 
 
-COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00")
+COLORS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00")
 
 
 def page(results):

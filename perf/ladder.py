@@ -62,7 +62,7 @@ def picture(speed, size):
         shapes.append(Text(LEFT + speed[name] * scale + 6, y + 14, f"{speed[name]:.0f}", mono=True))
     at = LEFT + speed[LIBRARY] * scale
     shapes += [Line(((at, TOP - 6), (at, bottom + 4)), stroke="#e45756", line=1.5, dash=True)]
-    shapes += [Text(at, bottom + 18, f"{LIBRARY} {speed[LIBRARY]:.0f}", anchor="middle", colour="#e45756")]
+    shapes += [Text(at, bottom + 18, f"{LIBRARY} {speed[LIBRARY]:.0f}", anchor="middle", color="#e45756")]
     return Picture("ladder", "The ladder", LEFT + WIDE + 60, bottom + 30, tuple(shapes))
 
 

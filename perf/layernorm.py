@@ -66,11 +66,11 @@ def triton_kernels():
         inside = columns < N
         x = tl.load(X + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
         mean = tl.sum(x, axis=0) / N
-        centred = tl.where(inside, x - mean, 0.0)
-        scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=0) / N + eps)
+        centered = tl.where(inside, x - mean, 0.0)
+        scale = 1 / tl.sqrt(tl.sum(centered * centered, axis=0) / N + eps)
         w = tl.load(W + columns, mask=inside)
         b = tl.load(B + columns, mask=inside)
-        tl.store(Y + row * stride + columns, centred * scale * w + b, mask=inside)
+        tl.store(Y + row * stride + columns, centered * scale * w + b, mask=inside)
 
     @triton.jit
     def rms_norm(X, Y, W, B, stride, N, eps, BLOCK: tl.constexpr):

@@ -1,6 +1,6 @@
 """E4: Listing 3 relative to the simple kernel of NVIDIA's sample and to a handwritten one (Fireiron, sections 4.3 and 5.2).
 
-The paper: Listing 3 generates exactly the unoptimised kernel of the sample. It is the same structure here, so the times should be equal.
+The paper: Listing 3 generates exactly the unoptimized kernel of the sample. It is the same structure here, so the times should be equal.
 """
 
 from contenders import handwritten, sample, sample_sizes

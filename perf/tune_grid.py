@@ -340,7 +340,7 @@ def title_of(name, values):
 
 def program_of(records, spec):
     """The program that `fireiron.matmul` takes for aligned arrays."""
-    choice = records.find(spec, ARCHITECTURE, neighbours=False)
+    choice = records.find(spec, ARCHITECTURE, neighbors=False)
     if choice is None or choice.record.architecture != ARCHITECTURE:
         choice = records.by_tiles(spec, ARCHITECTURE, below=choice.record.us if choice else math.inf) or choice
     if choice is not None:

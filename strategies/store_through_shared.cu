@@ -1,8 +1,8 @@
 // Store of Listing 4: Move(128x128:RF => 128x128:GL), all 256 threads of a block.
 //
-// Register r of a thread is element (src_m(r), src_n(r)); eight neighbouring registers are eight rows of one column. Per
+// Register r of a thread is element (src_m(r), src_n(r)); eight neighboring registers are eight rows of one column. Per
 // pass each thread stages one of its columns: the block stages 16 columns of 128 rows, so that the threads then store
-// whole columns, neighbouring threads to neighbouring addresses. A column takes 132 elements in shared memory, against
+// whole columns, neighboring threads to neighboring addresses. A column takes 132 elements in shared memory, against
 // bank conflicts.
 constexpr int rows = 128, columns = 16, pitch = 132;
 static_assert(sizeof(src_type) * columns * pitch <= scratch_size, "the stage does not fit its scratch memory");

@@ -23,7 +23,7 @@ def by_hand(arcs, preferred):
 
 
 def drawn(generator, positions, around):
-    """Neighbours among the positions that are left, round the end where `around` says so."""
+    """Neighbors among the positions that are left, round the end where `around` says so."""
     arcs = []
     for _ in range(generator.randrange(8)):
         start, length = generator.randrange(len(positions)), generator.randint(1, len(positions))

@@ -690,7 +690,7 @@ def stored(column, height, active=TRUE):
 
 
 def test_repairs_keep_vectors_whole():
-    """Padding by one would free columns 0, 8, 16 and 24, and would part vectors in others; by four it frees neighbours."""
+    """Padding by one would free columns 0, 8, 16 and 24, and would part vectors in others; by four it frees neighbors."""
     (finding,) = check_banks(AccessTrace(stored(THREAD % 4 * 8, 4)))
     assert finding.severity == "warning" and "pad" not in finding.details and finding.details["swizzle"][1] >= 2
     (finding,) = check_banks(AccessTrace(stored(THREAD, 4)))

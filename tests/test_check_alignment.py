@@ -268,7 +268,7 @@ def test_what_is_never_performed_has_no_vectors():
 
 
 def in_digits(sizes, steps, place, width, dtype=float32, copies=1, copy=0, elements=None, **options):
-    """What is said of a vector along a dimension whose neighbours lie apart in several ways, at a place that a block chooses."""
+    """What is said of a vector along a dimension whose neighbors lie apart in several ways, at a place that a block chooses."""
     extent = 1024
     one = buffer("s", extent, dtype=dtype)
     tensor = attrs.evolve(one.tensor, copies=copies)

@@ -173,7 +173,7 @@ def coalesced(*body, **options):
     return of(*body, check=check_coalescing, **{"threads": 32, **options})
 
 
-def test_neighbouring_lanes_at_neighbouring_elements():
+def test_neighboring_lanes_at_neighboring_elements():
     (one,) = coalesced(at(0, T), buffers=(rows(memory=GL),))
     assert (one.severity, one.details["sectors"], one.details["ideal"], one.details["ratio"]) == ("note", 4, 4, 1.0)
     assert one.message.endswith("4 32-byte sectors per warp request, 4 needed, 4 bytes per lane")

@@ -163,7 +163,7 @@ def test_a_finding_names_line_and_buffer():
     assert len(said(loop(3, read(3), var=OUTER))) == 1, "each statement is named once"
 
 
-# ---------------------------------------------------------------------------------------------- behaviours one by one
+# ---------------------------------------------------------------------------------------------- behaviors one by one
 
 
 J = INNER

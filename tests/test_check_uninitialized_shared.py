@@ -217,7 +217,7 @@ def test_drawn_programs_are_judged_as_by_running_them(chunk):
     assert verdicts == {True, False}
 
 
-# ---------------------------------------------------------------------------------------------- behaviours one by one
+# ---------------------------------------------------------------------------------------------- behaviors one by one
 
 
 def test_a_skipped_body_reads_and_fills_for_itself_alone():

@@ -78,12 +78,12 @@ def fireiron(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def
 @pytest.fixture
 def user(tmp_path: Path) -> Path:
     """A user's file with several strategies."""
-    (tmp_path / "neighbour.py").write_text("from fireiron import *\ncopy = Move.tile(1, 1).to(Thread).done()\n")
+    (tmp_path / "neighbor.py").write_text("from fireiron import *\ncopy = Move.tile(1, 1).to(Thread).done()\n")
     path = tmp_path / "mine.py"
     path.write_text(
         '''"""My strategies."""
 from fireiron import *
-from neighbour import copy
+from neighbor import copy
 plain = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 bound = plain(MatMul(64, 48, 20)(GL, GL, GL)(Kernel))
 partial = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).tile(4, 4).to(Thread)
@@ -476,7 +476,7 @@ def test_explain_finds_steps_that_work(fireiron, user: Path) -> None:  # type: i
     (leaf,) = [leaf for leaf in json.loads(out)["leaves"] if leaf["match"] is None]
     assert leaf["steps"] == ".tile(1, 1).split(1).done()" and "tried: with it the strategy is complete" in leaf["outcome"]
     names: dict[str, object] = {}
-    exec(user.read_text().replace("from neighbour import copy", "copy = Move.tile(1, 1).to(Thread).done()"), names)
+    exec(user.read_text().replace("from neighbor import copy", "copy = Move.tile(1, 1).to(Thread).done()"), names)
     names["fixed"] = eval(f"partial{leaf['steps']}(MatMul(64, 64, 16)(GL, GL, GL)(Kernel))", names)
     assert "fmaf" in names["fixed"].cuda()  # type: ignore[attr-defined]
     assert "no instruction performs it; the nearest" in fireiron("explain", f"{user}:unmatched")[1]
@@ -616,7 +616,7 @@ def test_interrupted(fireiron, monkeypatch: pytest.MonkeyPatch) -> None:  # type
     assert fireiron("list")[::2] == (130, "fireiron: interrupted\n")
 
 
-def test_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colors(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True

@@ -81,7 +81,7 @@ class TestCounts:
 
     def test_bytes_of_tiles(self):
         work = Work(lowered(tiled(), 128, 192, 40))
-        # 64 x 8 floats of A and 8 x 64 of B, five times; 64 neighbours of A are 8 sectors, 8 of B one. A store is half a sector.
+        # 64 x 8 floats of A and 8 x 64 of B, five times; 64 neighbors of A are 8 sectors, 8 of B one. A store is half a sector.
         assert work.amounts.l2_read == (64 * 8 + 8 * 64) * 4 * 5
         assert work.amounts.l2_written == 2 * 64 * 64 * 4
         assert work.amounts.sectors == work.amounts.l2_read / 32 + work.amounts.l2_written / 32
@@ -126,13 +126,13 @@ class TestCounts:
         assert narrow.amounts.l2_read == wide.amounts.l2_read
 
     def test_bank_conflicts(self):
-        """Eight neighbours of k in a column-major tile of 64 rows lie in one bank."""
+        """Eight neighbors of k in a column-major tile of 64 rows lie in one bank."""
         free = Work(lowered(tiled(), 64, 64, 64))
         across = Work(lowered(tiled(Move.tile(1, 1).to(Thread).layout(RowMajor).done()), 64, 64, 64))
         assert across.amounts.conflicts > free.amounts.conflicts
 
     def test_uncoalesced_loads(self):
-        """Neighbouring threads along k: eight columns of four neighbours a request are eight sectors, along m four."""
+        """Neighboring threads along k: eight columns of four neighbors a request are eight sectors, along m four."""
         along = Work(lowered(tiled(), 64, 64, 64))
         across = Work(lowered(tiled(Move.tile(1, 1).to(Thread).layout(RowMajor).done()), 64, 64, 64))
         assert across.amounts.sectors - along.amounts.sectors == 8 * 16 * (8 - 4)
@@ -330,7 +330,7 @@ def test_every_strategy_on_every_architecture(name):
     served = 0
     own = target_of(name)  # elsewhere it is refused: on one other target that is enough
     targets = [one for one in ARCHITECTURES if own is None or one.name in (own, "sm_80")]
-    if own is None and SCALE == 1:  # neighbours have the others
+    if own is None and SCALE == 1:  # neighbors have the others
         targets = targets[NAMES.index(name) % 2 :: 2]
     for architecture in targets:
         try:
@@ -589,7 +589,7 @@ def test_sums_that_wait_for_each_other_take_their_latency():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_expected_barriers_are_as_good_as_inferred_ones(name):
-    """Kernels are compared before they are synchronised: by a time within a tenth of the one with the barriers that they get."""
+    """Kernels are compared before they are synchronized: by a time within a tenth of the one with the barriers that they get."""
     module = library(name)
     program = module.strategy(module.spec(*module.SIZES)).program(target_of(name, "sm_90"))
     assert predict(with_expected_barriers(program.sequential)).us == pytest.approx(predict(program).us, rel=0.1)

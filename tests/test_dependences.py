@@ -337,7 +337,7 @@ def test_an_edge_for_readers():
 
 
 def test_the_witness_of_an_edge_is_one_that_no_narrower_barrier_orders():
-    written, read = writes(T256), reads((T256 + 255) % 256)  # the neighbour's, which is in another group for few threads
+    written, read = writes(T256), reads((T256 + 255) % 256)  # the neighbor's, which is in another group for few threads
     graph = Dependences(kernel(written, read, threads=256))
     x, y = (graph.of(one, ())[0] for one in (written, read))
     (edge,) = edges(graph, x, y, ())

@@ -19,7 +19,7 @@ from fireiron import *
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.banks import check_banks
 from fireiron.cli import main
-from fireiron.draw import KINDS, colours, copy_passes, flow, lanes, owners, ring, tiles, timeline
+from fireiron.draw import KINDS, colors, copy_passes, flow, lanes, owners, ring, tiles, timeline
 from fireiron.draw import banks as banks_module
 from fireiron.draw.picture import Picture
 from fireiron.draw.shapes import Cells, Rect, Text, merged, wrapped
@@ -76,14 +76,14 @@ def test_texts_are_escaped():
 def test_inks_are_legible():
     """Contrast of text on each background color, by the formula of WCAG 2."""
 
-    def luminance(colour):
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    def luminance(color):
+        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    grounds = [*colours.distinct(8), *colours.distinct(40), *colours.lane_colours(32), *colours.along(colours.SCALE, 32)]
-    for ground in [*grounds, *(colours.heat(degree) for degree in (1, 2, 4, 8, 16, 32))]:
-        bright, dark = sorted((luminance(ground), luminance(colours.ink_on(ground))), reverse=True)
+    grounds = [*colors.distinct(8), *colors.distinct(40), *colors.lane_colors(32), *colors.along(colors.SCALE, 32)]
+    for ground in [*grounds, *(colors.heat(degree) for degree in (1, 2, 4, 8, 16, 32))]:
+        bright, dark = sorted((luminance(ground), luminance(colors.ink_on(ground))), reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 3.0, ground
 
 
@@ -114,7 +114,7 @@ def inside(picture, shape):
         assert shape.y >= 0 and shape.y + shape.height <= picture.height + 0.01
     elif isinstance(shape, Cells):
         assert len(shape.ys) == len(shape.values) + 1 and {len(row) + 1 for row in shape.values} == {len(shape.xs)}
-        assert max(max(row) for row in shape.values) < len(shape.colours)
+        assert max(max(row) for row in shape.values) < len(shape.colors)
         assert max(shape.xs) <= picture.width and max(shape.ys) <= picture.height
     elif isinstance(shape, Text):
         left = shape.x - {"start": 0, "middle": shape.width / 2, "end": shape.width}[shape.anchor]
@@ -456,7 +456,7 @@ def test_write_png(tmp_path):
     from matplotlib import image
 
     pixels = image.imread(tmp_path / "tree.png")
-    assert len(np.unique((pixels * 255).astype(np.uint32) @ (1 << 8 * np.arange(pixels.shape[2])))) > 50, "drawn in colours"
+    assert len(np.unique((pixels * 255).astype(np.uint32) @ (1 << 8 * np.arange(pixels.shape[2])))) > 50, "drawn in colors"
     small = draw(program_of("small"), "timeline")
     assert small.png(0.5) == small.png(0.5)
     for kind in ("tiles", "banks"):

@@ -425,8 +425,8 @@ WRONG = {
     "a remainder by bits of too many": ("lambda divisor: divisor - 1)", "lambda divisor: divisor)"),
     "a quotient by bits of too few": ("lambda divisor: divisor.bit_length() - 1)", "lambda divisor: divisor.bit_length() - 2)"),
     "a product only of the leading terms": ("(*right_terms, ((), right_constant))", "(*right_terms,)"),
-    "an inexact quotient cancelled": ("or quotient.left.factor % divisor:", "or coefficient % 2 > 1:"),
-    "a quotient cancelled under a foreign coefficient": ("divisor is None or coefficient % divisor or", "divisor is None or"),
+    "an inexact quotient canceled": ("or quotient.left.factor % divisor:", "or coefficient % 2 > 1:"),
+    "a quotient canceled under a foreign coefficient": ("divisor is None or coefficient % divisor or", "divisor is None or"),
     "the rest of a division dropped": ("remainder = polynomial(rest, number % divisor)", "remainder = polynomial(rest, 0)"),
     "the whole part of a number dropped": ("quotient = polynomial(whole, number // divisor)", "quotient = polynomial(whole, 0)"),
     "division toward zero": ("polynomial(whole, number // divisor)", "polynomial(whole, int(number / divisor))"),
@@ -687,7 +687,7 @@ def test_hilbert_is_a_permutation(sides):
     assert several.tolist() == [int(hilbert(one, *of).value) for one, of in enumerate([sides, (2, 2), sides, (3, 7)])]
 
 
-def test_hilbert_goes_from_neighbour_to_neighbour():
+def test_hilbert_goes_from_neighbor_to_neighbor():
     """In squares whose side is a power of two; and within each aligned square of 4 x 4, tiles are 16 numbers in a row."""
     for side in (2, 4, 8, 32):
         places = hilbert(Var("n", 0, side * side - 1), side, side).evaluate({"n": np.arange(side * side)})

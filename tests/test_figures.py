@@ -1,4 +1,4 @@
-"""Graphene's grey boxes in the printed CUDA C++: the indices of its Figures 5, 6 and 8, up to names."""
+"""Graphene's gray boxes in the printed CUDA C++: the indices of its Figures 5, 6 and 8, up to names."""
 
 import re
 

@@ -128,10 +128,10 @@ def test_figure_4_tiles(figure):
     sizes, text, tile_of = FIGURE_4[figure]
     tile = first_tile(A4, *sizes_of(sizes))
     assert tiles_text(tile) == text and parse_view(view_text(tile), symbols_of(tile)) == tile
-    colours = {}
+    colors = {}
     for m, n in itertools.product(range(2), range(2)):
-        colours |= dict.fromkeys(addresses(tile, block_m=m, block_n=n), (m, n))
-    assert colours == {address(A4, i, j): tile_of(i, j) for i in range(4) for j in range(8)}
+        colors |= dict.fromkeys(addresses(tile, block_m=m, block_n=n), (m, n))
+    assert colors == {address(A4, i, j): tile_of(i, j) for i in range(4) for j in range(8)}
     tiled, by_view = parse_tensor(text).storage(), whole_view(A4).tile(*sizes_of(sizes))
     for m, n, i, j in itertools.product(range(2), range(2), range(2), range(4)):
         assert tiled.address((i + 2 * m, j + 4 * n)) == addresses(tile, block_m=m, block_n=n)[i + 2 * j], "what the text says"
@@ -206,7 +206,7 @@ def test_figure_5c_reshaped_groups():
 
 
 def test_figure_6_quad_pairs():
-    """The level of the paper's `tile([(4,2):(1,16)])`, and its grey boxes."""
+    """The level of the paper's `tile([(4,2):(1,16)])`, and its gray boxes."""
     pairs = tuple(reversed(list(zipped_divide(Layout(32), QuadPair.layout))))
     assert threads_text(pairs, "4") == "#4:[4]:[4].[4,2]:[1,16].thread" and pairs[1] == QuadPair.layout
     assert parse_level("#5:[(4,2):(1,16)].thread") == QuadPair and complement(QuadPair.layout, 32) == Layout(4, 4)

@@ -435,7 +435,7 @@ REFUSED = {
     "no blocks": (ADD, "Grid (n + 255) // 256\n", "", 9, 1, "how many blocks are there?"),
     "a tile that divides nothing": (FIGURE_8, "%9.tile([8, _])", "%9.tile([7, _])", 22, 39, "7 does not divide"),
     "a tile that there is not": (FIGURE_8, "%6[@bid_m, 0]", "%6[@bid_m, 3]", 18, 33, "there is no tile 3"),
-    "a field that is none": (TENSOR_CORES, "F32\n", "F32 {colour=3}\n", 34, 64, "what is colour of MatMul?"),
+    "a field that is none": (TENSOR_CORES, "F32\n", "F32 {color=3}\n", 34, 64, "what is color of MatMul?"),
     "a value that runs": (TENSOR_CORES, "F32\n", "F32 {vector=open('x')}\n", 34, 64, "is not an index expression"),
     "a level that is no number": (ADD, "Size n\n", "Size n {multiple_of=x}\n", 0, 0, "multiple_of is a number"),
     "an option of a size": (ADD, "Size n\n", "Size n {most=3}\n", 0, 0, "of a size?"),

@@ -325,7 +325,7 @@ def test_pinned(tmp_path, monkeypatch):
     assert matmul.choice(a, b).record == record
     with pytest.raises(StoreError, match="no record answers for MatMul 31x48x64"):
         matmul(a[:31], b)
-    assert matmul.choice(a[:31], b, require_record=False).record == record, "a neighbour"
+    assert matmul.choice(a[:31], b, require_record=False).record == record, "a neighbor"
     assert matmul.choice(a, b, c_dtype="float32", require_record=False).record is None
 
 
@@ -571,7 +571,7 @@ def test_records_of_this_gpu_come_first_for_the_transposed_product_too(gpu, tmp_
 
 
 def test_records_of_hopper_answer_only_where_tma_takes_the_arrays(gpu, monkeypatch):
-    """A neighbour's values are for its copies by TMA; where threads copy in their place, other strategies are faster."""
+    """A neighbor's values are for its copies by TMA; where threads copy in their place, other strategies are faster."""
     monkeypatch.setenv("FIREIRON_RECORDS", str(library.library_folder() / "records" / "h200.jsonl"))
     near = matmul.choice(pretended("cupy", (4096, 4096), "float16"), pretended("cupy", (4096, 4136), "float16"), c_dtype="float16")
     assert near.record is not None and near.record.strategy == "hopper" and not near.exact

@@ -474,7 +474,7 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("way", OUTPUTS)
-def test_the_spec_of_a_file_is_the_one_that_is_analysed(way, tmp_path, capsys):
+def test_the_spec_of_a_file_is_the_one_that_is_analyzed(way, tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(PLAIN + OUTPUTS[way])
     assert main(["show", str(path)]) == 0

@@ -242,7 +242,7 @@ def test_a_text_sees_all_that_the_contract_promises():
         (DOT + "c[1] = 0;", "it writes c[1], which is out of bounds"),
         (DOT + "__builtin_trap();", "the text terminated the program"),
     ],
-    ids=["another sum", "over the edge", "a neighbour", "its own end"],
+    ids=["another sum", "over the edge", "a neighbor", "its own end"],
 )
 def test_a_wrong_text_is_found_without_a_gpu(micro_kernel, difference):
     trial = tried(micro_kernel, (30, 31, 13))

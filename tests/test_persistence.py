@@ -94,10 +94,10 @@ def test_sizes_known_at_run_time_without_a_ring(bands):
         assert outcome(program.ir, arrays, expected, 1, values) == "right"
 
 
-# ---------------------------------------------------------------------------------------------- what is recognised
+# ---------------------------------------------------------------------------------------------- what is recognized
 
 
-def test_the_loop_of_each_role_is_recognised():
+def test_the_loop_of_each_role_is_recognized():
     kernel = product(blocks=2)(float16_gemm(512, 64, 192)).program(TARGET).ir
     loops = persistence(kernel)
     assert [constant(one.tiles) for one in loops] == [4, 4] and len({id(one.loop) for one in loops}) == 2

@@ -498,7 +498,7 @@ def test_hilbert_is_a_permutation(symbolic):
         places = places_of(kernel, symbols, grid)
         if grid == (16, 16):
             steps = [abs(m - k) + abs(n - i) for (m, n), (k, i) in itertools.pairwise(places)]
-            assert set(steps) == {1}, "in a square of a power of two each tile is a neighbour of the one before it"
+            assert set(steps) == {1}, "in a square of a power of two each tile is a neighbor of the one before it"
         assert safety(kernel) == ()
 
 

@@ -34,7 +34,7 @@ def messages_of(check, faulty):
 def test_the_catalogue():
     """At least 30 kinds of all three families, each with a unique name and its forms."""
     assert len(KINDS) >= 80 and len({one.name for one in KINDS}) == len(KINDS) and all(one.forms for one in KINDS)
-    assert sum(one.about == "synchronisation" for one in KINDS) >= 50
+    assert sum(one.about == "synchronization" for one in KINDS) >= 50
     planted = {one.name for one in KINDS if next(one.plant(RINGED), None) is not None}
     assert len(planted) >= 50
 
@@ -65,7 +65,7 @@ def test_ownership_of_stages_filled_once_is_checked(name):
     clean = detectors.outputs(case, plain, None)
     statically_found = set()
     for kind in KINDS:
-        for where, make in kind.plant(plain) if kind.about == "synchronisation" else ():
+        for where, make in kind.plant(plain) if kind.about == "synchronization" else ():
             with contextlib.suppress(VerificationError):
                 verdict = detectors.found(case, make(), clean, list(detectors.schedules(1, 4)))
                 assert verdict.verifier or bool(verdict.static) == bool(verdict.shadow or verdict.values), (kind.name, where, verdict)

@@ -811,7 +811,7 @@ def test_why_a_name_is_not_there():
     of_sides = part(Move(1, 1)(GL, GL)(Thread), *COPY.accesses)
     size, stride = (str(of_sides._not_there(name)) for name in ("src_size_m", "src_stride_m"))
     assert "uses src_size_m, and the elements inside are not the first ones of the view" in size and "load the operand first" in size
-    assert "uses src_stride_m, and neighbours there are no fixed step apart" in stride and "src_at(...) gives an element" in stride
+    assert "uses src_stride_m, and neighbors there are no fixed step apart" in stride and "src_at(...) gives an element" in stride
 
 
 def test_stages_equal_to_the_iteration():

@@ -120,7 +120,7 @@ def test_registers_that_lie_apart_are_gathered():
     ):  # fmt: skip
         name, first, last = gathered(write, accumulate=accumulate)
         assert (name, first, last) == ("r_values", (before,), after), (write, str(accumulate))
-    assert gathered(False, step=1) == ("&r[1]", (), ()), "neighbours are an array already"
+    assert gathered(False, step=1) == ("&r[1]", (), ()), "neighbors are an array already"
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)

@@ -48,8 +48,8 @@ def races(*body, **options):
 
 
 def test_a_barrier_orders_the_threads_of_its_scope():
-    neighbour, far = T // 2 * 2 + (T + 1) % 2, 127 - T
-    for place, inside in ((neighbour, True), (far, False)):
+    neighbor, far = T // 2 * 2 + (T + 1) % 2, 127 - T
+    for place, inside in ((neighbor, True), (far, False)):
         assert races(writes(T), reads(place))
         assert not races(writes(T), BLOCK_BARRIER, reads(place))
         assert bool(races(writes(T), WARP_BARRIER, reads(place))) != inside

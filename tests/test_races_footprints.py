@@ -219,7 +219,7 @@ def test_buffers_in_shared_memory_meet_where_they_overlap():
 @pytest.mark.parametrize("shape", [(8, 8), (5, 13), (16, 2)])
 @pytest.mark.parametrize("along", [0, 1])
 def test_elements_of_arrays_in_global_memory_are_told_apart(shape, along):
-    """Neighbours in a row and in a column are different elements."""
+    """Neighbors in a row and in a column are different elements."""
     threads = 32
     rows, columns = shape
     place = (T % rows, T // rows % columns)

@@ -45,7 +45,7 @@ I2, I3 = Var("i2", 0, 63), Var("i3", 0, 63)
 
 
 @pytest.mark.parametrize("count, most", list(itertools.product(range(1, 9), range(1, 11))))
-def test_pieces_contain_all_neighbours_of_a_sequence(count, most):
+def test_pieces_contain_all_neighbors_of_a_sequence(count, most):
     tiles = VaryingTiles(TILE, list(range(10, 10 + count)), most)
     pieces = [list(tiles.part(number)) for number in range(tiles.part_count)]
     assert all(pieces) and all(len(piece) <= most for piece in pieces)
@@ -343,18 +343,18 @@ def test_each_length_of_a_tile_decides_where_barriers_part_tiles():
     assert parted(STEPS, course=SHORT) is None
     assert parted(STEPS, BLOCK_BARRIER, course=SHORT) == [1, 2, 3, 1] == parted(BLOCK_BARRIER, STEPS, course=SHORT)
     assert parted(BLOCK_BARRIER, STEPS, BLOCK_BARRIER, course=SHORT) == [1, 2, 3, 1]
-    neighbours = [1, 1, 2, 1, 3, 2, 2, 3, 3, 1]
-    assert parted(STEPS, BLOCK_BARRIER, STEPS, course=SHORT) == neighbours
+    neighbors = [1, 1, 2, 1, 3, 2, 2, 3, 3, 1]
+    assert parted(STEPS, BLOCK_BARRIER, STEPS, course=SHORT) == neighbors
     assert parted(STEPS, BLOCK_BARRIER, STEPS, BLOCK_BARRIER, course=SHORT) == [1, 2, 3, 1], "the second parts them"
     assert parted(BLOCK_BARRIER, STEPS, writes(T), STEPS, course=SHORT) == [1, 2, 3, 1]
     assert parted(STEPS, WARP_BARRIER, course=SHORT) is None and parted(STEPS, loop(1, WARP_BARRIER), course=SHORT) is None
     for inside in (loop(2, BLOCK_BARRIER, var=I2), loop(1, loop(3, BLOCK_BARRIER, var=I3), var=I2)):
-        assert parted(STEPS, inside, course=SHORT) == neighbours
+        assert parted(STEPS, inside, course=SHORT) == neighbors
     assert parted(STEPS, loop(0, BLOCK_BARRIER, var=I2), course=SHORT) is None, "which has no turn"
     assert parted(STEPS, loop(L, BLOCK_BARRIER, var=I2), course=SHORT, symbols=(L,)) is None, "which may have none"
     assert parted(STEPS, loop(L, loop(2, BLOCK_BARRIER, var=I3), var=I2), course=SHORT, symbols=(L,)) is None
-    assert parted(STEPS, loop(L + 1, BLOCK_BARRIER, var=I2), course=SHORT, symbols=(L,)) == neighbours
-    assert parted(steps_of(TILE + 1, writes(T), BLOCK_BARRIER), course=SHORT) == neighbours, "its length is 1 at least"
+    assert parted(STEPS, loop(L + 1, BLOCK_BARRIER, var=I2), course=SHORT, symbols=(L,)) == neighbors
+    assert parted(steps_of(TILE + 1, writes(T), BLOCK_BARRIER), course=SHORT) == neighbors, "its length is 1 at least"
     assert parted(steps_of(TILE, writes(T), BLOCK_BARRIER), course=SHORT) is None
 
 

@@ -37,7 +37,7 @@ def each(first=0):
     return {warp: [warp + first] for warp in range(12)}
 
 
-def neighbours():
+def neighbors():
     """That of another warp of the same four."""
     return {warp: [warp // 4 * 4 + (warp + 1) % 4] for warp in range(12)}
 
@@ -61,13 +61,13 @@ def four(*events, other=None):
 def test_what_each_warp_touches_alone_is_in_order():
     assert four(touch(1, each()), WARP_BARRIER, touch(2, each(), Kind.READ)) == BOTH
     assert four(touch(1, each()), touch(2, each(), Kind.READ)) == NONE, "lanes of one warp"
-    assert four(touch(1, each()), WARP_BARRIER, touch(2, neighbours(), Kind.READ)) == NONE
-    assert four(touch(1, each()), GROUP, touch(2, neighbours(), Kind.READ)) == BOTH
-    assert four(touch(1, each()), BLOCK_BARRIER, touch(2, neighbours(), Kind.READ)) == BOTH
+    assert four(touch(1, each()), WARP_BARRIER, touch(2, neighbors(), Kind.READ)) == NONE
+    assert four(touch(1, each()), GROUP, touch(2, neighbors(), Kind.READ)) == BOTH
+    assert four(touch(1, each()), BLOCK_BARRIER, touch(2, neighbors(), Kind.READ)) == BOTH
     assert four(touch(1, each()), PAIR, touch(2, each(), Kind.READ)) == BOTH
     pairs = {warp: [warp ^ 1] for warp in range(4)}
     assert four(touch(1, each()), PAIR, touch(2, pairs, Kind.READ)) == WARPS, "a barrier of a part of a crew is counted as one of each warp"
-    assert four(touch(1, each(), Kind.READ), touch(2, neighbours(), Kind.READ)) == BOTH
+    assert four(touch(1, each(), Kind.READ), touch(2, neighbors(), Kind.READ)) == BOTH
 
 
 def test_two_warps_that_write_at_once():
@@ -98,7 +98,7 @@ def test_eight_warps_are_two_crews():
     """Of one trace too: a barrier of four warps holds each of them alone."""
     trace = [touch(1, each()), GROUP, touch(2, {warp: [(warp + 4) % 8] for warp in range(8)}, Kind.READ)]
     assert answers(*[trace] * 8) == NONE
-    inside = [touch(1, each()), GROUP, touch(2, neighbours(), Kind.READ)]
+    inside = [touch(1, each()), GROUP, touch(2, neighbors(), Kind.READ)]
     assert answers(*[inside] * 8) == BOTH
     blocks = [
         [touch(1, {0: [rank * 4], 1: [rank * 4 + 1]}), GROUP, touch(2, {0: [rank * 4 + 1], 1: [rank * 4]}, Kind.READ)] for rank in range(2)
@@ -121,10 +121,10 @@ def test_copies_and_products_of_a_crew(completion, kind):
     own = BOTH if completion is WGMMA_GROUPS else NONE
     assert four(*issued, done, use) == own
     assert four(*issued, done, WARP_BARRIER, use) == BOTH
-    assert four(*issued, done, touch(2, neighbours())) == NONE and four(*issued, done, WARP_BARRIER, touch(2, neighbours())) == NONE
-    assert four(*issued, done, GROUP, touch(2, neighbours())) == BOTH
-    assert four(*issued, GROUP, done, touch(2, neighbours())) == NONE
-    assert four(*issued, making.wait(1, mechanism=completion), GROUP, touch(2, neighbours())) == NONE
+    assert four(*issued, done, touch(2, neighbors())) == NONE and four(*issued, done, WARP_BARRIER, touch(2, neighbors())) == NONE
+    assert four(*issued, done, GROUP, touch(2, neighbors())) == BOTH
+    assert four(*issued, GROUP, done, touch(2, neighbors())) == NONE
+    assert four(*issued, making.wait(1, mechanism=completion), GROUP, touch(2, neighbors())) == NONE
 
 
 def test_engines_and_fences_of_a_crew():
@@ -176,7 +176,7 @@ def test_loads_of_a_crew():
     ring = making.ring("r", 1, ("a",), bytes=16, consumers=4)
     load = touch(5, {4: [0, 1, 2, 3]}, mechanism=TMA_LOADS, fill=StageEvent(ring, StageState.FULL, 0, None, (0,)), size=16)
     producer = [StageEvent(ring, StageState.EMPTY, 0), StageEvent(ring, StageState.FULL, 0, (1,) * 5), load]
-    for reading, expected in ((each(), BOTH), (neighbours(), BOTH), ([0, 1, 2, 3], BOTH)):
+    for reading, expected in ((each(), BOTH), (neighbors(), BOTH), ([0, 1, 2, 3], BOTH)):
         consumer = [
             StageEvent(ring, StageState.FULL, 0),
             touch(6, reading, Kind.READ),
@@ -210,7 +210,7 @@ def drawn(chance):
     """Six warps of two traces with the same barriers."""
     barriers = [chance.choice((BLOCK_BARRIER, BLOCK_BARRIER, GROUP, GROUP, WARP_BARRIER, PAIR)) for _ in range(chance.choice((0, 1, 2, 3)))]
     steps = itertools.count()
-    patterns = (each(), neighbours(), [0], {warp: [warp % 4] for warp in range(12)}, {warp: [4 + warp // 2] for warp in range(12)})
+    patterns = (each(), neighbors(), [0], {warp: [warp % 4] for warp in range(12)}, {warp: [4 + warp // 2] for warp in range(12)})
 
     def part():
         for _ in range(chance.choice((0, 1, 1, 2))):

@@ -620,8 +620,8 @@ def test_architectures():
     assert some.find(float16_gemm(), "sm_80") is None and some.find(float16_gemm(), "sm_100") is None
     ampere = Records((made(architecture="sm_80"),))
     choice = ampere.best(float16_gemm(), "sm_86")
-    assert not choice.exact and "distance 1.00" in choice.why, "the same major number, as a neighbour"
-    assert ampere.find(float16_gemm(), "sm_86", neighbours=False) is None
+    assert not choice.exact and "distance 1.00" in choice.why, "the same major number, as a neighbor"
+    assert ampere.find(float16_gemm(), "sm_86", neighbors=False) is None
 
 
 def test_nearest_records_by_distance():
@@ -632,7 +632,7 @@ def test_nearest_records_by_distance():
     assert not near.exact and near.record.shape == (256, 256, 1024), "equally near, and faster; K counts half"
     assert "256x256x1024 (distance 1.00)" in near.why
     assert some.best(float16_gemm(500, 256, 256), "sm_90").record.shape == (512, 256, 256)
-    assert some.find(float16_gemm(), "sm_90", neighbours=False) is None
+    assert some.find(float16_gemm(), "sm_90", neighbors=False) is None
 
 
 def test_distant_records_are_not_used():
@@ -737,7 +737,7 @@ def test_illegal_records_are_skipped():
     assert Records((made(values={"nosuch": 3}),)).find(float16_gemm(), "sm_90") is None
 
 
-def test_not_every_neighbour_is_tried():
+def test_not_every_neighbor_is_tried():
     illegal = [made(float16_gemm(256 + 8 * number), us=1.0, values={"bm": 33}) for number in range(1, MOST_TRIES + 1)]
     fits = made(float16_gemm(1024), us=5.0)
     assert Records((*illegal[:-1], fits)).find(float16_gemm(), "sm_90") is not None
@@ -801,7 +801,7 @@ def test_best_reads_the_named_file(tmp_path, monkeypatch):
         best_strategy(float16_gemm())
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     assert best_strategy(float16_gemm()).spec == float16_gemm()
-    assert best_strategy(float16_gemm(512), "sm_90").spec == float16_gemm(512), "a neighbour"
+    assert best_strategy(float16_gemm(512), "sm_90").spec == float16_gemm(512), "a neighbor"
 
 
 def test_require_record(tmp_path, monkeypatch):

@@ -96,7 +96,7 @@ STRATEGIES = {
 
 @needs_nvrtc
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_products_are_not_serialised(name):
+def test_products_are_not_serialized(name):
     program = STRATEGIES[name]().program(TARGET)
     for compiler in COMPILERS:
         assert compile_cuda(program.cuda, TARGET, newest=compiler.version).resources[program.name].spill_stores == 0

@@ -103,7 +103,7 @@ def test_vectors_begin_at_their_multiple(start, width, right):
         )
 
 
-def test_vectors_are_of_neighbours():
+def test_vectors_are_of_neighbors():
     fields = {"shape": (2,), "width": 2, "guard": less(THREAD, 1)}
     strided = attrs.evolve(access("src", (THREAD,), (2,)), points=((0,), (8,)))
     fails("src: a vector of 2 elements at addresses 0, 8", (copy(strided, access("dst", (THREAD,), (2,)), **fields),))

@@ -674,7 +674,7 @@ def test_registers_that_a_unit_reads_were_written():
 
 @pytest.mark.parametrize("dtype, watched", [(float32, False), (int32, True)], ids=str)
 def test_temporary_memory_of_a_statement_holds_nothing_afterwards(dtype, watched):
-    """Its own bytes hold only poison afterwards, and none of them counts as written; neighbours stay unchanged."""
+    """Its own bytes hold only poison afterwards, and none of them counts as written; neighbors stay unchanged."""
     temporary, other = (attrs.evolve(local(name, (8,), SH, dtype), offset=offset) for name, offset in (("x", 16), ("y", 0)))
     executor, group = executor_of(temporary, attrs.evolve(other, elements=as_expr(24)))
     memory = executor.batch.memories["x"]

@@ -122,7 +122,7 @@ def test_axes_of_at_most_so_many_elements(monkeypatch):
 
 
 def test_bytes_that_buffers_share():
-    """Groups of those that overlap, in order of their places; neighbours that touch do not."""
+    """Groups of those that overlap, in order of their places; neighbors that touch do not."""
     buffers = [
         attrs.evolve(local(name, (8,), SH), offset=offset) for name, offset in (("a", 0), ("b", 32), ("c", 48), ("d", 76), ("e", 112))
     ]

@@ -332,7 +332,7 @@ def test_what_no_engine_copies_has_no_boxes():
     [((0, 1), "0 bytes"), ((4, 1), "8 bytes"), ((8, 1), None), ((64, 1), None)],
 )
 def test_an_array_whose_rows_lie_on_each_other(steps, wrong):
-    """Strides of a map are positive multiples of 16 bytes, but for that of neighbours."""
+    """Strides of a map are positive multiples of 16 bytes, but for that of neighbors."""
     move = Move(8, 64, dtype=float16)(GL, SH)(Block)
     tensor = Tensor("src", (as_expr(8), as_expr(64)), float16, GL, Layout((8, 64), steps))
     storage = attrs.evolve(Tensor("src", (as_expr(8), as_expr(64)), float16, GL, RowMajor).storage(), layout=Layout((8, 64), steps))

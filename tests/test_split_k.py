@@ -409,7 +409,7 @@ def test_additions_of_one_block_need_order_with_plain_accesses(verb):
         simulate(worse, data)
 
 
-def test_uninitialised_sums_are_found():
+def test_uninitialized_sums_are_found():
     spec = MatMul(16, 32, 50, dtype=int32, accumulate=True)(GL, GL, GL)(Kernel)
     kernel = blocks(3, 8)(spec).program().ir
     with pytest.raises(SimulationError, match="read before any write"):

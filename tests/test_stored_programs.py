@@ -131,10 +131,10 @@ def test_what_is_not_of_this_package_is_not_kept(monkeypatch):
     class Own:
         value: int = 1
 
-    class Colour(enum.Enum):
+    class Color(enum.Enum):
         RED = 1
 
-    for value in (Own(), Colour.RED, print, lambda: 1, {1: Own()}, Mine, object(), memoryview(b"")):
+    for value in (Own(), Color.RED, print, lambda: 1, {1: Own()}, Mine, object(), memoryview(b"")):
         assert kept.key_of(value) is None and kept.written("program", "0" * 64, value, {}) is None
     assert kept.key_of(float16, GL, (1, "a", None, 2.5, {"b": frozenset((1, 2))})) is not None
     monkeypatch.setenv("FIREIRON_NO_CACHE", "1")

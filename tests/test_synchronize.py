@@ -92,8 +92,8 @@ def test_what_no_other_thread_touches_needs_no_barrier():
 
 def test_the_narrowest_scope_that_holds_every_conflict():
     inside = T256 // 128 * 128 + (127 - T256 % 128)
-    neighbour = T256 // 2 * 2 + (T256 + 1) % 2
-    for place, scope in ((neighbour, "warp"), (inside, "warpgroup"), (255 - T256, "block")):
+    neighbor = T256 // 2 * 2 + (T256 + 1) % 2
+    for place, scope in ((neighbor, "warp"), (inside, "warpgroup"), (255 - T256, "block")):
         assert placed(writes(T256), reads(place), threads=256) == [".", scope, "."]
         assert placed(reads(place), writes(T256), threads=256) == [".", scope, "."]
     one_astray = writes(T256), reads((T256 + 1) % 256)

@@ -486,7 +486,7 @@ def test_the_command_line_shows_events(tmp_path, capsys):
     assert main(["show", str(path), "--events", *sizes]) == 0
     *_, (_, last) = after_each_pass(product("ffma"), MAPPINGS["ffma"][0])
     assert re.sub("^#.*\n", "", capsys.readouterr().out, flags=re.MULTILINE) == text(last)
-    assert main(["show", str(path), "--events", "vectorise", *sizes]) != 0
+    assert main(["show", str(path), "--events", "vectorize", *sizes]) != 0
     assert "vectorize?" in capsys.readouterr().err
     assert main(["show", "maxwell", "--events"]) != 0
     assert "not a program of tasks" not in (error := capsys.readouterr().err) and "only task programs have events" in error

@@ -107,7 +107,7 @@ def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
             assert (grid.taken.loop is not None) == bool(persistent)
 
 
-def test_a_curve_meets_every_launch_and_goes_on_to_neighbours():
+def test_a_curve_meets_every_launch_and_goes_on_to_neighbors():
     every, _ = launches_by_block((4, 8), group_m=1, raster=2)
     places = numpy.array([one for (one,) in every])
     assert len({*map(tuple, places)}) == 32 and (abs(numpy.diff(places, axis=0)).sum(axis=1) == 1).all()

@@ -200,7 +200,7 @@ def test_an_order_that_the_kernel_does_not_keep_is_refused(name, old, new):
     assert old in written
     changed = parse(written.replace(old, new))
     labels = {one.event: one.launch for one in leaves(events.body)}
-    findings = check_events(program, events=labelled(changed, labels))
+    findings = check_events(program, events=labeled(changed, labels))
     assert bool(findings) == ("{}" not in new), findings
 
 
@@ -212,14 +212,14 @@ def test_an_order_between_stages_that_have_no_byte_in_common_is_not_asked():
     assert "{} 3 iterations before" in text(events)
     changed = parse(text(events).replace("{} 3 iterations before", "{} 2 iterations before"))
     labels = {one.event: one.launch for one in leaves(events.body)}
-    assert check_events(program, events=labelled(changed, labels)) == ()
+    assert check_events(program, events=labeled(changed, labels)) == ()
 
 
 def leaves(block):
     return [one for one in walk(block) if isinstance(one, (Copy, Call))]
 
 
-def labelled(program, labels):
+def labeled(program, labels):
     """A parsed program with the launches of its copies and calls."""
 
     def of(block):

@@ -71,8 +71,8 @@ def test_branches_go_on_and_columns_stand_below_themselves():
         "│         MatMul(8,8,8)(SH,SH,RF)(Warp)",
     ]
     assert list(folded("registers     one two three four", 28)) == ["registers     one two three", "              four"]
-    coloured = list(folded("\x1b[31merror\x1b[0m " + "word " * 9, 30))
-    assert coloured[0].startswith("\x1b[31merror\x1b[0m word") and all(len(re.sub(r"\x1b\[\d+m", "", part)) <= 30 for part in coloured)
+    colored = list(folded("\x1b[31merror\x1b[0m " + "word " * 9, 30))
+    assert colored[0].startswith("\x1b[31merror\x1b[0m word") and all(len(re.sub(r"\x1b\[\d+m", "", part)) <= 30 for part in colored)
 
 
 def test_a_folded_stream_writes_whole_lines():

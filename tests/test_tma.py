@@ -77,7 +77,7 @@ LOADS = {
     "dimensions": (Move.on(Block, view("src", GL, (64,)), view("dst", SH, (64,))), ("shape", "two dimensions", "64")),
     "types": (load(dst={"dtype": float32}), ("dst type", "float16", "float32")),
     "strides": (load(src={"layout": RowMajor(ld=68)}), ("src strides", "multiples of 16 bytes", "68 elements of 2 bytes")),
-    "no neighbours": (load(src={"layout": Layout((64, 64), (128, 2))}), ("src layout", "contiguous along one dimension", "(64,64):(128,2)")),
+    "no neighbors": (load(src={"layout": Layout((64, 64), (128, 2))}), ("src layout", "contiguous along one dimension", "(64,64):(128,2)")),
     "storage": (
         load(dst={"swizzle": None}),
         (
@@ -95,7 +95,7 @@ STORES = {
     "dimensions": (Move.on(Warp, view("src", SH, (64,)), view("dst", GL, (64,))), ("shape", "two dimensions", "64")),
     "types": (store(dst={"dtype": float32}), ("dst type", "float16", "float32")),
     "strides": (store(dst={"layout": RowMajor(ld=68)}), ("dst strides", "multiples of 16 bytes", "68 elements of 2 bytes")),
-    "no neighbours": (store(dst={"layout": Layout((64, 64), (128, 2))}), ("dst layout", "contiguous along one dimension", "(64,64):(128,2)")),
+    "no neighbors": (store(dst={"layout": Layout((64, 64), (128, 2))}), ("dst layout", "contiguous along one dimension", "(64,64):(128,2)")),
     "storage": (
         store(src={"swizzle": None}),
         (

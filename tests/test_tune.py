@@ -39,7 +39,7 @@ from fireiron.tune.journal import Journal
 from fireiron.tune.measure import Measure, Measured
 from fireiron.tune.record import strategy_hash
 from fireiron.tune.result import failures, ranked
-from fireiron.tune.search import MOST_EXHAUSTIVE, Optimiser, draws, in_order
+from fireiron.tune.search import MOST_EXHAUSTIVE, Optimizer, draws, in_order
 from fireiron.tune.task import Built, Candidate, Space, Surveyed, Task, build, packed, survey
 from fireiron.tune.worker_pool import MEASURE, WorkerPool
 
@@ -618,13 +618,13 @@ def test_tpe_needs_optuna(monkeypatch):
 class TestOptuna:
     def test_finds_better_candidates_than_random_search(self):
         space = Space({name: tuple(range(16)) for name in "abcd"})
-        optimiser = Optimiser(space, 1)
+        optimizer = Optimizer(space, 1)
         times = []
         for _ in range(20):
-            for trial, number in optimiser.ask():
+            for trial, number in optimizer.ask():
                 values = space[number]
                 times.append(1.0 + sum((value - 11) ** 2 for value in values.values()))
-                optimiser.tell(trial, None if values["a"] == 0 else times[-1])
+                optimizer.tell(trial, None if values["a"] == 0 else times[-1])
         chance = sorted(1.0 + sum((random.Random(7 * n + i).randrange(16) - 11) ** 2 for i in range(4)) for n in range(160))
         assert min(times) < chance[3] and sum(times[80:]) < 0.85 * sum(times[:80])
 

@@ -561,7 +561,7 @@ def test_bits_of_orders(orders):
 @needs_nvrtc
 @in_orders
 @pytest.mark.parametrize("stages", [1, 4])
-def test_compiles_without_serialisation(orders, stages):
+def test_compiles_without_serialization(orders, stages):
     """ptxas compiles it for sm_90a without serializing MMAs (C7505 to C7520) and without spills."""
     text = product_of_warpgroups(F16, (128, 128), 64, stages, 128, orders).program("sm_90a").cuda
     compiled = compile_cuda(text, "sm_90a")

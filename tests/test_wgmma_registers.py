@@ -146,7 +146,7 @@ def test_planted_faults_in_rings(name):
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("name", RINGS)
-def test_compiles_without_serialisation(name):
+def test_compiles_without_serialization(name):
     strategy, spec = RINGS[name]
     (resources,) = compile_cuda(strategy(spec).cuda("sm_90a"), "sm_90a").resources.values()
     assert resources.spill_stores == resources.stack_frame == 0

@@ -395,7 +395,7 @@ REFUSED = {
         MatMul.tile(64, 64).to(Block).epilog(FR16, Init.tile(16, 16).to(Warp).done(), Move.tile(16, 16).to(Warp).done())
         .split(16).tile(Strided((8, 32), (8, 32))).to(Warp).load(A, FR16, Move.done()).load(B, FR16, Move.done()).done(),
         problem(),
-        "neighbouring rows and columns",
+        "neighboring rows and columns",
         "",
     ),
 }  # fmt: skip

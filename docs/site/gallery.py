@@ -106,10 +106,10 @@ _texts = {}
 
 def with_kernels(page):
     """A finished page with the kernels where they belong; behind the search index, which need not know each line of them."""
-    return re.sub(r"<!-- cuda: (\w+) (main loop|whole) -->", lambda match: _coloured(_texts[match[1]], match[2]), page)
+    return re.sub(r"<!-- cuda: (\w+) (main loop|whole) -->", lambda match: _colored(_texts[match[1]], match[2]), page)
 
 
-def _coloured(text, part):
+def _colored(text, part):
     return highlight(
         "\n".join(main_loop(text, MAIN_LOOP_LINES)) if part == "main loop" else text, CudaLexer(), HtmlFormatter(cssclass="codehilite")
     )

@@ -31,7 +31,7 @@ def on_config(config):
 def on_files(files, config):
     """All pages: those of docs/, those in front, those that are generated, and what these link to."""
     pages = {one.src_uri: one.content_string for one in files if one.src_uri.endswith(".md") and one.inclusion != InclusionLevel.EXCLUDED}
-    generated = {**reference.pages(), **commands.pages(), **gallery.pages(_shown()), "css/code.css": _colours()}
+    generated = {**reference.pages(), **commands.pages(), **gallery.pages(_shown()), "css/code.css": _colors()}
     generated |= {f"reference/pictures/{name.replace('/', '_')}.svg": drawn.svg for name, drawn in pictures.OF.items()}
     for page, text in generated.items():
         files.append(File.generated(config, page, content=text))
@@ -56,8 +56,8 @@ def on_post_page(output, page, config):
     return gallery.with_kernels(output)
 
 
-def _colours():
-    """The colours of code, by day and by night."""
+def _colors():
+    """The colors of code, by day and by night."""
     day, night = (HtmlFormatter(style=style).get_style_defs(".codehilite").splitlines() for style in ("default", "github-dark"))
     rules = [[line for line in lines if line.startswith(".codehilite .")] for lines in (day, night)]
     return "\n".join([*rules[0], "@media (prefers-color-scheme: dark) {", *rules[1], "}", ""])

@@ -27,7 +27,7 @@ GENERATED = {
 """Files and folders that pages name where the site has a page that is made from them."""
 
 SOURCE = {".py": "python", ".cu": "cpp"}
-"""Suffixes of files that are shown as pages, with the language that colours them."""
+"""Suffixes of files that are shown as pages, with the language that colors them."""
 
 LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 

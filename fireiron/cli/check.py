@@ -92,12 +92,12 @@ def _of_texts(program: Program) -> Iterator[Any]:
 def _print_findings(findings: Sequence[Any]) -> None:
     if not findings:
         return
-    colours = {"error": 31, "warning": 33, "note": 36}
+    colors = {"error": 31, "warning": 33, "note": 36}
     width = width_of_output()
     rows, heads = [], ["severity", "kind", "access", "message", "line"]
     for finding in findings:
         of, message = finding.access or finding.buffer or "", _without(finding.message, finding.access)
-        rows.append([paint(finding.severity, colours[finding.severity]), finding.kind, of, message, finding.at or ""])
+        rows.append([paint(finding.severity, colors[finding.severity]), finding.kind, of, message, finding.at or ""])
     if width is None:
         print(table(rows, heads, most=(None, None, 44, 72, None)))
     else:  # the access and its line go below the message

@@ -80,11 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(items: list[Item], wrong: list[Item]) -> None:
-    colours = {OK: 32, MISSING: 36, WRONG: 31}
+    colors = {OK: 32, MISSING: 36, WRONG: 31}
     rows, before = [], ""
     for item in items:
         text = "\n".join(part for part in (item.found, item.do if item.state == WRONG else "") if part)
-        rows.append([item.part if item.part != before else "", item.name, paint(item.state, colours[item.state]), text])
+        rows.append([item.part if item.part != before else "", item.name, paint(item.state, colors[item.state]), text])
         before = item.part
     print(table(rows, ["", "", "", "found"], width=width_of_output()))
     offers: dict[str, str] = {}

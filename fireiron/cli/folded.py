@@ -17,7 +17,7 @@ HANGING: Final = 28
 """A continuation line is indented below the second column if that starts within these columns."""
 
 _GAP: Final = 2
-_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LETTER: Final = re.compile(r"(?:\x1b\[[0-9;]*m)*.")
 _BRANCHES: Final = re.compile(r"(?:│  |\|  |   )*(?:├─ |└─ |\|- |`- )?")
 
@@ -67,8 +67,8 @@ def folded(line: str, width: int) -> Iterator[str]:
     if len(letters) <= width:
         yield line
         return
-    end = line[sum(map(len, letters)) :]  # colours after the last letter
-    indent = _continuation(_COLOUR.sub("", line))
+    end = line[sum(map(len, letters)) :]  # colors after the last letter
+    indent = _continuation(_COLOR.sub("", line))
     if len(indent) > width // 2:
         indent = ""
     start, least = "", len(indent)
@@ -138,7 +138,7 @@ def _widths(rows: Sequence[Sequence[Any]], heads: Sequence[str], width: int) -> 
 
 
 def _longest(text: str) -> int:
-    return max(map(len, _COLOUR.sub("", text).splitlines()), default=0)
+    return max(map(len, _COLOR.sub("", text).splitlines()), default=0)
 
 
 def shortened(text: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""Print colours, progress, errors and JSON."""
+"""Print colors, progress, errors and JSON."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def glyphs() -> tuple[str, ...]:
     return UNICODE
 
 
-def paint(text: str, colour: int, stream: Any = None) -> str:
-    """Return coloured text if the stream is a terminal and NO_COLOR is not set."""
+def paint(text: str, color: int, stream: Any = None) -> str:
+    """Return colored text if the stream is a terminal and NO_COLOR is not set."""
     stream = sys.stdout if stream is None else stream
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb" or not stream.isatty()
-    return text if plain else f"\x1b[{colour}m{text}\x1b[0m"
+    return text if plain else f"\x1b[{color}m{text}\x1b[0m"
 
 
 def progress(text: str) -> None:

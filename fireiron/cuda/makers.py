@@ -40,7 +40,7 @@ class Makers:
         self.kernel = kernel
 
     def of_list(self, body: Sequence[Stmt], start: int, stop: int) -> Steps:
-        """The steps of the statements of a list from one position to another; of a comment or a commit, of its neighbour."""
+        """The steps of the statements of a list from one position to another; of a comment or a commit, of its neighbor."""
         found = _once(step for one in body[start:stop] for step in self.of(one))
         if found or stop - start != 1:
             return found

@@ -51,7 +51,7 @@ class _MicroKernel:
 
     def _not_there(self, name: str) -> DecompositionError:
         """The error of a name of the contract that has no value here."""
-        why, instead = "neighbours there are no fixed step apart", f"{name.split('_')[0]}_at(...) gives an element in any storage"
+        why, instead = "neighbors there are no fixed step apart", f"{name.split('_')[0]}_at(...) gives an element in any storage"
         if "_size_" in name:
             why, instead = "the elements inside are not the first ones of the view", "load the operand first: then its view is whole"
         return DecompositionError(
@@ -244,7 +244,7 @@ class _MicroKernel:
 
 
 def step_of(buffer: Buffer, access: Access, dim: int) -> Expr | None:
-    """The step between neighbours of a view along its tensor's dimension; None where there is no such number (swizzled or hierarchical)."""
+    """The step between neighbors of a view along its tensor's dimension; None where there is no such number (swizzled or hierarchical)."""
     storage = access.storage or buffer.storage
     modes = [mode for mode in access.modes[dim] if constant(mode.size) != 1]
     step = storage.steps[dim]

@@ -200,7 +200,7 @@ PAIRS: Mapping[DType, tuple[str, str]] = {
     float16: ("__half2", "__floats2half2_rn"),
     bfloat16: ("__nv_bfloat162", "__floats2bfloat162_rn"),
 }
-"""16-bit floats of which two neighbours in a register are converted from float at once: the type of both, and the function."""
+"""16-bit floats of which two neighbors in a register are converted from float at once: the type of both, and the function."""
 
 
 def _widened(text: Text, source: DType, target: DType) -> Text:

@@ -13,7 +13,7 @@ from fireiron.check.banks import BANKS, WORD, Request, check_banks, lanes_per_ph
 from fireiron.check.finding import Finding
 from fireiron.check.persistence import static_schedule
 from fireiron.compiler import Program
-from fireiron.draw import colours
+from fireiron.draw import colors
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Cells, Rect, Text
 from fireiron.ir import Buffer
@@ -104,7 +104,7 @@ def banks(program: Program) -> Picture:
         "worst request of each access is drawn. In a tile, the color is the bank; frames mark the accesses of the lanes of phase 0.",
     )
     texts = {1: "1 word", 2: "2 words: 2 passes", 4: "4", 8: "8", 16: "16", 32: "32"}
-    y = page.legend(16, y, [(colours.heat(degree), text) for degree, text in texts.items()])
+    y = page.legend(16, y, [(colors.heat(degree), text) for degree, text in texts.items()])
     for name, rows in by_buffer.items():
         buffer = access_trace.kernel.buffer(name)
         y += 6
@@ -145,20 +145,20 @@ def _heat(page: Page, y: float, load: Load) -> float:
     values = tuple(tuple(present.index(int(value)) if value else -1 for value in row) for row in load.words)
     xs = tuple(left + _BANK * bank for bank in range(BANKS + 1))
     ys = tuple(top + _BANK * phase for phase in range(phases + 1))
-    page.add(Rect(left, top, BANKS * _BANK, phases * _BANK, colours.EMPTY, "#d1d9e0", 0.6))
-    palette = tuple(map(colours.heat, present))
+    page.add(Rect(left, top, BANKS * _BANK, phases * _BANK, colors.EMPTY, "#d1d9e0", 0.6))
+    palette = tuple(map(colors.heat, present))
     page.add(Cells(xs, ys, values, palette, tuple(f"{count} word{'s' if count != 1 else ''} of one bank" for count in present), 0.6))
     for row, words in enumerate(values):
         for bank, value in enumerate(words):
             if value >= 0:
-                ink = colours.ink_on(palette[value])
-                page.text(xs[bank] + _BANK / 2, ys[row] + 11, str(present[value]), 8.5, anchor="middle", colour=ink)
+                ink = colors.ink_on(palette[value])
+                page.text(xs[bank] + _BANK / 2, ys[row] + 11, str(present[value]), 8.5, anchor="middle", color=ink)
     lanes = lanes_per_phase(details["vector_bytes"])
     for row in range(phases):
-        page.text(left - 6, ys[row] + 11, f"lanes {row * lanes}-{row * lanes + lanes - 1}", 9, anchor="end", colour=PALE)
+        page.text(left - 6, ys[row] + 11, f"lanes {row * lanes}-{row * lanes + lanes - 1}", 9, anchor="end", color=PALE)
     for bank in range(0, BANKS, 4):
-        page.text(xs[bank] + _BANK / 2, top - 4, str(bank), 8, anchor="middle", colour=PALE)
-    page.text(left + BANKS * _BANK + 8, top - 4, "bank", 8, colour=PALE)
+        page.text(xs[bank] + _BANK / 2, top - 4, str(bank), 8, anchor="middle", color=PALE)
+    page.text(left + BANKS * _BANK + 8, top - 4, "bank", 8, color=PALE)
     return top + phases * _BANK + 14
 
 
@@ -207,7 +207,7 @@ def _storage(page: Page, y: float, buffer: Buffer, load: Load) -> float:
     rows, columns = np.arange(min(height, most[0])), np.arange(min(width, most[1]))
     scale = min(400 / len(columns), 230 / len(rows), 14.0)
     room = max(len(columns) * scale, 60.0), max(len(rows) * scale, 16.0)
-    palette = colours.along(colours.SCALE, BANKS)
+    palette = colors.along(colors.SCALE, BANKS)
     bottom = y
     corner = (len(rows), len(columns)) != (height, width)
     for number, (text, variant) in enumerate(variants(buffer, load.finding)):
@@ -227,12 +227,12 @@ def _storage(page: Page, y: float, buffer: Buffer, load: Load) -> float:
         page.add(Cells(xs, ys, tuple(tuple(row) for row in values.tolist()), palette, titles, 0.25 if scale > 3 else 0.0))
         frames, outside = _frames(xs, ys, variant, warp_request, index)
         page.add(*frames)
-        page.text(x - 20, y + 23, note + (f" ({outside} of them not in view)" if outside else ""), 9, colour=PALE)
-        page.text(x - 4, top + 8, "0", 8.5, anchor="end", colour=PALE)
+        page.text(x - 20, y + 23, note + (f" ({outside} of them not in view)" if outside else ""), 9, color=PALE)
+        page.text(x - 4, top + 8, "0", 8.5, anchor="end", color=PALE)
         if len(rows) > 1 and room[1] > 20:
-            page.text(x - 4, top + room[1], str(len(rows) - 1), 8.5, anchor="end", colour=PALE)
-        page.text(x, top + room[1] + 10, "0", 8.5, colour=PALE)
-        page.text(x + room[0], top + room[1] + 10, str(len(columns) - 1), 8.5, anchor="end", colour=PALE)
+            page.text(x - 4, top + room[1], str(len(rows) - 1), 8.5, anchor="end", color=PALE)
+        page.text(x, top + room[1] + 10, "0", 8.5, color=PALE)
+        page.text(x + room[0], top + room[1] + 10, str(len(columns) - 1), 8.5, anchor="end", color=PALE)
         bottom = max(bottom, top + room[1] + 14)
     return _scale(page, bottom + 6, palette)
 
@@ -266,8 +266,8 @@ def _frames(xs: tuple[float, ...], ys: tuple[float, ...], buffer: Buffer, warp_r
 
 def _scale(page: Page, y: float, palette: tuple[str, ...]) -> float:
     """Draw the color key of the banks."""
-    page.text(24, y + 10, "bank", 9, colour=PALE)
-    for bank, colour in enumerate(palette):
-        page.add(Rect(56 + bank * 16, y, 16, 13, colour))
-        page.add(Text(64 + bank * 16, y + 9.5, str(bank), 7.5, "middle", colour=colours.ink_on(colour)))
+    page.text(24, y + 10, "bank", 9, color=PALE)
+    for bank, color in enumerate(palette):
+        page.add(Rect(56 + bank * 16, y, 16, 13, color))
+        page.add(Text(64 + bank * 16, y + 9.5, str(bank), 7.5, "middle", color=colors.ink_on(color)))
     return y + 26

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from fireiron.draw import colours
+from fireiron.draw import colors
 from fireiron.draw.owners import Owners
 from fireiron.draw.picture import Page
 from fireiron.draw.shapes import PALE, Cells, Rect, Text, text_width
@@ -127,21 +127,21 @@ _Bars = Sequence[tuple[str, Sequence[Vector], str]]
 def passes_panel(page: Page, x: float, y: float, copy: CopyPasses) -> float:
     """Draw the first warps large, and a bar for each other warp and later pass; return the lower edge."""
     warps, start = copy.warps(), "pass 1, " if len(copy.passes()) > 1 else ""
-    palette = dict(zip(warps, colours.distinct(len(warps)), strict=True))
+    palette = dict(zip(warps, colors.distinct(len(warps)), strict=True))
     line, lengths = "column" if copy.vertical else "row", {vector.stop - vector.start for vector in copy.vectors}
     size = f"{min(lengths)} elements" if len(lengths) == 1 and min(lengths) > 1 else "an element" if lengths == {1} else "elements"
-    page.text(x - 30, y, f"a box is {size} of a {line}; its number is the thread", 9, colour=PALE)
+    page.text(x - 30, y, f"a box is {size} of a {line}; its number is the thread", 9, color=PALE)
     y += 8
     for warp, first in list(warps.items())[:_LARGE]:
         page.text(x, y + 9, f"{start}warp {warp}: {copy.where(first)}", 9, bold=True)
         y = _large(page, x, y + 13, copy, first, palette[warp]) + 4
     others: _Bars = [(f"warp {warp}", vectors, palette[warp]) for warp, vectors in list(warps.items())[_LARGE:]]
-    for name, vectors, colour in _shortened(others, "warps"):
+    for name, vectors, color in _shortened(others, "warps"):
         threads = _numbered("thread", (vector.thread for vector in vectors))
-        y = _bar(page, x, y, f"{name}: {copy.where(vectors)}, {threads}", colour)
-    later = [(f"pass {number}", vectors, colours.EMPTY) for number, vectors in enumerate(copy.passes(), 1)][1:]
-    for name, vectors, colour in _shortened(later, "passes"):
-        y = _bar(page, x, y, f"{name}: {copy.where(vectors)}, the same threads again", colour)
+        y = _bar(page, x, y, f"{name}: {copy.where(vectors)}, {threads}", color)
+    later = [(f"pass {number}", vectors, colors.EMPTY) for number, vectors in enumerate(copy.passes(), 1)][1:]
+    for name, vectors, color in _shortened(later, "passes"):
+        y = _bar(page, x, y, f"{name}: {copy.where(vectors)}, the same threads again", color)
     return y + 8
 
 
@@ -151,33 +151,33 @@ def _shortened(bars: _Bars, noun: str) -> _Bars:
         return bars
     kept, rest = bars[: _LINES - 1], bars[_LINES - 1 :]
     first, last = (name.split()[1] for name in (rest[0][0], rest[-1][0]))
-    return [*kept, (f"{noun} {first}-{last}", [vector for _, vectors, _ in rest for vector in vectors], colours.EMPTY)]
+    return [*kept, (f"{noun} {first}-{last}", [vector for _, vectors, _ in rest for vector in vectors], colors.EMPTY)]
 
 
-def _bar(page: Page, x: float, y: float, text: str, colour: str) -> float:
+def _bar(page: Page, x: float, y: float, text: str, color: str) -> float:
     size = round(min(8.5, (_WIDTH - 8) * 8.5 / text_width(text, 8.5)), 1)
-    page.add(Rect(x, y, _WIDTH, 13.0, colour, "#d0d7de" if colour == colours.EMPTY else "none", 0.6))
-    page.text(x + 4, y + 9.6, text, size, colour=colours.ink_on(colour))
+    page.add(Rect(x, y, _WIDTH, 13.0, color, "#d0d7de" if color == colors.EMPTY else "none", 0.6))
+    page.text(x + 4, y + 9.6, text, size, color=colors.ink_on(color))
     return y + 14.5
 
 
-def _large(page: Page, x: float, y: float, copy: CopyPasses, vectors: Sequence[Vector], colour: str) -> float:
+def _large(page: Page, x: float, y: float, copy: CopyPasses, vectors: Sequence[Vector], color: str) -> float:
     """Draw the vectors of a warp, with a row of boxes for each line of the tile."""
     lines: dict[int, list[Vector]] = {}
     for vector in vectors:
         lines.setdefault(vector.line, []).append(vector)
     for line, pieces in list(lines.items())[:_LINES]:
-        page.text(x - 4, y + 9.6, str(line), 8.5, anchor="end", colour=PALE)
-        _boxes(page, x, y, copy, pieces, colour)
+        page.text(x - 4, y + 9.6, str(line), 8.5, anchor="end", color=PALE)
+        _boxes(page, x, y, copy, pieces, color)
         y += _CELL[1]
     if len(lines) > _LINES:
         hidden = list(lines.values())[_LINES:]
-        page.text(x, y + 10, f"and so on: {copy.where([vector for pieces in hidden for vector in pieces])}", 8.5, colour=PALE)
+        page.text(x, y + 10, f"and so on: {copy.where([vector for pieces in hidden for vector in pieces])}", 8.5, color=PALE)
         y += 13
     return y
 
 
-def _boxes(page: Page, x: float, y: float, copy: CopyPasses, pieces: Sequence[Vector], colour: str) -> None:
+def _boxes(page: Page, x: float, y: float, copy: CopyPasses, pieces: Sequence[Vector], color: str) -> None:
     """Draw a box for each vector of a line whose number has room; the last box represents the others."""
     need = text_width("0" * len(str(max(vector.thread for vector in pieces))), _LETTERS) + 3
     names, wide, end = [str(vector.thread) for vector in pieces], min(_CELL[0], _WIDTH / len(pieces)), 0.0
@@ -190,7 +190,7 @@ def _boxes(page: Page, x: float, y: float, copy: CopyPasses, pieces: Sequence[Ve
     shown = [*([vector] for vector in pieces[: len(names) - 1]), pieces[len(names) - 1 :]]
     titles = [f"{_numbered('thread', (vector.thread for vector in some))}: {copy.where(some)}" for some in shown]
     numbers = tuple(range(len(names)))
-    page.add(Cells(tuple(xs), (y, y + _CELL[1]), (numbers,), (colour,) * len(names), tuple(titles), 1.0))
-    ink = colours.ink_on(colour)
+    page.add(Cells(tuple(xs), (y, y + _CELL[1]), (numbers,), (color,) * len(names), tuple(titles), 1.0))
+    ink = colors.ink_on(color)
     middles = [(left + right) / 2 for left, right in itertools.pairwise(xs)]
-    page.add(*(Text(middle, y + 9.4, name, _LETTERS, "middle", colour=ink) for middle, name in zip(middles, names, strict=True)))
+    page.add(*(Text(middle, y + 9.4, name, _LETTERS, "middle", color=ink) for middle, name in zip(middles, names, strict=True)))

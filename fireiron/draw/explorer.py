@@ -309,11 +309,11 @@ def _code(program: Program, steps: Sequence[Step], numbers: dict[StepPath, int])
     for line, own in zip(program.lines, by_line, strict=True):
         title = "; ".join(f".{_step_text(steps[number])}" for number in own)
         linked = f' data-steps="{" ".join(map(str, own))}" title="{escaped(title)}"' if own else ""
-        lines.append(f"<li{linked}>{_coloured(line.text)}</li>")
+        lines.append(f"<li{linked}>{_colored(line.text)}</li>")
     return "\n".join(lines)
 
 
-def _coloured(line: str) -> str:
+def _colored(line: str) -> str:
     """Return a line of CUDA with its comments, keywords and strings marked."""
     parts, place = [], 0
     for match in _TOKENS.finditer(line):

@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 
 from fireiron.compiler import Program
-from fireiron.draw import colours
+from fireiron.draw import colors
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Line, Rect, text_width, wrapped
 from fireiron.spec import Spec
@@ -61,22 +61,22 @@ def flow(program: Program) -> Picture:
     steps = steps_of(spec)
     given = tuple(spec.operands)
     temporaries = edges(steps, given)
-    colour = dict(
-        zip(dict.fromkeys(edge.name for edge in temporaries), colours.distinct(len({edge.name for edge in temporaries})), strict=True)
+    color = dict(
+        zip(dict.fromkeys(edge.name for edge in temporaries), colors.distinct(len({edge.name for edge in temporaries})), strict=True)
     )
     page = Page()
     page.heading(f"Data flow: {spec}")
-    places, below = _boxes(page, spec, steps, colour)
+    places, below = _boxes(page, spec, steps, color)
     below = max(below, _inputs(page, spec, steps, places))
     _outputs(page, spec, steps, places)
-    _lines(page, temporaries, places, colour)
-    below = page.legend(16, below + 12, [(colour[name], _said(name, steps)) for name in colour]) if colour else below
+    _lines(page, temporaries, places, color)
+    below = page.legend(16, below + 12, [(color[name], _said(name, steps)) for name in color]) if color else below
     text = "Dashed: read in the next iteration of the loop." if any(one.carried for one in temporaries) else ""
     below = page.paragraph(16, below + 12, text) if text else below
     return page.picture("flow", f"Data flow: {spec}", WIDTH, below + 8)
 
 
-def _boxes(page: Page, spec: Spec, steps: Sequence[Step], colour: Mapping[str, str]) -> tuple[list[tuple[float, float]], float]:
+def _boxes(page: Page, spec: Spec, steps: Sequence[Step], color: Mapping[str, str]) -> tuple[list[tuple[float, float]], float]:
     """Draw the steps; return the upper and the lower edge of each, and the lower edge of all."""
     x, width = _STEPS
     y, part = 46.0, ""
@@ -87,11 +87,11 @@ def _boxes(page: Page, spec: Spec, steps: Sequence[Step], colour: Mapping[str, s
             part = step.part
             size = sum(heights[place] + 10 for place in range(number, len(steps)) if steps[place].part == part) + 22
             page.add(Rect(x - 12, y, width + 110, size, _PARTS.get(part, "none"), radius=6.0))
-            page.text(x - 4, y + 14, _title(spec, part), 10, colour=PALE)
+            page.text(x - 4, y + 14, _title(spec, part), 10, color=PALE)
             y += 22
         page.add(Rect(x, y, width, heights[number], "#ffffff", "#57606a", 1.2, 5.0))
-        if step.formula.output in colour:
-            page.add(Rect(x, y, 6, heights[number], colour[step.formula.output], radius=2.0))
+        if step.formula.output in color:
+            page.add(Rect(x, y, 6, heights[number], color[step.formula.output], radius=2.0))
         page.text(x + 12, y + 13, step.name, 10, bold=True)
         for line, text in enumerate(wrapped(shown(step.formula), _LETTERS)):
             page.text(x + 12, y + 27 + 13 * line, text, 9.5, mono=True)
@@ -151,7 +151,7 @@ def _operand(page: Page, spec: Spec, name: str, x: float, y: float, width: float
     page.text(x + 8, y + 23, text, round(min(8.5, 8.5 * (width - 12) / text_width(text, 8.5, mono=True)), 1), mono=True)
 
 
-def _lines(page: Page, temporaries: Sequence[Edge], places: Sequence[tuple[float, float]], colour: Mapping[str, str]) -> None:
+def _lines(page: Page, temporaries: Sequence[Edge], places: Sequence[tuple[float, float]], color: Mapping[str, str]) -> None:
     """Draw the lines of temporaries, each in a lane that is free between its ends."""
     occupied: list[list[tuple[float, float]]] = []
     routes = []
@@ -166,7 +166,7 @@ def _lines(page: Page, temporaries: Sequence[Edge], places: Sequence[tuple[float
     x, room = sum(_STEPS), _RIGHT[0] - sum(_STEPS) - 24
     for one, lane, start, end in routes:
         at = x + 10 + lane * min(14.0, room / max(len(occupied), 1))
-        page.add(Line(((x, start), (at, start), (at, end), (x, end)), colour[one.name], 1.6, one.carried, arrow=True))
+        page.add(Line(((x, start), (at, start), (at, end), (x, end)), color[one.name], 1.6, one.carried, arrow=True))
 
 
 def _said(name: str, steps: Sequence[Step]) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 
 from fireiron.compiler import Program
-from fireiron.draw import colours
+from fireiron.draw import colors
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Cells, Text
 from fireiron.ir import Exec, execs
@@ -117,24 +117,24 @@ def _panel(page: Page, x: float, y: float, part: Map) -> float:
     wide, tall = min(_CELL[0], (WIDTH - 60) / columns), _CELL[1] if rows <= 32 else 9.0
     table = holders(lane_map)
     page.text(x, y + 11, f"{part.operand}: {' × '.join(map(str, tile))} {part.dtype} in {part.memory}", 11, bold=True)
-    page.text(x, y + 23, f"{lane_map.threads} lanes, {lane_map.count} value{'s' if lane_map.count != 1 else ''} each", 9, colour=PALE)
+    page.text(x, y + 23, f"{lane_map.threads} lanes, {lane_map.count} value{'s' if lane_map.count != 1 else ''} each", 9, color=PALE)
     left, top = x + 20, y + 42
-    palette = colours.lane_colours(lane_map.threads)
+    palette = colors.lane_colors(lane_map.threads)
     values = tuple(tuple(table[row, column][0][0] for column in range(columns)) for row in range(rows))
     xs = tuple(left + wide * column for column in range(columns + 1))
     ys = tuple(top + tall * row for row in range(rows + 1))
     page.add(Cells(xs, ys, values, palette, tuple(_said(table, lane) for lane in range(lane_map.threads)), 0.6))
     for column in range(columns):
-        page.text(left + wide * (column + 0.5), top - 4, str(column), 8, anchor="middle", colour=PALE)
+        page.text(left + wide * (column + 0.5), top - 4, str(column), 8, anchor="middle", color=PALE)
     for row in range(rows):
-        page.text(left - 5, top + tall * (row + 0.5) + 3, str(row), 8, anchor="end", colour=PALE)
-    inks = [colours.ink_on(colour) for colour in palette]
+        page.text(left - 5, top + tall * (row + 0.5) + 3, str(row), 8, anchor="end", color=PALE)
+    inks = [colors.ink_on(color) for color in palette]
     for (row, column), who in sorted(table.items(), key=lambda item: (inks[item[1][0][0]], item[0])):
         lane, value = who[0]
         text = f"{lane}:{value}" + ("+" if len({one for one, _ in who}) > 1 else "")
         size = min(7.8, (wide - 1) / (len(text) * 0.6), tall - 2)
         if size >= 5:
-            page.add(Text(left + wide * (column + 0.5), top + tall * (row + 0.5) + 3, text, round(size, 1), "middle", colour=inks[lane]))
+            page.add(Text(left + wide * (column + 0.5), top + tall * (row + 0.5) + 3, text, round(size, 1), "middle", color=inks[lane]))
     return top + rows * tall + 16
 
 

@@ -79,18 +79,18 @@ class Page:
     def legend(self, x: float, y: float, entries: Iterable[tuple[str, str]], width: float = 868.0, size: float = 10.0) -> float:
         """Add squares with texts, in as many rows as needed; return the lower edge."""
         start, last = x, x + width
-        for colour, text in entries:
+        for color, text in entries:
             need = 16 + text_width(text, size) + 14
             if x + need > last and x > start:
                 x, y = start, y + size + 8
-            self.add(Rect(x, y, 11, 11, colour, "#8c959f", 0.6, 2.0), Text(x + 16, y + 9.5, text, size))
+            self.add(Rect(x, y, 11, 11, color, "#8c959f", 0.6, 2.0), Text(x + 16, y + 9.5, text, size))
             x += need
         return y + size + 10
 
     def paragraph(self, x: float, y: float, text: str) -> float:
         """Add a text in as many lines as needed; return the lower edge."""
         for line in wrapped(text, int(868.0 / (10.5 * SANS)), " "):
-            self.text(x, y, line, 10.5, colour=PALE)
+            self.text(x, y, line, 10.5, color=PALE)
             y += 14.5
         return y
 

@@ -76,7 +76,7 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
                 fontsize=_points(shape.size) * (1.0 if shape.mono else _SMALLER),
                 family="DejaVu Sans Mono" if shape.mono else "DejaVu Sans",
                 weight="bold" if shape.bold else "normal",
-                color=shape.colour,
+                color=shape.color,
                 ha=place,
                 va="baseline",
                 zorder=order,
@@ -85,7 +85,7 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
         case Cells():
             boxes = list(shape.boxes())
             rectangles = [patches.Rectangle((x, y), width, height) for _, x, y, width, height in boxes]
-            colours = [shape.colours[value] for value, *_ in boxes]
+            colors = [shape.colors[value] for value, *_ in boxes]
             line = _points(shape.gap)
-            collection = PatchCollection(rectangles, facecolor=colours, edgecolor="white", linewidth=line, zorder=order)
+            collection = PatchCollection(rectangles, facecolor=colors, edgecolor="white", linewidth=line, zorder=order)
             axes.add_collection(collection, autolim=False)

@@ -252,7 +252,7 @@ class _Box:
 
     start: float
     stop: float
-    colour: str
+    color: str
     text: str
     part: int = 0
     parts: int = 1
@@ -271,8 +271,8 @@ class _Lanes:
     def axis(self, y: float) -> float:
         """Draw the numbers of the steps."""
         for step in range(self.steps):
-            self.page.text(self.LEFT + self.wide * (step + 0.5), y + 12, str(step), 9, anchor="middle", colour=PALE)
-        self.page.text(self.LEFT - 8, y + 12, "step", 9, anchor="end", colour=PALE)
+            self.page.text(self.LEFT + self.wide * (step + 0.5), y + 12, str(step), 9, anchor="middle", color=PALE)
+        self.page.text(self.LEFT - 8, y + 12, "step", 9, anchor="end", color=PALE)
         return y + 20
 
     def row(self, y: float, name: str, boxes: Iterator[_Box]) -> float:
@@ -285,7 +285,7 @@ class _Lanes:
                 continue
             x, width, height = self.LEFT + self.wide * start, self.wide * (stop - start) - 1.5, self.HEIGHT / box.parts
             top = y + box.part * height
-            self.page.add(Rect(x, top, width, height, box.colour, radius=3.0))
+            self.page.add(Rect(x, top, width, height, box.color, radius=3.0))
             size = min(10.0, height - 1)
             self.page.text(x + width / 2, top + height / 2 + size * 0.36, box.text, round(size, 1), anchor="middle")
         return y + self.HEIGHT + 3

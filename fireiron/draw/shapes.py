@@ -53,7 +53,7 @@ class Text:
     anchor: str = "start"
     bold: bool = False
     mono: bool = False
-    colour: str = INK
+    color: str = INK
     title: str = ""
 
     @property
@@ -66,13 +66,13 @@ class Text:
 class Cells:
     """A colored grid: cell `(row, column)` is between `ys[row], ys[row + 1]` and `xs[column], xs[column + 1]`.
 
-    `values` are indices into `colours` (and `titles`), -1 for empty cells. Adjacent cells of equal value are merged to one rectangle.
+    `values` are indices into `colors` (and `titles`), -1 for empty cells. Adjacent cells of equal value are merged to one rectangle.
     """
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     values: tuple[tuple[int, ...], ...]
-    colours: tuple[str, ...]
+    colors: tuple[str, ...]
     titles: tuple[str, ...] = ()
     gap: float = 0.5
 

@@ -99,7 +99,7 @@ def _style(shape: Shape) -> str:
     """Return the attributes that consecutive texts may share."""
     if not isinstance(shape, Text):
         return ""
-    text = f' font-size="{number(shape.size)}" fill="{shape.colour}"'
+    text = f' font-size="{number(shape.size)}" fill="{shape.color}"'
     text += f' text-anchor="{shape.anchor}"' if shape.anchor != "start" else ""
     text += ' font-weight="bold"' if shape.bold else ""
     return text + (' class="m"' if shape.mono else "")
@@ -119,6 +119,6 @@ def _cells(shape: Cells) -> str:
     elements = []
     for value in sorted(paths):
         line = f' stroke="#ffffff" stroke-width="{number(shape.gap)}"' if shape.gap else ""
-        text = f'<path fill="{shape.colours[value]}"{line} d="{"".join(paths[value])}"'
+        text = f'<path fill="{shape.colors[value]}"{line} d="{"".join(paths[value])}"'
         elements.append(_closed(text, "path", shape.titles[value] if shape.titles else ""))
     return "\n".join(elements)

@@ -11,7 +11,7 @@ import numpy as np
 from fireiron.check.access_trace import AccessTrace, Use, assumed_elements
 from fireiron.check.persistence import persistence, static_schedule
 from fireiron.compiler import Program
-from fireiron.draw import colours
+from fireiron.draw import colors
 from fireiron.draw.copy_passes import copy_passes, passes_panel
 from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
 from fireiron.draw.picture import Page, Picture
@@ -215,18 +215,18 @@ def _matrix_panel(page: Page, y: float, operand: str, blocks: Blocks, step: tupl
     room = max(width * scale, 36.0), max(height * scale, 36.0)
     xs, ys = _edges(x, columns.tolist(), room[0]), _edges(y + 32, rows.tolist(), room[1])
     present = np.unique(blocks.first[blocks.first >= 0])
-    palette = colours.distinct(len(present))
+    palette = colors.distinct(len(present))
     values = np.where(blocks.first < 0, -1, np.searchsorted(present, blocks.first))
     plural = blocks.count.max() > 1
     page.text(x - 30, y + 11, f"{operand} by block: {blocks.grid} block{'s' if blocks.grid != 1 else ''}", 11, bold=True)
-    page.add(Rect(x, y + 32, room[0], room[1], colours.EMPTY))
+    page.add(Rect(x, y + 32, room[0], room[1], colors.EMPTY))
     titles = tuple(f"block {block}" for block in present.tolist())
     cells = Cells(xs, ys, _rows(values), palette, titles)
     page.add(cells)
     named = _labels(page, cells, [f"{block}{'+' if plural else ''}" for block in present.tolist()], True)
     note = "the lowest block is named; + : more blocks share it" if plural else "numbers are blocks, in launch order"
     note = note if named else f"dark to light: block {present[0]} to {present[-1]}" + (", the lowest of those that share" if plural else "")
-    page.text(x - 30, y + 24, note, 9, colour=PALE)
+    page.text(x - 30, y + 24, note, 9, color=PALE)
     if step is not None:
         top, bottom, left, right = step
         if bottom <= height and right <= width:
@@ -239,7 +239,7 @@ def _matrix_panel(page: Page, y: float, operand: str, blocks: Blocks, step: tupl
     if blocks.looked_at < blocks.tiles:
         notes.append(f"only the first {blocks.looked_at} {'blocks' if blocks.tiles == blocks.grid else 'tiles'} are drawn")
     for note in notes:
-        page.text(x - 30, below, note, 9, colour=PALE)
+        page.text(x - 30, below, note, 9, color=PALE)
         below += 12
     return below
 
@@ -250,12 +250,12 @@ def _rows(values: Array) -> tuple[tuple[int, ...], ...]:
 
 def _axis(page: Page, x: float, y: float, room: tuple[float, float], rows: tuple[int, int], columns: tuple[int, int]) -> None:
     """Label the first and the last row and column."""
-    page.text(x - 4, y + 8, str(rows[0]), 8.5, anchor="end", colour=PALE)
+    page.text(x - 4, y + 8, str(rows[0]), 8.5, anchor="end", color=PALE)
     if rows[1] > rows[0] and room[1] > 22:
-        page.text(x - 4, y + room[1], str(rows[1]), 8.5, anchor="end", colour=PALE)
-    page.text(x, y + room[1] + 10, str(columns[0]), 8.5, colour=PALE)
+        page.text(x - 4, y + room[1], str(rows[1]), 8.5, anchor="end", color=PALE)
+    page.text(x, y + room[1] + 10, str(columns[0]), 8.5, color=PALE)
     if columns[1] > columns[0] and room[0] > text_width(f"{columns[0]}{columns[1]}", 8.5) + 8:
-        page.text(x + room[0], y + room[1] + 10, str(columns[1]), 8.5, anchor="end", colour=PALE)
+        page.text(x + room[0], y + room[1] + 10, str(columns[1]), 8.5, anchor="end", color=PALE)
 
 
 def _gaps(page: Page, x: float, ys: Sequence[float], rows: Array) -> None:
@@ -264,7 +264,7 @@ def _gaps(page: Page, x: float, ys: Sequence[float], rows: Array) -> None:
     for row in (np.flatnonzero(np.diff(rows) != 1) + 1).tolist():
         if written + 9 <= ys[row] + 8 <= ys[-1] - 9:
             written = ys[row] + 8
-            page.text(x - 4, written, str(rows[row]), 8.5, anchor="end", colour=PALE)
+            page.text(x - 4, written, str(rows[row]), 8.5, anchor="end", color=PALE)
 
 
 def _labels(page: Page, cells: Cells, texts: Sequence[str], all_or_none: bool = False) -> bool:
@@ -276,12 +276,12 @@ def _labels(page: Page, cells: Cells, texts: Sequence[str], all_or_none: bool = 
         if size < 6.4:
             complete = False
             continue
-        ink = colours.ink_on(cells.colours[value])
+        ink = colors.ink_on(cells.colors[value])
         top = y + height / 2 + size * 0.36 - (len(lines) - 1) * size * 0.6
-        labels += [Text(x + width / 2, top + row * size * 1.2, line, size, "middle", colour=ink) for row, line in enumerate(lines)]
+        labels += [Text(x + width / 2, top + row * size * 1.2, line, size, "middle", color=ink) for row, line in enumerate(lines)]
     if all_or_none and not complete:
         return False
-    page.add(*sorted(labels, key=lambda label: (label.colour, label.size)))
+    page.add(*sorted(labels, key=lambda label: (label.color, label.size)))
     return complete
 
 
@@ -306,12 +306,12 @@ def _warp_panel(page: Page, y: float, place: Place, owned: Owners) -> float:
     """Draw the tile of block 0 by warp; return the lower edge."""
     x = _LEFT[1]
     masks, values = _categories(owned.warps)
-    palette = colours.distinct(len(masks))
+    palette = colors.distinct(len(masks))
     room = _sized(len(owned.rows), len(owned.columns))
     xs = _edges(x, list(range(len(owned.columns) + 1)), room[0])
     ys = _edges(y + 32, list(range(len(owned.rows) + 1)), room[1])
     page.text(x - 30, y + 11, f"{place.buffer.name}: {place.text}, by warp", 11, bold=True)
-    page.text(x - 30, y + 24, _sizes_text(owned.rows, owned.columns, place.buffer, owned.partial), 9, colour=PALE)
+    page.text(x - 30, y + 24, _sizes_text(owned.rows, owned.columns, place.buffer, owned.partial), 9, color=PALE)
     titles = tuple(f"warp{'s' if mask & (mask - 1) else ''} {members(mask)}" for mask in masks)
     cells = Cells(xs, ys, _rows(values), palette, titles, 0.4)
     shared = copy_passes(owned) if _striped(place, owned, cells) else None
@@ -357,7 +357,7 @@ def _lane_panel(page: Page, y: float, place: Place, owned: Owners) -> float:
     warp = int(thread.min()) // 32
     page.text(x - 30, y + 11, f"warp {warp} by lane", 11, bold=True)
     if not owned.lanes_known:
-        page.text(x - 30, y + 24, _unknown(place), 9, colour=PALE)
+        page.text(x - 30, y + 24, _unknown(place), 9, color=PALE)
         return y + 40
     row, column, masks = owned.lanes(warp)
     all_rows, all_columns = masks.shape
@@ -372,7 +372,7 @@ def _lane_panel(page: Page, y: float, place: Place, owned: Owners) -> float:
         fits = [width >= 6.6 * 0.6 * len(texts[value]) + 2 and height >= 8.6 for value, _, _, width, height in cells.boxes()]
         if fits and sum(fits) >= 0.9 * len(fits):
             break
-    lanes = colours.lane_colours(32)
+    lanes = colors.lane_colors(32)
     palette = tuple(lanes[(mask & -mask).bit_length() - 1] if mask else "" for mask in present)
     corner = part.shape != masks.shape
     note = f"{all_rows} × {all_columns} elements"
@@ -380,7 +380,7 @@ def _lane_panel(page: Page, y: float, place: Place, owned: Owners) -> float:
     left_out = [name for name, places in (("rows", owned.rows[row]), ("columns", owned.columns[column])) if _gappy(places)]
     note += f", others' {' and '.join(left_out)} left out" if left_out else ""
     note += "; lanes share" if any(mask & (mask - 1) for mask in present) else ""
-    page.text(x - 30, y + 24, note, 9, colour=PALE)
+    page.text(x - 30, y + 24, note, 9, color=PALE)
     titles = tuple(f"lane{'s' if mask & (mask - 1) else ''} {members(mask)}" for mask in present)
     cells = Cells(xs, ys, _rows(values), palette, titles, 0.5)
     page.add(cells)

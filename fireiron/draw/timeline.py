@@ -145,7 +145,7 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
     left = 150.0
     for column in range(steps + 1):
         name = "before" if column == 0 else f"{loop.var} = {column - 1}"
-        page.text(left + wide * (column + 0.5), y + 12, name, 10, anchor="middle", colour=PALE)
+        page.text(left + wide * (column + 0.5), y + 12, name, 10, anchor="middle", color=PALE)
     y += 20
     for buffer in dict.fromkeys(slot.buffer for slot in used):
         copies = program.lowered.buffer(buffer).tensor.copies

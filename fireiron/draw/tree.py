@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.compiler import Program
-from fireiron.draw import colours
+from fireiron.draw import colors
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import INK, PALE, Line, Rect, text_width, wrapped
 from fireiron.inspect.show import main_child, short
@@ -119,10 +119,10 @@ def _buffer_sizes(kernel: Kernel) -> dict[str, str]:
 def _box(page: Page, y: float, spec: Spec, facts: Facts, known: set[str]) -> float:
     """Draw the box of a spec; return its lower edge."""
     page.add(Rect(16, y, _BOX, 48, "#ffffff", "#57606a", 1.2, 5.0))
-    page.add(Rect(16, y, _BOX, 20, _level_colour(spec.level), "#57606a", 1.2, 5.0))
+    page.add(Rect(16, y, _BOX, 20, _level_color(spec.level), "#57606a", 1.2, 5.0))
     size = min(11.0, (_BOX - 110) / (len(str(spec)) * 0.61))
     page.text(24, y + 14, str(spec), round(size, 1), mono=True, bold=True)
-    page.text(16 + _BOX - 8, y + 14, _units(spec.level, facts), 9.5, anchor="end", colour=INK)
+    page.text(16 + _BOX - 8, y + 14, _units(spec.level, facts), 9.5, anchor="end", color=INK)
     x = 24.0
     chips = list(_chips(spec))
     size = 9.5
@@ -140,17 +140,17 @@ def _chips(spec: Spec) -> Iterator[tuple[str, str, str]]:
         shape = "×".join(map(str, view.shape))
         memory = view.memory.name
         title = f"{name} is {shape} of {view.tensor.name}, {view.dtype.name} in {memory}"
-        yield f"{name} {shape} {memory}", _memory_colour(view.memory), title
+        yield f"{name} {shape} {memory}", _memory_color(view.memory), title
 
 
-def _memory_colour(memory: Memory) -> str:
+def _memory_color(memory: Memory) -> str:
     """Return the color of a memory; a user-defined memory has that of the built-in memory with the same scope."""
     alike = "FR" if memory.fragment else {GRID: "GL", BLOCK: "SH", THREAD: "RF"}[memory.shared_by]
-    return colours.MEMORY[alike]
+    return colors.MEMORY[alike]
 
 
-def _level_colour(level: Level) -> str:
-    return colours.LANE_LEVEL if level.threads == 1 else colours.LEVELS.get(level.label, "#e6e6e6")
+def _level_color(level: Level) -> str:
+    return colors.LANE_LEVEL if level.threads == 1 else colors.LEVELS.get(level.label, "#e6e6e6")
 
 
 def _units(level: Level, facts: Facts) -> str:
@@ -175,7 +175,7 @@ def _edge(page: Page, y: float, node: Node, child: Node | None, facts: Facts, kn
     """Draw a step with its allocations, loops, barriers and side paths; return where the next box starts."""
     if node.step is None:
         page.add(Line(((44, y), (44, y + 14)), "#57606a", 1.4, True))
-        page.text(56, y + 16, "open: not decomposed yet", 11, colour="#a40e26", bold=True)
+        page.text(56, y + 16, "open: not decomposed yet", 11, color="#a40e26", bold=True)
         return y + 26
     top = y
     y += 8
@@ -191,7 +191,7 @@ def _edge(page: Page, y: float, node: Node, child: Node | None, facts: Facts, kn
     if child is None and not sides:
         names = dict.fromkeys(_performed(node))
         page.add(Rect(56, y + 2, text_width(_by(names), 10.5, True) + 16, 20, "#24292f", radius=4))
-        page.text(64, y + 16, _by(names), 10.5, mono=True, colour="#ffffff")
+        page.text(64, y + 16, _by(names), 10.5, mono=True, color="#ffffff")
         y += 24
     low = top + 2
     for name, side in sides:
@@ -218,7 +218,7 @@ def _performed(node: Node) -> Iterator[str]:
 def _marks(
     node: Node, sides: Sequence[tuple[str, Node]], child: Node | None, facts: Facts, known: set[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """`(text, colour, tooltip)` of the buffers that a step allocates, of its loops and their barriers."""
+    """`(text, color, tooltip)` of the buffers that a step allocates, of its loops and their barriers."""
     nodes = [child for _, child in node.children]
     for tensor in _new(nodes, known):
         shape = "×".join(map(str, tensor.shape))
@@ -226,7 +226,7 @@ def _marks(
         number = facts.copies.get(tensor.name, tensor.copies)
         copies = f", {number} copies" if number > 1 else ""
         text = f"allocates {tensor.name}: {shape} {tensor.dtype.name} in {tensor.memory.name}{copies}" + (f", {size}" if size else "")
-        yield text, _memory_colour(tensor.memory), f"storage {tensor.layout}"
+        yield text, _memory_color(tensor.memory), f"storage {tensor.layout}"
     for statement in statements(node.program):
         if isinstance(statement, For):
             extent = statement.extent
@@ -284,9 +284,9 @@ def _listed(node: Node, depth: int) -> Iterator[str]:
 
 
 def _key(page: Page, y: float) -> float:
-    page.text(16, y + 9, "Bars are colored by level, operands and buffers by memory:", 9.5, colour=PALE)
-    entries: list[tuple[str, Any]] = [("Kernel", colours.LEVELS["kernel"]), ("Block", colours.LEVELS["block"])]
-    entries += [("Warp", colours.LEVELS["warp"]), ("Thread, Lane", colours.LANE_LEVEL)]
+    page.text(16, y + 9, "Bars are colored by level, operands and buffers by memory:", 9.5, color=PALE)
+    entries: list[tuple[str, Any]] = [("Kernel", colors.LEVELS["kernel"]), ("Block", colors.LEVELS["block"])]
+    entries += [("Warp", colors.LEVELS["warp"]), ("Thread, Lane", colors.LANE_LEVEL)]
     memories = {"GL": "GL global", "SH": "SH shared", "RF": "RF registers", "FR": "FR fragments"}
-    entries += [(memories[name], colour) for name, colour in colours.MEMORY.items()]
-    return page.legend(16, y + 18, [(colour, text) for text, colour in entries], 868, 9.5)
+    entries += [(memories[name], color) for name, color in colors.MEMORY.items()]
+    return page.legend(16, y + 18, [(color, text) for text, color in entries], 868, 9.5)

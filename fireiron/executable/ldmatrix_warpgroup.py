@@ -2,7 +2,7 @@
 
 PTX ISA, "Warp-level matrix load instruction: ldmatrix". Each warp loads four 8x8 matrices of a tile of 64 x 16, of which it holds 16 rows
 as wgmma takes a factor from registers (PTX ISA, "Register Fragments for wgmma", A). A free buffer becomes swizzled chunks, along its
-source's neighbours: those that TMA writes, and eight rows of which are read without a bank conflict.
+source's neighbors: those that TMA writes, and eight rows of which are read without a bank conflict.
 
 >>> from fireiron import *
 >>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")
@@ -119,7 +119,7 @@ class LdMatrixWarpgroup(Executable):
 
 
 def _wanted(view: View) -> Storage:
-    """The storage of a free buffer: swizzled chunks along its source's neighbours."""
+    """The storage of a free buffer: swizzled chunks along its source's neighbors."""
     layout = view.tensor.layout
     if len(view.tensor.shape) != 2:
         return view.tensor.storage()

@@ -75,7 +75,7 @@ class ThreadPointwise(Executable):
         """The type of a packed result's simulation: a product and a sum are rounded once, so in double both are as good as exact."""
         return float64 if self.packed else None
 
-    def takes_neighbours(self, spec: Spec) -> bool:
+    def takes_neighbors(self, spec: Spec) -> bool:
         return not self.pairs and not spec.definition.joins
 
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
@@ -153,7 +153,7 @@ class SkipIfIdentity(ThreadPointwise):
             mismatches = (*mismatches, Mismatch("formula", "x[m,n] = x[m,n] * f[m], f in registers", str(spec.definition)))
         return mismatches
 
-    def takes_neighbours(self, spec: Spec) -> bool:
+    def takes_neighbors(self, spec: Spec) -> bool:
         return False
 
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:

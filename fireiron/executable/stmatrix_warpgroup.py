@@ -2,8 +2,8 @@
 
 PTX ISA, "Warp-level matrix store instruction: stmatrix". Each warp stores four 8x8 matrices of a tile of 64 x 16, of which it holds 16 rows
 as wgmma's accumulators lie (PTX ISA, "Register Fragments for wgmma", D); with `.trans` a tile of 16 x 64, of accumulators of a
-product whose 64 rows are columns. Two neighbours in registers are rounded by one instruction, which makes the register that is stored;
-neighbours of 16 bits, as of a factor that wgmma reads from registers, are such a register as they lie.
+product whose 64 rows are columns. Two neighbors in registers are rounded by one instruction, which makes the register that is stored;
+neighbors of 16 bits, as of a factor that wgmma reads from registers, are such a register as they lie.
 
 >>> from fireiron import *
 >>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")
@@ -46,7 +46,7 @@ _PAIRS = {float16: "f16x2", bfloat16: "bf16x2"}
 class StMatrixWarpgroup(Executable):
     """`Move(64*r, 16*c)(RF -> SH)(Warpgroup)`, float32 to 16 bits, or 16 bits as they are; with `swapped`, `Move(16*r, 64*c)`.
 
-    `along` is the dimension in which shared memory is contiguous; where that is not the one along which a thread holds two neighbours,
+    `along` is the dimension in which shared memory is contiguous; where that is not the one along which a thread holds two neighbors,
     the instruction transposes. With `clamps` negative elements are zero: rounded pairs take half as many instructions for that.
     """
 

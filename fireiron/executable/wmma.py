@@ -136,7 +136,7 @@ class MatrixSync(Executable):
         if len(spec.dims) != 2:
             return (*mismatches, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         if _leading_dimension(spec.operands[self.outer]) is None:
-            wanted = "RowMajor or ColMajor" if len(matrix.shape) == 2 else "neighbours along one of its dimensions"
+            wanted = "RowMajor or ColMajor" if len(matrix.shape) == 2 else "neighbors along one of its dimensions"
             mismatches.append(Mismatch(f"{self.outer} layout", wanted, str(matrix.layout)))
         if matrix.swizzle is not None:
             mismatches.append(Mismatch(f"{self.outer} layout", "one with a leading dimension, so no swizzle", str(matrix.swizzle)))
@@ -238,7 +238,7 @@ def _map_of(view: View, context: Context) -> LaneMap:
 
 
 def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
-    """Refuse a tile that may overhang its matrix, or whose rows and columns are not neighbours there."""
+    """Refuse a tile that may overhang its matrix, or whose rows and columns are not neighbors there."""
     if matrix.bounded:
         stored = matrix in (spec.operands[name] for name in spec.outputs)
         through = "store through SH: Move.load(SRC, SH, ...)" if stored else "load the operand into SH first"
@@ -249,12 +249,12 @@ def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
         )
     if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in matrix.dims):
         raise DecompositionError(
-            f"{executable.name} takes neighbouring rows and columns, this tile of {matrix.tensor.name} is a strided one", within=spec
+            f"{executable.name} takes neighboring rows and columns, this tile of {matrix.tensor.name} is a strided one", within=spec
         )
 
 
 def _leading_dimension(matrix: View) -> Expr | None:
-    """Elements from one row (or column) of a matrix to the next; None where it has no neighbours side by side."""
+    """Elements from one row (or column) of a matrix to the next; None where it has no neighbors side by side."""
     near, far = (matrix.tensor.storage().steps[matrix.axis(dim)] for dim in matrix.storage_order)
     return far if near == ONE else None
 

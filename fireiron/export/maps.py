@@ -73,7 +73,7 @@ def _encoding(kernel: Kernel, tensor_map: TensorMap, local: Callable[[str], str]
 
 
 def _outer(buffer: Buffer, tensor_map: TensorMap) -> Iterable[tuple[Expr, Expr]]:
-    """Elements along each dimension but that of neighbours, and those from one to the next."""
+    """Elements along each dimension but that of neighbors, and those from one to the next."""
     for dim in tensor_map.order[1:]:
         step = buffer.storage.steps[dim]
         if step is None:

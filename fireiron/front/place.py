@@ -87,7 +87,7 @@ class Place:
 
     def exact_record(self, spec: Spec, accept: Accept) -> Choice:
         """Return the record of exactly a spec. Raises: `StoreError` if there is none."""
-        return self.records.best(spec, self.architecture, neighbours=False, gpu=self.gpu, accept=accept)
+        return self.records.best(spec, self.architecture, neighbors=False, gpu=self.gpu, accept=accept)
 
     def chosen(self, call: str, key: tuple[Any, ...], choose: Chooser) -> tuple[Choice, int]:
         """Return the cached choice of another process for the same problem, else a new choice, which is cached."""

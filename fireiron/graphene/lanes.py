@@ -36,8 +36,8 @@ def move_of_lanes(level: Level, result: View | Tiled, source: View, where: str) 
     if tiles != (2, 2) or inside != (1, 2):
         _refuse(f"each thread receives [{_listed(tiles)}].[{_listed(inside)}]", "[2,2].[1,2]")
     row = [axis for axis, dim in enumerate(source.dims) if constant(dim.size) != 1]
-    if source.memory != SH or len(row) != 1 or constant(source.dims[row[0]].size) != _LANE or not _neighbours(source, row[0]):
-        _refuse(f"each thread addresses [{_listed(tuple(source.shape))}] in {source.memory.name}", "8 neighbours in shared memory")
+    if source.memory != SH or len(row) != 1 or constant(source.dims[row[0]].size) != _LANE or not _neighbors(source, row[0]):
+        _refuse(f"each thread addresses [{_listed(tuple(source.shape))}] in {source.memory.name}", "8 neighbors in shared memory")
     if source.dtype not in (float16, bfloat16) or result.view.dtype != source.dtype:
         _refuse(f"{source.dtype} becomes {result.view.dtype}", "fp16 or bf16, the same on both sides")
     spec: Spec = Move.on(Warp, whole_view(_matrix(source)), whole_view(_matrix(result.view)))
@@ -57,7 +57,7 @@ def _parts(tiled: Tiled) -> tuple[list[tuple[Mode, ...]], list[tuple[Mode, ...]]
     return [part.outer for part in tiled.cuts], [part.inner for part in tiled.cuts]
 
 
-def _neighbours(view: View, axis: int) -> bool:
+def _neighbors(view: View, axis: int) -> bool:
     """Whether the elements of a dimension lie side by side."""
     step = view.tensor.storage().steps[view.axis(axis)]
     return step is not None and constant(step) == 1 and [constant(mode.stride) for mode in view.dims[axis].modes] == [1]

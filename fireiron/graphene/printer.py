@@ -377,7 +377,7 @@ def _stops(parts: list[Part]) -> bool:
 
 
 def _merged(parts: list[Part]) -> Iterator[Part]:
-    """Neighbours under one condition together."""
+    """Neighbors under one condition together."""
     for part in parts:
         if part.condition in (None, TRUE):
             yield attrs.evolve(part, condition=None)

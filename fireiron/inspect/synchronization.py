@@ -47,7 +47,7 @@ from fireiron.ir import (
 )
 from fireiron.values.expr import conjuncts
 
-Synchronising: TypeAlias = "Acquire | Barrier | GridDepControl | ClusterBarrier | Commit | Fence | Release | Wait"
+Synchronizing: TypeAlias = "Acquire | Barrier | GridDepControl | ClusterBarrier | Commit | Fence | Release | Wait"
 
 KINDS: Final = (Acquire, Barrier, GridDepControl, ClusterBarrier, Commit, Fence, Release, Wait)
 """The statements that order others."""
@@ -140,7 +140,7 @@ class RingAccount:
 
 @attrs.frozen
 class Account:
-    """The synchronisation of a kernel: its rings, its roles as `(name, threads)`, and all statements that order others, as they stand."""
+    """The synchronization of a kernel: its rings, its roles as `(name, threads)`, and all statements that order others, as they stand."""
 
     roles: tuple[tuple[str, str], ...]
     rings: tuple[RingAccount, ...]
@@ -297,9 +297,9 @@ class _Reader:
             elif isinstance(statement, For):
                 yield from self.points(statement.body, (*loops, statement.var.name))
             elif not isinstance(statement, (Let, Comment, Roles, IfAnyLane, ClaimTile, ExitIfDone)):
-                raise unknown(statement, "the account of synchronisation")
+                raise unknown(statement, "the account of synchronization")
 
-    def _point(self, one: Synchronising, loops: tuple[str, ...]) -> Point:
+    def _point(self, one: Synchronizing, loops: tuple[str, ...]) -> Point:
         name = "" if self.role is None else self.role.name
         match one:
             case Barrier():

@@ -450,7 +450,7 @@ class Executable:
         """Return the spec that it performs, as text for listings."""
         return ""
 
-    def takes_neighbours(self, spec: Spec) -> bool:
+    def takes_neighbors(self, spec: Spec) -> bool:
         """Return whether its text also accepts several adjacent elements instead of the one element of a spec that it matches."""
         return False
 

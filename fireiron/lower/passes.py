@@ -42,7 +42,7 @@ SEQUENTIAL: Passes = (
     ("order_mma", order_mma),
     ("wgmma_waits", wgmma_waits),
 )
-"""The passes that see a program without any synchronisation."""
+"""The passes that see a program without any synchronization."""
 
 PASSES: Passes = (
     *SEQUENTIAL,

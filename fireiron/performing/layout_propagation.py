@@ -659,7 +659,7 @@ def _values_and_loops(
     """The digits that one statement processes, in their order, and those over which it is repeated; `pairs` count as one to it."""
     values: list[Digit] = []
     loops: list[Digit] = []
-    if executable.takes_neighbours(element):
+    if executable.takes_neighbors(element):
         values, loops = _contiguous_digit(spec, visited, _most_in_memory)
         return (values, loops) if values or not pairs else _contiguous_digit(spec, visited, _most_in_registers)
     for digit in visited:

@@ -25,7 +25,7 @@ from fireiron.tune.measure import Measure, Together
 from fireiron.tune.progress import Progress, Report
 from fireiron.tune.record import Record
 from fireiron.tune.result import Result, Tuning, ranked
-from fireiron.tune.search import MOST_EXHAUSTIVE, MOST_STALE, SEARCHES, TRIALS, Optimiser, Prune, draws, in_order
+from fireiron.tune.search import MOST_EXHAUSTIVE, MOST_STALE, SEARCHES, TRIALS, Optimizer, Prune, draws, in_order
 from fireiron.tune.task import Surveyed, Task, make_task, packed
 from fireiron.tune.worker_pool import MEASURE, WorkerPool
 from fireiron.values.machine import as_integer
@@ -249,10 +249,10 @@ class Run:
     def _tpe(self) -> None:
         """Take batches from the optimizer until enough candidates are legal, or it proposes nothing new."""
         wanted = self.options.trials or TRIALS
-        optimiser = Optimiser(self.task.space, self.options.seed)
+        optimizer = Optimizer(self.task.space, self.options.seed)
         stale = 0
         while len(self.surveyed) < wanted and stale < MOST_STALE and len(self.results) < len(self.task.space):
-            batch = optimiser.ask()
+            batch = optimizer.ask()
             new = [number for number in dict.fromkeys(number for _, number in batch) if number not in self.results]
             stale = 0 if new else stale + 1
             self._survey(new)
@@ -261,7 +261,7 @@ class Run:
                 return
             for trial, number in batch:
                 result = self.results[number]
-                optimiser.tell(trial, result.us if result.status == "ok" else None)
+                optimizer.tell(trial, result.us if result.status == "ok" else None)
 
     # ------------------------------------------------------------------------------------------ phases
 

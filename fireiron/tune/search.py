@@ -105,7 +105,7 @@ def draws(space: Space, seed: int) -> Iterator[int]:
             yield number
 
 
-class Optimiser:
+class Optimizer:
     """The TPE sampler of optuna, in batches of a fixed size, so that proposals depend only on the seed and the times."""
 
     def __init__(self, space: Space, seed: int) -> None:

@@ -504,7 +504,7 @@ def cut(dim: Dim, tile: int | Layout, extent: Expr | None) -> Cut | None:
 
     Source: Graphene section 3.3, Figure 4.
     """
-    divided = _divided(dim.modes, tile if isinstance(tile, Layout) else _neighbours(tile) if type(tile) is int else Layout(tile), dim.whole)
+    divided = _divided(dim.modes, tile if isinstance(tile, Layout) else _neighbors(tile) if type(tile) is int else Layout(tile), dim.whole)
     return None if divided is None else Cut(divided[0], divided[1], dim.bound if divided[2] else extent)
 
 
@@ -529,7 +529,7 @@ def tile_fault(tile: Layout) -> str | None:
 
 
 @functools.lru_cache(maxsize=1024, typed=True)  # each operand of each spec is cut into such tiles
-def _neighbours(count: int) -> Layout:
+def _neighbors(count: int) -> Layout:
     return Layout(count)
 
 

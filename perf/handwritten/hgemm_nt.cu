@@ -2,7 +2,7 @@
 //
 // The plan of Fireiron's Listing 4 and section 5.1, written as one would without a generator: a block of 256 threads computes
 // 128 x 128 elements of C, k advances by 8 through shared memory, a thread holds 8 x 8 elements as pairs of rows and multiplies
-// with HFMA2; the result leaves through shared memory, so that neighbouring threads write neighbouring addresses.
+// with HFMA2; the result leaves through shared memory, so that neighboring threads write neighboring addresses.
 // Sizes are compile-time constants (-DSIZE_M=... -DSIZE_N=... -DSIZE_K=...), multiples of 128, 128 and 8.
 // Launch <<<(SIZE_M / 128) * (SIZE_N / 128), 256>>>.
 #include <cuda_fp16.h>

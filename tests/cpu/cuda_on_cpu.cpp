@@ -1313,7 +1313,7 @@ void arrive(PhasedBarrier& barrier, int line)
   settle(barrier);
 }
 
-// CUDA Driver API, "cuTensorMapEncodeTiled": what the launch gave it. Of each dimension, that of neighbours first, the size, the bytes from
+// CUDA Driver API, "cuTensorMapEncodeTiled": what the launch gave it. Of each dimension, that of neighbors first, the size, the bytes from
 // one to the next, the size of the box, and of so many elements of a box the first that is copied.
 struct Mapped {
   char* start;
@@ -1332,7 +1332,7 @@ struct Mapped {
     return kind < 13 ? bytes[kind] : 0;
   }
   uint64_t span() const { return uint64_t{16} << swizzle; }  // CUtensorMapSwizzle: none, 32, 64, 128 bytes
-  uint64_t step(uint64_t dim) const { return dim ? steps >> 4 * dim & 15 : 1; }  // that of neighbours is ignored
+  uint64_t step(uint64_t dim) const { return dim ? steps >> 4 * dim & 15 : 1; }  // that of neighbors is ignored
   uint64_t count(uint64_t dim) const { return (box[dim] + step(dim) - 1) / step(dim); }
 };
 

@@ -72,7 +72,7 @@ NEAREST = {
     "lower/peeled_fills.py": "ahead guard",
     "lower/pipeline.py": "pipeline_pass specialize rings_by_users ahead",
     "lower/wgmma_waits.py": "specialize rings_by_users share order_mma_kernels",
-    "lower/registers.py": "serialised",
+    "lower/registers.py": "serialized",
     "lower/defer.py": "verbs_together",
     "lower/shared_stages.py": "share",
     "lower/specialize.py": "statements rings_by_users hopper_attention ahead pingpong",

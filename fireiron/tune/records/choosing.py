@@ -1,4 +1,4 @@
-"""How a record is chosen for a spec: exactly what is asked where that is recorded, else the best of the neighbours.
+"""How a record is chosen for a spec: exactly what is asked where that is recorded, else the best of the neighbors.
 
 The rules stand with `Records.find`. Nothing is measured: what is legal is found by lowering, what is fast by the cost model.
 """
@@ -99,7 +99,7 @@ class Question:
     def program(self, record: Record) -> Program | None:
         """The record's strategy for the spec; None where it has changed since, is not known, not legal or not accepted.
 
-        It is lowered as far as comparing it with others needs; whether it can be synchronised, `safe` says of the one that is taken.
+        It is lowered as far as comparing it with others needs; whether it can be synchronized, `safe` says of the one that is taken.
         Tunables that the record says nothing of have their first values, if these are legal.
         """
         return self._made(record, first=True) or self._made(record, first=False)
@@ -138,7 +138,7 @@ class Question:
         return True
 
 
-@by_identity  # a call asks for exact records and for neighbours, and a definition of several steps is compared with itself
+@by_identity  # a call asks for exact records and for neighbors, and a definition of several steps is compared with itself
 def _described(spec: Spec) -> dict[str, Any]:
     """`describe`, for readers."""
     return describe(spec)
@@ -162,20 +162,20 @@ def exact(records: Iterable[Record], question: Question) -> Choice | None:
 
 def nearest(records: Iterable[Record], question: Question) -> Choice | None:
     """Return, of the nearest records and those about as near, the one with the fastest prediction."""
-    near = _neighbours(records, question)
+    near = _neighbors(records, question)
     ranked = sorted(near, key=lambda one: _predicted(one[2], one[1].gpu)) if len(near) > 1 else near
     for distance, record, compared in ranked:
         program = question.safe(record, compared)
         if program is not None:
             sizes = "x".join(map(str, record.shape))
-            among = f", predicted to be the fastest of {len(near)} neighbours" if len(near) > 1 else ""
+            among = f", predicted to be the fastest of {len(near)} neighbors" if len(near) > 1 else ""
             return Choice(
                 record, False, f"tuned for {sizes} (distance {distance:.2f}){among}, and legal here: {record_text(record)}", program
             )
     return None
 
 
-def _neighbours(records: Iterable[Record], question: Question) -> list[tuple[float, Record, Program]]:
+def _neighbors(records: Iterable[Record], question: Question) -> list[tuple[float, Record, Program]]:
     """The nearest records whose tiles and resources are legal here, with different values, and about as near as the nearest of them.
 
     Of the forms of one file that were measured for one problem only the fastest that is legal: how they compare was measured.

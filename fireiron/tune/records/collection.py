@@ -116,14 +116,14 @@ class Records(Displayed):
         self,
         spec: Spec,
         architecture: Any = None,
-        neighbours: bool = True,
+        neighbors: bool = True,
         *,
         gpu: str | None = None,
         strategies: Mapping[str, Strategy] | None = None,
         accept: Accept = any_program,
     ) -> Choice:
         """As `find`, but raise a `StoreError` with the existing records and the tuning command if there is none."""
-        choice = self.find(spec, architecture, neighbours, gpu=gpu, strategies=strategies, accept=accept)
+        choice = self.find(spec, architecture, neighbors, gpu=gpu, strategies=strategies, accept=accept)
         if choice is None:
             raise choosing.nothing_answers(self.records, spec, target_of(architecture))
         return choice
@@ -132,7 +132,7 @@ class Records(Displayed):
         self,
         spec: Spec,
         architecture: Any = None,
-        neighbours: bool = True,
+        neighbors: bool = True,
         *,
         gpu: str | None = None,
         strategies: Mapping[str, Strategy] | None = None,
@@ -142,12 +142,12 @@ class Records(Displayed):
         """The record to take for a spec on an architecture, or None. Nothing is measured.
 
         1. Records of exactly this spec and this compute capability (`sm_90` serves `sm_90a`), the fastest first.
-        2. With `neighbours`, records of other sizes, leading dimensions and alignments, of the same kind, element types and storage
+        2. With `neighbors`, records of other sizes, leading dimensions and alignments, of the same kind, element types and storage
            orders, and of the same major compute capability. The nearest first: the distance is
            `|log2 M/M'| + |log2 N/N'| + |log2 K/K'| / 2`, one more for another capability, at most `FARTHEST`; of equally near ones the
            fastest.
 
-        Only those count whose strategy is legal for the spec with the recorded values. Of the legal neighbours that are about as near as
+        Only those count whose strategy is legal for the spec with the recorded values. Of the legal neighbors that are about as near as
         the nearest one (`AS_NEAR`), at most `MOST_COMPARED`, the one is taken that the cost model predicts to be fastest here. Run-time
         sizes are answered by rule 1 only.
         Records of another `strategy_hash` than the strategy has now are skipped with an `OutdatedRecordWarning`.
@@ -158,7 +158,7 @@ class Records(Displayed):
             otherwise than is asked for.
         """
         question = Question(spec, target_of(architecture), gpu, strategies or {}, accept, lowered)
-        return choosing.exact(self.records, question) or (choosing.nearest(self.records, question) if neighbours else None)
+        return choosing.exact(self.records, question) or (choosing.nearest(self.records, question) if neighbors else None)
 
     def by_tiles(
         self, spec: Spec, architecture: Any = None, *, gpu: str | None = None, accept: Accept = any_program, below: float = math.inf

@@ -75,8 +75,8 @@ def best_strategy(
     if default and not tune and (strategy := _recorded_or_default(records, spec, arch, gpu)) is not None:
         return strategy
     if not tune:
-        return records.best(spec, arch, neighbours=not strict, gpu=gpu).strategy
-    choice = records.find(spec, arch, neighbours=False, gpu=gpu) or Records((_tuned(spec, arch),)).best(spec, arch, neighbours=False)
+        return records.best(spec, arch, neighbors=not strict, gpu=gpu).strategy
+    choice = records.find(spec, arch, neighbors=False, gpu=gpu) or Records((_tuned(spec, arch),)).best(spec, arch, neighbors=False)
     return choice.strategy
 
 

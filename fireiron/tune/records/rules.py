@@ -15,7 +15,7 @@ from fireiron.tune.record import Record, definition_of
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
 
 FARTHEST: Final = 6.0
-"""Largest distance of a neighbour: a factor of 4 in each of M, N and of 16 in K."""
+"""Largest distance of a neighbor: a factor of 4 in each of M, N and of 16 in K."""
 
 
 REDUCED: Final = 0.5
@@ -86,7 +86,7 @@ def _whole(definition: Definition) -> set[str]:
 
 
 def _kept(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What a neighbour has in common: all but sizes, leading dimensions and alignments."""
+    """What a neighbor has in common: all but sizes, leading dimensions and alignments."""
     return {name: part for name, part in spec.items() if name not in ("sizes", "leading", "align", "symbols")}
 
 

@@ -142,7 +142,7 @@ def _inner(layout: str) -> str:
 
 
 def _lies_along(layout: str, order: str, dim: str) -> bool:
-    """Whether a matrix is stored in an order, in which neighbours along a dimension lie side by side."""
+    """Whether a matrix is stored in an order, in which neighbors along a dimension lie side by side."""
     return _inner(layout) == dim if layout.startswith("Strides") else layout == order
 
 

@@ -81,10 +81,10 @@ def _folded(total: dict[Atoms, int], number: int) -> Expr:
             continue
         for position, atom in enumerate(atoms):
             if isinstance(atom, FloorDiv):
-                cancelled = _cancel(coefficient, atom, atoms[:position] + atoms[position + 1 :])
-                if cancelled is not None:
+                canceled = _cancel(coefficient, atom, atoms[:position] + atoms[position + 1 :])
+                if canceled is not None:
                     remaining = {key: value for key, value in total.items() if key != atoms}
-                    return add(_folded(remaining, number), cancelled)
+                    return add(_folded(remaining, number), canceled)
             if isinstance(atom, Mod):
                 rest = atoms[:position] + atoms[position + 1 :]
                 merged = _merge_remainder(total, atoms, coefficient, atom, rest)

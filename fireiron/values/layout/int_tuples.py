@@ -296,7 +296,7 @@ def shown(tree: object) -> str:
 
 
 def merge_modes(modes: Iterable[Mode]) -> list[Mode]:
-    """The same function with as few modes as possible: sizes of 1 dropped, neighbours that continue each other joined."""
+    """The same function with as few modes as possible: sizes of 1 dropped, neighbors that continue each other joined."""
     merged: list[Mode] = []
     for size, stride in modes:
         if size == 1:

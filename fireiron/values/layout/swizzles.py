@@ -16,7 +16,7 @@ from fireiron.values.layout.int_tuples import is_int
 class Swizzle:
     """The permutation of offsets that XORs `bits` bits, found `shift` above bit `base`, onto the bits at `base`.
 
-    In units of elements: `2**base` neighbours stay together. A negative shift XORs low bits onto high ones.
+    In units of elements: `2**base` neighbors stay together. A negative shift XORs low bits onto high ones.
     Legal when: `bits` and `base` are at least 0 and `abs(shift) >= bits`; else source and target overlap and it is no involution.
 
     >>> sw = Swizzle(2, 0, 3)

@@ -105,7 +105,7 @@ def indices(shapes: Sequence[Layout], unit: Expr = THREAD) -> tuple[tuple[Expr, 
     >>> print(group_m, group_n, place, sep=" | ")
     thread // 16 % 2 | thread // 8 % 2 | thread % 8
 
-    Source: Graphene section 4, the grey boxes of Figures 5 and 6.
+    Source: Graphene section 4, the gray boxes of Figures 5 and 6.
     """
     reading(part for shape in shapes for part in _digits(shape))
     return tuple(tuple(as_expr(sum_of_digits(unit, reading(_digits(dim)).digits)) for dim in shape) for shape in shapes)

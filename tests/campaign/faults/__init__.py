@@ -1,7 +1,7 @@
 """Faults planted in the final IR of kernels, by kinds, and who finds them.
 
     kind         what a kind is, and how a place of a kernel is changed
-    synchronisation, rings, indices, resources    the kinds
+    synchronization, rings, indices, resources    the kinds
     kernels      kernels to plant them in, drawn
     detectors    who finds a fault: verifier, static checks, shadow memory, values
 
@@ -9,10 +9,10 @@ A kind is a function from a kernel to all places where it can be planted. A new 
 subject `faults` draws it from then on.
 """
 
-from campaign.faults import indices, resources, rings, synchronisation
+from campaign.faults import indices, resources, rings, synchronization
 from campaign.faults.kind import Kind, Planted
 
-KINDS: tuple[Kind, ...] = (*synchronisation.KINDS, *rings.KINDS, *indices.KINDS, *resources.KINDS)
+KINDS: tuple[Kind, ...] = (*synchronization.KINDS, *rings.KINDS, *indices.KINDS, *resources.KINDS)
 """All kinds of faults."""
 
 __all__ = ["KINDS", "Kind", "Planted"]

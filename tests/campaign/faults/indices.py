@@ -251,7 +251,7 @@ BY_TMA = "ring cluster share attention hopper-tasks"
 KINDS = (
     _kind("offset by one", OPERANDS, of_accesses(by_one)),
     _kind("strides swapped", OPERANDS, of_accesses(swapped)),
-    _kind("elements of the neighbouring lane", OPERANDS, of_accesses(of_other_lanes)),
+    _kind("elements of the neighboring lane", OPERANDS, of_accesses(of_other_lanes)),
     _kind("values of a lane in another order", "pipeline fused ampere-tasks", of_accesses(in_other_order)),
     _kind("swizzle on one side", "pipeline fused ring ampere-tasks", of_accesses(stored_otherwise(unswizzled))),
     _kind("pad on one side", "threads pipeline fused ring", of_accesses(stored_otherwise(padded))),

@@ -12,7 +12,7 @@ from fireiron import ir
 Planted = tuple[str, Callable[[], ir.Kernel]]
 """The position of a fault, and the function that makes the faulty kernel."""
 
-FINDERS = ("synchronisation", "index", "resources")
+FINDERS = ("synchronization", "index", "resources")
 """The family of a fault: for the first, both race detectors must report it, for the others any detector."""
 
 DEPTH: Any = "threads pipeline fused"

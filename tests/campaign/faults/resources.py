@@ -115,7 +115,7 @@ def _kind(name: str, forms: str, plant: Callable[[ir.Kernel], Iterator[Planted]]
 
 
 KINDS = (
-    _kind("vector too wide", DEPTH, wider, "the neighbours lie side by side, and under one condition"),
+    _kind("vector too wide", DEPTH, wider, "the neighbors lie side by side, and under one condition"),
     _kind("buffer misaligned", IN_SHARED, with_buffer(misaligned), "nothing wider than an element goes there, and nothing lies behind"),
     _kind("buffers in the same bytes", IN_SHARED, with_buffer(upon_another), "the one is dead when the other is written"),
     _kind("barriers of a ring in other bytes", PRODUCERS, upon_barriers),

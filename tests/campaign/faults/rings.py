@@ -240,7 +240,7 @@ def two_tiles(one: ClaimTile) -> tuple[ir.Stmt, ...]:
 
 
 def _kind(name: str, forms: str, plant: Callable[[ir.Kernel], Iterator[Planted]], needless: str = "") -> Kind:
-    return Kind(name, "synchronisation", forms, plant, needless)
+    return Kind(name, "synchronization", forms, plant, needless)
 
 
 EACH = {"acquire": ir.Acquire, "release": ir.Release}

@@ -171,7 +171,7 @@ def is_barrier(stmt: ir.Stmt) -> bool:
 
 
 def _kind(name: str, forms: str, plant: Callable[[ir.Kernel], Iterator[Planted]], needless: str = NO_CONFLICT) -> Kind:
-    return Kind(name, "synchronisation", forms, plant, needless)
+    return Kind(name, "synchronization", forms, plant, needless)
 
 
 KINDS = (

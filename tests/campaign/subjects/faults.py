@@ -54,14 +54,14 @@ def judged(kind: Kind, drawn_case: Case, where: str, faulty: ir.Kernel, seed: in
     """The reports of the detectors for a fault, and whether they suffice."""
     clean = who.outputs(drawn_case, drawn_case.kernel, None)
     verdict = who.found(drawn_case, faulty, clean, list(who.schedules(seed, FEW)))
-    if kind.about == "synchronisation" and verdict.static and not verdict.by_both:  # the schedule that shows it may be rare
+    if kind.about == "synchronization" and verdict.static and not verdict.by_both:  # the schedule that shows it may be rare
         shadow, values = who.shadow_of(drawn_case, faulty, clean, list(who.schedules(seed + 1, MANY)))
         verdict = attrs.evolve(verdict, shadow=shadow, values=verdict.values or values)
     features = {drawn_case.form, kind.name}
     names = {f"{kind.name}: {name}": 1 for name in verdict.who}
-    if verdict.by_both and kind.about == "synchronisation":
+    if verdict.by_both and kind.about == "synchronization":
         return agreed(features, planted=1, **names)
-    if verdict.who and kind.about != "synchronisation":
+    if verdict.who and kind.about != "synchronization":
         return agreed(features, **{kind.about: 1}, **names)
     if verdict.who == ("static",) and drawn_case.symbols:
         return agreed(features, other_sizes=1, **{f"{kind.name}: static, for other sizes": 1})

@@ -17,44 +17,44 @@ LEVELS: Final = {"kernel": "#dfe3e8", "block": "#c9e7dd", "warpgroup": "#d9e8a8"
 LANE_LEVEL: Final = "#f3c6b2"
 
 
-def _parts(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+def _parts(color: str) -> tuple[int, int, int]:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
 
 
-def mixed(colour: str, other: str, share: float) -> str:
+def mixed(color: str, other: str, share: float) -> str:
     """Mix a color with a share (0 to 1) of another."""
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(_parts(colour), _parts(other), strict=True))
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(_parts(color), _parts(other), strict=True))
 
 
-def tint(colour: str, share: float) -> str:
+def tint(color: str, share: float) -> str:
     """Lighten a color by a share of white, 0 to 1."""
-    return mixed(colour, "#ffffff", share)
+    return mixed(color, "#ffffff", share)
 
 
-def ink_on(colour: str) -> str:
+def ink_on(color: str) -> str:
     """Return black or white, whichever has more contrast on a color."""
-    red, green, blue = _parts(colour)
+    red, green, blue = _parts(color)
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else "#ffffff"
 
 
 def along(anchors: Sequence[str], count: int) -> tuple[str, ...]:
     """Return `count` colors along a scale."""
-    colours = []
+    colors = []
     for index in range(count):
         place = (len(anchors) - 1) * (index / max(count - 1, 1))
         left = min(int(place), len(anchors) - 2)
-        colours.append(mixed(anchors[left], anchors[left + 1], place - left))
-    return tuple(colours)
+        colors.append(mixed(anchors[left], anchors[left + 1], place - left))
+    return tuple(colors)
 
 
 def distinct(count: int) -> tuple[str, ...]:
     """Return colors for `count` owners: eight distinct ones, or a scale for more."""
     if count <= len(OKABE_ITO):
-        return tuple(tint(colour, 0.25) for colour in OKABE_ITO[:count])
-    return tuple(tint(colour, 0.15) for colour in along(SCALE, count))
+        return tuple(tint(color, 0.25) for color in OKABE_ITO[:count])
+    return tuple(tint(color, 0.15) for color in along(SCALE, count))
 
 
-def lane_colours(count: int) -> tuple[str, ...]:
+def lane_colors(count: int) -> tuple[str, ...]:
     """Return a color for each lane: four adjacent lanes share a hue, from light to dark."""
     return tuple(tint(OKABE_ITO[lane // 4 % 8], 0.72 - 0.2 * (lane % 4)) for lane in range(count))
 
