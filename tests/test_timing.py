@@ -638,7 +638,7 @@ def test_outputs_that_were_exchanged_are_found(clock):
 def test_each_output_has_its_own_tolerance(clock):
     """Sums are rounded, integers are not. One bound may apply to all outputs; with several bounds none may be missing."""
     data = one_set(SEVERAL["cross"])
-    assert data.tolerance["apart"] == 0 < data.tolerance["turned"] < data.tolerance["total"] < 1e-6
+    assert data.tolerance["apart"] == 0 < data.tolerance["transposed"] < data.tolerance["total"] < 1e-6
     assert data.tolerance_for("a function") == data.tolerance
     rows = one_set(SEVERAL["rows"])
     assert rows.tolerance["total"] == tolerance_of(SEVERAL["rows"], output="total") == tolerance_of(SEVERAL["rows"])
