@@ -1480,7 +1480,7 @@ class FakeDriver:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("driver", "found"),
+    ("driver", "arch"),
     [
         (None, None),
         (FakeDriver(status=100), None),
