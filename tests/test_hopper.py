@@ -30,11 +30,11 @@ def test_tiles(tile):
     require_right(hopper.strategy.with_(**dict(tile)), float16_gemm(bm + 8, bn + 24, 2 * bk + 8))
 
 
-@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("mma_in_flight", [0, 1])
 @pytest.mark.parametrize("tile", SMALL_TILES, ids=str)
-def test_small_tiles(tile, in_flight):
+def test_small_tiles(tile, mma_in_flight):
     bm, bn, bk = (dict(tile)[name] for name in ("bm", "bn", "bk"))
-    require_right(hopper_small.strategy.with_(**dict(tile), mma_in_flight=in_flight), float16_gemm(bm + 8, bn + 24, 2 * bk + 8))
+    require_right(hopper_small.strategy.with_(**dict(tile), mma_in_flight=mma_in_flight), float16_gemm(bm + 8, bn + 24, 2 * bk + 8))
 
 
 @pytest.mark.parametrize("orders", ["NNN", "NTN", "NNT"])

@@ -982,7 +982,11 @@ def test_launches_with_temporaries(gpu):
     (a, b, c), (d, e, f) = whole(gpu), whole(gpu)
     assert kernel(a, b, out=c) is c
     first_part, second_part, last = (launch[-1] for launch in gpu.launches)
-    assert first_part[:2] == second_part[:2] == addresses(a, b) and last == [first_part[2], second_part[2], *addresses(c)] and first_part[2] != second_part[2]
+    assert (
+        first_part[:2] == second_part[:2] == addresses(a, b)
+        and last == [first_part[2], second_part[2], *addresses(c)]
+        and first_part[2] != second_part[2]
+    )
     prepared = kernel.prepare(a, b, out=c)
     del gpu.done[:]
     assert prepared() is c and prepared(d, e, out=f) is f

@@ -592,7 +592,7 @@ def test_batches_of_other_libraries(gpu, monkeypatch, kind):
         shape = (96, 48)
 
         def reshape(self, *shape):
-            return "a stack", shape
+            return "a batch", shape
 
     monkeypatch.setattr(
         CompiledKernel, "__call__", lambda self, *arrays, **named: calls.append((self.program.spec, arrays, named)) or Result()
@@ -605,7 +605,7 @@ def test_batches_of_other_libraries(gpu, monkeypatch, kind):
     assert spec.signature == "bmk,bkn->bmn" and arrays == (stacked, other) and named == {"out": None, "stream": None}
     assert "hopper_batched" in matmul.choice(stacked, other).why
     type(stacked).reshape = lambda self, *shape: ("folded", shape)
-    assert matmul(stacked, matrix, stream=5) == ("a stack", (3, -1, 48))
+    assert matmul(stacked, matrix, stream=5) == ("a batch", (3, -1, 48))
     spec, arrays, named = calls.pop()
     assert spec.notation == "MatMul(96,48,64)(GL,GL,GL)(Kernel)" and arrays == (("folded", (-1, 64)), matrix) and named["stream"] == 5
     kernel = matmul.kernel(pretended(kind, (96, 64), "float16"), matrix)
@@ -615,7 +615,9 @@ def test_batches_of_other_libraries(gpu, monkeypatch, kind):
 def test_products_of_bytes_do_not_become_dp4a():
     """ptxas miscompiles NVVM's code for three consecutive products of bytes; `docs/decisions/0067-compilers.md`."""
     by_threads = lambda start: start.tile(4, 4).to(Thread).tile(1, 1).done()
-    chain = MatMul.tile(4, 4).to(Block).epilog(RF, by_threads(Init), by_threads(Move)).split(3).load(A, SH).load(B, SH).tile(4, 4).to(Thread)
+    chain = (
+        MatMul.tile(4, 4).to(Block).epilog(RF, by_threads(Init), by_threads(Move)).split(3).load(A, SH).load(B, SH).tile(4, 4).to(Thread)
+    )
     chain = chain.load(A, RF, Move.done()).load(B, RF, Move.done()).split(1).tile(1, 1).unroll().done()
     text = chain(MatMul(8, 8, 6, dtype=int8)(GL, GL, GL)(Kernel)).cuda("sm_80")
     assert 'asm("" : "+r"(value));' in text and "widened(a_rf" in text

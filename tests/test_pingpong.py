@@ -37,7 +37,7 @@ M, N, K = sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of
 
 def alternating(tiles=(64, 64, 64), warpgroup=(64, 64), stages=3, blocks=2, **options):
     """A GEMM in which two consumer groups alternate the tiles of a block (ping-pong)."""
-    return product(tiles, warpgroup, stages, blocks=blocks, turns=2, **options)
+    return product(tiles, warpgroup, stages, blocks=blocks, pingpong=2, **options)
 
 
 # ---------------------------------------------------------------------------------------------- against NumPy
@@ -48,10 +48,10 @@ KERNELS = {
     "an odd number of tiles": (alternating(blocks=3), (64 * 20, 64, 128)),
     "one block, many tiles": (alternating(blocks=1), (64 * 18, 64, 320)),
     "a warpgroup produces": (alternating(producer=128), (512, 128, 128)),
-    "no turn in flight": (alternating(in_flight=0), (512, 64, 192)),
+    "no iteration in flight": (alternating(mma_in_flight=0), (512, 64, 192)),
     "swapped, one stage": (alternating((16, 64, 64), (16, 64), 1), (96, 128, 192)),
-    "along a curve, ragged": (alternating(bands=(1, 2), blocks=3), (520, 136, 72)),
-    "more stages than turns": (alternating((64, 128, 64), (64, 128), 4), (320, 256, 64)),
+    "along a curve, ragged": (alternating(group_m=(1, 2), blocks=3), (520, 136, 72)),
+    "more stages than iterations": (alternating((64, 128, 64), (64, 128), 4), (320, 256, 64)),
     "stored by threads": (alternating(tma=False), (256, 128, 192)),
 }
 
@@ -81,7 +81,7 @@ def test_a_tile_whose_ring_is_in_a_loop_has_one_position_in_the_order(copied):
 @pytest.mark.nightly
 def test_sizes_known_at_run_time():
     """One kernel for all sizes; in a block without a second tile, a group has no work."""
-    program = alternating(bands=2)(float16_gemm(M, N, K)).program(TARGET)
+    program = alternating(group_m=2)(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (400, 136, 328)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -173,7 +173,7 @@ def test_compiles(producer):
 def test_the_printed_text(tmp_path):
     """Executed on the CPU, with its mbarrier phases and asynchronous copies."""
     specs = [float16_gemm(512, 64, 192), float16_gemm(520, 136, 72)]
-    strategies = [alternating(), alternating((128, 64, 64), stages=2, blocks=3, bands=2)]
+    strategies = [alternating(), alternating((128, 64, 64), stages=2, blocks=3, group_m=2)]
     host = HostProgram([Printed.of(strategy(spec).program(TARGET)) for strategy, spec in zip(strategies, specs, strict=True)], tmp_path)
     for number, spec in enumerate(specs):
         arrays, expected = inputs_of(spec)

@@ -39,7 +39,7 @@ CASES = {
     "B, more iterations than stages": (chained("B", small), float16_gemm(128, 72, 320)),
     "A, more iterations than stages": (chained("A", small), float16_gemm(128, 72, 264)),
     "B, fewer iterations than stages": (chained("B", small), float16_gemm(64, 64, 128, orders="NT")),
-    "an iteration in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, in_flight=1)), float16_gemm(64, 64, 640)),
+    "an iteration in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, mma_in_flight=1)), float16_gemm(64, 64, 640)),
     "a warpgroup produces": (chained("B", product((128, 64, 64), (64, 64), 2, producer=128)), float16_gemm(128, 64, 192)),
 }
 

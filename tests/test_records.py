@@ -285,7 +285,12 @@ def test_unhashable_strategies():
 
 
 def test_record_survives():
-    for record in (synthetic(), synthetic(clocks=None, library_us=None), synthetic(extra={"note": [1, {"x": None}]}), synthetic(us=3, gpu="β")):
+    for record in (
+        synthetic(),
+        synthetic(clocks=None, library_us=None),
+        synthetic(extra={"note": [1, {"x": None}]}),
+        synthetic(us=3, gpu="β"),
+    ):
         line = record.line()
         assert "\n" not in line and list(json.loads(line)) == sorted(json.loads(line))
         assert Record.parse(line) == record and hash(Record.parse(line)) == hash(record)
@@ -626,7 +631,11 @@ def test_architectures():
 
 def test_nearest_records_by_distance():
     some = Records(
-        (synthetic(float16_gemm(512, 256, 256), us=50.0), synthetic(float16_gemm(256, 256, 1024), us=9.0), synthetic(float16_gemm(128, 128, 256), us=1.0))
+        (
+            synthetic(float16_gemm(512, 256, 256), us=50.0),
+            synthetic(float16_gemm(256, 256, 1024), us=9.0),
+            synthetic(float16_gemm(128, 128, 256), us=1.0),
+        )
     )
     near = some.best(float16_gemm(), "sm_90")
     assert not near.exact and near.record.shape == (256, 256, 1024), "equally near, and faster; K counts half"
@@ -913,7 +922,9 @@ def fireiron(capsys):
 
 
 def test_list_reports_what_is_tuned(fireiron, tmp_path, monkeypatch):
-    path = written(tmp_path / "a.jsonl", synthetic(us=10.0), synthetic(float16_gemm(512), us=5.0), synthetic(us=1.0, strategy_hash="0" * 16))
+    path = written(
+        tmp_path / "a.jsonl", synthetic(us=10.0), synthetic(float16_gemm(512), us=5.0), synthetic(us=1.0, strategy_hash="0" * 16)
+    )
     Records.append_to(path, synthetic(name="split_k", strategy_hash="0" * 16))
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     status, out, _ = fireiron("list", "small")

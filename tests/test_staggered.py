@@ -37,10 +37,10 @@ KERNELS = {
     "a block each": (product(**SKINNY, stagger=1), (16, 320, 320)),
     "further apart": (product(**SKINNY, stages=4, stagger=3), (16, 320, 320)),
     "k overhangs, as do tiles": (product(**SKINNY, stages=3, stagger=2), (24, 200, 264)),
-    "as many stages as turns": (product(**SKINNY, stages=4, stagger=1), (16, 256, 256)),
+    "as many stages as iterations": (product(**SKINNY, stages=4, stagger=1), (16, 256, 256)),
     "one turn": (product(**SKINNY, stagger=1), (16, 128, 64)),
     "blocks that stay": (product(blocks=3, tiles=(64, 64, 64), stages=3, stagger=1), (192, 192, 192)),
-    "in turns": (product(blocks=2, turns=2, tiles=(64, 64, 64), stages=3, stagger=1), (256, 64, 192)),
+    "ping-pong": (product(blocks=2, pingpong=2, tiles=(64, 64, 64), stages=3, stagger=1), (256, 64, 192)),
     "in clusters": (product(cluster=(2, 1), tiles=(64, 64, 64), stagger=1), (256, 128, 192)),
 }
 
@@ -174,7 +174,7 @@ def test_the_library_takes_it_for_few_rows_where_b_is_stored_by_columns(order, s
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
 @pytest.mark.parametrize("sizes", [(16, 4096, 4096), (M, N, K)])
 def test_compiles(sizes):
-    strategy = product((16, 64, 128), (16, 64), 8, in_flight=1, stagger=1)
+    strategy = product((16, 64, 128), (16, 64), 8, mma_in_flight=1, stagger=1)
     compiled = compile_cuda(strategy(float16_gemm(*sizes, orders="NT")).program(TARGET).cuda, TARGET)
     (resources,) = compiled.resources.values()
     assert resources.spill_stores == resources.spill_loads == 0 and "serializ" not in compiled.log

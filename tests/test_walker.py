@@ -68,7 +68,9 @@ SHORT = (
 def planted(monkeypatch):
     """Add a decomposition and a refinement, as files of their folders would."""
     for package, extension in ((decomp, Parts), (refine, Remark)):
-        monkeypatch.setattr(package, "MODULES", (*package.MODULES, types.SimpleNamespace(__all__=(extension.__name__,), **{extension.__name__: extension})))
+        monkeypatch.setattr(
+            package, "MODULES", (*package.MODULES, types.SimpleNamespace(__all__=(extension.__name__,), **{extension.__name__: extension}))
+        )
 
 
 @pytest.mark.usefixtures("planted")

@@ -42,7 +42,11 @@ def kernel_of(definition, k=200, delay=None, m=64):
     chain = chain.defer(delay[0], after=delay[1]) if delay else chain
     chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product)
     stored = Move.tile(64, 64).unroll().load(SRC, SH, copy).cast_on_copy().done()
-    return chain.step("store", stored).done()(definition(m=m, n=64, k=k, types={"X": float32} if "X" in definition.made.uses else {})).program(TARGET)
+    return (
+        chain.step("store", stored)
+        .done()(definition(m=m, n=64, k=k, types={"X": float32} if "X" in definition.made.uses else {}))
+        .program(TARGET)
+    )
 
 
 def inits(kernel):
