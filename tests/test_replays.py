@@ -271,7 +271,7 @@ def test_several_results_form_a_tuple(module, machine):
     calls, a = module.Replays(), Tensor((4,))
     results = [Tensor((4,)), Tensor((2,)), Tensor((1,))]
     makers = [lambda one=one: one for one in results]
-    recipe = described(launched((ADDRESS, 3, 4)), makers=makers, results=[0, 1], several=True, spans=bytes_of(a, *results))
+    recipe = described(launched((ADDRESS, 3, 4)), makers=makers, results=[0, 1], is_tuple=True, spans=bytes_of(a, *results))
     calls.add(None, None, (a,), recipe)
     machine.parameters = 1
     assert calls(None, None, a) == tuple(results[:2])
@@ -398,7 +398,7 @@ def test_launches_run_in_order_with_intermediate_tensors(module, machine):
     calls, a = module.Replays(), Tensor((4,))
     between, result = Tensor((64,)), Tensor((4,))
     first = launched((ADDRESS, 0, 0), (ADDRESS, 2, 0))
-    second = launched((ADDRESS, 2, 128), (ADDRESS, 1, 0), fills=[(1, 4, 12, 1, 12), (2, 0, 4, 3, 16)], chained=True)
+    second = launched((ADDRESS, 2, 128), (ADDRESS, 1, 0), fills=[(1, 4, 12, 1, 12), (2, 0, 4, 3, 16)], programmatic=True)
     recipe = described(first, second, makers=[lambda: result, lambda: between], results=[0], spans=bytes_of(a, result, between))
     calls.add(None, None, (a,), recipe)
     machine.parameters = 2
@@ -623,7 +623,7 @@ def test_recipe_describes_a_call():
     plan = Plan(
         Fixed((5, 1 << 40), [(0, fill)]), [view(part), view(b), ArrayView((), (), "float32", 4, 0, True), view(c)], {2}, (3, 0, 2, 1)
     )
-    recipe = replays.recipe((a, b, 2.0), None, c, recording((plan, (part.address, b.address, 77, c.address)), made=[c]))
+    recipe = replays.recipe((a, b, 2.0), None, c, recording((plan, (part.address, b.address, 77, c.address)), outputs=[c]))
     device, context, makers, results, is_tuple, spans, ((function, shape, shared, programmatic, parameters, fills),) = recipe
     assert (device, context, results, is_tuple, spans) == (0, 77, (0,), False, (128, 192, 96))
     assert (function, shape, shared, programmatic) == (FUNCTION, SHAPE, 512, False)
@@ -650,7 +650,7 @@ def test_intermediate_tensors_are_allocated_for_each_replay():
     a, between, result = Tensor((4, 8)), Tensor((64,)), Tensor((4, 8))
     first = Plan(Fixed(), [view(a), view(between)]), (a.address, between.address)
     second = Plan(Fixed(), [view(between), view(result)]), (between.address, result.address)
-    recipe = replays.recipe((a,), None, result, recording(first, second, made=[between, result]))
+    recipe = replays.recipe((a,), None, result, recording(first, second, outputs=[between, result]))
     assert len(recipe[2]) == 2 and recipe[3] == (0,) and recipe[5] == (128, 128, 256)
     assert [one[4] for one in recipe[-1]] == [((ADDRESS, 0, 0), (ADDRESS, 2, 0)), ((ADDRESS, 2, 0), (ADDRESS, 1, 0))]
 
@@ -660,7 +660,7 @@ def test_a_result_that_is_a_view_is_returned_as_that_view():
     a, written = Tensor((4, 8)), Tensor((4, 8))
     transposed = Tensor((8, 4), (1, 8), address=written.address)
     recipe = replays.recipe(
-        (a,), None, transposed, recording((Plan(Fixed(), [view(a), view(written)]), (a.address, written.address)), made=[written])
+        (a,), None, transposed, recording((Plan(Fixed(), [view(a), view(written)]), (a.address, written.address)), outputs=[written])
     )
     assert len(recipe[2]) == 1 and recipe[2][0]().strides == (1, 8)
     smaller = Tensor((2, 8), address=written.address)

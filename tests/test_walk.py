@@ -143,8 +143,8 @@ def test_owners_count_where_a_group_executes_a_statement():
     """The text of a group-level statement addresses elements of registers, which needs the names in `owner`."""
     owner = (as_expr(LOW), as_expr(0))
     group = attrs.evolve(move(THREAD), spec=Move(1, 1)(GL, GL)(Warp))
-    assert kept(prune(named(move(THREAD), holder=owner))) == []
-    assert kept(prune(named(group, holder=owner))) == ["low"]
+    assert kept(prune(named(move(THREAD), owner=owner))) == []
+    assert kept(prune(named(group, owner=owner))) == ["low"]
 
 
 def test_used_names():
