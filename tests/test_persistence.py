@@ -43,7 +43,7 @@ def tiles_of(kernel, sizes=None):
 
 
 @pytest.mark.parametrize("tiles", range(1, 14))
-def test_each_tile_is_taken_once(tiles):
+def test_each_tile_is_computed_once(tiles):
     """For any number of tiles; at most as many blocks as tiles are launched."""
     kernel = plain()(singles(16 * tiles, 16, 8)).program("sm_80").ir
     if tiles <= BLOCKS:
@@ -54,7 +54,7 @@ def test_each_tile_is_taken_once(tiles):
     assert tiles_by_block == [list(range(block, tiles, BLOCKS)) for block in range(BLOCKS)]
 
 
-def test_a_last_band_of_few_rows():
+def test_a_last_raster_group_of_few_rows():
     """The last iteration has fewer tiles than blocks: a group after the last one, of height zero, is never accessed."""
     kernel = plain(132, 4)(singles(16 * 43 - 3, 16 * 43 - 5, 8)).program("sm_80").ir
     assert errors(kernel) == [] and len(persistence(kernel)) > 0
@@ -94,7 +94,7 @@ def test_sizes_known_at_run_time_without_a_ring(group_m):
         assert outcome(program.ir, arrays, expected, 1, values) == "right"
 
 
-# ---------------------------------------------------------------------------------------------- what is recognized
+# ---------------------------------------------------------------------------------------------- recognized loops
 
 
 def test_the_loop_of_each_role_is_recognized():
@@ -166,14 +166,14 @@ def test_the_loop_determines_the_number_of_tiles(trip_count, tiles):
 
 
 @pytest.mark.parametrize("grid", [BLOCKS + 1, BLOCKS - 1, 7])
-def test_another_grid_is_none(grid):
+def test_a_loop_with_another_grid_is_not_recognized(grid):
     """If the grid has more blocks than the loop's step, tiles would be computed twice; with fewer, some never."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
     assert persistence(attrs.evolve(kernel, grid=as_expr(grid))) == ()
     assert persistence(attrs.evolve(kernel, grid=minimum(as_expr(7), as_expr(BLOCKS)))) != ()
 
 
-def test_tiles_taken_twice_are_found():
+def test_tiles_computed_twice_are_found():
     """Other loops are checked as they are: two blocks that store the same tile are detected, or the absence is unproved."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
     assert errors(kernel) == []

@@ -103,15 +103,15 @@ class Machine:
         self.capsule = new(ctypes.addressof(self.exchange), self.name, None)
         pointer, unsigned, number, size = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_size_t
         self.functions = (
-            self.made(self.launch, pointer, *(unsigned,) * 7, *(pointer,) * 3),
-            self.made(self.launch_with, *(pointer,) * 4),
-            self.made(self.encode, pointer, number, ctypes.c_uint32, *(pointer,) * 5, *(number,) * 4),
-            self.made(self.fill, ctypes.c_uint64, ctypes.c_ubyte, size, pointer),
-            self.made(self.fill_rows, ctypes.c_uint64, size, ctypes.c_ubyte, size, size, pointer),
-            self.made(self.context, ctypes.POINTER(pointer)),
-            self.made(self.push, pointer),
-            self.made(self.pop, ctypes.POINTER(pointer)),
-            self.made(self.is_capturing, pointer, ctypes.POINTER(number)),
+            self.callback_of(self.launch, pointer, *(unsigned,) * 7, *(pointer,) * 3),
+            self.callback_of(self.launch_with, *(pointer,) * 4),
+            self.callback_of(self.encode, pointer, number, ctypes.c_uint32, *(pointer,) * 5, *(number,) * 4),
+            self.callback_of(self.fill, ctypes.c_uint64, ctypes.c_ubyte, size, pointer),
+            self.callback_of(self.fill_rows, ctypes.c_uint64, size, ctypes.c_ubyte, size, size, pointer),
+            self.callback_of(self.context, ctypes.POINTER(pointer)),
+            self.callback_of(self.push, pointer),
+            self.callback_of(self.pop, ctypes.POINTER(pointer)),
+            self.callback_of(self.is_capturing, pointer, ctypes.POINTER(number)),
         )
 
     def callback_of(self, function, *arguments):

@@ -374,7 +374,7 @@ def test_a_copy_of_an_iteration_is_not_reused_after_the_loop():
     assert [name for name, _ in bound.program("sm_80").tree.children] == ["src_sh", "z", "src_sh2", "z2"]
 
 
-@task("stack", Inner, reads=["src"], writes=["dst"])
+@task("batch_program", Inner, reads=["src"], writes=["dst"])
 def batch_program(dst, src):
     to, of = partition_by_slices(dst), partition_by_slices(src)
     for b in prange(dst.shape[0]):
@@ -385,7 +385,7 @@ def test_the_matrices_of_a_batch():
     """Each is a piece without the batch dimension, in NumPy and in the kernel."""
     mapping = Mapping(
         [
-            TaskMapping("stack", "stack", HOST, [GLOBAL, GLOBAL], {}, ["block"], entrypoint=True),
+            TaskMapping("batch_program", "batch_program", HOST, [GLOBAL, GLOBAL], {}, ["block"], entrypoint=True),
             TaskMapping("block", "rows", BLOCK, [GLOBAL, GLOBAL], {}, ["row"]),
             TaskMapping("row", "between", THREAD, [GLOBAL, GLOBAL], {}, ["move", "move", "add", "move"]),
             TaskMapping("move", "move", THREAD, [NONE, NONE]),
