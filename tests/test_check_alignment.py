@@ -87,9 +87,12 @@ def test_random_vectors_compared_with_their_addresses(chunk):
 def test_findings_name_thread_iteration_and_addresses():
     (finding,) = diagnose(vector(T * 4 + 2, 4))
     assert (
-        finding.message == "s: thread 0 accesses addresses 2, 3, 4, 5 as a vector, which are not 4 contiguous addresses from a multiple of 4 on"
+        finding.message
+        == "s: thread 0 accesses addresses 2, 3, 4, 5 as a vector, which are not 4 contiguous addresses from a multiple of 4 on"
     )
-    assert (finding.kind, finding.severity, finding.buffer, finding.at) == ("alignment", "error", "s", "hand.py:1") and finding.details["vector"] == 4
+    assert (finding.kind, finding.severity, finding.buffer, finding.at) == ("alignment", "error", "s", "hand.py:1") and finding.details[
+        "vector"
+    ] == 4
     (finding,) = diagnose(loop(3, vector(T * 4 + i * 2, 4)))
     assert finding.message.startswith("s: thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector")
     (finding,) = diagnose(vector(T * 4 + BLOCK, 4), grid=8)
@@ -132,10 +135,14 @@ def test_shared_buffers_start_at_multiples_of_16_bytes(offset):
     """A buffer starts at a multiple of 16 bytes or of its alignment; its first byte limits its vectors."""
     target = buffer("s", 256, offset=offset)
     findings = diagnose(writes(T), buffers=(target,))
-    assert [finding.message for finding in findings] == ([f"s starts at byte {offset}, which is not a multiple of 16"] if offset % 16 else [])
+    assert [finding.message for finding in findings] == (
+        [f"s starts at byte {offset}, which is not a multiple of 16"] if offset % 16 else []
+    )
     aligned = attrs.evolve(target, tensor=attrs.evolve(target.tensor, align=32))
     findings = diagnose(writes(T), buffers=(aligned,))
-    assert [finding.message for finding in findings] == ([f"s starts at byte {offset}, which is not a multiple of 32"] if offset % 32 else [])
+    assert [finding.message for finding in findings] == (
+        [f"s starts at byte {offset}, which is not a multiple of 32"] if offset % 32 else []
+    )
     wide = [finding.message for finding in diagnose(vector(T * 4, 4), buffers=(target,)) if "a vector has" in finding.message]
     assert wide == (["s: a vector has 16 bytes, but the buffer starts at a multiple of 8 bytes only"] if offset % 16 else [])
 
@@ -188,7 +195,11 @@ def test_live_buffers_do_not_overlap(offset, elements, shares):
 
 def test_buffers_with_reuse_overlap_if_never_live_together():
     early, late = (writes(T), reads(T)), (writes(T, name="t", active=less(T, 4)),)
-    assert diagnose(*early, *late, buffers=two_buffers(1024, reuse=True)) == [] == diagnose(*late, *early, buffers=two_buffers(1024, reuse=True))
+    assert (
+        diagnose(*early, *late, buffers=two_buffers(1024, reuse=True))
+        == []
+        == diagnose(*late, *early, buffers=two_buffers(1024, reuse=True))
+    )
     (finding,) = diagnose(*early, *late, buffers=two_buffers(1024))
     assert finding.message == "t overlaps s, which no refinement requests"
     assert len(diagnose(loop(2, *early, *late), buffers=two_buffers(1024, reuse=True))) == 1, "in a loop all its buffers are live"
@@ -229,7 +240,9 @@ def test_mbarriers_of_two_rings_do_not_overlap():
     options = {"buffers": (buffer("s", 256, offset=1024),), "shared": 4096}
     assert diagnose(writes(T), rings=apart, **options) == []
     (finding,) = diagnose(writes(T), rings=(ring_at(2048), ring_at(2072, name="other")), **options)
-    assert "the mbarriers of other occupy bytes 2072 ... 2103" in finding.message and "which overlap the mbarriers of ring" in finding.message
+    assert (
+        "the mbarriers of other occupy bytes 2072 ... 2103" in finding.message and "which overlap the mbarriers of ring" in finding.message
+    )
 
 
 # ---------------------------------------------------------------------------------------------- vectors at bounds
@@ -347,7 +360,9 @@ def test_bounds_and_the_threads_that_access_vectors():
     assert diagnose(vector(T * 4, 4, bound=as_expr(126))) != []
     assert diagnose(vector(T * 4, 4, bound=as_expr(126), active=less(T, 31))) == []
     assert diagnose(vector(T * 4, 4, bound=as_expr(126), active=first)) != []
-    assert diagnose(vector(T * 4, 4, bound=as_expr(127), active=first)) != [] == diagnose(vector(T * 4, 4, bound=as_expr(124), active=first))
+    assert (
+        diagnose(vector(T * 4, 4, bound=as_expr(127), active=first)) != [] == diagnose(vector(T * 4, 4, bound=as_expr(124), active=first))
+    )
     assert diagnose(vector(BLOCK * 8 + 4, 4, bound=N8), grid=8, symbols=(N8,)) == []
     assert len(diagnose(vector(BLOCK * 8 + 4, 4, bound=N8 + 2), grid=8, symbols=(N8,))) == 1
     assert diagnose(vector(BLOCK * 4, 4, bound=N8 + 28), grid=8, symbols=(N8,)) == [], "the whole vector is in bounds"
@@ -495,7 +510,9 @@ def test_limit_of_enumerated_elements(monkeypatch, many, extent, decided):
     monkeypatch.setattr(subject, "MANY", many)
     stmt = vector(T * 4 + T // 31 + i * 128, 4, active=ALL_BUT_THE_LAST)
     findings = diagnose(loop(extent, stmt), buffers=(buffer("s", 1 << 12),))
-    assert [finding.message for finding in findings] == [] if decided else "which is not proved to be a multiple of 4" in findings[0].message
+    assert (
+        [finding.message for finding in findings] == [] if decided else "which is not proved to be a multiple of 4" in findings[0].message
+    )
 
 
 @pytest.mark.parametrize(
@@ -518,7 +535,9 @@ def test_limit_of_enumerated_elements(monkeypatch, many, extent, decided):
 )  # fmt: skip
 def test_conditions_exclude_threads_with_unaligned_vectors(place, active, around, texts):
     findings = diagnose(loop(around, vector(place, 4, active=active)), symbols=(N,), grid=8, buffers=(buffer("s", 1 << 12),))
-    assert len(findings) == len(texts) and all(text in finding.message for finding, text in zip(findings, texts)), [finding.message for finding in findings]
+    assert len(findings) == len(texts) and all(text in finding.message for finding, text in zip(findings, texts)), [
+        finding.message for finding in findings
+    ]
 
 
 @pytest.mark.parametrize(
@@ -543,7 +562,9 @@ def test_conditions_exclude_threads_with_unaligned_vectors(place, active, around
     ids=str,
 )
 def test_conditions_exclude_threads_with_vectors_across_a_bound(place, bound, active, around, whole):
-    findings = diagnose(loop(around, vector(place, 4, bound=bound, active=active)), symbols=(N, N8), grid=8, buffers=(buffer("s", 1 << 12),))
+    findings = diagnose(
+        loop(around, vector(place, 4, bound=bound, active=active)), symbols=(N, N8), grid=8, buffers=(buffer("s", 1 << 12),)
+    )
     if whole is None:
         assert not any("to be below" in finding.message for finding in findings)
         return

@@ -162,7 +162,8 @@ def test_conflicts_in_both_directions_remain():
     assert len(findings) == 3
     worse = [finding for finding in findings if finding.severity == "warning"]
     assert worse and all(
-        ("pad" in finding.details or "swizzle" in finding.details or "best_pad" in finding.details or "is better" in finding.message) for finding in worse
+        ("pad" in finding.details or "swizzle" in finding.details or "best_pad" in finding.details or "is better" in finding.message)
+        for finding in worse
     )
 
 
@@ -280,7 +281,9 @@ def test_random_requests_equal_a_count(seed):
     (requests,) = requests_by_execution(program)
     passes = [wavefronts_of(*request) for request in requests]
     phases = [
-        sum(any(on[first : first + lanes]) for first in range(0, 32, lanes)) for _, width, on in requests for lanes in [lanes_per_phase(width)]
+        sum(any(on[first : first + lanes]) for first in range(0, 32, lanes))
+        for _, width, on in requests
+        for lanes in [lanes_per_phase(width)]
     ]
     spent = [p - q for p, q in zip(passes, phases)]
     assert (finding.details["requests"], finding.details["average"]) == (
@@ -355,12 +358,16 @@ def test_the_swizzle_with_the_fewest_bits_is_proposed(shape, width, swizzle):
     """The swizzle has no more bits than needed, and its highest bit is inside the buffer."""
     (finding,) = diagnose(at(T % shape[0], 0, width), threads=32, buffers=(rows(shape=shape),))
     assert finding.details["swizzle"] == swizzle
-    assert f" or swizzle_storage(Swizzle({', '.join(map(str, swizzle))})) on s removes all bank conflicts of its accesses" in finding.message
+    assert (
+        f" or swizzle_storage(Swizzle({', '.join(map(str, swizzle))})) on s removes all bank conflicts of its accesses" in finding.message
+    )
 
 
 def test_fixed_layouts_and_swizzles_get_no_pad():
     led = attrs.evolve(rows().tensor, layout=MatrixLayout("row", as_expr(64)))
-    (finding,) = diagnose(at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=led, storage=led.storage(), elements=led.storage().extent),))
+    (finding,) = diagnose(
+        at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=led, storage=led.storage(), elements=led.storage().extent),)
+    )
     assert finding.severity == "warning" and "pad" not in finding.details
     tensor = attrs.evolve(rows().tensor, swizzle=Swizzle(1, 0, 5))
     (finding,) = diagnose(at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=tensor, storage=tensor.storage()),))
@@ -459,7 +466,9 @@ def test_a_copy_through_shared_memory_is_proposed(write, through):
     register = touch(0, write=not write, name="r").accesses[0]
     step = attrs.evolve(step, accesses=(attrs.evolve(access, write=write), register))
     (finding,) = coalescing_findings(step, buffers=(rows(memory=GL), buffer("r", 1, memory=RF)))
-    assert finding.message.endswith(f"; a Strided tile assigns adjacent elements to adjacent lanes, and {through} goes through shared memory")
+    assert finding.message.endswith(
+        f"; a Strided tile assigns adjacent elements to adjacent lanes, and {through} goes through shared memory"
+    )
 
 
 def test_accesses_of_groups_have_no_sectors():
@@ -522,7 +531,9 @@ def test_candidate_swizzles(shape, width, bits, swizzles):
     for swizzle, moved in candidates:
         assert moved.tensor.swizzle == moved.storage.swizzle == swizzle and moved.elements == moved.storage.extent
     wide, _ = request_of(4, shape=(32, 32))
-    assert [swizzle.base for swizzle, _ in _swizzled(rows(), [request_of()[0], wide])] == [swizzle.base for swizzle, _ in _swizzled(rows(), [wide])]
+    assert [swizzle.base for swizzle, _ in _swizzled(rows(), [request_of()[0], wide])] == [
+        swizzle.base for swizzle, _ in _swizzled(rows(), [wide])
+    ]
 
 
 @pytest.mark.parametrize(

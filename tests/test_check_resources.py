@@ -120,7 +120,9 @@ def test_estimates_above_the_register_limit_warn(amount, severity):
 
 
 def test_an_array_of_all_registers_spills():
-    (message,) = (message for message in messages(make_kernel(buffers=(buffer("r", 250, memory=RF),)), "warning") if message.startswith("about"))
+    (message,) = (
+        message for message in messages(make_kernel(buffers=(buffer("r", 250, memory=RF),)), "warning") if message.startswith("about")
+    )
     assert message.endswith("more than the 255 available; some will spill")
 
 
@@ -195,7 +197,12 @@ def test_report_of_measured_registers():
 def test_occupancy_is_a_note():
     whole = make_kernel(reads(T), buffers=(buffer("s", 256),), shared_bytes=100_000)
     finding = check_resources(AccessTrace(whole))[-1]
-    assert finding.details == {"blocks": 1, "limited_by": "shared memory", "share": round(4 / 64, 3), "limits": dict(occupancy(whole).limits)}
+    assert finding.details == {
+        "blocks": 1,
+        "limited_by": "shared memory",
+        "share": round(4 / 64, 3),
+        "limits": dict(occupancy(whole).limits),
+    }
     assert finding.message == "1 block per SM, 4 warps, 6% of the maximum; limited by shared memory (estimated)"
     assert finding.severity == "note"
     none = check_resources(AccessTrace(attrs.evolve(whole, shared_bytes=200_000)))[-1]
@@ -271,7 +278,10 @@ def kernel_with_arrays(threads=128, resident=0, big=300):
     placed = lambda name, shape, offset, dtype: attrs.evolve(local(name, shape, SH, dtype), offset=offset)
     arrays = local("r", (5, 4), RF), local("h", (6,), RF, float16), local("big", (big,), RF)
     buffers = (placed("s", (64, 4), 0, float32), placed("t", (64,), 1024, float16), *arrays)
-    buffers = tuple(attrs.evolve(placed_buffer, tensor=attrs.evolve(placed_buffer.tensor, origin=f"line {placed_buffer.name}")) for placed_buffer in buffers)
+    buffers = tuple(
+        attrs.evolve(placed_buffer, tensor=attrs.evolve(placed_buffer.tensor, origin=f"line {placed_buffer.name}"))
+        for placed_buffer in buffers
+    )
     return making.evolved(kernel(threads=threads, buffers=buffers, shared_bytes=1152), resident=resident)
 
 
@@ -333,7 +343,10 @@ def test_complete_reports(measured, head, rest, spills, occupied):
 
 def test_complete_findings():
     """Each finding has its counts and its limit."""
-    findings = [(finding.severity, finding.buffer, finding.message, finding.at, dict(finding.details)) for finding in check_resources(AccessTrace(kernel_with_arrays()))]
+    findings = [
+        (finding.severity, finding.buffer, finding.message, finding.at, dict(finding.details))
+        for finding in check_resources(AccessTrace(kernel_with_arrays()))
+    ]
     limits = {"threads": 16, "registers": 10, "blocks": 32, "shared memory": 77}
     shared = {"bytes": 1152, "limit": 166912, "buffers": {"s": 1024, "t": 128}, "origins": {"s": "line s", "t": "line t"}}
     numbers = {"registers": 47, "limit": 255, "arrays": {"r": 20, "h": 6, "big": 300}, "by_buffer": {"r": 20, "h": 3}}

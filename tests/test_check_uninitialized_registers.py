@@ -144,9 +144,9 @@ def test_roles_and_conditional_bodies():
         return diagnose(put(0, "needed"), making.if_any_lane("needed", body), read(1), buffers=(*REGISTERS, needed))
 
     assert skipped(put(1)) == uninitialized(1, 0, 31)
-    assert diagnose(put(0, "needed"), put(1), making.if_any_lane("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)) == uninitialized(
-        2, 0, 31
-    )
+    assert diagnose(
+        put(0, "needed"), put(1), making.if_any_lane("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)
+    ) == uninitialized(2, 0, 31)
 
 
 def test_findings_name_line_and_buffer():
@@ -218,7 +218,9 @@ def test_threads_are_tracked_separately():
     assert diagnose(put(T % 16), read(T % 16), read(0)) == uninitialized(0, 1, 29), "only threads 0 and 16 write register 0"
     assert diagnose(put(T % 4, width=2), read(T % 4 + 1), read(T % 4 + 2)) == uninitialized(2, 0, 31)
     assert diagnose(put(T % 4), read((T + 1) % 4)) == uninitialized(1, 0, 31)
-    assert diagnose(put(0, bound=as_expr(1), width=4), read(0), read(1)) == uninitialized(1, 0, 31), "only elements below the bound are written"
+    assert diagnose(put(0, bound=as_expr(1), width=4), read(0), read(1)) == uninitialized(1, 0, 31), (
+        "only elements below the bound are written"
+    )
     assert diagnose(put(0, width=2), put(2, active=less(T, 16)), read(0, width=3)) == uninitialized(2, 16, 15)
     assert diagnose(read(2, width=3)) == uninitialized(2, 0, 31), "the first register is reported"
     assert diagnose(put(2), read(2, width=3)) == uninitialized(3, 0, 31)

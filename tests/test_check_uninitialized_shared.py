@@ -22,7 +22,8 @@ FEW, SOME = Var("few", 0, 9, 1, True), Var("some", 1, 9, 1, True)
 def diagnose(*body, **options):
     """The messages of the check for a kernel of 128 threads."""
     return [
-        finding.message.replace("Move(1,1)(RF,SH)(Thread) ", "") for finding in check_uninitialized_shared(AccessTrace(kernel(*body, **options)))
+        finding.message.replace("Move(1,1)(RF,SH)(Thread) ", "")
+        for finding in check_uninitialized_shared(AccessTrace(kernel(*body, **options)))
     ]
 
 
@@ -136,7 +137,9 @@ def test_the_elected_producer_writes_before_other_roles_read():
     assert diagnose(roles(1, (loop(FEW, *use),), (loop(FEW, *fill),)), symbols=(FEW,)) == [], "without an iteration neither reads"
     assert diagnose(roles(None, (loop(FEW, *fill),), use), symbols=(FEW,)) == uninitialized(0, 63)
     half = loop(FEW, writes(T, active=less(T, 64)), BLOCK_BARRIER)
-    assert diagnose(roles(1, (), (half,)), loop(FEW, writes(T + 64)), reads(T), symbols=(FEW,)) == uninitialized(64, 63), "a later loop has no producer"
+    assert diagnose(roles(1, (), (half,)), loop(FEW, writes(T + 64)), reads(T), symbols=(FEW,)) == uninitialized(64, 63), (
+        "a later loop has no producer"
+    )
 
 
 def test_the_first_thread_represents_a_group():
@@ -171,7 +174,8 @@ def uninitialized_reads(program):
                     for thread in range(program.threads)
                     if stmt.active.evaluate(thread_values := {**values, "thread": thread})
                     for (offset,) in access.elements()
-                    if access.bounds[0] is None or access.base[0].evaluate(thread_values) + offset < access.bounds[0].evaluate(thread_values)
+                    if access.bounds[0] is None
+                    or access.base[0].evaluate(thread_values) + offset < access.bounds[0].evaluate(thread_values)
                 }
                 if access.write:
                     full.update(places)
@@ -179,7 +183,10 @@ def uninitialized_reads(program):
                     first_reads.setdefault(id(stmt), missing)
 
     run(program.body, {"block": 0})
-    return [uninitialized(elements[0], len(elements) - 1)[0] if len(elements) > 1 else uninitialized(elements[0])[0] for elements in first_reads.values()]
+    return [
+        uninitialized(elements[0], len(elements) - 1)[0] if len(elements) > 1 else uninitialized(elements[0])[0]
+        for elements in first_reads.values()
+    ]
 
 
 def random_kernel(chance):
@@ -211,7 +218,9 @@ def test_random_kernels_compared_with_execution(chunk):
     for seed in range(40 * chunk, 40 * (chunk + 1)):
         program = random_kernel(random.Random(f"filled {seed}"))
         expected = uninitialized_reads(program)
-        messages = [finding.message.replace("Move(1,1)(RF,SH)(Thread) ", "") for finding in check_uninitialized_shared(AccessTrace(program))]
+        messages = [
+            finding.message.replace("Move(1,1)(RF,SH)(Thread) ", "") for finding in check_uninitialized_shared(AccessTrace(program))
+        ]
         assert sorted(messages) == sorted(expected), (seed, program.body)
         verdicts.add(bool(expected))
     assert verdicts == {True, False}
@@ -321,8 +330,13 @@ def count_addresses(monkeypatch, *body, **options):
 def test_gaps_of_a_buffer_need_no_write(monkeypatch):
     row, column, few = T % 4, T // 4, less(T, 31)
     options = {"buffers": (gapped(),), "threads": 32}
-    assert count_addresses(monkeypatch, in_matrix(row, column, True), in_matrix(row, column, False), **options) == (1, []), "a fully initialized buffer is not examined again"
-    assert count_addresses(monkeypatch, in_matrix(row, column, True, few), in_matrix(row, column, False), **options) == (2, uninitialized(45))
+    assert count_addresses(monkeypatch, in_matrix(row, column, True), in_matrix(row, column, False), **options) == (1, []), (
+        "a fully initialized buffer is not examined again"
+    )
+    assert count_addresses(monkeypatch, in_matrix(row, column, True, few), in_matrix(row, column, False), **options) == (
+        2,
+        uninitialized(45),
+    )
 
 
 def test_fully_initialized_buffers_are_not_examined(monkeypatch):
@@ -332,14 +346,18 @@ def test_fully_initialized_buffers_are_not_examined(monkeypatch):
     assert count_addresses(monkeypatch, writes(T), reads(T), buffers=(staged_buffer(),)) == (1, []), "nor a fully initialized stage"
     assert count_addresses(monkeypatch, writes(T), reads(T, copy=1), buffers=(staged_buffer(),)) == (2, uninitialized(128, 127))
     assert count_addresses(monkeypatch, writes(T), loop(9, reads(T + i - i), BLOCK_BARRIER), **options) == (1, [])
-    assert count_addresses(monkeypatch, writes(T + K), reads(T), reads(T + 1), symbols=(K,), **options) == (0, []), "an unknown write may initialize any element"
+    assert count_addresses(monkeypatch, writes(T + K), reads(T), reads(T + 1), symbols=(K,), **options) == (0, []), (
+        "an unknown write may initialize any element"
+    )
 
 
 def test_writes_at_unknown_indices_initialize_all():
     """A read at an unknown index is not reported and does not affect others."""
     assert diagnose(writes(T + K), loop(3, reads(T + i * 128), BLOCK_BARRIER), symbols=(K,)) == []
     assert diagnose(writes(T, copy=K % 2), reads(T), reads(T, copy=1), buffers=(staged_buffer(),), symbols=(K,)) == []
-    assert diagnose(writes(T, copy=0), reads(T, copy=K % 2), reads(T, copy=1), buffers=(staged_buffer(),), symbols=(K,)) == uninitialized(128, 127)
+    assert diagnose(writes(T, copy=0), reads(T, copy=K % 2), reads(T, copy=1), buffers=(staged_buffer(),), symbols=(K,)) == uninitialized(
+        128, 127
+    )
     assert diagnose(reads(T + K), READ, symbols=(K,)) == uninitialized(0, 127)
 
 
@@ -357,7 +375,9 @@ def test_writes_with_too_many_points_initialize_all(monkeypatch, width, known):
     """Above the limit on points (128 threads times `width` elements) the index counts as unknown."""
     monkeypatch.setattr("fireiron.check.uninitialized_shared.POINTS", 512)
     assert diagnose(writes(T * 0 + T, width=width), reads(T + 1000)) == (uninitialized(1000, 127) if known else [])
-    assert diagnose(writes(0, width=512), reads(T + 1000)) == uninitialized(1000, 127), "one thread represents all threads that access the same elements"
+    assert diagnose(writes(0, width=512), reads(T + 1000)) == uninitialized(1000, 127), (
+        "one thread represents all threads that access the same elements"
+    )
     assert diagnose(writes(0, width=513), reads(T + 1000)) == []
 
 
@@ -425,7 +445,9 @@ def test_loop_with_a_known_minimum_length():
 
 def test_loop_with_first_and_step():
     odd = {"first": 1, "step": 2}
-    assert diagnose(loop(5, writes(i * 128 + T), BLOCK_BARRIER, **odd), reads(T + 128), reads(T + 384), reads(T + 256)) == uninitialized(256, 127)
+    assert diagnose(loop(5, writes(i * 128 + T), BLOCK_BARRIER, **odd), reads(T + 128), reads(T + 384), reads(T + 256)) == uninitialized(
+        256, 127
+    )
     assert diagnose(loop(SOME, writes(i * 128 + T), BLOCK_BARRIER, **odd), reads(T + 384), symbols=(SOME,)) == []
     assert diagnose(loop(SOME, writes(i * 128 + T), BLOCK_BARRIER, **odd), reads(T + 512), symbols=(SOME,)) == uninitialized(512, 127)
 
@@ -434,7 +456,9 @@ def test_inner_loop_length_depends_on_the_outer_variable():
     inner = loop(i + 1, writes(J * 128 + T), BLOCK_BARRIER, var=J)
     assert diagnose(loop(3, inner, BLOCK_BARRIER), reads(T + 256)) == []
     assert diagnose(loop(3, inner, BLOCK_BARRIER), reads(T + 257)) == uninitialized(384)
-    assert diagnose(loop(3, loop(i, reads(T), BLOCK_BARRIER, var=J))) == uninitialized(0, 127), "in the first outer iteration it has no iteration"
+    assert diagnose(loop(3, loop(i, reads(T), BLOCK_BARRIER, var=J))) == uninitialized(0, 127), (
+        "in the first outer iteration it has no iteration"
+    )
     assert diagnose(loop(1, loop(i, reads(T), BLOCK_BARRIER, var=J))) == []
 
 
