@@ -298,7 +298,12 @@ def fetched(tiles=5, blocks=2, stages=2, warps=1, consumer=None, producer=None, 
     last = making.barrier(ir.WARP_SCOPE), making.release("tiles", ir.StageState.EMPTY, iteration, active=equal(thread % THREADS, 0))
     consumer_body = (making.acquire("tiles", ir.StageState.FULL, iteration), claim_tile, *last, exit_loop, move)
     claim = attrs.evolve(claim_tile, takes=True)
-    producer_body = (making.acquire("tiles", ir.StageState.EMPTY, iteration), claim, making.release("tiles", ir.StageState.FULL, iteration), exit_loop)
+    producer_body = (
+        making.acquire("tiles", ir.StageState.EMPTY, iteration),
+        claim,
+        making.release("tiles", ir.StageState.FULL, iteration),
+        exit_loop,
+    )
     iterations = as_expr(tiles + 1) if extent is None else as_expr(extent)
     roles = (
         making.role("consumers", 0, threads, (making.loop(iteration, iterations, (consumer or tuple)(consumer_body)),)),

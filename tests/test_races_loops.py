@@ -7,7 +7,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from handrings import TAKEN, TILE, ITERATION, J, consume, emptied, filled, full, load, over_tiles, produce, ring, ringed, staged
+from handrings import ITERATION, TAKEN, TILE, J, consume, emptied, filled, full, load, over_tiles, produce, ring, ringed, staged
 from touching import BLOCK_BARRIER, T, buffer, copies, i, kernel, loop, racy_by_hand, reads, writes
 
 from fireiron import *

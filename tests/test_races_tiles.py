@@ -8,9 +8,9 @@ import making
 import pytest
 from handrings import (
     BLOCK,
+    ITERATION,
     TAKEN,
     TILE,
-    ITERATION,
     J,
     consume,
     emptied,
@@ -443,7 +443,8 @@ def test_tiles_without_a_separating_barrier():
         parted(steps_of(minimum(L, TILE)), loop(minimum(minimum(L, TILE), ONE), writes(T), var=I2), BLOCK_BARRIER, symbols=(L,)) is not None
     )
     assert (
-        parted(STEPS, writes(T + ITERATION % 2 * 128), BLOCK_BARRIER) is None and parted(STEPS, reads(T, copy=ITERATION % 2), BLOCK_BARRIER) is None
+        parted(STEPS, writes(T + ITERATION % 2 * 128), BLOCK_BARRIER) is None
+        and parted(STEPS, reads(T, copy=ITERATION % 2), BLOCK_BARRIER) is None
     )
     assert parted(STEPS, writes(T + ITERATION * 128, name="g"), BLOCK_BARRIER, buffers=(SHARED, GLOBAL)) is not None
     assert parted(STEPS, loop(3, writes(T + ITERATION % 2), var=I2), BLOCK_BARRIER) is None

@@ -3,7 +3,24 @@
 import attrs
 import making
 import pytest
-from handrings import BLOCK, LANE_0, TAKEN, TILE, ITERATION, J, consume, emptied, full, grid_of, load, over_tiles, produce, ring, ringed, staged
+from handrings import (
+    BLOCK,
+    ITERATION,
+    LANE_0,
+    TAKEN,
+    TILE,
+    J,
+    consume,
+    emptied,
+    full,
+    grid_of,
+    load,
+    over_tiles,
+    produce,
+    ring,
+    ringed,
+    staged,
+)
 from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, writes
 
 from fireiron import *

@@ -12,7 +12,7 @@ import pytest
 from campaign.faults.detectors import outputs, shadow_of
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
-from engines import WGMMA_SEQUENCES, kernel_of_steps, copied, loaded, numbered, wgmma_kernel, stored
+from engines import WGMMA_SEQUENCES, copied, kernel_of_steps, loaded, numbered, stored, wgmma_kernel
 from handmade import access, kernel_of, local
 from ringed import TARGET, float16_gemm, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS

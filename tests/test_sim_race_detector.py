@@ -8,7 +8,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from engines import WGMMA_SEQUENCES, copied, numbered, wgmma_kernel, stored, streamed
+from engines import WGMMA_SEQUENCES, copied, numbered, stored, streamed, wgmma_kernel
 from handmade import access, kernel_of, local
 
 from fireiron import *
@@ -331,7 +331,9 @@ def test_a_race_of_one_statement_with_itself():
 def test_a_race_in_turns_that_are_an_axis():
     """The turns are told that met, and the threads of both warps."""
     for offset in (0, 5):
-        fill = making.loop(ITERATION, as_expr(3), (touch("x", THREAD * 3 + ITERATION + offset, True, line="line 1", active=less(THREAD, 16)),))
+        fill = making.loop(
+            ITERATION, as_expr(3), (touch("x", THREAD * 3 + ITERATION + offset, True, line="line 1", active=less(THREAD, 16)),)
+        )
         read = touch("x", 7 + offset, False, line="line 2", active=all_of([less(THREAD, 41), less(39, THREAD)]))
         text = said(kernel((fill, read), *buffers()))
         assert text.startswith(
@@ -377,7 +379,10 @@ def test_what_was_never_written_is_told_with_its_place(dtype):
         MOVE, reads, (access("y", (row, column)), access("dst", (row, column), write=True)), pieces=pieces, origin="line 2"
     )
     made = kernel_of(
-        Move(4, 16, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL), (write, making.loop(ITERATION, as_expr(2), (read, read))), own, threads=64
+        Move(4, 16, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL),
+        (write, making.loop(ITERATION, as_expr(2), (read, read))),
+        own,
+        threads=64,
     )
     made = attrs.evolve(made, shared_bytes=512)
     given = {"src": np.ones((4, 16), dtype.to_numpy())}

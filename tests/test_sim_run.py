@@ -7,7 +7,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from engines import WGMMA_SEQUENCES, copied, fetched, wgmma_kernel, streamed
+from engines import WGMMA_SEQUENCES, copied, fetched, streamed, wgmma_kernel
 from handmade import THREAD, access, kernel_of, local
 
 from fireiron import *

@@ -151,7 +151,9 @@ class Run:
             if note.is_file():
                 unfinished += [int(note.read_text(encoding="utf-8") or 0)]
                 note.unlink()
-        again = "".join(f"\n  {reproduce(self.subject.name, seed)}" for seed in sorted(unfinished) or [min(chunk.start for chunk in chunks)])
+        again = "".join(
+            f"\n  {reproduce(self.subject.name, seed)}" for seed in sorted(unfinished) or [min(chunk.start for chunk in chunks)]
+        )
         return f"{self.subject.name}: a process died (killed, out of memory, or a crash), by one of these; all complete chunks are kept:{again}"
 
 
