@@ -3,7 +3,24 @@
 import attrs
 import making
 import pytest
-from handrings import BLOCK, LANE_0, TAKEN, TILE, TURN, J, consume, emptied, full, grid_of, load, over_tiles, produce, ring, ringed, staged
+from handrings import (
+    BLOCK,
+    ITERATION,
+    LANE_0,
+    TAKEN,
+    TILE,
+    J,
+    consume,
+    emptied,
+    full,
+    grid_of,
+    load,
+    over_tiles,
+    produce,
+    ring,
+    ringed,
+    staged,
+)
 from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, writes
 
 from fireiron import *
@@ -315,7 +332,7 @@ def test_turns_of_units_of_a_role():
 
 
 def test_how_often_loops_were_taken_before():
-    length = TURN % 3 + 1
+    length = ITERATION % 3 + 1
     roles = [[over_tiles(6, 1, loop(length, full(TAKEN + J), var=J), prior_iterations=TAKEN, increment=length)], []]
     found, _ = traced(ringed(*roles, grid=1))
     assert [one.number for one in found[0]] == list(range(12))
@@ -330,14 +347,14 @@ def test_a_turn_more_until_no_tile_is_left():
     """A block that takes tiles learns at one turn more that there is none: as far as the loop's body comes by then."""
     name = "tile_ring"
     body = (
-        full(TURN, name),
-        making.claim_tile(TILE, as_expr(3), name, TURN),
+        full(ITERATION, name),
+        making.claim_tile(TILE, as_expr(3), name, ITERATION),
         making.exit_if_done(TILE, as_expr(3)),
         reads(T),
         WARP_BARRIER,
     )
     rings = (ring(), making.ring(name, 2, (), bytes=0, consumers=4, tiles=True))
-    waits = lambda count: shown(traces(ringed([making.loop(TURN, as_expr(count), body)], [], rings=rings))[0])
+    waits = lambda count: shown(traces(ringed([making.loop(ITERATION, as_expr(count), body)], [], rings=rings))[0])
     assert waits(1) == [f"{name}: the wait for fill 0 to be full", "read s turn=0", "Barrier", f"{name}: the wait for fill 1 to be full"]
     assert waits(2)[-2:] == ["Barrier", f"{name}: the wait for fill 2 to be full"]
     assert shown(trace(loop(2, reads(T), BLOCK_BARRIER))) == ["read s i=0", "Barrier", "read s i=1", "Barrier"], "no other loop does"
@@ -520,7 +537,7 @@ def test_arrays_in_turns_of_groups_that_take_turns(step):
     if step == 1:
         assert (site.stage, site.stride) == (as_expr(0), 0)
     else:
-        assert (site.stage, site.stride) == (TURN, tracer.places.local_bytes(G)) and site.stride >= 128 * 4
+        assert (site.stage, site.stride) == (ITERATION, tracer.places.local_bytes(G)) and site.stride >= 128 * 4
 
 
 def test_a_load_to_a_place_that_the_block_says():

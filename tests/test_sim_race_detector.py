@@ -8,7 +8,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from engines import OF_PRODUCTS, copied, numbered, of_products, stored, streamed
+from engines import WGMMA_SEQUENCES, copied, numbered, stored, streamed, wgmma_kernel
 from handmade import access, kernel_of, local
 
 from fireiron import *
@@ -144,7 +144,7 @@ def test_a_ring_that_others_read_is_no_race():
 
 THREADS, PLACES = 64, 512
 THREAD = Var("thread", 0, THREADS - 1)
-TURN = Var("k", 0, 2)
+ITERATION = Var("k", 0, 2)
 KINDS = {"x": (float32, 64, 0), "h": (float16, 96, 64), "d": (float64, 24, 128)}
 """Buffers in shared memory: their types, sizes and first bytes, of which some are the same."""
 
@@ -203,7 +203,7 @@ def drawn(draw):
                 THREAD + 1,
                 THREAD * 3,
                 THREAD * 0,
-                THREAD + TURN,
+                THREAD + ITERATION,
             ]
         )
         first, last = draw.choice([(0, 64), (0, 64), (0, 32), (32, 64), (7, 8), (0, 1), (33, 40), (8, 16)])
@@ -216,10 +216,10 @@ def as_statements(steps, inside=False):
         if isinstance(step, int):
             yield making.barrier(making.scope(f"group of {step}", step))
         elif isinstance(step, list):
-            yield making.loop(TURN, as_expr(3), tuple(as_statements(step, True)))
+            yield making.loop(ITERATION, as_expr(3), tuple(as_statements(step, True)))
         else:
             buffer, place, write, first, last = step
-            place = place if inside else place.substitute({TURN: 0})
+            place = place if inside else place.substitute({ITERATION: 0})
             yield touch(buffer, place, write, all_of([less(THREAD, last), less(first - 1, THREAD)]))
 
 
@@ -318,20 +318,22 @@ def test_a_race_of_a_read_with_a_write():
 def test_a_race_of_one_statement_with_itself():
     """In one turn of a loop, whose number it says; and in two turns, where a barrier would help."""
     both = (touch("x", THREAD // 2, True, line="line 1"), touch("dst", THREAD + 64, True))
-    text = said(kernel((making.loop(TURN, as_expr(2), both),), *buffers()))
+    text = said(kernel((making.loop(ITERATION, as_expr(2), both),), *buffers()))
     assert text.startswith(
         "race on x[0] (address 0): thread 0 writes it (Move Move(1)(GL,SH)(Thread) at line 1, k=0), thread 1 writes it"
     ), text
     assert re.search(r"in +block 0, k=0", text) and "assign each element to one thread only" in text
-    body = (touch("x", (THREAD + TURN) % 64, True, line="line 1"), touch("dst", THREAD + 64, True))
-    text = said(kernel((making.loop(TURN, as_expr(2), body),), *buffers()))
+    body = (touch("x", (THREAD + ITERATION) % 64, True, line="line 1"), touch("dst", THREAD + 64, True))
+    text = said(kernel((making.loop(ITERATION, as_expr(2), body),), *buffers()))
     assert "at line 1, k=0)" in text and re.search(r"in +block 0, k=1", text) and "a barrier between the two" in text, text
 
 
 def test_a_race_in_turns_that_are_an_axis():
     """The turns are told that met, and the threads of both warps."""
     for offset in (0, 5):
-        fill = making.loop(TURN, as_expr(3), (touch("x", THREAD * 3 + TURN + offset, True, line="line 1", active=less(THREAD, 16)),))
+        fill = making.loop(
+            ITERATION, as_expr(3), (touch("x", THREAD * 3 + ITERATION + offset, True, line="line 1", active=less(THREAD, 16)),)
+        )
         read = touch("x", 7 + offset, False, line="line 2", active=all_of([less(THREAD, 41), less(39, THREAD)]))
         text = said(kernel((fill, read), *buffers()))
         assert text.startswith(
@@ -377,7 +379,10 @@ def test_what_was_never_written_is_told_with_its_place(dtype):
         MOVE, reads, (access("y", (row, column)), access("dst", (row, column), write=True)), pieces=pieces, origin="line 2"
     )
     made = kernel_of(
-        Move(4, 16, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL), (write, making.loop(TURN, as_expr(2), (read, read))), own, threads=64
+        Move(4, 16, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL),
+        (write, making.loop(ITERATION, as_expr(2), (read, read))),
+        own,
+        threads=64,
     )
     made = attrs.evolve(made, shared_bytes=512)
     given = {"src": np.ones((4, 16), dtype.to_numpy())}
@@ -388,12 +393,12 @@ def test_what_was_never_written_is_told_with_its_place(dtype):
     assert re.search(r"in +Move Move\(1,1.*, k=0", text) and re.search(r"at +line 2", text) and "an init or a copy is missing" in text
 
 
-def under_way(*steps, warps=1):
+def copy_kernel(*steps, warps=1):
     """Asynchronous copies to x: `copy`, `commit`, `wait`, `read`, `write`, `barrier`, each at a line of its own."""
     thread = Var("thread", 0, warps * 32 - 1)
     known = {
-        "copy": making.under_way(touch("x", thread, True, own=thread)),
-        "beside": making.under_way(touch("x", thread, True, own=thread), active=less(thread, 4)),
+        "copy": making.async_copy(touch("x", thread, True, own=thread)),
+        "beside": making.async_copy(touch("x", thread, True, own=thread), active=less(thread, 4)),
         "commit": making.commit(),
         "wait": making.wait(0),
         "read": touch("x", thread, False, own=thread),
@@ -435,7 +440,7 @@ def under_way(*steps, warps=1):
 def test_asynchronous_copies(steps, message, order):
     """They have written when their threads have waited for them, and others see it behind a barrier after that."""
     for warps in (1, 2):
-        found = said(under_way(*steps.split(), warps=warps), order)
+        found = said(copy_kernel(*steps.split(), warps=warps), order)
         if message is None:
             assert isinstance(found, dict), found
         else:
@@ -444,7 +449,7 @@ def test_asynchronous_copies(steps, message, order):
 
 
 def test_elements_that_a_copy_leaves_out_are_not_under_way():
-    beside = making.under_way(touch("x", THREAD, True, active=less(THREAD, 4)))
+    beside = making.async_copy(touch("x", THREAD, True, active=less(THREAD, 4)))
     rest = touch("x", THREAD, True, active=less(3, THREAD))
     assert isinstance(said(kernel((beside, making.commit(), rest, making.wait(0)), *buffers())), dict)
     wide = touch("x", THREAD, True, active=less(2, THREAD))
@@ -452,9 +457,9 @@ def test_elements_that_a_copy_leaves_out_are_not_under_way():
 
 
 @pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("name", [name for name in OF_PRODUCTS if "shared" in name])
+@pytest.mark.parametrize("name", [name for name in WGMMA_SEQUENCES if "shared" in name])
 def test_what_products_read_in_shared_memory(name, order):
-    made, message = of_products(name)
+    made, message = wgmma_kernel(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     if message is None:
         copied(made, given, None if order is None else random.Random(order))
@@ -515,7 +520,7 @@ def test_a_statement_that_repeats_is_compared_with_what_came_between():
     write = touch("x", THREAD % 32, True, active=less(31, THREAD))
     fill, apart = touch("x", THREAD, True), making.barrier(ir.BLOCK_SCOPE)
     for turns in range(1, 5):
-        loop = making.loop(TURN, as_expr(min(turns, 3)), (read,))
+        loop = making.loop(ITERATION, as_expr(min(turns, 3)), (read,))
         again = (loop,) * 2 if turns == 4 else (loop,)
         assert isinstance(said(kernel((fill, apart, *again, apart, write), *buffers())), dict)
         assert is_race(said(kernel((fill, apart, *again, write, *again), *buffers())))
@@ -613,7 +618,7 @@ def test_lines_of_accesses_go_before_those_of_statements():
     assert "at place 1, outside loops)" in text and "at place 2)" in text and re.search(r"at +place 2", text), text
     text = said(kernel((placed(touch("x", THREAD // 2, True, line="line 1"), x="place 1"),), *buffers()))
     assert text.count("place 1") == 3 and "line 1" not in text, text
-    slow = making.under_way(placed(touch("x", THREAD, True, line="line 1"), x="place 1"))
+    slow = making.async_copy(placed(touch("x", THREAD, True, line="line 1"), x="place 1"))
     own = placed(touch("x", THREAD, False, line="line 2"), x="place 2")
     text = said(kernel((slow, making.commit(), own, making.wait(0)), *buffers()))
     assert "in flight" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
@@ -624,10 +629,10 @@ def test_lines_of_accesses_go_before_those_of_statements():
 def test_lines_of_what_engines_read():
     """The write that is hidden, or under it, and the product."""
     for name, first, second in (
-        ("a factor in shared memory is not fenced", "place 1", "place 2"),
-        ("a factor in shared memory is written too early", "place 2", "place 1"),
+        ("a shared operand is not fenced", "place 1", "place 2"),
+        ("a shared operand is written too early", "place 2", "place 1"),
     ):
-        made, _ = of_products(name)
+        made, _ = wgmma_kernel(name)
         body = [
             placed(one, x="place 2" if one.mechanism is WGMMA_GROUPS else "place 1") if isinstance(one, ir.Exec) else one
             for one in made.body
@@ -694,7 +699,7 @@ def test_keys_of_arrays_are_their_elements(blocks):
 
 def test_engines_see_what_is_written_to_arrays():
     """Only what lies in shared memory waits for a fence."""
-    made, _ = of_products("a factor in shared memory")
+    made, _ = wgmma_kernel("a shared operand")
     plan = Plan(made, {})
     batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
     history = History({"dst": Shadow(64, plan.pitch)})
@@ -733,7 +738,7 @@ def test_the_element_of_a_race_beside_buffers_of_smaller_elements(other, order):
 
 def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
     """By one group: another statement, group or barrier begins anew; what is not watched is never settled."""
-    made, _ = of_products("a factor in shared memory")
+    made, _ = wgmma_kernel("a shared operand")
     plan = Plan(made, {})
     batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
     race_detector, place = RaceDetector(batch, History({}), True), object()
@@ -753,9 +758,9 @@ def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
 
 
 @pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("name", [name for name, (_, message) in OF_PRODUCTS.items() if "shared" in name and message is None])
+@pytest.mark.parametrize("name", [name for name, (_, message) in WGMMA_SEQUENCES.items() if "shared" in name and message is None])
 def test_products_run_without_a_watch_too(name, order):
-    made, _ = of_products(name)
+    made, _ = wgmma_kernel(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     options = {"order": None if order is None else random.Random(order)}
     watched, blind = (simulate(made, {"src": given}, shadow=shadow, **options).outputs["dst"] for shadow in (True, False))

@@ -7,7 +7,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from engines import OF_PRODUCTS, copied, fetched, of_products, streamed
+from engines import WGMMA_SEQUENCES, copied, fetched, streamed, wgmma_kernel
 from handmade import THREAD, access, kernel_of, local
 
 from fireiron import *
@@ -239,7 +239,7 @@ def test_barriers_are_counted():
 def loaded(*between, second=False):
     """Asynchronous copies of each thread, to its element, or to two."""
     x = attrs.evolve(local("x", (64,), SH), offset=0)
-    move = lambda more: making.under_way(copy(access("src", (THREAD + more,)), access("x", (THREAD + more,)), (GL, SH)))
+    move = lambda more: making.async_copy(copy(access("src", (THREAD + more,)), access("x", (THREAD + more,)), (GL, SH)))
     read = copy(access("x", (THREAD + (32 if second else 0),)), access("dst", (THREAD,)), (SH, GL))
     return kernel((move(0), making.commit(), move(32), making.commit(), *between, read), x)
 
@@ -268,19 +268,19 @@ def test_copies_under_way_are_waited_for(pending, second, right, order):
         "the older group is waited for",
         "the younger group is not waited for",
         "no fence",
-        "a fence of the proxy",
-        "a factor is loaded behind the fence",
+        "a proxy fence only",
+        "an operand is loaded after the fence",
     ],
 )
 def test_products_under_way_are_waited_for_and_fenced(name, order):
-    made, message = of_products(name)
+    made, message = wgmma_kernel(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     if message is None:
         np.testing.assert_array_equal(copied(made, given, chance(order)), given + given * given)
     else:
         with pytest.raises(SimulationError, match=message):
             copied(made, given, chance(order))
-    assert name in OF_PRODUCTS
+    assert name in WGMMA_SEQUENCES
 
 
 # ---------------------------------------------------------------------------------------------- tiles that blocks take
