@@ -151,7 +151,10 @@ def confirm(program, finding, seed):
     target = program.buffer(finding.buffer)
     if target.memory.of_block:
         addresses = {
-            (start - target.offset) // target.dtype.bytes for _, second_bytes in conflicts for place, start in second_bytes.values() if place == element
+            (start - target.offset) // target.dtype.bytes
+            for _, second_bytes in conflicts
+            for place, start in second_bytes.values()
+            if place == element
         }
         assert details["address"] in addresses, (seed, details["address"], addresses)
     else:
@@ -171,7 +174,11 @@ def test_collective_statements_race_between_units_only(level):
     assert race_findings(separate, threads=threads, buffers=(shaped("s", 64),)) == []
     (finding,) = race_findings(at(0, level=level), threads=threads, buffers=(shaped("s", 64),))
     first, second = (thread // unit for thread in finding.details["threads"])
-    assert first < second and f"{level} {first} writes it".lower() in finding.message and f"{level} {second} writes it".lower() in finding.message
+    assert (
+        first < second
+        and f"{level} {first} writes it".lower() in finding.message
+        and f"{level} {second} writes it".lower() in finding.message
+    )
     assert (
         race_findings(
             at(T256 // unit, level=level),
@@ -195,7 +202,9 @@ def test_spread_accesses_belong_to_any_thread_of_their_unit(unit):
     threads = 256
     spread_write = touch(T256, write=True, spread=True, level=level)
     assert race_findings(spread_write, threads=threads, buffers=(buffer("s", 512),)) == []
-    assert race_findings(spread_write, touch(T256, write=False), threads=threads, buffers=(buffer("s", 512),)) != [], "any thread of the unit may have written"
+    assert race_findings(spread_write, touch(T256, write=False), threads=threads, buffers=(buffer("s", 512),)) != [], (
+        "any thread of the unit may have written"
+    )
     between = WARP_BARRIER if unit == 32 else making.barrier(ir.WARPGROUP_SCOPE)
     assert race_findings(spread_write, between, touch(T256, write=False), threads=threads, buffers=(buffer("s", 512),)) == []
     far = touch(T256 + unit, write=False, active=less(T256, threads - unit))
@@ -277,7 +286,11 @@ def test_conditions_on_blocks_are_assumed_and_named():
 def test_races_in_vectorized_loops_name_the_iteration():
     (finding,) = race_findings(loop(4, at(T + i * 32)), threads=64, buffers=(shaped("s", 256),))
     first, second = finding.details["loops"]
-    assert {finding.details["threads"][0] + first["i"] * 32} == {finding.details["threads"][1] + second["i"] * 32} == {finding.details["address"]}
+    assert (
+        {finding.details["threads"][0] + first["i"] * 32}
+        == {finding.details["threads"][1] + second["i"] * 32}
+        == {finding.details["address"]}
+    )
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -319,7 +332,13 @@ def test_a_spread_access_of_a_warp_belongs_to_any_of_its_threads(workers):
     last = [min(thread + 31, workers - 1) for thread in first]
     for level in (Warp, Thread):
         spread_write = touch(T, write=True, spread=True, level=level)
-        assert row_threads(spread_write, workers) == [threads, [thread // 32 for thread in threads], first, last, [thread // 32 for thread in threads]]
+        assert row_threads(spread_write, workers) == [
+            threads,
+            [thread // 32 for thread in threads],
+            first,
+            last,
+            [thread // 32 for thread in threads],
+        ]
 
 
 def test_a_spread_access_of_a_warpgroup_belongs_to_any_of_its_warps():
@@ -428,7 +447,9 @@ def test_conditions_of_single_elements(points):
             expected.append([])
             for iteration in range(points):
                 touched = {0, *([1, 2] if thread < 3 else ()), 3} - ({2, 3} if iteration else set())
-                expected[-1] += [iteration * 128 + thread * 4 + element if element in touched and thread < rows else None for element in range(4)]
+                expected[-1] += [
+                    iteration * 128 + thread * 4 + element if element in touched and thread < rows else None for element in range(4)
+                ]
         assert (space.grain, keys_of(pattern)) == (4, expected)
         assert pattern.columns == 4 and [pattern.element(element) for element in range(4 * points)] == [0, 1, 2, 3] * points
 
@@ -713,7 +734,9 @@ def test_copies_of_one_thread_in_two_iterations_race(place, iterations, address)
     (finding,) = race_findings(loop(3, copies(place)), making.commit(), making.wait(0), threads=32, buffers=(shaped("s", 4096),))
     assert finding.details["loops"] == [{"i": iterations[0]}, {"i": iterations[1]}] and finding.details["threads"] == [0, 0]
     assert finding.details["address"] == address and finding.details["element"] == [address]
-    assert f"thread 0 writes it in i={iterations[0]} (" in finding.message and f"thread 0 writes it in i={iterations[1]} (" in finding.message
+    assert (
+        f"thread 0 writes it in i={iterations[0]} (" in finding.message and f"thread 0 writes it in i={iterations[1]} (" in finding.message
+    )
     assert "in the same statement" not in finding.message and finding.message.endswith("while the asynchronous copy is in flight")
 
 

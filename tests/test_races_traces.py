@@ -152,14 +152,26 @@ def test_kinds_and_completion_of_accesses():
 
 def test_stages_shift_one_pattern():
     staged_buffer = attrs.evolve(buffer("s", 128), tensor=attrs.evolve(buffer("s", 128).tensor, copies=3))
-    events = [event for event in trace(loop(5, writes(T, copy=i % 3), BLOCK_BARRIER), buffers=(staged_buffer,)) if isinstance(event, AccessEvent)]
-    assert [event.footprint.shift_bytes for event in events] == [0, 512, 1024, 0, 512] and len({id(event.footprint) for event in events}) == 3
+    events = [
+        event for event in trace(loop(5, writes(T, copy=i % 3), BLOCK_BARRIER), buffers=(staged_buffer,)) if isinstance(event, AccessEvent)
+    ]
+    assert [event.footprint.shift_bytes for event in events] == [0, 512, 1024, 0, 512] and len(
+        {id(event.footprint) for event in events}
+    ) == 3
     assert len({id(event.footprint.pattern) for event in events}) == 1
     moved = [event for event in trace(loop(3, writes(T + i % 2 * 128), BLOCK_BARRIER)) if isinstance(event, AccessEvent)]
     assert [event.footprint.shift_bytes for event in moved] == [0, 0, 0] and moved[0].footprint is not moved[1].footprint
-    by_thread = [event for event in trace(loop(2, writes(T, copy=T // 64), BLOCK_BARRIER), buffers=(staged_buffer,)) if isinstance(event, AccessEvent)]
+    by_thread = [
+        event
+        for event in trace(loop(2, writes(T, copy=T // 64), BLOCK_BARRIER), buffers=(staged_buffer,))
+        if isinstance(event, AccessEvent)
+    ]
     assert [event.footprint.shift_bytes for event in by_thread] == [0, 0], "a stage that depends on the thread is in the pattern"
-    both = [event for event in trace(loop(2, writes(T, copy=T // 64 + i), BLOCK_BARRIER), buffers=(staged_buffer,)) if isinstance(event, AccessEvent)]
+    both = [
+        event
+        for event in trace(loop(2, writes(T, copy=T // 64 + i), BLOCK_BARRIER), buffers=(staged_buffer,))
+        if isinstance(event, AccessEvent)
+    ]
     assert [event.footprint.shift_bytes for event in both] == [0, 512]
 
 
@@ -357,7 +369,9 @@ def test_dynamic_tiles_have_one_more_fill():
     waits = lambda count: shown(traces(ringed([making.loop(ITERATION, as_expr(count), body)], [], rings=rings))[0])
     assert waits(1) == [f"{name}: the wait for fill 0 to be full", "read s turn=0", "Barrier", f"{name}: the wait for fill 1 to be full"]
     assert waits(2)[-2:] == ["Barrier", f"{name}: the wait for fill 2 to be full"]
-    assert shown(trace(loop(2, reads(T), BLOCK_BARRIER))) == ["read s i=0", "Barrier", "read s i=1", "Barrier"], "other loops have no such event"
+    assert shown(trace(loop(2, reads(T), BLOCK_BARRIER))) == ["read s i=0", "Barrier", "read s i=1", "Barrier"], (
+        "other loops have no such event"
+    )
 
 
 def test_varying_trip_counts():
@@ -405,7 +419,9 @@ def test_loads_and_arrivals_in_other_blocks():
     assert [[event.ranks for event in by_warp[number]] for number in (0, 5)] == [
         [(0, 1), (1,), (), (1, 0), ()], [(0, 1), (0,), (), (0, 1), ()],
     ]  # fmt: skip
-    loads = [[(event.fill.number, event.fill.ranks, event.footprint.shift_bytes) for event in by_warp[number] if event.fill] for number in (4, 9)]
+    loads = [
+        [(event.fill.number, event.fill.ranks, event.footprint.shift_bytes) for event in by_warp[number] if event.fill] for number in (4, 9)
+    ]
     assert [len(by_warp[number]) for number in (4, 9)] == [6, 4], "reads of global memory are in the traces of the first block only"
     assert loads[0] == [(0, (0,), 0), (0, (1,), 2048), (1, (1,), 2048 + 512), (2, (0,), 0)]
     assert loads[1] == [(0, (0,), 0), (0, (1,), 2048), (1, (0,), 512), (2, (1,), 2048)]
@@ -547,6 +563,7 @@ def test_multicast_destination_depends_on_the_block():
     part = attrs.evolve(load(0), accesses=(reads(0, name="g").accesses[0], target), multicast=both)
     by_warp = traces(clustered([full(0)], [part], buffers=(staged(2), G)))
     loads = [
-        [(event.footprint.pattern.bases[0].tolist(), event.footprint.shift_bytes) for event in by_warp[number] if event.fill] for number in (4, 9)
+        [(event.footprint.pattern.bases[0].tolist(), event.footprint.shift_bytes) for event in by_warp[number] if event.fill]
+        for number in (4, 9)
     ]
     assert loads == [[([[0]], 0), ([[0]], 2048)], [([[256]], 0), ([[256]], 2048)]]

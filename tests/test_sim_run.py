@@ -83,7 +83,9 @@ def test_iterations_of_a_loop(extent, first, step, iterations, order):
 def test_prior_iterations_of_a_loop(growth, places, order):
     """The count increases after each iteration, by one or by an expression."""
     growth_per_iteration = J if growth == "j" else as_expr(growth)
-    loop = making.loop(K, as_expr(2), (put(THREAD + TAKEN * 32), put(THREAD + TAKEN * 32)), prior_iterations=TAKEN, increment=growth_per_iteration)
+    loop = making.loop(
+        K, as_expr(2), (put(THREAD + TAKEN * 32), put(THREAD + TAKEN * 32)), prior_iterations=TAKEN, increment=growth_per_iteration
+    )
     np.testing.assert_array_equal(outcome_of(kernel((making.loop(J, as_expr(3), (loop,)),)), order), rows(*places))
 
 
@@ -116,7 +118,9 @@ def test_scopes_of_names_and_loops():
     ):
         text = outcome_of(kernel((*before, put(THREAD, THREAD + 500))))
         assert text.startswith("src[512] is outside of the tensor") and "outside loops" in text, text
-        text = outcome_of(kernel((*before, making.loop(Var("m", 0, 3), as_expr(3), (put(THREAD), put(THREAD, THREAD + 479 + Var("m", 0, 3)))))))
+        text = outcome_of(
+            kernel((*before, making.loop(Var("m", 0, 3), as_expr(3), (put(THREAD), put(THREAD, THREAD + 479 + Var("m", 0, 3))))))
+        )
         assert text.startswith("src[512] is outside of the tensor") and ", m=2\n" in text, text
         assert not any(f"{name}=" in text for name in ("k", "j", "name"))
 
@@ -391,7 +395,9 @@ def test_skipped_bodies_write_no_registers(threads, lost, order):
         np.testing.assert_array_equal(outcome[:64], np.arange(64) + 100)
     else:
         wanted = {lost} if order is None else {lost, 32} if not threads else {lost}
-        assert any(outcome.startswith(f"s[0] (register 0) is read before any write to it: thread {thread} of block 0") for thread in wanted), outcome
+        assert any(
+            outcome.startswith(f"s[0] (register 0) is read before any write to it: thread {thread} of block 0") for thread in wanted
+        ), outcome
 
 
 def test_names_of_a_conditional_body_end_with_it():
