@@ -130,9 +130,9 @@ def test_unrecordable_specs_are_tuned(tmp_path):
     bound = tuning_fakes.crossing(40, named=True)
     tuning = tune(bound, **options)
     assert [one.values["bm"] for one in tuning.ranking] == [16, 12, 8, 32] and tuning.complete
-    assert tuning.best is None and "a record has no words for this spec, got 'Cross(40,50)(GL,GL,GL,GL,GL)(Kernel) with " in tuning.notes[0]
+    assert tuning.best is None and "a record cannot describe this spec, got 'Cross(40,50)(GL,GL,GL,GL,GL)(Kernel) with " in tuning.notes[0]
     assert json.loads(tuning.journal.read_text().split("\n")[0])["spec"]["text"] == "Cross(40,50)(GL,GL,GL,GL,GL)(Kernel)"
-    with pytest.raises(ArgumentError, match="no record is kept of this spec"):
+    with pytest.raises(ArgumentError, match="a record cannot describe this spec"):
         tuning.save(tmp_path / "records.jsonl")
     count = len(log.read_text().splitlines())
     assert tune(bound, **options).results == tuning.results and len(log.read_text().splitlines()) == count, "everything is in the journal"
@@ -255,7 +255,7 @@ def test_wrong_finalist(tmp_path):
 def test_failing_final_measurement():
     tuning = tuned(DeadTogether(), fixed=FEW)
     assert dict(tuning.best.values) == BEST and tuning.best.us == microseconds(BEST)
-    assert "the final measurement failed, the order is that of single ones: its process ended with status 3" in tuning.notes[0]
+    assert "the final measurement failed; the ranking is that of the first measurements: its process ended with status 3" in tuning.notes[0]
     assert tuning.notes[0] in tuning.table()
 
 
@@ -265,10 +265,10 @@ def test_invalid_times_fail_a_candidate(tmp_path, us):
     for _ in range(2):
         tuning = tuned(Nonsense(us=us), journal=tmp_path / "a.jsonl", fixed=FEW)
         (bad,) = (one for one in tuning.results if one.values == BEST)
-        assert bad.status == "failed" and "us is no time" in bad.reason
+        assert bad.status == "failed" and "us is not a time" in bad.reason
         assert dict(tuning.best.values) == {"bm": 16, "bn": 32, "bk": 4}
     last = tuned(Nonsense(us=us, finally_=True), fixed=FEW)
-    assert dict(last.best.values) == BEST and "us is no time" in last.notes[0]
+    assert dict(last.best.values) == BEST and "us is not a time" in last.notes[0]
 
 
 def test_missing_finalist():
@@ -1011,9 +1011,9 @@ def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
     arguments += ["--journal", str(tmp_path / "a.jsonl")]
     assert main(arguments) == 0
     output = capsys.readouterr().out
-    assert "best: --set bm=16 --set bn=32" in output and "the best is no record: a record has no words for this spec" in output
+    assert "best: --set bm=16 --set bn=32" in output and "the best cannot be recorded: a record cannot describe this spec" in output
     assert main([*arguments, "--save", str(tmp_path / "records.jsonl")]) == 2
-    assert "no record is kept of this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
+    assert "a record cannot describe this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
 
 
 @pytest.mark.sampled(1)

@@ -1,7 +1,7 @@
 """Collections of tuned records: files, merging, and the choice of a record for a spec.
 
-Files are JSON Lines, so they merge by concatenation (also by git's `merge=union`); nothing in them is ever executed. The rules
-by which records are merged and chosen stand in docs/library.md, and with `Records.merged` and `Records.find`.
+Files are JSON Lines, so they merge by concatenation (also by git's `merge=union`); nothing in them is ever executed.
+docs/library.md, `Records.merged` and `Records.find` document how records are merged and chosen.
 """
 
 from fireiron.tune.record import FORMAT, KINDS, Record, describe, spec_of, strategy_hash

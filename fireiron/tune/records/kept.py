@@ -1,7 +1,7 @@
 """Cached choices on disk, so that the next process need not compare records and strategies again.
 
-The key is the problem, the target, the GPU, the files of records that count, the compiler, and the build of this package and its library:
-all that a choice follows from. What is kept is the bound strategy with its values, and the record and the reason that are told.
+The key has everything that a choice depends on: the problem, the target, the GPU, the files of records in use, the compiler, and the build
+of this package and its library. The value is the bound strategy with its tunables, the record and the reason.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def chosen(
 ) -> tuple[Choice, int]:
     """Return the cached choice of another process for this GPU, else a new choice, which is cached; with the index of its problem.
 
-    Args: `call` names the function; `asked` is all that decides beside target, records and compiler, as values of the language, numbers and
-        texts. Where there is no GPU nothing is kept.
+    Args: `call` names the function; `asked` has the other inputs of the choice, in addition to target, records and compiler: values of the
+        language, numbers and texts. Without a GPU nothing is cached.
     """
     with collecting.put_off():
         if device is None or not launch.gpu_available():
             return choose()
         key = _key_on(call, architecture, device, asked)
-        found = recalled(key)
-        if found is None:
-            found = choose()
-            remember(key, *found)
-        return found
+        result = recalled(key)
+        if result is None:
+            result = choose()
+            remember(key, *result)
+        return result
 
 
 def decided(call: str, architecture: Architecture, device: int, asked: tuple[Any, ...], choice: Choice, number: int) -> None:
@@ -83,12 +83,12 @@ def recalled(key: str | None) -> tuple[Choice, int] | None:
     if key is None or path is None or data is None:
         return None
     try:
-        (record, exact, why, *program, made, number), _ = kept.read(KIND, key, data)
+        (record, exact, why, *program, program_key, number), _ = kept.read(KIND, key, data)
         strategy, spec, architecture, name, chosen = program
-        answer = programs.recalled(Program(strategy, spec, architecture, INSTRUCTIONS, name, chosen), made)
+        answer = programs.recalled(Program(strategy, spec, architecture, INSTRUCTIONS, name, chosen), program_key)
         return Choice(record, exact, why, answer), int(number)
     except (kept.DamagedError, TypeError, ValueError) as error:
-        warnings.warn(f"{path} is not used and made again: {error}", CacheWarning, stacklevel=3)
+        warnings.warn(f"{path} is not used, and is written again: {error}", CacheWarning, stacklevel=3)
         with contextlib.suppress(OSError):
             path.unlink()
         return None
@@ -99,8 +99,8 @@ def remember(key: str | None, choice: Choice, number: int) -> None:
     program = choice.program
     if key is None or program.instructions != INSTRUCTIONS:
         return
-    made = program.key if program.is_asked else programs.key_of(program)
-    parts = program.strategy, program.spec, program.architecture, program.name, dict(program.chosen), made
+    program_key = program.key if program.is_asked else programs.key_of(program)
+    parts = program.strategy, program.spec, program.architecture, program.name, dict(program.chosen), program_key
     about = {"kernels": [program.name], "about": str(program.spec)[:200], "arch": program.architecture.name}
     data = kept.written(KIND, key, (choice.record, choice.exact, choice.why, *parts, number), {**about, "toolchain": [], "seconds": 0.0})
     if data is not None:
