@@ -880,7 +880,7 @@ def test_shipped_records_are_whole(monkeypatch):
     monkeypatch.undo()
     shipped = Records.shipped()
     assert shipped == Records.load(*collection._shipped()), "they are read without checks"
-    assert shipped.drift() == ()
+    assert shipped.outdated() == ()
     for folder in collection._shipped():
         for path in folder.glob("*.jsonl"):
             assert path.read_text() == Records.load(path).text(), f"fireiron records merge {path.name} -o {path.name}"

@@ -721,7 +721,7 @@ def test_classes_of_main_are_refused(tmp_path):
         tune(strategy, square, measure=Own())
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
-    assert "is defined in the program itself" in done.stderr and done.returncode == 1
+    assert "needs a class of the main program" in done.stderr and done.returncode == 1
 
 
 def test_program_without_a_main_guard(tmp_path):
@@ -740,7 +740,7 @@ def test_worker_pool_replaces_dead_workers():
     with WorkerPool(packed(task, Fake(((at(bm=8), "hang"),))), {MEASURE: ["5"]}) as pool:
         assert pool.where() == [{"gpu": "fake", "driver": "1.0", "toolchain": "none", "newest": None}]
         before = pool.roles[MEASURE][0].process.pid
-        pool.give(MEASURE, "a", "one", (ALL[0], Built(text=""), None), 0.5)
+        pool.give(MEASURE, "a", "measure", (ALL[0], Built(text=""), None), 0.5)
         outcomes = []
         while not outcomes:
             outcomes = pool.outcomes(5.0)
@@ -876,7 +876,7 @@ def test_crash_while_lowering():
 class Constant(Measure):
     """Each candidate takes a microsecond."""
 
-    def one(self, candidate):
+    def measure(self, candidate):
         return Measured(us=1.0, quartiles=(1.0, 1.0), error=0.0)
 
 
@@ -1180,16 +1180,16 @@ def gauge(monkeypatch):
 
 
 def test_on_gpu_one(gauge):
-    assert gauge.gauge.one(Named("good")) == Measured(
+    assert gauge.gauge.measure(Named("good")) == Measured(
         us=14.0, quartiles=(9.0, 12.0), error=1e-4, regime="burst", l2="rotated", clocks=(1980, 1975)
     )
     assert gauge.asked == [(("candidate",), 3)]
     with pytest.raises(WrongResultError):
-        gauge.gauge.one(Named("bad"))
+        gauge.gauge.measure(Named("bad"))
     with pytest.raises(LaunchError, match="too many threads"):
-        gauge.gauge.one(Named("refused"))
+        gauge.gauge.measure(Named("refused"))
     with pytest.raises(measure_module.GpuLostError, match="illegal memory access"):
-        gauge.gauge.one(Named("dead"))
+        gauge.gauge.measure(Named("dead"))
     assert len(gauge.asked) == 1, "what is wrong is not timed"
 
 
@@ -1233,10 +1233,10 @@ def test_on_gpu_with_several_outputs(monkeypatch):
 
         return Named(launches)
 
-    assert gauge.one(writing(*right)).us == 10.0
+    assert gauge.measure(writing(*right)).us == 10.0
     for left_out in right:
         with pytest.raises(WrongResultError, match=f"^{left_out} is wrong"):
-            gauge.one(writing(*(name for name in right if name != left_out)))
+            gauge.measure(writing(*(name for name in right if name != left_out)))
 
 
 def test_on_gpu_places(gauge):

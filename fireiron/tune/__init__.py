@@ -61,7 +61,7 @@ def tune(
 ) -> Tuning:
     """Measure a strategy's tunables for a spec, and find the fastest.
 
-    All but the first two arguments are keywords with a default. They form a `Task` (what), `Options` (how) and a `Place` (where).
+    All but the first two arguments are keywords with a default. They form a `Task` (what), `Options` (how) and an `Execution` (where).
 
     Args:
         strategy: a strategy with tunables; `spec` binds it, unless it is bound.
@@ -97,12 +97,12 @@ def tune(
     options = run.Options(
         search=search, trials=trials, seconds=seconds, prune=Prune.of(prune), seed=seed, finalists=finalists, report=report
     )
-    place = run.Place(gpu_ids=gpu_ids, executor=executor, jobs=jobs, timeout=timeout, journal=journal, restart=restart)
+    execution = run.Execution(gpu_ids=gpu_ids, executor=executor, jobs=jobs, timeout=timeout, journal=journal, restart=restart)
     gauge = OnGpu() if measure is None else run.checked_measure(measure)
     # An executor's workers may run on other machines with other GPUs.
     target = arch or (None if executor is not None else gauge.architecture())
     task = run.task_of(strategy, spec, target, fixed=fixed, sizes=sizes, name=name, instructions=instructions)
-    return run.tuning(task, options, gauge, place)
+    return run.tuning(task, options, gauge, execution)
 
 
 def rank(

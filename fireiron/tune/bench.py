@@ -88,7 +88,7 @@ class Local:
                 number, compiled = built.popleft()
                 surveyed = known.get(number)
                 arguments = (values[number], compiled, None if surveyed is None else surveyed.predicted_us)
-                self.pool.give(MEASURE, ("one", number, compiled), "one", arguments, self.setting.seconds(surveyed))
+                self.pool.give(MEASURE, ("measure", number, compiled), "measure", arguments, self.setting.seconds(surveyed))
                 busy += 1
             outcomes = self.pool.outcomes(TICK) if busy or waiting or built else []
             for outcome in outcomes:
@@ -195,7 +195,9 @@ class Remote:
             return _evolved(values, surveyed, None, status="crashed", reason=f"the executor's worker: {type(error).__name__}: {error}")
         where, outcome = future.result()
         if where != self.place:
-            return _evolved(values, surveyed, None, status="failed", reason=f"this worker runs in another environment: {where}, not {self.place}")
+            return _evolved(
+                values, surveyed, None, status="failed", reason=f"this worker runs in another environment: {where}, not {self.place}"
+            )
         seconds = self.setting.seconds(surveyed) + BUILD_SECONDS
         if outcome.kind != "done":
             return verdict(values, surveyed, None, outcome, seconds)

@@ -56,8 +56,8 @@ class Together:
 class Measure:
     """Derive from it for a measurement other than `OnGpu`: a picklable object, with a class at the top level of a module.
 
-    It is pickled to separate processes. Each calls `start` once, then `one` for each candidate, one at a time.
-    If `one` crashes, hangs or raises, that is the candidate's result; `WrongResultError` is the verdict "wrong". Only a process that
+    It is pickled to separate processes. Each calls `start` once, then `measure` for each candidate, one at a time.
+    If `measure` crashes, hangs or raises, that is the candidate's result; `WrongResultError` is the verdict "wrong". Only a process that
     returned a time is used again.
     """
 
@@ -84,13 +84,13 @@ class Measure:
         """Return `gpu`, `driver`, `toolchain` and `newest`, the newest CUDA version that the driver supports, or None. Plain JSON."""
         return {"gpu": "none", "driver": "none", "toolchain": "none", "newest": None}
 
-    def one(self, candidate: Candidate) -> Measured:
+    def measure(self, candidate: Candidate) -> Measured:
         """Verify and time a candidate; an error is the reason why it has no time."""
         raise NotImplementedError
 
     def together(self, candidates: Sequence[Candidate]) -> Together:
         """Verify and time the finalists; by default one after the other."""
-        return Together(measured=tuple(map(self.one, candidates)))
+        return Together(measured=tuple(map(self.measure, candidates)))
 
 
 @attrs.frozen
@@ -158,7 +158,7 @@ class _Gauge(Measure):
         chain = toolchain.compilation("", self.task.architecture, newest=newest).chain
         return {"gpu": str(state["gpu"]), "driver": str(state["driver"]), "toolchain": str(chain), "newest": list(newest)}
 
-    def one(self, candidate: Candidate) -> Measured:
+    def measure(self, candidate: Candidate) -> Measured:
         calls, error = _or_lost(lambda: self._verified(candidate))
         timing = _or_lost(lambda: _timed({"candidate": calls}, self.settings.rounds))["candidate"]
         return _measured(timing, error)

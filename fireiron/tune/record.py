@@ -176,7 +176,9 @@ def _defined(name: object, fields: Any) -> Kind:
     texts = {one: fields.get(one, "") for one in (*NAMES, "dims")}
     for field, listed in pairs.items():
         right = isinstance(listed, (list, tuple)) and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in listed)
-        _need(right and all(isinstance(part, str) for pair in listed for part in pair), f"spec: {field}", "a list of pairs of texts", listed)
+        _need(
+            right and all(isinstance(part, str) for pair in listed for part in pair), f"spec: {field}", "a list of pairs of texts", listed
+        )
     for field, text in texts.items():
         _need(isinstance(text, str), f"spec: {field}", "a text", text)
     return _of_texts(str(name), tuple(texts.items()), tuple((one, tuple(map(tuple, listed))) for one, listed in pairs.items()))

@@ -59,8 +59,8 @@ class Options:
 
 
 @attrs.frozen(kw_only=True)
-class Place:
-    """The checked arguments of `tune` that specify the place and the journal."""
+class Execution:
+    """The checked arguments of `tune` that specify the processes, GPUs and the journal."""
 
     gpu_ids: Sequence[int] | None
     executor: Any
@@ -101,7 +101,7 @@ def task_of(strategy: Any, spec: Any, arch: Any, *, fixed: Any, sizes: Any, name
     return make_task(strategy, spec, arch, fixed=fixed or {}, sizes=sizes or {}, name=name, instructions=instructions)
 
 
-def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuning:
+def tuning(task: Task, options: Options, measure: Measure, execution: Execution) -> Tuning:
     """Start the processes, open the journal, and search. Raises: `ArgumentError` if an exhaustive search is too long."""
     if options.search == "exhaustive" and len(task.space) > MOST_EXHAUSTIVE:
         raise ArgumentError(
@@ -109,15 +109,15 @@ def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuni
             legal=f"at most {MOST_EXHAUSTIVE}",
             hint='search="tpe" or "random", or fix some tunables',
         )
-    setting = Setting(task, packed(task, measure), place.timeout)
-    devices: Sequence[str | None] = (None,) if place.gpu_ids is None else measure.devices(place.gpu_ids)
-    roles: dict[str, Sequence[str | None]] = {PREPARE: _preparing(task, place.jobs)}
-    with WorkerPool(setting.payload, roles if place.executor is not None else {**roles, MEASURE: devices}) as pool:
-        bench = Local(setting, pool) if place.executor is None else Remote(setting, place.executor)
+    setting = Setting(task, packed(task, measure), execution.timeout)
+    devices: Sequence[str | None] = (None,) if execution.gpu_ids is None else measure.devices(execution.gpu_ids)
+    roles: dict[str, Sequence[str | None]] = {PREPARE: _preparing(task, execution.jobs)}
+    with WorkerPool(setting.payload, roles if execution.executor is not None else {**roles, MEASURE: devices}) as pool:
+        bench = Local(setting, pool) if execution.executor is None else Remote(setting, execution.executor)
         where = bench.where()
         head = _head(task, options, measure, where)
-        path = _default_journal(head) if place.journal is None else Path(place.journal)
-        journal = Journal(path, task, head, place.restart)
+        path = _default_journal(head) if execution.journal is None else Path(execution.journal)
+        journal = Journal(path, task, head, execution.restart)
         try:
             return Run(task, options, pool, bench, journal, where).tuning()
         finally:
@@ -183,7 +183,7 @@ class Run:
         self.started = time.monotonic()
         self.phase_started = self.started
         self.phase = ("", 0, 0)
-        self.told = float("-inf")
+        self.reported = float("-inf")
         self.stopped = ""
         self.notes: list[str] = [] if journal is None else list(journal.notes)
         self.library_us: float | None = None
@@ -280,7 +280,7 @@ class Run:
         for outcome in surveys(self.pool, self.task, rest, self._stop):
             if outcome is not None:
                 self._note_survey(*outcome)
-            self._tell(outcome is not None)
+            self._report(outcome is not None)
 
     def _note_survey(self, number: int, outcome: Surveyed | Result) -> None:
         if isinstance(outcome, Result):
@@ -309,7 +309,7 @@ class Run:
         for outcome in self.bench.measured(todo, self.surveyed, self._stop):
             if outcome is not None:
                 self._note(*outcome)
-            self._tell(outcome is not None)
+            self._report(outcome is not None)
         if self._stop():
             missing = sum(number not in self.results for number in todo)
             self.stopped = f"after {self.options.seconds:g} s; {missing} of {len(todo)} candidates were not measured"
@@ -324,7 +324,7 @@ class Run:
             if self._restored(chosen):
                 return
             self._begin("final", len(chosen))
-            self._tell(False)
+            self._report(False)
             together = self.bench.together(chosen, self.surveyed)
             if isinstance(together, str):
                 self.notes.append(f"the final measurement failed; the ranking is that of the first measurements: {together}")
@@ -382,8 +382,8 @@ class Run:
 
     def _take_final(self, chosen: Sequence[int], us: Any, quartiles: Any, clocks: Any, library_us: float | None) -> None:
         self.library_us = library_us
-        for number, time, pair, clock in zip(chosen, us, quartiles, clocks, strict=True):
-            self.results[number] = attrs.evolve(self.results[number], final_us=time, quartiles=pair, clocks=clock)
+        for number, final_us, pair, clock in zip(chosen, us, quartiles, clocks, strict=True):
+            self.results[number] = attrs.evolve(self.results[number], final_us=final_us, quartiles=pair, clocks=clock)
 
     # ------------------------------------------------------------------------------------------ book-keeping
 
@@ -410,17 +410,17 @@ class Run:
 
     def _begin(self, phase: str, total: int) -> None:
         self.phase = (phase, 0, total)
-        self.told = float("-inf")
+        self.reported = float("-inf")
         self.phase_started = time.monotonic()
 
-    def _tell(self, one_more: bool) -> None:
+    def _report(self, one_more: bool) -> None:
         phase, done, total = self.phase
         done += one_more
         self.phase = (phase, done, total)
         now = time.monotonic()
-        if self.options.report is None or (now - self.told < REPORT_SECONDS and done < total):
+        if self.options.report is None or (now - self.reported < REPORT_SECONDS and done < total):
             return
-        self.told = now
+        self.reported = now
         timed = [one for one in self.results.values() if one.status == "ok"]
         counts = Counter(one.status for one in self.results.values() if one.status not in ("ok", "pruned", "predicted"))
         self.options.report(

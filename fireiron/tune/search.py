@@ -63,22 +63,22 @@ class Prune:
 
     def reasons(self, surveyed: Mapping[int, Surveyed]) -> dict[int, str]:
         """Return the reason for each pruned candidate, by index. `surveyed` has all legal candidates."""
-        reasons_by_number: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         if self.spills:
             for number, candidate in surveyed.items():
                 if candidate.spilled:
-                    reasons_by_number[number] = f"its arrays do not fit into {candidate.registers} registers: about {candidate.spilled} would spill"
-        rest = {number: one.predicted_us for number, one in surveyed.items() if number not in reasons_by_number and one.predicted_us is not None}
+                    reasons[number] = f"its arrays do not fit into {candidate.registers} registers: about {candidate.spilled} would spill"
+        rest = {number: one.predicted_us for number, one in surveyed.items() if number not in reasons and one.predicted_us is not None}
         best = min(rest.values(), default=0.0)
         if self.factor is not None:
             for number, us in list(rest.items()):
                 if us > self.factor * best:
-                    reasons_by_number[number] = f"predicted {us:.4g} us, {us / best:.2g} times the best prediction; the limit is {self.factor:g}"
+                    reasons[number] = f"predicted {us:.4g} us, {us / best:.2g} times the best prediction; the limit is {self.factor:g}"
                     del rest[number]
         if self.most is not None:
             for number in sorted(rest, key=lambda one: (rest[one], one))[self.most :]:
-                reasons_by_number[number] = f"predicted {rest[number]:.4g} us, not among the best {self.most} predictions"
-        return reasons_by_number
+                reasons[number] = f"predicted {rest[number]:.4g} us, not among the best {self.most} predictions"
+        return reasons
 
 
 def in_order(surveyed: Mapping[int, Surveyed]) -> list[int]:

@@ -18,8 +18,8 @@ from fireiron.ir.rewrite import by_identity
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, describe
-from fireiron.tune.records.drift import current_strategy
 from fireiron.tune.records.format import problem_text, record_text, spec_text, tune_command
+from fireiron.tune.records.outdated import current_strategy
 from fireiron.tune.records.rules import FARTHEST, capability_of, distance_to, preference
 from fireiron.values.machine import Architecture
 
@@ -92,7 +92,7 @@ class Question:
     prove: Prove = prove_only
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """The spec as `describe` returns it."""
         return _described(self.spec)
 
@@ -146,8 +146,8 @@ def _described(spec: Spec) -> dict[str, Any]:
 
 def for_spec(records: Iterable[Record], spec: Spec, target: Architecture) -> list[Record]:
     """Return the records for exactly a spec and the compute capability of an architecture, the fastest first."""
-    asked = _described(spec)
-    matches = [record for record in records if record.spec == asked and capability_of(record.architecture) == target.capability]
+    requested = _described(spec)
+    matches = [record for record in records if record.spec == requested and capability_of(record.architecture) == target.capability]
     return sorted(matches, key=preference)
 
 
@@ -200,12 +200,12 @@ def _neighbors(records: Iterable[Record], question: Question) -> list[tuple[floa
 
 def _ranked(records: Iterable[Record], question: Question) -> list[tuple[float, Record]]:
     """Return the neighbors, the nearest first: the best record of each strategy for each problem."""
-    asked = question.asked
+    requested = question.described
     ranked = sorted(
         (
             (distance, preference(record, gpu=question.gpu), record)
             for record in records
-            if (distance := distance_to(record, asked, question.target)) is not None and distance <= FARTHEST
+            if (distance := distance_to(record, requested, question.target)) is not None and distance <= FARTHEST
         ),
         key=lambda one: one[:2],
     )
@@ -217,12 +217,12 @@ def _ranked(records: Iterable[Record], question: Question) -> list[tuple[float, 
 
 def nothing_answers(records: Sequence[Record], spec: Spec, target: Architecture) -> StoreError:
     """Return the error that lists the existing records, and the command that tunes."""
-    asked = describe(spec)
-    problems = sorted({problem_text(record) for record in records if record.spec["kind"] == asked["kind"]})
+    requested = describe(spec)
+    problems = sorted({problem_text(record) for record in records if record.spec["kind"] == requested["kind"]})
     shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
     return StoreError(
-        f"there is no record for {spec_text(asked)} on {target.name}",
-        legal=shown or f"none of {len(records)} records is for a {asked['kind']}",
+        f"there is no record for {spec_text(requested)} on {target.name}",
+        legal=shown or f"none of {len(records)} records is for a {requested['kind']}",
         hint=f"tune it on that GPU: {tune_command(spec, target.name)}",
     )
 

@@ -19,9 +19,9 @@ from fireiron.spec import Spec
 from fireiron.tune.record import Record, strategy_hash
 from fireiron.tune.records import choosing
 from fireiron.tune.records.choosing import Accept, Choice, Question, any_program
-from fireiron.tune.records.drift import OutdatedRecord, is_file, of_library
 from fireiron.tune.records.files import append, read, read_checked, record_files, stamp
 from fireiron.tune.records.lock import locked
+from fireiron.tune.records.outdated import OutdatedRecord, is_file, of_library
 from fireiron.tune.records.rules import place, recency, same_measurement, target_of
 
 
@@ -91,7 +91,7 @@ class Records(Displayed):
         except files.NEVER_WRITTEN as error:
             raise files.unwritten(target, error) from None
 
-    def drift(self) -> tuple[OutdatedRecord, ...]:
+    def outdated(self) -> tuple[OutdatedRecord, ...]:
         """Return the records that are not used because their strategy has changed or no longer exists; users' files are not examined."""
         counts: dict[tuple[str, str], int] = {}
         for record in self.records:

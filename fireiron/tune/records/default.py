@@ -27,5 +27,5 @@ def default_choice(spec: Spec, architecture: Architecture, accept: Accept = any_
             types = spec.operands[spec.inputs[0]].dtype
             return Choice(None, False, f"no record applies; the default for {types} on {architecture}: {text}", program)
     kinds = ", ".join(str(view.dtype) for view in spec.operands.values())
-    asked = f"no strategy of the library computes {spec} of {kinds} on {architecture}"
-    raise ArgumentError(asked, got="; ".join(refusals), hint="other element types, or another target")
+    problem = f"no strategy of the library computes {spec} of {kinds} on {architecture}"
+    raise ArgumentError(problem, got="; ".join(refusals), hint="other element types, or another target")

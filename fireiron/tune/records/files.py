@@ -12,7 +12,7 @@ from fireiron import files
 from fireiron.errors import StoreError
 from fireiron.files import path_of
 from fireiron.tune.record import Record
-from fireiron.tune.records.drift import OutdatedRecordWarning
+from fireiron.tune.records.outdated import OutdatedRecordWarning
 
 
 def record_files(*paths: str | Path) -> tuple[Path, ...]:
@@ -24,8 +24,8 @@ def record_files(*paths: str | Path) -> tuple[Path, ...]:
         except (OSError, ValueError) as error:  # the name is too long, or contains a NUL
             raise StoreError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         if not path.is_dir() and not path.is_file():
-            raise StoreError(f"{path} is not a file of records" if exists else f"{path}: there is no such file of records")
-        record_paths += sorted(one for one in path.glob("*.jsonl") if one.is_file()) if path.is_dir() else [path]  # reading a pipe would block
+            raise StoreError(f"{path} is not a file of records" if exists else f"{path}: no such file of records")
+        record_paths += sorted(one for one in path.glob("*.jsonl") if one.is_file()) if path.is_dir() else [path]  # a pipe would block
     return tuple(record_paths)
 
 

@@ -51,22 +51,22 @@ def place(record: Record) -> tuple[Any, ...]:
     return json.dumps(described, sort_keys=True), sizes, record.architecture, record.gpu, *preference(record)
 
 
-def distance_to(record: Record, asked: Mapping[str, Any], target: Architecture) -> float | None:
+def distance_to(record: Record, requested: Mapping[str, Any], target: Architecture) -> float | None:
     """Return the distance of a record from a requested spec; None if the record does not apply.
 
     The product of parallel sizes, such as batch and heads of attention, counts once: it determines the number of blocks.
     """
     capability = capability_of(record.architecture)
-    is_comparable = record.spec["kind"] == asked["kind"] and capability // 10 == target.capability // 10
-    if not is_comparable or _invariant(record.spec) != _invariant(asked):
+    is_comparable = record.spec["kind"] == requested["kind"] and capability // 10 == target.capability // 10
+    if not is_comparable or _invariant(record.spec) != _invariant(requested):
         return None
     total = 0.0 if capability == target.capability else OTHER_CAPABILITY
-    if set(asked["sizes"]) != set(record.spec["sizes"]):  # of another rank
+    if set(requested["sizes"]) != set(record.spec["sizes"]):  # of another rank
         return None
-    definition = definition_of(asked)
+    definition = definition_of(requested)
     results, whole, parallel_factor = {dim.upper() for dim in definition.tile_dims}, _whole(definition), 0.0
     parallel = {dim.upper() for dim in definition.batch} if isinstance(definition, FusedDefinition) else set()
-    for name, size in asked["sizes"].items():
+    for name, size in requested["sizes"].items():
         other = record.spec["sizes"][name]
         if isinstance(size, str) or isinstance(other, str) or (name in whole and size != other):
             return None

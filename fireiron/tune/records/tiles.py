@@ -24,8 +24,8 @@ from fireiron.language.library import by_warpgroups, default_strategy, in_cluste
 from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
-from fireiron.tune.records.drift import current_strategy
 from fireiron.tune.records.format import record_text
+from fireiron.tune.records.outdated import current_strategy
 from fireiron.tune.records.rules import REDUCED, capability_of
 from fireiron.values.machine import as_dtype
 
@@ -84,7 +84,11 @@ class Problem:
     def apart(self, other: Problem) -> float:
         """Return the distance of two problems: the factors of two between their sizes, and the weights of other differences."""
         work, other_work = self.work, other.work
-        size = abs(math.log2(work.rows / other_work.rows)) + abs(math.log2(work.columns / other_work.columns)) + abs(math.log2(work.batch / other_work.batch))
+        size = (
+            abs(math.log2(work.rows / other_work.rows))
+            + abs(math.log2(work.columns / other_work.columns))
+            + abs(math.log2(work.batch / other_work.batch))
+        )
         size += REDUCED * abs(math.log2(work.depth / other_work.depth))
         bits = OTHER_BITS * abs(math.log2(work.bytes / other_work.bytes))
         (a, b), (other_a, other_b) = work.begins, other_work.begins
