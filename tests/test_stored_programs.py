@@ -93,7 +93,7 @@ def test_what_a_program_follows_from_changes_its_key(monkeypatch):
         "another name": programs.key_of(fresh(bound(), name="other")),
         "another strategy": programs.key_of(fresh(bound("gemm_tt"))),
     }
-    monkeypatch.setattr(kept, "build", lambda: "another build")
+    monkeypatch.setattr(disk_cache, "build", lambda: "another build")
     keys["another build"] = programs.key_of(fresh(bound()))
     assert None not in keys.values() and len(set(keys.values())) == len(keys)
     assert programs.key_of(fresh(bound())) == keys["another build"]
@@ -268,7 +268,7 @@ def test_choices(monkeypatch, tmp_path):
     assert choices.recalled(None) is None
     path = programs.place("choice", key)
     path.write_bytes(disk_cache.encoded(disk_cache.first_line("choice"), {"key": key, "created": 0.0}, pickle.dumps((1, 2), 5)))
-    with pytest.warns(CacheWarning, match="made again"):
+    with pytest.warns(CacheWarning, match="written again"):
         assert choices.recalled(key) is None
     assert not path.exists()
 

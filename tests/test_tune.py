@@ -902,7 +902,7 @@ def test_run_time_sizes():
         ({"gpu_ids": [0, 0]}, "different numbers"),
         ({"gpu_ids": []}, "different numbers"),
         ({"gpu_ids": [0], "executor": concurrent.futures.ThreadPoolExecutor(1)}, "exclude each other"),
-        ({"executor": 3}, "no executor"),
+        ({"executor": 3}, "not an executor"),
         ({"prune": "all"}, "a number of at least 1"),
     ],
 )
@@ -916,7 +916,7 @@ def test_wrong_strategies():
         tune(3, spec, measure=Fake())
     with pytest.raises(ArgumentError, match="not bound"):
         tune(strategy, measure=Fake())
-    with pytest.raises(ArgumentError, match="no measurement"):
+    with pytest.raises(ArgumentError, match="not a measurement"):
         tune(strategy, spec, measure=3)
 
 
@@ -935,7 +935,7 @@ def test_results_round_trip_as_json():
     result = Result(values=BEST, status="ok", us=3.0, quartiles=(2.0, 4.0), clocks=(1980, 1900), text="ab")
     assert Result.of(json.loads(json.dumps(result.plain()))) == result
     assert hash(result) == hash(Result.of(result.plain()))
-    with pytest.raises(StoreError, match="no result of tuning"):
+    with pytest.raises(StoreError, match="not a result of tuning"):
         Result.of({"values": BEST, "status": "good"})
     two = Result(values=BEST, status="ok", us=1.0)
     final = Result(values=BEST, status="ok", us=2.0, final_us=5.0)
