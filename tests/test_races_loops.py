@@ -7,7 +7,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from handrings import TAKEN, TILE, TURN, J, consume, emptied, filled, full, load, over_tiles, produce, ring, ringed, staged
+from handrings import ITERATION, TAKEN, TILE, J, consume, emptied, filled, full, load, over_tiles, produce, ring, ringed, staged
 from touching import BLOCK_BARRIER, T, buffer, copies, i, kernel, loop, racy_by_hand, reads, writes
 
 from fireiron import *
@@ -102,7 +102,7 @@ def test_what_moves_beside_what_stays_is_not_alike():
 
 
 @pytest.mark.parametrize(("stages", "number", "period"), [
-    (2, i, 4), (2, i * 2, 2), (2, i * 4, 1), (2, i + 7, 4), (2, i * 3, 4), (3, i, 6), (3, i * 4, 3), (1, i, 2), (2, as_expr(5), 4), (2, TURN, 4),
+    (2, i, 4), (2, i * 2, 2), (2, i * 4, 1), (2, i + 7, 4), (2, i * 3, 4), (3, i, 6), (3, i * 4, 3), (1, i, 2), (2, as_expr(5), 4), (2, ITERATION, 4),
     (2, i * i, 4), (3, i * 6, 1),
 ])  # fmt: skip
 def test_turns_of_a_ring_repeat_after_two_rounds(stages, number, period):
@@ -573,7 +573,7 @@ def test_turns_of_tiles_that_decide(count, blocks):
 def test_turns_whose_addresses_never_repeat_are_all_followed():
     """Where roles take turns of a ring, the period is that of its rounds; without one there is none."""
     length = TILE % 2 + 1
-    for place, period in ((ZERO, 4), (TURN % 3 * 128, 12)):
+    for place, period in ((ZERO, 4), (ITERATION % 3 * 128, 12)):
         body = (loop(length, *consume(TAKEN + J), var=J), writes(T + place, name="t"))
         program = ringed(
             [over_tiles(90, 1, *body, prior_iterations=TAKEN, increment=length)],
@@ -688,7 +688,7 @@ def test_what_matters():
         loop(4, writes(T)),
         loop(4, BLOCK_BARRIER, var=A),
         loop(4, making.comment("nothing"), var=B),
-        loop(4, loop(2, making.commit(), var=C), var=TURN),
+        loop(4, loop(2, making.commit(), var=C), var=ITERATION),
     )
     known, by_name = loops_of(*body)
     assert {name for name, one in by_name.items() if known.matters(one)} == {"i", "a", "c", "turn"}
