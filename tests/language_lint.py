@@ -66,6 +66,7 @@ CHECKED: Final = (
     "fireiron/refine",
     "fireiron/front",
     "fireiron/cost/gpus.py",
+    "fireiron/tune",
     "fireiron/graphene",
 )
 """The files and folders without findings, in which none may appear; measured results and what a script writes are not read."""
