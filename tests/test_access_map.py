@@ -92,7 +92,9 @@ def test_columns_of_a_global_array_a_million_apart_are_distinguished(columns):
     """So a block whose tile is that long needs no barrier between them."""
     array = local("g", (4, columns), GL)
     for place, same in (((1, 0), False), ((0, (1 << 20) - 1), True)):
-        first, second = (execution(Step(), Move(1, 1)(RF, GL)(Thread), access("g", base, write=True)) for base in ((0, (1 << 20) - 1), place))
+        first, second = (
+            execution(Step(), Move(1, 1)(RF, GL)(Thread), access("g", base, write=True)) for base in ((0, (1 << 20) - 1), place)
+        )
         program = kernel(first, second, buffers=(array,), symbols=(K,))
         assert bool(conflicts_of(program, (first, ()), (second, ()))) == same
     half = execution(Step(), Move(1, 1)(RF, GL)(Thread), access("g", (0, 1 << 19), write=True))

@@ -85,7 +85,9 @@ def with_access(kernel, buffer, write, change):
 
     def change_statement(statement, path):
         if isinstance(statement, ir.Exec):
-            accesses = tuple(change(access) if access.buffer == buffer and access.write == write else access for access in statement.accesses)
+            accesses = tuple(
+                change(access) if access.buffer == buffer and access.write == write else access for access in statement.accesses
+            )
             statement = attrs.evolve(statement, accesses=accesses)
         return [statement]
 
@@ -236,7 +238,9 @@ def test_two_lanes_on_one_address_are_found():
     for buffer, dim in (("a_sh", 1), ("b_sh", 0)):
         faulty = with_access(kernel, buffer, True, moved_base(dim, lambda base: base // 2 * 2))
         (finding,) = [
-            finding for finding in errors(check_races(AccessTrace(faulty))) if finding.details["statements"][0] == finding.details["statements"][1]
+            finding
+            for finding in errors(check_races(AccessTrace(faulty)))
+            if finding.details["statements"][0] == finding.details["statements"][1]
         ]
         assert finding.buffer == buffer and finding.details["threads"][0] != finding.details["threads"][1]
 
@@ -421,7 +425,11 @@ GROUPED = {
         7,
         1,
     ),
-    "tile sizes that divide the size": (lambda: MatMul.tile(3, 4).to(Block).rasterize(group_m=4).tile(1).to(Thread).split(1).tile(1, 1).done(), 12, 12),
+    "tile sizes that divide the size": (
+        lambda: MatMul.tile(3, 4).to(Block).rasterize(group_m=4).tile(1).to(Thread).split(1).tile(1, 1).done(),
+        12,
+        12,
+    ),
 }
 
 
@@ -495,7 +503,9 @@ def test_dropped_predicates_are_found(sizes):
     for buffer, write in (("A", False), ("B", False), ("C", True)):
         for dim in (0, 1):
             extent = kernel.buffer(buffer).tensor.shape[dim]
-            faulty = with_conditions(kernel, buffer, write, lambda condition, extent=extent: None if condition.right == extent else condition)
+            faulty = with_conditions(
+                kernel, buffer, write, lambda condition, extent=extent: None if condition.right == extent else condition
+            )
             (finding,) = check_bounds(AccessTrace(faulty))
             assert finding.severity == "error" and finding.buffer == buffer and finding.details["dimension"] == dim
             assert finding.details["coordinate"] >= finding.details["extent"]
@@ -801,7 +811,9 @@ def test_findings_are_sorted_and_have_a_table():
     findings = check(faulty)
     assert findings == check(faulty)
     assert json.loads(json.dumps([finding.as_dict() for finding in findings]))[0]["kind"] == "race"
-    assert [finding.severity for finding in findings] == sorted((finding.severity for finding in findings), key=["error", "warning", "note"].index)
+    assert [finding.severity for finding in findings] == sorted(
+        (finding.severity for finding in findings), key=["error", "warning", "note"].index
+    )
     rows = table(findings)
     assert len(rows) == len(findings) + 1 and all(len(row) == 5 and all(isinstance(cell, str) for cell in row) for row in rows)
     assert str(findings[0]).startswith(f"{findings[0].at}: error: race: ")

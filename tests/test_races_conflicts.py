@@ -101,7 +101,8 @@ def test_distinct_threads_of_accesses():
 
 def points(first, second, conflicts, warps, same_thread=False):
     return [
-        (tuple((point.thread, point.element[0], point.address) for point in pair)) for pair in conflicts.witnesses(first, second, warps, same_thread)
+        (tuple((point.thread, point.element[0], point.address) for point in pair))
+        for pair in conflicts.witnesses(first, second, warps, same_thread)
     ]
 
 
@@ -111,12 +112,21 @@ def test_witnesses_are_conflicting_threads():
         pairs = points(first, second, conflicts, (first_warp, second_warp))
         assert bool(pairs) == (first_warp == 3 - second_warp)
         for (thread, element, address), (other, place, other_address) in pairs:
-            assert thread // 32 == first_warp and other // 32 == second_warp and thread == element == address == place == other_address == 127 - other
+            assert (
+                thread // 32 == first_warp
+                and other // 32 == second_warp
+                and thread == element == address == place == other_address == 127 - other
+            )
     assert len(points(first, second, conflicts, (0, 3))) == 8, "at most 8"
     (first, second), conflicts = accesses_of(writes(T), reads(T))
     assert points(first, second, conflicts, (1, 1)) == []
     same = points(first, second, conflicts, (1, 1), True)
-    assert len(same) == 8 and all(first_point == second_point for first_point, second_point in same) and same[0][0][0] == 32 and same[-1][0][0] == 63
+    assert (
+        len(same) == 8
+        and all(first_point == second_point for first_point, second_point in same)
+        and same[0][0][0] == 32
+        and same[-1][0][0] == 63
+    )
     (first, second), conflicts = accesses_of(writes(T, active=equal(T, 5)), reads(5, active=equal(T, 9)))
     assert points(first, second, conflicts, (0, 0)) == [((5, 5, 5), (9, 5, 5))]
 
@@ -129,12 +139,16 @@ def test_witnesses_of_collective_accesses():
         assert {first_point[0], second_point[0]} == {32, 63}
     (first, second), conflicts = accesses_of(writes(of_warp, width=32, level=Warp), reads(T))
     pairs = points(first, second, conflicts, (1, 1))
-    assert pairs and all(first_point[0] != second_point[0] and second_point[0] == second_point[1] == first_point[1] for first_point, second_point in pairs)
+    assert pairs and all(
+        first_point[0] != second_point[0] and second_point[0] == second_point[1] == first_point[1] for first_point, second_point in pairs
+    )
 
 
 def test_a_point_names_its_element_and_address():
     """A point has the values of vectorized and ordered loops, the element, and the address in the buffer."""
-    (first, second, *_), conflicts = accesses_of(loop(3, writes(T + i * 128)), reads(127 - T + 256), buffers=(buffer("s", 4096, offset=512),))
+    (first, second, *_), conflicts = accesses_of(
+        loop(3, writes(T + i * 128)), reads(127 - T + 256), buffers=(buffer("s", 4096, offset=512),)
+    )
     ((first_point, second_point), *_) = conflicts.witnesses(first, second, (0, 3), False)
     assert (
         first_point.loops == {"i": 2}
@@ -142,7 +156,9 @@ def test_a_point_names_its_element_and_address():
         and first_point.address == 256 + first_point.thread
         and second_point.loops == {}
     )
-    (first, second), conflicts = accesses_of(writes(T * 2, width=2, name="g"), reads(127 - T, name="g"), buffers=(buffer("g", 4096, memory=GL),))
+    (first, second), conflicts = accesses_of(
+        writes(T * 2, width=2, name="g"), reads(127 - T, name="g"), buffers=(buffer("g", 4096, memory=GL),)
+    )
     ((first_point, second_point), *_) = conflicts.witnesses(first, second, (0, 3), False)
     assert first_point.address is None and second_point.address is None and first_point.element[0] == second_point.element[0]
     (first,), conflicts = accesses_of(writes(T))
@@ -166,7 +182,12 @@ def test_random_pairs_compared_with_enumeration(chunk):
         width = len(second.use.access.elements())
         first_elements = {thread: place.evaluate({"thread": thread}) for thread in range(128) if limit.evaluate({"thread": thread})}
         second_elements = {thread: range(start := other.evaluate({"thread": thread}), start + width) for thread in range(128)}
-        pairs = [(first_thread, second_thread) for first_thread, at in first_elements.items() for second_thread, elements in second_elements.items() if at in elements]
+        pairs = [
+            (first_thread, second_thread)
+            for first_thread, at in first_elements.items()
+            for second_thread, elements in second_elements.items()
+            if at in elements
+        ]
         for first_warp, second_warp in itertools.product(WARPS, repeat=2):
             pairs_of_warps = {(a, b) for a, b in pairs if a // 32 == first_warp and b // 32 == second_warp}
             witnesses = list(conflicts.witnesses(first, second, (first_warp, second_warp), False))

@@ -279,7 +279,9 @@ def test_loops_with_first_and_step():
     for first, step in itertools.product((0, 1, 2), (1, 2, 3)):
         known, by_name = loops_of(loop(9, writes(T), BLOCK_BARRIER, first=first, step=step))
         all_iterations = set(known._iterations(by_name["i"], {}, {}))
-        assert list(known.iterations(by_name["i"], {}, {})) == [number for number in sorted(all_iterations) if number in range(first, 9, step)]
+        assert list(known.iterations(by_name["i"], {}, {})) == [
+            number for number in sorted(all_iterations) if number in range(first, 9, step)
+        ]
         assert known.alternating == (step > 1)
     known, by_name = loops_of(loop(100, writes(T), BLOCK_BARRIER, step=2))
     assert list(known._iterations(by_name["i"], {}, {}))[-1] == 99, "the last one too"
@@ -358,7 +360,9 @@ def test_axes_of_a_condition():
     assert dict(known._axes(by_name["i"], less(i + A, T), {"a": 3})).keys() == {"thread"}
     assert known._axes(by_name["i"], less(i, N), {}) is None and known._axes(by_name["i"], less(i, C), {}) is None
     assert known._axes(by_name["i"], less(i, C), {"c": 1}) == []
-    assert dict(known._axes(by_name["i"], less(i, B), {}))["b"].tolist() == list(range(5)), "the deciding iterations of a loop of any length"
+    assert dict(known._axes(by_name["i"], less(i, B), {}))["b"].tolist() == list(range(5)), (
+        "the deciding iterations of a loop of any length"
+    )
 
 
 def test_changes_of_bounds_and_inner_lengths():
@@ -486,7 +490,12 @@ def test_minimum_length_of_a_remainder():
     assert min(min(assignment.values()) for assignment in both) == 0, "each name counts"
     few = lengths(making.let(rest, left), loop(minimum(rest, ONE) + 2, *plain))[0]
     assert sorted(min(assignment.values()) for assignment in few) == [2, 3]
-    assert sorted(min(assignment.values()) for assignment in lengths(making.let(rest, N - M), loop(minimum(rest, ONE) + 2, *plain))[0]) == [0, 1, 2, 3]
+    assert sorted(min(assignment.values()) for assignment in lengths(making.let(rest, N - M), loop(minimum(rest, ONE) + 2, *plain))[0]) == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 # ---------------------------------------------------------------------------------------------- nested loops of unknown length
@@ -607,7 +616,9 @@ def test_lengths_of_loops_over_tiles():
     varying = known.varying_tiles[id(by_name["turn"])]
     assignments = known.lengths()
     assert [assignment[subject.SEQUENCE_PART] for assignment in assignments if assignment[N] == 0] == list(range(varying.part_count))
-    assert {assignment[N] for assignment in assignments} == {0, 4} and all(set(assignment) == {subject.SEQUENCE_PART, N} for assignment in assignments)
+    assert {assignment[N] for assignment in assignments} == {0, 4} and all(
+        set(assignment) == {subject.SEQUENCE_PART, N} for assignment in assignments
+    )
     assert known.tiles == {"tile"} and known.opened(Var("tile", 0, 999) + 1) == Var("tile", 0, 999) + 1
     program = tiles(40, 2, loop(Var("tile", 0, 999) // 2, writes(T), BLOCK_BARRIER, var=B))
     known, by_name = analyze(program)

@@ -461,7 +461,9 @@ def executed(monkeypatch):
     batches, batch = [], launching._Launch._run_batch
     monkeypatch.setattr(launching.os, "sched_getaffinity", lambda number: {0}, raising=False)
     monkeypatch.setattr(
-        launching._Launch, "_run_batch", lambda launch, number, blocks, order: batches.append(blocks) or batch(launch, number, blocks, order)
+        launching._Launch,
+        "_run_batch",
+        lambda launch, number, blocks, order: batches.append(blocks) or batch(launch, number, blocks, order),
     )
     return batches
 
