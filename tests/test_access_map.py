@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 import pytest
 from handmade import access, execution, local
-from touching import Engine, Step, T, buffer, i, kernel, loop, products, reads, touch, writes
+from touching import Engine, Step, T, buffer, i, kernel, loop, mma, reads, touch, writes
 
 from fireiron import *
 from fireiron.ir import mechanisms
@@ -134,7 +134,7 @@ def test_granules_are_named_by_their_first_element():
 )
 def test_granules_are_the_shortest_vector(engine, spread, vectors, granule):
     """Asynchronous engines access whole rows of their operands' chunks; for other spread accesses the lanes are unspecified."""
-    stmt = attrs.evolve(products(0), instruction=Engine() if engine else Step(), vectors=(vectors, 1))
+    stmt = attrs.evolve(mma(0), instruction=Engine() if engine else Step(), vectors=(vectors, 1))
     stmt = attrs.evolve(stmt, accesses=(attrs.evolve(stmt.accesses[0], spread=spread), stmt.accesses[1]))
     program = kernel(stmt, buffers=(buffer("s", 512), buffer("r", 4, memory=RF)))
     assert AccessMap(program).granules == {"s": granule, "r": 0}
