@@ -53,7 +53,7 @@ def passes(*body, final=True, **options):
 
 def test_a_kernel_without_fault():
     passes(
-        copy(), making.comment("what stands here"), making.barrier(BLOCK_SCOPE), making.under_way(copy()), making.commit(), making.wait(0)
+        copy(), making.comment("what stands here"), making.barrier(BLOCK_SCOPE), making.async_copy(copy()), making.commit(), making.wait(0)
     )
 
 
@@ -123,12 +123,12 @@ def test_a_barrier_of_a_group_needs_whole_groups():
 
 
 def test_a_wait_for_a_negative_number_of_groups():
-    passes(making.under_way(copy()), making.commit(), making.wait(0))
-    refused("a wait for -1 groups", making.under_way(copy()), making.commit(), making.wait(-1))
+    passes(making.async_copy(copy()), making.commit(), making.wait(0))
+    refused("a wait for -1 groups", making.async_copy(copy()), making.commit(), making.wait(-1))
 
 
 def test_commits_waits_and_fences_are_for_statements_of_the_kernel():
-    copies, other = making.under_way(copy()), {"mechanism": WGMMA_GROUPS}
+    copies, other = making.async_copy(copy()), {"mechanism": WGMMA_GROUPS}
     pinned_loop = making.loop(Var("j", 0, 7), as_expr(8), (), pinned_registers=("acc",))
     for statement, message in (
         (making.commit(WGMMA_GROUPS), f"a commit of a {WGMMA_GROUPS.name} in a kernel without such"),
