@@ -44,13 +44,8 @@ def gpu(tuned, monkeypatch):
     monkeypatch.setattr(place, "gpu_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(place, "refused_by_compiler", lambda kernel: None)
     monkeypatch.setattr(tuned, "with_reduction", lambda choice, problem, device: matmul_choice.with_reduction(choice, problem, None))
-<<<<<<< HEAD
-    monkeypatch.setattr(kept, "decided", lambda *given: setattr(fake, "decided", given))
+    monkeypatch.setattr(choice_cache, "decided", lambda *given: setattr(fake, "decided", given))
     return fake
-=======
-    monkeypatch.setattr(choice_cache, "decided", lambda *given: setattr(found, "decided", given))
-    return found
->>>>>>> main
 
 
 def key_of(m, n, k, dtype="float16"):

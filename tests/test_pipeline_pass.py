@@ -246,21 +246,12 @@ def test_shared_memory_filled_inside_has_separate_groups():
 # ---------------------------------------------------------------------------------------------- spread
 
 
-<<<<<<< HEAD
 FILL = Var("turn", 0, 9)
 
 
 def spread(iterations=10, steps=4, **fields):
     fill_loop = making.loop(FILL, as_expr(iterations), (load(k=K + FILL),))
     return loop(fill_loop, making.loop(STEP, as_expr(steps), (use(),)), interleave=True, **fields)
-=======
-ITERATION = Var("turn", 0, 9)
-
-
-def spread(turns=10, steps=4, **fields):
-    turning = making.loop(ITERATION, as_expr(turns), (load(k=K + ITERATION),))
-    return loop(turning, making.loop(STEP, as_expr(steps), (use(),)), interleave=True, **fields)
->>>>>>> main
 
 
 @pytest.mark.parametrize(("iterations", "steps"), [(10, 4), (8, 4), (3, 4), (4, 1)])

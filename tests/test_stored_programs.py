@@ -115,11 +115,7 @@ def test_keys_are_the_same_in_every_process():
         ).stdout
         for seed in ("1", "2")
     }
-<<<<<<< HEAD
-    assert len(keys) == 1 and len(keys.pop().strip()) == kept.DIGITS
-=======
-    assert len(found) == 1 and len(found.pop().strip()) == disk_cache.DIGITS
->>>>>>> main
+    assert len(keys) == 1 and len(keys.pop().strip()) == disk_cache.DIGITS
 
 
 class Mine(Executable):
