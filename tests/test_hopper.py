@@ -98,7 +98,7 @@ def test_sizes_known_at_run_time():
     assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
 
 
-# ---------------------------------------------------------------------------------------------- what the library takes by itself
+# ---------------------------------------------------------------------------------------------- defaults of the library
 
 
 def chosen(spec, target="sm_90a"):
@@ -128,7 +128,7 @@ def test_rows_that_begin_inside_lines():
     assert work_of(float16_gemm(512, 512, 512)).begins == (128, 128) and work_of(float16_gemm(520, 520, 520)).begins == (16, 16)
 
 
-def test_few_rows_or_columns_have_a_strategy_of_their_own():
+def test_few_rows_or_columns_have_a_separate_strategy():
     """One tile contains all of them, so that the large matrix is read once."""
     for M in (1, 4, 16, 17, 64):
         few = 16 if M <= 16 else 32 if M <= 32 else 64

@@ -96,7 +96,7 @@ def test_the_order_is_the_same_everywhere_and_contains_all():
     mutants_of_both = sample(("lower/guard.py", "lower/peeled_fills.py"))
     assert mutants_of_both == sample(("lower/peeled_fills.py", "lower/guard.py"))
     assert sorted(mutant.name for mutant in mutants_of_both) == sorted(
-        one.name for name in ("guard", "peeled_fills") for one in mutants(f"lower/{name}.py")
+        mutant.name for name in ("guard", "peeled_fills") for mutant in mutants(f"lower/{name}.py")
     )
     assert len({one.module for one in mutants_of_both[:20]}) == 2
 

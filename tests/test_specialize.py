@@ -438,7 +438,7 @@ def test_maximum_mma_in_flight():
     assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2)] == ["right"] * 3
 
 
-# ---------------------------------------------------------------------------------------------- fills of one statement list, by hand
+# ---------------------------------------------------------------------------------------------- fills of one hand-made statement list
 
 ITERATION = Var("k", 0, 99)
 

@@ -101,7 +101,7 @@ def test_the_fence_is_needed(tile):
 @pytest.mark.parametrize("order", [RowMajor, ColMajor], ids=str)
 @pytest.mark.parametrize("mma_in_flight", [0, 1])
 @pytest.mark.parametrize(("bm", "bk", "stages"), [(16, 64, 8), (16, 128, 8), (16, 256, 4), (64, 128, 6), (8, 128, 8), (32, 256, 4)])
-def test_products_are_not_serialized(bm, bk, stages, mma_in_flight, order):
+def test_mma_is_not_serialized(bm, bk, stages, mma_in_flight, order):
     """The compiler moves conversions of single accumulators before the wait, and then serializes all MMAs (C7514); not conversions of
     pairs.
     """

@@ -424,7 +424,7 @@ yield e6
 
 
 @pytest.mark.parametrize(
-    ("changes", "found"),
+    ("changes", "expected"),
     [
         ({}, ""),
         ({"count": 0}, ""),
@@ -434,11 +434,11 @@ yield e6
         ({"yielded": "p1"}, "e4-e5 e4-e6"),
     ],
 )
-def test_iterations_wait_for_their_preconditions(changes, found):
+def test_iterations_wait_for_their_preconditions(changes, expected):
     """A loop with a branch: waits between iterations. A statement after a loop without iterations waits for those before it."""
     values = {"count": 4, "before": "e1", "first": "p1", "yielded": "e4"} | changes
     pairs = [(one.first[:2], one.second[:2]) for one in hazards(parse(LOOPS.format(**values)), most=99)]
-    assert " ".join(sorted({"-".join(one) for one in pairs if "th" not in one})) == found
+    assert " ".join(sorted({"-".join(one) for one in pairs if "th" not in one})) == expected
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_the_command_line_shows_events(tmp_path, capsys):
     assert main(["show", str(path), "--events", *sizes]) == 0
     *_, (_, last) = after_each_pass(product("ffma"), MAPPINGS["ffma"][0])
     assert re.sub("^#.*\n", "", capsys.readouterr().out, flags=re.MULTILINE) == text(last)
-    assert main(["show", str(path), "--events", "vectorize", *sizes]) != 0
+    assert main(["show", str(path), "--events", "vectorized", *sizes]) != 0
     assert "vectorize?" in capsys.readouterr().err
     assert main(["show", "maxwell", "--events"]) != 0
     assert "not a program of tasks" not in (error := capsys.readouterr().err) and "only task programs have events" in error

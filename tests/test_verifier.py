@@ -129,12 +129,12 @@ def test_a_wait_for_a_negative_number_of_groups():
 
 def test_commits_waits_and_fences_are_for_statements_of_the_kernel():
     copies, other = making.async_copy(copy()), {"mechanism": WGMMA_GROUPS}
-    pinned_loop = making.loop(Var("j", 0, 7), as_expr(8), (), pinned_registers=("acc",))
+    register_loop = making.loop(Var("j", 0, 7), as_expr(8), (), pinned_registers=("acc",))
     for statement, message in (
         (making.commit(WGMMA_GROUPS), f"a commit of a {WGMMA_GROUPS.name} in a kernel without such"),
         (making.wait(0, **other), f"a wait of a {WGMMA_GROUPS.name} in a kernel without such"),
         (making.fence(FenceKind.WGMMA_REGISTERS), "a fence in a kernel without such"),
-        (pinned_loop, "a for in a kernel without such"),
+        (register_loop, "a for in a kernel without such"),
     ):
         passes(copies, statement, final=False)
         refused(message, copies, statement)

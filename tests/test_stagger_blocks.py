@@ -82,7 +82,7 @@ def test_parts_of_k_in_blocks():
     assert errors(kernel) == [] and outcome(kernel, arrays, expected) == "right"
 
 
-def test_in_front_of_an_epilogue():
+def test_before_an_epilogue():
     text = "relu(acc + bias[n])"
     spec = float16_gemm(16, 384, 320)
     program = product(**SKINNY, stages=3, stagger=1)(spec).fuse_epilogue(text).program(TARGET)
@@ -101,7 +101,7 @@ def test_reductions(by):
     assert errors(kernel) == [] and np.array_equal(simulate(kernel, {"src": src}).outputs["dst"], getattr(src, by)(axis=1))
 
 
-# ---------------------------------------------------------------------------------------------- what it becomes
+# ---------------------------------------------------------------------------------------------- the lowered kernel
 
 
 def steps_of(kernel):
@@ -161,12 +161,12 @@ def test_readers():
         show.show(strategy(spec).program(TARGET))
     )
     assert parse_kernel(graphene_text(strategy(spec).program(TARGET))).cuda == strategy(spec).program(TARGET).cuda
-    plain, staggered = (predict(product(**SKINNY, stagger=one)(spec).program(TARGET).ir) for one in (0, 2))
-    assert staggered.us == pytest.approx(plain.us, rel=0.02)
+    plain, with_stagger = (predict(product(**SKINNY, stagger=one)(spec).program(TARGET).ir) for one in (0, 2))
+    assert with_stagger.us == pytest.approx(plain.us, rel=0.02)
 
 
 @pytest.mark.parametrize(("order", "shift"), [(ColMajor, 1), (RowMajor, None)], ids=str)
-def test_the_library_takes_it_for_few_rows_where_b_is_stored_by_columns(order, shift):
+def test_the_library_uses_it_for_few_rows_if_b_is_stored_by_columns(order, shift):
     name, values = defaults(hopper_skinny.spec(16, 4096, 4096, B=order), TARGET)[0]
     assert name == "hopper_skinny" and values.get("stagger") == shift
 
@@ -228,7 +228,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("problem", ["a block each", "k overhangs, as do tiles"])
-def test_a_wrong_wrap_is_found(fault, problem):
+def test_a_wrong_wraparound_is_found(fault, problem):
     strategy, sizes = KERNELS[problem]
     kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(float16_gemm(*sizes))
