@@ -313,7 +313,7 @@ def test_a_name_counts_as_its_value():
 # ---------------------------------------------------------------------------------------------- asynchronous copies
 
 
-def test_a_copy_in_flight():
+def test_pending_copies():
     use = reads(T)
     for body in (
         (copies(T), use),

@@ -86,7 +86,7 @@ def test_a_barrier_that_some_warps_do_not_reach(threads, extent, expected, order
 
 @pytest.mark.parametrize("order", range(4))
 def test_warps_waiting_at_two_barriers(order):
-    """An equal barrier at another position is the same barrier only if its reason is equal."""
+    """An equal barrier at another position of the program is a different barrier."""
     warp = Var("thread", 0, 127) // 32
     first = making.loop(K, warp // 2, (barrier("first"),))
     for second in ("second", "first"):
