@@ -520,7 +520,7 @@ def test_it_compiles(options):
 def test_show_and_cost():
     program = product((128, 256, 64), (64, 256), 4, cluster=(2, 1))(float16_gemm(4096, 4096, 4096)).program(TARGET)
     text = "\n".join(show.show(program))
-    assert re.search(r"clusters +of 2 blocks; b_sh loaded in 2 parts for each other", text)
+    assert re.search(r"clusters +of 2 blocks; b_sh multicast, each of 2 blocks loads a part", text)
     assert re.search(r"barriers +2 cluster once", text)
     assert show.as_dict(program)["cluster"] == 2
     times = {
