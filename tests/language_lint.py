@@ -67,6 +67,7 @@ CHECKED: Final = (
     "fireiron/front",
     "fireiron/cost/gpus.py",
     "fireiron/graphene",
+    "fireiron/inspect",
 )
 """The files and folders without findings, in which none may appear; measured results and what a script writes are not read."""
 

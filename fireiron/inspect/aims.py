@@ -26,8 +26,8 @@ def aims_at_matrices(steps: Steps) -> bool:
     It does with `mma_tile`, with tiles for warpgroups that are not distributed further, or with an init or store of an accumulator whose
     last tile is for warps or warpgroups.
     """
-    dealt = [level for step in steps if (level := _level(step)) is not None]
-    of_warpgroups = bool(dealt) and dealt[-1] == Warpgroup
+    levels = [level for step in steps if (level := _level(step)) is not None]
+    of_warpgroups = bool(levels) and levels[-1] == Warpgroup
     return of_warpgroups or any(isinstance(step, MmaTile) or _group_tile(step) is not None for step in steps)
 
 

@@ -133,10 +133,10 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
     if compiled is not None:
         program, tree = _expandable(compiled.strategy, architecture)
         program = attrs.evolve(program, chosen=compiled.chosen)
-        leaves_in_use = (_with_used_instructions(leaf, compiled.ir) for leaf in _leaves(tree.node, holders(tree), "main"))
+        leaves_in_use = (_with_used_instructions(leaf, compiled.ir) for leaf in _leaves(tree.node, with_owners(tree), "main"))
         return Explanation(program, tree, tuple(leaves_in_use), proof="" if compiled.kept_since is None else compiled.proof)
     program, tree = _expandable(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
-    leaves = tuple(_leaves(tree.node, holders(tree), "main"))
+    leaves = tuple(_leaves(tree.node, with_owners(tree), "main"))
     if any(leaf.match is None for leaf in leaves):
         leaves = _Search(program).closed(leaves)
     return Explanation(program, tree, leaves, refused)
@@ -241,7 +241,7 @@ def _expand(program: Program, steps: Steps) -> Grown:
     return grow_tree(program.inner, steps[front(steps) :], program.architecture, program.instructions)
 
 
-def holders(tree: Grown) -> Context:
+def with_owners(tree: Grown) -> Context:
     """Return the context of a complete tree, with the owners of its registers."""
     return attrs.evolve(tree.context, held=held_by(tree.node))
 
@@ -352,8 +352,8 @@ class _Search:
     def _with(self, leaf: Leaf, closings: tuple[Closing, ...]) -> Leaf:
         """Return the leaf with those of the steps that belong to it; no steps if it needs only those of other leaves."""
         own = next((one for one in closings if one.leaf.number == leaf.number), Closing(leaf, ()))
-        behind = None if own.after is None else chain((self.program.strategy.steps[own.after],), summary=True)
-        return attrs.evolve(leaf, steps=own.steps, after=behind)
+        after = None if own.after is None else chain((self.program.strategy.steps[own.after],), summary=True)
+        return attrs.evolve(leaf, steps=own.steps, after=after)
 
     def _closings(self, steps: Steps, before: tuple[Closing, ...]) -> tuple[Closing, ...] | None:
         """Return steps that close all open ends, that of the main chain first; None if no such strategy compiles."""
@@ -361,7 +361,7 @@ class _Search:
             tree = _expand(self.program, steps)
         except FireironError:
             return None
-        every = tuple(_leaves(tree.node, holders(tree), "main"))
+        every = tuple(_leaves(tree.node, with_owners(tree), "main"))
         leaves = [leaf for leaf in every if leaf.match is None]
         if not leaves:
             self.matches = {leaf.number: leaf.match for leaf in every}
@@ -450,7 +450,7 @@ def _loads(spec: Spec, compared: tuple[Compared, ...]) -> Iterator[Decomposition
     """Yield loads of the inputs that an instruction needs in registers, if nothing else is missing."""
     names_by_field = {f"{name} memory": name for name in spec.inputs}
     for _, mismatches in compared:
-        if mismatches and all(one.field in names_by_field and one.wanted == str(RF) for one in mismatches):
+        if mismatches and all(mismatch.field in names_by_field and mismatch.wanted == str(RF) for mismatch in mismatches):
             yield from (Load(names_by_field[one.field], RF, (Done(),)) for one in mismatches)
             return
 

@@ -1,8 +1,8 @@
 """Compile micro-kernels in plain C++ for the host, execute them, and compare the results with the meaning of their specs.
 
 The simulator does not execute the text of a micro-kernel; this module tests it without a GPU. Each statement is executed alone, as by one
-thread, on arrays of its shapes and its constant strides: with complete and partial tiles, with and without accumulation. Elements outside of
-the tensor have values that change each result that uses them, and must not be written.
+thread, on arrays of its shapes and its constant strides: with complete and partial tiles, with and without accumulation. Elements out of
+bounds have values that change each result that uses them, and must not be written.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class _Harness:
         return (True,) if adds == TRUE else (False,) if adds == FALSE else (False, True)
 
     def _case(self, generator: Any, edge: bool, adds: bool) -> _Case:
-        """Return a case with small integers in the tensor and poison outside; at an `edge` the tile is partial, with at least one element."""
+        """Return a case with small integers in bounds and poison out of bounds; at an `edge` the tile is partial, but not empty."""
         import numpy
 
         spec = self.statement.spec

@@ -11,7 +11,7 @@ import attrs
 
 from fireiron.check.races.order import Agent, HappensBefore, bits
 from fireiron.inspect.oracle.marks import Mark, Path
-from fireiron.inspect.oracle.units import Reach
+from fireiron.inspect.oracle.units import AwaitedWarps
 from fireiron.tasks.orders import Need
 
 BEFORE: Final = "it executes first"
@@ -35,7 +35,7 @@ class Rule:
     need: Need
     first: Path
     iterations: Callable[[int], Sequence[int]]
-    warps: Mapping[int, Reach]
+    warps: Mapping[int, AwaitedWarps]
     conflicting: frozenset[str] = frozenset()
     private: bool = False
     shared_writes: frozenset[str] = frozenset()

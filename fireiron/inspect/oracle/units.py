@@ -18,7 +18,7 @@ FREE = -1
 
 
 @attrs.frozen
-class Reach:
+class AwaitedWarps:
     """The warps that a warp waits for; `same_thread` if, within the warp, each thread waits only for itself."""
 
     warps: frozenset[int]
@@ -49,7 +49,7 @@ def processor_indices(over: Type, threads: int) -> Array:
     return indices
 
 
-def awaited_warps(second: Type, first: Type, index: tuple[Index, ...], threads: int) -> dict[int, Reach]:
+def awaited_warps(second: Type, first: Type, index: tuple[Index, ...], threads: int) -> dict[int, AwaitedWarps]:
     """Return, for each warp of the second launch, the warps of the first that an event with these indices waits for."""
     own, other = processor_indices(second, threads), processor_indices(first, threads)
     wanted = np.stack([*_awaited_indices(second, own, index, threads)]) if first else np.zeros((0, threads), dtype=np.int64)
@@ -66,7 +66,7 @@ def awaited_warps(second: Type, first: Type, index: tuple[Index, ...], threads: 
         matches = threads_at.get(tuple(wanted[fixed, thread].tolist()), [])
         in_warp = [one for one in matches if one // WARP == thread // WARP]
         by_warp[thread // WARP] = warps | {one // WARP for one in matches}, same_thread and in_warp in ([], [thread])
-    return {warp: Reach(frozenset(warps), alike) for warp, (warps, alike) in by_warp.items()}
+    return {warp: AwaitedWarps(frozenset(warps), alike) for warp, (warps, alike) in by_warp.items()}
 
 
 def _awaited_indices(over: Type, own: Array, index: tuple[Index, ...], threads: int) -> Iterator[Array]:
