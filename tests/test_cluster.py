@@ -539,7 +539,7 @@ def test_export_launches_whole_clusters(tmp_path):
             product(cluster=cluster, **SMALL)(float16_gemm(1024, 1024, 64)), tmp_path / str(cluster[0]), "product", arch=TARGET, cubin=False
         )
         text = "".join(path.read_text() for path in done.files)
-        assert f"They are clusters of {cluster[0] * cluster[1]}, which the kernel says itself." in text
+        assert f"They form clusters of {cluster[0] * cluster[1]} blocks (__cluster_dims__)." in text
         assert ("NonPortableClusterSizeAllowed" in text) == allowed
 
 

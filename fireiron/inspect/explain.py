@@ -440,7 +440,9 @@ def _with_possible_instructions(leaf: Leaf) -> Leaf:
     if leaf.requested is not None or plain(leaf.spec) is not leaf.spec:
         return leaf
     excluded = {
-        one for one, mismatches in leaf.others if any(mismatch.field.endswith(("spec", " type", "target")) for mismatch in mismatches)
+        executable
+        for executable, mismatches in leaf.others
+        if any(mismatch.field.endswith(("spec", " type", "target")) for mismatch in mismatches)
     }
     possible = tuple(one for one in leaf.context.instructions if one not in excluded)
     return attrs.evolve(leaf, context=attrs.evolve(leaf.context, instructions=possible))
