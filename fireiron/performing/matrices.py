@@ -64,7 +64,7 @@ class MatrixCopy(Executable):
         """Whether an operand in shared memory is contiguous along the dimension in which lanes address rows."""
         return view.order == ("row" if self.along else "col")
 
-    def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
+    def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, in_registers: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` is in shared memory, and `held` in registers."""
         if len(spec.dims) != 2:
             return (Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))),)
@@ -74,7 +74,7 @@ class MatrixCopy(Executable):
             *type_mismatch(spec, "src", (float16, bfloat16)),
             *type_mismatch(spec, "dst", (spec.src.dtype,)),
             *memory_mismatch(spec, shared, (SH,)),
-            *memory_mismatch(spec, held, (RF,)),
+            *memory_mismatch(spec, in_registers, (RF,)),
             *target_mismatch(architecture, self.capability),
         ]
         view = spec.operands[shared]

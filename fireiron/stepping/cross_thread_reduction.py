@@ -280,10 +280,10 @@ class _CrossThreadReduction:
         other = self._allocated("other", part.shape, RF)
         outer = [(count, Var(self.draft.fresh(self.spec.labels[dim]), 0, count - 1)) for dim, count in enumerate(self._counts) if dim]
         own, received = (self._slice(view, [var for _, var in outer], self._thread()) for view in (part, other))
-        given, taken = (self._slice(view, [var for _, var in outer], self._warp()) for view in (part, other))
+        sent, exchanged = (self._slice(view, [var for _, var in outer], self._warp()) for view in (part, other))
         program: tuple[Stmt, ...] = ()
         for mask in masks:
-            program += self._child(f"shuffle{mask}", Shfl.on(Warp, given, taken, mask=mask))
+            program += self._child(f"shuffle{mask}", Shfl.on(Warp, sent, exchanged, mask=mask))
             program += self._child(f"join{mask}", BinaryPointwise.on(self._level, own, received, own, operation=JOINED[self._by]))
         for count, var in reversed(outer):
             program = (For(var, as_expr(count), program, True, self.draft.origin),)

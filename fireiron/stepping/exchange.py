@@ -43,8 +43,8 @@ def exchange(following: Following, name: str, step: Decomposition, context: Cont
     layout = view.tensor.layout if isinstance(view.tensor.layout, MatrixLayout) else ColMajor
     name_of_it = SH.label if draft.prefix else f"{view.tensor.name.split('_')[0].lower()}_{SH.label}"
     shared, allocation = temporary(spec, draft, name_of_it, view.shape, view.dtype, SH, layout)
-    given = Child("given", Move.on(spec.level, view, shared), (step,))
-    taken = Child("taken", spec.with_operands(**{name: shared}), (step,))
-    children = (allocation, given, taken)
+    producer = Child("given", Move.on(spec.level, view, shared), (step,))
+    consumer = Child("taken", spec.with_operands(**{name: shared}), (step,))
+    children = (allocation, producer, consumer)
     note = Comment(f"{view.tensor.name} to the threads that need it, through {shared.tensor.name}: {spec}")
     return draft.expansion(children, (note, *(Hole(child.name) for child in children)))
