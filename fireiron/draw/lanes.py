@@ -139,5 +139,5 @@ def _panel(page: Page, x: float, y: float, part: Map) -> float:
 
 
 def _label(table: dict[tuple[int, int], tuple[tuple[int, int], ...]], lane: int) -> str:
-    own = sorted((value, place) for place, owners in table.items() for holder, value in owners if one == lane)
+    own = sorted((value, place) for place, owners in table.items() for owner, value in owners if owner == lane)
     return f"lane {lane}: " + ", ".join(f"{value} at ({row}, {column})" for value, (row, column) in own)
