@@ -77,7 +77,7 @@ def main_text(name, case, arch):
     """The C++ program that checks one kernel, on the GPU with the argument `gpu`."""
     unit = Unit.of(case.program(arch), name)
     kernel, copied = unit.kernel, bool(unit.temporaries)
-    buffers = {buffer.name: buffer for buffer in unit.given}
+    buffers = {buffer.name: buffer for buffer in unit.operand_parameters}
     at = {}
     for operand, buffer in buffers.items():
         first, second = (Var(dim) for dim in kernel.spec.uses[operand])

@@ -108,7 +108,7 @@ def test_exported_files(tmp_path):
         assert path.read_bytes() == other.read_bytes() == (tmp_path / "program" / path.name).read_bytes()
     with pytest.raises(ArgumentError, match="compiled for sm_80"):
         export(compiled, tmp_path / "other", arch="sm_90")
-    with pytest.raises(ArgumentError, match="no kernel"):
+    with pytest.raises(ArgumentError, match="not a kernel"):
         export("matmul", tmp_path / "other")
     with pytest.raises(ArgumentError, match="not bound"):
         export(plain, tmp_path / "other")

@@ -434,7 +434,7 @@ def test_the_launcher_in_c_encodes_the_maps(tmp_path, monkeypatch):
 
 def test_the_contract_describes_maps(tmp_path):
     header, source = (path.read_text() for path in export(copying(), tmp_path, "gemm", cubin=False).files)
-    assert "copied by TMA in boxes of 64 x 64, swizzled in spans of 128 bytes; the launcher makes the tensor map." in header
+    assert "copied by TMA in boxes of 64 x 64, swizzled in spans of 128 bytes; the launcher encodes the tensor map." in header
     assert "nvcc of CUDA 12.5 or newer" in header and "16 bytes apart" not in header  # N is a multiple of 8
     assert "{(void *)&maps[0], (void *)&dst, (void *)&M, (void *)&N}" in source
     plain, source = (path.read_text() for path in export(copying(maps=(None,)), tmp_path, "plain", cubin=False).files)
