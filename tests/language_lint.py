@@ -66,6 +66,7 @@ CHECKED: Final = (
     "fireiron/refine",
     "fireiron/front",
     "fireiron/cost/gpus.py",
+    "fireiron/tune",
     "fireiron/graphene",
     "fireiron/inspect",
 )

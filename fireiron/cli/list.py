@@ -165,7 +165,7 @@ def _outdated(records: list[Record], as_json: bool) -> int:
     """Print the outdated records; return 1 if there are any."""
     from fireiron.tune.records import Records
 
-    outdated = Records(tuple(records)).drift()
+    outdated = Records(tuple(records)).outdated()
     if as_json:
         print_json([{"strategy": one.strategy, "recorded": one.recorded, "now": one.now, "records": one.records} for one in outdated])
     else:
