@@ -55,9 +55,9 @@ class RandomKernel:
         width, size = choose.choice((1, 1, 2, 4)), constant_of(name)
         number = choose.choice((self.thread, self.thread, self.threads - 1 - self.thread, self.thread // 2, self.thread // 32 * 32, 0))
         place = as_expr(number) * width
-        for loop in loops:
+        for enclosing in loops:
             # Addresses repeat after the period, as a stage's do.
-            value = loop.var % loop.period if loop.period else loop.var
+            value = enclosing.var % enclosing.period if enclosing.period else enclosing.var
             place = place + value * choose.choice((0, 0, 1, 2, 32, 256)) * width
         place = place % (size // 2) + choose.choice((0, 0, size // 2))
         condition = choose.choice((TRUE, TRUE, less(self.thread, as_expr(40)), less(31, self.thread)))
@@ -93,8 +93,8 @@ class ByteAccesses:
         (access,) = statement.accesses
         place = program.buffer(access.buffer)
         size = place.dtype.bytes
-        for values in itertools.product(*(range(loop.extent.value) for loop in loops)):
-            names = {loop.var.name: value for loop, value in zip(loops, values, strict=True)}
+        for values in itertools.product(*(range(enclosing.extent.value) for enclosing in loops)):
+            names = {enclosing.var.name: value for enclosing, value in zip(loops, values, strict=True)}
             for thread in range(program.threads):
                 names["thread"] = thread
                 if statement.active.evaluate(names):
