@@ -311,7 +311,7 @@ def test_tiles_that_interleave(dealt, right):
     """Of layouts that deal every fourth row to a block, some blocks of the last period may have none; what is visited deals nothing."""
     kernel = by_blocks(64, 3)
     (move,) = kernel.body
-    strided = attrs.evolve(move.accesses[1], dealt=(tuple(UnitMode(2, abs(stride), stride > 0) for stride in dealt),))
+    strided = attrs.evolve(move.accesses[1], unit_modes=(tuple(UnitMode(2, abs(stride), stride > 0) for stride in dealt),))
     kernel = attrs.evolve(kernel, body=(attrs.evolve(move, accesses=(move.accesses[0], strided)),))
     if right:
         np.testing.assert_array_equal(*copy_of(kernel, 64))
@@ -605,14 +605,14 @@ def test_one_of_several_that_interleave(dealt, right):
     kernel = by_blocks(64, 3)
     (move,) = kernel.body
     of = lambda strides: (tuple(UnitMode(2, stride, True) for stride in strides),)
-    body = tuple(attrs.evolve(move, accesses=(move.accesses[0], attrs.evolve(move.accesses[1], dealt=of(one)))) for one in dealt)
+    body = tuple(attrs.evolve(move, accesses=(move.accesses[0], attrs.evolve(move.accesses[1], unit_modes=of(one)))) for one in dealt)
     kernel = attrs.evolve(kernel, body=(body[0], making.barrier(ir.BLOCK_SCOPE), body[1]))
     if right:
         np.testing.assert_array_equal(*copy_of(kernel, 64))
         return
     with pytest.raises(SimulationError, match="block 2 of the grid has no work"):
         copy_of(kernel, 64)
-    read = attrs.evolve(move, accesses=(attrs.evolve(move.accesses[0], dealt=of((1, 4))), move.accesses[1]))
+    read = attrs.evolve(move, accesses=(attrs.evolve(move.accesses[0], unit_modes=of((1, 4))), move.accesses[1]))
     with pytest.raises(SimulationError, match="block 2 of the grid has no work"):
         copy_of(attrs.evolve(kernel, body=(read,)), 64)
 

@@ -520,7 +520,7 @@ MOST_COMBINATIONS = 64
 def _versions(use: Use) -> Iterator[Use]:
     """An access of a statement, and that of its in-bounds version."""
     yield use
-    if use.statement.whole != FALSE and use.position is not None:
+    if use.statement.interior != FALSE and use.position is not None:
         version = inside(use.statement)
         yield attrs.evolve(use, statement=version, access=version.accesses[use.position])
 

@@ -178,8 +178,8 @@ def expected_at(
                 value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))
                 simple[one.output] = Bounded(value, numpy.zeros(shape))
                 continue
-            made_in = types[one.output] if spec.accumulator is None else spec.accumulator
-            result = _Rounding(types, accumulator).of_formula(one, _exact_elements(one, taken, types), (), made_in)
+            compute_type = types[one.output] if spec.accumulator is None else spec.accumulator
+            result = _Rounding(types, accumulator).of_formula(one, _exact_elements(one, taken, types), (), compute_type)
             error = result.error + rounded_by(types[one.output], result.value)
             if types[one.output].kind == "int":
                 value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))

@@ -119,7 +119,7 @@ def knows(needed: Spec, context: Context) -> bool:
     return needed.operands[needed.outputs[0]].tensor.name in context.held
 
 
-def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
+def require_same_actions(spec: Spec, needed: Spec, context: Context) -> None:
     """Refuse to leave out a step whose threads have other elements than those by which the spec `needed` decides.
 
     Along each dimension of both a thread has the same elements: then no warp leaves out a step that one of its elements requires.

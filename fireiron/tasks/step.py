@@ -64,16 +64,16 @@ Path = tuple[tuple[Partition, tuple[Expr, ...]], ...]
 class Part:
     """A tensor of the program, or a piece: its view for its group, and the tensor it is a piece of (`root`), with the path.
 
-    `made` is the number of a tensor that variants allocated, 0 for others. `shares` are the partitions by which threads of the group own
-    parts of the view, with the shapes that they divide. `present` is the condition under which it has any elements. `origin` is the piece
-    of an operand that it is a copy of.
+    `allocation` is the number of a tensor that variants allocated, 0 for others. `shares` are the partitions by which threads of the
+    group own parts of the view, with the shapes that they divide. `present` is the condition under which it has any elements. `origin`
+    is the piece of an operand that it is a copy of.
     """
 
     view: View
     root: int
     path: Path = ()
     shares: tuple[tuple[Partition, tuple[int, ...]], ...] = ()
-    made: int = 0
+    allocation: int = 0
     present: Expr = TRUE
     origin: View | None = None
 
@@ -127,7 +127,7 @@ class Reader(Runner):
     launches: Expr = attrs.field(default=ONE, init=False)
     cluster: BlockCluster | None = attrs.field(default=None, init=False)
     roots: int = attrs.field(default=0, init=False)
-    made: int = attrs.field(default=0, init=False)
+    allocations: int = attrs.field(default=0, init=False)
     constant: set[int] = attrs.field(factory=set, init=False)
     unset: set[int] = attrs.field(factory=set, init=False)
     copies: list[dict[Any, Part]] = attrs.field(factory=lambda: [{}], init=False)
@@ -205,13 +205,13 @@ class Reader(Runner):
     @contextlib.contextmanager
     def _without_counting(self) -> Iterator[None]:
         """For a second execution of an iteration: loops and tensors in it are not counted."""
-        counters = self.roots, self.made, self.numbers
+        counters = self.roots, self.allocations, self.numbers
         yield
-        self.roots, self.made, self.numbers = counters
+        self.roots, self.allocations, self.numbers = counters
 
     def tensor(self, shape: tuple[Any, ...], dtype: DType) -> Part:
-        self.made += 1
-        number, sizes = self.made, tuple(map(as_expr, shape))
+        self.allocations += 1
+        number, sizes = self.allocations, tuple(map(as_expr, shape))
         if self.level.is_launch:
             raise DecompositionError(
                 f"make_tensor: a tensor of {self.here.one.proc}, but a kernel has no memory outside its blocks",
@@ -237,7 +237,7 @@ class Reader(Runner):
         owner = "accumulates" if number in self.known.sums else "reads"
         layout, stored = self.known.orders.get(number, ColMajor), self.known.layouts.get(number)
         view = self._new_tensor(name, sizes, dtype, memory or RF, layout, owner, stored)
-        part = Part(view, self._root(), made=number)
+        part = Part(view, self._root(), allocation=number)
         self.unset.add(part.root)
         return part
 
@@ -426,10 +426,10 @@ class Reader(Runner):
             total = _total(inner.extents, level) if of_this and inner is not None else 1
             self.known.threads = max(self.known.threads, threads_for(total, level))
         for name, place, tensor in zip(variant.tensors, instance.mems, tensors, strict=True):
-            self.known.names.setdefault(tensor.data.made, name)
-            if tensor.data.made and place.memory is not None and tensor.data.made not in self.known.memories:
-                self.known.memories[tensor.data.made] = place.memory
-                self.known.layouts[tensor.data.made] = dict(instance.layouts).get(name)
+            self.known.names.setdefault(tensor.data.allocation, name)
+            if tensor.data.allocation and place.memory is not None and tensor.data.allocation not in self.known.memories:
+                self.known.memories[tensor.data.allocation] = place.memory
+                self.known.layouts[tensor.data.allocation] = dict(instance.layouts).get(name)
 
     def _entered(self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
         """Run an instance on tensors in its places: copied before if it reads them, and copied back if it writes them."""
@@ -438,7 +438,7 @@ class Reader(Runner):
         wanted = self._needed_results(results)
         for name, place, tensor in zip(variant.tensors, instance.mems, tensors, strict=True):
             part: Part = tensor.data
-            if place == NONE or place.memory == self.known.memories.get(part.made, part.view.memory):
+            if place == NONE or place.memory == self.known.memories.get(part.allocation, part.view.memory):
                 passed.append(tensor)
                 continue
             assert place.memory is not None
@@ -530,7 +530,7 @@ class Reader(Runner):
             variant.name, variant.reads, variant.writes, spec, {operand: tensor.parameter for operand, tensor in by_name.items()}
         )
         if spec.accumulate == TRUE:
-            self.known.sums |= {by_name[name].data.made for name in spec.outputs}
+            self.known.sums |= {by_name[name].data.allocation for name in spec.outputs}
         if spec.copies:
             self._record_order(by_name["dst"].data, by_name["src"].data)
         inputs, outputs = ([by_name[name].data for name in names] for names in (spec.inputs, spec.outputs))
@@ -547,7 +547,7 @@ class Reader(Runner):
         spec = _group_spec(spec, {operand: tensor.data.shares for operand, tensor in by_name.items()})
         if spec.title == "Pointwise":
             for operand, tensor in by_name.items():
-                self.known.names.setdefault(tensor.data.made, operand.removesuffix("_before"))
+                self.known.names.setdefault(tensor.data.allocation, operand.removesuffix("_before"))
             needed = _needed(spec)
             if needed == FALSE:
                 return
@@ -581,28 +581,28 @@ class Reader(Runner):
     def _record_order(self, *parts: Part) -> None:
         """Give a new tensor in shared memory the storage order of its copy in global memory."""
         for part, other in (parts, parts[::-1]):
-            if part.made and other.view.memory.of_grid and other.view.order and self.known.memories.get(part.made, RF).of_block:
-                self.known.orders.setdefault(part.made, MatrixLayout(other.view.order))
+            if part.allocation and other.view.memory.of_grid and other.view.order and self.known.memories.get(part.allocation, RF).of_block:
+                self.known.orders.setdefault(part.allocation, MatrixLayout(other.view.order))
 
     def _record_flow(self, inputs: list[Part], outputs: list[Part]) -> None:
         """Record the data flow from new tensors to others, or to operands."""
         for part in inputs:
-            if part.made:
-                goes = self.known.data_flows.setdefault(part.made, set())
-                goes |= {-output.made if output.made else output.root if output.root <= self.given else 0 for output in outputs}
+            if part.allocation:
+                goes = self.known.data_flows.setdefault(part.allocation, set())
+                goes |= {-output.allocation if output.allocation else output.root if output.root <= self.given else 0 for output in outputs}
 
     def _needed_results(self, outputs: list[Part]) -> Expr:
         """The condition under which results are needed: they have elements, and if they only flow into one operand, so has that."""
         conditions: list[Expr] = [] if outputs else [TRUE]
         for part in outputs:
-            served = self._reached_operands(part.made) if part.made else set()
+            served = self._reached_operands(part.allocation) if part.allocation else set()
             further = [self.present.get(root, TRUE) for root in served] if len(served) == 1 else []
             conditions.append(all_of((*further, part.present)))
         return any_of(conditions)
 
-    def _reached_operands(self, made: int) -> set[int]:
+    def _reached_operands(self, allocation: int) -> set[int]:
         """The operands that a new tensor flows into, directly or indirectly; 0 among them if that is not known."""
-        reached, left = {made}, [made]
+        reached, left = {allocation}, [allocation]
         while left:
             goes = self.known.data_flows.get(left.pop(), {0})
             new = {-target for target in goes if target < 0} - reached
@@ -858,7 +858,7 @@ class TaskProgram(Decomposition):
     @property
     def mapped(self) -> Mapping:
         """The mapping with known values. Raises: the error of the function that computes it."""
-        return self.mapping if isinstance(self.mapping, Mapping) else self.mapping.made()
+        return self.mapping if isinstance(self.mapping, Mapping) else self.mapping.mapping()
 
     @property
     def whole_kernel(self) -> tuple[str, str]:  # type: ignore[override]
@@ -922,7 +922,7 @@ class TaskProgram(Decomposition):
         """A copy of the first reading, to which the caller may add."""
         known = _first_reading(self, spec)
         copies: dict[str, Any] = {name: copy.copy(getattr(known, name)) for name in attrs.fields_dict(Known)}
-        return Known(**copies | {"data_flows": {made: set(targets) for made, targets in known.data_flows.items()}})
+        return Known(**copies | {"data_flows": {allocation: set(targets) for allocation, targets in known.data_flows.items()}})
 
     def stored(self, store: Store) -> dict[str, Any]:
         """The stored form: the name of the program, and its mapping in full."""
@@ -1021,4 +1021,4 @@ def strategy(program: Tasks, mapping: Mapping | Callable[..., Mapping], **values
             at=call_site(),
         )
     mapping_of = MappingOf(mapping, values)
-    return Strategy((TaskProgram(program, mapping_of if tunables_in(mapping_of.arguments) else mapping_of.made(), origin=call_site()),))
+    return Strategy((TaskProgram(program, mapping_of if tunables_in(mapping_of.arguments) else mapping_of.mapping(), origin=call_site()),))
