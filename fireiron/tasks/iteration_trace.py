@@ -69,13 +69,15 @@ def _renamed(value: Any, names: dict[Var, Var], allocations: int) -> Any:
 def require_same_actions(variant: str, line: str | None, first: Sequence[Action], again: Sequence[Action]) -> None:
     """Refuse a loop whose second iteration differs from the first by more than its index."""
     for number in range(max(len(first), len(again))):
-        one = first[number] if number < len(first) else None
-        other = again[number] if number < len(again) else None
-        if one == other:
+        action = first[number] if number < len(first) else None
+        other_action = again[number] if number < len(again) else None
+        if action == other_action:
             continue
-        where = other or one
+        where = other_action or action
         assert where is not None
-        missing = "is missing in the first" if one is None else "is missing in the second" if other is None else "has other arguments"
+        missing = (
+            "is missing in the first" if action is None else "is missing in the second" if other_action is None else "has other arguments"
+        )
         raise DecompositionError(
             f"{variant}: iterations of a loop differ by more than their index: {where.what} {missing}",
             got=f"the loop at {line}", legal="tensors and numbers that the loop does not change, and its index",

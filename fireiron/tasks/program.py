@@ -417,7 +417,7 @@ class Frame:
     """A variant that runs as an instance: the launches that it has made so far, by their positions in its text."""
 
     variant: Variant
-    one: TaskMapping
+    mapping: TaskMapping
     sites: dict[object, TaskMapping] = attrs.field(factory=dict)
     open: list[str | None] = attrs.field(factory=list)
     """The lines of the open loops of the variant."""
@@ -458,7 +458,7 @@ class Runner:
         """The context for executing an iteration a second time, to compare it with the first; None for no second time."""
         return None
 
-    def apart(self, one: TaskTensor, other: TaskTensor) -> bool:
+    def apart(self, tensor: TaskTensor, other: TaskTensor) -> bool:
         """Whether two tensors are known to be disjoint."""
         raise NotImplementedError
 
@@ -474,7 +474,7 @@ class Runner:
         """The data of the extent of the tensor of which it is a piece."""
         raise NotImplementedError
 
-    def enter(self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
+    def enter(self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
         """Run an instance on tensors."""
         raise NotImplementedError
 
@@ -510,7 +510,7 @@ class Runner:
 
     def _require_whole(self, frame: Frame, returned: object) -> None:
         """Refuse a variant that left a loop, did not launch all calls, or did nothing; `returned` is its return value."""
-        instance, variant = frame.one, frame.variant
+        instance, variant = frame.mapping, frame.variant
         if returned is not None:
             raise DecompositionError(
                 f"{variant.name}: a task returns nothing", got=returned, legal="tensors that it writes", at=variant.origin
@@ -603,7 +603,7 @@ class Runner:
         variant = self.program[instance.variant]
         if variant.task != name:
             raise DecompositionError(
-                f"instance {here.one.instance}: launches {name}, but its call is {instance.instance}, a {variant.task}",
+                f"instance {here.mapping.instance}: launches {name}, but its call is {instance.instance}, a {variant.task}",
                 legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
                 at=call_site(),
             )  # fmt: skip
@@ -637,20 +637,20 @@ class Runner:
 
     def _called(self, name: str, number: int) -> TaskMapping:
         here = self.here
-        if number >= len(here.one.calls):
+        if number >= len(here.mapping.calls):
             raise DecompositionError(
-                f'instance {here.one.instance}: launch("{name}") is launch {number + 1}, but the mapping has {len(here.one.calls)} calls',
+                f'instance {here.mapping.instance}: launch("{name}") is launch {number + 1}, but the mapping has {len(here.mapping.calls)} calls',
                 legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
                 hint=f'calls=[..., "an instance of {name}"]', at=call_site(),
             )  # fmt: skip
-        return self.mapping[here.one.calls[number]]
+        return self.mapping[here.mapping.calls[number]]
 
     def _check_privileges(self, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
         """Refuse a launch with more privileges on a tensor than the launching variant has."""
         caller = self.here.variant
         for name, tensor in zip(variant.tensors, tensors, strict=True):
-            for verb, theirs, own in (("reads", variant.reads, caller.reads), ("writes", variant.writes, caller.writes)):
-                if name in theirs and tensor.parameter is not None and tensor.parameter not in own:
+            for verb, callee_tensors, caller_tensors in (("reads", variant.reads, caller.reads), ("writes", variant.writes, caller.writes)):
+                if name in callee_tensors and tensor.parameter is not None and tensor.parameter not in caller_tensors:
                     raise DecompositionError(
                         f"{variant.name} {verb} {name}, which is {tensor.parameter} of {caller.name}, which has no such privilege",
                         legal=f'{verb}=[..., "{tensor.parameter}"] of {caller.name}', at=call_site(),

@@ -142,8 +142,8 @@ class Reader(Runner):
         """Read the program from its entry point."""
         variant = self.program[self.mapping.root.variant]
         operands = [name for name, view in self.spec.operands.items() if view.memory.of_grid]
-        for word, names, mine in (("no tensor for", operands, variant.tensors), ("no result for", self.spec.outputs, variant.writes)):
-            missing = [name for name in names if name not in mine]
+        for word, names, declared in (("no tensor for", operands, variant.tensors), ("no result for", self.spec.outputs, variant.writes)):
+            missing = [name for name in names if name not in declared]
             if missing:
                 raise DecompositionError(
                     f"{variant.name}: {word} {missing[0]} of {self.spec}", got=variant.tensors, legal=tuple(names), at=variant.origin
@@ -175,9 +175,9 @@ class Reader(Runner):
             if part.shares:
                 raise DecompositionError(f"{by}: the tensor is already one thread's part of an operand", at=call_site())
             present = all_of((part.present, by.present(place)))
-            if part.root <= self.given and self.here.one.proc.level.is_launch:
-                alike = self.present.get(part.root, present) == present
-                self.present[part.root] = present if alike else TRUE
+            if part.root <= self.given and self.here.mapping.proc.level.is_launch:
+                is_same = self.present.get(part.root, present) == present
+                self.present[part.root] = present if is_same else TRUE
             units = frozenset(self.units)
             origin = None if part.origin is None else by.view(part.origin, place, units)
             return attrs.evolve(part, view=by.view(part.view, place, units), path=path, present=present, origin=origin)
@@ -214,7 +214,7 @@ class Reader(Runner):
         number, sizes = self.allocations, tuple(map(as_expr, shape))
         if self.level.is_launch:
             raise DecompositionError(
-                f"make_tensor: a tensor of {self.here.one.proc}, but a kernel has no memory outside its blocks",
+                f"make_tensor: a tensor of {self.here.mapping.proc}, but a kernel has no memory outside its blocks",
                 legal="on BLOCK and inside",
                 at=call_site(),
             )
@@ -283,7 +283,7 @@ class Reader(Runner):
         self.numbers += 1
         sizes = tuple(map(as_expr, extents))
         if ZERO in sizes or (self.dry and self.draft is not None):
-            self.piped.add(self.here.one.instance)
+            self.piped.add(self.here.mapping.instance)
             return  # no iterations: the body is only examined
         number, level = self.numbers, self.known.levels.get(self.numbers, self.level)
         if number in self.known.shared or self.draft is None:
@@ -327,7 +327,7 @@ class Reader(Runner):
     def _on_blocks(self, loop: Loop) -> Iterator[Any]:
         """Distribute launches over blocks, each of which runs one or several."""
         assert self.draft is not None
-        blocks = distributed_over_blocks(loop.extents, self.here.one, self.draft)
+        blocks = distributed_over_blocks(loop.extents, self.here.mapping, self.draft)
         self._take_grid(blocks)
         with self._body() as body:
             yield from self._inside(loop, blocks.indices, Block)
@@ -344,7 +344,7 @@ class Reader(Runner):
         assert self.draft is not None
         names = "ijkl" if loop.parallel or len(loop.extents) > 1 else "k"
         variables = tuple(Var(self.draft.fresh(names[place % 4]), 0, max(size.high - 1, 0)) for place, size in enumerate(loop.extents))
-        here, inside = self.here.one, self.level not in (Kernel, Block)
+        here, inside = self.here.mapping, self.level not in (Kernel, Block)
         once = here.pipeline > 1 and not here.warpspecialize  # a single iteration cannot run ahead: no loop
         turning = [(var, size) for var, size in zip(variables, loop.extents, strict=True) if not once or size != ONE]
         kept = [var for var, _ in turning]
@@ -364,7 +364,7 @@ class Reader(Runner):
         assert self.draft is not None
         draft = self.draft
         if level == Block:
-            self._take_grid(distributed_over_blocks(sizes, self.here.one, draft))
+            self._take_grid(distributed_over_blocks(sizes, self.here.mapping, draft))
             return sizes, TRUE
         unit, active = self._unit(sizes, level)
         indices: list[Expr] = []
@@ -418,11 +418,11 @@ class Reader(Runner):
     ) -> None:
         """Record the level of the loop's launches, the threads of a block, and names and memories of new tensors."""
         of_this = inner is not None and inner.parallel and not shares
-        if of_this and level != self.here.one.proc.level:
+        if of_this and level != self.here.mapping.proc.level:
             assert inner is not None
             if self.known.levels.setdefault(inner.number, level) != level:
                 raise DecompositionError("launches of one prange run on different processors", got=str(level), at=call_site())
-        if self.here.one.proc.level == Block and level.threads is not None and not shares:
+        if self.here.mapping.proc.level == Block and level.threads is not None and not shares:
             total = _total(inner.extents, level) if of_this and inner is not None else 1
             self.known.threads = max(self.known.threads, threads_for(total, level))
         for name, place, tensor in zip(variant.tensors, instance.mems, tensors, strict=True):
@@ -514,7 +514,7 @@ class Reader(Runner):
         Concurrent launches have separate copies.
         """
         copies = self.stages.get((instance.instance, name), [])
-        if not self.here.one.warpspecialize or any(out is self.out[-1] for out, _ in copies):
+        if not self.here.mapping.warpspecialize or any(out is self.out[-1] for out, _ in copies):
             return None
         matching = (view for _, view in copies if (view.shape, view.dtype) == (source.shape, source.dtype) and view.memory.of_block)
         view = next(matching, None)
@@ -553,10 +553,10 @@ class Reader(Runner):
                 return
             wanted = all_of((wanted, needed))
         note = "" if isinstance(function, str) or kernel is not None else _comment_of(spec)
-        if self.here.one.strategy is None:
+        if self.here.mapping.strategy is None:
             self._child(_name_of_call(function, spec), spec, note, named=False, wanted=wanted, kernel=kernel)
         else:
-            self._by_strategy(_name_of_call(function, spec), spec, self.here.one.strategy, wanted)
+            self._by_strategy(_name_of_call(function, spec), spec, self.here.mapping.strategy, wanted)
 
     def _require_set(self, parts: list[Part], tensors: tuple[TaskTensor, ...]) -> None:
         """Refuse reads of tensors that no earlier launch has written."""
@@ -569,14 +569,17 @@ class Reader(Runner):
 
     def _by_strategy(self, name: str, spec: Spec, strategy: Strategy, wanted: Expr) -> None:
         """The work of a leaf as a child that the strategy of its instance performs."""
-        steps = steps_for(strategy, f"instance {self.here.one.instance}: strategy", (spec.kind.title,))
+        steps = steps_for(strategy, f"instance {self.here.mapping.instance}: strategy", (spec.kind.title,))
         if not strategy.finished:
             raise DecompositionError(
-                f"instance {self.here.one.instance}: its strategy is not complete", got=strategy, legal=".done() at its end", at=call_site()
+                f"instance {self.here.mapping.instance}: its strategy is not complete",
+                got=strategy,
+                legal=".done() at its end",
+                at=call_site(),
             )
         self.known.performed.append((spec, steps))
         if self.draft is not None:
-            self._perform(name, spec, f"by the strategy of {self.here.one.instance}", True, steps, follows=False, wanted=wanted)
+            self._perform(name, spec, f"by the strategy of {self.here.mapping.instance}", True, steps, follows=False, wanted=wanted)
 
     def _record_order(self, *parts: Part) -> None:
         """Give a new tensor in shared memory the storage order of its copy in global memory."""
@@ -744,12 +747,12 @@ def _require_apart(loop: Loop, free: Collection[Expr]) -> None:
 
 def _separates(index: Expr, path: Path, other: Path) -> bool:
     """Whether pieces differ, as pieces of the same disjoint partition, whenever an index differs."""
-    for (by, place), (also, there) in zip(path, other, strict=False):
-        if by != also or not by.disjoint:
+    for (by, place), (other_by, other_place) in zip(path, other, strict=False):
+        if by != other_by or not by.disjoint:
             return False
-        if any(left == right == index for left, right in zip(place, there, strict=True)):
+        if any(left == right == index for left, right in zip(place, other_place, strict=True)):
             return True
-        if place != there:
+        if place != other_place:
             return False
     return False
 
