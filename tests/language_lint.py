@@ -67,6 +67,9 @@ CHECKED: Final = (
     "fireiron/front",
     "fireiron/cost/gpus.py",
     "fireiron/tune",
+    "fireiron/check",
+    "fireiron/measure",
+    "fireiron/tasks",
     "fireiron/graphene",
 )
 """The files and folders without findings, in which none may appear; measured results and what a script writes are not read."""
