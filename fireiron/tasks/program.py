@@ -639,7 +639,8 @@ class Runner:
         here = self.here
         if number >= len(here.mapping.calls):
             raise DecompositionError(
-                f'instance {here.mapping.instance}: launch("{name}") is launch {number + 1}, but the mapping has {len(here.mapping.calls)} calls',
+                f'instance {here.mapping.instance}: launch("{name}") is launch {number + 1}, '
+                f"but the mapping has {len(here.mapping.calls)} calls",
                 legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
                 hint=f'calls=[..., "an instance of {name}"]', at=call_site(),
             )  # fmt: skip
