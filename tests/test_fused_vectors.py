@@ -13,7 +13,7 @@ from fireiron import *
 from fireiron.check import check
 from fireiron.cuda.versions import Branch, branched
 from fireiron.gpu.toolchain import compile_cuda
-from fireiron.ir import edited, execs, nest_of, rewritten, statements, interior_condition
+from fireiron.ir import edited, execs, interior_condition, nest_of, rewritten, statements
 from fireiron.lower.edge_versioning import edge_versioning, strongest
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hmma_ampere, layernorm

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from fireiron.ir import Comment, Kernel, Stmt, edited, execs, plain, interior_condition
+from fireiron.ir import Comment, Kernel, Stmt, edited, execs, interior_condition, plain
 from fireiron.values.expr import FALSE, Expr, Var
 
 

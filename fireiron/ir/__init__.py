@@ -46,7 +46,7 @@ from fireiron.ir.statement import (
     unknown,
 )
 from fireiron.ir.verifier import verify
-from fireiron.ir.versions import inside, nest_of, plain, separated, interior_condition
+from fireiron.ir.versions import inside, interior_condition, nest_of, plain, separated
 
 __all__ = [
     "AT_ONCE",
