@@ -182,7 +182,7 @@ def changed(**formulas):
     [
         (rows, ("totals", 4), ("no such step", "legal   t0 h0 square total")),
         (rows, ("square", 4), ("not the sum, maximum or minimum of one tensor", "legal   total top")),
-        (rows, ("total", 3), ("3 parts of each result, and 64 threads have terms of one", "legal   2 4 8 16 32 64")),
+        (rows, ("total", 3), ("3 parts of each result, but 64 threads have terms of a result", "legal   2 4 8 16 32 64")),
         (rows, ("total", 128), ("128 parts", "legal   2 4")),
         (changed(t0="t[m] = 1"), ("total", 4), ("step t0 writes t in a way", "t[m] = 1", "multiplied by a whole value")),
         (changed(t0="t[m] = w[m]"), ("total", 4), ("step t0 writes t in a way",)),
@@ -205,7 +205,7 @@ def test_rfactor_refusals_by_position():
     product = attention.definition().rfactor("pv", 2).done()
     own = rows.step("total", Reduction.done()).rfactor("total", 4).done()
     for strategy, message in (
-        (late, "before split"), (alone, "one thread has all terms"), (in_memory, "the parts are defined by the threads that own the terms"),
+        (late, "before split"), (alone, "one thread has all terms"), (in_memory, "the owners of the terms in registers determine the parts"),
         (placed, "parts are in registers"), (own, "has its own strategy"),
     ):  # fmt: skip
         with pytest.raises(DecompositionError, match=message):

@@ -49,7 +49,7 @@ def test_definitions_are_answered(tmp_path, monkeypatch):
 
 
 def test_rows_have_defaults():
-    """The values that the file says for the size; of another size of rows no record answers."""
+    """The values that the file says for the size; there is no record of another size of rows."""
     spec = layernorm.spec(4096, 1024)
     assert library.defaults(spec) == (("layernorm", layernorm.values(spec)),)
     recorded = of_definition("layernorm", layernorm.spec(8192, 1024), values={"rows": 1, "iterations": 2})
@@ -71,7 +71,7 @@ def test_an_epilogue_is_answered_by_a_record_of_its_own(tmp_path, monkeypatch):
         kernel = matmul.kernel(a, b, epilogue=text, bias=bias, require_record=pinned)
         assert (kernel.block, kernel.grid()) == (128, 4) and kernel.program.cuda != plain.program.cuda
     assert (matmul(a, b, epilogue=text, bias=bias) == 33).all()
-    with pytest.raises(StoreError, match="no record answers"):
+    with pytest.raises(StoreError, match="there is no record"):
         matmul(a, b, epilogue="relu(acc - bias[n])", bias=bias, require_record=True)
     matmul.clear()
 

@@ -325,7 +325,7 @@ def test_invalid_step_names(steps):
 def test_blocks_without_whole_warps():
     made = definition({"scale": "x[m,n] = x[m,n] * f[m]"}).start
     by_rows = made.tile(m=40).to(Block).tile(m=1).to(Thread).load("X", RF, Move.done()).skip_steps("scale", where="f == 1").done()
-    with pytest.raises(DecompositionError, match="a block of 40 threads is not divided into whole warps"):
+    with pytest.raises(DecompositionError, match="a block of 40 threads does not consist of complete warps"):
         _ = by_rows(made(m=40, n=4, dtype=float32)).cuda("sm_80")
 
 

@@ -455,7 +455,7 @@ def test_separate_is_written_and_read():
 
 
 SEPARATE_REFUSED = {
-    "an output": (lambda: separated(TMA, TMA, C, copies=False), "C is no input"),
+    "an output": (lambda: separated(TMA, TMA, C, copies=False), "C is not an input"),
     "an operand twice": (lambda: separated(TMA, TMA, (A, A), copies=False), "`separate` names operands, each once"),
     "warpgroups of TMA": (lambda: separated(TMA, TMA, B, 128, copies=False), "each of several producers that load by TMA is a warp"),
     "what no producer loads": (
