@@ -437,7 +437,7 @@ def test_keys_and_values_have_a_producer_each():
     """In attention, where they are used and released at different times."""
     strategy = keys_and_values(attention.definition())
     separate = strategy.at(Split).refine(WarpSpecialize(32, False, ("K", "V")))
-    kernel = separate(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET)
+    kernel = separate(attention.spec(64, 160, 64, fused=attention.definition())).program(TARGET)
     assert [role.name for role in roles_of(kernel.ir)] == ["consumers", "producer", "producer of K", "producer of V"]
     require_attention(kernel, orders=(None, 1))
 

@@ -119,7 +119,7 @@ def knows(needed: Spec, context: Context) -> bool:
     return needed.operands[needed.outputs[0]].tensor.name in context.held
 
 
-def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
+def require_same_elements(spec: Spec, needed: Spec, context: Context) -> None:
     """Refuse to skip a step whose threads have other elements than those that the spec `needed` tests.
 
     A thread must have the same elements along each common dimension, so that no warp skips a step that one of its elements requires.
