@@ -18,8 +18,8 @@ from fireiron.language.store.documents import check_head
 from fireiron.measure import timing
 from fireiron.measure.sweeps import sweep
 from fireiron.tasks import *
-from fireiron.tune.records import best_strategy
 from fireiron.tune.record import describe, spec_of
+from fireiron.tune.records import best_strategy
 from fireiron.values.layout import algebra, parsing
 from fireiron.values.notation import parse_level, parse_tensor, parse_view
 
