@@ -144,7 +144,10 @@ def test_loops_that_may_be_empty(stages):
     kernel = program.ir
     assert not errors(kernel)
     first = [
-        array for part in program.stages["defer"].body if not isinstance(part, ir.For) or part.var.name != "n" for array, _ in ir.execs((part,))
+        array
+        for part in program.stages["defer"].body
+        if not isinstance(part, ir.For) or part.var.name != "n"
+        for array, _ in ir.execs((part,))
     ]
     assert {str(array.active) == "1" for array in first if any(access.buffer == "s" for access in array.accesses)} == {False}
     draw, places = np.random.default_rng(2), np.array([0, 37, 37, 41, 70], np.int32)
@@ -315,7 +318,9 @@ def without_last(body):
     """The deferred part of the last iteration is missing."""
     place = next(place for place, stmt in enumerate(body) if isinstance(stmt, ir.For) and stmt.var.name == "n")
     kept = [
-        stmt for stmt in body[place + 1 :] if not any(access.buffer == "v_sh" for inner, _ in ir.execs((stmt,)) for access in inner.accesses)
+        stmt
+        for stmt in body[place + 1 :]
+        if not any(access.buffer == "v_sh" for inner, _ in ir.execs((stmt,)) for access in inner.accesses)
     ]
     return (*body[: place + 1], *kept)
 
@@ -430,9 +435,7 @@ def test_inactive_statements_are_omitted_with_their_comments():
 def test_statements_of_early_and_late_parts():
     values = {Var("turn", 0, 7): as_expr(0)}
     pieces = [piece(TRUE, early=True), piece(TRUE), piece(TRUE, always=True), piece(TRUE, early=True, always=True)]
-    assert [
-        len(_iteration(pieces, early, late)) for early, late in ((values, values), (values, None), (None, values), (None, None))
-    ] == [
+    assert [len(_iteration(pieces, early, late)) for early, late in ((values, values), (values, None), (None, values), (None, None))] == [
         4,
         3,
         3,

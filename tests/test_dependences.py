@@ -135,7 +135,9 @@ def narrowest(graph, x, conflicts):
 
 def common(x, y):
     """The common enclosing loops."""
-    return tuple(first_loop for first_loop, second_loop in itertools.takewhile(lambda two: two[0] is two[1], zip(x.loops, y.loops, strict=False)))
+    return tuple(
+        first_loop for first_loop, second_loop in itertools.takewhile(lambda two: two[0] is two[1], zip(x.loops, y.loops, strict=False))
+    )
 
 
 def same(count):
@@ -230,7 +232,14 @@ def test_random_kernels_have_all_kinds_of_edges():
             for carried in (None, *around):
                 variables = tuple(each.var for each in around[: around.index(carried) if carried else None])
                 for edge in edges(graph, access, other_access, variables, carried) if carried or x is not y else ():
-                    seen.add((str(graph.scopes[edge.scope]), carried is not None, edge.adjacent, access.access.buffer != other_access.access.buffer))
+                    seen.add(
+                        (
+                            str(graph.scopes[edge.scope]),
+                            carried is not None,
+                            edge.adjacent,
+                            access.access.buffer != other_access.access.buffer,
+                        )
+                    )
     scopes = ("warp", "warpgroup", "block")
     assert seen >= {(scope, carried, True, buffers) for scope in scopes for carried in (False, True) for buffers in (False, True)}
     assert seen >= {(scope, True, False, False) for scope in ("warp", "block")}
@@ -332,7 +341,13 @@ def test_dependence_of_an_edge():
     graph = Dependences(kernel(stmt, later_stmt))
     edge = Edge(graph.of(stmt, ())[0], graph.of(later_stmt, ())[0], 1, around)
     dependence = edge.dependence
-    assert (dependence.buffer, dependence.before, dependence.after, dependence.writes, dependence.carried) == ("s", stmt, later_stmt, (False, True), "i")
+    assert (dependence.buffer, dependence.before, dependence.after, dependence.writes, dependence.carried) == (
+        "s",
+        stmt,
+        later_stmt,
+        (False, True),
+        "i",
+    )
     assert edge.is_reuse and attrs.evolve(edge, carried=None).dependence.carried == ""
 
 

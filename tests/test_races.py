@@ -495,7 +495,9 @@ def test_segments_miss_no_race(monkeypatch):
         return traces
 
     monkeypatch.setattr(segments.Segments, "unordered", followed_as_well)
-    monkeypatch.setattr(race_check, "_unordered", lambda *arguments: unordered_accesses.append(unordered(*arguments)) or unordered_accesses[-1])
+    monkeypatch.setattr(
+        race_check, "_unordered", lambda *arguments: unordered_accesses.append(unordered(*arguments)) or unordered_accesses[-1]
+    )
     for seed in range(300):
         check_races(AccessTrace(random_kernel(random.Random(seed))))
     assert not any(ordered and race for ordered, race in zip(ordered_segments, unordered_accesses, strict=True))
@@ -507,8 +509,12 @@ def test_lengths_with_ordered_segments_need_no_second_pass(monkeypatch):
     """The findings equal those of a second pass over all lengths."""
     followed, all_lengths = [], []
     unordered_segments, unordered = segments.Segments.unordered, race_check._unordered
-    monkeypatch.setattr(segments.Segments, "unordered", lambda instance, *given: all_lengths.append(given[0]) or unordered_segments(instance, *given))
-    monkeypatch.setattr(race_check, "_unordered", lambda *given: followed.append((len(given[0]), len(all_lengths[-1]))) or unordered(*given))
+    monkeypatch.setattr(
+        segments.Segments, "unordered", lambda instance, *given: all_lengths.append(given[0]) or unordered_segments(instance, *given)
+    )
+    monkeypatch.setattr(
+        race_check, "_unordered", lambda *given: followed.append((len(given[0]), len(all_lengths[-1]))) or unordered(*given)
+    )
     programs = [random_kernel(random.Random(seed), extents=(2, K)) for seed in range(60)]
     shown = [check_races(AccessTrace(program)) for program in programs]
     assert any(few < all_of_them for few, all_of_them in followed)

@@ -56,7 +56,12 @@ def test_accesses_of_one_kind_form_a_segment():
     assert shown(joined(writes(T), BLOCK_BARRIER, WARP_BARRIER, reads(T), reads(T + 1))) == [Kind.WRITE, "Barrier", "Barrier", Kind.READ]
     assert shown(joined(writes(T), making.commit(), writes(T))) == [Kind.WRITE, "Commit", Kind.WRITE]
     (segment, second_segment) = joined(writes(T), copies(T + 128))
-    assert (segment.in_flight, segment.mechanism, second_segment.in_flight, second_segment.mechanism) == (False, AT_ONCE, True, CP_ASYNC_GROUPS)
+    assert (segment.in_flight, segment.mechanism, second_segment.in_flight, second_segment.mechanism) == (
+        False,
+        AT_ONCE,
+        True,
+        CP_ASYNC_GROUPS,
+    )
     (segment, second_segment) = joined(reads(T), reads(T, instruction=Engine()))
     assert (segment.by_engine, second_segment.by_engine) == (False, True)
     (segment, second_segment) = joined(reads(T), reads(T, mechanism=WGMMA_GROUPS))
@@ -172,7 +177,9 @@ def test_unordered_lengths_are_returned():
     choices = [tracer.traces(lengths) for lengths in loops.lengths()]
     for space in footprints.spaces.values():
         space.number_grains()
-    assert Segments(list(footprints.spaces.values()), 1).unordered(choices, (WarpgroupOrder, SegmentOrder)) == [choices[0]], "for zero iterations"
+    assert Segments(list(footprints.spaces.values()), 1).unordered(choices, (WarpgroupOrder, SegmentOrder)) == [choices[0]], (
+        "for zero iterations"
+    )
 
 
 def test_analysis_stops_at_the_first_unordered_segment():

@@ -78,9 +78,9 @@ def test_a_barrier_that_some_warps_do_not_reach(threads, extent, expected, order
     warp = Var("thread", 0, threads - 1) // 32
     program = kernel((making.loop(K, extent(warp), (barrier("first"),)),), threads=threads)
     text = unverified(program, order)
-    assert isinstance(text, str) and sorted(text.partition("\n")[0].removeprefix("deadlock: ").split("; ")) == sorted(expected.split("; ")), (
-        text
-    )
+    assert isinstance(text, str) and sorted(text.partition("\n")[0].removeprefix("deadlock: ").split("; ")) == sorted(
+        expected.split("; ")
+    ), text
     assert "every warp must reach the same barriers" in text
 
 
@@ -210,7 +210,9 @@ def test_all_warps_execute_statements_around_roles():
 @pytest.mark.parametrize("order", ORDERS)
 def test_message_of_a_waiting_producer(order):
     """The message distinguishes it from the warps of the consumers."""
-    without = lambda kind, side=None: lambda body: tuple(stmt for stmt in body if not (isinstance(stmt, kind) and side in (None, stmt.state)))
+    without = lambda kind, side=None: (
+        lambda body: tuple(stmt for stmt in body if not (isinstance(stmt, kind) and side in (None, stmt.state)))
+    )
     given = np.arange(1, 5 * 32 + 1, dtype=np.float32)
     with pytest.raises(SimulationError, match="^deadlock: ") as caught:
         copied(fetched(5, 1, consumer=without(ir.Release)), given, chance(order))

@@ -115,7 +115,9 @@ def test_other_statements_wait_for_accumulators():
 
 def test_waits_name_the_accumulators():
     (wait_stmt,) = [
-        stmt for stmt in wgmma_waits(program(mma(0), mma(64, registers="q"), on_registers(), on_registers("q"))).body if isinstance(stmt, Wait)
+        stmt
+        for stmt in wgmma_waits(program(mma(0), mma(64, registers="q"), on_registers(), on_registers("q"))).body
+        if isinstance(stmt, Wait)
     ]
     assert wait_stmt.reason == "r is complete" and wait_stmt.groups == 0
     both = program(mma(0), mma(64, registers="q"), loop(2, on_registers(), on_registers("q")))
@@ -200,7 +202,9 @@ def test_a_fence_in_a_loop_covers_the_previous_iteration():
 def test_a_fence_names_the_buffers():
     both = mma(0)
     other = mma(0, name="t")
-    (fence_stmt,) = [stmt for stmt in fence(program(writes(T), writes(T, name="t"), BLOCK_BARRIER, both, other)).body if isinstance(stmt, Fence)]
+    (fence_stmt,) = [
+        stmt for stmt in fence(program(writes(T), writes(T, name="t"), BLOCK_BARRIER, both, other)).body if isinstance(stmt, Fence)
+    ]
     assert fence_stmt == making.fence(FenceKind.ASYNC_PROXY, "make s, t visible to the async proxy")
 
 
@@ -387,7 +391,9 @@ def test_each_role_needs_a_first_fence():
     assert of(roles(fenced, GROUP_OF_R)) == [FIRST] == of(roles(GROUP_OF_R, fenced))
     assert of(REGISTERS_FENCE, roles(GROUP_OF_R, GROUP_OF_R)) == []
     left = (REGISTERS_FENCE, mma(0), COMMITTED)
-    assert of(roles(left, fenced), on_registers()) == [PENDING] == of(roles(fenced, left), on_registers()), "the pending group of any role counts"
+    assert of(roles(left, fenced), on_registers()) == [PENDING] == of(roles(fenced, left), on_registers()), (
+        "the pending group of any role counts"
+    )
 
 
 def test_order_by_a_loop_that_may_be_empty():
