@@ -67,7 +67,20 @@ CHECKED: Final = (
     "fireiron/front",
     "fireiron/cost/gpus.py",
     "fireiron/tune",
+    "fireiron/check",
+    "fireiron/measure",
+    "fireiron/tasks",
     "fireiron/graphene",
+    "fireiron/inspect",
+    "fireiron/export",
+    "fireiron/draw",
+    "fireiron/gpu",
+    "fireiron/cli",
+    "fireiron/notebook",
+    "fireiron/performing",
+    "fireiron/stepping",
+    "fireiron/decomp",
+    "fireiron/executable",
 )
 """The files and folders without findings, in which none may appear; measured results and what a script writes are not read."""
 

@@ -419,10 +419,10 @@ def test_synchronization_report_gives_reasons():
     account = synchronization(pair("u low v").program(TARGET).ir)
     assert [ring.why for ring in account.rings] == [
         "a stage is released at an existing wait for MMAs: u is complete",
-        "a stage is released a turn later at an existing wait for MMAs: u is complete",
+        "a stage is released one iteration later at an existing wait for MMAs: u is complete",
     ]
     account = synchronization(pair("u v low high").program(TARGET).ir)
     assert [(ring.name, ring.in_flight) for ring in account.rings] == [("a_sh_ring", 1), ("c_sh_ring", 0)]
     report = text(account)
-    assert "the last one may be pending, products of v" in report
+    assert "the last one may be pending, MMAs into v" in report
     assert "the preceding wait (v is complete) leaves no pending group that reads it" in report

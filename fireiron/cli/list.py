@@ -169,7 +169,7 @@ def _outdated(records: list[Record], as_json: bool) -> int:
     if as_json:
         print_json([{"strategy": one.strategy, "recorded": one.recorded, "now": one.now, "records": one.records} for one in outdated])
     else:
-        for one in outdated:
-            print(one.message)
+        for record in outdated:
+            print(record.message)
         print(f"{len(records)} records, {sum(one.records for one in outdated)} of them not used")
     return FAILED if outdated else 0

@@ -90,7 +90,7 @@ def _blanked(text: str) -> str:
 
 
 _REMARK: Final = re.compile(r"(?<=[{}])\s*//")
-"""A remark after a brace: `//` is no division there."""
+"""A remark after a brace, where `//` cannot be a division."""
 
 
 def _balance(line: str) -> int:

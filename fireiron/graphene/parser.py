@@ -547,9 +547,9 @@ class _Reader:
             view = parse_view(scope.texts[source], scope.values)
             tiled = view.tile(*[1 if one.strip() != "_" else None for one in place])
         numbers = tuple(as_expr(0) if one.strip() == "_" else self._expression(one.strip().lstrip("#"), scope) for one in place)
-        by_unit, by_turn = (tiled.at(numbers, unit) for unit in (True, False))
+        by_unit, by_iteration = (tiled.at(numbers, unit) for unit in (True, False))
         units = [not scope.loop_variant.issuperset(number.variables()) for number in numbers]
-        return by_turn.with_dims({dim: by_unit.dims[dim] for dim, unit in enumerate(units) if unit})
+        return by_iteration.with_dims({dim: by_unit.dims[dim] for dim, unit in enumerate(units) if unit})
 
     # -------------------------------------------------------------------------------------- specs
 
