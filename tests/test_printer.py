@@ -101,7 +101,9 @@ def gathered(write, step=2, accumulate=ZERO):
     """The name of registers gathered into an array, and the lines before and after its use."""
     kinds = (GL, RF) if write else (RF, GL)
     sides = (
-        (access("src", (0, 0), (3, 1)), registers_at_distance("r", step, True)) if write else (registers_at_distance("r", step), access("dst", (0, 0), (3, 1), write=True))
+        (access("src", (0, 0), (3, 1)), registers_at_distance("r", step, True))
+        if write
+        else (registers_at_distance("r", step), access("dst", (0, 0), (3, 1), write=True))
     )
     statement = execution(MOVE, Move(3, 1)(*kinds)(Thread), *sides, accumulate=accumulate)
     gathered_registers = printer_of(statement, local("r", (8, 1), RF)).registers(statement, int(write))

@@ -39,7 +39,10 @@ CASES = {
     "B, more iterations than stages": (with_programmatic_launch("B", small), float16_gemm(128, 72, 320)),
     "A, more iterations than stages": (with_programmatic_launch("A", small), float16_gemm(128, 72, 264)),
     "B, fewer iterations than stages": (with_programmatic_launch("B", small), float16_gemm(64, 64, 128, orders="NT")),
-    "an iteration in flight, four stages": (with_programmatic_launch("B", product((64, 64, 64), (64, 64), 4, mma_in_flight=1)), float16_gemm(64, 64, 640)),
+    "an iteration in flight, four stages": (
+        with_programmatic_launch("B", product((64, 64, 64), (64, 64), 4, mma_in_flight=1)),
+        float16_gemm(64, 64, 640),
+    ),
     "a warpgroup produces": (with_programmatic_launch("B", product((128, 64, 64), (64, 64), 2, producer=128)), float16_gemm(128, 64, 192)),
 }
 

@@ -239,7 +239,8 @@ def test_writes_of_iterations_to_global_memory_are_not_uniform(program):
     this.
     """
     buffers = tuple(
-        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, memory=GL)) if buffer.name == "product_a_sh" else buffer for buffer in program.ir.buffers
+        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, memory=GL)) if buffer.name == "product_a_sh" else buffer
+        for buffer in program.ir.buffers
     )
     assert with_counted_iterations(program.ir) != program.ir
     elsewhere = attrs.evolve(program.ir, buffers=buffers)

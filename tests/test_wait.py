@@ -104,9 +104,9 @@ def test_a_wait_names_all_that_arrives():
     buffers = (buffer("a", 128), buffer("b", 128, offset=512), buffer("c", 128, offset=1024))
     first, second, third = (copies(T, name=name) for name in "abc")
     assert waited(first, second, making.commit(), block(), reads(FAR, name="a"), buffers=buffers) == [(0, "a, b have arrived")]
-    assert waited(first, making.commit(), second, making.commit(), third, making.commit(), block(), reads(FAR, name="b"), buffers=buffers) == [
-        (1, "a, b have arrived")
-    ]
+    assert waited(
+        first, making.commit(), second, making.commit(), third, making.commit(), block(), reads(FAR, name="b"), buffers=buffers
+    ) == [(1, "a, b have arrived")]
     assert waited(first, making.commit(), second, making.commit(), block(), reads(FAR, name="a"), buffers=buffers) == [(1, "a has arrived")]
 
 
