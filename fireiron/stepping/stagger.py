@@ -45,7 +45,7 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
         )
 
 
-def staggered(
+def staggered_loop(
     spec: Spec, views: dict[str, View], digit: Step, shift: int, unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
     """Return the loop over a digit, which block b starts at `b * shift` modulo the iterations; blocks of a cluster start together."""
