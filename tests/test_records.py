@@ -919,7 +919,7 @@ def test_list_says_what_is_tuned(fireiron, tmp_path, monkeypatch):
     status, out, _ = fireiron("list", "small")
     assert status == 0 and "2 (NVIDIA H200), best 1.80x the library, 1 outdated" in out
     (row,) = json.loads(fireiron("list", "small", "--json")[1])
-    assert row["tuned"] == {"records": 2, "outdated": 1, "gpus": ["NVIDIA H200"], "best of library": 1.8, "best TFLOP/s": 3.3}
+    assert row["tuned"] == {"records": 2, "outdated": 1, "gpus": ["NVIDIA H200"], "best speedup": 1.8, "best TFLOP/s": 3.3}
     (row,) = json.loads(fireiron("list", "naive", "--json")[1])
     assert row["tuned"]["records"] == 0
     assert "H200" not in fireiron("list", "small", "--arch", "sm_80")[1], "records of another target are not counted"

@@ -1,6 +1,6 @@
-"""`repack`: copy an operand to an array with the required alignment and order, by a preceding launch, if its own array has not.
+"""`repack`: copy an operand to an array with the required alignment and order, by a preceding launch, unless its own array has them.
 
-TMA and 16-byte copies require rows whose starts are multiples of 16 bytes apart, which the user's array may not have. An instruction may
+TMA and 16-byte copies require a row stride that is a multiple of 16 bytes, which the user's array may not have. An instruction may
 also require that an operand is contiguous along one dimension; otherwise threads would have to transpose each tile. The time of the
 copy is proportional to the bytes of a matrix, which is little compared with a large matmul.
 """
@@ -83,7 +83,7 @@ class Repack(Decomposition):
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Repack]:
-        """For a spec that nothing has decomposed yet. A separate launch does the copy, so `expand` is always refused."""
+        """Yield repacks of a spec that is not decomposed yet. A separate launch performs the copy, so `expand` always raises an error."""
         if not spec.level.is_launch or context.path:
             return
         for name in spec.inputs:
@@ -119,7 +119,7 @@ class Repack(Decomposition):
         return f"copy_of_{self._view(spec).tensor.name}"
 
     def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
-        """Why the operand is copied; None if it need not be. `read` is the result of `read_along`."""
+        """Return why the operand is copied; None if that is not necessary. `read` is the result of `read_along`."""
         view, dims = self._view(spec), spec.uses[self.operand]
         along, wanted = _along(view), self._wanted(spec, read)
         steps = view.tensor.storage().steps
@@ -192,7 +192,7 @@ class Repack(Decomposition):
 
 
 def read_along(spec: Spec, tree: Node, settled: Mapping[str, Storage]) -> Mapping[str, str]:
-    """The operands that instructions read along another dimension than the contiguous one, and that dimension, by the operand's name.
+    """Return, by operand, the dimension along which instructions read it if that is not the contiguous one.
 
     `tree` is the decomposition of the spec, `settled` has the storage of buffers that instructions chose. A copy to shared memory between
     two such storages transposes each of its tiles, which no bulk copy can do.
@@ -264,8 +264,8 @@ def _transposing(view: View, along: int, wanted: int) -> tuple[Decomposition, ..
     load = Move.tile(*_tile(view, side)).to(Block).load(Move.src, SH, _distributed(Move, side, read, threads, first))
     stored = load.storage_layout(ColMajor if first else RowMajor)
     bits = vector.bit_length() - 1
-    apart = stored.swizzle_storage(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
-    steps: tuple[Decomposition, ...] = _distributed(apart, side, written, threads, not first).steps
+    conflict_free = stored.swizzle_storage(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
+    steps: tuple[Decomposition, ...] = _distributed(conflict_free, side, written, threads, not first).steps
     return steps
 
 
@@ -289,10 +289,10 @@ def _factors(view: View, along: int) -> tuple[int, ...]:
 
 @verb()
 def repack(operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Repack:
-    """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
+    """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
 
-    That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
-    contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+    The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
+    not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
     Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
     shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
     row-major). The launcher allocates the new array for each call, or once for a prepared launch.

@@ -417,7 +417,7 @@ class ProgrammaticLaunch:
         self._function, self._shape, self._shared = function, tuple(shape), dynamic_shared
         launch = getattr(_driver(), "cuLaunchKernelEx", None)
         if launch is None:
-            hint = "install a driver of CUDA 11.8 or newer, or leave programmatic_launch() out"
+            hint = "install a driver of CUDA 11.8 or newer, or remove .programmatic_launch()"
             raise LaunchError("this driver does not support programmatic dependent launch", hint=hint)
         self._launch = launch
         self._thread = threading.local()

@@ -351,7 +351,7 @@ class Calls:
         for name, view, signature in list(zip(self.names, views, signatures, strict=True))[len(self.inputs) :]:
             if view.readonly:
                 what = "a JAX array, which cannot be written" if signature[0].name == "JAX" else "read-only"
-                raise LaunchError(f"{name} is {what}", hint="leave out= out, or pass a writable array")
+                raise LaunchError(f"{name} is {what}", hint="remove out=, or pass a writable array")
         check_facts(kernel, symbols)
         order = (*self.inputs, *self.spec.outputs)
         buffers = [kernel.buffer(name) for name in order]

@@ -95,7 +95,7 @@ def require_apart(spec: Spec) -> None:
     if spec.level.threads == 1:
         raise DecompositionError(
             f"{spec}: one thread has all terms of a result, so there are no parts",
-            hint="distribute the terms over lanes, or leave rfactor(...) out",
+            hint="distribute the terms over lanes, or remove .rfactor(...)",
         )
 
 

@@ -145,7 +145,7 @@ def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
     if not same or distributed_differently(following, context):
         raise DecompositionError(
             "skip_steps: the threads that execute the step do not own the elements of the condition", got=f"{spec}, and {needed}",
-            within=spec, at=context.origin, hint="leave the step out of skip_steps(...), or distribute both in the same way",
+            within=spec, at=context.origin, hint="remove the step from skip_steps(...), or distribute both in the same way",
         )  # fmt: skip
 
 

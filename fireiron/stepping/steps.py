@@ -217,7 +217,7 @@ class _Steps:
                     legal=f"all of {own} and of {other} in a tile", within=self.spec, at=self.draft.origin, hint=hint,
                 )  # fmt: skip
 
-    # ------------------------------------------------------------------------------------------ steps that warps may leave out
+    # ------------------------------------------------------------------------------------------ steps that warps may skip
 
     def _run(self, run: Run) -> None:
         """Expand steps in order; steps that warps may skip become one region, after the spec that computes which warps require it."""
