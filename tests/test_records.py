@@ -977,7 +977,7 @@ def test_records_check(fireiron, tmp_path):
     path.write_text(path.read_text() + '{"format": 9}\n' + made(strategy_hash="0" * 16).line() + "\n")
     status, out, _ = fireiron("records", "check", path)
     assert status == 1 and f"{path}:3: another version" in out and "older version" in out and "2 errors" in out
-    assert len(json.loads(fireiron("records", "check", path, "--json")[1])["found"]) == 2
+    assert len(json.loads(fireiron("records", "check", path, "--json")[1])["errors"]) == 2
     assert fireiron("records", "check", path, "-o", path)[0] == 2
 
 

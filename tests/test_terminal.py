@@ -170,7 +170,7 @@ def test_doctor_finds_what_is_wrong(capsys, monkeypatch, tmp_path):
     wrong = {key for key, one in items.items() if one["state"] == "wrong"}
     assert {("packages", "tabulate"), ("environment", "FIREIRON_CASH_DIR"), ("environment", "value"), ("records", "tuned")} == wrong
     assert items["extras", "tune"]["do"] == "pip install 'fireiron[tune]'" and items["extras", "bf16"]["state"] == "ok"
-    assert str(tmp_path) in items["cache", "folder"]["found"] and not (tmp_path / "a").exists()
+    assert str(tmp_path) in items["cache", "folder"]["details"] and not (tmp_path / "a").exists()
 
 
 def looked(look):

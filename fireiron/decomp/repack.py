@@ -133,8 +133,8 @@ class Repack(Decomposition):
         for axis in reversed(range(len(dims))):
             step = steps[axis]
             if axis != along and step is not None and step.factor * view.dtype.bytes % MULTIPLE:
-                what = "matrices" if axis < len(dims) - 2 else "rows" if along == len(dims) - 1 else "columns"
-                return f"{self.operand} has {what} {step} elements of {view.dtype.bytes} bytes apart"
+                what = "matrix" if axis < len(dims) - 2 else "row" if along == len(dims) - 1 else "column"
+                return f"the {what} stride of {self.operand} is {step} elements of {view.dtype.bytes} bytes"
         return None
 
     def copy(self, spec: Spec, read: Mapping[str, str]) -> Spec:
