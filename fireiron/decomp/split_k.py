@@ -170,7 +170,7 @@ class SplitK(Decomposition):
         return views
 
     def _across_blocks(self, spec: Spec, parts: int, context: Context) -> Expansion:
-        """Expand a split over blocks, which add to C. The later tile for Block determines the part of each block, as it defines the grid."""
+        """Expand a split over blocks, which add to C. The later tile for Block determines each block's part, as it defines the grid."""
         _check_atomic(spec, context.architecture)
         if self.combine is not None:
             raise DecompositionError("split_k(.., Block): blocks add to C atomically, no sum to decompose", hint="remove combine=")
