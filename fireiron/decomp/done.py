@@ -19,7 +19,7 @@ from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
 from fireiron.stepping.cross_thread_reduction import reduced_by, reduction, require_apart
 from fireiron.stepping.exchange import distributed_differently, exchange
-from fireiron.stepping.predicated_region import knows, require_alike
+from fireiron.stepping.predicated_region import knows, require_same_elements
 from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.values.machine import Thread
 from fireiron.values.sharer import BLOCK, GRID
@@ -72,7 +72,7 @@ class Done(Decomposition):
         if context.needed is not None:
             if not context.decides and not knows(context.needed, context):
                 return Expansion((), (Hole("open"),), waits=True)
-            require_alike(spec, context.needed, context)
+            require_same_elements(spec, context.needed, context)
         draft = context.draft()
         spec, executable = self._performed(spec, context)
         if executable is not None:

@@ -121,7 +121,7 @@ class Repack(Decomposition):
     def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
         """Return why the operand is copied; None if that is not necessary. `read` is the result of `read_along`."""
         view, dims = self._view(spec), spec.uses[self.operand]
-        along, wanted = _along(view), self._wanted(spec, read)
+        along, wanted = _along(view), self._target_dimension(spec, read)
         steps = view.tensor.storage().steps
         if along is None or None in steps:
             return f"{self.operand} is contiguous along no dimension"
@@ -140,7 +140,7 @@ class Repack(Decomposition):
     def copy(self, spec: Spec, read: Mapping[str, str]) -> Spec:
         """The spec of the copy, from the operand's array to the new one."""
         view = self._view(spec)
-        packed = _packed(view, self._wanted(spec, read))
+        packed = _packed(view, self._target_dimension(spec, read))
         copy: Spec = Move(*view.shape, dtype=view.dtype, src=view.tensor.layout, dst=packed)(GL, GL)(Kernel)
         source = attrs.evolve(copy.src.tensor, align=view.tensor.align)
         return copy.with_operands(src=whole_view(source))
@@ -148,7 +148,7 @@ class Repack(Decomposition):
     def steps(self, spec: Spec, read: Mapping[str, str]) -> tuple[Decomposition, ...]:
         """The steps of the copy."""
         view = self._view(spec)
-        along, wanted = _along(view), self._wanted(spec, read)
+        along, wanted = _along(view), self._target_dimension(spec, read)
         matrices = {len(view.shape) - 1, len(view.shape) - 2}
         return self.move or (
             _transposing(view, along, wanted) if along is not None and {along, wanted} == matrices else _by_rows(view, wanted)
@@ -158,11 +158,11 @@ class Repack(Decomposition):
         """The remaining spec, which reads the new array."""
         view = self._view(spec)
         tensor = view.tensor
-        packed = _packed(view, self._wanted(spec, read))
+        packed = _packed(view, self._target_dimension(spec, read))
         new = Tensor(self._copied(spec), tensor.shape, tensor.dtype, tensor.memory, packed, origin=tensor.origin)
         return spec.with_operands(**{self.operand: whole_view(new)})
 
-    def _wanted(self, spec: Spec, read: Mapping[str, str]) -> int:
+    def _target_dimension(self, spec: Spec, read: Mapping[str, str]) -> int:
         """The dimension along which the new array is contiguous."""
         view = self._view(spec)
         rank = len(view.shape)

@@ -86,7 +86,7 @@ class LdMatrixWarpgroup(Executable):
             *target_mismatch(architecture, self.capability),
         )
         return mismatches or rows_mismatch(
-            "src", spec.src, _wanted(spec.src) if spec.src.tensor.free else spec.src.tensor.storage(), self.along
+            "src", spec.src, _preferred_storage(spec.src) if spec.src.tensor.free else spec.src.tensor.storage(), self.along
         )
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
@@ -97,7 +97,7 @@ class LdMatrixWarpgroup(Executable):
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         tensor = spec.src.tensor
         if tensor.free and tensor.name not in draft.whole.settled:
-            draft.settle(tensor, _wanted(spec.src))
+            draft.settle(tensor, _preferred_storage(spec.src))
         return statements_by_warps(self, spec, draft, self.swapped, self.maps_of_warp())
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -118,7 +118,7 @@ class LdMatrixWarpgroup(Executable):
         return Function(f"ldmatrix_operand{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
 
 
-def _wanted(view: View) -> Storage:
+def _preferred_storage(view: View) -> Storage:
     """Return the storage of an undecided buffer: swizzled chunks along the contiguous dimension of its source."""
     layout = view.tensor.layout
     if len(view.tensor.shape) != 2:

@@ -159,7 +159,7 @@ class Wgmma(Executable):
         if view.tensor.free:
             if len(view.tensor.shape) != 2:
                 return (Mismatch(f"{name} storage", "a buffer of two dimensions", shape),)
-            best = self._wanted(spec, name)
+            best = self._preferred_storage(spec, name)
             if best is not None and isinstance(smem_layout_of(best, view, view.dtype.bytes), SmemLayout):
                 return ()
             return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", shape),)
@@ -194,13 +194,13 @@ class Wgmma(Executable):
     def _decided(self, spec: Spec, name: str, draft: Draft) -> SmemLayout:
         """Return the chunks of an operand, which become its storage if that is undecided."""
         view = spec.operands[name]
-        wanted = self._wanted(spec, name) if view.tensor.free else None
+        wanted = self._preferred_storage(spec, name) if view.tensor.free else None
         storage = view.tensor.storage() if wanted is None else draft.settle(view.tensor, wanted)
         layout = smem_layout_of(storage, view, view.dtype.bytes)
         assert isinstance(layout, SmemLayout), layout
         return layout
 
-    def _wanted(self, spec: Spec, name: str) -> Storage | None:
+    def _preferred_storage(self, spec: Spec, name: str) -> Storage | None:
         """Return the best storage of an undecided operand: contiguous like its source if the instruction can read that, else along k."""
         view = spec.operands[name]
         along_k, element = _along_k(spec, name), view.dtype.bytes
