@@ -196,7 +196,7 @@ def by_all_lanes(arrival):
     return (attrs.evolve(arrival, active=TRUE),)
 
 
-def of_kind(kind, **fields):
+def of_kind(kind, /, **fields):
     """A predicate for statements of a class with given fields."""
     return lambda one: isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items())
 

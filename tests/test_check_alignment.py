@@ -396,7 +396,7 @@ def of_matrix(
     bounds = (None, None) if bound is None else (as_expr(bound), None)
     modes = ((Mode(1, 1),),) * 2
     access = making.access(
-        "m", (as_expr(row), as_expr(column)), modes, bounds, False, dealt=((), ()), copy=as_expr(copy), origin="hand.py:1"
+        "m", (as_expr(row), as_expr(column)), modes, bounds, False, unit_modes=((), ()), copy=as_expr(copy), origin="hand.py:1"
     )
     fragment = writes(0, name="f").accesses[0]
     body = attrs.evolve(writes(0), accesses=(access, fragment))

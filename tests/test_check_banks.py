@@ -89,7 +89,7 @@ def at(row, column, width=1, along=1, **options):
     from fireiron.values.tensor import Mode
 
     modes = tuple((Mode(width if dim == along else 1, 1),) for dim in range(2))
-    access = making.access("s", (as_expr(row), as_expr(column)), modes, (None, None), False, dealt=((), ()), origin="mine.py:2")
+    access = making.access("s", (as_expr(row), as_expr(column)), modes, (None, None), False, unit_modes=((), ()), origin="mine.py:2")
     stmt = making.execution(spec=Move(1, 1)(SH, RF)(Thread), accesses=(access,), instruction=reads(0).instruction, **options)
     return attrs.evolve(stmt, vectors=(width,)) if width > 1 else stmt
 

@@ -312,7 +312,7 @@ def gapped(rows=4, columns=8, stride=6):
 
 def in_matrix(row, column, write, active=TRUE):
     modes = ((Mode(1, 1),), (Mode(1, 1),))
-    access = making.access("s", (as_expr(row), as_expr(column)), modes, (None, None), write, dealt=((), ()), origin="hand.py:1")
+    access = making.access("s", (as_expr(row), as_expr(column)), modes, (None, None), write, unit_modes=((), ()), origin="hand.py:1")
     return making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=READ.instruction, active=active)
 
 

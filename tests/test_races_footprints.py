@@ -37,7 +37,7 @@ def shaped(name, *shape, memory=SH, dtype=float32, layout=ColMajor, offset=0):
 def at(*base, write=True, name="s", width=1, along=0, level=Thread, line="hand.py:1", **options):
     """A statement of one access at coordinates, `width` elements along one of them."""
     modes = tuple((Mode(width if dim == along else 1, 1),) for dim in range(len(base)))
-    access = making.access(name, tuple(map(as_expr, base)), modes, (None,) * len(base), write, dealt=((),) * len(base), origin=line)
+    access = making.access(name, tuple(map(as_expr, base)), modes, (None,) * len(base), write, unit_modes=((),) * len(base), origin=line)
     return making.execution(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), instruction=STEP, **options)
 
 
@@ -475,7 +475,7 @@ def test_addresses_of_swizzled_elements():
 def test_elements_in_another_storage_order(layout, steps):
     """Keys ascend by address; `element` returns the element of the access at each key."""
     modes = (Mode(3, 1),), (Mode(3, 1),)
-    access = making.access("s", (as_expr(0), as_expr(0)), modes, (None, None), True, dealt=((), ()), origin="x")
+    access = making.access("s", (as_expr(0), as_expr(0)), modes, (None, None), True, unit_modes=((), ()), origin="x")
     statement = making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP)
     pattern, space = patterns(statement, buffers=(shaped("s", 16, 16, layout=layout),))
     places = [row * steps[0] + column * steps[1] for row, column in access.elements()]
@@ -576,7 +576,7 @@ def test_conditions_of_elements_come_from_pieces_or_bounds():
     """A condition that always holds is omitted; with pieces the bounds are ignored."""
     bound = Var("N", 0, 64)
     modes = (Mode(2, 1),), (Mode(2, 4),)
-    access = making.access("s", (T, as_expr(0)), modes, (as_expr(bound), as_expr(3)), True, dealt=((), ()), origin="x")
+    access = making.access("s", (T, as_expr(0)), modes, (as_expr(bound), as_expr(3)), True, unit_modes=((), ()), origin="x")
     statement = making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP)
     tests_of = lambda use: [(condition, numbers.tolist()) for condition, numbers in element_tests(use)]
     access_trace = AccessTrace(kernel(statement, buffers=(shaped("s", 64, 64),), symbols=(bound,)))
@@ -705,7 +705,9 @@ TWO_DIGITS = Layout(((4, 4), 8), ((1, 32), 4))
 )
 def test_accesses_at_the_start_of_a_layout_period(layout, swizzle, base, starts):
     """All digits and swizzle source bits are zero there, so the elements have the offsets of the first ones."""
-    access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, dealt=((),) * len(base))
+    access = making.access(
+        "s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, unit_modes=((),) * len(base)
+    )
     assert subject._starts_period(Storage(layout, 512, swizzle), access) == starts
 
 
@@ -720,7 +722,7 @@ def test_an_access_may_have_its_own_storage():
 
 def test_elements_at_one_address_use_byte_grains():
     modes = ((Mode(2, 0),),)
-    access = making.access("s", (T,), modes, (None,), True, dealt=((),), origin="x")
+    access = making.access("s", (T,), modes, (None,), True, unit_modes=((),), origin="x")
     pattern, space = patterns(making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP))
     assert space.grain == 1 and keys_of(pattern) == [[4 * one + byte for byte in range(4)] for one in range(32)]
 

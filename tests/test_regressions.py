@@ -775,7 +775,7 @@ def test_quad_pairs_of_a_block_are_whole(threads):
         program = kernel(strategy, 1, threads, 3).program()
         assert not safety(program.lowered)
         return right(program, 1, threads, 3)
-    with pytest.raises(DecompositionError, match=rf"of {threads} threads has no whole QuadPair(.|\n)*legal +at least 20 threads"):
+    with pytest.raises(DecompositionError, match=rf"of {threads} threads has no complete QuadPair(.|\n)*legal +at least 20 threads"):
         _ = kernel(strategy, 1, threads, 3).program().ir
 
 

@@ -303,7 +303,7 @@ RACE_CHECK_MESSAGES = {
     "bytes that never come": r"k_ring: agent \d waits forever for fill 0 to be full",
     "half a phase": r"k_ring: the empty mbarrier of stage \d ends with an incomplete phase|a_sh.*\bno barrier orders them",
     "no warp releases": r"k_ring: agent 8 waits forever for fill 2 to be empty",
-    "an unused fill": r"k_ring: no group waits for fill 4",
+    "an unused fill": r"k_ring: no agent waits for fill 4",
     "a store at the end": r"store_c_sh: TMA_STORE .* may read it after the block exits: no thread waits for its group",
 }
 

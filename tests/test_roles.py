@@ -437,7 +437,7 @@ def test_keys_and_values_have_a_producer_each():
     """In attention, where they are used and released at different times."""
     strategy = keys_and_values(attention.definition())
     separate = strategy.at(Split).refine(WarpSpecialize(32, False, ("K", "V")))
-    kernel = separate(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET)
+    kernel = separate(attention.spec(64, 160, 64, fused=attention.definition())).program(TARGET)
     assert [role.name for role in roles_of(kernel.ir)] == ["consumers", "producer", "producer of K", "producer of V"]
     require_attention(kernel, orders=(None, 1))
 
@@ -617,9 +617,13 @@ EMPTY_FAULTS = {
         "in flight",
         "released by 16 of 32 lanes while operations of all lanes",
     ),
-    "at the next fill": (emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)), "uses stage 1", "does not hold it"),
+    "at the next fill": (
+        emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)),
+        "uses stage 1",
+        "released by a group that has not acquired it",
+    ),
     "none": (emptied_late(lambda body: body[:2]), "waits forever", "deadlock"),
-    "two": (emptied_late(lambda body: (*body, body[2])), "the agent is at fill 1", "does not hold it"),
+    "two": (emptied_late(lambda body: (*body, body[2])), "the agent is at fill 1", "released by a group that has not acquired it"),
     "a count of one less": (emptied_late(consumers=31), "incomplete phase", "ends with an incomplete phase"),
     "a count of one more": (emptied_late(consumers=33), "waits forever", "deadlock"),
 }

@@ -311,7 +311,7 @@ def test_blocks_without_work_in_interleaved_tiles(strides, right):
     """If a layout assigns every fourth row to a block, blocks of the last period may have no row; visited modes do not count."""
     kernel = by_blocks(64, 3)
     (move,) = kernel.body
-    strided = attrs.evolve(move.accesses[1], dealt=(tuple(UnitMode(2, abs(stride), stride > 0) for stride in strides),))
+    strided = attrs.evolve(move.accesses[1], unit_modes=(tuple(UnitMode(2, abs(stride), stride > 0) for stride in strides),))
     kernel = attrs.evolve(kernel, body=(attrs.evolve(move, accesses=(move.accesses[0], strided)),))
     if right:
         np.testing.assert_array_equal(*copy_of(kernel, 64))
@@ -607,14 +607,14 @@ def test_one_interleaved_tile_is_enough(strides, right):
     kernel = by_blocks(64, 3)
     (move,) = kernel.body
     of = lambda strides: (tuple(UnitMode(2, stride, True) for stride in strides),)
-    body = tuple(attrs.evolve(move, accesses=(move.accesses[0], attrs.evolve(move.accesses[1], dealt=of(pair)))) for pair in strides)
+    body = tuple(attrs.evolve(move, accesses=(move.accesses[0], attrs.evolve(move.accesses[1], unit_modes=of(pair)))) for pair in strides)
     kernel = attrs.evolve(kernel, body=(body[0], making.barrier(ir.BLOCK_SCOPE), body[1]))
     if right:
         np.testing.assert_array_equal(*copy_of(kernel, 64))
         return
     with pytest.raises(SimulationError, match="block 2 of the grid has no work"):
         copy_of(kernel, 64)
-    read = attrs.evolve(move, accesses=(attrs.evolve(move.accesses[0], dealt=of((1, 4))), move.accesses[1]))
+    read = attrs.evolve(move, accesses=(attrs.evolve(move.accesses[0], unit_modes=of((1, 4))), move.accesses[1]))
     with pytest.raises(SimulationError, match="block 2 of the grid has no work"):
         copy_of(attrs.evolve(kernel, body=(read,)), 64)
 

@@ -44,7 +44,7 @@ def attended(
     chain = chain.load(first, SH, copy).load(second, SH, copy)
     chain = chain.share_stages(first) if share else chain
     chain = chain.tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups).step("store", stored(16)).done()
-    return chain(attention.spec(*sizes, 16, made=definition)).program(TARGET)
+    return chain(attention.spec(*sizes, 16, fused=definition)).program(TARGET)
 
 
 def require_right(program, **masks):
@@ -55,8 +55,8 @@ def require_right(program, **masks):
 
 
 RIGHT = {
-    "order_mma with shared stages": ((128, 32), {"rows": 128, "turns": ("s", "pv"), "share": True, "in_flight": 0}),
-    "turns of values alone": ((128, 32), {"rows": 128, "turns": ("pv", "pv"), "share": True, "in_flight": 0}),
+    "order_mma with shared stages": ((128, 32), {"rows": 128, "ordered": ("s", "pv"), "share": True, "in_flight": 0}),
+    "order_mma of values alone": ((128, 32), {"rows": 128, "ordered": ("pv", "pv"), "share": True, "in_flight": 0}),
     "loads in another order than they are used": ((64, 80), {"first": "V", "share": True, "stages": 3}),
     "tiles of one dimension, as blocks become free": ((192, 192), {"causal": True, "skip": True, "blocks": 2, "dynamic": True}),
 }

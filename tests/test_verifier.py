@@ -181,7 +181,7 @@ def test_a_warp_leaves_out_no_loads_ahead():
 
 
 def test_two_versions_are_told_apart_by_comparisons():
-    refused("is not a conjunction of comparisons", copy(whole=as_expr(Var("odd", 0, 1, 1, True))), symbols=(Var("odd", 0, 1, 1, True),))
+    refused("is not a conjunction of comparisons", copy(interior=as_expr(Var("odd", 0, 1, 1, True))), symbols=(Var("odd", 0, 1, 1, True),))
 
 
 def test_an_unknown_statement_is_refused():

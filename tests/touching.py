@@ -54,7 +54,7 @@ def touch(place, *, write, name="s", width=1, level=Thread, spread=False, bound=
     """A statement with one access: `width` elements from `place` on."""
     modes = ((Mode(width, 1),),)
     access = making.access(
-        name, (as_expr(place),), modes, (bound,), write, copy=as_expr(copy), dealt=((),), spread=spread, origin="hand.py:1"
+        name, (as_expr(place),), modes, (bound,), write, copy=as_expr(copy), unit_modes=((),), spread=spread, origin="hand.py:1"
     )
     options.setdefault("instruction", Step())
     return making.execution(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), **options)

@@ -54,4 +54,4 @@ def generic_spec(level: Level, operands: Sequence[View], results: Sequence[View]
     given = tuple((name, tuple(f"{name}{dim}" for dim in range(len(view.dims)))) for name, view in zip(names, views, strict=True))
     order = tuple(dim for _, dims in given for dim in dims)
     definition = GenericDefinition((), given=given, order=order, known=tuple(names), results=len(results))
-    return Spec(level, FusedKind(GENERIC, "", made=definition), views)
+    return Spec(level, FusedKind(GENERIC, "", fused_definition=definition), views)

@@ -306,7 +306,9 @@ class _Writer:
     def _statement(self, spec: Spec, execution: Execution | None = None) -> str:
         if spec.level not in LEVELS:
             self.levels[spec.level] = None
-        if isinstance(spec.kind, FusedKind) and (spec is not self.program.inner or isinstance(spec.kind.made, GenericDefinition)):
+        if isinstance(spec.kind, FusedKind) and (
+            spec is not self.program.inner or isinstance(spec.kind.fused_definition, GenericDefinition)
+        ):
             spec = generic_spec(
                 spec.level,
                 [view for name, view in spec.operands.items() if name not in spec.outputs],

@@ -58,7 +58,7 @@ def owned_by_warp(swapped: bool) -> LaneMap:
 def addressed_by_warp(swapped: bool, along: int) -> LaneMap:
     """Return the map from lane to the row of eight elements that it addresses."""
     if along == 0:
-        return addressed_by_warp(not swapped, 1).turned((1, 0))
+        return addressed_by_warp(not swapped, 1).transposed((1, 0))
     second, third = ((2, 1, 8), (2, 0, 8)) if swapped else ((2, 0, 8), (2, 1, 8))
     return LaneMap.along((16, 16), ((8, 0, 1), second, third), ((TOGETHER, 1, 1),))
 

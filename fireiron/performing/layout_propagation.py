@@ -733,7 +733,7 @@ def _statement(executable: Executable, spec: Spec, whole: Spec, values: Sequence
     for name, view in spec.operands.items():
         access = access_of(view, name in spec.outputs, draft.origin)
         accesses.append(attrs.evolve(access, points=_points(whole, name, values)) if values else access)
-    return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), follows=True, origin=draft.origin)
+    return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), inherits_ownership=True, origin=draft.origin)
 
 
 def _points(spec: Spec, name: str, values: Sequence[Digit]) -> tuple[tuple[int, ...], ...]:

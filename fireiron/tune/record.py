@@ -143,7 +143,7 @@ def definition_of(plain: Mapping[str, Any]) -> Definition:
     kind = kind_of(plain)
     sizes = plain.get("sizes")
     if isinstance(kind, FusedKind):
-        return kind.made
+        return kind.fused_definition
     return kind.of_sizes(_parameters(kind, plain), len(sizes) if isinstance(sizes, Mapping) else 2, plain.get("signature", ""))
 
 
