@@ -202,14 +202,14 @@ def test_doctor_reads_what_the_package_needs(monkeypatch):
     versions = {"numpy": "2.1", "matplotlib": "3.9"}
     monkeypatch.setattr(doctor, "_version_of", versions.get)
     found = looked(doctor._packages)
-    assert found["numpy"].state == "ok" and found["plot"].found == "matplotlib 3.9"
-    assert (found["tune"].found, found["tune"].state, found["tune"].do) == ("without optuna, dask", "-", "pip install 'fireiron[tune]'")
+    assert found["numpy"].state == "ok" and found["plot"].details == "matplotlib 3.9"
+    assert (found["tune"].details, found["tune"].state, found["tune"].do) == ("without optuna, dask", "-", "pip install 'fireiron[tune]'")
 
     def absent(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "requires", absent)
-    assert "imported from its folder" in looked(doctor._packages)["metadata"].found
+    assert "imported from its folder" in looked(doctor._packages)["metadata"].details
 
 
 def test_doctor_knows_versions():
@@ -244,17 +244,17 @@ def test_doctor_with_a_gpu(monkeypatch):
     monkeypatch.setattr("fireiron.gpu.launch.driver_version", lambda: (12, 8))
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: None)
     found = looked(doctor._gpu)
-    assert found["GPU"].found == "NVIDIA H200, sm_90; 2 visible" and found["driver"].found == "CUDA 12.8; CuPy 14.0"
+    assert found["GPU"].details == "NVIDIA H200, sm_90; 2 visible" and found["driver"].details == "CUDA 12.8; CuPy 14.0"
     assert (found["compiler"].state, found["compiler"].do) == ("wrong", "pip install 'fireiron[cuda12]'")
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: "NVRTC 12.8")
-    assert (looked(doctor._gpu)["compiler"].state, looked(doctor._gpu)["compiler"].found) == ("ok", "NVRTC 12.8 compiles for it")
+    assert (looked(doctor._gpu)["compiler"].state, looked(doctor._gpu)["compiler"].details) == ("ok", "NVRTC 12.8 compiles for it")
 
     def without():
         raise LaunchError("no CuPy")
 
     monkeypatch.setattr("fireiron.gpu.launch.require_cupy", without)
     found = looked(doctor._gpu)
-    assert found["GPU"].found == "sm_90, reported by the driver" and (found["CuPy"].found, found["CuPy"].state) == ("no CuPy", "wrong")
+    assert found["GPU"].details == "sm_90, reported by the driver" and (found["CuPy"].details, found["CuPy"].state) == ("no CuPy", "wrong")
     monkeypatch.setattr("fireiron.gpu.launch.visible_arch", lambda: None)
     monkeypatch.setattr("fireiron.gpu.launch.cupy_builds", lambda: ())
     assert [(item.name, item.state, item.do) for item in doctor._gpu()] == [("CuPy", "-", "")]
@@ -264,20 +264,20 @@ def test_doctor_looks_at_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
     folder = looked(doctor._cache)["folder"]
-    assert folder.state == "wrong" and folder.found == f"{tmp_path} is not writable" and "FIREIRON_CACHE_DIR" in folder.do
+    assert folder.state == "wrong" and folder.details == f"{tmp_path} is not writable" and "FIREIRON_CACHE_DIR" in folder.do
 
     def damaged():
         raise OSError("not a folder")
 
     monkeypatch.setattr("fireiron.gpu.cache.entries", damaged)
-    assert [(item.found, item.state) for item in doctor._cache()] == [("not a folder", "wrong")]
+    assert [(item.details, item.state) for item in doctor._cache()] == [("not a folder", "wrong")]
     monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
-    assert [(item.found, item.state) for item in doctor._cache()] == [("disabled by FIREIRON_NO_CACHE", "-")]
+    assert [(item.details, item.state) for item in doctor._cache()] == [("disabled by FIREIRON_NO_CACHE", "-")]
 
 
 def test_doctor_counts_records():
     (item,) = doctor._records()
-    assert re.fullmatch(r"[0-9]+ of [0-9]+ strategies, on .*", item.found) and item.state == "ok"
+    assert re.fullmatch(r"[0-9]+ of [0-9]+ strategies, on .*", item.details) and item.state == "ok"
 
 
 # ---------------------------------------------------------------------------------------------- bench
