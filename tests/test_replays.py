@@ -612,8 +612,8 @@ def pytorch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake)
 
 
-def recording(*launches, made=()):
-    return Recording([(plan, addresses) for plan, addresses in launches], list(made))
+def recording(*launches, allocated=()):
+    return Recording([(plan, addresses) for plan, addresses in launches], list(allocated))
 
 
 def test_recipe_describes_a_call():
@@ -623,7 +623,7 @@ def test_recipe_describes_a_call():
     plan = Plan(
         Fixed((5, 1 << 40), [(0, fill)]), [view(part), view(b), ArrayView((), (), "float32", 4, 0, True), view(c)], {2}, (3, 0, 2, 1)
     )
-    recipe = replays.recipe((a, b, 2.0), None, c, recording((plan, (part.address, b.address, 77, c.address)), made=[c]))
+    recipe = replays.recipe((a, b, 2.0), None, c, recording((plan, (part.address, b.address, 77, c.address)), allocated=[c]))
     device, context, makers, results, several, spans, ((function, shape, shared, chained, parameters, fills),) = recipe
     assert (device, context, results, several, spans) == (0, 77, (0,), False, (128, 192, 96))
     assert (function, shape, shared, chained) == (FUNCTION, SHAPE, 512, False)
@@ -650,7 +650,7 @@ def test_intermediate_tensors_are_allocated_for_each_replay():
     a, between, result = Tensor((4, 8)), Tensor((64,)), Tensor((4, 8))
     first = Plan(Fixed(), [view(a), view(between)]), (a.address, between.address)
     second = Plan(Fixed(), [view(between), view(result)]), (between.address, result.address)
-    recipe = replays.recipe((a,), None, result, recording(first, second, made=[between, result]))
+    recipe = replays.recipe((a,), None, result, recording(first, second, allocated=[between, result]))
     assert len(recipe[2]) == 2 and recipe[3] == (0,) and recipe[5] == (128, 128, 256)
     assert [one[4] for one in recipe[-1]] == [((ADDRESS, 0, 0), (ADDRESS, 2, 0)), ((ADDRESS, 2, 0), (ADDRESS, 1, 0))]
 
@@ -660,7 +660,7 @@ def test_a_result_seen_otherwise_is_made_as_the_caller_sees_it():
     a, written = Tensor((4, 8)), Tensor((4, 8))
     transposed = Tensor((8, 4), (1, 8), address=written.address)
     recipe = replays.recipe(
-        (a,), None, transposed, recording((Plan(Fixed(), [view(a), view(written)]), (a.address, written.address)), made=[written])
+        (a,), None, transposed, recording((Plan(Fixed(), [view(a), view(written)]), (a.address, written.address)), allocated=[written])
     )
     assert len(recipe[2]) == 1 and recipe[2][0]().strides == (1, 8)
     smaller = Tensor((2, 8), address=written.address)
@@ -715,7 +715,7 @@ def product(calls, a, b, plan_of, requests):
         result = Tensor((a.shape[0], b.shape[1]))
         if current.recording is not None:
             current.recording.launches.append((plan_of(a, b, result), (a.address, b.address, result.address)))
-            current.recording.made.append(result)
+            current.recording.allocated.append(result)
         return result
 
     return calls.call(None, None, (a, b), make)
