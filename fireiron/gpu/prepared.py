@@ -298,7 +298,7 @@ class Calls:
         new = self.read(outs, self.outputs)
         assert new is not None
         if recorder.current.recording is not None:
-            recorder.current.recording.made.extend(outs)
+            recorder.current.recording.allocated.extend(outs)
         self.plan((*signatures, *new[1]), sizes).run([*addresses, *new[0]], orders, stream)
         return output.finished(outs, stream)
 
