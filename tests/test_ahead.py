@@ -62,7 +62,7 @@ KERNELS = {
     "one tile": (product(), (128, 64, 192), 1),
     "blocks, overhanging": (product(), (200, 120, 72), 1),
     "persistent, overhanging": (product(blocks=2), (328, 72, 136), 2),
-    "taking turns": (product((64, 64, 64), (64, 64), blocks=2, turns=2), (256, 128, 64), 2),
+    "taking turns": (product((64, 64, 64), (64, 64), blocks=2, pingpong=2), (256, 128, 64), 2),
     "swapped": (product((16, 128, 64), (16, 64), 3), (32, 128, 192), 1),
 }
 

@@ -163,7 +163,7 @@ def test_clusters():
 
 
 def test_groups_that_take_turns():
-    account = account_of(product((64, 64, 64), stages=3, blocks=2, turns=2))
+    account = account_of(product((64, 64, 64), stages=3, blocks=2, pingpong=2))
     ring, order = account.rings
     assert ring.emptied_by == order.emptied_by == "consumers, group 0 and consumers, group 1"
     assert order.buffers == () and order.arrivals == 4

@@ -13,10 +13,10 @@ np = pytest.importorskip("numpy")
 BLOCKS = 3
 
 
-def plain(blocks=BLOCKS, bands=0):
+def plain(blocks=BLOCKS, rasterize=0):
     """Without a ring: every thread has elements of each tile."""
     chain = MatMul.tile(16, 16).to(Block)
-    chain = chain.rasterize(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
+    chain = chain.rasterize(*(rasterize if isinstance(rasterize, tuple) else (rasterize,))) if rasterize else chain
     return chain.persistent(blocks).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
 
 
@@ -67,10 +67,10 @@ def test_tiles_known_at_run_time(tiles):
     assert tiles_by_block == [list(range(block, tiles, BLOCKS)) for block in range(min(BLOCKS, tiles))]
 
 
-@pytest.mark.parametrize("bands", [0, 2, (2, 1), (1, 2)])
+@pytest.mark.parametrize("rasterize", [0, 2, (2, 1), (1, 2)])
 @pytest.mark.parametrize("sizes", [(48, 32, 16), (64, 48, 8), (70, 33, 19), (16, 16, 8)])
-def test_without_a_ring(sizes, bands):
-    program = plain(bands=bands)(singles(*sizes)).program("sm_80")
+def test_without_a_ring(sizes, rasterize):
+    program = plain(rasterize=rasterize)(singles(*sizes)).program("sm_80")
     assert errors(program.ir) == []
     arrays, expected = inputs_of(program.spec)
     assert [outcome(program.ir, arrays, expected, order) for order in (None, 1)] == ["right", "right"]
@@ -80,13 +80,13 @@ def test_without_a_ring(sizes, bands):
 @pytest.mark.parametrize("sizes", [(384, 128, 128), (392, 72, 192)])
 def test_with_a_ring(sizes, blocks):
     """Numbers of tiles that the blocks divide, and others; the fills of a ring begin at any stage."""
-    require_right(product(stages=3, blocks=blocks, bands=2), float16_gemm(*sizes))
+    require_right(product(stages=3, blocks=blocks, rasterize=2), float16_gemm(*sizes))
 
 
-@pytest.mark.parametrize("bands", [2, (2, 1), (1, 2)])
-def test_sizes_known_at_run_time_without_a_ring(bands):
+@pytest.mark.parametrize("rasterize", [2, (2, 1), (1, 2)])
+def test_sizes_known_at_run_time_without_a_ring(rasterize):
     spec = singles(sym("M"), sym("N"), sym("K"))
-    program = plain(bands=bands)(spec).program("sm_80")
+    program = plain(rasterize=rasterize)(spec).program("sm_80")
     assert errors(program.ir) == []
     for sizes in ((70, 33, 19), (1, 1, 1), (100, 16, 8)):
         values = dict(zip("MNK", sizes, strict=True))

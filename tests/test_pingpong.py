@@ -37,7 +37,7 @@ M, N, K = sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of
 
 def in_turns(tiles=(64, 64, 64), warpgroup=(64, 64), stages=3, blocks=2, **options):
     """A product of which two groups of consumers take the tiles of a block in turns."""
-    return product(tiles, warpgroup, stages, blocks=blocks, turns=2, **options)
+    return product(tiles, warpgroup, stages, blocks=blocks, pingpong=2, **options)
 
 
 # ---------------------------------------------------------------------------------------------- against NumPy
@@ -50,7 +50,7 @@ KERNELS = {
     "a warpgroup produces": (in_turns(producer=128), (512, 128, 128)),
     "no turn in flight": (in_turns(in_flight=0), (512, 64, 192)),
     "swapped, one stage": (in_turns((16, 64, 64), (16, 64), 1), (96, 128, 192)),
-    "along a curve, ragged": (in_turns(bands=(1, 2), blocks=3), (520, 136, 72)),
+    "along a curve, ragged": (in_turns(rasterize=(1, 2), blocks=3), (520, 136, 72)),
     "more stages than turns": (in_turns((64, 128, 64), (64, 128), 4), (320, 256, 64)),
     "stored by threads": (in_turns(tma=False), (256, 128, 192)),
 }
@@ -81,7 +81,7 @@ def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
 @pytest.mark.nightly
 def test_sizes_known_at_run_time():
     """One kernel for all of them; blocks without a second tile leave a group without work."""
-    program = in_turns(bands=2)(float16_gemm(M, N, K)).program(TARGET)
+    program = in_turns(rasterize=2)(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (400, 136, 328)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -173,7 +173,7 @@ def test_compiles(producer):
 def test_the_printed_text(tmp_path):
     """Executed on the CPU, with phases and landings of its own."""
     specs = [float16_gemm(512, 64, 192), float16_gemm(520, 136, 72)]
-    strategies = [in_turns(), in_turns((128, 64, 64), stages=2, blocks=3, bands=2)]
+    strategies = [in_turns(), in_turns((128, 64, 64), stages=2, blocks=3, rasterize=2)]
     host = HostProgram([Printed.of(strategy(spec).program(TARGET)) for strategy, spec in zip(strategies, specs, strict=True)], tmp_path)
     for number, spec in enumerate(specs):
         arrays, expected = inputs_of(spec)

@@ -201,10 +201,10 @@ def test_descriptors_with_many_static_arrays(tmp_path):
 
 RINGS = {
     "warps consume": (by_warps(tma=True), float16_gemm(128, 64, 192, c_dtype=float32), None),
-    "persistent, a turn in flight": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=2), float16_gemm(200, 72, 168), None),
-    "persistent, along a curve": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=(1, 2)), float16_gemm(200, 136, 72), None),
+    "persistent, a turn in flight": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, rasterize=2), float16_gemm(200, 72, 168), None),
+    "persistent, along a curve": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, rasterize=(1, 2)), float16_gemm(200, 136, 72), None),
     "along a curve, sizes at run time": (
-        ring_product((64, 64, 64), (64, 64), 2, blocks=2, bands=(1, 2)),
+        ring_product((64, 64, 64), (64, 64), 2, blocks=2, rasterize=(1, 2)),
         float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (300, 136, 72),
     ),
@@ -212,13 +212,13 @@ RINGS = {
     "swapped, TT": (ring_product((16, 64, 64), (16, 64), 2), float16_gemm(32, 128, 192, orders="TT"), None),
     "steps of 128, narrow stores": (ring_product((64, 128, 128), (64, 64), 2, chunk=32), float16_gemm(64, 128, 256, orders="TN"), None),
     "sizes at run time": (
-        ring_product((64, 64, 64), (64, 64), 3, blocks=3, bands=2, in_flight=2),
+        ring_product((64, 64, 64), (64, 64), 3, blocks=3, rasterize=2, in_flight=2),
         float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (131, 72, 200),
     ),
     "clusters of 2": (ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)), float16_gemm(200, 72, 200), None),
     "clusters of 4 that stay": (
-        ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 2), blocks=4, bands=4, in_flight=1),
+        ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 2), blocks=4, rasterize=4, in_flight=1),
         float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (300, 72, 136),
     ),

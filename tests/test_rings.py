@@ -54,7 +54,7 @@ KERNELS = {
     "stored by threads": (product(tma=False), (128, 64, 192)),
     "one stage": (product(stages=1), (128, 64, 192)),
     "more stages than turns": (product(stages=4), (128, 64, 128)),
-    "persistent, bands": (product(blocks=3, bands=2), (512, 128, 192)),
+    "persistent, grouped order": (product(blocks=3, rasterize=2), (512, 128, 192)),
 }
 
 
@@ -85,14 +85,14 @@ def test_ordinary_consumers(strategy):
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_sizes_that_are_no_multiples_of_tiles(sizes, blocks):
     """TMA loads zeros for out-of-bounds elements and does not store them."""
-    program = require_right(product(blocks=blocks, bands=2 * (blocks > 0)), float16_gemm(*sizes), orders=(None,))
+    program = require_right(product(blocks=blocks, rasterize=2 * (blocks > 0)), float16_gemm(*sizes), orders=(None,))
     assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
 
 
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_sizes_known_at_run_time(blocks):
     """One kernel for all sizes, checked once."""
-    program = product(blocks=blocks, bands=2 * (blocks > 0))(float16_gemm(M, N, K)).program(TARGET)
+    program = product(blocks=blocks, rasterize=2 * (blocks > 0))(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (200, 136, 328)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -115,7 +115,7 @@ def generated(seed):
         "producer": chance.choice((32, 128)),
         "chunk": 32 if wn % 64 else 64 if wm < 64 else chance.choice((64, 32)),
         "in_flight": chance.choice((None, *range(min(stages, 3)))),
-        "bands": chance.choice((0, 2)),
+        "rasterize": chance.choice((0, 2)),
         "blocks": chance.choice((0, 0, 2, 3)),
         "tma": chance.random() < 0.7,
     }

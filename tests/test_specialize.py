@@ -144,7 +144,7 @@ def test_ring_expects_bytes_and_consumer_warps():
 
 def test_producer_contains_only_loads_and_the_loops_around_them():
     """The producer has its loads and the loops and names that they need."""
-    kernel = stages_of(product(blocks=2, bands=2), float16_gemm(512, 64, 192))["specialize"]
+    kernel = stages_of(product(blocks=2, rasterize=2), float16_gemm(512, 64, 192))["specialize"]
     consumers, producer = roles_of(kernel)
     assert all(is_load(one) for one, _ in ir.execs(producer.body)) and not any(is_load(one) for one, _ in ir.execs(consumers.body))
     assert shape_of(producer.body) == ["for[for[acquire empty, release full, load, load]]"]

@@ -40,7 +40,7 @@ KERNELS = {
     "as many stages as turns": (product(**SKINNY, stages=4, stagger=1), (16, 256, 256)),
     "one turn": (product(**SKINNY, stagger=1), (16, 128, 64)),
     "blocks that stay": (product(blocks=3, tiles=(64, 64, 64), stages=3, stagger=1), (192, 192, 192)),
-    "in turns": (product(blocks=2, turns=2, tiles=(64, 64, 64), stages=3, stagger=1), (256, 64, 192)),
+    "in turns": (product(blocks=2, pingpong=2, tiles=(64, 64, 64), stages=3, stagger=1), (256, 64, 192)),
     "in clusters": (product(cluster=(2, 1), tiles=(64, 64, 64), stagger=1), (256, 128, 192)),
 }
 
