@@ -27,8 +27,8 @@ def product(
     *,
     producer=32,
     chunk=64,
-    in_flight=None,
-    rasterize=0,
+    mma_in_flight=None,
+    group_m=0,
     blocks=0,
     dynamic=False,
     tma=True,
@@ -44,11 +44,11 @@ def product(
         store = Move.tile(wm, wn).to(Warpgroup).tile(min(64, wm), min(chunk, wn)).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     chain = MatMul.tile(bm, bn).to(Block)
     chain = chain if cluster is None else chain.cluster(*cluster)
-    chain = chain.rasterize(*(rasterize if isinstance(rasterize, tuple) else (rasterize,))) if rasterize else chain
+    chain = chain.rasterize(*(group_m if isinstance(group_m, tuple) else (group_m,))) if group_m else chain
     chain = chain.persistent(blocks, dynamic) if blocks else chain
     chain = chain.pingpong(pingpong) if pingpong > 1 else chain
     chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).warp_specialize(producer)
-    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain if mma_in_flight is None else chain.mma_in_flight(mma_in_flight)
     chain = chain if stagger is None else chain.stagger_blocks(stagger)
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(wm, wn).to(Warpgroup).done()
 
@@ -259,14 +259,14 @@ def ring_faults(kernel):
     """`(name, faulty kernel)`: synchronization between producer and consumers removed, moved or weakened, and stages exchanged."""
     rings = [one for one in kernel.rings if one.buffers]
     yield from cluster_faults(kernel)
-    fill_changes = {"dropped": dropped, "a fill later": later(1), "a round later": lambda one: later(kernel.ring(one.ring).stages)(one)}
+    fill_faults = {"dropped": dropped, "a fill later": later(1), "a round later": lambda one: later(kernel.ring(one.ring).stages)(one)}
     if len(rings) > 1:
         others = {one.name: rings[number - 1].name for number, one in enumerate(rings)}
-        changes |= {"of another ring": lambda one: (attrs.evolve(one, ring=others.get(one.ring, one.ring)),)}
+        fill_faults |= {"of another ring": lambda one: (attrs.evolve(one, ring=others.get(one.ring, one.ring)),)}
         yield from early_releases(kernel)
     for kind, changes in (
-        (ir.Acquire, fill_changes),
-        (ir.Release, {**fill_changes, "by all lanes": by_all_lanes}),
+        (ir.Acquire, fill_faults),
+        (ir.Release, {**fill_faults, "by all lanes": by_all_lanes}),
         (ir.Wait, {"dropped": dropped, "weaker": weaker}),
         (ir.Commit, {"dropped": dropped}),
         (ir.Barrier, {"dropped": dropped}),
@@ -292,7 +292,7 @@ def ring_faults(kernel):
             using = [one for one in ir.statements(kernel.body) if is_product(one) and one.accesses[position].buffer in ring.buffers]
             if using:
                 moved = with_changed(kernel, lambda one, using=using: one is using[0], 0, stage_moved(position, ring.stages))
-                yield f"an MMA of another stage of {ring.name}, {position}", moved
+                yield f"a product of another stage of {ring.name}, {position}", moved
 
 
 def early_releases(kernel):

@@ -63,7 +63,7 @@ def test_any_order_is_right():
 
 def test_sizes_known_at_run_time():
     """Fewer tiles than blocks, and more."""
-    program = program_of(float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), 64), rasterize=2)
+    program = program_of(float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), 64), group_m=2)
     assert "gridDim.x)" in program.text
     for m, n in ((64, 64), (264, 136)):
         arrays, expected = factors(program.spec, {"M": m, "N": n}.items())

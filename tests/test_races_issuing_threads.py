@@ -23,7 +23,7 @@ PLAIN = {
     "product": {},
     "a warpgroup that produces": {"producer": 128},
     "persistent": {"blocks": 2},
-    "ping-pong": {"blocks": 2, "pingpong": 2},
+    "ping-pong": {"blocks": 2, "turns": 2},
     "tiles from a counter": {"blocks": 2, "dynamic": True},
     "cluster": {"cluster": (2, 1)},
 }

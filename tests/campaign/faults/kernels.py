@@ -79,7 +79,7 @@ def _of_float16(form: str, strategy: Any, sizes: tuple[int, ...], features: Mapp
 def _options(chance: random.Random, stages: int) -> dict[str, Any]:
     return {
         "producer": chance.choice((32, 32, 128)),
-        "in_flight": chance.choice((None, *range(min(stages, 2)))),
+        "mma_in_flight": chance.choice((None, *range(min(stages, 2)))),
         "tma": chance.random() < 0.7,
     }
 
@@ -95,7 +95,7 @@ def _of_ring(chance: random.Random) -> Case:
     warpgroups = chance.choice(((1, 1), (2, 1), (1, 2)))
     tiles = wm * warpgroups[0], wn * warpgroups[1], chance.choice((32, 64))
     stages = chance.randint(1, 3)
-    options = {**_options(chance, stages), "chunk": min(wn, 32), "rasterize": chance.choice((0, 2)), "blocks": chance.choice((0, 0, 2, 3))}
+    options = {**_options(chance, stages), "chunk": min(wn, 32), "group_m": chance.choice((0, 2)), "blocks": chance.choice((0, 0, 2, 3))}
     sizes = _sizes(chance, tiles, 2 * stages + chance.randint(0, 2))
     features = {**options, "stages": stages, "warpgroups": warpgroups}
     return _of_float16("ring", product(tiles, (wm, wn), stages, **options), sizes, features, chance.choice(("NN", "NT", "TN", "TT")))
@@ -104,7 +104,7 @@ def _of_ring(chance: random.Random) -> Case:
 def _of_cluster(chance: random.Random) -> Case:
     cluster = chance.choice(((2, 1), (1, 2), (2, 2)))
     stages, tiles = chance.choice((2, 3)), (64, 64, 64)
-    options = {"cluster": cluster, "blocks": chance.choice((0, 4)), "rasterize": chance.choice((0, 2)), "tma": chance.random() < 0.7}
+    options = {"cluster": cluster, "blocks": chance.choice((0, 4)), "group_m": chance.choice((0, 2)), "tma": chance.random() < 0.7}
     sizes = 64 * 2 * chance.randint(1, 2), 64 * 2, 64 * (2 * stages + 1)
     return _of_float16("cluster", product(tiles, (64, 64), stages, **options), sizes, {**options, "stages": stages})
 
@@ -196,20 +196,20 @@ def _of_tasks(form: str, hopper: bool) -> Callable[[random.Random], Case]:
         from test_tasks_random import MODULES
 
         name = chance.choice(list(MODULES))
-        module, group_m = MODULES[name], chance.choice((1, 2))
-        features: dict[str, Any] = {"program": name, "bands": group_m}
+        module, bands = MODULES[name], chance.choice((1, 2))
+        features: dict[str, Any] = {"program": name, "bands": bands}
         if hopper:
             groups, persistent = chance.choice((1, 1, 2)), chance.choice((1, 2, 132))
             tile = 64 * groups, chance.choice((8, 16, 32)), chance.choice((16, 32))
             blocks_option = {"persistent": persistent} if name in ("gemm", "batched") else {"num_blocks": persistent}
             stages = chance.choice((2, 3))
-            mapping = module.hopper(*tile, groups, stages, epi_n=chance.choice((8, 16)), group_m=group_m, **blocks_option)
+            mapping = module.hopper(*tile, groups, stages, epi_n=chance.choice((8, 16)), group_m=bands, **blocks_option)
             features |= {"stages": stages, "groups": groups}
         else:
             rows, columns = chance.choice(((1, 1), (2, 1), (1, 2)))
             tile = rows * chance.choice((16, 32)), columns * chance.choice((8, 16)), chance.choice((16, 32))
             stages, ahead = chance.choice((0, 2, 3)), chance.choice((0, 2))
-            mapping = module.ampere(*tile, rows, columns, stages, lookahead=ahead, group_m=group_m)
+            mapping = module.ampere(*tile, rows, columns, stages, lookahead=ahead, group_m=bands)
             features |= {"stages": stages, "lookahead": ahead}
         m, n, k = tile
         sizes = (
