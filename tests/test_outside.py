@@ -366,7 +366,7 @@ def test_the_jax_handler_needs_no_cache(tmp_path, monkeypatch):
 def test_doctor_reports_an_impossible_cache(monkeypatch):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", "/tmp/" + "x" * 300)
     (result,) = (item for item in doctor._cache() if item.name == "folder")
-    assert result.state == doctor.WRONG and "File name too long" in result.found and "FIREIRON_CACHE_DIR" in result.do
+    assert result.state == doctor.WRONG and "File name too long" in result.details and "FIREIRON_CACHE_DIR" in result.do
 
 
 def test_links_folders_and_pipes_are_not_cache_entries(tmp_path, monkeypatch):
