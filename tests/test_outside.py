@@ -404,7 +404,7 @@ def test_a_malformed_header_is_damage(head, tmp_path, monkeypatch):
 def test_a_pipe_is_not_a_record_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     assert len(Records.load(tmp_path)) == 0
-    with pytest.raises(StoreError, match="no file of records"):
+    with pytest.raises(StoreError, match="is not a file of records"):
         Records.load(tmp_path / "pipe.jsonl")
 
 

@@ -23,7 +23,7 @@ PLAIN = {
     "gemm": {},
     "producer warpgroup": {"producer": 128},
     "persistent": {"blocks": 2},
-    "ping-pong": {"blocks": 2, "turns": 2},
+    "ping-pong": {"blocks": 2, "pingpong": 2},
     "dynamic tiles": {"blocks": 2, "dynamic": True},
     "cluster": {"cluster": (2, 1)},
 }
