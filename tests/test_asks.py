@@ -22,7 +22,7 @@ from fireiron.lower.passes import PASSES
 from fireiron.values.expr import Var, as_expr
 
 EACH = (
-    Pipelined(3, True), ProducerThreads(128, True), PendingMmas(0), ConsumerGroups(2), Deferred("pv", "s"), OrderedMma("s", "pv"), DynamicTiles("tile", Var("tiles", 0, 9) + 1),
+    Pipelined(3, True), ProducerThreads(128, True, ("A", "B")), PendingMmas(0), ConsumerGroups(2), Deferred("pv", "s"), OrderedMma("s", "pv"), DynamicTiles("tile", Var("tiles", 0, 9) + 1),
 )  # fmt: skip
 SPLIT = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).epilog(RF).split(16)
 
