@@ -715,7 +715,7 @@ def product(calls, a, b, plan_of, requests):
         result = Tensor((a.shape[0], b.shape[1]))
         if current.recording is not None:
             current.recording.launches.append((plan_of(a, b, result), (a.address, b.address, result.address)))
-            current.recording.made.append(result)
+            current.recording.allocated.append(result)
         return result
 
     return calls.call(None, None, (a, b), make)
