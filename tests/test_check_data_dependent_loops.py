@@ -139,5 +139,7 @@ def test_blocks_of_a_cluster_must_agree():
     same = making.let(SEEN, less(0, lookup("data", block // 2, 9)))
     different = making.let(SEEN, less(0, lookup("data", block, 9)))
     cluster = making.block_cluster((2, 1), (Var("place_m", 0, 1), Var("place_n", 0, 0)))
-    assert is_counted(same, conditional_loop(*WORK), grid=8, cluster=cluster) and not is_counted(different, conditional_loop(*WORK), grid=8, cluster=cluster)
+    assert is_counted(same, conditional_loop(*WORK), grid=8, cluster=cluster) and not is_counted(
+        different, conditional_loop(*WORK), grid=8, cluster=cluster
+    )
     assert is_counted(different, conditional_loop(*WORK), grid=8), "without a cluster no block waits for another one"

@@ -103,9 +103,19 @@ def test_at_most_one_block_per_tile(grid, tiles, right):
 def test_a_named_number_of_tiles_is_its_value():
     many = Var("many", 1, 1 << 20)
     name = making.let(many, N * 1)
-    assert messages_of_roles((name, over(iteration_of(True, many))), (over(iteration_of(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)) == []
+    assert (
+        messages_of_roles(
+            (name, over(iteration_of(True, many))), (over(iteration_of(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)
+        )
+        == []
+    )
     name = making.let(many, (N + 1) // 2)
-    assert messages_of_roles((name, over(iteration_of(True, many))), (over(iteration_of(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)) != []
+    assert (
+        messages_of_roles(
+            (name, over(iteration_of(True, many))), (over(iteration_of(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)
+        )
+        != []
+    )
 
 
 def test_roles_have_equal_tile_counts():
@@ -131,7 +141,9 @@ def test_a_tile_uses_the_fill_of_its_iteration():
         return f"tiles: tile tile uses fill {number} in loop turn, whose iterations count from 0"
 
     for takes in (True, False):
-        (message,) = messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, attrs.evolve(claim, fill_index=as_expr(0)), give, end, work))[:1]
+        (message,) = messages_with_edit(
+            takes, lambda wait, claim, give, end, work: (wait, attrs.evolve(claim, fill_index=as_expr(0)), give, end, work)
+        )[:1]
         assert message == text("0")
         for options in ({"first": 1}, {"step": 2}):
             loop = (over(iteration_of(takes), **options),)
@@ -191,9 +203,17 @@ def test_the_exit_is_before_the_use_of_a_tile(takes):
     assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, work, end)) == text
     assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, end, claim, give, work)) == text
     assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, exit_loop(13), work)) == text
-    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, exit_loop(var=Var("other", 0, 63)), work)) == text
+    assert (
+        messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, exit_loop(var=Var("other", 0, 63)), work))
+        == text
+    )
     assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, making.comment("text"), end, work)) == []
-    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, release(StageState.FULL, ring="ring"), end, work)) == []
+    assert (
+        messages_with_edit(
+            takes, lambda wait, claim, give, end, work: (wait, claim, give, release(StageState.FULL, ring="ring"), end, work)
+        )
+        == []
+    )
     assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, exit_loop(13), end)) == []
     assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, end)) == []
 

@@ -22,7 +22,8 @@ BULK = TMA_STORES
 
 def diagnose(*body, **options):
     return [
-        finding.message for finding in check_races(AccessTrace(kernel(*body, **{"buffers": (buffer("s", 4096), G, R), "symbols": (N,), **options})))
+        finding.message
+        for finding in check_races(AccessTrace(kernel(*body, **{"buffers": (buffer("s", 4096), G, R), "symbols": (N,), **options})))
     ]
 
 
@@ -60,7 +61,10 @@ def test_a_block_of_one_thread():
     """Its accesses are ordered, except for asynchronous copies to shared memory."""
     options = {"threads": 1}
     assert diagnose(writes(ZERO), reads(ZERO), **options) == [] and diagnose(writes(ZERO, name="g"), reads(ZERO, name="g"), **options) == []
-    assert diagnose(copies(ZERO), reads(ZERO), **options) != [] and diagnose(copies(ZERO), making.commit(), making.wait(0), reads(ZERO), **options) == []
+    assert (
+        diagnose(copies(ZERO), reads(ZERO), **options) != []
+        and diagnose(copies(ZERO), making.commit(), making.wait(0), reads(ZERO), **options) == []
+    )
     assert diagnose(writes(ZERO, name="g"), reads(ZERO + N, name="g"), **options) == [], "at any address"
     assert diagnose(writes(T + N), threads=2) != []
 
@@ -68,7 +72,11 @@ def test_a_block_of_one_thread():
 def test_pairs_of_one_execution():
     """Conflicting threads within it; reads and atomic adds need no order among each other."""
     both = lambda first, second: attrs.evolve(writes(T), accesses=(first.accesses[0], second.accesses[0]))
-    assert diagnose(both(reads(T), writes(T))) == [] and diagnose(both(reads(T + 1), writes(T))) != [] and diagnose(both(reads(T), reads(T + 1))) == []
+    assert (
+        diagnose(both(reads(T), writes(T))) == []
+        and diagnose(both(reads(T + 1), writes(T))) != []
+        and diagnose(both(reads(T), reads(T + 1))) == []
+    )
     assert diagnose(both(writes(T), writes(T + 1))) != [] and diagnose(both(writes(T), writes(T + 128))) == []
     assert diagnose(both(reads(T + 1, name="g"), writes(T))) == [], "in two address spaces"
     assert diagnose(both(writes(T, name="g"), writes(T + 1))) == []

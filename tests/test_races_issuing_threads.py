@@ -67,10 +67,16 @@ def test_all_threads_of_a_producer(name):
     arrivals = [finding for finding in all_of_kind(program, ir.Release) if finding.state is ir.StageState.FULL]
     assert len(findings) == len(loads) + len(arrivals)
     assert all(f"by {producer.threads} threads of producer" in finding.message for finding in findings)
-    assert {finding.message.partition(":")[0] for finding in findings} == {finding.accesses[-1].buffer for finding in loads} | {finding.ring for finding in arrivals}
+    assert {finding.message.partition(":")[0] for finding in findings} == {finding.accesses[-1].buffer for finding in loads} | {
+        finding.ring for finding in arrivals
+    }
     lines = {finding.origin for finding in loads}
     rings = {finding.ring for finding in loads}
-    assert all(finding.at in lines for finding in findings if finding.message.partition(":")[0] in rings | {load.accesses[-1].buffer for load in loads})
+    assert all(
+        finding.at in lines
+        for finding in findings
+        if finding.message.partition(":")[0] in rings | {load.accesses[-1].buffer for load in loads}
+    )
     assert {finding.severity for finding in findings} == {"error"}
 
 
@@ -214,12 +220,19 @@ def test_producers_that_use_another_fill_than_they_acquired(stages, offset, whic
     """With one stage too, where consecutive fills have the same mbarriers."""
     faulty = product((64, 64, 64), (64, 64), stages)(SMALL).program("sm_90a").ir
     assert [finding for finding in safety(faulty) if finding.severity == "error"] == []
-    for kind, chosen in (("load", is_load), ("arrival", lambda finding: isinstance(finding, ir.Release) and finding.state is ir.StageState.FULL)):
+    for kind, chosen in (
+        ("load", is_load),
+        ("arrival", lambda finding: isinstance(finding, ir.Release) and finding.state is ir.StageState.FULL),
+    ):
         if which in (kind, "both"):
             name = "fill_index"
-            faulty = with_changed(faulty, chosen, 0, lambda finding, name=name: (attrs.evolve(finding, **{name: getattr(finding, name) + offset}),))
+            faulty = with_changed(
+                faulty, chosen, 0, lambda finding, name=name: (attrs.evolve(finding, **{name: getattr(finding, name) + offset}),)
+            )
     all_errors = [finding for finding in safety(faulty) if finding.severity == "error"]
-    assert any("by an agent that has waited for fill" in finding.message or "has not acquired it" in finding.message for finding in all_errors), all_errors
+    assert any(
+        "by an agent that has waited for fill" in finding.message or "has not acquired it" in finding.message for finding in all_errors
+    ), all_errors
     if which != "arrival" and stages == 1:
         (first,) = [finding for finding in all_errors if "is loaded by an agent that has waited for fill 0" in finding.message][:1]
         assert first.buffer in ("a_sh", "b_sh") and first.at and f"fill {offset} is loaded" in first.message

@@ -66,7 +66,9 @@ def test_accesses_of_separate_warps():
     assert four(touch(1, own_atoms()), BLOCK_BARRIER, touch(2, other_atoms(), Kind.READ)) == BOTH
     assert four(touch(1, own_atoms()), PAIR, touch(2, own_atoms(), Kind.READ)) == BOTH
     pairs = {warp: [warp ^ 1] for warp in range(4)}
-    assert four(touch(1, own_atoms()), PAIR, touch(2, pairs, Kind.READ)) == WARPS, "a barrier of a part of an agent counts as one of each warp"
+    assert four(touch(1, own_atoms()), PAIR, touch(2, pairs, Kind.READ)) == WARPS, (
+        "a barrier of a part of an agent counts as one of each warp"
+    )
     assert four(touch(1, own_atoms(), Kind.READ), touch(2, other_atoms(), Kind.READ)) == BOTH
 
 

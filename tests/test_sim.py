@@ -41,7 +41,9 @@ def listing2(bm=128, bn=128, bk=8, wm=64, wn=32, tm=8, tn=8, load_a=lambda s: s,
 
     start = MatMul.tile(bm, bn).to(Block).epilog(RF, distributed(Init), distributed(Move)).split(bk)
     loaded = load_b(load_a(start.load(A, SH, scalar_copy)).load(B, SH, scalar_copy))
-    return loaded.tile(wm, wn).to(Warp).tile(tm, tn).to(Thread).split(1).load(A, RF, element_copy).load(B, RF, element_copy).tile(1, 1).done()
+    return (
+        loaded.tile(wm, wn).to(Warp).tile(tm, tn).to(Thread).split(1).load(A, RF, element_copy).load(B, RF, element_copy).tile(1, 1).done()
+    )
 
 
 def small(**options):
@@ -139,7 +141,17 @@ def test_collective_micro_kernel_reads_registers_of_all_threads(order):
     body = MatMul.tile(32, 32).to(Block)
     for store in (Move.done("// text\n"), Move.tile(16, 32).to(Warp).done("// text\n"), warps):
         strategy = body.epilog(RF, init, store).split(8).load(A, SH, scalar_copy).load(B, SH, scalar_copy)
-        strategy = strategy.tile(16, 32).to(Warp).tile(4, 4).to(Thread).split(1).load(A, RF, element_copy).load(B, RF, element_copy).tile(1, 1).done()
+        strategy = (
+            strategy.tile(16, 32)
+            .to(Warp)
+            .tile(4, 4)
+            .to(Thread)
+            .split(1)
+            .load(A, RF, element_copy)
+            .load(B, RF, element_copy)
+            .tile(1, 1)
+            .done()
+        )
         kernel = kernel_of(45, 33, 10, strategy)
         check(kernel, integers((45, 10)), integers((10, 33), seed=1), order=None if order is None else random.Random(order))
 
@@ -164,7 +176,14 @@ def strided(verb):
 through_shared = Move.load("src", SH, distributed(Move)).reuse_buffer().tile(1, 1).to(Thread).done()
 lanes = Move.tile(1, 1).to(Lane).done()
 iterated = lambda verb: verb.tile(12, 12).to(Warp).tile(3, 2).to(Thread).tile(1, 1).done()
-float16_pairs = MatMul.tile(32, 32).to(Block).epilog(RF, distributed(Init), distributed(Move, 2)).split(8).load(A, SH, scalar_copy).load(B, SH, scalar_copy)
+float16_pairs = (
+    MatMul.tile(32, 32)
+    .to(Block)
+    .epilog(RF, distributed(Init), distributed(Move, 2))
+    .split(8)
+    .load(A, SH, scalar_copy)
+    .load(B, SH, scalar_copy)
+)
 block_kernel = MicroKernel("m", "// x\n", threads=64)
 strided_start = MatMul.tile(128, 64).to(Block).epilog(RF, strided(Init).tile(1, 1).done(), strided(Move).tile(1, 1).done())
 

@@ -242,7 +242,10 @@ def faulty(tensor_map, sizes):
     for span in sorted({16, 64, 128} - {tensor_map.span}):
         yield f"spans of {span}", attrs.evolve(tensor_map, span=span)
     for dim, size in enumerate(tensor_map.box):
-        yield f"{size * 2} along dimension {dim}", attrs.evolve(tensor_map, box=(*tensor_map.box[:dim], size * 2, *tensor_map.box[dim + 1 :]))
+        yield (
+            f"{size * 2} along dimension {dim}",
+            attrs.evolve(tensor_map, box=(*tensor_map.box[:dim], size * 2, *tensor_map.box[dim + 1 :])),
+        )
     yield "half a row", attrs.evolve(tensor_map, box=(tensor_map.box[0] // 2, *tensor_map.box[1:]))
 
 
