@@ -159,7 +159,7 @@ def check_kinds():
     sections = []
     for function in check.CHECKS:
         read = parts(inspect.getmodule(function).__doc__)
-        sections.append(Section(function.__name__.removeprefix("check_").capitalize(), (), attrs.evolve(read, rules=())))
+        sections.append(Section(function.__name__.removeprefix("check_").replace("_", " ").capitalize(), (), attrs.evolve(read, rules=())))
     return tuple(sections)
 
 
