@@ -617,9 +617,9 @@ EMPTY_FAULTS = {
         "in flight",
         "released by 16 of 32 lanes while operations of all lanes",
     ),
-    "at the next fill": (emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)), "uses stage 1", "does not hold it"),
+    "at the next fill": (emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)), "uses stage 1", "has not acquired it"),
     "none": (emptied_late(lambda body: body[:2]), "waits forever", "deadlock"),
-    "two": (emptied_late(lambda body: (*body, body[2])), "the agent is at fill 1", "does not hold it"),
+    "two": (emptied_late(lambda body: (*body, body[2])), "the agent is at fill 1", "has not acquired it"),
     "a count of one less": (emptied_late(consumers=31), "incomplete phase", "ends with an incomplete phase"),
     "a count of one more": (emptied_late(consumers=33), "waits forever", "deadlock"),
 }
