@@ -293,7 +293,7 @@ class _Arrays:
             orders |= _storage(letter, places, self.aligned.get(letter, ALIGNMENT))
         lengths = (sizes.queries, sizes.keys, sizes.elements)
         heads = {"heads": sizes.heads, "batch": sizes.batch, "shared": sizes.heads // sizes.groups}
-        spec: Spec = _file("attention").spec(*lengths, **heads, made=_definition(options), dtype=as_dtype(self.dtype), **orders)
+        spec: Spec = _file("attention").spec(*lengths, **heads, fused=_definition(options), dtype=as_dtype(self.dtype), **orders)
         return spec
 
     def legal(self, strategy: Strategy, spec: Spec) -> Program:

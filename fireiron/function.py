@@ -43,7 +43,7 @@ class Function(Call, Displayed):
 
     def __init__(self, name: str, start: Fused, strategies: Sequence[Strategy] = ()) -> None:
         super().__init__()
-        definition = start.made
+        definition = start.fused_definition
         self.name, self.start, self.strategies = name, start, tuple(strategies)
         self.outputs = tuple(definition.outputs)
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)

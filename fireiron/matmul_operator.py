@@ -133,7 +133,7 @@ def _shape_on(
         raise ArgumentError("matmul: with an epilogue, a and b must be matrices or batches", got=got, legal="2 or 3 dimensions")
     product = _shape(a, b, *kinds)
     batched = len(product.shape) == 3
-    made = epilogue_of(epilogue, signature="bmk,bkn->bmn" if batched else "").made
+    made = epilogue_of(epilogue, signature="bmk,bkn->bmn" if batched else "").fused_definition
     sizes = dict(zip("bmn" if batched else "mn", product.shape, strict=True))
     said = dict(zip(types[::2], types[1::2], strict=True))
     return [_output(product, name, made.uses[name], sizes, said) for name in made.outputs]

@@ -14,7 +14,7 @@ from fireiron.language.library import default_strategy
 from fireiron.matmul_choice import ProductKernel, choice_in_parts, decided, in_parts_of_k, with_reduction
 from fireiron.matmul_problem import CacheKey
 from fireiron.measure.timing import measure
-from fireiron.tune.records import kept
+from fireiron.tune.records import choice_cache
 from fireiron.tune.records.choosing import Choice, Question
 from fireiron.tune.records.tiles import candidates as by_tiles
 
@@ -48,7 +48,7 @@ def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], cou
     taken = made[best]
     why = f"fastest of {len(made)} that were measured for these arrays, {times[names[best]].us:.4g} us; {taken.choice.why}"
     choice = attrs.evolve(taken.choice, why=why)
-    kept.decided("matmul", key.place.architecture, key.place.device, key.disk_key, choice, key.problems.index(taken.problem))
+    choice_cache.decided("matmul", key.place.architecture, key.place.device, key.disk_key, choice, key.problems.index(taken.problem))
     return attrs.evolve(taken, choice=choice)
 
 

@@ -61,7 +61,7 @@ def rows(module, *sizes):
 
 
 def attended(made, by_rows=None, target="sm_80", **values):
-    return (by_rows or attention.by_rows)(made).with_(**{"bm": 64, "bn": 32, **values})(attention.spec(130, 200, 64, heads=2, made=made))
+    return (by_rows or attention.by_rows)(made).with_(**{"bm": 64, "bn": 32, **values})(attention.spec(130, 200, 64, heads=2, fused=made))
 
 
 def reduced(by="sum", dtype=float32):

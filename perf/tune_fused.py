@@ -79,7 +79,7 @@ class Case:
         if self.name != "attention":
             return find(self.name).problem(*self.sizes)
         length, d, heads, batch = self.sizes
-        return attention.spec(length, length, d, heads=heads, batch=batch, made=attention.definition(causal=self.causal))
+        return attention.spec(length, length, d, heads=heads, batch=batch, fused=attention.definition(causal=self.causal))
 
     @property
     def candidates(self):

@@ -12,7 +12,7 @@ from fireiron.values.expr import ONE, ZERO, Var, as_expr, less, lookup, minimum
 
 SEEN, NAMED = Var("seen", 0, 1), Var("named", 0, 9)
 INNER, OTHER = Var("inner", 0, 0), Var("other", 0, 7)
-TURN = Var("turn", 0, 1 << 20)
+ITERATION = Var("turn", 0, 1 << 20)
 N = Var("N", 0, 64, 1, True)
 ROW = Var("row", 0, 1 << 20)
 BUFFERS = (buffer("s", 4096), buffer("g", 4096, memory=GL), buffer("r", 4, memory=RF))
@@ -96,7 +96,7 @@ def test_nothing_else_does_anything_in_a_turn(body, expected):
         (writes(i % 4, name="r"), False),
         (reads(ROW), False),
         (reads(T + OTHER), True),
-        (making.acquire("ring", ir.StageState.FULL, TURN), True),
+        (making.acquire("ring", ir.StageState.FULL, ITERATION), True),
         (making.acquire("ring", ir.StageState.FULL, i), False),
         (making.release("ring", ir.StageState.EMPTY, i + 1), False),
         (making.release("ring", ir.StageState.EMPTY, ROW), False),
@@ -111,7 +111,7 @@ def test_all_turns_touch_the_same_of_what_threads_share(work, expected):
 
 def test_a_ring_goes_on_by_the_number_of_the_turn():
     """What counted the turns that were taken is the loop itself; inside another loop it would go on, and is not counted."""
-    taking = chosen(making.acquire("ring", ir.StageState.FULL, TURN), prior_iterations=TURN)
+    taking = chosen(making.acquire("ring", ir.StageState.FULL, ITERATION), prior_iterations=ITERATION)
     result, _ = counted(CHOOSES, taking)
     (inner,) = result.body
     assert inner.prior_iterations is None and inner.body == (making.acquire("ring", ir.StageState.FULL, i),)

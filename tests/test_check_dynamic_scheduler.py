@@ -11,7 +11,7 @@ from fireiron.values.expr import Var, as_expr, minimum
 
 pytestmark = pytest.mark.sampled(1)
 
-TURN, TILE = Var("turn", 0, 63), Var("tile", 0, 63)
+ITERATION, TILE = Var("turn", 0, 63), Var("tile", 0, 63)
 N = Var("N", 1, 1 << 20, 1, True)
 M = Var("M", 1, 1 << 20, 1, True)
 TILES = as_expr(12)
@@ -19,15 +19,15 @@ COUNTER = making.counter("counter")
 WORK = writes(T)
 
 
-def acquire(side, turn=TURN, ring="tiles"):
+def acquire(side, turn=ITERATION, ring="tiles"):
     return making.acquire(ring, side, as_expr(turn))
 
 
-def release(side, turn=TURN, ring="tiles"):
+def release(side, turn=ITERATION, ring="tiles"):
     return making.release(ring, side, as_expr(turn))
 
 
-def take(takes, tiles=TILES, number=TURN, var=TILE):
+def take(takes, tiles=TILES, number=ITERATION, var=TILE):
     return making.claim_tile(var, as_expr(tiles), "tiles", as_expr(number), takes=takes)
 
 
@@ -42,7 +42,7 @@ def turn(takes, tiles=TILES):
 
 
 def over(body, **options):
-    return making.loop(TURN, as_expr(12), tuple(body), **options)
+    return making.loop(ITERATION, as_expr(12), tuple(body), **options)
 
 
 def said(producer=None, consumer=None, *, grid=3, elected=True, others=(), behind=(), symbols=(), counter=COUNTER, tiles=TILES):
@@ -137,7 +137,7 @@ def test_a_tile_is_of_its_turn():
             loop = (over(turn(takes), **options),)
             found = said(loop) if takes else said(None, loop)
             assert found == [text("turn")], options
-    later = TURN + 1
+    later = ITERATION + 1
     body = [acquire(StageState.EMPTY, later), take(True, number=later), release(StageState.FULL, later), leave(), WORK]
     assert said((over(body),)) == [text("turn + 1")]
 
@@ -153,7 +153,7 @@ def test_a_tile_is_taken_in_a_loop_and_directly():
     ]
     around = making.loop(Var("outer", 0, 3), as_expr(1), (over(turn(True)),))
     assert said((around,)) == [], "of the loops around the inner one counts"
-    assert said((making.loop(TURN, as_expr(12), (over(turn(True), first=1),)),)) != []
+    assert said((making.loop(ITERATION, as_expr(12), (over(turn(True), first=1),)),)) != []
 
 
 @pytest.mark.parametrize("takes", [True, False])
@@ -163,7 +163,7 @@ def test_a_turn_is_waited_for(takes):
     assert changed(takes, lambda wait, *rest: rest) == text
     assert changed(takes, lambda wait, one, *rest: (one, wait, *rest))[:1] == text, "behind it is too late"
     assert changed(takes, lambda wait, *rest: (acquire(other), *rest)) == text
-    assert changed(takes, lambda wait, *rest: (acquire(side, TURN + 1), *rest)) == text
+    assert changed(takes, lambda wait, *rest: (acquire(side, ITERATION + 1), *rest)) == text
     assert changed(takes, lambda wait, *rest: (acquire(side, ring="ring"), *rest)) == text
     assert changed(takes, lambda wait, *rest: (release(side), *rest)) == text
     assert changed(takes, lambda wait, *rest: (wait, WORK, making.comment("text"), *rest)) == []
@@ -178,7 +178,7 @@ def test_a_number_is_given_on_at_once(takes):
     assert changed(takes, lambda wait, one, give, end, work: (wait, give, one, end, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, give, one, give, end, work)) == text, "not before it"
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(other), end, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(side, TURN + 1), end, work)) == text
+    assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(side, ITERATION + 1), end, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(side, ring="ring"), end, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, making.comment("text"), give, end, work)) == []
     assert changed(takes, lambda wait, one, give, end, work: (wait, one))[0] == text[0]

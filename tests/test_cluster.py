@@ -520,7 +520,7 @@ def test_it_compiles(options):
 def test_show_and_cost():
     program = product((128, 256, 64), (64, 256), 4, cluster=(2, 1))(float16_gemm(4096, 4096, 4096)).program(TARGET)
     text = "\n".join(show.show(program))
-    assert re.search(r"clusters +of 2 blocks; b_sh loaded in 2 parts for each other", text)
+    assert re.search(r"clusters +of 2 blocks; b_sh multicast, each of 2 blocks loads a part", text)
     assert re.search(r"barriers +2 cluster once", text)
     assert show.as_dict(program)["cluster"] == 2
     times = {
@@ -539,7 +539,7 @@ def test_export_launches_whole_clusters(tmp_path):
             product(cluster=cluster, **SMALL)(float16_gemm(1024, 1024, 64)), tmp_path / str(cluster[0]), "product", arch=TARGET, cubin=False
         )
         text = "".join(path.read_text() for path in done.files)
-        assert f"They are clusters of {cluster[0] * cluster[1]}, which the kernel says itself." in text
+        assert f"They form clusters of {cluster[0] * cluster[1]} blocks (__cluster_dims__)." in text
         assert ("NonPortableClusterSizeAllowed" in text) == allowed
 
 

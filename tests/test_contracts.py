@@ -463,7 +463,7 @@ def performs_somewhere(module, spec):
 LAYERS = (
     ("package_paths", "strategies", "_version", "folders", "generated_verbs", "display"),
     ("errors",),
-    ("settings", "files", "operators", "kept", "recorder", "collecting"),
+    ("settings", "files", "operators", "disk_cache", "recorder", "collecting"),
     ("values",),
     ("spec", "specs", "batched_matmul", "batches", "copies"),
     ("ir",),
@@ -736,7 +736,7 @@ AT_IMPORT = {
 
 WITH_ALL_NAMES = AT_IMPORT | {
     "files", "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
-    "tune.records.lookup", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
+    "tune.records.lookup", "tune.records.choosing", "tune.records.collection", "tune.records.outdated", "tune.records.files", "tune.records.lock",
     "tune.records.rules", "tune.records.format", "measure", "measure.sweeps",
 }  # fmt: skip
 """The modules that `from fireiron import *` loads in addition: those of results and tuned records."""

@@ -105,7 +105,7 @@ def test_lengths_known_at_run_time(stages):
 
 def test_blocks_that_rows_see():
     """The trip count is that of the block's rows."""
-    spec = attention.spec(70, 70, 32, made=CAUSAL)
+    spec = attention.spec(70, 70, 32, fused=CAUSAL)
     kernel = delayed(CAUSAL, skip=True)(spec).program("sm_80").ir
     assert not errors(kernel)
     require_right(kernel, spec, causal=True)
@@ -113,7 +113,7 @@ def test_blocks_that_rows_see():
 
 def formulas(part):
     """The steps of a part of attention, by name."""
-    return dict(str(one).split(": ", 1) for one in PLAIN.made.steps if one.part == part)
+    return dict(str(one).split(": ", 1) for one in PLAIN.fused_definition.steps if one.part == part)
 
 
 PACKED = Fused(
@@ -260,7 +260,7 @@ def test_texts_read_back():
 @pytest.mark.nightly
 def test_printed_text(tmp_path):
     """The printed text, executed by threads in random order."""
-    cases = ((PLAIN, {}, attention.spec(32, 58, 32)), (CAUSAL, {"skip": True}, attention.spec(40, 40, 32, made=CAUSAL)))
+    cases = ((PLAIN, {}, attention.spec(32, 58, 32)), (CAUSAL, {"skip": True}, attention.spec(40, 40, 32, fused=CAUSAL)))
     programs = [delayed(made, **options)(spec).program("sm_80") for made, options, spec in cases]
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")

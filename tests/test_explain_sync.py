@@ -39,7 +39,7 @@ RING = """\
 ring k_ring: a_sh, b_sh; 2 stages of 16384 bytes
   filled     by producer: TMA_LOAD; 1 arrival and 16384 bytes complete a phase of its full barriers
   emptied    by consumers: WGMMA_F16_F32; 4 arrivals, one per warp, complete a phase of its empty barriers
-  in flight  1; one warpgroup: its next products are issued while these run, and the stage is given back a turn later
+  in flight  1; one warpgroup: it issues the next MMAs while these run, and releases the stage one iteration later
 
 consumers: threads 0 to 127
   in loop iteration, k
@@ -47,14 +47,14 @@ consumers: threads 0 to 127
                           mbarrier of stage (iteration * 3 + k) % 2, phase (iteration * 3 + k) // 2 % 2: complete when TMA has copied its 16384 bytes \
 (each thread)
     fence registers       write -> write  c_rf: Init -> WGMMA_F16_F32
-                          wgmma takes registers as they were at this fence: without it what threads did to them may come later \
+                          orders earlier accesses of the threads to these registers before the following wgmma \
 (each warpgroup)
     commit MMAs           WGMMA_F16_F32 of c_rf form a group; wgmma completes by groups (each warpgroup)
     wait MMAs 1           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           a_sh, b_sh of the previous iteration have been read; wgmma is asynchronous until its group is waited for: \
 the last one may be pending (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          one of 4 arrivals at the mbarrier of stage (iteration * 3 + k + 1) % 2; a turn whose products are done by now \
+                          one of 4 arrivals at the mbarrier of stage (iteration * 3 + k + 1) % 2; its MMAs, of an earlier iteration, are complete \
 (one lane per warp)
   in loop iteration
     wait MMAs 0           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
@@ -67,7 +67,7 @@ the last one may be pending (each warpgroup)
     barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later iteration
                           store_c_sh free again; the conflicting threads are of one warpgroup, so the rest of the block does not wait (128 threads)
     fence proxy           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
-                          written by ordinary stores, read by an engine: the writer orders the two proxies in front of the barrier (each thread)
+                          ordinary stores write it, the async proxy reads it: each writer orders the two proxies before the barrier (each thread)
     barrier warpgroup     write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
                           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE, a later iteration
                           store_c_sh complete; the conflicting threads are of one warpgroup, so the rest of the block does not wait (128 threads)
@@ -95,12 +95,12 @@ def test_a_ring_is_told_in_full():
 
 LOOP = [
     ("acquire full k_sh_ring", "complete when TMA has copied its 32768 bytes"),
-    ("fence registers", "wgmma takes registers as they were at this fence"),
+    ("fence registers", "orders earlier accesses of the threads to these registers"),
     ("commit MMAs", "WGMMA_F16_F32 of s form a group"),
     ("acquire full v_sh_ring", "complete when TMA has copied its 32768 bytes"),
-    ("fence registers", "wgmma takes registers as they were at this fence"),
+    ("fence registers", "orders earlier accesses of the threads to these registers"),
     ("commit MMAs", "WGMMA_F16_F32_HELD of acc form a group"),
-    ("wait MMAs 1", "s is complete; wgmma is asynchronous until its group is waited for: the last one may be pending, products of acc"),
+    ("wait MMAs 1", "s is complete; wgmma is asynchronous until its group is waited for: the last one may be pending, MMAs into acc"),
     ("release empty k_sh_ring", "stage (n + 1) % 2; the preceding wait (s is complete) leaves no pending group that reads it"),
     ("wait MMAs 0", "p has been read; wgmma is asynchronous until its group is waited for: none may be pending"),
     ("release empty v_sh_ring", "stage n % 2; the preceding wait (p has been read) leaves no pending group that reads it"),
@@ -179,7 +179,7 @@ def test_a_ring_that_warps_empty():
     kinds = [point.kind for point in account.points if point.role == "consumers" and point.loops]
     assert kinds == ["acquire full k_ring", "barrier warp", "release empty k_ring"]
     (barrier,) = [point for point in account.points if point.kind == "barrier warp"]
-    assert [(one.kind, one.buffers, one.behind, one.carried) for one in barrier.orders] == [
+    assert [(one.kind, one.buffers, one.after, one.carried) for one in barrier.orders] == [
         ("read -> write", ("a_sh",), "TMA_LOAD", "k"),
         ("read -> write", ("b_sh",), "TMA_LOAD", "k"),
     ]
@@ -199,7 +199,7 @@ def test_one_barrier_in_a_pipeline_orders_both_ways():
     account = synchronization(library_kernel("hmma_ampere", "sm_80"))
     assert account.rings == () and [name for name, _ in account.roles] == [""]
     (barrier,) = [point for point in account.points if point.kind == "barrier block" and point.loops == ("k",)]
-    assert {(one.kind, one.buffers, one.before, one.behind, one.carried) for one in barrier.orders} == {
+    assert {(one.kind, one.buffers, one.before, one.after, one.carried) for one in barrier.orders} == {
         ("write -> write", ("b_sh", "a_sh"), "CP_ASYNC_16", "CP_ASYNC_16", "k"),
         ("read -> write", ("b_sh",), "LDMATRIX_16x16_ROW_T", "CP_ASYNC_16", "k"),
         ("read -> write", ("a_sh",), "LDMATRIX_16x16_ROW", "CP_ASYNC_16", "k"),

@@ -92,7 +92,7 @@ def test_printed_texts_on_a_cpu(programs, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_definition_stands_above_the_tree(name, programs):
     program = programs[name]
-    steps = examples.__dict__[name].made.steps
+    steps = examples.__dict__[name].fused_definition.steps
     shown = "\n".join(show(program))
     assert all(str(step) in " ".join(shown.split()).replace(f"{step.name} ", f"{step.name}: ", 1) or step.name in shown for step in steps)
     assert shown.startswith(str(examples.__dict__[name])) and "INDEX" not in shown and "AnySpec.tile(1, 1)" not in shown

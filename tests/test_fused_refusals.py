@@ -214,6 +214,6 @@ def test_chains_are_for_their_definition():
     text = refused(DecompositionError, lambda: strategy(gemm_bias_relu(**CUBE)), "starts from dual, but the spec is a gemm_bias_relu")
     assert "Fused(" not in text  # by name: the formulas would hide what is wrong
     library = importlib.import_module("fireiron.strategies.attention")
-    lazy = library.spec(64, 64, 64, made=library.definition(rescale_threshold=8))
+    lazy = library.spec(64, 64, 64, fused=library.definition(rescale_threshold=8))
     text = refused(DecompositionError, lambda: library.strategy(lazy), "another definition with the name attention")
     assert "got     'new      new[m] = max(mx[m], " in text and "legal   new      new[m] = where(" in text

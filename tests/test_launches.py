@@ -247,12 +247,12 @@ def test_what_a_launch_left_out_is_known():
 
 
 def test_a_launch_makes_all_that_it_writes_or_finds_it():
-    from fireiron.gpu.sequence import _require_alike
+    from fireiron.gpu.sequence import _require_all_new_or_existing
 
     written = types.SimpleNamespace(writes=("t", "C"), program=types.SimpleNamespace(name="both"))
-    assert _require_alike(written, set()) and not _require_alike(written, {"t", "C", "D"})
+    assert _require_all_new_or_existing(written, set()) and not _require_all_new_or_existing(written, {"t", "C", "D"})
     with pytest.raises(ArgumentError, match="both writes both new temporaries and arrays that exist before it"):
-        _require_alike(written, {"C"})
+        _require_all_new_or_existing(written, {"C"})
 
 
 def test_the_last_launch_of_a_call_writes_its_outputs():

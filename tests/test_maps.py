@@ -425,16 +425,16 @@ def test_the_launcher_in_c_encodes_the_maps(tmp_path, monkeypatch):
     built(CC, "-std=c99", *STRICT, "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
     assert built(tmp_path / "main", folder=tmp_path).stdout.splitlines() == [
         "map 0: 6 2 10000; 96 100; 208; 64 64; 1 1; 0 3 2 0", "launch 4 64: 10000 80000 100 96 104", "0 served",
-        "1 required: rows of src lie a multiple of 16 bytes apart (M == 1 or ld % 8 == 0)",
+        "1 required: the row stride of src is a multiple of 16 bytes (M == 1 or ld % 8 == 0)",
         "map 0: 6 2 10000; 4 1; 16; 64 64; 1 1; 0 3 2 0", "launch 1 64: 10000 80000 1 4 5", "0 served",
-        "1 the address of src is no multiple of 16 bytes",
+        "1 the address of src is not a multiple of 16 bytes",
         "map 0: 6 2 5000; 96 100; 208; 64 64; 1 1; 0 3 2 0", "1 served",
     ]  # fmt: skip
 
 
 def test_the_contract_describes_maps(tmp_path):
     header, source = (path.read_text() for path in export(copying(), tmp_path, "gemm", cubin=False).files)
-    assert "copied by TMA in boxes of 64 x 64, swizzled in spans of 128 bytes; the launcher makes the tensor map." in header
+    assert "copied by TMA in boxes of 64 x 64, swizzled in spans of 128 bytes; the launcher encodes the tensor map." in header
     assert "nvcc of CUDA 12.5 or newer" in header and "16 bytes apart" not in header  # N is a multiple of 8
     assert "{(void *)&maps[0], (void *)&dst, (void *)&M, (void *)&N}" in source
     plain, source = (path.read_text() for path in export(copying(maps=(None,)), tmp_path, "plain", cubin=False).files)
@@ -450,7 +450,7 @@ def test_maps_at_an_address_of_bytes(tmp_path):
 
 
 def test_arrays_unsupported_by_tma_are_not_exported(tmp_path):
-    with pytest.raises(LaunchError, match="serves no sizes: rows of src lie a multiple of 16 bytes apart"):
+    with pytest.raises(LaunchError, match="no sizes are legal for the kernel: the row stride of src is a multiple of 16 bytes"):
         export(copying(100, 100), tmp_path, "gemm", cubin=False)
     with pytest.raises(LaunchError, match="64 x 300 elements of src by TMA"):
         export(copying(maps=(making.tensor_map("src_map", "src", (1, 0), (64, 300), 128),)), tmp_path, "gemm", cubin=False)

@@ -323,7 +323,7 @@ def test_pinned(tmp_path, monkeypatch):
     record = recorded(tmp_path, monkeypatch, float16_gemm(32, 48, 64), bm=16, bn=16, wm=16, wn=16, bk=32)
     monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", "1")
     assert matmul.choice(a, b).record == record
-    with pytest.raises(StoreError, match="no record answers for MatMul 31x48x64"):
+    with pytest.raises(StoreError, match="there is no record for MatMul 31x48x64"):
         matmul(a[:31], b)
     assert matmul.choice(a[:31], b, require_record=False).record == record, "a neighbor"
     assert matmul.choice(a, b, c_dtype="float32", require_record=False).record is None

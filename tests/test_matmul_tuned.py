@@ -12,7 +12,7 @@ from fireiron.front import place
 from fireiron.matmul import request
 from fireiron.matmul_problem import key_and_views
 from fireiron.measure.timing import Timing
-from fireiron.tune.records import kept
+from fireiron.tune.records import choice_cache
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def gpu(tuned, monkeypatch):
     monkeypatch.setattr(place, "gpu_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(place, "refused_by_compiler", lambda kernel: None)
     monkeypatch.setattr(tuned, "with_reduction", lambda choice, problem, device: matmul_choice.with_reduction(choice, problem, None))
-    monkeypatch.setattr(kept, "decided", lambda *given: setattr(found, "decided", given))
+    monkeypatch.setattr(choice_cache, "decided", lambda *given: setattr(found, "decided", given))
     return found
 
 

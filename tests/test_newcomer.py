@@ -406,7 +406,7 @@ def test_missing_fragment_loads_are_suggested(end):
     """The suggestion is the register loads that the instruction requires, not tiles for single threads, with which nothing compiles."""
     explanation = explain(TO_WARPS.then(end)(FLOAT16), "sm_80")
     main_leaf = next(leaf for leaf in explanation.leaves if leaf.place == "main")
-    assert main_leaf.steps == FRAGMENTS.steps and main_leaf.behind == ".split(16).unroll()"
+    assert main_leaf.steps == FRAGMENTS.steps and main_leaf.after == ".split(16).unroll()"
     assert main_leaf.others[0][0].name == "HMMA_16816_F32"
     report = inspect_explain.text(explanation)
     assert ".load(A, RF, Move.done()).load(B, RF, Move.done())" in report and "tried: with it the strategy is complete" in report

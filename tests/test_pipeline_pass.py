@@ -246,11 +246,11 @@ def test_shared_memory_filled_inside_has_groups_of_its_own():
 # ---------------------------------------------------------------------------------------------- spread
 
 
-TURN = Var("turn", 0, 9)
+ITERATION = Var("turn", 0, 9)
 
 
 def spread(turns=10, steps=4, **fields):
-    turning = making.loop(TURN, as_expr(turns), (load(k=K + TURN),))
+    turning = making.loop(ITERATION, as_expr(turns), (load(k=K + ITERATION),))
     return loop(turning, making.loop(STEP, as_expr(steps), (use(),)), interleave=True, **fields)
 
 

@@ -160,7 +160,7 @@ def test_prefetched_vectors_wait_unless_no_wait(name):
 def test_no_wait_with_shared_stages():
     """K and V of attention share the stages of one ring, two fills per iteration; Q is loaded before the loop."""
     strategy = chained("K", keys_and_values(attention.definition(), shares=True))
-    require_attention(strategy(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET), orders=(None,))
+    require_attention(strategy(attention.spec(64, 160, 64, fused=attention.definition())).program(TARGET), orders=(None,))
 
 
 def test_producer_waits_between_no_wait_loads_and_others():

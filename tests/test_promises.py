@@ -10,7 +10,7 @@ import pytest
 from handmade import THREAD, access, execution, kernel_of, local
 from ringed import float16_gemm, is_load, product, with_changed
 from test_build_gate import attended
-from touching import BLOCK_BARRIER, PRODUCT, REGISTERS_FENCE, SHARED, T, buffer, i, kernel, loop, on_registers, products, reads, writes
+from touching import BLOCK_BARRIER, MMA_GROUPS, REGISTERS_FENCE, SHARED, T, buffer, i, kernel, loop, mma, on_registers, reads, writes
 
 import fireiron
 from fireiron import *
@@ -74,8 +74,8 @@ FAULTS = {
         "check_wgmma_registers",
         SynchronizationError,
         lambda: shared(
-            loop(16, writes(i * 128 + T)), making.fence(ir.FenceKind.ASYNC_PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
-            making.commit(PRODUCT), on_registers(), making.wait(0, mechanism=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
+            loop(16, writes(i * 128 + T)), making.fence(ir.FenceKind.ASYNC_PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, mma(0),
+            making.commit(MMA_GROUPS), on_registers(), making.wait(0, mechanism=MMA_GROUPS), buffers=(*SHARED, buffer("r", 64, memory=RF)),
         ),
     ),
     "an A operand that ptxas overwrites": (

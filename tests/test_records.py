@@ -430,7 +430,7 @@ def test_conflict_of_git(tmp_path):
 def test_truncated_last_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(f"{made().line()}\n{made(us=3.0).line()[:100]}")
-    with pytest.warns(OutdatedRecordWarning, match="a.jsonl:2: the last line was never finished"):
+    with pytest.warns(OutdatedRecordWarning, match="a.jsonl:2: the last line is incomplete"):
         assert len(Records.load(path)) == 1
     with pytest.warns(OutdatedRecordWarning, match="is removed"):
         Records.append_to(path, made(values={}))
@@ -680,7 +680,7 @@ def test_user_defined_kinds_are_looked_up():
     assert not near.exact and "Rows" in str(near.record.spec) and "256x256 (distance 1.00)" in near.why
     other = Kind("Rows", "y[i] += sum(j, {by} + x[i,j])", rows.parameters)
     assert again.find(spec(0.5, 256, 64, other), "sm_90", strategies={"mine.py:rows": strategy}) is None
-    with pytest.raises(StoreError, match="no record answers for Rows 8x8, float32 float32") as none:
+    with pytest.raises(StoreError, match="there is no record for Rows 8x8, float32 float32") as none:
         again.best(spec(3, 8, 8), "sm_90", strategies={"mine.py:rows": strategy})
     assert "fireiron tune STRATEGY.py --arch sm_90" in str(none.value)
 
@@ -776,10 +776,10 @@ def test_no_record():
     with pytest.raises(StoreError) as caught:
         Records((made(), made(float16_gemm(512)))).best(float16_gemm(dtype=bfloat16), "sm_90")
     text = str(caught.value)
-    assert "no record answers for MatMul 256x256x256, bfloat16" in text
+    assert "there is no record for MatMul 256x256x256, bfloat16" in text
     assert "MatMul 512x256x256, float16 float16 float16, row row row on sm_90" in text
     assert "fireiron tune small -M 256 -N 256 -K 256 --dtype bfloat16 --layouts TTT --arch sm_90" in text
-    with pytest.raises(StoreError, match="no record answers for Move 8x8"):
+    with pytest.raises(StoreError, match="there is no record for Move 8x8"):
         Records().best(Move(8, 8)(GL, GL)(Kernel))
 
 
@@ -797,7 +797,7 @@ def test_tune_command_is_understood():
 
 def test_best_reads_the_named_file(tmp_path, monkeypatch):
     path = written(tmp_path / "mine.jsonl", made(us=1.0))
-    with pytest.raises(StoreError, match="no record answers"):
+    with pytest.raises(StoreError, match="there is no record"):
         best_strategy(float16_gemm())
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     assert best_strategy(float16_gemm()).spec == float16_gemm()
@@ -811,7 +811,7 @@ def test_require_record(tmp_path, monkeypatch):
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", "1")
     assert best_strategy(float16_gemm()).spec == float16_gemm()
-    with pytest.raises(StoreError, match="no record answers for MatMul 512x256x256"):
+    with pytest.raises(StoreError, match="there is no record for MatMul 512x256x256"):
         best_strategy(float16_gemm(512))
     assert best_strategy(float16_gemm(512), require_record=False).spec == float16_gemm(512), "the argument decides"
     with pytest.raises(ArgumentError, match="must be True, False or None"):
@@ -880,7 +880,7 @@ def test_shipped_records_are_whole(monkeypatch):
     monkeypatch.undo()
     shipped = Records.shipped()
     assert shipped == Records.load(*collection._shipped()), "they are read without checks"
-    assert shipped.drift() == ()
+    assert shipped.outdated() == ()
     for folder in collection._shipped():
         for path in folder.glob("*.jsonl"):
             assert path.read_text() == Records.load(path).text(), f"fireiron records merge {path.name} -o {path.name}"
@@ -890,7 +890,7 @@ def test_a_shipped_line_that_is_no_record(tmp_path, monkeypatch):
     broken = tmp_path / "h200.jsonl"
     broken.write_text(f"{made().line()}\n<<<<<<< HEAD\n{made(float16_gemm(512)).line()}\n")
     monkeypatch.setattr(collection, "_shipped", lambda: (tmp_path,))
-    with pytest.raises(StoreError, match="a conflict that git left") as caught:
+    with pytest.raises(StoreError, match="a merge conflict of git") as caught:
         Records.shipped()
     assert f"{broken}:2" in str(caught.value)
 

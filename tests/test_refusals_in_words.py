@@ -76,7 +76,7 @@ REFUSED = (
     ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "no combination at all"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "comes without a spec"), ("best(SQUARE, default=True, require_record=True)", "an exact record is required, so defaults are not permitted"),
     # pictures and exports
     ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "holds one picture"),
-    ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is not a folder"), ("exported(3, '/tmp/x')", "export: no kernel"), ("exported(BOUND, 3)", "no path"),
+    ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is not a folder"), ("exported(3, '/tmp/x')", "export: not a kernel"), ("exported(BOUND, 3)", "no path"),
     # tasks
     ("Mapping(3)", "a list of values"), ("Mapping([3])", "not an instance"), ("Mapping([], 3)", "not a machine"), ("Mapping.from_json(3)", "from_json: not a text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts must be Stored(...)"),
     ("TaskMapping('i', 'v', BLOCK, [GLOBAL], mma_in_flight=5)", "mma_in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], raster=3)", "raster=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),

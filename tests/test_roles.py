@@ -437,7 +437,7 @@ def test_keys_and_values_have_a_producer_each():
     """In attention, where they are used and released at different times."""
     strategy = keys_and_values(attention.definition())
     separate = strategy.at(Split).refine(WarpSpecialize(32, False, ("K", "V")))
-    kernel = separate(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET)
+    kernel = separate(attention.spec(64, 160, 64, fused=attention.definition())).program(TARGET)
     assert [role.name for role in roles_of(kernel.ir)] == ["consumers", "producer", "producer of K", "producer of V"]
     require_attention(kernel, orders=(None, 1))
 
@@ -455,7 +455,7 @@ def test_separate_is_written_and_read():
 
 
 SEPARATE_REFUSED = {
-    "an output": (lambda: separated(TMA, TMA, C, copies=False), "C is no input"),
+    "an output": (lambda: separated(TMA, TMA, C, copies=False), "C is not an input"),
     "an operand twice": (lambda: separated(TMA, TMA, (A, A), copies=False), "`separate` names operands, each once"),
     "warpgroups of TMA": (lambda: separated(TMA, TMA, B, 128, copies=False), "each of several producers that load by TMA is a warp"),
     "what no producer loads": (

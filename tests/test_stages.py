@@ -11,7 +11,7 @@ from printed_text import COMPILER, HostProgram, Printed
 from ringed import TARGET, errors, float16_gemm, is_product, ring_faults, with_changed
 from test_graphene_text import read_back
 from test_rings import is_harmless
-from test_rings_by_users import COPY, PRODUCT, STORED, given, outcome, wanted
+from test_rings_by_users import COPY, MMA, STORED, given, outcome, wanted
 
 from fireiron import *
 from fireiron import ir
@@ -34,7 +34,7 @@ def sums(sizes, depth, *, stages=4, blocks=1, rows=64, producer=True, late=None)
     for name in OPERANDS:
         chain = chain.load(name, SH, COPY)
         chain = chain.stages(depth[name]) if name in depth else chain
-    chain = chain.tile(m=64).to(Warpgroup).step("left", PRODUCT).step("right", PRODUCT)
+    chain = chain.tile(m=64).to(Warpgroup).step("left", MMA).step("right", MMA)
     return chain.step("store", STORED).done()(dual.spec(*sizes))
 
 

@@ -12,13 +12,13 @@ import pytest
 from problems import library
 
 from fireiron import *
-from fireiron import kept
+from fireiron import disk_cache
 from fireiron.cli import main
+from fireiron.disk_cache import DamagedError
 from fireiron.errors import CacheWarning
 from fireiron.gpu import cache, programs
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.kept import DamagedError
-from fireiron.tune.records import kept as choices
+from fireiron.tune.records import choice_cache as choices
 from fireiron.tune.records.choosing import Choice
 from fireiron.values.machine import as_architecture, float16
 
@@ -93,7 +93,7 @@ def test_what_a_program_follows_from_changes_its_key(monkeypatch):
         "another name": programs.key_of(fresh(bound(), name="other")),
         "another strategy": programs.key_of(fresh(bound("gemm_tt"))),
     }
-    monkeypatch.setattr(kept, "build", lambda: "another build")
+    monkeypatch.setattr(disk_cache, "build", lambda: "another build")
     keys["another build"] = programs.key_of(fresh(bound()))
     assert None not in keys.values() and len(set(keys.values())) == len(keys)
     assert programs.key_of(fresh(bound())) == keys["another build"]
@@ -115,7 +115,7 @@ def test_keys_are_the_same_in_every_process():
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(found) == 1 and len(found.pop().strip()) == kept.DIGITS
+    assert len(found) == 1 and len(found.pop().strip()) == disk_cache.DIGITS
 
 
 class Mine(Executable):
@@ -135,8 +135,8 @@ def test_what_is_not_of_this_package_is_not_kept(monkeypatch):
         RED = 1
 
     for value in (Own(), Color.RED, print, lambda: 1, {1: Own()}, Mine, object(), memoryview(b"")):
-        assert kept.key_of(value) is None and kept.written("program", "0" * 64, value, {}) is None
-    assert kept.key_of(float16, GL, (1, "a", None, 2.5, {"b": frozenset((1, 2))})) is not None
+        assert disk_cache.key_of(value) is None and disk_cache.written("program", "0" * 64, value, {}) is None
+    assert disk_cache.key_of(float16, GL, (1, "a", None, 2.5, {"b": frozenset((1, 2))})) is not None
     monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
     assert programs.key_of(program) is None
 
@@ -158,26 +158,26 @@ def test_a_refused_program_is_not_kept():
 
 
 def entry_of(value, kind="program", key="0" * 64):
-    data = kept.written(kind, key, value, {"kernels": ["k"], "about": "", "arch": "", "toolchain": [], "seconds": 0.0})
+    data = disk_cache.written(kind, key, value, {"kernels": ["k"], "about": "", "arch": "", "toolchain": [], "seconds": 0.0})
     assert data is not None
     return data
 
 
 def test_every_changed_byte_is_found():
     data = entry_of((float16, making.comment("text"), [1, 2, 3]))
-    assert kept.read("program", "0" * 64, data)[0] == (float16, making.comment("text"), [1, 2, 3])
+    assert disk_cache.read("program", "0" * 64, data)[0] == (float16, making.comment("text"), [1, 2, 3])
     for place in range(0, len(data), 7):
         changed = bytearray(data)
         changed[place] ^= 1
         with pytest.raises(DamagedError):
-            kept.read("program", "0" * 64, bytes(changed))
+            disk_cache.read("program", "0" * 64, bytes(changed))
     for cut in (0, 1, len(data) // 2, len(data) - 1):
         with pytest.raises(DamagedError):
-            kept.read("program", "0" * 64, data[:cut])
+            disk_cache.read("program", "0" * 64, data[:cut])
     with pytest.raises(DamagedError, match="another key"):
-        kept.read("program", "1" * 64, data)
+        disk_cache.read("program", "1" * 64, data)
     with pytest.raises(DamagedError, match="format"):
-        kept.read("choice", "0" * 64, data)
+        disk_cache.read("choice", "0" * 64, data)
 
 
 class Runs:
@@ -196,21 +196,21 @@ class Runs:
         Runs(os.system, "true"),
         Runs(eval, "1"),
         Runs(getattr, float16, "name"),
-        Runs(kept.save, os.devnull, b""),
+        Runs(disk_cache.save, os.devnull, b""),
         Runs(programs.place, "program", "0" * 64),
         Runs(CompiledKernel, None),
         Runs(isinstance, 1, int),
         subprocess.Popen,
-        kept.DamagedError,
+        disk_cache.DamagedError,
     ],
     ids=range(9),
 )
 def test_what_is_read_calls_no_function(value):
     """An entry that somebody wrote with a right digest makes no value of a class that is not kept, and calls nothing."""
     head = {"key": "0" * 64, "created": 0.0}
-    data = kept.encoded(kept.first_line("program"), head, pickle.dumps(value, 5))
+    data = disk_cache.encoded(disk_cache.first_line("program"), head, pickle.dumps(value, 5))
     with pytest.raises(DamagedError, match="it names"):
-        kept.read("program", "0" * 64, data)
+        disk_cache.read("program", "0" * 64, data)
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x80\x05.", b"\x80\x05K\x01", b"N.", pickle.dumps(float16, 5)[:-8]], ids=range(5))
@@ -218,7 +218,9 @@ def test_what_is_no_program_is_made_again(rest):
     """A digest that is right says nothing of what it is of."""
     program = fresh(bound())
     key = programs.key_of(program)
-    kept.save(programs.place("program", key), kept.encoded(kept.first_line("program"), {"key": key, "created": 0.0}, rest))
+    disk_cache.save(
+        programs.place("program", key), disk_cache.encoded(disk_cache.first_line("program"), {"key": key, "created": 0.0}, rest)
+    )
     with pytest.warns(CacheWarning, match="generated again"):
         made = CompiledKernel(program).ready()
     assert made.proof == "checked in this process" and "__global__" in made.program.cuda
@@ -229,9 +231,11 @@ def test_the_program_of_another_name_is_not_taken():
     first, other = fresh(bound()), fresh(bound(), name="other")
     CompiledKernel(first).ready()
     data = programs.place("program", programs.key_of(first)).read_bytes()
-    _, rest = kept.opened(data, kept.first_line("program"))
+    _, rest = disk_cache.opened(data, disk_cache.first_line("program"))
     key = programs.key_of(other)
-    kept.save(programs.place("program", key), kept.encoded(kept.first_line("program"), {"key": key, "created": 0.0}, rest))
+    disk_cache.save(
+        programs.place("program", key), disk_cache.encoded(disk_cache.first_line("program"), {"key": key, "created": 0.0}, rest)
+    )
     with pytest.warns(CacheWarning, match="no program of this name"):
         assert "other(" in CompiledKernel(other).ready().program.cuda
 
@@ -263,8 +267,8 @@ def test_choices(monkeypatch, tmp_path):
     assert choices.key_of("matmul", target, None, program.spec) != key
     assert choices.recalled(None) is None
     path = programs.place("choice", key)
-    path.write_bytes(kept.encoded(kept.first_line("choice"), {"key": key, "created": 0.0}, pickle.dumps((1, 2), 5)))
-    with pytest.warns(CacheWarning, match="made again"):
+    path.write_bytes(disk_cache.encoded(disk_cache.first_line("choice"), {"key": key, "created": 0.0}, pickle.dumps((1, 2), 5)))
+    with pytest.warns(CacheWarning, match="written again"):
         assert choices.recalled(key) is None
     assert not path.exists()
 

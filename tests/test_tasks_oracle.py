@@ -15,7 +15,7 @@ from fireiron import ir, tasks
 from fireiron.check import safety
 from fireiron.errors import FireironError
 from fireiron.inspect.oracle import account, check_events
-from fireiron.inspect.oracle.units import places
+from fireiron.inspect.oracle.units import processor_indices
 from fireiron.strategies import hopper, tasks_attention, tasks_batched, tasks_dual, tasks_gated, tasks_gemm, tasks_row_sum
 from fireiron.tasks import *
 from fireiron.tasks.event_text import parse, text
@@ -84,7 +84,10 @@ def test_a_mask_that_no_element_needs_at_these_sizes():
     is_mask = lambda one: isinstance(one, ir.Exec) and one.path[-1] == "s"
     copies = lambda count: attrs.evolve(kernel, body=ir.rewritten(kernel.body, lambda one: (one,) * count if is_mask(one) else (one,)))
     assert [one for one, _ in ir.execs(kernel.body) if is_mask(one)] and check_events(program) == ()
-    for count, message in ((0, "no statement of the kernel carries it out (s)"), (2, "(0.2.0 call) has 1 turns, and s of the kernel 2")):
+    for count, message in (
+        (0, "no statement of the kernel carries it out (s)"),
+        (2, "(0.2.0 call) has 1 iterations, and s of the kernel 2"),
+    ):
         assert any(message in one.message for one in check_events(program, copies(count)))
 
 
@@ -163,16 +166,16 @@ def faulty(program, wanted):
 @pytest.mark.parametrize(
     ("name", "fault", "message"),
     [
-        ("mma.sync", "Barrier a_sh, b_sh complete", "e8 (0.1.0.0 in A) waits for e5 (0.1 in A) by e5, and in the kernel a_rf in turn 0 of warp"),
+        ("mma.sync", "Barrier a_sh, b_sh complete", "e8 (0.1.0.0 in A) waits for e5 (0.1 in A) by e5, and in the kernel a_rf in iteration 0 of warp"),
         ("mma.sync", "without 15 Wait", "it is still in flight"),
-        ("mma.sync", "without 18 a_rf", "e8 (0.1.0.0 in A) has 8 turns, and a_rf of the kernel 7"),
+        ("mma.sync", "without 18 a_rf", "e8 (0.1.0.0 in A) has 8 iterations, and a_rf of the kernel 7"),
         ("wgmma", "moved up", "e4 (0.1 in A) waits for e6 (0.1.0.0.0 call) by p2[:, :, :, :]"),
         ("wgmma", "Wait product", "it is still under way"),
         ("wgmma", "Fence dst_sh", "no fence of the asynchronous proxy stands between"),
         ("wgmma", "without 5.1.5 Release", "waits forever"),
         ("wgmma", "Commit bulk", "still in flight at the end of the kernel"),
         ("FFMA", "a_sh/dealt/body", "no statement of the kernel carries it out"),
-        ("FFMA", "For k and For copy_m", "it comes before"),
+        ("FFMA", "For k and For copy_m", "it executes first"),
     ],
 )  # fmt: skip
 def test_a_finding_says_who_waits_for_whom(name, fault, message):
@@ -246,7 +249,7 @@ def test_needs_follow_loops_and_what_they_carry():
 def test_places_of_threads():
     """Digits of one level, the last one fastest; indices past the end have none."""
     over = (Dim(as_expr(2), WARPGROUP), Dim(as_expr(2), WARP), Dim(as_expr(32), THREAD))
-    positions = places(over, 384)
+    positions = processor_indices(over, 384)
     assert (
         positions[:, 0].tolist() == [0, 0, 0]
         and positions[:, 161].tolist() == [1, 1, 1]

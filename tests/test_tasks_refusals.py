@@ -764,17 +764,19 @@ def test_registers_exceeded():
 def test_shared_memory_exceeded():
     """The figure's three stages and staged result need 272 KB for this tile. With a bound they share bytes; below the minimum they do not."""
     mapping = staged(gemm.hopper(128, 256, stages=3))
-    whole_of = lambda within: tasks.strategy(gemm.program, attrs.evolve(mapping, max_shared_bytes=within))(gemm_of(128, 256, 256)).program(
-        "sm_90a"
-    )
-    refused(lambda: whole_of(0).lowered, r"a_sh +49152 bytes (.|\n)*b_sh +98304 bytes (.|\n)*src_sh +131072 bytes ", "tasks_gemm.py:")
-    refused(lambda: whole_of(0).lowered, r"or for a program of tasks Mapping\(..., max_shared_bytes=232448\)", "tasks_gemm.py:")
+    interior_condition = lambda within: tasks.strategy(gemm.program, attrs.evolve(mapping, max_shared_bytes=within))(
+        gemm_of(128, 256, 256)
+    ).program("sm_90a")
     refused(
-        lambda: whole_of(100_000).lowered,
+        lambda: interior_condition(0).lowered, r"a_sh +49152 bytes (.|\n)*b_sh +98304 bytes (.|\n)*src_sh +131072 bytes ", "tasks_gemm.py:"
+    )
+    refused(lambda: interior_condition(0).lowered, r"or for a program of tasks Mapping\(..., max_shared_bytes=232448\)", "tasks_gemm.py:")
+    refused(
+        lambda: interior_condition(100_000).lowered,
         r"max_shared_bytes\(100000\) allows 100000: a_sh 49152, b_sh 98304, src_sh 131072",
         "tasks_gemm.py:",
     )
-    kernel = whole_of(200_000).lowered
+    kernel = interior_condition(200_000).lowered
     places = {each.name: (each.offset, each.offset + each.bytes) for each in kernel.buffers if each.memory.of_block}
     assert kernel.shared_bytes <= 200_000 and places["src_sh"][0] < max(places["a_sh"][1], places["b_sh"][1])
 

@@ -394,7 +394,7 @@ def test_a_ranking_that_runs_out_of_time(monkeypatch):
     seen = []
     found = rank(strategy, MatMul(64, 64, 8)(GL, GL, GL)(Kernel), seconds=1e-9, jobs=1, report=seen.append)
     assert not found.complete and 2 <= len(found.results) < 9
-    assert found.stopped == f"after 1e-09 s: {len(found.results)} of 9 combinations were looked at, drawn at random"
+    assert found.stopped == f"after 1e-09 s: {len(found.results)} of 9 combinations were examined, in random order"
     assert f"best predicted {found.ranking[0].predicted_us:.4g} us ({found.ranking[0]})" in str(seen[-1])
 
 

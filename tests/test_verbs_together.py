@@ -44,7 +44,7 @@ def attended(
     chain = chain.load(first, SH, copy).load(second, SH, copy)
     chain = chain.share_stages(first) if share else chain
     chain = chain.tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups).step("store", stored(16)).done()
-    return chain(attention.spec(*sizes, 16, made=definition)).program(TARGET)
+    return chain(attention.spec(*sizes, 16, fused=definition)).program(TARGET)
 
 
 def require_right(program, **masks):

@@ -53,7 +53,7 @@ def passes(*body, final=True, **options):
 
 def test_a_kernel_without_fault():
     passes(
-        copy(), making.comment("what stands here"), making.barrier(BLOCK_SCOPE), making.under_way(copy()), making.commit(), making.wait(0)
+        copy(), making.comment("what stands here"), making.barrier(BLOCK_SCOPE), making.async_copy(copy()), making.commit(), making.wait(0)
     )
 
 
@@ -123,12 +123,12 @@ def test_a_barrier_of_a_group_needs_whole_groups():
 
 
 def test_a_wait_for_less_than_no_group():
-    passes(making.under_way(copy()), making.commit(), making.wait(0))
-    refused("a wait for -1 groups", making.under_way(copy()), making.commit(), making.wait(-1))
+    passes(making.async_copy(copy()), making.commit(), making.wait(0))
+    refused("a wait for -1 groups", making.async_copy(copy()), making.commit(), making.wait(-1))
 
 
 def test_commits_waits_and_fences_are_for_statements_of_the_kernel():
-    mine, other = making.under_way(copy()), {"mechanism": WGMMA_GROUPS}
+    mine, other = making.async_copy(copy()), {"mechanism": WGMMA_GROUPS}
     held = making.loop(Var("j", 0, 7), as_expr(8), (), pinned_registers=("acc",))
     for statement, message in (
         (making.commit(WGMMA_GROUPS), f"a commit of a {WGMMA_GROUPS.name} in a kernel without such"),
@@ -181,7 +181,7 @@ def test_a_warp_leaves_out_no_loads_ahead():
 
 
 def test_two_versions_are_told_apart_by_comparisons():
-    refused("is not a conjunction of comparisons", copy(whole=as_expr(Var("odd", 0, 1, 1, True))), symbols=(Var("odd", 0, 1, 1, True),))
+    refused("is not a conjunction of comparisons", copy(interior=as_expr(Var("odd", 0, 1, 1, True))), symbols=(Var("odd", 0, 1, 1, True),))
 
 
 def test_an_unknown_statement_is_refused():

@@ -3,7 +3,7 @@
 import attrs
 import making
 import pytest
-from touching import BLOCK_BARRIER, PRODUCT, WARP_BARRIER, K, T, buffer, copies, i, kernel, loop, products, reads, touch, writes
+from touching import BLOCK_BARRIER, MMA_GROUPS, WARP_BARRIER, K, T, buffer, copies, i, kernel, loop, mma, reads, touch, writes
 
 from fireiron import GL, RF, ir
 from fireiron.check import AccessTrace, check_races
@@ -65,32 +65,32 @@ def test_what_was_waited_for_is_not_waited_for_again():
 
 def test_products_are_waited_for_where_their_factors_are_overwritten():
     """As many groups stay in flight as were committed later; reading operands requires no wait."""
-    product = (products(0), making.commit(PRODUCT))
+    product = (mma(0), making.commit(MMA_GROUPS))
     assert waited(*product, block(), writes(FAR), buffers=WITH_REGISTERS) == [(0, "s has been read")]
-    assert groups(*product, products(512), making.commit(PRODUCT), block(), writes(FAR), buffers=WITH_REGISTERS) == [1]
+    assert groups(*product, mma(512), making.commit(MMA_GROUPS), block(), writes(FAR), buffers=WITH_REGISTERS) == [1]
     assert groups(*product, block(), reads(FAR), buffers=WITH_REGISTERS) == []
     assert groups(*product, block(), writes(T + 512), buffers=WITH_REGISTERS) == []
 
 
 def test_groups_of_products_and_of_copies_are_counted_apart():
     """One barrier may need both; waits for copies come first."""
-    product = (products(0), making.commit(PRODUCT))
+    product = (mma(0), making.commit(MMA_GROUPS))
     copy = (copies(T + 512), making.commit())
     body = (*product, *copy, block(), writes(FAR), reads(FAR + 512))
     assert waited(*body, buffers=WITH_REGISTERS) == [(0, "s has arrived"), (0, "s has been read")]
     kinds = [one.mechanism for one in wait(kernel(*body, buffers=WITH_REGISTERS)).body if isinstance(one, Wait)]
-    assert kinds == [CP_ASYNC_GROUPS, PRODUCT]
+    assert kinds == [CP_ASYNC_GROUPS, MMA_GROUPS]
 
 
 def test_a_wait_for_registers_is_a_wait_for_factors_too():
     """`wgmma_waits` inserted it, so the barrier after it needs no other wait."""
-    body = (products(0), making.commit(PRODUCT), making.wait(0, reason="r is complete", mechanism=PRODUCT), block(), writes(FAR))
+    body = (mma(0), making.commit(MMA_GROUPS), making.wait(0, reason="r is complete", mechanism=MMA_GROUPS), block(), writes(FAR))
     assert waited(*body, buffers=WITH_REGISTERS) == [(0, "r is complete")]
 
 
 def test_factors_overwritten_without_a_barrier_are_refused():
     with pytest.raises(SynchronizationError, match="s is accessed while MMAs of it are in flight, without a barrier in between"):
-        wait(kernel(products(0), making.commit(PRODUCT), writes(FAR), buffers=WITH_REGISTERS))
+        wait(kernel(mma(0), making.commit(MMA_GROUPS), writes(FAR), buffers=WITH_REGISTERS))
 
 
 def test_a_barrier_takes_the_smallest_number_asked_of_it():

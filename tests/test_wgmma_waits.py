@@ -6,7 +6,7 @@ import pytest
 from touching import (
     BLOCK_BARRIER,
     COMMIT,
-    PRODUCT,
+    MMA_GROUPS,
     PROXY_FENCE,
     REGISTERS_FENCE,
     WARP_BARRIER,
@@ -17,8 +17,8 @@ from touching import (
     i,
     kernel,
     loop,
+    mma,
     on_registers,
-    products,
     reads,
     writes,
 )
@@ -37,7 +37,7 @@ from fireiron.values.expr import Var, as_expr
 
 REGISTERS = (buffer("r", 4, memory=RF), buffer("q", 4, memory=RF))
 BUFFERS = (buffer("s", 4096), buffer("t", 4096, offset=16384), *REGISTERS)
-COMMITTED, SETTLED = making.commit(PRODUCT), making.wait(0, mechanism=PRODUCT)
+COMMITTED, SETTLED = making.commit(MMA_GROUPS), making.wait(0, mechanism=MMA_GROUPS)
 
 
 def program(*body, **options):
@@ -50,15 +50,15 @@ def text(body):
     for one in body:
         match one:
             case Exec():
-                words.append("product" if one.mechanism is PRODUCT else "copy" if one.asynchronous else ".")
+                words.append("product" if one.mechanism is MMA_GROUPS else "copy" if one.asynchronous else ".")
             case For():
                 words.append(text(one.body))
             case Fence(kind=reach):
                 words.append(reach.value)
             case Commit(mechanism=completion):
-                words.append("commit" if completion is PRODUCT else "copied")
+                words.append("commit" if completion is MMA_GROUPS else "copied")
             case Wait(groups=groups, mechanism=completion):
-                words.append(f"wait {groups}" if completion is PRODUCT else f"arrive {groups}")
+                words.append(f"wait {groups}" if completion is MMA_GROUPS else f"arrive {groups}")
             case Barrier(scope=scope):
                 words.append(scope.name)
             case _:
@@ -79,25 +79,25 @@ def test_without_products_nothing_changes():
 
 
 def test_products_side_by_side_are_a_batch():
-    assert batched(products(0), products(64)) == ["registers", "product", "product", "commit"]
+    assert batched(mma(0), mma(64)) == ["registers", "product", "product", "commit"]
 
 
 def test_a_loop_of_products_is_in_the_batch():
-    unrolled = loop(4, products(i * 16))
-    assert batched(unrolled, products(64)) == ["registers", ["product"], "product", "commit"]
+    unrolled = loop(4, mma(i * 16))
+    assert batched(unrolled, mma(64)) == ["registers", ["product"], "product", "commit"]
 
 
 def test_anything_else_ends_a_batch():
     for other, word in ((reads(T), "."), (BLOCK_BARRIER, "block"), (making.comment("next"), "comment"), (COMMIT[0], "copied")):
-        assert batched(products(0), other, products(64)) == ["registers", "product", "commit", word, "registers", "product", "commit"]
+        assert batched(mma(0), other, mma(64)) == ["registers", "product", "commit", word, "registers", "product", "commit"]
 
 
 def test_a_loop_with_something_else_has_batches_inside():
-    assert batched(loop(4, products(i * 16), reads(T))) == [["registers", "product", "commit", "."]]
+    assert batched(loop(4, mma(i * 16), reads(T))) == [["registers", "product", "commit", "."]]
 
 
 def test_names_do_not_end_a_batch():
-    assert batched(products(0), making.let(Var("x", 0, 3), as_expr(1)), products(64)) == [
+    assert batched(mma(0), making.let(Var("x", 0, 3), as_expr(1)), mma(64)) == [
         "registers",
         "product",
         "let",
@@ -107,42 +107,40 @@ def test_names_do_not_end_a_batch():
 
 
 def test_registers_are_waited_for_before_others_touch_them():
-    assert batched(products(0), on_registers(write=False)) == ["registers", "product", "commit", "wait 0", "."]
-    assert batched(products(0), on_registers("q")) == ["registers", "product", "commit", "."], "other registers"
-    assert batched(products(0), on_registers(), on_registers()) == ["registers", "product", "commit", "wait 0", ".", "."], "once"
-    assert batched(on_registers(), products(0)) == [".", "registers", "product", "commit"], "before it nothing is under way"
+    assert batched(mma(0), on_registers(write=False)) == ["registers", "product", "commit", "wait 0", "."]
+    assert batched(mma(0), on_registers("q")) == ["registers", "product", "commit", "."], "other registers"
+    assert batched(mma(0), on_registers(), on_registers()) == ["registers", "product", "commit", "wait 0", ".", "."], "once"
+    assert batched(on_registers(), mma(0)) == [".", "registers", "product", "commit"], "before it nothing is under way"
 
 
 def test_the_wait_says_for_whom():
     (said,) = [
-        one
-        for one in wgmma_waits(program(products(0), products(64, registers="q"), on_registers(), on_registers("q"))).body
-        if isinstance(one, Wait)
+        one for one in wgmma_waits(program(mma(0), mma(64, registers="q"), on_registers(), on_registers("q"))).body if isinstance(one, Wait)
     ]
     assert said.reason == "r is complete" and said.groups == 0
-    both = program(products(0), products(64, registers="q"), loop(2, on_registers(), on_registers("q")))
+    both = program(mma(0), mma(64, registers="q"), loop(2, on_registers(), on_registers("q")))
     (said,) = [one for one in wgmma_waits(both).body if isinstance(one, Wait)]
     assert said.reason == "q, r are complete"
 
 
 def test_the_wait_stands_in_front_of_notes():
-    assert batched(products(0), making.comment("store"), on_registers()) == ["registers", "product", "commit", "wait 0", "comment", "."]
+    assert batched(mma(0), making.comment("store"), on_registers()) == ["registers", "product", "commit", "wait 0", "comment", "."]
 
 
 def test_a_loop_that_only_adds_up_is_not_waited_for():
-    body = [loop(4, products(i * 16), reads(T)), on_registers(write=False)]
+    body = [loop(4, mma(i * 16), reads(T)), on_registers(write=False)]
     assert batched(*body) == [["registers", "product", "commit", "."], "wait 0", "."]
 
 
 def test_what_an_iteration_leaves_the_next_one_waits_for():
-    assert batched(loop(4, on_registers(), products(i * 16))) == [["wait 0", ".", "registers", "product", "commit"]]
-    assert batched(products(0), loop(4, on_registers(), products(i * 16))) == [
+    assert batched(loop(4, on_registers(), mma(i * 16))) == [["wait 0", ".", "registers", "product", "commit"]]
+    assert batched(mma(0), loop(4, on_registers(), mma(i * 16))) == [
         "registers", "product", "commit", ["wait 0", ".", "registers", "product", "commit"],
     ]  # fmt: skip
 
 
 def test_a_loop_that_touches_what_others_left_is_waited_for_in_front():
-    assert batched(products(0), loop(4, on_registers())) == ["registers", "product", "commit", "wait 0", ["."]]
+    assert batched(mma(0), loop(4, on_registers())) == ["registers", "product", "commit", "wait 0", ["."]]
 
 
 # ---------------------------------------------------------------------------------------------- fence
@@ -152,7 +150,7 @@ def test_a_turn_that_is_never_given_back():
     ring = making.ring("ring", 2, ("s",), bytes=64, consumers=4)
     (filled,) = writes(0).accesses
     load = attrs.evolve(writes(0), accesses=(filled, filled), mechanism=TMA_LOADS, ring="ring")
-    body = loop(8, making.acquire("ring", StageState.FULL, i), products(0))
+    body = loop(8, making.acquire("ring", StageState.FULL, i), mma(0))
     for given_back in (False, True):
         rest = (making.release("ring", StageState.EMPTY, i),) if given_back else ()
         asked = attrs.evolve(program(load, attrs.evolve(body, body=(*body.body, *rest))), rings=(ring,))
@@ -173,35 +171,35 @@ def test_without_engines_nothing_is_fenced():
 
 
 def test_a_fence_stands_in_front_of_the_first_barrier_behind_a_write():
-    assert fenced(writes(T), BLOCK_BARRIER, making.barrier(BLOCK_BARRIER.scope, "next"), products(0)) == [
+    assert fenced(writes(T), BLOCK_BARRIER, making.barrier(BLOCK_BARRIER.scope, "next"), mma(0)) == [
         ".",
         "proxy",
         "block",
         "block",
         "product",
     ]
-    assert fenced(writes(T), WARP_BARRIER, products(0)) == [".", "proxy", "warp", "product"]
+    assert fenced(writes(T), WARP_BARRIER, mma(0)) == [".", "proxy", "warp", "product"]
 
 
 def test_only_what_engines_read_is_fenced():
-    assert fenced(writes(T, name="t"), BLOCK_BARRIER, products(0)) == [".", "block", "product"]
-    assert fenced(reads(T), BLOCK_BARRIER, products(0)) == [".", "block", "product"]
+    assert fenced(writes(T, name="t"), BLOCK_BARRIER, mma(0)) == [".", "block", "product"]
+    assert fenced(reads(T), BLOCK_BARRIER, mma(0)) == [".", "block", "product"]
 
 
 def test_copies_are_fenced_where_they_have_arrived():
-    body = [copies(T), making.commit(), BLOCK_BARRIER, making.wait(0), making.barrier(BLOCK_BARRIER.scope, "b"), products(0)]
+    body = [copies(T), making.commit(), BLOCK_BARRIER, making.wait(0), making.barrier(BLOCK_BARRIER.scope, "b"), mma(0)]
     assert fenced(*body) == ["copy", "copied", "block", "arrive 0", "proxy", "block", "product"]
-    assert fenced(copies(T), making.commit(), SETTLED, BLOCK_BARRIER, products(0)) == ["copy", "copied", "wait 0", "block", "product"]
+    assert fenced(copies(T), making.commit(), SETTLED, BLOCK_BARRIER, mma(0)) == ["copy", "copied", "wait 0", "block", "product"]
 
 
 def test_a_fence_in_a_loop_is_for_what_the_iteration_before_wrote():
     first = making.barrier(BLOCK_BARRIER.scope, "first")
-    assert fenced(loop(4, first, products(0), writes(T + 512))) == [["proxy", "block", "product", "."]]
+    assert fenced(loop(4, first, mma(0), writes(T + 512))) == [["proxy", "block", "product", "."]]
 
 
 def test_a_fence_names_the_buffers():
-    both = products(0)
-    other = products(0, name="t")
+    both = mma(0)
+    other = mma(0, name="t")
     (found,) = [one for one in fence(program(writes(T), writes(T, name="t"), BLOCK_BARRIER, both, other)).body if isinstance(one, Fence)]
     assert found == making.fence(FenceKind.ASYNC_PROXY, "make s, t visible to the async proxy")
 
@@ -211,9 +209,9 @@ def test_passes_refuse_a_statement_that_they_do_not_know():
         children = ()
 
     with pytest.raises(VerificationError, match="Strange"):
-        fence(program(products(0), Strange()))
+        fence(program(mma(0), Strange()))
     with pytest.raises(VerificationError, match="Strange"):
-        check_wgmma_registers(AccessTrace(program(products(0), Strange())))
+        check_wgmma_registers(AccessTrace(program(mma(0), Strange())))
 
 
 # ---------------------------------------------------------------------------------------------- all passes, both checks
@@ -230,12 +228,12 @@ def problems(one):
 
 FAR = 127 - T
 PROGRAMS = {
-    "one step": (on_registers(), writes(T), products(0), on_registers(write=False)),
-    "steps": (on_registers(), loop(5, writes(T), products(0)), on_registers(write=False)),
-    "steps at run time": (on_registers(), loop(K, writes(T), products(0)), on_registers(write=False)),
-    "two buffers": (on_registers(), loop(5, writes(T), products(0), writes(T, name="t"), products(0, name="t")), on_registers(write=False)),
-    "scaled each step": (on_registers(), loop(5, writes(T), products(0), on_registers()), on_registers(write=False)),
-    "stages": (on_registers(), loop(6, writes(i % 3 * 512 + T, copy=0), products(i % 3 * 512), period=3), on_registers(write=False)),
+    "one step": (on_registers(), writes(T), mma(0), on_registers(write=False)),
+    "steps": (on_registers(), loop(5, writes(T), mma(0)), on_registers(write=False)),
+    "steps at run time": (on_registers(), loop(K, writes(T), mma(0)), on_registers(write=False)),
+    "two buffers": (on_registers(), loop(5, writes(T), mma(0), writes(T, name="t"), mma(0, name="t")), on_registers(write=False)),
+    "scaled each step": (on_registers(), loop(5, writes(T), mma(0), on_registers()), on_registers(write=False)),
+    "stages": (on_registers(), loop(6, writes(i % 3 * 512 + T, copy=0), mma(i % 3 * 512), period=3), on_registers(write=False)),
 }
 
 
@@ -267,53 +265,53 @@ def test_each_statement_of_order_is_needed(name):
         number += 1
     assert number >= 5
     waits = [one for one in spare if isinstance(one, Wait)]
-    assert all(one.mechanism is PRODUCT and one.reason == "r is complete" for one in waits), spare
+    assert all(one.mechanism is MMA_GROUPS and one.reason == "r is complete" for one in waits), spare
     assert [one for one in spare if one not in waits] == ([making.fence(FenceKind.WGMMA_REGISTERS)] if name == "two buffers" else [])
 
 
 def test_accumulators_touched_before_the_wait():
-    bad = program(REGISTERS_FENCE, products(0), COMMITTED, on_registers(), SETTLED)
+    bad = program(REGISTERS_FENCE, mma(0), COMMITTED, on_registers(), SETTLED)
     assert problems(bad) == ["r: step Move(1,1)(RF,SH)(Thread) accesses it, but it is used by an MMA in flight"]
-    assert problems(program(REGISTERS_FENCE, products(0), COMMITTED, SETTLED, on_registers())) == []
+    assert problems(program(REGISTERS_FENCE, mma(0), COMMITTED, SETTLED, on_registers())) == []
 
 
 def test_products_behind_ordinary_touches():
-    (message,) = problems(program(on_registers(), products(0), COMMITTED, SETTLED))
+    (message,) = problems(program(on_registers(), mma(0), COMMITTED, SETTLED))
     assert message == "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) accesses it, but it was accessed since the last wgmma.fence"
-    assert problems(program(REGISTERS_FENCE, on_registers("q"), products(0), COMMITTED, SETTLED)) == [], "other registers"
-    assert problems(program(REGISTERS_FENCE, products(0), products(16), COMMITTED, SETTLED)) == [], "products among each other"
+    assert problems(program(REGISTERS_FENCE, on_registers("q"), mma(0), COMMITTED, SETTLED)) == [], "other registers"
+    assert problems(program(REGISTERS_FENCE, mma(0), mma(16), COMMITTED, SETTLED)) == [], "products among each other"
 
 
 def test_touches_between_a_product_and_its_commit():
-    bad = program(REGISTERS_FENCE, products(0), on_registers(), COMMITTED, SETTLED)
+    bad = program(REGISTERS_FENCE, mma(0), on_registers(), COMMITTED, SETTLED)
     assert problems(bad) == ["r: step Move(1,1)(RF,SH)(Thread) accesses it, but it is used by an MMA in flight"]
 
 
 def test_touches_in_the_next_iteration():
-    step = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED)
+    step = (on_registers(), REGISTERS_FENCE, mma(0), COMMITTED)
     assert any("is used by an MMA in flight" in one for one in problems(program(loop(3, *step), SETTLED)))
     assert problems(program(loop(1, *step), SETTLED)) == [] == problems(program(loop(3, *step, SETTLED)))
-    late = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED, making.wait(1, mechanism=PRODUCT))
+    late = (on_registers(), REGISTERS_FENCE, mma(0), COMMITTED, making.wait(1, mechanism=MMA_GROUPS))
     assert problems(program(loop(K, *late))) != [], "one group is left"
 
 
 def test_products_that_nobody_commits():
-    assert problems(program(REGISTERS_FENCE, products(0))) == ["r: an MMA is never committed, so no wait covers it"]
+    assert problems(program(REGISTERS_FENCE, mma(0))) == ["r: an MMA is never committed, so no wait covers it"]
 
 
 def test_waits_count_groups_of_products_alone():
     copy = (copies(T, name="t"), making.commit())
-    body = (REGISTERS_FENCE, products(0), COMMITTED, *copy, making.wait(0), on_registers())
+    body = (REGISTERS_FENCE, mma(0), COMMITTED, *copy, making.wait(0), on_registers())
     assert any("in flight" in one for one in problems(program(*body))), "the copies arrived, the product did not"
-    assert problems(program(REGISTERS_FENCE, products(0), COMMITTED, *copy, SETTLED, on_registers())) == []
-    two = (REGISTERS_FENCE, products(0), COMMITTED, products(16, registers="q"), COMMITTED)
-    assert problems(program(*two, making.wait(1, mechanism=PRODUCT), on_registers())) == []
-    assert problems(program(*two, making.wait(1, mechanism=PRODUCT), on_registers("q"))) != []
+    assert problems(program(REGISTERS_FENCE, mma(0), COMMITTED, *copy, SETTLED, on_registers())) == []
+    two = (REGISTERS_FENCE, mma(0), COMMITTED, mma(16, registers="q"), COMMITTED)
+    assert problems(program(*two, making.wait(1, mechanism=MMA_GROUPS), on_registers())) == []
+    assert problems(program(*two, making.wait(1, mechanism=MMA_GROUPS), on_registers("q"))) != []
 
 
 def test_a_product_reads_until_it_is_waited_for():
     """Writing there races with it; reading does not. A wait alone is for the own thread, a barrier tells the others."""
-    product = (REGISTERS_FENCE, products(0), COMMITTED)
+    product = (REGISTERS_FENCE, mma(0), COMMITTED)
     assert problems(program(*product, BLOCK_BARRIER, writes(FAR))) != []
     assert problems(program(*product, SETTLED, writes(FAR))) != []
     assert problems(program(*product, SETTLED, BLOCK_BARRIER, writes(FAR))) == []
@@ -321,7 +319,7 @@ def test_a_product_reads_until_it_is_waited_for():
 
 
 def test_the_proxy_sees_what_was_fenced_in_front_of_the_barrier():
-    product = (REGISTERS_FENCE, products(0), COMMITTED, SETTLED)
+    product = (REGISTERS_FENCE, mma(0), COMMITTED, SETTLED)
     assert problems(program(writes(T), PROXY_FENCE, BLOCK_BARRIER, *product)) == []
     (message,) = problems(program(writes(T), BLOCK_BARRIER, *product))
     assert "through the async proxy, and no fence.proxy.async is between" in message
@@ -342,7 +340,7 @@ UNDER_WAY = "r: step Move(1,1)(RF,SH)(Thread) accesses it, but it is used by an 
 SINCE_FENCE = "r: engine MatMul(1,1,1)(SH,SH,RF)(Warpgroup) accesses it, but it was accessed since the last wgmma.fence"
 AT_MOST = Var("count", 0, 5, 1, True)
 AT_LEAST = Var("least", 1, 5, 1, True)
-GROUP_OF_R = (products(0), COMMITTED, SETTLED)
+GROUP_OF_R = (mma(0), COMMITTED, SETTLED)
 
 
 @pytest.mark.parametrize(
@@ -388,22 +386,22 @@ def test_the_first_fence_is_one_of_each_role():
     assert of(roles(fenced, fenced)) == []
     assert of(roles(fenced, GROUP_OF_R)) == [FIRST] == of(roles(GROUP_OF_R, fenced))
     assert of(REGISTERS_FENCE, roles(GROUP_OF_R, GROUP_OF_R)) == []
-    left = (REGISTERS_FENCE, products(0), COMMITTED)
+    left = (REGISTERS_FENCE, mma(0), COMMITTED)
     assert of(roles(left, fenced), on_registers()) == [UNDER_WAY] == of(roles(fenced, left), on_registers()), "any of them goes on"
 
 
 def test_what_a_loop_orders_that_may_have_no_turn():
-    begun = (REGISTERS_FENCE, products(0), COMMITTED)
+    begun = (REGISTERS_FENCE, mma(0), COMMITTED)
     assert problems(program(*begun, loop(AT_MOST, SETTLED), on_registers())) == [UNDER_WAY]
     assert problems(program(*begun, loop(AT_LEAST, SETTLED), on_registers())) == []
     assert problems(program(*begun, SETTLED, on_registers(), loop(AT_MOST, REGISTERS_FENCE), *GROUP_OF_R)) == [SINCE_FENCE]
     # A wait that leaves one group under way leaves the younger one, on whichever way it came.
-    later = (REGISTERS_FENCE, products(16, registers="q"), COMMITTED)
-    leaving = (*begun, loop(AT_MOST, *later), making.wait(1, mechanism=PRODUCT))
+    later = (REGISTERS_FENCE, mma(16, registers="q"), COMMITTED)
+    leaving = (*begun, loop(AT_MOST, *later), making.wait(1, mechanism=MMA_GROUPS))
     assert problems(program(*leaving, on_registers())) == [UNDER_WAY]
-    assert problems(program(*begun, loop(AT_LEAST, *later), making.wait(1, mechanism=PRODUCT), on_registers())) == []
+    assert problems(program(*begun, loop(AT_LEAST, *later), making.wait(1, mechanism=MMA_GROUPS), on_registers())) == []
 
 
 def test_a_finding_names_the_line():
-    (finding,) = check_wgmma_registers(AccessTrace(program(attrs.evolve(products(0), origin="mine.py:7"), COMMITTED, SETTLED)))
+    (finding,) = check_wgmma_registers(AccessTrace(program(attrs.evolve(mma(0), origin="mine.py:7"), COMMITTED, SETTLED)))
     assert (finding.at, finding.buffer, finding.severity) == ("mine.py:7", "r", "error")

@@ -42,7 +42,11 @@ def kernel_of(one, k=200, delay=None, m=64):
     chain = chain.defer(delay[0], after=delay[1]) if delay else chain
     chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product)
     stored = Move.tile(64, 64).unroll().load(SRC, SH, copy).cast_on_copy().done()
-    return chain.step("store", stored).done()(one(m=m, n=64, k=k, types={"X": float32} if "X" in one.made.uses else {})).program(TARGET)
+    return (
+        chain.step("store", stored)
+        .done()(one(m=m, n=64, k=k, types={"X": float32} if "X" in one.fused_definition.uses else {}))
+        .program(TARGET)
+    )
 
 
 def inits(kernel):
@@ -59,7 +63,7 @@ def outcome(kernel, one, k=200, order=None, values=None):
     draw = np.random.default_rng(4)
     arrays = {"A": draw.integers(-2, 3, (64, k)).astype(np.float16), "B": draw.integers(-2, 3, (k, 64)).astype(np.float16)}
     expected, factor = np.zeros((64, 64)), 1
-    if "X" in one.made.uses:
+    if "X" in one.fused_definition.uses:
         factors = draw.integers(1, 3, (64, 1)).astype(np.float32)
         arrays["X"], factor = factors[:, 0] / (2 if one is LATER else 1), factors
     for begin in range(0, k, 64):
@@ -258,6 +262,6 @@ def test_what_stays_zero_where_the_accumulator_is(value, zero):
         operands={"X": "m", "Y": "m n", "C": "m n"},
         body={"a": "acc[m,n] = Y[m,n] * X[m]", "b": f"C[m,n] = {value}"},
     )
-    found = one.kind.made.steps[1].formula.value
+    found = one.kind.fused_definition.steps[1].formula.value
     assert _is_zero(found, "acc") is zero
     assert not _is_zero(None, "acc")

@@ -179,10 +179,10 @@ class AccessTrace:
         kernel = self.kernel = with_counted_iterations(kernel)
         self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
-        for one in statements(kernel.body):
+        for stmt in statements(kernel.body):
             # Passes copy parts of a program with their names, so a name must have one meaning everywhere.
-            if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
-                raise VerificationError(f"{one.var} has two values, {self.lets[one.var.name]} and {one.value}")
+            if isinstance(stmt, Let) and self.lets.setdefault(stmt.var.name, stmt.value) != stmt.value:
+                raise VerificationError(f"{stmt.var} has two values, {self.lets[stmt.var.name]} and {stmt.value}")
         self.tiles = {one.var.name: one.tiles for one in statements(kernel.body) if isinstance(one, ClaimTile)}
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)

@@ -69,8 +69,8 @@ class _Shared:
         if self.kernel.shared_bytes > self.kernel.architecture.shared_per_block:
             message = f"the kernel needs {self.kernel.shared_bytes} bytes of shared memory, but {self.kernel.architecture} has at most"
             yield Finding("alignment", "error", None, f"{message} {self.kernel.architecture.shared_per_block}")
-        for one, other in itertools.combinations(self.buffers, 2):
-            yield from self._shared_by(one, other)
+        for first, second in itertools.combinations(self.buffers, 2):
+            yield from self._shared_by(first, second)
         yield from self._barriers()
 
     def _barriers(self) -> Iterator[Finding]:
@@ -87,15 +87,15 @@ class _Shared:
                 yield Finding("alignment", "error", None, f"{what}; legal: {legal}")
             prior_iterations.append((f"the mbarriers of {ring.name}", begin, end))
 
-    def _shared_by(self, one: Buffer, other: Buffer) -> Iterator[Finding]:
-        if other.offset >= one.offset + one.bytes or one.offset >= other.offset + other.bytes:
+    def _shared_by(self, buffer: Buffer, other: Buffer) -> Iterator[Finding]:
+        if other.offset >= buffer.offset + buffer.bytes or buffer.offset >= other.offset + other.bytes:
             return
-        (begin, end), (other_begin, other_end) = self.live_ranges[one.name], self.live_ranges[other.name]
+        (begin, end), (other_begin, other_end) = self.live_ranges[buffer.name], self.live_ranges[other.name]
         apart = end < other_begin or other_end < begin
         if not apart:
-            yield _of_buffer(other, f"overlaps {one.name} while both are live")
-        elif not (one.tensor.reuse or other.tensor.reuse):
-            yield _of_buffer(other, f"overlaps {one.name}, which no refinement requests")
+            yield _of_buffer(other, f"overlaps {buffer.name} while both are live")
+        elif not (buffer.tensor.reuse or other.tensor.reuse):
+            yield _of_buffer(other, f"overlaps {buffer.name}, which no refinement requests")
 
 
 def _live_ranges(access_trace: AccessTrace) -> dict[str, tuple[int, int]]:

@@ -165,11 +165,11 @@ def _outdated(records: list[Record], as_json: bool) -> int:
     """Print the outdated records; return 1 if there are any."""
     from fireiron.tune.records import Records
 
-    outdated = Records(tuple(records)).drift()
+    outdated = Records(tuple(records)).outdated()
     if as_json:
         print_json([{"strategy": one.strategy, "recorded": one.recorded, "now": one.now, "records": one.records} for one in outdated])
     else:
-        for one in outdated:
-            print(one.message)
+        for record in outdated:
+            print(record.message)
         print(f"{len(records)} records, {sum(one.records for one in outdated)} of them not used")
     return FAILED if outdated else 0

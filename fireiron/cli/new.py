@@ -80,10 +80,11 @@ def _write(path: Path, kind: str, overwrite: bool) -> list[Path]:
     from fireiron.language.store import write_text
 
     texts = {path.with_suffix(".cu" if file.suffix == ".cu" else ".py"): file.read_text(encoding="utf-8") for file in _templates(kind)}
-    taken = [str(place) for place in texts if there(place)]
-    if taken and not overwrite:
+    existing = [str(place) for place in texts if there(place)]
+    if existing and not overwrite:
         raise ArgumentError(
-            f"new: {' and '.join(taken)} already exist{'s' if len(taken) == 1 else ''}", hint="use another name, or --force to overwrite"
+            f"new: {' and '.join(existing)} already exist{'s' if len(existing) == 1 else ''}",
+            hint="use another name, or --force to overwrite",
         )
     for place in texts:
         if there(place) and not place.is_file():

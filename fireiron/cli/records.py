@@ -133,7 +133,7 @@ def _check(arguments: argparse.Namespace) -> int:
     good: list[Record] = []
     for path in record_files(*arguments.files):
         good += _lines(path, findings)
-    findings += [_finding(None, outdated.message) for outdated in Records(tuple(good)).drift()]
+    findings += [_finding(None, outdated.message) for outdated in Records(tuple(good)).outdated()]
     duplicates = len(good) - len(Records().merged(Records(tuple(good))))
     if arguments.json:
         print_json({"records": len(good), "measured twice": duplicates, "found": findings})

@@ -226,7 +226,7 @@ class Work:
         issued = memory.memory / 2 if statement.mechanism.arrives_in_groups else memory.memory  # one instruction, two operands
         usual = plain(statement)  # most warps are completely in bounds
         tests = {piece.condition for pieces in usual.pieces for piece in pieces} | {usual.active, usual.guard}
-        tests |= set() if statement.whole == FALSE else {statement.whole}
+        tests |= set() if statement.interior == FALSE else {statement.interior}
         guards = sum(len(conjuncts(one)) for one in tests)
         amounts = amounts + memory + Amounts(instructions=issued + guards * warps, touched=self._touched(statement, warps))
         return self._described(statement, amounts, warps)

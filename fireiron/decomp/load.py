@@ -118,7 +118,7 @@ class Load(Decomposition):
         return Child("move", move, steps[-1:], prefix=prefix, alone=steps) if follows else Child("move", move, steps, prefix=prefix)
 
     def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
-        """Refuse refinements that have no effect on an array that each thread has of its own."""
+        """Refuse refinements that have no effect on private arrays of threads."""
         wanted = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages, "share_stages": plan.shares}
         requested = [name for name, is_requested in wanted.items() if is_requested]
         if self.memory.private and requested:

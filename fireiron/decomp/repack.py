@@ -111,8 +111,8 @@ class Repack(Decomposition):
             return Launches((), spec)
         arrays = {"src": self._view(spec).tensor.name, "dst": self._copied(spec)}
         kernel = f"repack_{self.operand.lower()}"
-        asked = Asked(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
-        return Launches((asked,), self.after_copy(spec, read))
+        copy_launch = Asked(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
+        return Launches((copy_launch,), self.after_copy(spec, read))
 
     def _copied(self, spec: Spec) -> str:
         """The name of the new array."""

@@ -102,7 +102,7 @@ class Split(Decomposition):
         return self._loop(spec, context)
 
     def _around_loop(self, spec: Spec, context: Context) -> Expansion:
-        """Of a definition of several steps: the loop over the steps of `body`, between those of `init` and those of `final`."""
+        """Expand a definition of several steps: the steps of `init`, the loop over those of `body`, and the steps of `final`."""
         definition = fused(spec)
         assert definition is not None
         if definition.product is not None and not definition.loops:
@@ -111,7 +111,7 @@ class Split(Decomposition):
         if self.sizes or not set(named) <= set(definition.loops):
             reducing = [step.name for step in definition.steps if {*named} & {*step.formula.over}]
             hint = f"the strategy of the step {reducing[0]}, or loop={' '.join(named)!r} in the definition" if reducing else None
-            what = f"{self.label()}: not a loop dimension of {spec.title}, by its name"
+            what = f"{self.label()}: not the name of a loop dimension of {spec.title}"
             raise DecompositionError(what, legal=definition.loops or "none", hint=hint)
         steps = {step.part for step in definition.steps}
         if "body" not in steps or not any(dim in spec.dims for dim in named):
@@ -124,7 +124,7 @@ class Split(Decomposition):
             return self._loop(whole, draft)
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
-        for part, name in (("init", "before"), ("body", "body"), ("final", "behind"), (AGAIN, AGAIN)):
+        for part, name in (("init", "before"), ("body", "body"), ("final", "after"), (AGAIN, AGAIN)):
             if not any(step.part == part for step in inside.steps):
                 continue
             own = with_definition(whole, inside.part(part), {})
@@ -206,15 +206,15 @@ class Split(Decomposition):
         views = moved(views, spec, digits[0], number, unit=False)
         return views, (For(var, self._iterations(visible_iterations.end, first, whole, label, draft), inner, unroll, draft.origin),), [var]
 
-    def _iterations(self, behind: Expr, first: Expr, whole: Expr, label: str, draft: Draft) -> Expr:
-        """The number of iterations from `first` to the last before `behind`; at least one if a producer fills stages.
+    def _iterations(self, end: Expr, first: Expr, whole: Expr, label: str, draft: Draft) -> Expr:
+        """The number of iterations from `first` to the last before `end`; at least one if a producer fills stages.
 
         A fully masked iteration changes nothing, and a loop with at least one iteration needs no special case for zero.
         """
-        turns = behind - first
-        if ProducerThreads not in self.planned(SplitPlan()).asks or turns.low > 0:
-            return turns
-        return minimum(draft.let(f"{label}_more", behind - 1 - minimum(first, behind - 1)), whole - 1) + 1
+        iterations = end - first
+        if ProducerThreads not in self.planned(SplitPlan()).asks or iterations.low > 0:
+            return iterations
+        return minimum(draft.let(f"{label}_more", end - 1 - minimum(first, end - 1)), whole - 1) + 1
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Split]:
@@ -225,12 +225,12 @@ class Split(Decomposition):
 
 
 def _of_arrays(asks: Asks, spec: Spec) -> Asks:
-    """What is asked, with arrays for the operands whose loads have a producer of their own."""
+    """Replace the operands whose loads have a separate producer by their arrays."""
     separate = asks[ProducerThreads].separate
     unknown = [name for name in separate if name not in spec.inputs]
     if unknown:
         raise DecompositionError(
-            f"warp_specialize(separate={', '.join(separate)}): {unknown[0]} is no input", legal=spec.inputs, within=spec
+            f"warp_specialize(separate={', '.join(separate)}): {unknown[0]} is not an input", legal=spec.inputs, within=spec
         )
     arrays = tuple(spec.operands[name].tensor.name for name in separate)
     return asks.with_(attrs.evolve(asks[ProducerThreads], separate=arrays)) if arrays else asks

@@ -227,8 +227,8 @@ def _reduced(spec: Spec) -> str:
 
 def _larger_dims(view: View) -> tuple[int, ...]:
     """The dimensions of C without those of size one, as long as two remain."""
-    ones = [dim for dim, size in enumerate(view.shape) if size == ONE][: max(len(view.dims) - 2, 0)]
-    return tuple(dim for dim in range(len(view.dims)) if dim not in ones)
+    unit_dims = [dim for dim, size in enumerate(view.shape) if size == ONE][: max(len(view.dims) - 2, 0)]
+    return tuple(dim for dim in range(len(view.dims)) if dim not in unit_dims)
 
 
 def _batch_layout(view: View, parts: int, pad: int) -> Layout:

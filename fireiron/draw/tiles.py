@@ -56,7 +56,7 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     grid = _grid(kernel.grid, values)
     for operand, chain in operands(program.tree).items():
         ordered = sorted(places(access_trace, chain), key=_written_last)
-        rows = [(place, found) for place in ordered if (found := owners_of(access_trace, place, fixed)) is not None]
+        rows = [(place, owned) for place in ordered if (owned := owners_of(access_trace, place, fixed)) is not None]
         if not rows and operand not in view_of:
             continue
         y += 8
@@ -66,8 +66,8 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
             blocks = blocks_of(view_of[operand], lets, grid, values, persistent)
             first = next((owned for place, owned in rows if place.buffer.parameter), None)
             bottom = max(bottom, _matrix_panel(page, y, operand, blocks, _first_step(access_trace, operand, fixed, first)))
-        for place, found in rows:
-            bottom = max(bottom, _warp_panel(page, y, place, found), _lane_panel(page, y, place, found))
+        for place, owned in rows:
+            bottom = max(bottom, _warp_panel(page, y, place, owned), _lane_panel(page, y, place, owned))
             y = bottom + 12
         y = bottom + 8
     return page.picture("tiles", f"Tiles and their owners: {program.spec}", WIDTH, y + 8)

@@ -130,8 +130,8 @@ class ThreadPointwise(Executable):
         return attrs.evolve(self, clamps=False) if types[only.output] == computing(only, types) == float32 else None
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        several = any(access.count > 1 for access in statement.accesses)
-        if not self.pairs and (several or not _in_half(statement.spec)):
+        is_vector = any(access.count > 1 for access in statement.accesses)
+        if not self.pairs and (is_vector or not _in_half(statement.spec)):
             return _assignments(printer, statement, self.packed)
         return _half_precision(printer, statement, self.pairs)
 

@@ -353,11 +353,13 @@ def _family() -> tuple[Wgmma, ...]:
         ((int8, int8), int32),
     ]
     instructions = []
-    for held, swapped in itertools.product((False, True), (False, True)):
+    for a_in_registers, swapped in itertools.product((False, True), (False, True)):
         for (a, b), result in forms:
             kinds = _PTX[a] if a == b else f"{_PTX[a]}_{_PTX[b]}"
-            form = f"{'_SWAPPED' if swapped else ''}{'_HELD' if held else ''}"
-            instructions.append(Wgmma(f"WGMMA_{kinds}_{_PTX.get(result, result.name)}{form}".upper(), (a, b), result, swapped, held))
+            form = f"{'_SWAPPED' if swapped else ''}{'_HELD' if a_in_registers else ''}"
+            instructions.append(
+                Wgmma(f"WGMMA_{kinds}_{_PTX.get(result, result.name)}{form}".upper(), (a, b), result, swapped, a_in_registers)
+            )
     return tuple(instructions)
 
 

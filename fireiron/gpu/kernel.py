@@ -370,9 +370,9 @@ class CompiledKernel(Displayed):
                 check_apart(name, host_view(array))
             if array.ctypes.data % buffer.tensor.align and not buffer.memory.by_value:
                 raise misaligned(name, buffer, array.ctypes.data)
-        for one, other in itertools.combinations(named, 2):
-            if other in spec.outputs and numpy.shares_memory(given[one], given[other]):
-                raise LaunchError(f"{named[other]} overlaps {named[one]} in memory", hint="pass another array")
+        for first, second in itertools.combinations(named, 2):
+            if second in spec.outputs and numpy.shares_memory(given[first], given[second]):
+                raise LaunchError(f"{named[second]} overlaps {named[first]} in memory", hint="pass another array")
 
     # ------------------------------------------------------------------------------------------ the GPU
 

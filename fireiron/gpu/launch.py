@@ -134,12 +134,12 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0, cluster: int = 1) -> 
     except RuntimeError as error:  # CuPy's CUDADriverError and CUDARuntimeError
         hint = f"compile it for {device_arch()} with a CUDA not newer than the driver's {'.'.join(map(str, driver_version()))}"
         raise LaunchError(f"the GPU does not load kernel {name!r}", got=str(error), hint=hint) from error
-    _stays_loaded(module)
+    _keep_loaded(module)
     return Launcher(name, dynamic_shared, _parameter_sizes(function.ptr), function, cupy.ndarray)
 
 
 @functools.cache
-def _stays_loaded(module: Any) -> Any:
+def _keep_loaded(module: Any) -> Any:
     """Keep a module for the rest of the process: captured graphs and recorded calls use its code after the kernel object is gone. A module
     takes 10 to 100 KB."""
     return module

@@ -493,7 +493,7 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
         tuple(None if view.memory.counts else dim.bound for dim in dims),  # a coordinate tensor has no end
         write,
         view.copy,
-        tuple(dim.dealt for dim in dims),
+        tuple(dim.unit_modes for dim in dims),
         origin=origin,
     )
 
@@ -1045,8 +1045,8 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Owner
                 continue
             if owns(view.tensor, statement, access):
                 owned[name] = None if statement.collective else _holding(statement, access, *loops)
-            elif name not in (following if statement.follows else others) and not statement.collective:
-                (following if statement.follows else others)[name] = _holding(statement, access, *loops)
+            elif name not in (following if statement.inherits_ownership else others) and not statement.collective:
+                (following if statement.inherits_ownership else others)[name] = _holding(statement, access, *loops)
     return {name: holding for name, holding in {**following, **others, **owned}.items() if holding is not None}
 
 

@@ -276,7 +276,7 @@ def _refuse(kernel: Kernel) -> None:
 
 def _last_resort(kernel: Kernel) -> str:
     if kernel.effects[SharedBound].bytes:
-        return "a larger bound: these are in use together"
+        return "a larger bound: these arrays are live at the same time"
     return f"for a program of tasks Mapping(..., max_shared_bytes={_bound(kernel)})" if kernel.title else "reuse_buffer()"
 
 

@@ -258,7 +258,7 @@ class Dim:
         return total
 
     @functools.cached_property
-    def dealt(self) -> tuple[UnitMode, ...]:
+    def unit_modes(self) -> tuple[UnitMode, ...]:
         """The fixed digits of known size and stride, regardless of their values."""
         known = ((constant(digit.size), constant(digit.stride), digit.unit) for digit in self.fixed)
         return tuple(UnitMode(size, stride, unit) for size, stride, unit in known if size is not None and stride is not None)

@@ -174,7 +174,7 @@ def _of_attention(chance: random.Random) -> Case:
     strategy = hopper_attention.by_rows(definition, num_blocks=chance.choice((2, 3)), **forms).with_(**values)
     m = 64 * chance.randint(1, 2) - chance.choice((0, 8))
     n = m if options["causal"] else values["bn"] * (2 * values["stages"] + chance.randint(0, 2)) - chance.choice((0, 4))
-    spec = attention.spec(m, n, 16, made=definition, heads=chance.choice((2, 4)))
+    spec = attention.spec(m, n, 16, fused=definition, heads=chance.choice((2, 4)))
     return _of_bound("attention", strategy(spec), TARGET, {**options, **values, **forms}, chance)
 
 
@@ -186,7 +186,7 @@ def _of_ordered_mma(chance: random.Random) -> Case:
     values = {"bm": 128, "bn": chance.choice((16, 32)), "epi_n": 16, "stages": chance.choice((1, 2)) if not delayed else 2}
     strategy = hopper_attention.by_rows(definition, num_blocks=chance.choice((1, 3)), order_mma=True, overlap=delayed).with_(**values)
     n = values["bn"] * chance.randint(3, 5)
-    spec = attention.spec(128 if not options["causal"] else n, n, 16, made=definition, heads=chance.choice((2, 4)))
+    spec = attention.spec(128 if not options["causal"] else n, n, 16, fused=definition, heads=chance.choice((2, 4)))
     return _of_bound("warpgroups", strategy(spec), TARGET, {**options, **values, "overlap": delayed}, chance)
 
 
