@@ -301,8 +301,8 @@ def test_faults_are_found_by_both(name, fault):
     wrong = FAULTS[fault](kernel)
     assert wrong != kernel and errors(wrong)
     arrays, expected = inputs_of(SPEC)
-    found = [outcome(wrong, arrays, expected, order) for order in (None, 1, 2)]
-    assert not {"right", "wrong"} & {*found}, found
+    outcomes = [outcome(wrong, arrays, expected, order) for order in (None, 1, 2)]
+    assert not {"right", "wrong"} & {*outcomes}, outcomes
 
 
 REPORTED = {

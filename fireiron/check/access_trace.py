@@ -85,8 +85,10 @@ class Use:
 
 
 def filled_by(role: Role, kernel: Kernel) -> frozenset[str]:
-    """The buffers of the rings that a role fills for other roles."""
-    return frozenset(name for ring in {one.ring for one, _ in execs(role.body) if one.ring} for name in kernel.ring(ring).buffers)
+    """The buffers that a role fills for other roles: those of its rings, or everything that an elected thread writes."""
+    filled = {name for ring in {one.ring for one, _ in execs(role.body) if one.ring} for name in kernel.ring(ring).buffers}
+    written = {access.buffer for one, _ in execs(role.body) for access in one.accesses if access.write} if role.elected else set()
+    return frozenset(filled | written)
 
 
 def in_order_of_fills(roles: Iterable[Role], kernel: Kernel) -> list[Role]:

@@ -124,7 +124,7 @@ def _read_by_others(kernel: Kernel) -> set[str]:
 def _outermost(kernel: Kernel) -> Iterator[Stmt]:
     for statement in kernel.body:
         if isinstance(statement, Roles):
-            consumers = [role for role in statement.roles if role.first < kernel.workers]
+            consumers = [role for role in statement.roles if role.first < kernel.workers and not role.elected]
             yield from consumers[0].body if len(consumers) == 1 else (statement,)
         else:
             yield statement
