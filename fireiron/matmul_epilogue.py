@@ -149,7 +149,7 @@ def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> 
     if operand.dtype not in FURTHER:
         raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(FURTHER))
     if operand.shape != wanted:
-        raise ArgumentError(f"{name} has the shape {operand.shape}", legal=f"{wanted}, as {name}[{','.join(dims)}] says")
+        raise ArgumentError(f"{name} has the shape {operand.shape}", legal=f"{wanted}, as {name}[{','.join(dims)}] specifies")
     if len(dims) == 1:
         return RowMajor if operand.steps[0] == 1 or operand.shape == (1,) else Strides(**{dims[0]: operand.steps[0]})
     return layout(operand, name) if len(dims) == 2 else storage(operand, name, "bmn")

@@ -136,7 +136,7 @@ def test_statements_are_told_with_their_lines():
     ("strategy", "depth", "why"),
     [
         (product(), 0, "2 warpgroups: while one waits for its MMAs, those of the others run"),
-        (product(stages=3, in_flight=2), 2, "requested by mma_in_flight(2)"),
+        (product(stages=3, mma_in_flight=2), 2, "requested by mma_in_flight(2)"),
         (product((64, 64, 64), stages=1), 0, "with one stage no MMA can stay in flight"),
         (by_threads(), 0, "no statement reads a stage after the one that uses it"),
     ],
@@ -163,7 +163,7 @@ def test_clusters():
 
 
 def test_groups_that_take_turns():
-    account = account_of(product((64, 64, 64), stages=3, blocks=2, turns=2))
+    account = account_of(product((64, 64, 64), stages=3, blocks=2, pingpong=2))
     ring, order = account.rings
     assert ring.emptied_by == order.emptied_by == "consumers, group 0 and consumers, group 1"
     assert order.buffers == () and order.arrivals == 4

@@ -256,14 +256,14 @@ def test_skip_steps_compiles_without_spills(d):
 @pytest.mark.nightly
 def test_other_readers():
     program = built(chain().skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1"))
-    assert "alpha_needed" in "\n".join(show(program)) and "skip('rescale', where='alpha == 1')" in "\n".join(show(program))
+    assert "alpha_needed" in "\n".join(show(program)) and "skip_steps('rescale', where='alpha == 1')" in "\n".join(show(program))
     read_back(program)
     strategy = attention.by_rows(LAZY)
     assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
     assert strategy != attention.by_rows(LAZY, branch=False)
     times = [Work(one).amounts.instructions for one in (program.ir, without(program, 1))]
     assert times[0] > times[1]
-    assert SkipSteps(("scale",), "alpha == 1").label() == "skip('scale', where='alpha == 1')"
+    assert SkipSteps(("scale",), "alpha == 1").label() == "skip_steps('scale', where='alpha == 1')"
 
 
 # ---------------------------------------------------------------------------------------------- what is refused

@@ -373,7 +373,7 @@ GROUPS = {
         "1 names for 2 values",
     ),
     "fewer names": ("(@thr_grp_m, @thr_grp_n), @grp_local_idx", "(@thr_grp_m, @thr_grp_n)", "1 names for 2 shapes"),
-    "a tensor of a group": ("%2.tile([1, 2])", "#4.tile([1, 2])", "%11 of #4"),
+    "a tensor of a group": ("%2.tile([1, 2])", "#4.tile([1, 2])", "cannot define %11 by #4"),
 }
 
 

@@ -150,12 +150,12 @@ def test_faults_are_found():
 # ---------------------------------------------------------------------------------------------- refusals
 
 REFUSED = {
-    "no producer": (lambda: sums((64, 64, 128), {"A": 2}, producer=False), r"stages\(2\) of a_sh: no producer fills it in turns"),
+    "no producer": (lambda: sums((64, 64, 128), {"A": 2}, producer=False), r"stages\(2\) of a_sh: no producer fills it, so it has no ring"),
     "no loop": (
         lambda: (
             MatMul.tile(64, 64).to(Block).load(A, SH).stages(2).tile(8, 8).to(Thread).tile(1, 1).split(1).done()(float16_gemm(64, 64, 16))
         ),
-        r"stages\(2\) of a_sh: no producer fills it in turns",
+        r"stages\(2\) of a_sh: no producer fills it, so it has no ring",
     ),
     "too many": (lambda: sums((64, 64, 128), {"A": 17}), r"stages: must be at most 16\n +got +17\n(.*\n)* +legal +1 \.\.\. 16"),
     "none": (lambda: sums((64, 64, 128), {"A": 0}), "stages: must be a positive integer"),

@@ -112,8 +112,8 @@ class Work:
 
     def trip_count(self, loop: For) -> float:
         """Iterations of a loop, averaged over blocks that skip some."""
-        found = self.varying_loops.get(loop.var.name)
-        return float(self.extent(loop)) if found is None else found.mean
+        counts = self.varying_loops.get(loop.var.name)
+        return float(self.extent(loop)) if counts is None else counts.mean
 
     @functools.cached_property
     def varying_loops(self) -> Mapping[str, TripCounts]:
@@ -189,9 +189,9 @@ class Work:
         names = {loop.var.name for loop in loops}
         known = {"block", "thread", *names, *self.sizes}
         conditions = [
-            one
-            for one in conjuncts(statement.performed)
-            if "block" in (roots := self.access_trace.roots(one)) and names & roots and roots <= known
+            test
+            for test in conjuncts(statement.performed)
+            if "block" in (roots := self.access_trace.roots(test)) and names & roots and roots <= known
         ]
         around = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in self.access_trace.needs(conditions)]
         if not self.varying_loops or not conditions or math.prod(extent for _, extent in around) > MAX_POINTS // self.kernel.workers:
@@ -254,7 +254,7 @@ class Work:
         warps.
         """
         conditions = [
-            one for one in conjuncts(statement.performed) if "thread" in (roots := self.access_trace.roots(one)) and "block" not in roots
+            test for test in conjuncts(statement.performed) if "thread" in (roots := self.access_trace.roots(test)) and "block" not in roots
         ]
         if not conditions:
             return None, float(self.kernel.workers), float(self.warps)
@@ -339,16 +339,16 @@ class Work:
 
 def useful_operations(spec: Spec, sizes: Mapping[str, int]) -> float:
     """Operations of a whole spec; for a definition those of its steps, except for masked elements."""
-    made = fused(spec)
+    definition = fused(spec)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
-    if made is None:
+    if definition is None:
         return operations(spec, list(extents.values()))
-    total, shares = 0.0, visible_shares(made, extents)
-    for step in made.steps:
+    total, shares = 0.0, visible_shares(definition, extents)
+    for step in definition.steps:
         dims = {*step.formula.target.dims, *step.formula.over}
         terms = 2.0 if step.formula.contracts else 1.0 if step.formula.reduces or len(step.formula.elements) > 1 else 0.0
         seen = math.prod(share for along, share in shares if along <= dims)
-        total += terms * seen * math.prod(extents.get(dim, 1) for dim in {*dims, *made.batch, *made.scan})
+        total += terms * seen * math.prod(extents.get(dim, 1) for dim in {*dims, *definition.batch, *definition.scan})
     return total
 
 

@@ -204,7 +204,7 @@ class Tile(Decomposition):
                 f"programmatic_launch: {context.architecture.name} cannot start a kernel before the end of the previous one",
                 got=context.architecture.name,
                 legal="sm_90 or newer",
-                hint="leave programmatic_launch() out",
+                hint="remove .programmatic_launch()",
             )
         _check_no_wait(plan.chaining.ready, spec)
         return _distributed(spec, views, digits, plan, context.draft())
@@ -406,7 +406,7 @@ def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], un
 def _distributed_over_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     if draft.whole.grid is not None:
         raise DecompositionError("tiles are distributed over Block twice", hint="one .to(Block) in a strategy")
-    if not any(_is_for_blocks(step) for step in draft.behind):
+    if not any(_is_for_blocks(step) for step in draft.later_steps):
         return dealt_to_blocks(spec, views, order, plan.dealing, plan.effects, draft)
     if plan.dealing.renumberings or plan.refines_blocks:
         raise DecompositionError(

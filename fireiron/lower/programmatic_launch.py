@@ -129,8 +129,8 @@ def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], l
     """
     waiting = {one.ring for one in head if isinstance(one, Exec) and _is_load_of(kernel, one, False)}
     parts: tuple[list[Stmt], list[Stmt]] = ([], [])
-    for one in head:
-        parts[isinstance(one, (Acquire, Release, Exec)) and one.ring in waiting].append(one)
+    for stmt in head:
+        parts[isinstance(stmt, (Acquire, Release, Exec)) and stmt.ring in waiting].append(stmt)
     return parts
 
 

@@ -242,7 +242,7 @@ class _Solver:
 
     def _between(
         self,
-        found: _List,
+        items: _List,
         i: int,
         j: int,
         middle: Sequence[int],
@@ -251,14 +251,14 @@ class _Solver:
         carried: For | None = None,
     ) -> Iterable[Hazard]:
         """The hazards between two items of a list that no barrier in the items between them orders."""
-        summaries = found.summaries
+        summaries = items.summaries
         before, after = summaries[i], summaries[j]
         exposed = [scope for scope in range(len(self.scopes)) if before.last[scope] and after.first[scope]]
         if not exposed:
             return
         passed = max([summaries[k].barrier for k in middle], default=0)
         start = i + 1 if carried is None else max(i + 1, j)  # a whole iteration also passes the statements before item j
-        committed = _after_commits(found, start, middle) if passed and before.pending else {}
+        committed = _after_commits(items, start, middle) if passed and before.pending else {}
         anywhere = max([one.barrier for one in summaries])
         # barriers that certainly run in between order hazards of narrower scopes
         for scope in exposed:
@@ -267,7 +267,9 @@ class _Solver:
             unmet: Sequence[Touch] = before.last[scope]
             if committed:
                 unmet = [
-                    one for one in unmet if scope >= (committed.get(one.statement.mechanism, passed) if one in before.pending else passed)
+                    touch
+                    for touch in unmet
+                    if scope >= (committed.get(touch.statement.mechanism, passed) if touch in before.pending else passed)
                 ]
             for edge in self.graph.between(unmet, after.first[scope], scope, outer, carried):
                 if edge.adjacent:

@@ -154,8 +154,8 @@ class Warps:
         if isinstance(event, ClusterBarrier):
             for run in self.runs:
                 run.pass_barrier([one for one, owner in zip(self.groups, self.owners, strict=True) if owner is run], BLOCK_BARRIER)
-            for one in self.groups:
-                one.cluster_barriers += 1
+            for member in self.groups:
+                member.cluster_barriers += 1
             return
         run = self.owners[group[0]]
         if isinstance(event, Barrier):

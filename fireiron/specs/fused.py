@@ -1,4 +1,4 @@
-"""`Fused`: a definition of several steps, each a formula; a strategy turns it into one kernel.
+"""`Fused`: a definition of several steps, each a formula; a strategy compiles it to one kernel.
 
     gemm_bias_relu = Fused(
         name="gemm_bias_relu", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "D": "m n"},
@@ -474,7 +474,7 @@ def _in_partial_results(step: Step, taken: Mapping[Element, Any], dropped: tuple
 
 
 def _extent(dim: str, taken: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
-    """How many elements of a dimension a turn works on."""
+    """The number of elements of a dimension in one iteration."""
     for element, array in taken.items():
         if dim in element.dims:
             return int(array.shape[element.dims.index(dim)])
@@ -676,8 +676,8 @@ class Fused(ForFused, Starter):
             raise ArgumentError(f"{self.kind.title}: sizes of other dimensions", got=sorted(sizes), legal=definition.order)
         extents = {dim: check_size(sizes[dim], dim) for dim in definition.order}
         _check_equal_sizes(self.kind.title, definition, extents)
-        said, stated = {tensor: as_dtype(kind) for tensor, kind in (types or {}).items()}, dict(definition.types)
-        unknown = [tensor for tensor in said if tensor not in tensors]
+        given_types, stated = {tensor: as_dtype(kind) for tensor, kind in (types or {}).items()}, dict(definition.types)
+        unknown = [tensor for tensor in given_types if tensor not in tensors]
         if unknown:
             raise ArgumentError(f"{self.kind.title}: {unknown[0]} is not an operand", got=unknown[0], legal=tensors)
         views = []
@@ -686,7 +686,7 @@ class Fused(ForFused, Starter):
             if tensor.startswith(INDICES):
                 views.append(whole_view(Tensor(tensor, shape, int32, COORD, ColMajor)))
                 continue
-            kind = said.get(tensor) or stated.get(tensor) or (as_dtype(dtype) if dims else float32)
+            kind = given_types.get(tensor) or stated.get(tensor) or (as_dtype(dtype) if dims else float32)
             order = layouts.get(tensor, RowMajor)
             align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
             views.append(
@@ -912,10 +912,10 @@ def _reduces_to_operand(step: Step, steps: Iterable[Step], uses: Mapping[str, An
 
 def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
     """Pairs of elements of one tensor whose dimensions have different names: `h[m,n]` and `h[m,k]`."""
-    alike: dict[str, list[tuple[Element, tuple[str, ...]]]] = {}
+    by_tensor: dict[str, list[tuple[Element, tuple[str, ...]]]] = {}
     for element in elements:
-        alike.setdefault(element.tensor, []).append((element, element.dims))
-    apart = {tensor: same for tensor, same in alike.items() if any(dims != same[0][1] for _, dims in same)}
+        by_tensor.setdefault(element.tensor, []).append((element, element.dims))
+    apart = {tensor: same for tensor, same in by_tensor.items() if any(dims != same[0][1] for _, dims in same)}
     return [(element, other) for element in elements for other, dims in apart.get(element.tensor, ()) if element.dims != dims]
 
 
@@ -1116,7 +1116,7 @@ def _check_roles(definition: FusedDefinition) -> None:
         raise ArgumentError(f"Fused: no step has the dimension {idle[0]}", legal="dimensions of formulas", hint="remove it from dims")
     for dim in definition.loops:
         if dim not in counted["body"]:
-            raise ArgumentError(f"Fused: the loop is over {dim}, which no step of body has", legal=sorted(counted["body"]))
+            raise ArgumentError(f"Fused: no step of body has the loop's dimension {dim}", legal=sorted(counted["body"]))
     for step in definition.steps:
         alone = [dim for dim in step.formula.over if dim in (*definition.scan, *definition.batch)]
         if alone:

@@ -83,8 +83,8 @@ def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
     product = numpy.matmul(left.reshape(*batch_shape, *counts[:2]), right.reshape(*batch_shape, *counts[1:]))
     result_dims = [*batch, *own[0], *own[1]]
     product = product.reshape([sizes[dim] for dim in result_dims])
-    there = product.transpose([result_dims.index(dim) for dim in target if dim in result_dims])
-    return there[tuple(slice(None) if dim in result_dims else None for dim in target)]
+    transposed = product.transpose([result_dims.index(dim) for dim in target if dim in result_dims])
+    return transposed[tuple(slice(None) if dim in result_dims else None for dim in target)]
 
 
 def evaluated(
