@@ -59,7 +59,7 @@ KERNELS = {
     "ragged": (stored(product(blocks=2, **TWO_WARPGROUPS)), float16_gemm(200, 72, 136), 2, 256),
     "columns": (stored(product(blocks=2, **TWO_WARPGROUPS)), float16_gemm(256, 128, 64, C=ColMajor), 2, 256),
     "float32": (stored(product(blocks=2, **TWO_WARPGROUPS)), float16_gemm(256, 128, 64, c_dtype=float32), 2, 256),
-    "rasterized": (stored(product(blocks=2, bands=2, **TWO_WARPGROUPS)), float16_gemm(256, 256, 64), 2, 256),
+    "rasterized": (stored(product(blocks=2, group_m=2, **TWO_WARPGROUPS)), float16_gemm(256, 256, 64), 2, 256),
     "two producers": (stored(product(blocks=2, **TWO_WARPGROUPS), separate=B), SPEC, 2, 256),
     "copies": (by_copies(), SPEC, 2, 256),
     "hopper": (hopper.storing.with_(**SMALL, store_stages=2), SPEC, 2, 256),
@@ -372,7 +372,7 @@ REFUSED = {
         "a warp stores the stages of a ring with dynamic tile scheduling",
     ),
     "groups that alternate": (
-        lambda: stored(product((64, 64, 64), (64, 64), blocks=2, turns=2)),
+        lambda: stored(product((64, 64, 64), (64, 64), blocks=2, pingpong=2)),
         "a warp stores the stages of a ring with ordered MMAs or alternating",
     ),
     "a warpgroup as producer": (
