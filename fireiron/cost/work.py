@@ -396,9 +396,9 @@ def _phases(kernel: Kernel) -> Iterator[Phase]:
     body, concurrent = roles.roles[0].body, tuple(one for role in roles.roles[1:] for one in role.body)
     persistent_loop = next(
         (
-            one
-            for one in body
-            if isinstance(one, For) and not _waits(one, kernel) and any(_waits(inner, kernel) for inner in statements(one.body))
+            loop
+            for loop in body
+            if isinstance(loop, For) and not _waits(loop, kernel) and any(_waits(inner, kernel) for inner in statements(loop.body))
         ),
         None,
     )
