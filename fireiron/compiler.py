@@ -119,8 +119,8 @@ class Program(Displayed):
             )
         if not isinstance(instructions, tuple) or not all(isinstance(one, Executable) for one in instructions):
             raise ArgumentError("instructions must be a tuple of executables", got=instructions, legal="(Mine(), *INSTRUCTIONS)")
-        said = next((step.whole_kernel[1] for step in strategy.steps if step.whole_kernel[1]), "")
-        label = name or said or _kernel_name(strategy.spec.title)
+        refinement_name = next((step.whole_kernel[1] for step in strategy.steps if step.whole_kernel[1]), "")
+        label = name or refinement_name or _kernel_name(strategy.spec.title)
         if not strategy.tunables():
             return Program(strategy, strategy.spec, target, instructions, label)
         start = time.perf_counter()
@@ -143,13 +143,13 @@ class Program(Displayed):
     @functools.cached_property
     def _plan(self) -> Plan:
         """The launches before the last one, and the last, as specs and steps."""
-        made = launching.plan(self.name, self.spec, self.strategy.steps, lambda spec: lambda: self._as_given(spec))
-        if made.before:
+        plan = launching.plan(self.name, self.spec, self.strategy.steps, lambda spec: lambda: self._as_given(spec))
+        if plan.before:
             from fireiron.check.launches import check_launches
 
-            for finding in check_launches(self.spec, (*made.before, made.last)):
+            for finding in check_launches(self.spec, (*plan.before, plan.last)):
                 raise DecompositionError(finding.message, within=self.spec)
-        return made
+        return plan
 
     @functools.cached_property
     def _given(self) -> dict[Spec, Grown | None]:
@@ -166,8 +166,8 @@ class Program(Displayed):
                 self._given[spec] = grow_tree(spec, steps, self.architecture, self.instructions)
             except FireironError:
                 self._given[spec] = None
-        grown = self._given[spec]
-        return None if grown is None else (grown.node, grown.context.whole.settled)
+        tree = self._given[spec]
+        return None if tree is None else (tree.node, tree.context.whole.settled)
 
     def _launched(self, part: Part) -> Iterator[Launch]:
         """Return the launches of a part: one, or those that its own strategy makes."""
@@ -235,9 +235,9 @@ class Program(Displayed):
         from fireiron.lower.passes import SEQUENTIAL
         from fireiron.lower.walk import walk
 
-        grown = self.grown
+        tree = self.grown
         with self.timed("walk"):
-            kernel = attrs.evolve(walk(grown, self.inner, self.name), title=tuple(self.title()))
+            kernel = attrs.evolve(walk(tree, self.inner, self.name), title=tuple(self.title()))
             require_small(kernel)
             self._require_ready(kernel)
         return self._passed({"walk": kernel}, SEQUENTIAL)
@@ -260,8 +260,8 @@ class Program(Displayed):
         kernel = next(reversed(stages.values()))
         for name, function in passes:
             with self.timed(name):
-                made = function(kernel)
-                kernel = made if made is kernel else verify(made)
+                result = function(kernel)
+                kernel = result if result is kernel else verify(result)
                 verify_asks(kernel, (*stages, name))
             stages[name] = kernel
         return stages
@@ -405,7 +405,7 @@ class Program(Displayed):
         """Use the cached parts of an equal program, checked at a given time."""
         plan, ir, text = parts
         if not isinstance(plan, Plan) or not isinstance(ir, Kernel) or not isinstance(text, str) or ir.name != self.name:
-            raise ValueError("it is no program of this name")
+            raise ValueError("it is not a program of this name")
         self.__dict__.update(_plan=plan, lowered=ir, ir=ir, text=text, kept_since=float(since))
 
     def title(self) -> list[str]:

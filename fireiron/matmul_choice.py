@@ -159,7 +159,7 @@ def with_reduction(choice: Choice, problem: Problem, device: int | None) -> Prod
 
 @functools.lru_cache(maxsize=4)  # `decided` and `with_adding` use the same program
 def _adding(spec: Spec, parts: int, architecture: Architecture) -> Program:
-    """The program that adds up the results of so many parts."""
+    """Return the program that sums the results of `parts` parts."""
     program: Program = importlib.import_module(f"{LIBRARY}.add_parts").adding(spec, parts).program(architecture)
     return program
 

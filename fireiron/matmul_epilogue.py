@@ -30,7 +30,7 @@ from fireiron.values.machine import DTYPES, Architecture, DType, as_dtype
 from fireiron.values.strides import StorageOrder, Strides
 from fireiron.values.tensor import ColMajor, RowMajor
 
-FURTHER: Final[Mapping[str, DType]] = {**TYPES, **{name: dtype for dtype in DTYPES for name in dtype.alike}}
+FURTHER: Final[Mapping[str, DType]] = {**TYPES, **{name: dtype for dtype in DTYPES for name in dtype.numpy_aliases}}
 """Supported element types of arrays that an epilogue reads, by NumPy's names."""
 
 
@@ -78,7 +78,7 @@ def is_batched_request(request: Request) -> bool:
 
 def _is_stack(text: str, name: str) -> bool:
     """Return whether the epilogue has an operand with the batch dimension."""
-    return "b" in epilogue_of(text, signature="bmk,bkn->bmn").made.uses.get(name, ())
+    return "b" in epilogue_of(text, signature="bmk,bkn->bmn").fused_definition.uses.get(name, ())
 
 
 def _viewed_as(operand: Operand, views: BatchViews) -> Operand:
@@ -93,7 +93,7 @@ def _viewed_as(operand: Operand, views: BatchViews) -> Operand:
 
 def _definition(problem: Problem, text: str) -> FusedDefinition:
     """Return the definition of the matmul with the epilogue; m and n are swapped if transposed."""
-    return epilogue_of(_own(problem, text), signature=signature_of(problem.spec)).made
+    return epilogue_of(_own(problem, text), signature=signature_of(problem.spec)).fused_definition
 
 
 def _own(problem: Problem, text: str) -> str:
@@ -149,7 +149,7 @@ def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> 
     if operand.dtype not in FURTHER:
         raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(FURTHER))
     if operand.shape != wanted:
-        raise ArgumentError(f"{name} has the shape {operand.shape}", legal=f"{wanted}, as {name}[{','.join(dims)}] says")
+        raise ArgumentError(f"{name} has the shape {operand.shape}", legal=f"{wanted}, as {name}[{','.join(dims)}] specifies")
     if len(dims) == 1:
         return RowMajor if operand.steps[0] == 1 or operand.shape == (1,) else Strides(**{dims[0]: operand.steps[0]})
     return layout(operand, name) if len(dims) == 2 else storage(operand, name, "bmn")

@@ -65,10 +65,10 @@ class Many:
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """Return the result."""
-        made = new_like(inputs[0], self.plan.shape, self.dtype) if out is None else out
-        for product in _products(self.request._replace(inputs=tuple(inputs), out=made), self.plan, self.dtype):
+        result = new_like(inputs[0], self.plan.shape, self.dtype) if out is None else out
+        for product in _products(self.request._replace(inputs=tuple(inputs), out=result), self.plan, self.dtype):
             self.call.run(product, stream)
-        return made
+        return result
 
 
 @attrs.frozen(kw_only=True)
@@ -197,7 +197,7 @@ def _empty(call: Call, request: Request) -> Empty:
 def _empty_outputs(options: Options, shape: tuple[int, ...], dtype: DType) -> Empty:
     """Return the outputs of an epilogue on a result without elements."""
     dims, signature = ("bmn", "bmk,bkn->bmn") if len(shape) == 3 else ("mn", "")
-    definition = epilogue_of(options.epilogue or "", signature=signature).made
+    definition = epilogue_of(options.epilogue or "", signature=signature).fused_definition
     sizes = dict(zip(dims, shape, strict=True))
     shapes = {name: tuple(sizes[dim] for dim in definition.uses[name]) for name in definition.outputs}
     summed = next((name for name, own in shapes.items() if 0 not in own), None)

@@ -246,12 +246,12 @@ class Kind:
         values: Mapping[str, Any],
         types: Mapping[str, DType],
         accumulate: Any,
-        made_in: DType | None = None,
+        compute_type: DType | None = None,
         ranges: Mapping[str, Range] | None = None,
     ) -> dict[str, Any]:
         """New values of the outputs of a definition of this kind; `ranges` are those of integer operands."""
         self.check_meaning(definition)
-        return {formula.output: perform(formula, values, types, accumulate, made_in, ranges) for formula in definition.formulas}
+        return {formula.output: perform(formula, values, types, accumulate, compute_type, ranges) for formula in definition.formulas}
 
     def check_integers(self, spec: Spec) -> None:
         """Refuse a spec of this kind with an integer that may need more than 64 bits, all of which matter."""
@@ -546,14 +546,14 @@ class Spec(Offering, ForAny, Displayed):
         outputs = self.kind.reference(self.definition, arrays, types, sizes)
         return outputs if len(outputs) > 1 else outputs[0]
 
-    def perform(self, values: Mapping[str, Any], accumulate: Any, made_in: DType | None = None) -> dict[str, Any]:
+    def perform(self, values: Mapping[str, Any], accumulate: Any, compute_type: DType | None = None) -> dict[str, Any]:
         """New values of the outputs, from arrays that have the dimensions of their element first and any further axes.
 
-        For an atomic spec, the values that are added. Elementwise work may be computed in the type `made_in`. Raises: ArgumentError if the
+        For an atomic spec, the values that are added. Elementwise work may be computed in `compute_type`. Raises: ArgumentError if the
         kind leaves values unspecified.
         """
         types = {name: view.dtype for name, view in self.operands.items()}
-        return self.kind.perform(self.definition, values, types, accumulate, made_in, self.integer_ranges)
+        return self.kind.perform(self.definition, values, types, accumulate, compute_type, self.integer_ranges)
 
     @functools.cached_property
     def integer_ranges(self) -> Mapping[str, Range]:

@@ -70,7 +70,7 @@ def spec_of(length, d, causal, tokens, rescale_threshold=0):
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
     definition = attention.definition(causal=causal, rescale_threshold=rescale_threshold)
-    return attention.spec(length, length, d, heads=heads, batch=tokens // length, made=definition, Q=queries, O=queries, K=keys, V=keys)
+    return attention.spec(length, length, d, heads=heads, batch=tokens // length, fused=definition, Q=queries, O=queries, K=keys, V=keys)
 
 
 @functools.cache

@@ -89,8 +89,8 @@ def program_of(name, arch, values):
     module = importlib.reload(importlib.import_module(f"fireiron.strategies.{place}"))
     strategy = getattr(module, form or "strategy")
     # A chain that starts from any spec, as those of tasks do, is for the first definition in the file.
-    takes = isinstance(strategy.start, Starter) and "made" in inspect.signature(module.spec).parameters
-    own = {"made": strategy.start} if form and takes else {}
+    takes = isinstance(strategy.start, Starter) and "fused" in inspect.signature(module.spec).parameters
+    own = {"fused": strategy.start} if form and takes else {}
     spec = module.spec(*module.SIZES, **own)
     if form:
         suited = getattr(module, f"{form}_values", getattr(module, "values", lambda spec: {}))(spec)
@@ -99,7 +99,7 @@ def program_of(name, arch, values):
 
 
 def forms(name):
-    """The finished strategies of a file for the spec of its `strategy`, as `name:form`; those with a target of their own only there."""
+    """The finished strategies of a file for the spec of its `strategy`, as `name:form`; those that specify a target only for that target."""
     module = importlib.import_module(f"fireiron.strategies.{name}")
     kind = type(module.strategy.start)
     known = {form: one for form, one in vars(module).items() if isinstance(one, Strategy) and isinstance(one.start, kind)}

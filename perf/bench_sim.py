@@ -61,7 +61,7 @@ ATTENTION = ("strategy", "causal", "delayed", "delayed_causal", "held", "causal_
 def attended(form, order, rounds=3):
     """Median seconds of a block of attention; the result is compared with that of the definition, within the precision of fp16."""
     strategy = getattr(hopper_attention, form).with_(bm=128, bn=128, stages=2, epi_n=64)
-    spec = hopper_attention.spec(128, 512, 64, made=strategy.start)
+    spec = hopper_attention.spec(128, 512, 64, fused=strategy.start)
     kernel = strategy(spec).program("sm_90a").ir
     draw = np.random.default_rng(0)
     shapes = {name: [int(str(size)) for size in spec.operands[name].tensor.shape] for name in "QKV"}

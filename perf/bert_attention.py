@@ -57,7 +57,7 @@ def spec_of(options, definition):
     length, d, heads = options.length, options.d, options.heads
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
-    return attention.spec(length, length, d, heads=heads, batch=options.batch, made=definition, Q=queries, O=queries, K=keys, V=keys)
+    return attention.spec(length, length, d, heads=heads, batch=options.batch, fused=definition, Q=queries, O=queries, K=keys, V=keys)
 
 
 def compiled(strategy, target, values):

@@ -99,12 +99,12 @@ def chains(target):
 
 def _attention(options, held):
     definition = attention.definition(**options)
-    return attention.by_rows(definition, held).with_(bm=64, bn=32, wm=16)(attention.spec(100, 110, 64, heads=2, shared=2, made=definition))
+    return attention.by_rows(definition, held).with_(bm=64, bn=32, wm=16)(attention.spec(100, 110, 64, heads=2, shared=2, fused=definition))
 
 
 def _hopper_attention(options, form):
     definition = attention.definition(**options)
-    spec = attention.spec(300, 330, 64, heads=2, shared=2, made=definition)
+    spec = attention.spec(300, 330, 64, heads=2, shared=2, fused=definition)
     return hopper_attention.by_rows(definition, **form, num_blocks=3).with_(bn=64, epi_n=64)(spec)
 
 

@@ -69,7 +69,7 @@ def case(d, definition=PLAIN, pairs=pairs):
         return sets, like(2, batch, n, HEADS, 1, d), error
 
     def spec(n):
-        return attention.spec(n, n, d, HEADS, TOKENS // n, made=definition)
+        return attention.spec(n, n, d, HEADS, TOKENS // n, fused=definition)
 
     return Case((512, 4096), lambda n: pairs(d), spec, lambda n: 4 * TOKENS * HEADS * n * d, trial)
 

@@ -64,7 +64,7 @@ def spec_of(name, sizes, causal, dtype):
     if name == "hopper_attention":
         (length, d), definition = sizes, hopper_attention.definition(causal=causal)
         kind = getattr(fireiron, dtype)
-        return hopper_attention.spec(length, length, d, heads=WIDTH // d, batch=TOKENS // length, made=definition, dtype=kind)
+        return hopper_attention.spec(length, length, d, heads=WIDTH // d, batch=TOKENS // length, fused=definition, dtype=kind)
     if name == "attention_decode":
         rows, heads, batch, d = DECODE.values()
         return attention_decode.spec(rows, *sizes, d, heads, batch, attention_decode.size_for(*sizes, batch * heads))

@@ -132,12 +132,12 @@ tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
 staged = Move.load(SRC, SH, fragments).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
 
-def masks(made):
+def masks(fused):
     """Return the steps of a definition that mask keys."""
-    return {one.name for one in made.made.steps} & {"mask", "window"}
+    return {one.name for one in fused.fused_definition.steps} & {"mask", "window"}
 
 
-def by_rows(made, q_in_registers=False, partial_sums=False, branch=True):
+def by_rows(fused, q_in_registers=False, partial_sums=False, branch=True):
     """Return the strategy for a definition; under a mask it skips blocks of keys that no row sees.
 
     Args:
@@ -148,8 +148,8 @@ def by_rows(made, q_in_registers=False, partial_sums=False, branch=True):
     scores = MatMul.split(bd).split(16).unroll()
     scores = scores if q_in_registers else scores.load(A, RF, fragments)
     scores = scores.tile(wm, bn // score_parts).unroll().load(B, RF, fragments)
-    seen = masks(made)
-    queries = (made.rfactor("sums", 4) if partial_sums else made).tile(m=bm, r=1, g=1, b=1).to(Block)
+    seen = masks(fused)
+    queries = (fused.rfactor("sums", 4) if partial_sums else fused).tile(m=bm, r=1, g=1, b=1).to(Block)
     queries = queries.longest_first("m", heads_per_group) if "mask" in seen else queries
     queries = queries.load("Q", SH, copy).swizzle_storage()
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if q_in_registers else queries
@@ -164,7 +164,7 @@ def by_rows(made, q_in_registers=False, partial_sums=False, branch=True):
         .to(Warp)
         .step("s", scores.then(tiles))
     )
-    if branch and any(one.name == "shrink" for one in made.made.steps):
+    if branch and any(one.name == "shrink" for one in fused.fused_definition.steps):
         rows = rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
     else:
         rows = rows.step("rescale", Pointwise.done(SKIP_IF_IDENTITY) if branch else Pointwise.done())
@@ -178,15 +178,15 @@ q_in_registers = by_rows(definition(), q_in_registers=True)
 causal_q_in_registers = by_rows(definition(causal=True), q_in_registers=True)
 
 
-def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
+def spec(M, N, D, heads=1, batch=1, shared=1, fused=None, **options):
     """Return the problem of M queries, N keys and D elements per head, with `heads` query heads, `shared` of them per key head.
 
-    Args: `made`, another definition; `options`, such as `dtype` (float16 by default) and strides,
+    Args: `fused`, another definition; `options`, such as `dtype` (float16 by default) and strides,
         `Q=Strides(b=..., m=..., g=..., r=..., d=1)`. L is float32.
     """
-    made = definition() if made is None else made
-    types = {"L": float32} if "L" in made.made.uses else {}
-    return made(m=M, n=N, d=D, b=batch, g=heads // shared, r=shared, types=types | options.pop("types", {}), **options)
+    fused = definition() if fused is None else fused
+    types = {"L": float32} if "L" in fused.fused_definition.uses else {}
+    return fused(m=M, n=N, d=D, b=batch, g=heads // shared, r=shared, types=types | options.pop("types", {}), **options)
 
 
 def values(spec, target=None):

@@ -68,9 +68,9 @@ def definition(size=SIZE, lengths=False):
     )
 
 
-def by_parts(made, programmatic_launch=False):
+def by_parts(fused, programmatic_launch=False):
     """Return the strategy for a definition; with `programmatic_launch` it starts before the previous kernel ends."""
-    rows = made.rfactor("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
+    rows = fused.rfactor("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
     rows = rows.programmatic_launch() if programmatic_launch else rows
     rows = rows.load("Q", SH, copy).swizzle_storage().load("Q", RF, Move.tile(16).to(Warp).done())
     key_blocks = (
@@ -85,15 +85,19 @@ strategy = by_parts(definition())
 hopper = by_parts(definition(), programmatic_launch=True)
 
 
-def spec(M, N, D, heads=1, batch=1, size=SIZE, made=None, **options):
+def spec(M, N, D, heads=1, batch=1, size=SIZE, fused=None, **options):
     """Return the problem of M rows per key head, `heads` key heads, N keys in parts of `size`, and D elements per head.
 
-    Args: `made`, another definition, for this size; `options`, such as `dtype` (float16 by default) and strides,
+    Args: `fused`, another definition, for this size; `options`, such as `dtype` (float16 by default) and strides,
         `K=Strides(b=..., n=..., g=..., d=1)`.
     """
-    made = definition(size) if made is None else made
-    types = {**dict.fromkeys("PTS", float32), **({"length": int32} if "length" in made.made.uses else {}), **options.pop("types", {})}
-    return made(m=M, n=N, d=D, g=heads, b=batch, p=-(-N // size), types=types, **options)
+    fused = definition(size) if fused is None else fused
+    types = {
+        **dict.fromkeys("PTS", float32),
+        **({"length": int32} if "length" in fused.fused_definition.uses else {}),
+        **options.pop("types", {}),
+    }
+    return fused(m=M, n=N, d=D, g=heads, b=batch, p=-(-N // size), types=types, **options)
 
 
 def values(spec):
@@ -125,11 +129,11 @@ def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, arc
 
     target = as_architecture(architecture or architecture_here() or "sm_80")
     programmatic_launch, out = target.capability >= 90, {"O": strides.pop("O")} if "O" in strides else {}
-    made = definition(size, lengths)
-    parts = spec(rows, keys, d, heads, batch, size, made, dtype=dtype, **strides)
+    fused = definition(size, lengths)
+    parts = spec(rows, keys, d, heads, batch, size, fused, dtype=dtype, **strides)
     whole = attention_combine.spec(rows, -(-keys // size), d, heads, batch, dtype=dtype, **out)
     combine = attention_combine.by_columns(programmatic_launch).with_(**attention_combine.values(whole))
-    first = by_parts(made, programmatic_launch).with_(**{**values(parts), **dict(tunables)})
+    first = by_parts(fused, programmatic_launch).with_(**{**values(parts), **dict(tunables)})
     both = CompiledKernel(first(parts).program(target)), CompiledKernel(combine(whole).program(target))
     for kernel in both:  # the compiler works on both at the same time
         kernel.begin()

@@ -68,9 +68,9 @@ def definition(causal=False, window=None, lse=False, rescale_threshold=RESCALE_T
     return attention.definition(causal, window, lse, rescale_threshold, score)
 
 
-def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
-    """Return the problem of `attention` for the definition with `RESCALE_THRESHOLD`, or for another definition `made`."""
-    return attention.spec(M, N, D, heads, batch, shared, definition() if made is None else made, **options)
+def spec(M, N, D, heads=1, batch=1, shared=1, fused=None, **options):
+    """Return the problem of `attention` for the definition with `RESCALE_THRESHOLD`, or for another definition `fused`."""
+    return attention.spec(M, N, D, heads, batch, shared, definition() if fused is None else fused, **options)
 
 
 copy = Move.done()
@@ -78,7 +78,7 @@ fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
 staged = Move.tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().done()
 
 
-def by_rows(made, overlap=True, q_in_registers=False, num_blocks=num_blocks, persistent=False, dynamic=False, order_mma=False):
+def by_rows(fused, overlap=True, q_in_registers=False, num_blocks=num_blocks, persistent=False, dynamic=False, order_mma=False):
     """Return the strategy for a definition of attention; under a mask it skips blocks of keys that no row of a tile sees.
 
     With a `rescale_threshold` a warp skips rescaling if no maximum of its rows changes.
@@ -91,9 +91,9 @@ def by_rows(made, overlap=True, q_in_registers=False, num_blocks=num_blocks, per
         dynamic: persistent blocks claim the longest remaining tile from a counter.
         order_mma: warpgroups issue their MMAs in a fixed order.
     """
-    names = {one.name for one in made.made.steps}
+    names = {one.name for one in fused.fused_definition.steps}
     masks = names & {"mask", "window"}
-    whole = made.rfactor("sums", 4)
+    whole = fused.rfactor("sums", 4)
     if "mask" in masks:
         queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).longest_first("m", heads_per_group)
         queries = queries.persistent(num_blocks, dynamic) if persistent or dynamic else queries
@@ -181,7 +181,7 @@ def causal_order_mma_values(spec):
 
 def _masks(spec):
     """Return the steps of a definition that mask keys."""
-    return {one.name for one in spec.starter.made.steps} & {"mask", "window"}
+    return {one.name for one in spec.starter.fused_definition.steps} & {"mask", "window"}
 
 
 def _small(spec):

@@ -52,7 +52,7 @@ def each_element(rows, columns, source, target, dtype, at, bounds, thread=LANE, 
     return making.loop(iteration, as_expr(rows * columns // threads), (move,))
 
 
-def boxed(instruction, spec, accesses, tensor_map, **fields):
+def tma_copy(instruction, spec, accesses, tensor_map, **fields):
     """A copy by TMA."""
     completion = TMA_LOADS if instruction is TMA_LOAD else TMA_STORES
     return making.execution(instruction, spec, accesses, mechanism=completion, tensor_map=tensor_map, **fields)
@@ -65,7 +65,7 @@ def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
     rows, columns = tile
     result = result or array
     buffer = tile_of(rows, columns, span, dtype)
-    load = boxed(
+    load = tma_copy(
         TMA_LOAD,
         Move(rows, columns, dtype=dtype)(GL, SH)(Block),
         (access("src", at, tile, array if bounded else None), access("tile", (0, 0), tile, write=True)),
@@ -94,7 +94,7 @@ def stored(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
     rows, columns = tile
     spec = Move(*array, dtype=dtype, src=RowMajor, dst=layout)(GL, GL)
     buffer = tile_of(rows, columns, span, dtype, copies=1)
-    store = boxed(
+    store = tma_copy(
         TMA_STORE,
         Move(rows, columns, dtype=dtype)(SH, GL)(Warp),
         (access("tile", (0, 0), tile), access("dst", at, tile, array, write=True)),
@@ -137,7 +137,7 @@ def streamed(iterations=5, stages=2, warps=1, consumer=None, producer=None, **fi
     buffer = tile_of(ROWS, COLUMNS, copies=stages)
     stage = iteration % stages
     tile = attrs.evolve(access("tile", (0, 0), (ROWS, COLUMNS), write=True), copy=stage)
-    load = boxed(
+    load = tma_copy(
         TMA_LOAD,
         Move(ROWS, COLUMNS, dtype=float16)(GL, SH)(Block),
         (access("src", at, (ROWS, COLUMNS)), tile),
@@ -146,7 +146,7 @@ def streamed(iterations=5, stages=2, warps=1, consumer=None, producer=None, **fi
         fill_index=iteration,
     )
     copy = each_element(ROWS, COLUMNS, "tile", "dst", float16, at, shape, thread, stage)
-    takes = (
+    consumer_body = (
         making.acquire("ring", ir.StageState.FULL, iteration),
         copy,
         making.barrier(ir.WARP_SCOPE),
@@ -155,7 +155,7 @@ def streamed(iterations=5, stages=2, warps=1, consumer=None, producer=None, **fi
     fills = (making.acquire("ring", ir.StageState.EMPTY, iteration), making.release("ring", ir.StageState.FULL, iteration), load)
     extent = as_expr(iterations)
     roles = (
-        making.role("consumers", 0, THREADS * warps, (making.loop(iteration, extent, (consumer or tuple)(takes)),)),
+        making.role("consumers", 0, THREADS * warps, (making.loop(iteration, extent, (consumer or tuple)(consumer_body)),)),
         making.role("producer", THREADS * warps, 32, (making.loop(iteration, extent, (producer or tuple)(fills)),), elected=True),
     )
     spec = Move(*shape, dtype=float16, src=RowMajor, dst=RowMajor)(GL, GL)
@@ -164,7 +164,7 @@ def streamed(iterations=5, stages=2, warps=1, consumer=None, producer=None, **fi
     return attrs.evolve(kernel, workers=THREADS * warps, rings=(ring,), shared_bytes=buffer.offset + buffer.bytes)
 
 
-# ---------------------------------------------------------------------------------------------- hand-made wgmma
+# ---------------------------------------------------------------------------------------------- hand-made wgmma sequences
 
 
 @attrs.frozen
@@ -178,7 +178,7 @@ ENGINE_FMA = EngineFma("ENGINE_FMA")
 REGISTER = WGMMA_GROUPS
 
 
-def by_products(*steps):
+def kernel_of_steps(*steps):
     """A kernel of one warp from a list of steps: each is a statement, or an abbreviation of one; registers are a, b, c and d, one element
     each.
 
@@ -207,7 +207,7 @@ def _step(step):
     if step == "barrier":
         return making.barrier(ir.WARP_SCOPE)
     if step == "x<":
-        return making.under_way(_step("x="))
+        return making.async_copy(_step("x="))
     if step in ("sent", "arrived"):
         return making.commit() if step == "sent" else making.wait(0)
     if step.endswith("="):
@@ -228,56 +228,56 @@ def _step(step):
 
 
 FENCE_BEFORE = "is accessed by ENGINE_FMA .* without a preceding wgmma.fence"
-BEHIND = "is accessed by ENGINE_FMA .* after other statements, without wgmma.fence between"
-UNDER_WAY = "is accessed by {} .* while an MMA that uses it is in flight"
-MOVED, MULTIPLIED = UNDER_WAY.format("Move"), UNDER_WAY.format("ENGINE_FMA")
+AFTER_FENCE = "is accessed by ENGINE_FMA .* after other statements, without wgmma.fence between"
+PENDING = "is accessed by {} .* while an MMA that uses it is in flight"
+ACCESSED, MULTIPLIED = PENDING.format("Move"), PENDING.format("ENGINE_FMA")
 
-OF_PRODUCTS = {
+WGMMA_SEQUENCES = {
     "right": ("a=, b=, c=, fence, c+=ab, commit, wait 0, =c", None),
-    "one after the other": ("a=, b=, c=, fence, c+=ab, commit, c+=ab, commit, wait 0, =c", None),
-    "a factor is read": ("a=, b=, c=, fence, c+=ab, =a, =b, commit, wait 0, =c", None),
+    "two groups in order": ("a=, b=, c=, fence, c+=ab, commit, c+=ab, commit, wait 0, =c", None),
+    "an operand is read": ("a=, b=, c=, fence, c+=ab, =a, =b, commit, wait 0, =c", None),
     "another register is written": ("a=, b=, c=, fence, c+=ab, d=, commit, wait 0, =c", None),
-    "behind a fence another register is written": ("a=, b=, c=, fence, d=, c+=ab, commit, wait 0, =c", None),
-    "written behind the wait": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, fence, c+=ab, commit, wait 0, =c", None),
+    "another register is written after a fence": ("a=, b=, c=, fence, d=, c+=ab, commit, wait 0, =c", None),
+    "written after the wait": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, fence, c+=ab, commit, wait 0, =c", None),
     "the older group is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =c, wait 0", None),
-    "a product of products": ("a=, b=, c=, d=, fence, c+=ab, commit, wait 0, d+=cb, commit, wait 0, =d", None),
-    "a factor in shared memory": ("b=, c=, fence, x=, proxy, barrier, c+=xb, =x, commit, wait 0, =c", None),
-    "a factor in shared memory is read in front of its fence": (
+    "an MMA of an MMA's result": ("a=, b=, c=, d=, fence, c+=ab, commit, wait 0, d+=cb, commit, wait 0, =d", None),
+    "a shared operand": ("b=, c=, fence, x=, proxy, barrier, c+=xb, =x, commit, wait 0, =c", None),
+    "a shared operand is read before its fence": (
         "b=, c=, fence, x=, =x, proxy, barrier, =x, c+=xb, commit, wait 0, =c", None),
-    "a factor in shared memory is written": ("b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, barrier, x=, =c", None),
-    "a factor in shared memory is written too early": (
+    "a shared operand is written": ("b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, barrier, x=, =c", None),
+    "a shared operand is written too early": (
         "b=, c=, fence, x=, proxy, barrier, c+=xb, commit, x=, wait 0, =c", "^x.* is written while an MMA that reads it is in flight"),
-    "a copy under way to a factor in shared memory": ("b=, c=, fence, x<, sent, arrived, proxy, barrier, c+=xb, commit, wait 0, =c", None),
-    "a copy to a factor in shared memory is not fenced": (
+    "an asynchronous copy to a shared operand": ("b=, c=, fence, x<, sent, arrived, proxy, barrier, c+=xb, commit, wait 0, =c", None),
+    "an asynchronous copy to a shared operand is not fenced": (
         "b=, c=, fence, x<, sent, arrived, barrier, c+=xb, commit, wait 0, =c", "^x is read through the async proxy.* at at x=,(?s:.*)at +at c"),
-    "a factor in shared memory is not fenced": (
+    "a shared operand is not fenced": (
         "b=, c=, fence, x=, barrier, c+=xb, commit, wait 0, =c", "^x is read through the async proxy, which does not see what was written to it"),
-    "an array is written in front of a fence of the proxy": ("d=, =d, b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, =c", None),
+    "an array is written before a proxy fence": ("d=, =d, b=, c=, fence, x=, proxy, barrier, c+=xb, commit, wait 0, =c", None),
     "no fence": ("a=, b=, c=, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
-    "a fence of the proxy": ("a=, b=, c=, proxy, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
-    "a factor is loaded behind the fence": ("b=, c=, fence, a=, c+=ab, commit, wait 0, =c", f"^a {BEHIND}"),
-    "the sum is loaded behind the fence": ("a=, b=, fence, c=, c+=ab, commit, wait 0, =c", f"^c {BEHIND}"),
-    "a factor is read behind the fence": ("a=, b=, c=, fence, =b, c+=ab, commit, wait 0, =c", f"^b {BEHIND}"),
-    "written behind the wait, no fence": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, c+=ab, commit, wait 0, =c", f"^a {BEHIND}"),
-    "the sum is stored too early": ("a=, b=, c=, fence, c+=ab, commit, =c, wait 0", f"^c {MOVED}(?s:.*)at +at =c(?s:.*)(add a )?wait for its group before"),
-    "the sum is stored, not committed": ("a=, b=, c=, fence, c+=ab, wait 0, =c", f"^c {MOVED}"),
-    "the younger group is not waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =d, wait 0", f"^d {MOVED}"),
-    "neither of two groups is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 2, =c, wait 0", f"^c {MOVED}"),
-    "a factor is loaded too early": ("a=, b=, c=, fence, c+=ab, commit, a=, wait 0, =c", f"^a {MOVED}"),
-    "a factor of one of two": ("a=, b=, c=, fence, c+=ab, commit, c+=ab, commit, wait 1, b=, wait 0, =c", f"^b {MOVED}"),
-    "a factor is made by another product": ("a=, b=, c=, fence, c+=ab, commit, a+=cb, commit, wait 0, =c", f"^a, c {MULTIPLIED}"),
-    "the sum is a factor": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=cb, commit, wait 0, =d", f"^c {MULTIPLIED}"),
-    "a factor that products alone touch": ("a=, b=, c=, fence, d=ab, commit, c+=db, commit, wait 0, =c", f"^d {MULTIPLIED}"),
-    "a factor that products alone touch, waited for": ("a=, b=, c=, fence, d=ab, commit, wait 0, c+=db, commit, wait 0, =c", None),
-    "a factor is a sum": ("a=, b=, c=, d=, fence, c+=ab, commit, b+=dd, commit, wait 0, =c", f"^b {MULTIPLIED}"),
+    "a proxy fence only": ("a=, b=, c=, proxy, c+=ab, commit, wait 0, =c", f"a, b, c {FENCE_BEFORE}"),
+    "an operand is loaded after the fence": ("b=, c=, fence, a=, c+=ab, commit, wait 0, =c", f"^a {AFTER_FENCE}"),
+    "the accumulator is loaded after the fence": ("a=, b=, fence, c=, c+=ab, commit, wait 0, =c", f"^c {AFTER_FENCE}"),
+    "an operand is read after the fence": ("a=, b=, c=, fence, =b, c+=ab, commit, wait 0, =c", f"^b {AFTER_FENCE}"),
+    "written after the wait, no fence": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, c+=ab, commit, wait 0, =c", f"^a {AFTER_FENCE}"),
+    "the accumulator is stored too early": ("a=, b=, c=, fence, c+=ab, commit, =c, wait 0", f"^c {ACCESSED}(?s:.*)at +at =c(?s:.*)(add a )?wait for its group before"),
+    "the accumulator is stored, not committed": ("a=, b=, c=, fence, c+=ab, wait 0, =c", f"^c {ACCESSED}"),
+    "the younger group is not waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =d, wait 0", f"^d {ACCESSED}"),
+    "neither of two groups is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 2, =c, wait 0", f"^c {ACCESSED}"),
+    "an operand is loaded too early": ("a=, b=, c=, fence, c+=ab, commit, a=, wait 0, =c", f"^a {ACCESSED}"),
+    "an operand of one of two groups is loaded": ("a=, b=, c=, fence, c+=ab, commit, c+=ab, commit, wait 1, b=, wait 0, =c", f"^b {ACCESSED}"),
+    "an operand is accumulated by another MMA": ("a=, b=, c=, fence, c+=ab, commit, a+=cb, commit, wait 0, =c", f"^a, c {MULTIPLIED}"),
+    "the accumulator is an operand of another MMA": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=cb, commit, wait 0, =d", f"^c {MULTIPLIED}"),
+    "an operand that only MMAs access": ("a=, b=, c=, fence, d=ab, commit, c+=db, commit, wait 0, =c", f"^d {MULTIPLIED}"),
+    "an operand that only MMAs access, waited for": ("a=, b=, c=, fence, d=ab, commit, wait 0, c+=db, commit, wait 0, =c", None),
+    "an operand is an accumulator": ("a=, b=, c=, d=, fence, c+=ab, commit, b+=dd, commit, wait 0, =c", f"^b {MULTIPLIED}"),
 }  # fmt: skip
 """What asynchronous MMAs allow and what they do not: steps and the expected report."""
 
 
-def of_products(name):
+def wgmma_kernel(name):
     """The kernel of a given name, and the expected report."""
-    steps, message = OF_PRODUCTS[name]
-    return by_products(*steps.split(", ")), message
+    steps, message = WGMMA_SEQUENCES[name]
+    return kernel_of_steps(*steps.split(", ")), message
 
 
 # ---------------------------------------------------------------------------------------------- dynamic tiles
@@ -294,15 +294,20 @@ def fetched(tiles=5, blocks=2, stages=2, warps=1, consumer=None, producer=None, 
     place, count = tile * threads + thread, as_expr(tiles)
     operands = access("src", (place,)), access("dst", (place,), write=True)
     move = making.execution(MOVE, Move(1, dtype=float32)(GL, GL)(Thread), operands, pieces=((making.piece(0),),) * 2)
-    comes_by, leaves = making.claim_tile(tile, count, "tiles", iteration), making.exit_if_done(tile, count)
+    claim_tile, exit_loop = making.claim_tile(tile, count, "tiles", iteration), making.exit_if_done(tile, count)
     last = making.barrier(ir.WARP_SCOPE), making.release("tiles", ir.StageState.EMPTY, iteration, active=equal(thread % THREADS, 0))
-    takes = (making.acquire("tiles", ir.StageState.FULL, iteration), comes_by, *last, leaves, move)
-    claim = attrs.evolve(comes_by, takes=True)
-    gives = (making.acquire("tiles", ir.StageState.EMPTY, iteration), claim, making.release("tiles", ir.StageState.FULL, iteration), leaves)
+    consumer_body = (making.acquire("tiles", ir.StageState.FULL, iteration), claim_tile, *last, exit_loop, move)
+    claim = attrs.evolve(claim_tile, takes=True)
+    producer_body = (
+        making.acquire("tiles", ir.StageState.EMPTY, iteration),
+        claim,
+        making.release("tiles", ir.StageState.FULL, iteration),
+        exit_loop,
+    )
     iterations = as_expr(tiles + 1) if extent is None else as_expr(extent)
     roles = (
-        making.role("consumers", 0, threads, (making.loop(iteration, iterations, (consumer or tuple)(takes)),)),
-        making.role("producer", threads, 32, (making.loop(iteration, iterations, (producer or tuple)(gives)),), elected=True),
+        making.role("consumers", 0, threads, (making.loop(iteration, iterations, (consumer or tuple)(consumer_body)),)),
+        making.role("producer", threads, 32, (making.loop(iteration, iterations, (producer or tuple)(producer_body)),), elected=True),
     )
     kernel = kernel_of(
         Move(tiles * threads, dtype=float32)(GL, GL), (making.roles(roles),), threads=threads + 32, grid=blocks, target="sm_90a"

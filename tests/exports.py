@@ -77,7 +77,7 @@ def main_text(name, case, arch):
     """The C++ program that checks one kernel, on the GPU with the argument `gpu`."""
     unit = Unit.of(case.program(arch), name)
     kernel, copied = unit.kernel, bool(unit.temporaries)
-    buffers = {buffer.name: buffer for buffer in unit.given}
+    buffers = {buffer.name: buffer for buffer in unit.operand_parameters}
     at = {}
     for operand, buffer in buffers.items():
         first, second = (Var(dim) for dim in kernel.spec.uses[operand])
@@ -112,7 +112,7 @@ SCRATCH_REFUSALS = r"""
   scratch = nullptr;
   EXPECT(std::strcmp(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@), "scratch is NULL") == 0);
   scratch = static_cast<char *>(good) + 64;
-  EXPECT(std::strcmp(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@), "the address of scratch is no multiple of 256 bytes") == 0);
+  EXPECT(std::strcmp(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@), "the address of scratch is not a multiple of 256 bytes") == 0);
   scratch = a_far;
   EXPECT(std::strcmp(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@), "scratch overlaps A") == 0);
   scratch = reinterpret_cast<char *>(c_far) - 256;

@@ -41,7 +41,7 @@ def access(buffer, base, shape=None, bounds=None, write=False):
         tuple((Mode(as_expr(size), as_expr(1)),) for size in shape),
         tuple(None if bound is None else as_expr(bound) for bound in bounds or (None,) * len(base)),
         write,
-        dealt=((),) * len(base),
+        unit_modes=((),) * len(base),
     )
 
 

@@ -20,7 +20,7 @@ from fireiron.values.expr import ONE, Var, as_expr, equal, less, minimum
 WIDTH = 128
 """Elements per stage."""
 
-BLOCK, TURN, TILE, J = Var("block", 0, 63), Var("turn", 0, 63), Var("tile", 0, 63), Var("j", 0, 63)
+BLOCK, ITERATION, TILE, J = Var("block", 0, 63), Var("turn", 0, 63), Var("tile", 0, 63), Var("j", 0, 63)
 TAKEN = Var("taken", 0, 1 << 20)
 LANE_0 = equal(T % 32, 0)
 NUMBERS = itertools.count(1000)
@@ -91,9 +91,9 @@ def over_tiles(tiles, blocks, *body, increment=ONE, prior_iterations=None, first
     tiles = as_expr(tiles)
     extent = tiles // blocks + less(BLOCK, tiles % blocks)
     return making.loop(
-        TURN,
+        ITERATION,
         extent,
-        (making.let(TILE, BLOCK + TURN * blocks), *body),
+        (making.let(TILE, BLOCK + ITERATION * blocks), *body),
         prior_iterations=prior_iterations,
         increment=increment,
         first=first,
@@ -126,8 +126,8 @@ def event(
         use = Use(statement, (), statement.accesses[0])
     by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
     footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
-    in_flight = mechanism is not AT_ONCE
-    return AccessEvent(next(NUMBERS) if step is None else step, footprint, {}, kind, in_flight, fill, stage)
+    asynchronous = mechanism is not AT_ONCE
+    return AccessEvent(next(NUMBERS) if step is None else step, footprint, {}, kind, asynchronous, fill, stage)
 
 
 def messages_of(program):

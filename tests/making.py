@@ -149,7 +149,7 @@ def execution(instruction: Any, spec: Any, accesses: Sequence[ir.Access], **fiel
     return ir.Exec(instruction, spec, accesses, **fields)
 
 
-def under_way(copy: ir.Exec, **fields: Any) -> ir.Exec:
+def async_copy(copy: ir.Exec, **fields: Any) -> ir.Exec:
     """An asynchronous copy from global to shared memory, complete after a wait for its group: cp.async of one word."""
     return attrs.evolve(copy, instruction=CP_ASYNC[-1], mechanism=CP_ASYNC_GROUPS, **fields)
 

@@ -249,7 +249,7 @@ def _statement(choose: Random, kernel: Kernel) -> Kernel:
         case 10:
             new = attrs.evolve(stmt, mechanism=choose.choice(_mechanisms(stmt)))
         case _:
-            new = attrs.evolve(stmt, follows=not stmt.follows)
+            new = attrs.evolve(stmt, inherits_ownership=not stmt.inherits_ownership)
     return _replaced(kernel, stmt, (new,))
 
 

@@ -32,7 +32,7 @@ wait Q full; wait K full
 fence; 8 s = Q K^T, adds where s_d > 0; commit; wait_group 0; hold s; arrive K empty
 62 maximum; max of four lanes; 2 maximum; 2 alpha = exp2; 64 s = exp2; 2 l = l alpha + sum of s; 32 P = pack s"""
 
-TURN = """\
+ITERATION = """\
 wait K full
 fence; 8 s = Q K^T, adds where s_d > 0; commit
 wait V full
@@ -103,7 +103,7 @@ def printed():
 
 
 def test_the_loop_is_that_of_hand_written_kernels(printed):
-    assert skeleton(consumers(printed)) == [*events_of(BEFORE), "[", *events_of(TURN), "]", *events_of(BEHIND)]
+    assert skeleton(consumers(printed)) == [*events_of(BEFORE), "[", *events_of(ITERATION), "]", *events_of(BEHIND)]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_attend(monkeypatch):
         got = attention_packed.attend(q, k, v, offsets, architecture=architecture, **options)
         right = expected(q, k, v, offsets, **options)
         assert np.linalg.norm(got - right) / np.linalg.norm(right) < 8e-4
-    with pytest.raises(ArgumentError, match="shapes that do not fit"):
+    with pytest.raises(ArgumentError, match="shapes do not match"):
         attention_packed.attend(q, k[:, :, :16], v, offsets)
 
 

@@ -39,7 +39,7 @@ def attended(d=64, keys=64, **form):
     """Attention with head dimension `d`; queries use as many registers as probabilities if `keys` equals `d`."""
     definition = attention.definition()
     strategy = hopper_attention.by_rows(definition, **form).with_(bm=128, bn=keys)
-    return strategy(attention.spec(256, 4 * keys, d, heads=2, made=definition)).program(HOPPER)
+    return strategy(attention.spec(256, 4 * keys, d, heads=2, fused=definition)).program(HOPPER)
 
 
 # ---------------------------------------------------------------------------------------------- operands in registers
@@ -150,7 +150,7 @@ def attention_of(d, mask, lengths, rescale_threshold, **form):
         causal=mask == "causal", window=200 if mask == "window" else None, rescale_threshold=rescale_threshold
     )
     sizes = {"known": (1024, 1024), "odd": (1000, 1000), "run time": (sym("m"), sym("n"))}[lengths]
-    spec = attention.spec(*sizes, d, heads=16, made=definition)
+    spec = attention.spec(*sizes, d, heads=16, fused=definition)
     strategy = hopper_attention.by_rows(definition, **form)
     values = {name: value for name, value in hopper_attention.values(spec).items() if name in strategy.tunables()}
     return strategy.with_(**values)(spec).program(HOPPER)

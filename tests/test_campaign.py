@@ -81,11 +81,11 @@ def test_a_run_continues_where_it_stopped(tmp_path):
 def test_a_dead_process_reports_its_seeds(tmp_path):
     """It reports the seeds in progress in all processes; complete chunks leave none."""
     run = Run(subjects()["layouts"], 1, folder=tmp_path)
-    under_way = {chunk: runs._noted(chunk, run._note(chunk)) for chunk in (range(10, 20), range(20, 30), range(30, 32))}
+    unfinished = {chunk: runs._noted(chunk, run._note(chunk)) for chunk in (range(10, 20), range(20, 30), range(30, 32))}
     for chunk, count in ((range(10, 20), 3), (range(20, 30), 1)):
-        assert [next(under_way[chunk]) for _ in range(count)] == [*chunk][:count]
-    assert [*under_way[range(30, 32)]] == [30, 31] and not run._note(range(30, 32)).is_file()
-    report = run._died([*under_way])
+        assert [next(unfinished[chunk]) for _ in range(count)] == [*chunk][:count]
+    assert [*unfinished[range(30, 32)]] == [30, 31] and not run._note(range(30, 32)).is_file()
+    report = run._died([*unfinished])
     assert re.findall(r"--seed (\d+)", report) == ["12", "20"] and not [*tmp_path.iterdir()]
 
 

@@ -92,7 +92,7 @@ def test_axes_of_loops():
 def access(*base, shape=(1, 1), bounds=(None, None)):
     modes = tuple((Mode(size, 1),) for size in shape)
     bounds = tuple(None if bound is None else as_expr(bound) for bound in bounds)
-    return making.access("s", tuple(map(as_expr, base)), modes, bounds, True, dealt=((), ()))
+    return making.access("s", tuple(map(as_expr, base)), modes, bounds, True, unit_modes=((), ()))
 
 
 def matrix(rows, columns, layout=ColMajor):
@@ -222,12 +222,12 @@ def pointed(*points):
 
 def test_offsets_sizes_and_reach():
     modes = ((Mode(2, 3), Mode(2, 10)), (Mode(3, 1),))
-    plain = making.access("s", (T, T), modes, (None, None), True, dealt=((), ()))
+    plain = making.access("s", (T, T), modes, (None, None), True, unit_modes=((), ()))
     assert [tuple(one) for one in plain.table().tolist()] == list(plain.elements())
     assert plain.count == 12 and plain.reach == (13, 2)
     some = pointed((3,), (-1,), (2,))
     assert some.table().tolist() == [[3], [-1], [2]] and some.count == 3 and some.reach == (3,)
-    none = making.access("s", (), (), (), True, dealt=())
+    none = making.access("s", (), (), (), True, unit_modes=())
     assert none.table().shape == (1, 0) and none.count == 1 and none.reach == ()
 
 
@@ -274,7 +274,7 @@ def test_a_single_element_without_dimensions():
     tensor = Tensor("z", (), float32, GL, ColMajor)
     storage = tensor.storage()
     one = making.buffer(tensor, storage, storage.extent, written=True)
-    access = making.access("z", (), (), (), True, dealt=())
+    access = making.access("z", (), (), (), True, unit_modes=())
     access_trace = scene_of(buffers=(one,))
     found = access_trace.addresses(access_trace.frame([("thread", np.arange(3))]), access)
     assert found.shape == (3, 1) and all(as_expr(one) == as_expr(0) for one in found.ravel().tolist())

@@ -154,7 +154,9 @@ def test_two_dimensions(shape):
 
     def store(row_step, column_step, inner=0):
         base = (T % shape[0] + BLOCK % rows * row_step, i + BLOCK // rows * column_step + inner)
-        access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 2, (None, None), True, dealt=((), ()), origin="mine.py:5")
+        access = making.access(
+            "s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 2, (None, None), True, unit_modes=((), ()), origin="mine.py:5"
+        )
         step = making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction)
         return findings_of(loop(shape[1], step), buffers=(array,))
 
@@ -193,7 +195,7 @@ def matrix(rows, columns):
 def store(row, column, width=1, write=True, active=TRUE):
     """A statement that touches `width` rows of a column."""
     modes = ((Mode(width, 1),), (Mode(1, 1),))
-    access = making.access("s", (as_expr(row), as_expr(column)), modes, (None, None), write, dealt=((), ()), origin="mine.py:5")
+    access = making.access("s", (as_expr(row), as_expr(column)), modes, (None, None), write, unit_modes=((), ()), origin="mine.py:5")
     return making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction, active=active)
 
 
@@ -805,7 +807,9 @@ def in_layers(layer, place, grid, *, rows=2, active=TRUE, along=8):
     storage = tensor.storage()
     array = making.buffer(tensor, storage, storage.extent, written=True)
     base = (T % 8 + line * along, T // 8 + column * 4, as_expr(layer))
-    access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 3, (None,) * 3, True, dealt=((),) * 3, origin="mine.py:5")
+    access = making.access(
+        "s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 3, (None,) * 3, True, unit_modes=((),) * 3, origin="mine.py:5"
+    )
     step = making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction, active=active)
     return between_blocks(AccessTrace(kernel(step, threads=32, grid=grid, buffers=(array,), symbols=(TALL, BROAD, N))))
 

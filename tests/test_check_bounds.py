@@ -226,7 +226,7 @@ def test_dimensions_are_checked_one_by_one():
 
     def access(first, second, shape):
         modes = ((Mode(1, 1),), (Mode(1, 1),))
-        written = making.access("s", (as_expr(first), as_expr(second)), modes, (None, None), True, dealt=((), ()))
+        written = making.access("s", (as_expr(first), as_expr(second)), modes, (None, None), True, unit_modes=((), ()))
         return making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(written,), instruction=writes(0).instruction)
 
     for memory in (GL, SH):
@@ -271,7 +271,7 @@ def test_a_version_is_checked_without_the_conditions_that_it_implies():
     active = less(T, 20)
     plain = reads(T, active=active)
     assert findings_of(plain, buffers=(buffer("s", 20, memory=GL),)) == []
-    version = attrs.evolve(plain, whole=less(BLOCK, 2), implied=(active,))
+    version = attrs.evolve(plain, interior=less(BLOCK, 2), implied=(active,))
     assert findings_of(version, grid=4, buffers=(buffer("s", 20, memory=GL),)) != []
     assert findings_of(version, grid=4, buffers=(buffer("s", 32, memory=GL),)) == []
 

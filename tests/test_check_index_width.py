@@ -78,7 +78,7 @@ def test_what_counts_is_said_once_of_each_array_in_global_memory():
 def test_bounds_that_are_enough(shape, bounds):
     """As many bits for each size as leave all of them together inside, beside the numbers that are known."""
     access = making.access(
-        "s", (as_expr(0), as_expr(0), U * V * 2), tuple((Mode(1, 1),) for _ in range(3)), (None,) * 3, False, dealt=((),) * 3
+        "s", (as_expr(0), as_expr(0), U * V * 2), tuple((Mode(1, 1),) for _ in range(3)), (None,) * 3, False, unit_modes=((),) * 3
     )
     (message,) = said(attrs.evolve(reads(0), accesses=(access,)), shape=shape)
     told = ", ".join(f"sym('{name}', high={1 << bits})" for name, bits in bounds.items())

@@ -1,4 +1,4 @@
-"""Threads, shared memory, registers and roles at their limits, by hand."""
+"""Limits of threads, shared memory, registers and roles, in hand-made kernels."""
 
 import attrs
 import making
@@ -11,17 +11,17 @@ from fireiron.check import AccessTrace, check_resources
 from fireiron.check.resources import OVERHEAD, Measured, array_limit, lacking, occupancy, register_estimate, register_limit, report
 from fireiron.values.machine import ARCHITECTURES
 
-SM_90A = next(one for one in ARCHITECTURES if one.name == "sm_90a")
+SM_90A = next(target for target in ARCHITECTURES if target.name == "sm_90a")
 
 
-def of(*body, **options):
+def make_kernel(*body, **options):
     """A kernel of 128 threads."""
     fields = {name: options.pop(name) for name in ("shared_bytes", "resident", "architecture") if name in options}
     return making.evolved(kernel(*body, **options), **fields)
 
 
-def said(whole, severity=None):
-    return [one.message for one in check_resources(AccessTrace(whole)) if severity in (None, one.severity)]
+def messages(whole, severity=None):
+    return [finding.message for finding in check_resources(AccessTrace(whole)) if severity in (None, finding.severity)]
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def said(whole, severity=None):
         (95, "warning", "95 threads in a block: the last warp has 1 idle lanes"),
     ],
 )
-def test_threads(threads, severity, text):
-    (one, *_) = check_resources(AccessTrace(of(writes(0), threads=threads)))
-    assert (one.kind, one.severity, one.message, one.details["threads"], one.details["limit"]) == (
+def test_threads_of_a_block(threads, severity, text):
+    (finding, *_) = check_resources(AccessTrace(make_kernel(writes(0), threads=threads)))
+    assert (finding.kind, finding.severity, finding.message, finding.details["threads"], finding.details["limit"]) == (
         "resources",
         severity,
         text,
@@ -46,7 +46,7 @@ def test_threads(threads, severity, text):
 
 
 @pytest.mark.parametrize(
-    ("offset", "asked", "severity", "text"),
+    ("offset", "requested", "severity", "text"),
     [
         (0, 1024, "note", "1024 of 166912 bytes of shared memory: s 1024"),
         (0, 2048, "note", "2048 of 166912 bytes of shared memory: s 1024"),
@@ -57,31 +57,31 @@ def test_threads(threads, severity, text):
         (165889, 100, "error", "166913 bytes of shared memory in a block, but sm_80 has 166912: s 1024"),
     ],
 )
-def test_shared_memory(offset, asked, severity, text):
-    whole = of(writes(T), buffers=(buffer("s", 256, offset=offset), buffer("r", 9000, memory=RF)), shared_bytes=asked)
+def test_shared_memory_of_a_block(offset, requested, severity, text):
+    whole = make_kernel(writes(T), buffers=(buffer("s", 256, offset=offset), buffer("r", 9000, memory=RF)), shared_bytes=requested)
     assert whole.architecture.shared_per_block == 166912
-    one = check_resources(AccessTrace(whole))[1]
-    assert (one.severity, one.message) == (severity, text)
-    assert (one.details["bytes"], one.details["limit"], one.details["buffers"]) == (asked, 166912, {"s": 1024})
-    none = of(buffers=(buffer("r", 4, memory=RF),))
+    finding = check_resources(AccessTrace(whole))[1]
+    assert (finding.severity, finding.message) == (severity, text)
+    assert (finding.details["bytes"], finding.details["limit"], finding.details["buffers"]) == (requested, 166912, {"s": 1024})
+    none = make_kernel(buffers=(buffer("r", 4, memory=RF),))
     assert check_resources(AccessTrace(none))[1].message == "no shared memory"
 
 
 @pytest.mark.parametrize(("elements", "dtype", "registers"), [(8, float32, 8), (9, float16, 5), (8, float16, 4), (8, float64, 16)])
-def test_the_estimate_counts_arrays_in_registers_of_32_bits(elements, dtype, registers):
-    whole = of(buffers=(buffer("r", elements, memory=RF, dtype=dtype), buffer("s", 4096)))
+def test_register_estimate_counts_arrays_in_32_bit_registers(elements, dtype, registers):
+    whole = make_kernel(buffers=(buffer("r", elements, memory=RF, dtype=dtype), buffer("s", 4096)))
     assert register_estimate(whole) == OVERHEAD + registers
-    assert f"about {OVERHEAD + registers} registers per thread (r {registers}, the rest {OVERHEAD})" in said(whole)
+    assert f"about {OVERHEAD + registers} registers per thread (r {registers}, the rest {OVERHEAD})" in messages(whole)
 
 
 @pytest.mark.parametrize(("elements", "warns"), [(255, False), (256, True), (300, True)])
-def test_an_array_beyond_the_registers_of_a_thread(elements, warns):
-    whole = of(buffers=(buffer("r", elements, memory=RF),))
-    found = [one for one in check_resources(AccessTrace(whole)) if one.buffer == "r"]
-    assert len(found) == warns
-    for one in found:
-        assert (one.severity, one.details["elements"], one.details["limit"]) == ("warning", elements, 255)
-        assert f"r has {elements} elements per thread: it is placed in local memory" in one.message
+def test_an_array_larger_than_the_registers_of_a_thread(elements, warns):
+    whole = make_kernel(buffers=(buffer("r", elements, memory=RF),))
+    findings = [finding for finding in check_resources(AccessTrace(whole)) if finding.buffer == "r"]
+    assert len(findings) == warns
+    for finding in findings:
+        assert (finding.severity, finding.details["elements"], finding.details["limit"]) == ("warning", elements, 255)
+        assert f"r has {elements} elements per thread: it is placed in local memory" in finding.message
         assert f"r is in local memory: {4 * elements} bytes per thread" in report(whole)
 
 
@@ -101,39 +101,41 @@ def test_an_array_beyond_the_registers_of_a_thread(elements, warns):
         (32, 1, 255),
     ],
 )
-def test_the_registers_that_a_thread_may_have(threads, resident, limit):
-    """65,536 registers, given to whole partitions of four warps, in units of 8."""
-    whole = of(threads=threads, resident=resident)
+def test_register_limit_of_a_thread(threads, resident, limit):
+    """65,536 registers, allocated to four warps at a time, in units of 8."""
+    whole = make_kernel(threads=threads, resident=resident)
     warps = -(-threads // 128) * 4 * resident
     assert register_limit(whole) == limit == min(255, 65536 // (32 * warps) // 8 * 8) == array_limit(whole)
 
 
 @pytest.mark.parametrize(("amount", "severity"), [(64 - OVERHEAD, "note"), (65 - OVERHEAD, "warning")])
-def test_more_registers_than_a_thread_can_have(amount, severity):
-    whole = of(threads=1024, buffers=(buffer("r", amount, memory=RF),))
-    (one,) = (each for each in check_resources(AccessTrace(whole)) if each.message.startswith("about"))
-    assert one.severity == severity and one.details["registers"] == amount + OVERHEAD and one.details["limit"] == 64
-    assert ("more than the 64 that 1024 threads leave per thread; some will spill" in one.message) == (severity == "warning")
+def test_estimates_above_the_register_limit_warn(amount, severity):
+    whole = make_kernel(threads=1024, buffers=(buffer("r", amount, memory=RF),))
+    (finding,) = (finding for finding in check_resources(AccessTrace(whole)) if finding.message.startswith("about"))
+    assert finding.severity == severity and finding.details["registers"] == amount + OVERHEAD and finding.details["limit"] == 64
+    assert ("more than the 64 that 1024 threads leave per thread; some will spill" in finding.message) == (severity == "warning")
     assert (f"some {amount + OVERHEAD - 64} will spill" in report(whole)) == (severity == "warning")
     both = making.evolved(whole, resident=2, threads=512)
-    assert ("that 2 blocks of 512 threads leave per thread" in " ".join(said(both))) == (severity == "warning")
+    assert ("that 2 blocks of 512 threads leave per thread" in " ".join(messages(both))) == (severity == "warning")
 
 
 def test_an_array_of_all_registers_spills():
-    (one,) = (each for each in said(of(buffers=(buffer("r", 250, memory=RF),)), "warning") if each.startswith("about"))
-    assert one.endswith("more than the 255 available; some will spill")
+    (message,) = (
+        message for message in messages(make_kernel(buffers=(buffer("r", 250, memory=RF),)), "warning") if message.startswith("about")
+    )
+    assert message.endswith("more than the 255 available; some will spill")
 
 
 # ---------------------------------------------------------------------------------------------- roles
 
 
 def exchanged(*roles, threads=None, elected=-1):
-    """A Hopper kernel whose roles, of so many threads, keep or get so many registers; the last one is the producer."""
-    first, made = 0, []
+    """A Hopper kernel with roles of given (threads, registers); the last role is the producer."""
+    first, all_roles = 0, []
     for number, (count, registers) in enumerate(roles):
-        made.append(making.role(f"role {number}", first, count, (), elected=number == len(roles) + elected, registers=registers))
+        all_roles.append(making.role(f"role {number}", first, count, (), elected=number == len(roles) + elected, registers=registers))
         first += count
-    return of(making.roles(tuple(made)), threads=first, architecture=SM_90A, buffers=())
+    return make_kernel(making.roles(tuple(all_roles)), threads=first, architecture=SM_90A, buffers=())
 
 
 @pytest.mark.parametrize(
@@ -156,15 +158,15 @@ def exchanged(*roles, threads=None, elected=-1):
         (((256, 248), (128, 24)), "at most 64512 for all threads together"),
     ],
 )
-def test_registers_that_roles_exchange(roles, text):
+def test_register_counts_of_roles(roles, text):
     """384 threads are launched with 168 each; only multiples of 8 from 24 to 256 are legal."""
-    found = said(exchanged(*roles), "error")
-    assert len(found) == bool(text) and all(text in one for one in found), found
-    if found:
-        assert "registers per thread by role: role 0" in found[0]
+    errors = messages(exchanged(*roles), "error")
+    assert len(errors) == bool(text) and all(text in finding for finding in errors), errors
+    if errors:
+        assert "registers per thread by role: role 0" in errors[0]
 
 
-def test_the_registers_of_arrays_are_those_of_the_role_that_gets_most():
+def test_arrays_are_limited_by_the_role_with_the_most_registers():
     whole = exchanged((256, 240), (128, 24))
     assert (register_limit(whole), array_limit(whole)) == (168, 240)
 
@@ -172,8 +174,8 @@ def test_the_registers_of_arrays_are_those_of_the_role_that_gets_most():
 # ---------------------------------------------------------------------------------------------- reports
 
 
-def test_a_report_of_what_was_measured():
-    whole = of(reads(T), buffers=(buffer("r", 8, memory=RF), buffer("s", 256)), shared_bytes=1024)
+def test_report_of_measured_registers():
+    whole = make_kernel(reads(T), buffers=(buffer("r", 8, memory=RF), buffer("s", 256)), shared_bytes=1024)
     text = report(whole, Measured(40))
     assert "registers: 40 per thread, of 255 (about 32 expected)" in text and "spills: none" in text and "of arrays" not in text
     assert "spills: none; 16 bytes of arrays in local memory" in report(whole, Measured(40, stack=16))
@@ -183,21 +185,26 @@ def test_a_report_of_what_was_measured():
     ) and "0 bytes per thread stored, 4 loaded" in report(whole, Measured(40, 0, 4))
     assert "not all arrays are live at the same time" in report(whole, Measured(7)) and "temporaries" in report(whole, Measured(8))
     assert "(estimated)" in report(whole) and "(estimated)" not in report(whole, Measured(40))
-    assert report(whole).startswith("k for sm_80: 128 threads per block, 4 warps\n") and report(of(threads=32)).startswith(
+    assert report(whole).startswith("k for sm_80: 128 threads per block, 4 warps\n") and report(make_kernel(threads=32)).startswith(
         "k for sm_80: 32 threads per block, 1 warp\n"
     )
-    assert "shared memory: 1024 of 166912 bytes per block" in text and "shared memory: none" in report(of(buffers=()))
+    assert "shared memory: 1024 of 166912 bytes per block" in text and "shared memory: none" in report(make_kernel(buffers=()))
     assert "saves" not in text
-    over = of(reads(T), buffers=(buffer("s", 256), buffer("t", 256)), shared_bytes=1024)
+    over = make_kernel(reads(T), buffers=(buffer("s", 256), buffer("t", 256)), shared_bytes=1024)
     assert "shared storage saves 1024 bytes" in report(over)
 
 
-def test_the_note_of_occupancy():
-    whole = of(reads(T), buffers=(buffer("s", 256),), shared_bytes=100_000)
-    one = check_resources(AccessTrace(whole))[-1]
-    assert one.details == {"blocks": 1, "limited_by": "shared memory", "share": round(4 / 64, 3), "limits": dict(occupancy(whole).limits)}
-    assert one.message == "1 block per SM, 4 warps, 6% of the maximum; limited by shared memory (estimated)"
-    assert one.severity == "note"
+def test_occupancy_is_a_note():
+    whole = make_kernel(reads(T), buffers=(buffer("s", 256),), shared_bytes=100_000)
+    finding = check_resources(AccessTrace(whole))[-1]
+    assert finding.details == {
+        "blocks": 1,
+        "limited_by": "shared memory",
+        "share": round(4 / 64, 3),
+        "limits": dict(occupancy(whole).limits),
+    }
+    assert finding.message == "1 block per SM, 4 warps, 6% of the maximum; limited by shared memory (estimated)"
+    assert finding.severity == "note"
     none = check_resources(AccessTrace(attrs.evolve(whole, shared_bytes=200_000)))[-1]
     assert none.severity == "warning" and none.message.startswith("0 blocks per SM")
 
@@ -207,17 +214,17 @@ def test_the_note_of_occupancy():
 
 @pytest.mark.parametrize("name", ["sm_60", "sm_61", "sm_70", "sm_75", "sm_79", "sm_80", "sm_86", "sm_90"])
 @pytest.mark.parametrize("threads", [32, 33, 96, 128, 160, 1024])
-def test_occupancy_by_the_rules_of_the_toolkit(name, threads):
-    """Warps by partitions and registers, shared memory in units, and the least of all."""
-    target = next((one for one in ARCHITECTURES if one.name == name), None)
+def test_occupancy_follows_the_cuda_calculator(name, threads):
+    """The minimum over warps, registers by partition, shared memory in units, and blocks."""
+    target = next((architecture for architecture in ARCHITECTURES if architecture.name == name), None)
     if target is None:
-        target = attrs.evolve(next(one for one in ARCHITECTURES if one.name == "sm_70"), name=name, capability=int(name[3:]))
+        target = attrs.evolve(next(finding for finding in ARCHITECTURES if finding.name == "sm_70"), name=name, capability=int(name[3:]))
     warps = -(-threads // 32)
     partitions = 2 if target.capability == 60 else 4
     for registers in (0, 1, 8, 9, 32, 33, 64, 128, 255):
         for shared in (0, 1, 255, 256, 1024, 1025, 16384, target.shared_per_block):
-            whole = of(reads(T), threads=threads, architecture=target, shared_bytes=shared)
-            found = occupancy(whole, registers)
+            whole = make_kernel(reads(T), threads=threads, architecture=target, shared_bytes=shared)
+            result = occupancy(whole, registers)
             each = -(-max(registers, 1) * 32 // 256) * 256
             limits = {
                 "threads": target.threads_per_sm // 32 // warps,
@@ -227,25 +234,25 @@ def test_occupancy_by_the_rules_of_the_toolkit(name, threads):
             if shared:
                 unit, own = (128, 1024) if target.capability >= 80 else (256, 0)
                 limits["shared memory"] = target.shared_per_sm // (-(-(shared + own) // unit) * unit)
-            assert dict(found.limits) == limits
-            assert found.blocks == min(limits.values()) == limits[found.limited_by] and found.warps == found.blocks * warps
-            assert found.share == found.warps / (target.threads_per_sm // 32)
+            assert dict(result.limits) == limits
+            assert result.blocks == min(limits.values()) == limits[result.limited_by] and result.warps == result.blocks * warps
+            assert result.share == result.warps / (target.threads_per_sm // 32)
 
 
-def test_errors_alone_are_what_is_lacking():
-    assert lacking(of(writes(T), shared_bytes=4096 * 4)) == ()
-    assert [one.message for one in lacking(of(writes(0), threads=1025, shared_bytes=4096 * 4))] == [
+def test_lacking_returns_errors_only():
+    assert lacking(make_kernel(writes(T), shared_bytes=4096 * 4)) == ()
+    assert [finding.message for finding in lacking(make_kernel(writes(0), threads=1025, shared_bytes=4096 * 4))] == [
         "1025 threads in a block, but sm_80 has at most 1024"
     ]
-    (one,) = lacking(of(writes(T), shared_bytes=100))
-    assert "the kernel requests 100" in one.message
-    (one,) = lacking(exchanged((256, 240), (128, 16)))
-    assert one.severity == "error" and "which role 1 violates" in one.message
-    assert lacking(of(writes(0), threads=33, shared_bytes=4096 * 4)) == (), "a warning is none"
+    (finding,) = lacking(make_kernel(writes(T), shared_bytes=100))
+    assert "the kernel requests 100" in finding.message
+    (finding,) = lacking(exchanged((256, 240), (128, 16)))
+    assert finding.severity == "error" and "which role 1 violates" in finding.message
+    assert lacking(make_kernel(writes(0), threads=33, shared_bytes=4096 * 4)) == (), "a warning is not an error"
 
 
-def test_the_occupancy_of_a_report_is_that_of_what_was_measured():
-    whole = of(reads(T), threads=256, buffers=(buffer("r", 8, memory=RF),))
+def test_report_computes_occupancy_from_measured_registers():
+    whole = make_kernel(reads(T), threads=256, buffers=(buffer("r", 8, memory=RF),))
     assert "occupancy: 8 blocks per SM, 64 warps, 100% of the maximum (estimated)" in report(whole)
     measured = report(whole, Measured(128))
     assert "occupancy: 2 blocks per SM, 16 warps, 25% of the maximum\n" in measured
@@ -253,25 +260,28 @@ def test_the_occupancy_of_a_report_is_that_of_what_was_measured():
 
 
 @pytest.mark.parametrize(("elements", "local"), [(255, False), (256, True)])
-def test_arrays_in_local_memory_in_a_report(elements, local):
-    assert ("r is in local memory" in report(of(buffers=(buffer("r", elements, memory=RF),)))) == local
+def test_report_names_arrays_in_local_memory(elements, local):
+    assert ("r is in local memory" in report(make_kernel(buffers=(buffer("r", elements, memory=RF),)))) == local
 
 
 def test_occupancies_are_values():
-    """They may be keys, and are written without what each resource allows."""
-    first, second = occupancy(of(threads=128), 32), occupancy(of(threads=128), 32)
+    """They are hashable, and their repr omits the limits by resource."""
+    first, second = occupancy(make_kernel(threads=128), 32), occupancy(make_kernel(threads=128), 32)
     assert {first: 1}[second] == 1 and "limits" not in repr(first) and first.limits == second.limits
 
 
-# ---------------------------------------------------------------------------------------------- reports, word by word
+# ---------------------------------------------------------------------------------------------- complete reports
 
 
-def several(threads=128, resident=0, big=300):
+def kernel_with_arrays(threads=128, resident=0, big=300):
     """A kernel with arrays in shared memory, in registers, and one too large for them."""
     placed = lambda name, shape, offset, dtype: attrs.evolve(local(name, shape, SH, dtype), offset=offset)
     arrays = local("r", (5, 4), RF), local("h", (6,), RF, float16), local("big", (big,), RF)
     buffers = (placed("s", (64, 4), 0, float32), placed("t", (64,), 1024, float16), *arrays)
-    buffers = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, origin=f"line {one.name}")) for one in buffers)
+    buffers = tuple(
+        attrs.evolve(placed_buffer, tensor=attrs.evolve(placed_buffer.tensor, origin=f"line {placed_buffer.name}"))
+        for placed_buffer in buffers
+    )
     return making.evolved(kernel(threads=threads, buffers=buffers, shared_bytes=1152), resident=resident)
 
 
@@ -290,8 +300,8 @@ shared memory: 1152 of 166912 bytes per block
 
 
 def lines(text):
-    """Without the spaces that align columns."""
-    return [" ".join(one.split()) for one in text.splitlines()]
+    """The lines without the spaces that align columns."""
+    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -323,21 +333,24 @@ def lines(text):
         ),
     ],
 )
-def test_a_report_word_by_word(measured, head, rest, spills, occupied):
+def test_complete_reports(measured, head, rest, spills, occupied):
     first = "k for sm_80: 128 threads per block, 4 warps"
     what = "registers" if occupied[1] < 16 else "threads"
     last = f"  limited by {what}; blocks by resource: threads 16, registers {occupied[1]}, blocks 32, shared memory 77"
     wanted = "\n".join([first, head, ARRAYS + rest, REST + "\n".join([*spills, SHARED_LINES + occupied[0], last])])
-    assert lines(report(several(), measured)) == lines(wanted)
+    assert lines(report(kernel_with_arrays(), measured)) == lines(wanted)
 
 
-def test_findings_word_by_word():
-    """What each of them counts, and by what it is limited."""
-    found = [(one.severity, one.buffer, one.message, one.at, dict(one.details)) for one in check_resources(AccessTrace(several()))]
+def test_complete_findings():
+    """Each finding has its counts and its limit."""
+    findings = [
+        (finding.severity, finding.buffer, finding.message, finding.at, dict(finding.details))
+        for finding in check_resources(AccessTrace(kernel_with_arrays()))
+    ]
     limits = {"threads": 16, "registers": 10, "blocks": 32, "shared memory": 77}
     shared = {"bytes": 1152, "limit": 166912, "buffers": {"s": 1024, "t": 128}, "origins": {"s": "line s", "t": "line t"}}
     numbers = {"registers": 47, "limit": 255, "arrays": {"r": 20, "h": 6, "big": 300}, "by_buffer": {"r": 20, "h": 3}}
-    assert found == [
+    assert findings == [
         ("note", None, "128 threads in a block, 4 warps", None, {"threads": 128, "limit": 1024}),
         ("note", None, "1152 of 166912 bytes of shared memory: s 1024, t 128", None, shared),
         (
@@ -368,11 +381,11 @@ def test_findings_word_by_word():
         (5, 49, "about 96 registers per thread (r 20, h 3, big 49, the rest 24)"),
     ],
 )  # fmt: skip
-def test_registers_word_by_word(resident, big, text):
-    """The largest array says where."""
-    one = check_resources(AccessTrace(several(resident=resident, big=big)))[2]
-    assert (one.message, one.severity) == (text, "warning" if "spill" in text else "note")
-    assert one.at == ("line big" if "spill" in text else None)
-    said = report(several(resident=resident, big=big)).splitlines()[1]
+def test_complete_register_messages(resident, big, text):
+    """The finding has the origin of the largest array."""
+    finding = check_resources(AccessTrace(kernel_with_arrays(resident=resident, big=big)))[2]
+    assert (finding.message, finding.severity) == (text, "warning" if "spill" in text else "note")
+    assert finding.at == ("line big" if "spill" in text else None)
+    line = report(kernel_with_arrays(resident=resident, big=big)).splitlines()[1]
     total, most = 47 + big, {0: 255, 1: 255, 5: 96}[resident]
-    assert said == f"registers: about {total} per thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")
+    assert line == f"registers: about {total} per thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")

@@ -135,7 +135,7 @@ def at_row(first, rank):
         ((Mode(1, 1),),) * rank,
         (None,) * rank,
         False,
-        dealt=((),) * rank,
+        unit_modes=((),) * rank,
         origin="mine.py:8",
     )
     return making.execution(spec=Move(1, 1)(GL, RF)(Thread), accesses=(access,), instruction=reads(0).instruction)

@@ -18,7 +18,7 @@ from fireiron.values.expr.lookup import lookup
 
 COMPILER = next(filter(None, map(shutil.which, ("gcc", "cc", "clang"))), None)
 N = sym("N", high=1000)
-G, TURN = Var("g", 0, 999), Var("turn", 0, 0)
+G, ITERATION = Var("g", 0, 999), Var("turn", 0, 0)
 COPY = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, G)), access("dst", (THREAD, G), write=True))
 BEGIN, SEEN = making.let(Var("begin", 0, 9), lookup("starts", G, 9)), making.let(Var("seen", 0, 1), less(0, Var("begin", 0, 9)))
 UNUSED = making.let(Var("other", 0, 9), lookup("others", G, 9))
@@ -27,7 +27,7 @@ BARRIER = making.barrier(ir.BLOCK_SCOPE)
 
 def loop(extent, *names, inner=None, after=(), **fields):
     """A loop over `g` with names; the last name is the trip count of the inner loop."""
-    inside = inner or making.loop(TURN, names[-1].var, (COPY,))
+    inside = inner or making.loop(ITERATION, names[-1].var, (COPY,))
     return making.loop(G, as_expr(extent), (*names, inside, *after), **fields)
 
 
@@ -35,12 +35,12 @@ def test_names_used_by_the_iterations_remain():
     skipping_loop = chosen_turns(loop(N, UNUSED, BEGIN, SEEN))
     assert skipping_loop.names == (UNUSED, BEGIN, SEEN) and skipping_loop.loop.body == (COPY,), "what is only asked is asked once"
     copy = attrs.evolve(COPY, accesses=(access("src", (THREAD, G + BEGIN.var)), COPY.accesses[1]))
-    kept = chosen_turns(loop(N, UNUSED, BEGIN, SEEN, inner=making.loop(TURN, SEEN.var, (copy,)), after=(BARRIER,))).loop
+    kept = chosen_turns(loop(N, UNUSED, BEGIN, SEEN, inner=making.loop(ITERATION, SEEN.var, (copy,)), after=(BARRIER,))).loop
     assert kept.body == (BEGIN, copy, BARRIER)
     through = making.let(Var("place", 0, 9), BEGIN.var + 0 * G)
     last = making.let(Var("seen", 0, 1), less(0, through.var))
     copy = attrs.evolve(COPY, accesses=(access("src", (THREAD, G + last.var)), COPY.accesses[1]))
-    kept = chosen_turns(loop(N, BEGIN, through, last, inner=making.loop(TURN, last.var, (copy,)))).loop
+    kept = chosen_turns(loop(N, BEGIN, through, last, inner=making.loop(ITERATION, last.var, (copy,)))).loop
     assert kept.body == (BEGIN, through, last, copy), "names of names"
 
 
@@ -53,13 +53,13 @@ def test_iterations_that_fit_one_word_need_no_outer_loop(size):
 
 TAKEN = Var("taken", 0, 2**31 - 1)
 OTHERS = {
-    "no name": making.loop(G, N, (making.loop(TURN, N, (COPY,)),)),
+    "no name": making.loop(G, N, (making.loop(ITERATION, N, (COPY,)),)),
     "nothing but names": making.loop(G, N, (BEGIN, SEEN)),
     "more than a barrier behind": loop(N, BEGIN, SEEN, after=(COPY,)),
     "one turn": loop(ONE, BEGIN, SEEN),
     "unrolled": loop(N, BEGIN, SEEN, unroll=True),
     "no loop inside": loop(N, BEGIN, SEEN, inner=COPY),
-    "a loop of another extent": loop(N, BEGIN, SEEN, inner=making.loop(TURN, as_expr(7), (COPY,))),
+    "a loop of another extent": loop(N, BEGIN, SEEN, inner=making.loop(ITERATION, as_expr(7), (COPY,))),
     "several turns": loop(N, BEGIN),
     "from another turn on": loop(N, BEGIN, SEEN, first=1),
     "every second turn": loop(N, BEGIN, SEEN, step=2),
@@ -75,7 +75,7 @@ def test_other_loops_are_unchanged(name):
 
 
 def test_the_count_of_the_inner_loop_continues():
-    inner = making.loop(TURN, SEEN.var, (COPY,), prior_iterations=TAKEN)
+    inner = making.loop(ITERATION, SEEN.var, (COPY,), prior_iterations=TAKEN)
     assert chosen_turns(loop(N, BEGIN, SEEN, inner=inner)).loop.prior_iterations == TAKEN
 
 

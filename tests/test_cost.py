@@ -1,4 +1,4 @@
-"""The cost model: counts that can be made by hand, what must cost more, every strategy on every GPU, and the command."""
+"""The cost model: exact counts, monotonicity, every strategy on every GPU, and the command."""
 
 import functools
 import json
@@ -37,7 +37,7 @@ COPY = Move.tile(1, 1).to(Thread).layout(ColMajor).done()
 
 
 def tiled(copy_a=COPY, copy_b=COPY):
-    """64 x 64 tiles, 8 of k at a time, 8 x 4 elements for each of 128 threads, sums in registers."""
+    """64 x 64 tiles, 8 of k at a time, 8 x 4 elements for each of 128 threads, accumulators in registers."""
     inner = Init.tile(8, 4).to(Thread).tile(1, 1).unroll().done()
     store = Move.tile(8, 4).to(Thread).tile(4, 1).unroll().done()
     return (
@@ -61,14 +61,14 @@ def lowered(strategy, *sizes, arch=None, **options):
 
 
 def small(sizes=(64, 64, 64), **values):
-    """The library's strategy for small matrices: 32 x 32 tiles of halves, 64 of k, two warps, four stages, unless said otherwise."""
+    """The library's strategy for small matrices: 32 x 32 float16 tiles, 64 of k, two warps and four stages by default."""
     module = library("small")
     values = {"bm": 32, "bn": 32, "bk": 64, "wm": 16, "wn": 32, "stages": 4, "lookahead": 2, **values}
     return module.strategy.with_(**values)(module.spec(*sizes)).program("sm_90").lowered
 
 
 class TestCounts:
-    """Exact numbers, made by hand."""
+    """Exact numbers, computed by hand."""
 
     def test_multiply_adds(self):
         work = Work(lowered(tiled(), 128, 192, 40))
@@ -81,14 +81,14 @@ class TestCounts:
 
     def test_bytes_of_tiles(self):
         work = Work(lowered(tiled(), 128, 192, 40))
-        # 64 x 8 floats of A and 8 x 64 of B, five times; 64 neighbors of A are 8 sectors, 8 of B one. A store is half a sector.
+        # 64 x 8 floats of A and 8 x 64 of B, five times; 64 adjacent elements of A are 8 sectors, 8 of B one. A store is half a sector.
         assert work.amounts.l2_read == (64 * 8 + 8 * 64) * 4 * 5
         assert work.amounts.l2_written == 2 * 64 * 64 * 4
         assert work.amounts.sectors == work.amounts.l2_read / 32 + work.amounts.l2_written / 32
 
     def test_operations_of_overhanging_tiles_are_executed(self):
-        found = predict(lowered(tiled(), 65, 65, 9))
-        assert found.flops == 4 * 2 * 64 * 64 * 16 and found.useful == 2 * 65 * 65 * 9
+        prediction = predict(lowered(tiled(), 65, 65, 9))
+        assert prediction.flops == 4 * 2 * 64 * 64 * 16 and prediction.useful == 2 * 65 * 65 * 9
 
     def test_phases(self):
         work = Work(lowered(tiled(), 64, 64, 40))
@@ -105,16 +105,16 @@ class TestCounts:
         assert work.amounts.mma == 32 * 32 * 256 / (16 * 8 * 16)
         assert work.amounts.tensor == {"float16": 2 * 32 * 32 * 256} and work.amounts.fma == {}
 
-    def test_passes_of_matrix_loads(self):
-        """A 16 x 16 matrix of halves is 512 bytes: four passes; a warp loads one of A and two of B for 16 of k."""
+    def test_wavefronts_of_matrix_loads(self):
+        """A 16 x 16 float16 matrix has 512 bytes, four wavefronts; a warp loads one of A and two of B for 16 of k."""
         work = Work(small((32, 32, 256)))
         copied = 2 * 32 * 256 * 2 / 128
         assert work.amounts.conflicts == 0
         stored = work.phases[-1].amounts.shared
         assert work.amounts.shared - stored == copied + 2 * (256 / 16) * (1 + 2) * 4
 
-    def test_copies_under_way_stop_at_the_end(self):
-        """The prologue copies what the last iterations do not, so each byte is copied once."""
+    def test_prefetched_bytes_are_counted_once(self):
+        """The prologue copies the bytes that the last iterations do not, so each byte is copied once."""
         for k in (64, 128, 256, 512):
             assert Work(small((32, 32, k))).amounts.l2_read == 2 * 32 * k * 2
 
@@ -126,28 +126,28 @@ class TestCounts:
         assert narrow.amounts.l2_read == wide.amounts.l2_read
 
     def test_bank_conflicts(self):
-        """Eight neighbors of k in a column-major tile of 64 rows lie in one bank."""
+        """Eight adjacent elements of k in a column-major tile of 64 rows are in one bank."""
         free = Work(lowered(tiled(), 64, 64, 64))
         across = Work(lowered(tiled(Move.tile(1, 1).to(Thread).layout(RowMajor).done()), 64, 64, 64))
         assert across.amounts.conflicts > free.amounts.conflicts
 
     def test_uncoalesced_loads(self):
-        """Neighboring threads along k: eight columns of four neighbors a request are eight sectors, along m four."""
+        """Adjacent threads along k: a request of eight columns with four adjacent elements needs eight sectors; along m four."""
         along = Work(lowered(tiled(), 64, 64, 64))
         across = Work(lowered(tiled(Move.tile(1, 1).to(Thread).layout(RowMajor).done()), 64, 64, 64))
         assert across.amounts.sectors - along.amounts.sectors == 8 * 16 * (8 - 4)
-        assert across.amounts.l2_read == along.amounts.l2_read, "L1 keeps what the other requests of the block ask for"
+        assert across.amounts.l2_read == along.amounts.l2_read, "L1 caches the sectors for the other requests of the block"
 
-    def test_sums_in_global_memory_are_read_and_written(self):
+    def test_accumulators_in_global_memory_are_read_and_written(self):
         plain = MatMul.tile(64, 64).to(Block).tile(8, 4).to(Thread).split(1).tile(1, 1).unroll().done()
         amounts = Work(lowered(plain, 64, 64, 8)).amounts
         assert amounts.l2_written >= 8 * 64 * 64 * 4 and amounts.l2_read >= amounts.l2_written
 
     def test_reductions_and_copies(self):
         copy = Move.tile(32, 32).to(Block).tile(1, 1).to(Thread).layout(ColMajor).done()
-        found = predict(copy(Move(256, 128)(GL, GL)(Kernel)).program("sm_90"))
-        assert found.flops == found.useful == 0 and found.tflops == 0
-        assert found.bytes["L2"] == 2 * 256 * 128 * 4 and found.bytes["DRAM"] == 2 * 256 * 128 * 4
+        prediction = predict(copy(Move(256, 128)(GL, GL)(Kernel)).program("sm_90"))
+        assert prediction.flops == prediction.useful == 0 and prediction.tflops == 0
+        assert prediction.bytes["L2"] == 2 * 256 * 128 * 4 and prediction.bytes["DRAM"] == 2 * 256 * 128 * 4
 
     def test_wmma_counts_as_matrix_instructions(self):
         module = library("wmma_optimized")
@@ -159,23 +159,23 @@ class TestCounts:
 class TestOccupancyAndWaves:
     def test_waves(self):
         kernel = lowered(tiled(), 64 * 40, 64 * 40, 64)
-        held, _ = occupancy_on(kernel, as_gpu("H200").architecture and kernel.architecture)
-        found = predict(kernel, H200)
-        assert found.blocks == 1600 and found.occupancy.blocks == held.blocks
-        assert found.waves == math.ceil(1600 / (132 * held.blocks))
+        occupancy, _ = occupancy_on(kernel, as_gpu("H200").architecture and kernel.architecture)
+        prediction = predict(kernel, H200)
+        assert prediction.blocks == 1600 and prediction.occupancy.blocks == occupancy.blocks
+        assert prediction.waves == math.ceil(1600 / (132 * occupancy.blocks))
 
     def test_filled(self):
-        found = predict(lowered(tiled(), 64 * 4, 64 * 3, 8 * 500), H200)
-        assert found.blocks == 12 and found.waves == 1
-        assert found.filled == pytest.approx(12 / 132)
+        prediction = predict(lowered(tiled(), 64 * 4, 64 * 3, 8 * 500), H200)
+        assert prediction.blocks == 12 and prediction.waves == 1
+        assert prediction.filled == pytest.approx(12 / 132)
 
     def test_a_second_wave_of_one_block_costs_a_wave(self):
         big = {"bm": 128, "bn": 128, "wm": 64, "wn": 64, "stages": 6}
-        one, two = (predict(small((128 * 12, 128 * columns, 512), **big)) for columns in (11, 12))
-        assert (one.waves, two.waves) == (1, 2)
-        assert two.us > 1.5 * (one.us - CONSTANTS.launch_us)
+        first, second = (predict(small((128 * 12, 128 * columns, 512), **big)) for columns in (11, 12))
+        assert (first.waves, second.waves) == (1, 2)
+        assert second.us > 1.5 * (first.us - CONSTANTS.launch_us)
 
-    def test_registers_that_a_block_does_not_have_spill(self):
+    def test_missing_registers_spill(self):
         kernel = library("gemm_nn")
         fits, spills = (predict(kernel.strategy.with_(bm=b, bn=b)(kernel.spec(2048, 2048, 2048)).program("sm_90")) for b in (128, 256))
         assert fits.registers.spilled == 0 < spills.registers.spilled
@@ -183,12 +183,12 @@ class TestOccupancyAndWaves:
 
 
 class TestMonotony:
-    """What is worse costs more."""
+    """A worse kernel has a higher predicted time."""
 
     def test_bank_conflicts(self):
         strategy = library("hmma_ampere").strategy.with_(bm=128, bn=128, bk=64, wm=64, wn=64, stages=4)
         unswizzled = strategy.at(Load, A).unrefine(SwizzleStorage).at(Load, B).unrefine(SwizzleStorage)
-        good, bad = (predict(one(library("hmma_ampere").spec(2048, 2048, 2048))) for one in (strategy, unswizzled))
+        good, bad = (predict(variant(library("hmma_ampere").spec(2048, 2048, 2048))) for variant in (strategy, unswizzled))
         assert good.instructions["bank conflicts"] == 0 < bad.instructions["bank conflicts"]
         assert bad.us > 1.2 * good.us and bad.bottleneck == "shared memory bandwidth"
 
@@ -203,9 +203,9 @@ class TestMonotony:
         for factor in (1, 2, 4, 8):
             sizes = [512, 512, 512]
             sizes[dim] *= factor
-            found = predict(small(sizes)).us
-            assert found >= before
-            before = found
+            us = predict(small(sizes)).us
+            assert us >= before
+            before = us
 
     def test_stages_hide_copies(self):
         times = [predict(small((64, 64, 4096), stages=stages)).us for stages in (2, 3, 4, 6)]
@@ -219,15 +219,15 @@ class TestMonotony:
         assert predict(kernel, attrs.evolve(H200, multiprocessors=66)).us > 1.3 * base
         assert predict(kernel, attrs.evolve(H200, memory_gb_s=48)).us > 2 * base
 
-    def test_bands_share_tiles_in_l2(self):
-        """Where L2 holds no whole matrix, blocks that run together should touch few tiles."""
+    def test_grouped_tile_order_reduces_dram_traffic(self):
+        """If L2 cannot hold a whole matrix, concurrent blocks should access few tiles."""
         tight = attrs.evolve(H200, l2_bytes=1 << 20)
         strategy = library("hmma_ampere").strategy.with_(bm=128, bn=256, bk=64, wm=64, wn=64, stages=4)
         spec = library("hmma_ampere").spec(8192, 8192, 1024)
         plain = strategy.at(Tile).unrefine(Rasterize)
         others = (plain.at(Tile).refine(Rasterize(8, 1)), plain.at(Tile).refine(Rasterize(1, 2)))
-        found = [predict(one(spec), tight).bytes["DRAM"] for one in (plain, strategy, *others)]
-        assert max(found[1:]) < found[0], "in bands, column bands and along the curve"
+        dram_bytes = [predict(variant(spec), tight).bytes["DRAM"] for variant in (plain, strategy, *others)]
+        assert max(dram_bytes[1:]) < dram_bytes[0], "grouped along m, along n and in Hilbert order"
 
 
 class TestBottlenecks:
@@ -245,15 +245,15 @@ class TestBottlenecks:
         assert predict(lowered(tiled(), 64, 64, 8)).parts["launch"] == CONSTANTS.launch_us
 
     def test_tail(self):
-        found = predict(lowered(tiled(), 64 * 6, 64 * 6, 64), attrs.evolve(H200, memory_gb_s=1e6))
-        assert found.parts["tail (waves)"] == pytest.approx((1 - 36 / 132) * (found.us - CONSTANTS.launch_us))
+        prediction = predict(lowered(tiled(), 64 * 6, 64 * 6, 64), attrs.evolve(H200, memory_gb_s=1e6))
+        assert prediction.parts["tail (waves)"] == pytest.approx((1 - 36 / 132) * (prediction.us - CONSTANTS.launch_us))
 
     def test_time_is_at_least_each_bound(self):
         for name in ("hmma_ampere", "sgemm", "small", "naive", "wmma_optimized"):
-            found = predict(library(name).strategy(library(name).spec(*library(name).SIZES)).program("sm_90"))
-            assert max(value for part, value in found.parts.items() if part not in ("tail (waves)", "launch")) <= found.us
-            assert found.bottleneck in found.parts
-            assert found.hint
+            prediction = predict(library(name).strategy(library(name).spec(*library(name).SIZES)).program("sm_90"))
+            assert max(value for part, value in prediction.parts.items() if part not in ("tail (waves)", "launch")) <= prediction.us
+            assert prediction.bottleneck in prediction.parts
+            assert prediction.hint
 
     def test_text(self):
         text = str(predict(small((256, 256, 256))))
@@ -294,7 +294,7 @@ class TestSymbolicSizes:
         assert guarded.instructions["all"] > free.instructions["all"]
 
 
-class TestWhatIsAccepted:
+class TestArguments:
     def test_programs_strategies_kernels(self):
         module = library("small")
         bound = module.strategy(module.spec(64, 64, 64))
@@ -309,11 +309,11 @@ class TestWhatIsAccepted:
             predict(value)
 
     @pytest.mark.parametrize("gpu", GPUS, ids=str)
-    def test_its_target_is_the_one_that_is_compiled_for(self, gpu):
-        """`predict`, `fireiron cost`, `compile` and `matmul` mean the same machine by a GPU."""
+    def test_target_equals_the_compiled_target(self, gpu):
+        """`predict`, `fireiron cost`, `compile` and `matmul` use the same target for a GPU."""
         assert gpu.architecture == target_for(gpu.architecture.rstrip("a"))
 
-    def test_a_strategy_of_warpgroups_is_predicted_on_their_gpu(self):
+    def test_warpgroup_strategies_are_predicted_for_sm_90a(self):
         bound = hopper.strategy(hopper.spec(*hopper.SIZES))
         assert predict(bound, "H200").us == predict(bound.program("sm_90a")).us
 
@@ -325,12 +325,12 @@ class TestWhatIsAccepted:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_strategy_on_every_architecture(name):
-    """Finite and positive wherever the strategy is legal at all; a refusal is one of lowering, never of this model."""
+    """The prediction is finite and positive for every legal strategy; only lowering may reject a strategy."""
     module = library(name)
     served = 0
-    own = target_of(name)  # elsewhere it is refused: on one other target that is enough
-    targets = [one for one in ARCHITECTURES if own is None or one.name in (own, "sm_80")]
-    if own is None and SCALE == 1:  # neighbors have the others
+    own = target_of(name)  # other targets reject it: testing one is enough
+    targets = [target for target in ARCHITECTURES if own is None or target.name in (own, "sm_80")]
+    if own is None and SCALE == 1:  # the other strategies test the other targets
         targets = targets[NAMES.index(name) % 2 :: 2]
     for architecture in targets:
         try:
@@ -339,24 +339,24 @@ def test_every_strategy_on_every_architecture(name):
         except FireironError:
             continue
         served += 1
-        found = predict(program)
-        assert math.isfinite(found.us) and found.us >= CONSTANTS.launch_us
-        assert found.bottleneck in found.parts and all(math.isfinite(value) for value in found.parts.values())
-        assert found.useful == 2 * math.prod(constant(size) for size in program.spec.sizes)
-        assert found.flops >= found.useful
-        assert str(found) and kernel.architecture == architecture
+        prediction = predict(program)
+        assert math.isfinite(prediction.us) and prediction.us >= CONSTANTS.launch_us
+        assert prediction.bottleneck in prediction.parts and all(math.isfinite(value) for value in prediction.parts.values())
+        assert prediction.useful == 2 * math.prod(constant(size) for size in program.spec.sizes)
+        assert prediction.flops >= prediction.useful
+        assert str(prediction) and kernel.architecture == architecture
     assert served
 
 
 def test_micro_kernels_and_local_arrays():
-    """listing_1: arrays that no register file holds, and a dot product written by hand."""
+    """listing_1: arrays too large for registers, and a hand-written dot product."""
     module = library("listing_1")
-    found = predict(module.strategy(module.spec(*module.SIZES)))
-    assert found.flops == found.useful and found.registers.spilled > 255
+    prediction = predict(module.strategy(module.spec(*module.SIZES)))
+    assert prediction.flops == prediction.useful and prediction.registers.spilled > 255
 
 
-def test_little_work():
-    """Beside the IR, some ten milliseconds, the first time in a process aside: counted as calls, of which it makes about 18,000."""
+def test_work_of_a_prediction_is_bounded():
+    """Without the IR about ten milliseconds after the first prediction of a process, measured as Python calls: about 18,000."""
     module = library("hmma_ampere")
     kernel = module.strategy.with_(bm=128, bn=256, bk=64, wm=64, wn=64, stages=4)(module.spec(4096, 4096, 4096)).program("sm_90").lowered
     predict(kernel)
@@ -365,7 +365,7 @@ def test_little_work():
 
 class TestGpus:
     @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=str)
-    def test_every_architecture_has_one(self, architecture):
+    def test_every_architecture_has_a_gpu(self, architecture):
         assert of_architecture(architecture).architecture.rstrip("a") == architecture.name.rstrip("a")
 
     @pytest.mark.parametrize("gpu", GPUS, ids=str)
@@ -391,8 +391,8 @@ class TestGpus:
         with pytest.raises(ArgumentError, match="unknown GPU"):
             as_gpu(value)
 
-    def test_peaks_are_those_of_data_sheets(self):
-        """TFLOP/s of dense halves, from the lines of the data sheets that the sources name."""
+    def test_peaks_equal_the_data_sheets(self):
+        """TFLOP/s of dense float16, from the data sheets that the sources name."""
         for name, peak in (("A100", 312), ("V100", 125), ("T4", 65), ("L40S", 362), ("RTX 4090", 165), ("RTX 3090", 71)):
             gpu = as_gpu(name)
             assert gpu.multiprocessors * gpu.clock_mhz * gpu.tensor_rate("float16") / 1e6 == pytest.approx(peak, rel=0.03), name
@@ -459,7 +459,7 @@ class TestScript:
         assert [regret(measured, guessed, count) for count in (1, 2, 3)] == pytest.approx([1.2, 1.2, 1.0])
 
     def test_runs(self, tmp_path, capsys, monkeypatch):
-        """A sweep of one's own: measured times that are the predictions, times a factor, correlate perfectly."""
+        """A custom sweep: measured times proportional to the predictions correlate perfectly."""
         rows = [{"strategy": "cublas", "values": {}, "M": 64, "N": 64, "K": 64, "us": 2.0}]
         for k in (64, 128):
             for stages in (2, 3, 4, 5, 6):
@@ -484,25 +484,25 @@ def hopper_kernel(*sizes, **values):
 
 
 def test_tma_moves_bytes_and_takes_no_issue_slots():
-    """Of a k step of 128 x 256 x 64: 48 KiB pass L2 and shared memory once, for two instructions of one thread."""
+    """A k step of 128 x 256 x 64 moves 48 KiB through L2 and shared memory once, with two instructions of one thread."""
     work = Work(hopper_kernel(4096, 4096, 4096))
-    loads = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.mechanism is TMA_LOADS]
-    assert [(one.l2_read, one.shared, one.memory, one.instructions) for one in loads] == [(16384, 128, 1, 1), (32768, 256, 1, 1)]
-    (store,) = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.mechanism is TMA_STORES]
+    loads = [work.operation(stmt).amounts for stmt, _ in ir.execs(work.kernel.body) if stmt.mechanism is TMA_LOADS]
+    assert [(stmt.l2_read, stmt.shared, stmt.memory, stmt.instructions) for stmt in loads] == [(16384, 128, 1, 1), (32768, 256, 1, 1)]
+    (store,) = [work.operation(stmt).amounts for stmt, _ in ir.execs(work.kernel.body) if stmt.mechanism is TMA_STORES]
     assert (store.l2_written, store.shared, store.memory) == (2 * 64 * 64 * 2, 128, 1)
     steps = 4 * 64
     assert work.amounts.l2_read == steps * 48 * 1024 and work.amounts.l2_written == 4 * 128 * 256 * 2
 
 
-def test_products_of_warpgroups_count_for_tensor_cores():
+def test_wgmma_counts_as_tensor_core_work():
     work = Work(hopper_kernel(4096, 4096, 4096))
     assert work.amounts.tensor == {"float16 by wgmma": 2 * 128 * 256 * 4096 * 4} and work.amounts.fma == {}
-    products = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.mechanism is WGMMA_GROUPS]
-    assert [one.shared for one in products] == [2 * (64 * 16 + 16 * 256) * 2 / 128]
+    products = [work.operation(stmt).amounts for stmt, _ in ir.execs(work.kernel.body) if stmt.mechanism is WGMMA_GROUPS]
+    assert [stmt.shared for stmt in products] == [2 * (64 * 16 + 16 * 256) * 2 / 128]
 
 
 def test_phases_of_roles():
-    """Those of the consumers, repeated for each tile of a block that stays; the loads stand beside the turns that use them."""
+    """The phases of the consumers, once per tile of a persistent block; the loads are concurrent with the iterations that use them."""
     for sizes in ((4096, 4096, 4096), (512, 512, 512)):
         phases = Work(hopper_kernel(*sizes)).phases
         assert [phase.name for phase in phases] == ["before", "loop over k", "store"]
@@ -515,13 +515,13 @@ def test_phases_of_roles():
 
 @pytest.mark.parametrize("size", [2048, 4096, 8192])
 def test_large_squares_are_limited_by_tensor_cores(size):
-    found = predict(hopper_kernel(size, size, size), "H200")
-    assert found.bottleneck == "tensor cores"
-    assert found.parts["tensor cores"] > 0.8 * found.us and found.parts["instruction issue"] < 0.1 * found.us
-    assert 600 < found.tflops < 800
+    prediction = predict(hopper_kernel(size, size, size), "H200")
+    assert prediction.bottleneck == "tensor cores"
+    assert prediction.parts["tensor cores"] > 0.8 * prediction.us and prediction.parts["instruction issue"] < 0.1 * prediction.us
+    assert 600 < prediction.tflops < 800
 
 
-def test_small_and_skinny_products_are_not():
+def test_small_and_skinny_problems_are_limited_by_other_resources():
     small = predict(hopper_kernel(256, 256, 256, bm=64, bn=16, wm=64, wn=16, epi_n=16, bk=128), "H200")
     inside = {name: value for name, value in small.parts.items() if name not in ("launch", "tail (waves)")}
     assert small.bottleneck == "launch" and max(inside, key=lambda name: inside[name]) == "latency of copies"
@@ -534,24 +534,24 @@ def test_a_ring_with_more_stages_waits_less():
     assert times == sorted(times, reverse=True) and times[0] > 1.2 * times[-1]
 
 
-def test_registers_that_roles_exchange_do_not_spill():
+def test_register_counts_of_roles_prevent_spills():
     wide = hopper_kernel(6144, 6144, 6144, bm=256, bn=192, wm=128, wn=192, stages=3, producer_threads=128)
     assert predict(wide, "H200").registers.spilled == 0
     assert "spill" not in report(wide) and "of 232" in report(wide)
-    assert all(one.severity == "note" for one in check_resources(AccessTrace(wide)))
+    assert all(finding.severity == "note" for finding in check_resources(AccessTrace(wide)))
 
 
 def test_ranks_of_the_committed_measurements():
-    """The measured candidates of the strategy hopper: the number that docs/cost-model.md gives."""
+    """The measured candidates of the strategy hopper: the values in docs/cost-model.md."""
     rank = script("rank_cost")
-    found = rank.summary(rank.points(rank.COMMITTED, order="NN"))
-    assert found["points"] == 53
-    assert found["rank correlation, times"] > 0.99 and found["rank correlation, operations a second"] > 0.97
-    assert found["least"] > 0.7 and found["most"] < 1.2
+    summary = rank.summary(rank.points(rank.COMMITTED, order="NN"))
+    assert summary["points"] == 53
+    assert summary["rank correlation, times"] > 0.99 and summary["rank correlation, operations a second"] > 0.97
+    assert summary["least"] > 0.7 and summary["most"] < 1.2
 
 
 def test_constants_matter():
-    """Each constant changes some prediction: none is dead."""
+    """Each constant changes at least one prediction."""
     works = [
         Work(small((64, 64, 1024), stages=2)),
         Work(small((64, 64, 1024), stages=6, lookahead=1)),
@@ -559,8 +559,8 @@ def test_constants_matter():
         Work(small((2048, 2048, 512), bm=128, bn=128, wm=64, wn=64)),
     ]
     copy = Move.tile(64, 32).to(Block).tile(4, 1).to(Thread).layout(ColMajor).done()
-    one = Init.tile(1, 1).to(Thread).done(), Move.tile(1, 1).to(Thread).done()
-    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *one).split(64).load(A, SH, COPY).load(B, SH, COPY)
+    init_and_store = Init.tile(1, 1).to(Thread).done(), Move.tile(1, 1).to(Thread).done()
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *init_and_store).split(64).load(A, SH, COPY).load(B, SH, COPY)
     works.append(Work(lowered(chain.tile(1, 1).to(Thread).split(1).unroll().done(), 16, 16, 512)))
     works.append(Work(copy(Move(8192, 8192)(GL, GL)(Kernel)).program("sm_90").lowered))
     works.append(Work(hopper_kernel(512, 512, 512)))
@@ -571,8 +571,8 @@ def test_constants_matter():
         assert (after != before).any(), field.name
 
 
-def test_sums_that_wait_for_each_other_take_their_latency():
-    """One element a thread, 64 multiply-adds in a row: a warp alone waits 400 clocks for each here, and no longer for 8."""
+def test_dependent_multiply_adds_have_their_latency():
+    """With one element per thread, 64 consecutive multiply-adds depend on each other: one warp waits 400 clocks for each, and not longer with 8 elements."""
 
     def alone(tile):
         parts = Init.tile(*tile).to(Thread).tile(1, 1).unroll().done(), Move.tile(*tile).to(Thread).tile(1, 1).unroll().done()
@@ -580,8 +580,8 @@ def test_sums_that_wait_for_each_other_take_their_latency():
         return Work(lowered(chain.tile(*tile).to(Thread).split(1).unroll().tile(1, 1).unroll().done(), 16 * tile[0], 16, 6400))
 
     def clocks(tile):
-        found = model(alone(tile), H200, attrs.evolve(CONSTANTS, fma_latency=400.0))
-        return next(phase for phase in found.phases if phase.name == "loop over k").bounds["latency of instructions"] * H200.clock
+        prediction = model(alone(tile), H200, attrs.evolve(CONSTANTS, fma_latency=400.0))
+        return next(phase for phase in prediction.phases if phase.name == "loop over k").bounds["latency of instructions"] * H200.clock
 
     assert clocks((1, 1)) == pytest.approx(6400 * 400, rel=0.05)
     assert clocks((8, 1)) == pytest.approx(6400 * 400, rel=0.05)
@@ -589,15 +589,15 @@ def test_sums_that_wait_for_each_other_take_their_latency():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_expected_barriers_are_as_good_as_inferred_ones(name):
-    """Kernels are compared before they are synchronized: by a time within a tenth of the one with the barriers that they get."""
+    """Kernels are ranked before barriers are inserted: the predicted time is within 10 % of that with the inserted barriers."""
     module = library(name)
     program = module.strategy(module.spec(*module.SIZES)).program(target_of(name, "sm_90"))
     assert predict(with_expected_barriers(program.sequential)).us == pytest.approx(predict(program).us, rel=0.1)
 
 
-def test_expected_barriers_order_what_a_loop_writes_and_reads():
-    """One before the copies, which overwrite what the iteration before has read, and one behind them; copies need none between them."""
+def test_expected_barriers_of_a_loop():
+    """One before the copies, which overwrite elements that the previous iteration read, and one after them; none between the copies."""
     kernel = with_expected_barriers(library("listing_2").strategy(library("listing_2").spec(256, 256, 64)).program("sm_90").sequential)
-    loop = next(one for one in kernel.body if isinstance(one, For) and any(isinstance(inner, Barrier) for inner in one.body))
-    assert sum(isinstance(one, Barrier) for one in statements(kernel.body)) == 2
-    assert [isinstance(one, Barrier) for one in loop.body if not isinstance(one, (Comment, Let))].count(True) == 2
+    loop = next(stmt for stmt in kernel.body if isinstance(stmt, For) and any(isinstance(inner, Barrier) for inner in stmt.body))
+    assert sum(isinstance(stmt, Barrier) for stmt in statements(kernel.body)) == 2
+    assert [isinstance(stmt, Barrier) for stmt in loop.body if not isinstance(stmt, (Comment, Let))].count(True) == 2

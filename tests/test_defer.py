@@ -30,13 +30,13 @@ from fireiron.values.expr import FALSE, TRUE, Var, as_expr, less
 PLAIN, CAUSAL = attention.definition(), attention.definition(causal=True)
 
 
-def blocks(made=PLAIN, stages=2, delay=("pv", "s"), skip=False, copy=attention.copy, producer=False):
+def blocks(definition=PLAIN, stages=2, defer_steps=("pv", "s"), skip=False, copy=attention.copy, producer=False):
     """Rows of two warps, keys by 16: the strategy down to the loop."""
-    chain = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=16)
+    chain = definition.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=16)
     chain = chain.pipeline(stages) if stages else chain
     chain = chain.warp_specialize() if producer else chain
     chain = chain.skip_masked_tiles() if skip else chain
-    chain = chain.defer(delay[0], after=delay[1]) if delay else chain
+    chain = chain.defer(defer_steps[0], after=defer_steps[1]) if defer_steps else chain
     return chain.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
 
 
@@ -47,8 +47,8 @@ def rows(chain, **steps):
     return chain.step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).step("store", attention.staged).done()
 
 
-def delayed(made=PLAIN, **options):
-    return rows(blocks(made, **options))
+def deferred(definition=PLAIN, **options):
+    return rows(blocks(definition, **options))
 
 
 def require_right(kernel, spec, sizes=None, **masks):
@@ -59,37 +59,37 @@ def require_right(kernel, spec, sizes=None, **masks):
         near.require(simulate(kernel, arrays, sizes or {}, order=order).outputs)
 
 
-def turned(program):
-    """The steps of a program in order, by their markers: those of the prologue, of the loop, of the epilogue."""
-    found = {"in front": [], "inside": [], "behind": []}
-    where = "in front"
-    for one in program.stages["defer"].body:
-        if isinstance(one, ir.For) and one.var.name == "n":
-            found["inside"] = [part.text.partition(":")[0] for part in one.body if isinstance(part, ir.Comment)]
-            where = "behind"
-        elif isinstance(one, ir.Comment):
-            found[where].append(one.text.partition(":")[0])
-    return found
+def steps_by_part(program):
+    """The steps of a program in order, by their comments: in the prologue, in the loop and in the epilogue."""
+    steps = {"prologue": [], "loop": [], "epilogue": []}
+    where = "prologue"
+    for stmt in program.stages["defer"].body:
+        if isinstance(stmt, ir.For) and stmt.var.name == "n":
+            steps["loop"] = [part.text.partition(":")[0] for part in stmt.body if isinstance(part, ir.Comment)]
+            where = "epilogue"
+        elif isinstance(stmt, ir.Comment):
+            steps[where].append(stmt.text.partition(":")[0])
+    return steps
 
 
-# ---------------------------------------------------------------------------------------------- right
+# ---------------------------------------------------------------------------------------------- correct results
 
-LENGTHS = {"one block": 16, "two": 32, "three": 48, "five": 80, "the last overhangs": 58}
+LENGTHS = {"one block": 16, "two": 32, "three": 48, "five": 80, "incomplete last block": 58}
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_blocks_of_keys(name):
+def test_numbers_of_key_blocks(name):
     spec = attention.spec(40, LENGTHS[name], 32)
-    kernel = delayed()(spec).program("sm_80").ir
+    kernel = deferred()(spec).program("sm_80").ir
     assert not errors(kernel)
     require_right(kernel, spec)
 
 
 @pytest.mark.parametrize("stages", [0, 1, pytest.param(3, marks=pytest.mark.nightly)])
 def test_stages(stages):
-    """Loads with one stage, which wait for each other, and with more stages than blocks in flight."""
+    """With one stage, for which loads wait, and with more stages than pending blocks."""
     spec = attention.spec(32, 58, 32)
-    kernel = delayed(stages=stages)(spec).program("sm_80").ir
+    kernel = deferred(stages=stages)(spec).program("sm_80").ir
     assert not errors(kernel)
     require_right(kernel, spec)
 
@@ -97,23 +97,23 @@ def test_stages(stages):
 @pytest.mark.parametrize("stages", [1, 2])
 def test_lengths_known_at_run_time(stages):
     spec = attention.spec(sym("m"), sym("n"), 32)
-    kernel = delayed(stages=stages)(spec).program("sm_80").ir
+    kernel = deferred(stages=stages)(spec).program("sm_80").ir
     assert not errors(kernel)
     for m, n in ((40, 70), (16, 12), (5, 32)):
         require_right(kernel, spec, {"m": m, "n": n})
 
 
-def test_blocks_that_rows_see():
-    """The trip count is that of the block's rows."""
-    spec = attention.spec(70, 70, 32, made=CAUSAL)
-    kernel = delayed(CAUSAL, skip=True)(spec).program("sm_80").ir
+def test_causal_mask_limits_the_trip_count():
+    """The trip count depends on the rows of the block."""
+    spec = attention.spec(70, 70, 32, fused=CAUSAL)
+    kernel = deferred(CAUSAL, skip=True)(spec).program("sm_80").ir
     assert not errors(kernel)
     require_right(kernel, spec, causal=True)
 
 
 def formulas(part):
     """The steps of a part of attention, by name."""
-    return dict(str(one).split(": ", 1) for one in PLAIN.made.steps if one.part == part)
+    return dict(str(step).split(": ", 1) for step in PLAIN.fused_definition.steps if step.part == part)
 
 
 PACKED = Fused(
@@ -138,31 +138,34 @@ def packed(stages, copy=attention.copy, producer=False):
 
 
 @pytest.mark.parametrize("stages", [0, 2])
-def test_loops_that_may_have_no_turn(stages):
-    """Sequences of one array, one of them empty: the part before the first iteration is skipped, too."""
+def test_loops_that_may_be_empty(stages):
+    """Sequences in one array, one of them empty: the prologue is skipped too."""
     program = packed(stages).program("sm_80")
     kernel = program.ir
     assert not errors(kernel)
     first = [
-        one for part in program.stages["defer"].body if not isinstance(part, ir.For) or part.var.name != "n" for one, _ in ir.execs((part,))
+        array
+        for part in program.stages["defer"].body
+        if not isinstance(part, ir.For) or part.var.name != "n"
+        for array, _ in ir.execs((part,))
     ]
-    assert {str(one.active) == "1" for one in first if any(access.buffer == "s" for access in one.accesses)} == {False}
+    assert {str(array.active) == "1" for array in first if any(access.buffer == "s" for access in array.accesses)} == {False}
     draw, places = np.random.default_rng(2), np.array([0, 37, 37, 41, 70], np.int32)
     q, k, v = (draw.standard_normal(shape).astype(np.float16) for shape in ((4, 32, 32), (70, 32), (70, 32)))
     arrays = {"Q": q, "K": k, "V": v, "begin": places[:-1], "end": places[1:], "scale": np.float32(0.125)}
     expected = np.zeros((4, 32, 32))
     for number, (begin, end) in enumerate(itertools.pairwise(places)):
         if end > begin:
-            part = [one[None, begin:end, None] for one in (k, v)]
+            part = [array[None, begin:end, None] for array in (k, v)]
             expected[number] = softmax(q[number][None, :, None, None], *part, 0.125)[0][0, :, 0, 0]
     Near(kernel.spec, arrays, {"O": expected}).require(simulate(kernel, arrays, {}, order=random.Random(1)).outputs)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("step", "behind"), [("rescale", "s"), ("pv", "top"), ("pv", "update")])
-def test_other_steps(step, behind):
+@pytest.mark.parametrize(("step", "after"), [("rescale", "s"), ("pv", "top"), ("pv", "update")])
+def test_other_steps(step, after):
     spec = attention.spec(32, 48, 32)
-    require_right(delayed(delay=(step, behind))(spec).program("sm_80").ir, spec)
+    require_right(deferred(defer_steps=(step, after))(spec).program("sm_80").ir, spec)
 
 
 TIED = Fused(
@@ -184,7 +187,7 @@ def tied(stages):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("stages", [2, 3])
-def test_a_buffer_that_both_parts_read(stages):
+def test_a_buffer_that_deferred_and_other_steps_read(stages):
     """Its load runs with the deferred steps, into a stage that no earlier step still reads."""
     kernel = tied(stages).ir
     assert not errors(kernel)
@@ -197,58 +200,58 @@ def test_a_buffer_that_both_parts_read(stages):
         near.require(simulate(kernel, arrays, {}, order=order).outputs)
 
 
-# ---------------------------------------------------------------------------------------------- what it makes
+# ---------------------------------------------------------------------------------------------- the transformed loop
 
 
-def test_the_order():
-    found = turned(delayed()(attention.spec(32, 64, 32)).program("sm_80"))
-    each = ["s", "top", "new", "alpha", "keep", "exp", "sums", "update", "p", "rescale"]
-    assert [one for one in found["in front"] if one in (*each, "pv")] == each
-    assert [one for one in found["inside"] if one in (*each, "pv")] == ["s", "pv", *each[1:]]
-    assert [one for one in found["behind"] if one in (*each, "pv")] == ["pv"]
+def test_order_of_the_steps():
+    steps = steps_by_part(deferred()(attention.spec(32, 64, 32)).program("sm_80"))
+    softmax_steps = ["s", "top", "new", "alpha", "keep", "exp", "sums", "update", "p", "rescale"]
+    assert [step for step in steps["prologue"] if step in (*softmax_steps, "pv")] == softmax_steps
+    assert [step for step in steps["loop"] if step in (*softmax_steps, "pv")] == ["s", "pv", *softmax_steps[1:]]
+    assert [step for step in steps["epilogue"] if step in (*softmax_steps, "pv")] == ["pv"]
 
 
 def test_loads_move_with_their_readers():
-    """Keys are loaded one block further ahead than values, by copies of one group."""
-    stage = delayed()(attention.spec(32, 80, 32)).program("sm_80").stages["defer"]
-    (loop,) = (one for one in stage.body if isinstance(one, ir.For) and one.var.name == "n")
-    copies = [one for one, _ in ir.execs(loop.body) if one.mechanism is CP_ASYNC_GROUPS]
-    assert [(one.accesses[1].buffer, str(one.accesses[1].copy)) for one in copies] == [("k_sh", "n % 2"), ("v_sh", "(n + 1) % 2")]
-    assert str(loop.extent) == "4" and sum(isinstance(one, ir.Commit) for one in loop.body) == 1
-    assert not any(isinstance(one, ir.Commit) for one in stage.body[stage.body.index(loop) :])  # the last turn copies nothing
+    """Keys are loaded one block earlier than values, in the same group of copies."""
+    stage = deferred()(attention.spec(32, 80, 32)).program("sm_80").stages["defer"]
+    (loop,) = (stmt for stmt in stage.body if isinstance(stmt, ir.For) and stmt.var.name == "n")
+    copies = [stmt for stmt, _ in ir.execs(loop.body) if stmt.mechanism is CP_ASYNC_GROUPS]
+    assert [(stmt.accesses[1].buffer, str(stmt.accesses[1].copy)) for stmt in copies] == [("k_sh", "n % 2"), ("v_sh", "(n + 1) % 2")]
+    assert str(loop.extent) == "4" and sum(isinstance(stmt, ir.Commit) for stmt in loop.body) == 1
+    assert not any(isinstance(stmt, ir.Commit) for stmt in stage.body[stage.body.index(loop) :])  # the last iteration copies nothing
 
 
-def test_one_block_is_left_as_it_is():
+def test_one_block_is_not_transformed():
     for length in (9, 16):
-        with_, without = (delayed(delay=delay)(attention.spec(32, length, 32)).program("sm_80") for delay in (("pv", "s"), None))
+        with_, without = (deferred(defer_steps=delay)(attention.spec(32, length, 32)).program("sm_80") for delay in (("pv", "s"), None))
         assert with_.text.partition("__global__")[2] == without.text.partition("__global__")[2]
 
 
-def test_nothing_is_marked_where_nothing_is_delayed():
-    program = delayed(delay=None)(attention.spec(32, 64, 32)).program("sm_80")
-    assert not any(isinstance(one, ir.StepMarker) for one in ir.statements(program.walked.body))
+def test_no_step_markers_without_defer():
+    program = deferred(defer_steps=None)(attention.spec(32, 64, 32)).program("sm_80")
+    assert not any(isinstance(stmt, ir.StepMarker) for stmt in ir.statements(program.walked.body))
     assert defer(program.walked) is program.walked and "Step " not in graphene_text(program)
 
 
-def test_ring():
-    """The program with a ring has the same meaning: here all threads load, keys one fill further ahead than values."""
+def test_defer_in_a_ring():
+    """Before roles exist all threads load, keys one fill earlier than values."""
     spec = attention.spec(32, 80, 32)
-    program = delayed(copy=Move.done(), producer=True)(spec).program("sm_90a")
+    program = deferred(copy=Move.done(), producer=True)(spec).program("sm_90a")
     kernel = program._passed({"walk": program.walked}, SEQUENTIAL[:3])["zero_init_elision"]
-    (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads"))
-    loads = {one.ring: str(one.fill_index) for one, _ in ir.execs(loop.body) if one.ring}
+    (loop,) = (stmt for stmt in kernel.body if isinstance(stmt, ir.For) and making.ask_of(stmt, "producer_threads"))
+    loads = {stmt.ring: str(stmt.fill_index) for stmt, _ in ir.execs(loop.body) if stmt.ring}
     assert loads == {"k_sh_ring": "n + 1", "v_sh_ring": "n"} and str(loop.extent) == "4"
     place = kernel.body.index(loop)
-    first, last = ([one for one, _ in ir.execs(part) if one.ring in loads] for part in (kernel.body[:place], kernel.body[place + 1 :]))
-    assert [(one.ring, str(one.fill_index)) for one in first] == [("k_sh_ring", "0")] and [one.ring for one in last] == ["v_sh_ring"]
+    first, last = ([stmt for stmt, _ in ir.execs(part) if stmt.ring in loads] for part in (kernel.body[:place], kernel.body[place + 1 :]))
+    assert [(stmt.ring, str(stmt.fill_index)) for stmt in first] == [("k_sh_ring", "0")] and [stmt.ring for stmt in last] == ["v_sh_ring"]
 
 
-# ---------------------------------------------------------------------------------------------- texts
+# ---------------------------------------------------------------------------------------------- text
 
 
 def test_texts_read_back():
-    strategy = delayed()
-    assert eval(repr(strategy)) == strategy and hash(strategy) == hash(delayed()) and strategy != delayed(delay=("pv", "top"))
+    strategy = deferred()
+    assert eval(repr(strategy)) == strategy and hash(strategy) == hash(deferred()) and strategy != deferred(defer_steps=("pv", "top"))
     assert loads(dumps(strategy)) == strategy and Strategy.from_json(strategy.to_json()) == strategy
     program = strategy(attention.spec(32, 64, 32)).program("sm_80")
     text = graphene_text(program)
@@ -260,96 +263,98 @@ def test_texts_read_back():
 @pytest.mark.nightly
 def test_printed_text(tmp_path):
     """The printed text, executed by threads in random order."""
-    cases = ((PLAIN, {}, attention.spec(32, 58, 32)), (CAUSAL, {"skip": True}, attention.spec(40, 40, 32, made=CAUSAL)))
-    programs = [delayed(made, **options)(spec).program("sm_80") for made, options, spec in cases]
+    cases = ((PLAIN, {}, attention.spec(32, 58, 32)), (CAUSAL, {"skip": True}, attention.spec(40, 40, 32, fused=CAUSAL)))
+    programs = [deferred(made, **options)(spec).program("sm_80") for made, options, spec in cases]
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
-    host = printed_text.HostProgram([printed_text.Printed.of(one) for one in programs], tmp_path)
-    for number, one in enumerate(programs):
-        arrays = inputs(one.spec)
-        near_softmax(one.spec, arrays, causal=bool(number)).require(host.run(number, arrays, seed=4))
+    host = printed_text.HostProgram([printed_text.Printed.of(program) for program in programs], tmp_path)
+    for number, program in enumerate(programs):
+        arrays = inputs(program.spec)
+        near_softmax(program.spec, arrays, causal=bool(number)).require(host.run(number, arrays, seed=4))
 
 
 # ---------------------------------------------------------------------------------------------- faults
 
 
 def finished(program, kernel):
-    """The result of the later passes on a kernel, instead of the transformed one."""
+    """The result of the passes after `defer` on the given kernel."""
     names = [name for name, _ in PASSES]
     for _, function in PASSES[names.index("defer") + 1 :]:
         kernel = verify(function(kernel))
     return kernel
 
 
-def wrong_turn(body):
+def wrong_iteration(body):
     """The part before the deferred step uses the same iteration."""
-    found = []
-    for one in body:
-        if isinstance(one, ir.For) and one.var.name == "n":
+    result = []
+    for stmt in body:
+        if isinstance(stmt, ir.For) and stmt.var.name == "n":
             inside = []
-            for part in one.body:
+            for part in stmt.body:
                 written = {access.buffer for inner, _ in ir.execs((part,)) for access in inner.accesses if access.write}
-                inside += ir.substituted((part,), {one.var: one.var - 1}) if written & {"s", "s_k_rf"} else (part,)
-            one = attrs.evolve(one, body=tuple(inside))
-        found.append(one)
-    return tuple(found)
+                inside += ir.substituted((part,), {stmt.var: stmt.var - 1}) if written & {"s", "s_k_rf"} else (part,)
+            stmt = attrs.evolve(stmt, body=tuple(inside))
+        result.append(stmt)
+    return tuple(result)
 
 
 def too_early(body):
     """The deferred step uses the scores of the current iteration."""
-    found = []
-    for one in body:
-        if isinstance(one, ir.For) and one.var.name == "n":
+    result = []
+    for stmt in body:
+        if isinstance(stmt, ir.For) and stmt.var.name == "n":
             inside = [
-                ir.substituted((part,), {one.var: one.var + 1})[0]
+                ir.substituted((part,), {stmt.var: stmt.var + 1})[0]
                 if any(access.buffer == "v_sh" and not access.write for inner, _ in ir.execs((part,)) for access in inner.accesses)
                 else part
-                for part in one.body
+                for part in stmt.body
             ]
-            one = attrs.evolve(one, body=tuple(inside))
-        found.append(one)
-    return tuple(found)
+            stmt = attrs.evolve(stmt, body=tuple(inside))
+        result.append(stmt)
+    return tuple(result)
 
 
 def without_last(body):
     """The deferred part of the last iteration is missing."""
-    place = next(place for place, one in enumerate(body) if isinstance(one, ir.For) and one.var.name == "n")
+    place = next(place for place, stmt in enumerate(body) if isinstance(stmt, ir.For) and stmt.var.name == "n")
     kept = [
-        one for one in body[place + 1 :] if not any(access.buffer == "v_sh" for inner, _ in ir.execs((one,)) for access in inner.accesses)
+        stmt
+        for stmt in body[place + 1 :]
+        if not any(access.buffer == "v_sh" for inner, _ in ir.execs((stmt,)) for access in inner.accesses)
     ]
     return (*body[: place + 1], *kept)
 
 
 def without_first(body):
     """The scores of the first iteration are missing."""
-    place = next(place for place, one in enumerate(body) if isinstance(one, ir.For) and one.var.name == "n")
+    place = next(place for place, stmt in enumerate(body) if isinstance(stmt, ir.For) and stmt.var.name == "n")
     names = {"s_k_rf"}
     return tuple(
-        one
-        for number, one in enumerate(body)
-        if number >= place or not names & {access.buffer for inner, _ in ir.execs((one,)) for access in inner.accesses}
+        stmt
+        for number, stmt in enumerate(body)
+        if number >= place or not names & {access.buffer for inner, _ in ir.execs((stmt,)) for access in inner.accesses}
     )
 
 
-@pytest.mark.parametrize("fault", [None, wrong_turn, too_early, without_last, without_first])
-def test_wrong_rotations_are_noticed(fault):
-    """By a softmax that is independent of blocks; the correct transformation stays correct through the same passes."""
+@pytest.mark.parametrize("fault", [None, wrong_iteration, too_early, without_last, without_first])
+def test_wrong_transformations_are_detected(fault):
+    """A softmax without blocks detects them; the correct transformation passes."""
     spec = attention.spec(32, 64, 32)
-    program = delayed()(spec).program("sm_80")
+    program = deferred()(spec).program("sm_80")
     kernel = program.stages["defer"]
     kernel = kernel if fault is None else attrs.evolve(kernel, body=fault(kernel.body))
     assert fault is None or kernel != program.stages["defer"]
     arrays = inputs(spec)
-    said = near_softmax(spec, arrays).wrong(simulate(finished(program, kernel), arrays, {}).outputs)
-    assert (not said) is (fault is None), said
+    mismatches = near_softmax(spec, arrays).wrong(simulate(finished(program, kernel), arrays, {}).outputs)
+    assert (not mismatches) is (fault is None), mismatches
 
 
-def test_planted_faults_are_found():
+def test_injected_faults_are_found():
     """Barriers, waits, commits and stages of a transformed loop."""
-    kernel = delayed()(attention.spec(32, 64, 32)).program("sm_80").ir
-    planted = list(faults(kernel))
-    assert len(planted) > 8
-    for name, faulty in planted:
+    kernel = deferred()(attention.spec(32, 64, 32)).program("sm_80").ir
+    faulty_kernels = list(faults(kernel))
+    assert len(faulty_kernels) > 8
+    for name, faulty in faulty_kernels:
         assert safety(faulty) or name.startswith(("raised", "dropped: Commit")), name
 
 
@@ -358,15 +363,15 @@ def test_planted_faults_are_found():
 SPEC = attention.spec(32, 64, 32)
 
 REFUSED = {
-    "no such step": (lambda: delayed(delay=("px", "s")), r"defer\(.px., after=.s.\): the loop has no step px"),
-    "a step of another part": (lambda: delayed(delay=("pv", "acc")), "the loop has no step acc"),
-    "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not before s"),
-    "itself": (lambda: delayed(delay=("s", "s")), "s is not before s"),
-    "what it is made of": (lambda: delayed(delay=("exp", "s")), "exp and s of the next iteration do not commute: exp reads s, which s writes"),
-    "its factor": (lambda: delayed(delay=("pv", "p")), "pv and p of the next iteration do not commute: pv reads p, which p writes"),
-    "what another step reads": (lambda: delayed(delay=("update", "new")), "p and s of the next iteration do not commute: p reads s, which s writes"),
-    "what it keeps": (lambda: delayed(delay=("rescale", "alpha")), "rescale and alpha of the next iteration do not commute: rescale reads alpha"),
-    "steps in a loop inside": (
+    "no such step": (lambda: deferred(defer_steps=("px", "s")), r"defer\(.px., after=.s.\): the loop has no step px"),
+    "a step of another part": (lambda: deferred(defer_steps=("pv", "acc")), "the loop has no step acc"),
+    "the reverse order": (lambda: deferred(defer_steps=("s", "pv")), "pv is not before s"),
+    "itself": (lambda: deferred(defer_steps=("s", "s")), "s is not before s"),
+    "its input": (lambda: deferred(defer_steps=("exp", "s")), "exp and s of the next iteration do not commute: exp reads s, which s writes"),
+    "its operand": (lambda: deferred(defer_steps=("pv", "p")), "pv and p of the next iteration do not commute: pv reads p, which p writes"),
+    "the input of another step": (lambda: deferred(defer_steps=("update", "new")), "p and s of the next iteration do not commute: p reads s, which s writes"),
+    "carried values": (lambda: deferred(defer_steps=("rescale", "alpha")), "rescale and alpha of the next iteration do not commute: rescale reads alpha"),
+    "steps in an inner loop": (
         lambda: rows(blocks().tile(m=16)), "step pv is in a loop inside loop n"
     ),
 }  # fmt: skip
@@ -386,13 +391,13 @@ def test_one_stage_for_both(stages):
         tied(stages).cuda  # noqa: B018
 
 
-def test_a_producer_of_turns_that_data_choose():
+def test_a_producer_with_data_dependent_iterations():
     """The loop has at least one iteration, all of which may be masked."""
     program = packed(2, Move.done(), producer=True).program("sm_90a")
     assert not errors(program.ir) and "n_any" not in program.cuda
 
 
-def test_a_product_has_no_steps():
+def test_a_matmul_has_no_steps():
     chain = MatMul.tile(16, 16).to(Block).split(8).defer("a", after="b").load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(DecompositionError, match="MatMul is one step"):
         chain(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).program("sm_80").cuda  # noqa: B018
@@ -404,7 +409,7 @@ def test_names(names):
         PLAIN.tile(m=32).to(Block).split(n=16).defer(names[0], after=names[1])
 
 
-# ---------------------------------------------------------------------------------------------- parts of a turn
+# ---------------------------------------------------------------------------------------------- parts of an iteration
 
 
 def piece(*actives, early=False, always=False, comment=False):
@@ -414,25 +419,23 @@ def piece(*actives, early=False, always=False, comment=False):
     return _Piece(making.comment("note") if comment else making.loop(number, as_expr(4), body), 0, "", early, always)
 
 
-def test_what_is_never_done_in_a_turn_is_left_out_with_its_notes():
-    turn = Var("turn", 0, 7)
-    first, never = less(turn, 1), less(turn, 0)
-    values = {turn: as_expr(0)}
+def test_inactive_statements_are_omitted_with_their_comments():
+    iteration = Var("turn", 0, 7)
+    first, never = less(iteration, 1), less(iteration, 0)
+    values = {iteration: as_expr(0)}
     assert never == FALSE
-    assert len(_iteration([piece(comment=True), piece(less(turn, 5), first)], values, values)) == 2
-    assert _iteration([piece(comment=True), piece(comment=True), piece(less(5, turn), less(6, turn))], values, values) == ()
-    kept = _iteration([piece(comment=True), piece(less(5, turn), less(turn, 7))], values, values)
-    assert len(kept) == 2, "some of it is done"
+    assert len(_iteration([piece(comment=True), piece(less(iteration, 5), first)], values, values)) == 2
+    assert _iteration([piece(comment=True), piece(comment=True), piece(less(5, iteration), less(6, iteration))], values, values) == ()
+    result = _iteration([piece(comment=True), piece(less(5, iteration), less(iteration, 7))], values, values)
+    assert len(result) == 2, "one of the statements is active"
     empty = making.loop(Var("i", 0, 3), as_expr(4), ())
-    assert _iteration([_Piece(empty, 0, "", False)], values, values) == (empty,), "nothing says that it does nothing"
+    assert _iteration([_Piece(empty, 0, "", False)], values, values) == (empty,), "an empty loop is kept"
 
 
-def test_a_part_has_its_statements_and_those_that_are_always_there():
+def test_statements_of_early_and_late_parts():
     values = {Var("turn", 0, 7): as_expr(0)}
     pieces = [piece(TRUE, early=True), piece(TRUE), piece(TRUE, always=True), piece(TRUE, early=True, always=True)]
-    assert [
-        len(_iteration(pieces, early, delayed)) for early, delayed in ((values, values), (values, None), (None, values), (None, None))
-    ] == [
+    assert [len(_iteration(pieces, early, late)) for early, late in ((values, values), (values, None), (None, values), (None, None))] == [
         4,
         3,
         3,

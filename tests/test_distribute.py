@@ -29,22 +29,22 @@ REGISTERS = array("r", RF, 64)
 ADDED = attrs.evolve(REGISTERS, owner="accumulates")
 
 
-def access(tensor, base, count=1, stride=1, *, write=False, dealt=(), bound=None):
+def access(tensor, base, count=1, stride=1, *, write=False, unit_modes=(), bound=None):
     """The elements `base + stride * i` of a column."""
     bounds = (None if bound is None else as_expr(bound), None)
     modes = ((Mode(count, stride),), (Mode(1, 1),))
-    return making.access(tensor.name, (as_expr(base), ZERO), modes, bounds, write, dealt=(tuple(dealt), ()))
+    return making.access(tensor.name, (as_expr(base), ZERO), modes, bounds, write, unit_modes=(tuple(unit_modes), ()))
 
 
-def write(tensor, base=THREAD * 2, count=2, dealt=PAIR, active=TRUE, bound=None, accumulate=ZERO):
+def write(tensor, base=THREAD * 2, count=2, unit_modes=PAIR, active=TRUE, bound=None, accumulate=ZERO):
     """A copy of single threads into registers."""
-    target = access(tensor, base, count, write=True, dealt=dealt, bound=bound)
+    target = access(tensor, base, count, write=True, unit_modes=unit_modes, bound=bound)
     return making.execution(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, base, count), target), accumulate=accumulate, active=active)
 
 
-def read(tensor, base=THREAD * 2, count=2, dealt=PAIR, active=TRUE, bound=None):
+def read(tensor, base=THREAD * 2, count=2, unit_modes=PAIR, active=TRUE, bound=None):
     """A copy of single threads out of registers."""
-    source = access(tensor, base, count, dealt=dealt, bound=bound)
+    source = access(tensor, base, count, unit_modes=unit_modes, bound=bound)
     return making.execution(MOVE, Move(1, 1)(RF, GL)(Thread), (source, access(GLOBAL, base, count, write=True)), active=active)
 
 
@@ -97,10 +97,10 @@ def test_the_owner_determines_the_coordinates_of_a_register():
 
 
 def test_the_steps_of_a_loop_have_registers_of_their_own():
-    tensor, dealt = array("r", RF, 128), (*PAIR, UnitMode(2, 64, False))
+    tensor, unit_modes = array("r", RF, 128), (*PAIR, UnitMode(2, 64, False))
     fill_step, read_step = Var("i", 0, 1), Var("j", 0, 1)
-    fills = making.loop(fill_step, as_expr(2), (write(tensor, THREAD * 2 + fill_step * 64, dealt=dealt),))
-    reads = making.loop(read_step, as_expr(2), (read(tensor, THREAD * 2 + read_step * 64, dealt=dealt),))
+    fills = making.loop(fill_step, as_expr(2), (write(tensor, THREAD * 2 + fill_step * 64, unit_modes=unit_modes),))
+    reads = making.loop(read_step, as_expr(2), (read(tensor, THREAD * 2 + read_step * 64, unit_modes=unit_modes),))
     program = distribute(kernel(tensor, fills, reads))
     assert size(program, "r") == 4
     used = program.body[1].body[0].accesses[0]
@@ -109,7 +109,7 @@ def test_the_steps_of_a_loop_have_registers_of_their_own():
 
 def test_a_replicated_array_keeps_its_storage():
     tensor = array("r", RF, 4)
-    program = distribute(kernel(tensor, write(tensor, ZERO, 4, dealt=()), read(tensor, ZERO, 4, dealt=())))
+    program = distribute(kernel(tensor, write(tensor, ZERO, 4, unit_modes=()), read(tensor, ZERO, 4, unit_modes=())))
     assert registers(program, program.body[1].accesses[0], thread=3) == [0, 1, 2, 3]
 
 
@@ -170,7 +170,7 @@ def test_the_first_element_outside_has_no_owner():
 
 def test_initialization_does_not_decide_ownership():
     """The preceding copy distributes elements 32 apart, and the accumulating path owns adjacent ones: the copy is refused, not the sum."""
-    target = access(ADDED, THREAD, 2, 32, write=True, dealt=(UnitMode(THREADS, 1, True),))
+    target = access(ADDED, THREAD, 2, 32, write=True, unit_modes=(UnitMode(THREADS, 1, True),))
     copies = making.execution(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, THREAD, 2, 32), target))
     assert "thread 0 needs element (1, 0)" in refusal(kernel(ADDED, copies, write(ADDED, accumulate=TRUE), read(ADDED)))
 
@@ -198,7 +198,7 @@ def test_so_many_elements_that_tables_of_them_take_all_memory_are_refused():
 
 def clear(active=TRUE):
     """Each thread clears two elements 32 apart, while the compute path owns adjacent ones."""
-    target = access(REGISTERS, THREAD, 2, 32, write=True, dealt=(UnitMode(THREADS, 1, True),))
+    target = access(REGISTERS, THREAD, 2, 32, write=True, unit_modes=(UnitMode(THREADS, 1, True),))
     return making.execution(INIT, Init(1, 1)(RF)(Thread), (target,), active=active)
 
 
@@ -211,7 +211,7 @@ def test_a_uniform_fill_may_number_registers_in_its_own_way():
 
 def test_a_copy_may_not():
     """Copied elements differ from each other, so each must arrive where the compute path reads it."""
-    target = access(REGISTERS, THREAD, 2, 32, write=True, dealt=(UnitMode(THREADS, 1, True),))
+    target = access(REGISTERS, THREAD, 2, 32, write=True, unit_modes=(UnitMode(THREADS, 1, True),))
     copies = making.execution(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, THREAD, 2, 32), target))
     assert "thread 0 needs element (1, 0)" in refusal(kernel(REGISTERS, copies, read(REGISTERS)))
 

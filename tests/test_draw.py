@@ -319,13 +319,13 @@ def test_lane_maps_equal_the_instructions():
     a, b, c = maps["HMMA_16816_F32"]
     assert (a.operand, b.operand, c.operand) == ("A", "B", "C")
     for part in (a, b, c):
-        holders = lanes.holders(part.lane_map)
-        assert all(len(who) == 1 for who in holders.values())
-        assert {(lane, value) for who in holders.values() for lane, value in who} == {
+        owners = lanes.owners_of_elements(part.lane_map)
+        assert all(len(element_owners) == 1 for element_owners in owners.values())
+        assert {(lane, value) for element_owners in owners.values() for lane, value in element_owners} == {
             (lane, value) for lane in range(32) for value in range(part.lane_map.count)
         }
     # PTX ISA, matrix fragments of mma.m16n8k16: lane row % 8 * 4 + column / 2 owns C element (row, column).
-    for (row, column), ((lane, value),) in lanes.holders(c.lane_map).items():
+    for (row, column), ((lane, value),) in lanes.owners_of_elements(c.lane_map).items():
         assert lane == row % 8 * 4 + column // 2 and value == row // 8 * 2 + column % 2
     message = texts(draw(program_of("hmma_ampere", M=128, N=256, K=64), "lanes"))
     assert "31:7" in message
@@ -392,7 +392,7 @@ def test_timeline_reads_filled_stages():
 RING_STRATEGIES = {
     "in flight 0, staying": (product(stages=3, blocks=2), float16_gemm(512, 64, 320)),
     "in flight 1, staying": (product((64, 64, 64), stages=3, blocks=2), float16_gemm(256, 64, 320)),
-    "in flight 2": (product(stages=4, in_flight=2), float16_gemm(128, 64, 640)),
+    "in flight 2": (product(stages=4, mma_in_flight=2), float16_gemm(128, 64, 640)),
     "one stage": (product((64, 64, 64), stages=1), float16_gemm(64, 64, 320)),
     "warps": (by_warps(), float16_gemm(128, 64, 320)),
     "chained": (product(stages=2).at(Tile).refine(ProgrammaticLaunch()), float16_gemm(128, 64, 320)),

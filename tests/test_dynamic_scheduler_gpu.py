@@ -28,7 +28,7 @@ def calls(torch):
     """Two prepared launches of a causal kernel with their outputs, and what these are after a launch of each alone."""
     made = attention.definition(causal=True, rescale_threshold=8)
     kernel = hopper_attention.by_rows(made, q_in_registers=True, dynamic=True)(
-        hopper_attention.spec(1024, 1024, 128, heads=16, batch=4, made=made)
+        hopper_attention.spec(1024, 1024, 128, heads=16, batch=4, fused=made)
     )
     kernel, found = kernel.compile("sm_90a"), []
     for _ in range(2):

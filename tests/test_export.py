@@ -108,7 +108,7 @@ def test_exported_files(tmp_path):
         assert path.read_bytes() == other.read_bytes() == (tmp_path / "program" / path.name).read_bytes()
     with pytest.raises(ArgumentError, match="compiled for sm_80"):
         export(compiled, tmp_path / "other", arch="sm_90")
-    with pytest.raises(ArgumentError, match="no kernel"):
+    with pytest.raises(ArgumentError, match="not a kernel"):
         export("matmul", tmp_path / "other")
     with pytest.raises(ArgumentError, match="not bound"):
         export(plain, tmp_path / "other")
@@ -142,7 +142,7 @@ def test_contract(tmp_path):
     case = CASES["added_padded"]
     text = export(library(case.strategy).strategy(case.spec), tmp_path, "added", arch="sm_80", cubin=False).files[0].read_text()
     assert "A: M x K elements of float16 (__half), read;" in text and "element (m, k) is A[" in text
-    assert "C: M x N elements of float32, set to zero by the launcher, then added to" in text
+    assert "C: M x N elements of float32, zeroed by the launcher, then accumulated" in text
     assert "element (m, n) is C[" in text and "ldc * m" in text
     assert "8 <= N <= 2147479552, a multiple of 8" in text
     assert "Requires: the leading dimension of C is at least N" in text
@@ -386,7 +386,7 @@ def test_driver_launcher_of_copies(tmp_path):
     assert served == ["10000 40000", f"20000 {offset:x}", f"40000 {offset:x} 30000"]
     why = [line for line in lines if line[:2] in ("0 ", "1 ")]
     assert why == [
-        "0 served", "1 scratch is NULL", "1 the address of scratch is no multiple of 256 bytes", "1 scratch overlaps B", "1 scratch overlaps A",
+        "0 served", "1 scratch is NULL", "1 the address of scratch is not a multiple of 256 bytes", "1 scratch overlaps B", "1 scratch overlaps A",
     ]  # fmt: skip
 
 
@@ -411,7 +411,7 @@ def test_driver_launcher_of_launches_that_add(tmp_path):
     assert [line for line in lines if line[:2] in ("0 ", "1 ")] == ["0 served", "1 C is NULL"]
     header = (tmp_path / "gemm.h").read_text()
     assert "scratch" not in header and "C: 32 x 32 elements of float32, written;" in header
-    assert "Before it gemm_before_part1 has" in header and "Sizes, built in: m < 32, n < 32, k < 24." in header
+    assert "Before it gemm_before_part1 has" in header and "Fixed sizes: m < 32, n < 32, k < 24." in header
 
 
 @needs_cc
@@ -424,14 +424,14 @@ def test_driver_launcher_of_temporaries(tmp_path):
     ]  # fmt: skip
     assert [line for line in lines if line[:2] in ("0 ", "1 ")] == ["0 served", "1 scratch is NULL", "1 scratch overlaps C"]
     header = (tmp_path / "gemm.h").read_text()
-    assert "makes temporaries there, so launches that may run at the same time need scratch memory each:" in header
+    assert "stores temporaries in it, so concurrent launches need separate scratch memory:" in header
     assert "its terms are added apart." in header and "size_t gemm_scratch_bytes(void);" in header
 
 
 def test_launches_that_are_more_than_loads_and_stores_are_refused(tmp_path):
     programmatic = MatMul.tile(8, 8).to(Block).programmatic_launch().tile(1, 1).to(Thread).split(1).done()
     bound = MatMul.then(InLaunches()).then(programmatic)(MatMul(32, 32, 24, C=RowMajor)(GL, GL, GL)(SEQUENCE))
-    with pytest.raises(ArgumentError, match="the launch part0 takes tensor maps, is chained or a cluster"):
+    with pytest.raises(ArgumentError, match="the launch part0 uses tensor maps, programmatic launch or a cluster"):
         export(bound, tmp_path, arch="sm_90", cubin=False)
 
 
@@ -441,7 +441,7 @@ def test_contract_of_copies(tmp_path):
     folder = tmp_path / "files"
     header = export(case.program("sm_80"), folder, "gemm", cubin=False).files[0].read_text()
     assert "element (m, k) is A[K * m + k]" in header and "element (k, n) is B[N * k + n]" in header
-    assert "A has rows K elements of 2 bytes apart." in header and "B is contiguous along n, and ColMajor is requested." in header
+    assert "the row stride of A is K elements of 2 bytes." in header and "B is contiguous along n, and ColMajor is requested." in header
     assert "size_t gemm_scratch_bytes(int M, int N, int K);" in header and "#define GEMM_ALIGN_SCRATCH 256" in header
     assert "copied by TMA" not in header
 
@@ -449,7 +449,7 @@ def test_contract_of_copies(tmp_path):
 def test_copies_that_are_more_than_loads_and_stores_are_refused(tmp_path):
     move = Move.tile(16, 64).to(Block).programmatic_launch().tile(1, 1).to(Thread).tile(1, 1).done()
     strategy = MatMul.repack(A, move).then(plain)
-    with pytest.raises(ArgumentError, match="the copy of A takes tensor maps, is chained or a cluster"):
+    with pytest.raises(ArgumentError, match="the copy of A uses tensor maps, programmatic launch or a cluster"):
         export(strategy(MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel)), tmp_path, arch="sm_90", cubin=False)
 
 
@@ -468,7 +468,7 @@ def test_hopper_with_copies_compiles(tmp_path):
 def test_driver_launcher_of_fixed_sizes(tmp_path):
     lines = run_driver(tmp_path, small(), ["0x10000, 0x20000, 0x30000", "0x10000, 0, 0x30000", "0x10001, 0x20000, 0x30000"], 0)
     assert lines[2:] == [
-        "launch 4 1 1 64 1 1 0: 10000 20000 30000", "0 served", "1 B is NULL", "1 the address of A is no multiple of 16 bytes", "unload",
+        "launch 4 1 1 64 1 1 0: 10000 20000 30000", "0 served", "1 B is NULL", "1 the address of A is not a multiple of 16 bytes", "unload",
     ]  # fmt: skip
 
 
@@ -710,4 +710,4 @@ def test_files_of_two_exports_do_not_build_together(which, tmp_path):
     (tmp_path / "new" / "cuda_runtime_api.h").write_text("typedef int cudaError_t; typedef void *cudaStream_t;")
     source = {"gemm.h": "gemm.cu", "gemm_driver.h": "gemm_driver.c"}[which]
     compiled = subprocess.run([CC, "-x", "c", "-fsyntax-only", "-I.", source], cwd=tmp_path / "new", capture_output=True, text=True)
-    assert f"{which} is of another export than this file" in compiled.stderr
+    assert f"{which} belongs to another export than this file" in compiled.stderr

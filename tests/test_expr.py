@@ -418,7 +418,7 @@ def test_operations_commute_and_regroup():
 
 WRONG = {
     "the sum forgets a constant": ("_folded(total, left_constant + right_constant)", "_folded(total, left_constant)"),
-    "a remainder beside any quotient": ("            if found == _scaled(coefficient, remainder.right, rest):", "            if True:"),
+    "a remainder beside any quotient": ("            if scaled == _scaled(coefficient, remainder.right, rest):", "            if True:"),
     "the pair of a digit without its modulus": ("mod(remainder.left, mul(remainder.right, atom.right))", "remainder.left"),
     "a lifted remainder merged without its offset": ("integer(-quotient.constant))", "integer(0))"),
     "a number not added to a sum": ("return Sum(value.terms, total)", "return Sum(value.terms, value.constant)"),

@@ -83,13 +83,13 @@ def test_definition_does_not_depend_on_blocks_of_keys():
 @pytest.mark.parametrize("causal", (False, True))
 def test_attention_at_edges(d, q_in_registers, causal):
     definition = attention.definition(causal=causal)
-    require_right(definition, attention.spec(100, 77, d, made=definition), q_in_registers=q_in_registers, causal=causal)
+    require_right(definition, attention.spec(100, 77, d, fused=definition), q_in_registers=q_in_registers, causal=causal)
 
 
 def test_attention_with_two_three_and_four_warps():
     """Two, three or four warps of 16 rows each: one tunable sets their number."""
     definition = attention.definition(causal=True)
-    spec = attention.spec(70, 64, 64, made=definition)
+    spec = attention.spec(70, 64, 64, fused=definition)
     arrays = inputs(spec)
     expected = softmax(*arrays.values(), causal=True)[0]
     copy, fragments = Move.coalesced_copy(8).done(), Move.done()
@@ -132,7 +132,7 @@ def without(body, number, kinds=(ir.Barrier, ir.Wait)):
 def test_race_check_of_persistent_blocks_without_a_ring(stages, sizes):
     """The check examines tiles of all trip counts. It reports each missing barrier and wait."""
     definition = attention.definition(causal=True)
-    kernel = persistent_program(stages, attention.spec(*sizes, 32, made=definition), definition).ir
+    kernel = persistent_program(stages, attention.spec(*sizes, 32, fused=definition), definition).ir
     assert not errors(kernel)
     for number in range(without(kernel.body, -1)[1]):
         assert errors(attrs.evolve(kernel, body=without(kernel.body, number)[0])), number
@@ -140,8 +140,8 @@ def test_race_check_of_persistent_blocks_without_a_ring(stages, sizes):
 
 def test_persistent_blocks_without_a_ring():
     definition = attention.definition(causal=True)
-    program = persistent_program(2, attention.spec(sym("M"), sym("N"), 32, made=definition), definition)
-    spec = attention.spec(100, 70, 32, made=definition)
+    program = persistent_program(2, attention.spec(sym("M"), sym("N"), 32, fused=definition), definition)
+    spec = attention.spec(100, 70, 32, fused=definition)
     arrays = inputs(spec)
     got = simulate(program.ir, arrays, {"M": 100, "N": 70}, order=random.Random(1)).outputs["O"].astype(np.float64)
     expected = softmax(*arrays.values(), causal=True)[0]
@@ -151,14 +151,14 @@ def test_persistent_blocks_without_a_ring():
 @pytest.mark.nightly
 def test_attention_with_shared_heads():
     definition = attention.definition(causal=True)
-    require_right(definition, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, made=definition), causal=True)
+    require_right(definition, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, fused=definition), causal=True)
 
 
 @pytest.mark.parametrize("q_in_registers", (False, True))
 def test_fully_masked_rows(q_in_registers):
     """Queries whose window is past the last key, and blocks in which all rows mask the first keys."""
     definition = attention.definition(window=20, lse=True)
-    program = require_right(definition, attention.spec(100, 40, 64, heads=2, made=definition), q_in_registers=q_in_registers, window=20)
+    program = require_right(definition, attention.spec(100, 40, 64, heads=2, fused=definition), q_in_registers=q_in_registers, window=20)
     arrays = inputs(program.spec)
     outputs = simulate(program.ir, arrays).outputs
     assert not outputs["O"][:, 60:].any() and np.isneginf(outputs["L"][:, 60:]).all()
@@ -166,23 +166,23 @@ def test_fully_masked_rows(q_in_registers):
 
 def test_attention_types_and_increasing_scores():
     definition = attention.definition(causal=True, lse=True)
-    spec = attention.spec(96, 96, 64, made=definition, dtype=bfloat16)
+    spec = attention.spec(96, 96, 64, fused=definition, dtype=bfloat16)
     require_right(definition, spec, ramp=True, causal=True)
-    require_right(definition, attention.spec(96, 96, 64, made=definition), {"wm": 32, "bn": 64}, ramp=True, causal=True)
+    require_right(definition, attention.spec(96, 96, 64, fused=definition), {"wm": 32, "bn": 64}, ramp=True, causal=True)
 
 
 @pytest.mark.parametrize("options", [{"causal": True}, {"window": 40}], ids=str)
 def test_lazy_rescaling(options):
     """Scores that increase by more than `rescale_threshold` along the keys, some rows fully masked at first; also the log-sum-exp."""
     definition = attention.definition(rescale_threshold=2, lse=True, **options)
-    require_right(definition, attention.spec(100, 77, 64, made=definition), ramp=True, **options)
+    require_right(definition, attention.spec(100, 77, 64, fused=definition), ramp=True, **options)
 
 
 @pytest.mark.parametrize("rescale_threshold", (8, 20))
 def test_lazy_rescaling_threshold(rescale_threshold):
     """Scores of the second block of keys exceed the first by 2^17: without rescaling the exponentials overflow float16."""
     definition = attention.definition(rescale_threshold=rescale_threshold)
-    program = attention.by_rows(definition).with_(**SMALL)(attention.spec(64, 64, 64, made=definition)).program("sm_80")
+    program = attention.by_rows(definition).with_(**SMALL)(attention.spec(64, 64, 64, fused=definition)).program("sm_80")
     arrays = inputs(program.spec)
     arrays["Q"][:] = 1
     arrays["K"][:] = 0.1 * arrays["K"]
@@ -194,7 +194,7 @@ def test_lazy_rescaling_threshold(rescale_threshold):
 
 def test_attention_of_run_time_lengths():
     definition = attention.definition(causal=True)
-    spec = attention.spec(sym("m"), sym("n"), 64, heads=2, made=definition)
+    spec = attention.spec(sym("m"), sym("n"), 64, heads=2, fused=definition)
     for m, n in ((1, 1), (64, 33), (130, 65)):
         require_right(definition, spec, sizes={"m": m, "n": n}, causal=True)
 
@@ -210,7 +210,7 @@ def test_attention_strides():
     m, n, d = 64, 40, 64
     queries = Strides(**heads_first(m, 2, d), r=m * d, m=d)
     keys = Strides(**heads_first(n, 2, d), n=d)
-    spec = attention.spec(m, n, d, heads=2, made=definition, Q=queries, O=queries, K=keys, V=keys)
+    spec = attention.spec(m, n, d, heads=2, fused=definition, Q=queries, O=queries, K=keys, V=keys)
     require_right(definition, spec)
 
 
@@ -230,7 +230,7 @@ def test_printed_attention_on_a_cpu(tmp_path):
     for options, q_in_registers in (({"causal": True}, False), ({"window": 30, "lse": True}, True)):
         definition = attention.definition(**options)
         programs.append(
-            attention.by_rows(definition, q_in_registers).with_(**SMALL)(attention.spec(80, 70, 64, made=definition)).program("sm_80")
+            attention.by_rows(definition, q_in_registers).with_(**SMALL)(attention.spec(80, 70, 64, fused=definition)).program("sm_80")
         )
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
@@ -299,7 +299,7 @@ def test_attention_does_not_spill(form, d, target):
     order = given.pop("order", lambda length, d: {})
     M, N = given.pop("M", 2048), given.pop("N", 2048)
     definition = attention.definition(**options)
-    spec = attention.spec(M, N, d, heads=16, batch=2, made=definition, **order(2048, d), **given)
+    spec = attention.spec(M, N, d, heads=16, batch=2, fused=definition, **order(2048, d), **given)
     strategy = attention.by_rows(definition).with_(**suiting(attention.by_rows(definition), attention.values(spec)))
     assert spills(strategy, spec, target) == 0
     if not attention.masks(definition):
@@ -315,7 +315,7 @@ def test_attention_does_not_spill(form, d, target):
 @pytest.mark.parametrize("target", ("sm_80", "sm_90"))
 def test_attention_with_q_in_registers_does_not_spill(d, wm, target):
     definition = attention.definition(causal=True)
-    assert spills(attention.by_rows(definition, True).with_(wm=wm), attention.spec(1024, 1024, d, heads=8, made=definition), target) == 0
+    assert spills(attention.by_rows(definition, True).with_(wm=wm), attention.spec(1024, 1024, d, heads=8, fused=definition), target) == 0
 
 
 def test_score_arithmetic_is_folded():

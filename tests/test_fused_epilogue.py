@@ -209,7 +209,7 @@ def test_epilogue_text_of_other_gemms():
     assert transposed("acc * r[m] + where(n <= m, R[m,n], 0)") == "acc * r[n] + where(m <= n, R[n,m], 0)"
     assert without_batch("acc + R[b,m,n] * r[b, m]") == "acc + R[m,n] * r[m]"
     assert [folds_rows(text) for text in ("acc + R[b,m,n]", "where(m < 3, acc, 0)", "acc * s[b]")] == [True, False, False]
-    assert epilogue("acc * s[b]", signature="bmk,bkn->bmn").made.uses["s"] == ("b",)
+    assert epilogue("acc * s[b]", signature="bmk,bkn->bmn").fused_definition.uses["s"] == ("b",)
 
 
 def test_epilogue_of_an_unbound_strategy():
@@ -440,7 +440,7 @@ BY_FRAGMENTS = (
 def of_integers(text, sizes, values):
     """The definition of an int8 GEMM with an epilogue on float operands, its arrays and the expected outputs."""
     made = MatMul.fuse_epilogue(text)
-    further = {name: float32 for name in ("s", "C", "Z") if name in made.made.uses}
+    further = {name: float32 for name in ("s", "C", "Z") if name in made.fused_definition.uses}
     spec = made(**sizes, dtype=int8, types=further, B=ColMajor)
     random = np.random.default_rng(0)
     a = random.integers(-9, 10, (sizes["m"], sizes["k"]), dtype=np.int8)

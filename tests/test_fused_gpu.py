@@ -116,7 +116,7 @@ def test_attention_at_edges(d, q_in_registers):
     values = {"bm": 64, "wm": 16} if q_in_registers else {}
     for options in ({}, {"causal": True}):
         definition = attention.definition(**options)
-        spec = attention.spec(sym("m"), sym("n"), d, heads=2, batch=2, made=definition)
+        spec = attention.spec(sym("m"), sym("n"), d, heads=2, batch=2, fused=definition)
         near(
             attention.by_rows(definition, q_in_registers).with_(**values),
             spec,
@@ -131,14 +131,14 @@ def test_attention_at_edges(d, q_in_registers):
 def test_attention_masks_and_log_sum_exp(options, shared):
     """Some rows are fully masked; heads share keys."""
     definition = attention.definition(**options)
-    near(attention.by_rows(definition), attention.spec(300, 290, 64, heads=6, batch=2, shared=shared, made=definition))
-    near(attention.by_rows(definition, True).with_(bn=32), attention.spec(70, 200, 64, heads=3, shared=shared, made=definition))
+    near(attention.by_rows(definition), attention.spec(300, 290, 64, heads=6, batch=2, shared=shared, fused=definition))
+    near(attention.by_rows(definition, True).with_(bn=32), attention.spec(70, 200, 64, heads=3, shared=shared, fused=definition))
 
 
 @pytest.mark.parametrize("values", ({"bm": 64, "bn": 128}, {"bn": 32, "wm": 16, "stages": 3}, {"stages": 1}), ids=str)
 def test_attention_tile_sizes(values):
     definition = attention.definition(causal=True)
-    near(attention.by_rows(definition).with_(**values), attention.spec(333, 222, 64, heads=2, made=definition))
+    near(attention.by_rows(definition).with_(**values), attention.spec(333, 222, 64, heads=2, fused=definition))
 
 
 def test_attention_strides():
@@ -146,15 +146,15 @@ def test_attention_strides():
     made, m, n, d, heads = attention.definition(), 130, 75, 64, 3
     first = {"b": heads * m * d, "g": m * d, "r": m * d, "m": d, "d": 1}
     keys = Strides(b=heads * n * d, g=n * d, n=d, d=1)
-    spec = attention.spec(m, n, d, heads=heads, batch=2, made=made, Q=Strides(**first), K=keys, V=keys)
+    spec = attention.spec(m, n, d, heads=heads, batch=2, fused=made, Q=Strides(**first), K=keys, V=keys)
     near(attention.strategy, spec)
     gaps = Strides(b=m * 512, m=512, g=72, r=72, d=1)
-    near(attention.strategy, attention.spec(m, n, d, heads=heads, batch=2, made=made, Q=gaps, O=gaps))
+    near(attention.strategy, attention.spec(m, n, d, heads=heads, batch=2, fused=made, Q=gaps, O=gaps))
 
 
 def test_attention_types():
     pytest.importorskip("ml_dtypes")
-    near(attention.causal, attention.spec(200, 200, 64, heads=2, made=attention.definition(causal=True), dtype=bfloat16))
+    near(attention.causal, attention.spec(200, 200, 64, heads=2, fused=attention.definition(causal=True), dtype=bfloat16))
 
 
 # ---------------------------------------------------------------------------------------------- rows

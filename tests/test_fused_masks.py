@@ -20,7 +20,11 @@ VALUES = {"bm": 64, "bn": 32, "wm": 16, "stages": 2}
 
 def text_of(m, n, **options):
     definition = attention.definition(**options)
-    return attention.by_rows(definition, q_in_registers=True).with_(**VALUES)(attention.spec(m, n, 64, made=definition)).cuda("sm_80")
+    return (
+        attention.by_rows(definition, q_in_registers=True)
+        .with_(**VALUES)(attention.spec(m, n, 64, fused_definition=definition))
+        .cuda("sm_80")
+    )
 
 
 def loop_of(text):
@@ -81,7 +85,7 @@ def test_out_of_bounds_value_holds_for_one_dimension():
         name="x", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"zero": "t[m] = 0"},
         body={"s": "s[m,n] = X[m,n]", "total": "t[m] += sum(n, s[m,n])"}, final={"y": "y[m] = t[m]"},
     )  # fmt: skip
-    out_of_bounds = OutOfBoundsValues(definition.made, "n")
+    out_of_bounds = OutOfBoundsValues(definition.fused_definition, "n")
     row, column = (formula_of(f"a[m,n] = {text}").value for text in ("s[m,n]", "s[n,m]"))
     out_of_bounds.assume(row, Number(-np.inf))
     assert out_of_bounds.is_number(row, -np.inf) and not out_of_bounds.is_number(column, -np.inf) and not out_of_bounds.is_number(row, 0)
@@ -217,7 +221,7 @@ def test_disjunction_may_fail_if_both_conditions_may():
 def test_race_check_finds_faults_of_block_dependent_loops(lengths):
     """Barriers, waits and commits of a loop whose trip count and guards depend on the block index."""
     definition = attention.definition(causal=True)
-    kernel = attention.by_rows(definition).with_(**VALUES)(attention.spec(*lengths, 64, made=definition)).program("sm_80").ir
+    kernel = attention.by_rows(definition).with_(**VALUES)(attention.spec(*lengths, 64, fused_definition=definition)).program("sm_80").ir
     assert not safety(kernel)
     planted = list(faults(kernel))
     assert len(planted) > 8
@@ -305,7 +309,7 @@ def test_iterations_are_counted():
 
     definition = attention.definition(causal=True)
     strategies = [
-        attention.by_rows(candidate).with_(bm=64, bn=64, wm=16, stages=2)(attention.spec(256, 256, 64, made=candidate))
+        attention.by_rows(candidate).with_(bm=64, bn=64, wm=16, stages=2)(attention.spec(256, 256, 64, fused=candidate))
         for candidate in (definition, attention.definition())
     ]
     masked_one, whole = (predict(one.program("sm_90")) for one in strategies)
@@ -333,12 +337,12 @@ def test_iterations_are_counted():
 )
 def test_visible_fraction_of_a_mask(condition, shown):
     """Of four rows and columns, as far as coordinates and sizes determine it; undecided for an unknown dimension."""
-    definition = masked(mask=f"s[m,n] = where({condition}, s[m,n], 0)").made
+    definition = masked(mask=f"s[m,n] = where({condition}, s[m,n], 0)").fused_definition
     assert visible_shares(definition, {"m": 4, "n": 4}) == [(frozenset(dims), share) for dims, share in shown]
     assert visible_shares(definition, {"m": 4}) == []
 
 
 def test_visible_fraction_of_a_large_mask():
     """A sample of the coordinates estimates the fraction."""
-    (fraction,) = visible_shares(masked().made, {"m": 1 << 20, "n": 1 << 20})
+    (fraction,) = visible_shares(masked().fused_definition, {"m": 1 << 20, "n": 1 << 20})
     assert fraction[1] == pytest.approx(0.5, abs=1e-2)

@@ -51,7 +51,7 @@ def test_fully_masked_last_block_of_keys(m, n):
     q, k, v = (one.astype(np.float16) for one in (q, k, v))
     scores = q[0, :, 0, 0].astype(float) @ k[0, :, 0].astype(float).T / 8
     wanted = softmax(np.where(np.arange(n) <= np.arange(m)[:, None], scores, -np.inf)) @ v[0, :, 0].astype(float)
-    spec = attention.spec(m, n, 64, made=definition)
+    spec = attention.spec(m, n, 64, fused=definition)
     arrays = {"Q": q, "K": k, "V": v, "scale": np.float32(0.125)}
     Near(spec, arrays, {"O": wanted[None, :, None, None]}).require({"O": run(strategy, spec, q, k, v, 0.125)})
 
@@ -61,7 +61,7 @@ def test_window_past_the_last_key(m, n):
     definition = attention.definition(window=1)
     q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, m, 1, 1, 64), (1, n, 1, 64), (1, n, 1, 64)))
     strategy = attention.by_rows(definition).with_(bm=64, bn=32, wm=16, stages=2)
-    got = run(strategy, attention.spec(m, n, 64, made=definition), q, k, v, 0.125)[0, :, 0, 0]
+    got = run(strategy, attention.spec(m, n, 64, fused=definition), q, k, v, 0.125)[0, :, 0, 0]
     np.testing.assert_array_equal(got, np.concatenate([v[0, :, 0], np.zeros((m - n, 64))]))
 
 

@@ -118,7 +118,7 @@ def test_longest_first_requires_blocks():
 
 def test_skip_if_identity_uses_one_branch():
     definition = attention.definition(causal=True)
-    text = attention.by_rows(definition).with_(**SMALL)(attention.spec(64, 64, 64, made=definition)).cuda("sm_80")
+    text = attention.by_rows(definition).with_(**SMALL)(attention.spec(64, 64, 64, fused=definition)).cuda("sm_80")
     assert re.search(r"// rescale: .*\n    if \(alpha\[0\] != 1\.0f \|\| alpha\[1\] != 1\.0f\) \{", text)
     assert text.count("!= 1.0f") == 2
 
@@ -126,7 +126,7 @@ def test_skip_if_identity_uses_one_branch():
 def test_skip_if_identity_with_constant_and_increasing_maxima(tmp_path):
     """With decreasing scores the first block of keys has the maximum, and later branches are not taken; increasing scores always take it."""
     definition = attention.definition()
-    spec = attention.spec(64, 96, 64, made=definition)
+    spec = attention.spec(64, 96, 64, fused=definition)
     program = require_right(definition, spec, ramp=True)
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")

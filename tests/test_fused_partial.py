@@ -76,7 +76,7 @@ def require_right(program, order=7):
 
 
 SHAPE = {"m": 3, "n": 600, "types": {"w": float32, "y": float32, "z": float32}}
-LONG = attention.spec(40, 75, 32, made=attention.definition(causal=True))
+LONG = attention.spec(40, 75, 32, fused=attention.definition(causal=True))
 
 
 @pytest.mark.parametrize(
@@ -111,18 +111,18 @@ def test_partial_results_are_combined_once_after_the_loop():
 
 @pytest.mark.skipif(not any(chain.serves("sm_80") for chain in toolchains()), reason="no installed NVRTC serves sm_80")
 def test_partial_results_do_not_spill():
-    program = attending(4)(attention.spec(512, 512, 64, made=attention.definition(causal=True))).program("sm_80")
+    program = attending(4)(attention.spec(512, 512, 64, fused=attention.definition(causal=True))).program("sm_80")
     assert compile_cuda(program.cuda, "sm_80").resources[program.name].spill_stores == 0
 
 
 def test_rfactor_keeps_the_meaning():
     """The rewritten definition has the same float64 meaning, for any assignment of terms to parts."""
-    definition = rfactor(rfactor(rows.made, "total"), "top")
+    definition = rfactor(rfactor(rows.fused_definition, "total"), "top")
     sizes = {"m": 3, "n": 10, "total_part": 4, "top_part": 3}
     arrays = inputs(rows(m=3, n=10))
     for chunk in (0, 3):
         parts = definition.evaluate(arrays, sizes, dict.fromkeys(definition.outputs, float64), chunk)
-        whole = rows.made.evaluate(arrays, sizes, dict.fromkeys(definition.outputs, float64), chunk)
+        whole = rows.fused_definition.evaluate(arrays, sizes, dict.fromkeys(definition.outputs, float64), chunk)
         for name, values in whole.items():
             np.testing.assert_allclose(parts[name], values, rtol=1e-12)
 
@@ -170,7 +170,10 @@ def test_missing_barrier_is_found():
 
 def changed(**formulas):
     """`rows` with other formulas, by step."""
-    steps = {part: {step.name: str(step.formula) for step in rows.made.steps if step.part == part} for part in ("init", "body", "final")}
+    steps = {
+        part: {step.name: str(step.formula) for step in rows.fused_definition.steps if step.part == part}
+        for part in ("init", "body", "final")
+    }
     for part in steps.values():
         part.update({name: text.replace("size_n", "size(n)") for name, text in {**part, **formulas}.items() if name in part})
     return Fused(name="rows", dims="m n", loop="n", operands={"X": "m n", "w": "m", "y": "m", "z": "m"}, **steps)
@@ -182,7 +185,7 @@ def changed(**formulas):
     [
         (rows, ("totals", 4), ("no such step", "legal   t0 h0 square total")),
         (rows, ("square", 4), ("not the sum, maximum or minimum of one tensor", "legal   total top")),
-        (rows, ("total", 3), ("3 parts of each result, and 64 threads have terms of one", "legal   2 4 8 16 32 64")),
+        (rows, ("total", 3), ("3 parts of each result, but 64 threads have terms of a result", "legal   2 4 8 16 32 64")),
         (rows, ("total", 128), ("128 parts", "legal   2 4")),
         (changed(t0="t[m] = 1"), ("total", 4), ("step t0 writes t in a way", "t[m] = 1", "multiplied by a whole value")),
         (changed(t0="t[m] = w[m]"), ("total", 4), ("step t0 writes t in a way",)),
@@ -205,8 +208,8 @@ def test_rfactor_refusals_by_position():
     product = attention.definition().rfactor("pv", 2).done()
     own = rows.step("total", Reduction.done()).rfactor("total", 4).done()
     for strategy, message in (
-        (late, "before split"), (alone, "one thread has all terms"), (in_memory, "the parts are defined by the threads that own the terms"),
-        (placed, "parts are in registers"), (own, "has its own strategy"),
+        (late, "before split"), (alone, "one thread has all terms"), (in_memory, "the owners of the terms in registers determine the parts"),
+        (placed, "parts must be in registers"), (own, "has its own strategy"),
     ):  # fmt: skip
         with pytest.raises(DecompositionError, match=message):
             strategy(rows(**SHAPE)).cuda("sm_80")
@@ -225,13 +228,13 @@ def completed(definition, name):
 
 def test_nonlinear_uses_complete_partial_results():
     """A step that is linear in partial results stays partial. Other steps, such as a quotient by them, read the combined value."""
-    assert completed(rows.made, "total") == ["u_whole"]
-    assert completed(changed(scaled="u[m] = w[m] / t[m]").made, "total") == ["t_whole"]
-    assert completed(changed(highest="h[m] = max(h[m], top[m] * 2)").made, "top") == ["h_whole"]
-    assert completed(changed(highest="h[m] = max(h[m], top[m] * (0 - 2))").made, "top") == ["top_whole"]
+    assert completed(rows.fused_definition, "total") == ["u_whole"]
+    assert completed(changed(scaled="u[m] = w[m] / t[m]").fused_definition, "total") == ["t_whole"]
+    assert completed(changed(highest="h[m] = max(h[m], top[m] * 2)").fused_definition, "top") == ["h_whole"]
+    assert completed(changed(highest="h[m] = max(h[m], top[m] * (0 - 2))").fused_definition, "top") == ["top_whole"]
     for factor in ("-2", "0"):  # the smallest part times -2 is the largest; infinity (a lane without terms) times 0 is NaN
-        assert completed(changed(highest=f"h[m] = max(h[m], {factor} * top[m])").made, "top") == ["top_whole"]
-    assert completed(changed(highest="h[m] = min(h[m], top[m])").made, "top") == ["top_whole"]
+        assert completed(changed(highest=f"h[m] = max(h[m], {factor} * top[m])").fused_definition, "top") == ["top_whole"]
+    assert completed(changed(highest="h[m] = min(h[m], top[m])").fused_definition, "top") == ["top_whole"]
 
 
 def test_rewritten_values_are_combined_again():
@@ -242,14 +245,14 @@ def test_rewritten_values_are_combined_again():
             "two": "b[m] = max(a[m], t[m] * t[m])", "keep": "a[m] = b[m]",
         },
         final={"y": "y[m] = a[m]"},
-    ).made  # fmt: skip
+    ).fused_definition  # fmt: skip
     assert completed(definition, "total") == ["t_whole", "t_whole_"]
 
 
 def test_nonlinear_step_in_the_loop_combines_first():
     """If a step in the loop reads the combined value, the parts are combined there; results stay correct."""
     original = changed(highest="h[m] = max(h[m], top[m] * top[m])")
-    definition = rfactor(original.made, "top")
+    definition = rfactor(original.fused_definition, "top")
     assert [one.name for one in definition.steps if one.name.endswith("_whole")] == ["top_whole"]
     require_right(by_warps(("top", 64), definition=original)(original(**SHAPE)).program("sm_80"))
     assert fused(original(m=3, n=4)).temporaries.keys() <= definition.temporaries.keys()

@@ -363,7 +363,7 @@ REFUSALS = {
     ),
     "operand placed": (
         lambda: dual(library("dual").definition.tile(m=64, n=64).to(Block).set_memory("A", SH)),
-        ["place('A'): an operand", "legal   acc", "do      load('A', SH)"],
+        ["set_memory('A'): an operand", "legal   acc", "do      load('A', SH)"],
     ),
     "several layers at once": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).split(l=2).step("product", PRODUCT)),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_records import made, no_settings, written  # noqa: F401
+from test_records import no_settings, synthetic, written  # noqa: F401
 
 from fireiron import *
 from fireiron.language import library
@@ -16,13 +16,13 @@ def of_definition(name, spec, **changes):
     """A record of a strategy of the library for a definition."""
     strategy = library.find(name).strategy
     values = {one: tunable.values[0] for one, tunable in strategy.tunables().items()} | changes.pop("values", {})
-    return made(spec, strategy=name, strategy_hash=strategy_hash(strategy), values=values, **changes)
+    return synthetic(spec, strategy=name, strategy_hash=strategy_hash(strategy), values=values, **changes)
 
 
 def test_definitions_are_answered(tmp_path, monkeypatch):
     """By the definition, the types and the sizes; heads count by their number, and the elements of one have to be as many."""
     causal = attention.definition(causal=True)
-    spec = attention.spec(1024, 1024, 64, heads=16, batch=2, made=causal)
+    spec = attention.spec(1024, 1024, 64, heads=16, batch=2, fused=causal)
     some = Records(
         (
             of_definition("attention:causal", spec, us=9.0, values={"bm": 64, "bn": 32}),
@@ -32,10 +32,10 @@ def test_definitions_are_answered(tmp_path, monkeypatch):
     )
     choice = some.best(spec, "sm_90")
     assert choice.exact and choice.record.strategy == "attention:causal_q_in_registers" and choice.strategy.spec == spec
-    near = some.best(attention.spec(512, 512, 64, heads=4, batch=8, made=causal), "sm_90")
+    near = some.best(attention.spec(512, 512, 64, heads=4, batch=8, fused=causal), "sm_90")
     assert not near.exact and near.record.strategy.startswith("attention:causal") and "distance 1.50" in near.why
     for other in (
-        attention.spec(1024, 1024, 128, heads=16, batch=2, made=causal),
+        attention.spec(1024, 1024, 128, heads=16, batch=2, fused=causal),
         attention.spec(1024, 1024, 64, heads=16, dtype=bfloat16),
     ):
         assert some.find(other, "sm_90") is None
@@ -43,13 +43,13 @@ def test_definitions_are_answered(tmp_path, monkeypatch):
             some.best(other, "sm_90")
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", *some)))
     assert best_strategy(spec, "sm_90") == choice.strategy and best_strategy(spec, "sm_90", default=True) == choice.strategy
-    assert best_strategy(attention.spec(1024, 1024, 128, made=causal), default=True).spec.kind.starter == causal
+    assert best_strategy(attention.spec(1024, 1024, 128, fused=causal), default=True).spec.kind.starter == causal
     with pytest.raises(ArgumentError, match="require_record"):
         best_strategy(spec, require_record=True, default=True)
 
 
 def test_rows_have_defaults():
-    """The values that the file says for the size; of another size of rows no record answers."""
+    """The values that the file says for the size; there is no record of another size of rows."""
     spec = layernorm.spec(4096, 1024)
     assert library.defaults(spec) == (("layernorm", layernorm.values(spec)),)
     recorded = of_definition("layernorm", layernorm.spec(8192, 1024), values={"rows": 1, "iterations": 2})
@@ -71,7 +71,7 @@ def test_an_epilogue_is_answered_by_a_record_of_its_own(tmp_path, monkeypatch):
         kernel = matmul.kernel(a, b, epilogue=text, bias=bias, require_record=pinned)
         assert (kernel.block, kernel.grid()) == (128, 4) and kernel.program.cuda != plain.program.cuda
     assert (matmul(a, b, epilogue=text, bias=bias) == 33).all()
-    with pytest.raises(StoreError, match="no record answers"):
+    with pytest.raises(StoreError, match="there is no record"):
         matmul(a, b, epilogue="relu(acc - bias[n])", bias=bias, require_record=True)
     matmul.clear()
 

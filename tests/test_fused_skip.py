@@ -28,7 +28,7 @@ from fireiron.sim.block_batch import BlockBatch
 from fireiron.strategies import attention
 
 LAZY = attention.definition(rescale_threshold=8)
-SPEC = attention.spec(64, 96, 64, made=LAZY)
+SPEC = attention.spec(64, 96, 64, fused=LAZY)
 
 
 def lazy(definition=LAZY, spec=SPEC, **values):
@@ -78,13 +78,13 @@ def factors():
 @pytest.mark.parametrize("masks", ({}, {"causal": True}), ids=str)
 def test_lazy_rescaling_equals_softmax(masks):
     definition = attention.definition(rescale_threshold=8, **masks)
-    require_right(definition, attention.spec(100, 77, 64, made=definition), ramp=not masks, **masks)
+    require_right(definition, attention.spec(100, 77, 64, fused=definition), ramp=not masks, **masks)
 
 
 def test_lazy_rescaling_of_fully_masked_rows():
     """All scores of a row are -inf: its maximum keeps its initial value, and no rescaling is needed."""
     definition = attention.definition(window=20, lse=True, rescale_threshold=8)
-    program = require_right(definition, attention.spec(100, 40, 64, made=definition), window=20)
+    program = require_right(definition, attention.spec(100, 40, 64, fused=definition), window=20)
     assert not simulate(program.ir, inputs(program.spec)).outputs["O"][:, 60:].any()
 
 
@@ -188,7 +188,7 @@ def chain(definition=LAZY):
 
 
 def built(strategy, definition=LAZY):
-    spec = attention.spec(32, 64, 64, made=definition)
+    spec = attention.spec(32, 64, 64, fused=definition)
     program = strategy.done()(spec).program("sm_80")
     assert program.ir
     return program
@@ -243,7 +243,7 @@ def test_skip_steps_compiles_without_spills(d):
     """Also as branches: for two rows per thread the compiler would use predicates, and execute the factors in each iteration."""
     if not toolchains():
         pytest.skip("no compiler")
-    spec = attention.spec(128, 128, d, made=LAZY)
+    spec = attention.spec(128, 128, d, fused=LAZY)
     text = attention.by_rows(LAZY).with_(bm=128, bn=64, wm=32 if d == 128 else 16, stages=2, bd=64)(spec).cuda("sm_80")
     compiled = compile_cuda(text, "sm_80")
     resources = compiled.resources["attention"]
@@ -256,14 +256,14 @@ def test_skip_steps_compiles_without_spills(d):
 @pytest.mark.nightly
 def test_other_readers():
     program = built(chain().skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1"))
-    assert "alpha_needed" in "\n".join(show(program)) and "skip('rescale', where='alpha == 1')" in "\n".join(show(program))
+    assert "alpha_needed" in "\n".join(show(program)) and "skip_steps('rescale', where='alpha == 1')" in "\n".join(show(program))
     read_back(program)
     strategy = attention.by_rows(LAZY)
     assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
     assert strategy != attention.by_rows(LAZY, branch=False)
     times = [Work(one).amounts.instructions for one in (program.ir, without(program, 1))]
     assert times[0] > times[1]
-    assert SkipSteps(("scale",), "alpha == 1").label() == "skip('scale', where='alpha == 1')"
+    assert SkipSteps(("scale",), "alpha == 1").label() == "skip_steps('scale', where='alpha == 1')"
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
@@ -325,7 +325,7 @@ def test_invalid_step_names(steps):
 def test_blocks_without_whole_warps():
     made = definition({"scale": "x[m,n] = x[m,n] * f[m]"}).start
     by_rows = made.tile(m=40).to(Block).tile(m=1).to(Thread).load("X", RF, Move.done()).skip_steps("scale", where="f == 1").done()
-    with pytest.raises(DecompositionError, match="a block of 40 threads is not divided into whole warps"):
+    with pytest.raises(DecompositionError, match="a block of 40 threads does not consist of complete warps"):
         _ = by_rows(made(m=40, n=4, dtype=float32)).cuda("sm_80")
 
 

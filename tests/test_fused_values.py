@@ -29,7 +29,7 @@ def test_definitions_are_values(one):
     for other in DEFINITIONS.values():
         assert (other == one) == (other is one)
     text = str(one)
-    assert all(step.name in text for step in one.made.steps) and "index_" not in text
+    assert all(step.name in text for step in one.fused_definition.steps) and "index_" not in text
 
 
 def test_each_field_of_a_definition_counts():
@@ -92,7 +92,7 @@ def test_parts_are_not_stored():
     assert "attention" in repr(part)
     with pytest.raises(StoreError, match="a part of the definition attention cannot be stored"):
         dumps(part)
-    with pytest.raises(StoreError, match="records are kept for kernels"):
+    with pytest.raises(StoreError, match="records exist for kernels only"):
         describe(part)
 
 

@@ -13,7 +13,7 @@ from fireiron import *
 from fireiron.check import check
 from fireiron.cuda.versions import Branch, branched
 from fireiron.gpu.toolchain import compile_cuda
-from fireiron.ir import edited, execs, nest_of, rewritten, statements, whole_of
+from fireiron.ir import edited, execs, interior_condition, nest_of, rewritten, statements
 from fireiron.lower.edge_versioning import edge_versioning, strongest
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hmma_ampere, layernorm
@@ -183,7 +183,7 @@ def test_wrong_interior_condition_is_found():
     program = strategy(spec).program("sm_80")
 
     def everywhere(stmt):
-        return (attrs.evolve(stmt, whole=less(Var("block", 0, 3), 4)) if getattr(stmt, "whole", FALSE) != FALSE else stmt,)
+        return (attrs.evolve(stmt, interior=less(Var("block", 0, 3), 4)) if getattr(stmt, "interior", FALSE) != FALSE else stmt,)
 
     kernel = attrs.evolve(program.ir, body=rewritten(program.ir.body, everywhere))
     assert any("C" in one.message or "R" in one.message for one in check(kernel) if one.severity == "error")
@@ -194,8 +194,8 @@ def test_wrong_interior_condition_is_found():
 def test_versions_require_the_elements_of_one_thread(kind):
     """Atomic adds, plain copies and work by several threads together have one version."""
     program = CASES["edge"][0](CASES["edge"][1]).program("sm_80")
-    (whole,) = (one for one, _ in execs(program.ir.body) if one.whole != FALSE)
-    plain = attrs.evolve(whole, whole=FALSE, implied=())
+    (whole,) = (one for one, _ in execs(program.ir.body) if one.interior != FALSE)
+    plain = attrs.evolve(whole, interior=FALSE, implied=())
     if kind == "atomic":
         other = attrs.evolve(plain, spec=AtomicAdd(1, 8)(RF, GL)(Thread))
     else:
@@ -203,12 +203,12 @@ def test_versions_require_the_elements_of_one_thread(kind):
     for stmt, count in ((plain, 1), (other, 0)):
         body = edited(program.ir.body, lambda each, one=stmt: one if each == whole else attrs.evolve(each, active=TRUE, pieces=()))
         kernel = edge_versioning(attrs.evolve(program.ir, body=body))
-        assert sum(each.whole != FALSE for each, _ in execs(kernel.body)) == count
+        assert sum(each.interior != FALSE for each, _ in execs(kernel.body)) == count
 
 
 def test_versioned_nest_contains_one_statement():
     program = CASES["edge"][0](CASES["edge"][1]).program("sm_80")
-    whole = [one for one, _ in execs(program.ir.body) if one.whole != FALSE]
+    whole = [one for one, _ in execs(program.ir.body) if one.interior != FALSE]
     assert len(whole) == 1 and whole[0].implied
     assert any(nest_of(one)[1] == whole[0] for one in program.ir.body)
 
@@ -218,10 +218,10 @@ def test_adjacent_statements_with_other_conditions_get_other_branches():
     other = less(Var("block", 0, 3), 2)
 
     def twice(stmt):
-        return (stmt, *edited((stmt,), lambda inner: attrs.evolve(inner, whole=other)))
+        return (stmt, *edited((stmt,), lambda inner: attrs.evolve(inner, interior=other)))
 
-    body = tuple(part for one in kernel.body for part in (twice(one) if whole_of(one) != FALSE else (one,)))
-    conditions = [one.whole for one in statements(branched(attrs.evolve(kernel, body=body)).body) if isinstance(one, Branch)]
+    body = tuple(part for one in kernel.body for part in (twice(one) if interior_condition(one) != FALSE else (one,)))
+    conditions = [one.interior for one in statements(branched(attrs.evolve(kernel, body=body)).body) if isinstance(one, Branch)]
     assert len(conditions) == 2 and conditions[1] == other != conditions[0]
 
 

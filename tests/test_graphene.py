@@ -450,7 +450,7 @@ def test_invalid_tiles_are_refused(tile, reason):
 def test_places_that_no_tile_has_are_refused():
     view = whole_view(parse_tensor("%A:[16,4].fp32"))
     tiled = view.tile(Layout(2, 2), None)
-    assert [size.value for size in tiled.shape] == [8, 1] and tiled.at((3, 0), unit=True).dims[0].dealt[0].unit
+    assert [size.value for size in tiled.shape] == [8, 1] and tiled.at((3, 0), unit=True).dims[0].unit_modes[0].unit
     for place in ((8, 0), (-1, 0), (0, 1), (0,), (0, 0, 0), 3, (Var("i", 0, 8), 0)):
         with pytest.raises(LayoutError):
             tiled[place]

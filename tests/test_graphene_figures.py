@@ -206,7 +206,7 @@ def test_figure_8_of_a_kind_is_compared(tmp_path, capsys):
     assert main(["show", str(path)]) == 0
     capsys.readouterr()
     assert main(["run", str(path), "--simulate"]) != 0
-    assert "a generic spec means what its decomposition does" in capsys.readouterr().err
+    assert "a generic spec has no formula" in capsys.readouterr().err
 
 
 def test_names_of_numbers_are_names_in_cuda():
@@ -264,7 +264,10 @@ def test_after_an_init_all_products_accumulate():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (smaller(FIGURE_8).replace("  for(k=0", f"{INIT.replace('i < 8', 'i < 4')}  for(k=0"), "none writes just this part for all"),
+        (
+            smaller(FIGURE_8).replace("  for(k=0", f"{INIT.replace('i < 8', 'i < 4')}  for(k=0"),
+            "none of them surely writes all of this part",
+        ),
         (smaller(FIGURE_8).replace(PRODUCT, f"If (k < 8) {{ \n{PRODUCT} }}"), "a condition chooses among the iterations of k"),
         (smaller(FIGURE_8).replace("%17[m, n]", "%17[(m + n) // 2, n]"), "iterations of m may have one element of %t3 in common"),
     ],
@@ -302,11 +305,11 @@ def test_figure_1d_is_one_ldmatrix():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("%11 <- Move<<<#3, #4>>>(%10)", "%2 <- Move<<<#3, #4>>>(%10)", "is not tiled by the matrices"),
+        ("%11 <- Move<<<#3, #4>>>(%10)", "%2 <- Move<<<#3, #4>>>(%10)", "is not tiled into the matrices"),
         ("%11 : [2, 2].[1, 2].fp16.RF = %2.tile([1, 2])", "%11 = %2.tile([2, 1])", "each thread receives [1,4].[2,1]"),
         ("%10 : [1, 8].fp16.SH = %9[", "%9 = %8.tile(_, 2)\n    %10 = %9[0 * ", "each thread addresses [8,2]"),
         ("%11 <- Move<<<#3, #4>>>(%10)", "%11 <- Move<<<#3, #9:[16].thread>>>(%10)", "no level has the units"),
-        ("%1.tile([8, 8])", "%src.tile([8, 8])", "%7 is of fp16 in GL"),
+        ("%1.tile([8, 8])", "%src.tile([8, 8])", "%7 has type fp16 and memory GL"),
     ],
 )
 def test_moves_that_no_instruction_of_a_warp_does(old, new, message):
@@ -335,7 +338,7 @@ def test_half_a_warp_does_not_take_part():
 }
 """
     for text in (half, named.replace("thread < 32", "thread < 16")):
-        with pytest.raises(DecompositionError, match="all 32 threads of a unit take part in LDMATRIX_16x16_ROW"):
+        with pytest.raises(DecompositionError, match="all 32 threads of a unit execute LDMATRIX_16x16_ROW"):
             _ = parse_kernel(text, "sm_80").ir
     array = np.arange(256, dtype=np.float16).reshape(16, 16)
     np.testing.assert_array_equal(simulate(parse_kernel(named, "sm_80").ir, {"a": array}).outputs["b"], array)
@@ -370,7 +373,7 @@ GROUPS = {
         "1 names for 2 values",
     ),
     "fewer names": ("(@thr_grp_m, @thr_grp_n), @grp_local_idx", "(@thr_grp_m, @thr_grp_n)", "1 names for 2 shapes"),
-    "a tensor of a group": ("%2.tile([1, 2])", "#4.tile([1, 2])", "%11 of #4"),
+    "a tensor of a group": ("%2.tile([1, 2])", "#4.tile([1, 2])", "cannot define %11 by #4"),
 }
 
 
@@ -407,19 +410,19 @@ REFUSED = {
     "a tensor that is no operand": ("%18, %19)", "%18, %19z:[].fp16.GL)", "%19z is not a tensor of the kernel"),
     "an operand that the kernel lacks": ("(%1, %2) {", "(%1) {", "%2 is not a tensor of the kernel"),
     "a result that the kernel lacks": ("%20 <- MatMul", "%20z:[].fp16.GL <- MatMul", "%20z is not a tensor of the kernel"),
-    "tiles of tiles": ("= %9.tile(", "= %6.tile(", "%6 are tiles already"),
-    "tiles where a tensor stands": ("(%18, %19)", "(%18, %13)", "%13 are tiles"),
-    "another type": ("%9:[ 32, 64].fp16.GL", "%9:[ 32, 64].fp32.GL", "%9 is of fp16 in GL"),
-    "another memory": ("%9:[ 32, 64].fp16.GL", "%9:[ 32, 64].fp16.SH", "%9 is of fp16 in GL"),
+    "tiles of tiles": ("= %9.tile(", "= %6.tile(", "%6 is already tiled"),
+    "tiles where a tensor stands": ("(%18, %19)", "(%18, %13)", "%13 is a tensor of tiles"),
+    "another type": ("%9:[ 32, 64].fp16.GL", "%9:[ 32, 64].fp32.GL", "%9 has type fp16 and memory GL"),
+    "another memory": ("%9:[ 32, 64].fp16.GL", "%9:[ 32, 64].fp16.SH", "%9 has type fp16 and memory GL"),
     "another shape of a tile": ("%6:[2, 1].[ 32, 64]", "%6:[2, 1].[ 64, 32]", "%6 has the shape [2,1].[32,64]"),
     "other strides": ("%6:[2, 1].[ 32, 64]", "%6:[2,1:2048,0].[32,64:1,64]", "%6 has other strides"),
-    "a loop without an iteration": ("for(k=0; k < 64", "for(k=64; k < 64", "a loop without a turn"),
+    "a loop without an iteration": ("for(k=0; k < 64", "for(k=64; k < 64", "the loop has no iterations"),
     "another unit": ("#22:[].thread", "#22:[].block", "#22 is [].thread"),
     "a name of CUDA": ("%3", "%float", "%float is not a name of a tensor"),
     "a tensor in a body": (
         "        // Tile for thread",
         "        %3:[64, 64].fp16.GL\n        // Tile for thread",
-        "nothing that a body may contain",
+        "a body cannot contain this line",
     ),
 }
 

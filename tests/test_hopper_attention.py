@@ -37,7 +37,7 @@ def programs(m, n, d, values=None, options=None, delayed=False, **problem):
     chosen = {**SMALL, **(values or {})}
     assert isinstance(n, Var) or n > chosen["bn"], "of one block of keys a fault from the second one on is not seen"
     strategy = hopper_attention.by_rows(definition, delayed, num_blocks=3).with_(**chosen)
-    return strategy(attention.spec(m, n, d, made=definition, **problem)).program(TARGET)
+    return strategy(attention.spec(m, n, d, fused=definition, **problem)).program(TARGET)
 
 
 def require_right(program, sizes=None, orders=(None, 1), ramp=False, **masks):
@@ -202,7 +202,7 @@ def staying(m=136, d=16, lse=False, dynamic=False, **values):
     strategy = hopper_attention.by_rows(definition, num_blocks=2, persistent=True, dynamic=dynamic).with_(
         **{**SMALL, "epi_n": 16, "heads_per_group": 0, **values}
     )
-    return strategy(attention.spec(m, m, d, made=definition, heads=2)).program(TARGET)
+    return strategy(attention.spec(m, m, d, fused=definition, heads=2)).program(TARGET)
 
 
 @pytest.mark.parametrize("dynamic", (pytest.param(False, marks=pytest.mark.nightly), True))
@@ -262,7 +262,7 @@ def test_tiles_of_different_lengths(front):
     )
     rows = steps.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
     rows = rows.step("s", hopper_attention.by_warpgroups).step("pv", hopper_attention.by_warpgroups).done()
-    kernel = rows(attention.spec(*sizes, 16, made=definition, **options)).program(TARGET).ir
+    kernel = rows(attention.spec(*sizes, 16, fused=definition, **options)).program(TARGET).ir
     assert not errors(kernel)
     if front != "no more than blocks":
         assert all(errors(attrs.evolve(kernel, body=rewritten(kernel.body, growing(more)))) for more in (-1, 1))
@@ -297,7 +297,7 @@ def as_if_alike(kernel, role):
 def test_one_block_has_all_tiles_at_sizes_known_at_run_time(options):
     definition = attention.definition(causal=bool(options))
     strategy = hopper_attention.by_rows(definition, num_blocks=1, **options).with_(**SMALL, epi_n=16)
-    program = strategy(attention.spec(sym("m"), sym("n"), 16, made=definition)).program(TARGET)
+    program = strategy(attention.spec(sym("m"), sym("n"), 16, fused=definition)).program(TARGET)
     require_right(program, {"m": 136, "n": 64}, orders=(4,), **({"causal": True} if options else {}))
 
 
@@ -327,7 +327,7 @@ def test_pingpong_requires_tiles_of_one_length():
     strategy = blocks.warp_specialize(128).load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
     strategy = strategy.step("s", product).step("pv", product)
     with pytest.raises(DecompositionError, match="varies between iterations of loop iteration") as caught:
-        strategy.done()(attention.spec(256, 256, 64, made=definition)).program(TARGET).ir  # noqa: B018
+        strategy.done()(attention.spec(256, 256, 64, fused=definition)).program(TARGET).ir  # noqa: B018
     assert "leave out .pingpong()" in caught.value.hint
 
 
@@ -347,7 +347,7 @@ def test_a_ring_in_a_loop_that_differs_from_tile_to_tile(stages):
     scores = MatMul.split(16).pipeline(2).warp_specialize().load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
     sums = MatMul.tile(64, 64).to(Warpgroup).split(16).unroll().done()
     strategy = blocks.load("V", SH).step("s", scores).step("pv", sums).done()
-    require_right(strategy(attention.spec(256, 256, 64, made=definition)).program(TARGET), orders=(4,), causal=True)
+    require_right(strategy(attention.spec(256, 256, 64, fused=definition)).program(TARGET), orders=(4,), causal=True)
 
 
 def test_probabilities_have_the_register_layout_of_the_next_mma():
@@ -359,7 +359,7 @@ def test_probabilities_have_the_register_layout_of_the_next_mma():
         strategy.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup).step("s", MatMul.split(16).unroll().done())
     )
     with pytest.raises(MatchError) as caught:
-        strategy.step("pv", product).done()(attention.spec(64, 64, 64, made=definition)).program(TARGET).ir  # noqa: B018
+        strategy.step("pv", product).done()(attention.spec(64, 64, 64, fused=definition)).program(TARGET).ir  # noqa: B018
     assert "WGMMA_F16_F32_HELD" in str(caught.value) and "64xnx16" in str(caught.value)
 
 
@@ -402,7 +402,7 @@ def test_no_spills(d, values, options):
     dynamic = options.get("dynamic", False)
     definition = attention.definition(**{name: value for name, value in options.items() if name != "dynamic"})
     strategy = hopper_attention.by_rows(definition, "bm" not in values, q_in_registers=dynamic, dynamic=dynamic).with_(**values)
-    program = strategy(attention.spec(512, 512, d, heads=16, batch=1 + 3 * dynamic, made=definition)).program(TARGET)
+    program = strategy(attention.spec(512, 512, d, heads=16, batch=1 + 3 * dynamic, fused=definition)).program(TARGET)
     assert (program.ir.counter is not None) == dynamic
     resources = compile_cuda(program.cuda, TARGET).resources[program.name]
     assert not resources.spill_stores and not resources.spill_loads and not resources.stack_frame
@@ -427,7 +427,7 @@ def test_default_forms_do_not_spill(d, options):
     """For each form that `fireiron.attention` uses, in float16 and bfloat16."""
     definition = hopper_attention.definition(**options)
     for dtype in (float16, bfloat16):
-        spec = hopper_attention.spec(4096, 4096, d, heads=16, made=definition, dtype=dtype)
+        spec = hopper_attention.spec(4096, 4096, d, heads=16, fused=definition, dtype=dtype)
         form = hopper_attention.fastest(spec)
         strategy = hopper_attention.by_rows(definition, **hopper_attention.FORMS[form])
         known = {name: value for name, value in hopper_attention.values_of(form, spec).items() if name in strategy.tunables()}
@@ -467,7 +467,7 @@ def test_optional_steps_may_be_kept(skips):
     do.
     """
     definition = attention.definition(rescale_threshold=8)
-    require_right(chain(definition, skips=skips)(attention.spec(64, 64, 64, made=definition)).program(TARGET), orders=(None,))
+    require_right(chain(definition, skips=skips)(attention.spec(64, 64, 64, fused=definition)).program(TARGET), orders=(None,))
 
 
 def test_loads_that_share_stages_are_read_in_one_iteration():
@@ -489,4 +489,4 @@ def test_forms_are_strategies_of_the_file():
         (256, sym("m"), True, "causal"),
     ):
         definition = hopper_attention.definition(causal=causal)
-        assert hopper_attention.fastest(hopper_attention.spec(m, m, d, made=definition)) == wanted
+        assert hopper_attention.fastest(hopper_attention.spec(m, m, d, fused=definition)) == wanted

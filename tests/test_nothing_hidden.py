@@ -223,14 +223,14 @@ def tried(micro_kernel, sizes=(32, 32, 16), **options):
 @pytest.mark.parametrize("dtype", [float32, float16], ids=str)
 def test_a_right_text_agrees_with_its_spec(dtype):
     trial = tried(DOT, (30, 31, 13), dtype=dtype)
-    assert trial.executed and trial.wrong is None and "6 trials agree with what its spec means" in trial.said
+    assert trial.executed and trial.wrong is None and "6 trials agree with what its spec means" in trial.summary
 
 
 @needs_compiler
 def test_a_text_sees_all_that_the_contract_promises():
     chain = MatMul.tile(16, 16).to(Block).split(8).tile(4, 2).to(Thread).done(TILE)
     (trial,) = trials(chain(MatMul(30, 31, 13, A=RowMajor)(GL, GL, GL)(Kernel)).program("sm_80").ir)
-    assert trial.executed and trial.wrong is None and trial.said.count("12 trials") == 1, "at edges and not, adding up and not"
+    assert trial.executed and trial.wrong is None and trial.summary.count("12 trials") == 1, "at edges and not, adding up and not"
 
 
 @needs_compiler
@@ -253,19 +253,19 @@ def test_a_wrong_text_is_found_without_a_gpu(micro_kernel, difference):
 def test_micro_kernels_that_need_cuda_are_reported_as_unexecuted():
     trial = tried("__syncwarp();" + DOT)
     assert not trial.executed and trial.wrong is None
-    assert trial.said.startswith("NOT executed on the host: it is not plain C++ (") and "__syncwarp" in trial.said
+    assert trial.summary.startswith("NOT executed on the host: it is not plain C++ (") and "__syncwarp" in trial.summary
 
 
 def test_micro_kernels_of_several_threads_are_reported_as_unexecuted():
     chain = MatMul.tile(16, 16).to(Block).done("if (threadIdx.x == 0) c_at(0, 0) = 1;")
     (trial,) = trials(chain(SMALL).program("sm_80").ir)
-    assert not trial.executed and "its text is for all threads of a Block, but the host has one" in trial.said
+    assert not trial.executed and "all threads of a Block execute its text, but the host has one thread" in trial.summary
 
 
 def test_a_compiler_that_cannot_be_run_is_named(tmp_path):
     """A compiler that is missing or not executable proves nothing about the text."""
-    with pytest.raises(trial._NotTried, match="gone: No such file or directory"):
-        trial._done([str(tmp_path / "gone")])
+    with pytest.raises(trial._NotExecutable, match="gone: No such file or directory"):
+        trial._run([str(tmp_path / "gone")])
 
 
 def test_without_a_compiler_the_text_is_unexecuted(monkeypatch):
@@ -274,7 +274,7 @@ def test_without_a_compiler_the_text_is_unexecuted(monkeypatch):
     assert (
         not untested.executed
         and untested.wrong is None
-        and "no C++ compiler is installed (no-such-compiler or nor-this-one)" in untested.said
+        and "no C++ compiler is installed (no-such-compiler or nor-this-one)" in untested.summary
     )
 
 
@@ -321,7 +321,7 @@ def test_a_chain_for_warpgroups_is_not_closed_by_scalars():
     chain = MatMul.tile(128, 128).to(Block).epilog(RF).split(64).tile(64, 128).to(Warpgroup).done()
     explanation = explain(chain(FLOAT16), "sm_90a")
     (leaf,) = [one for one in explanation.leaves if one.place == "main"]
-    assert leaf.steps is None and leaf.outcome.startswith("matrix instructions are meant")
+    assert leaf.steps is None and leaf.outcome.startswith("the strategy uses matrix instructions")
 
 
 SCALARS = (

@@ -2,7 +2,7 @@
 
 import making
 import pytest
-from touching import T256, buffer, i, kernel, loop, products, reads
+from touching import T256, buffer, i, kernel, loop, mma, reads
 
 from fireiron import *
 from fireiron.ir import Acquire, For, Release, StageState
@@ -21,9 +21,9 @@ BUFFERS = (
 
 THREAD = Var("thread", 0, 383)
 FIRST, LAST, OTHER = (
-    products(T256, name="s", registers="r"),
-    products(T256, name="t", registers="o"),
-    products(T256, name="u", registers="o"),
+    mma(T256, name="s", registers="r"),
+    mma(T256, name="t", registers="o"),
+    mma(T256, name="u", registers="o"),
 )
 FULL_K, FULL_V = making.acquire("k", StageState.FULL, i), making.acquire("v", StageState.FULL, i)
 EMPTY_K = making.release("k", StageState.EMPTY, i)

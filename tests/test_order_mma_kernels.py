@@ -29,7 +29,7 @@ def program(m, n, d, values=None, options=None, blocks=3, problem=None, **forms)
     strategy = hopper_attention.by_rows(definition, num_blocks=blocks, order_mma=True, **forms).with_(
         **{"bm": 128, "bn": 16, "epi_n": 16, **(values or {})}
     )
-    return strategy(attention.spec(m, n, d, made=definition, **(problem or {}))).program(TARGET)
+    return strategy(attention.spec(m, n, d, fused=definition, **(problem or {}))).program(TARGET)
 
 
 def outcome(kernel, arrays, near, order=None):
@@ -233,7 +233,7 @@ def blocks(*steps, start=None, producer=True):
     chain = (chain.warp_specialize() if producer else chain).order_mma(*steps).load("K", SH, Move.done()).load("V", SH, Move.done())
     product = MatMul.split(16).unroll().done()
     chain = chain.tile(m=64).to(Warpgroup).step("s", product).step("pv", product).done()
-    return chain(attention.spec(256, 64, 32, made=definition)).program(TARGET).ir
+    return chain(attention.spec(256, 64, 32, fused=definition)).program(TARGET).ir
 
 
 REFUSED = {

@@ -405,7 +405,7 @@ def test_the_launcher_in_c_checks_strides(tmp_path):
     unit = Unit.of(COPY(ANYWHERE).program("sm_80"), "copy")
     assert unit.parameters().endswith("int stride_src_m, int stride_src_n, int stride_dst_m, int stride_dst_n")
     source = tmp_path / "refusal.c"
-    lines = ["#include <stdint.h>", *unit.minimum(), *unit.refusal()]
+    lines = ["#include <stdint.h>", *unit.minimum(), *unit.check_function()]
     lines += [
         "const char *refusal(uintptr_t src, uintptr_t dst, int a, int b, int c, int d) { return copy_refusal(src, dst, a, b, c, d); }"
     ]
@@ -723,7 +723,7 @@ def test_numbers_in_c(tmp_path):
     assert unit.parameters() == "float a, const void *x, unsigned short b, void *y, int M"
     assert unit.names == ["a", "x", "b", "y", "M"] and "  b: float16, its bits as an unsigned short" in unit.contract()
     source = tmp_path / "refusal.c"
-    source.write_text("\n".join(["#include <stdint.h>", *unit.minimum(), *unit.refusal(), "int main() { return 0; }"]))
+    source.write_text("\n".join(["#include <stdint.h>", *unit.minimum(), *unit.check_function(), "int main() { return 0; }"]))
     subprocess.run(["gcc", "-Wall", "-Wno-unused-function", "-Werror", source, "-o", tmp_path / "refusal"], check=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 from handmade import THREAD, access, execution, kernel_of, local
 from ringed import float16_gemm, is_load, product, with_changed
 from test_build_gate import attended
-from touching import BLOCK_BARRIER, PRODUCT, REGISTERS_FENCE, SHARED, T, buffer, i, kernel, loop, on_registers, products, reads, writes
+from touching import BLOCK_BARRIER, MMA_GROUPS, REGISTERS_FENCE, SHARED, T, buffer, i, kernel, loop, mma, on_registers, reads, writes
 
 import fireiron
 from fireiron import *
@@ -73,8 +73,8 @@ FAULTS = {
         "check_wgmma_registers",
         SynchronizationError,
         lambda: shared(
-            loop(16, writes(i * 128 + T)), making.fence(ir.FenceKind.ASYNC_PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
-            making.commit(PRODUCT), on_registers(), making.wait(0, mechanism=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
+            loop(16, writes(i * 128 + T)), making.fence(ir.FenceKind.ASYNC_PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, mma(0),
+            making.commit(MMA_GROUPS), on_registers(), making.wait(0, mechanism=MMA_GROUPS), buffers=(*SHARED, buffer("r", 64, memory=RF)),
         ),
     ),
     "an A operand that ptxas overwrites": (
@@ -119,7 +119,7 @@ def test_each_promise_has_a_kernel_that_it_alone_refuses():
     assert {check for check, _, _ in FAULTS.values()} == {check.__name__ for check in PROMISES}
 
 
-def test_all_checks_promise_or_advise():
+def test_all_checks_are_errors_or_advice():
     """Compilation runs every check that reports errors: those that only advise report warnings and notes."""
     assert (*PROMISES, *ADVICE) == CHECKS
     for check in ADVICE:
@@ -135,18 +135,18 @@ def test_errors_alone_are_returned():
 # ---------------------------------------------------------------------------------------------- all paths to code
 
 
-class Planted:
+class AlwaysRefuses:
     """A check that reports an error for every kernel, and counts its calls."""
 
     def __init__(self, kind):
-        self.kind, self.asked = kind, 0
+        self.kind, self.calls = kind, 0
 
     def __call__(self, access_trace):
-        self.asked += 1
-        return (Finding(self.kind, "error", None, "planted: refused"),)
+        self.calls += 1
+        return (Finding(self.kind, "error", None, "injected: refused"),)
 
 
-def halves_of(*shape):
+def float16_array(*shape):
     return np.random.default_rng(1).standard_normal(shape).astype(np.float16)
 
 
@@ -162,8 +162,8 @@ WAYS = {
     "cuda": lambda folder: SMALL.cuda("sm_80"),
     "compile": lambda folder: SMALL.compile("sm_80"),
     "export": lambda folder: fireiron.export(SMALL, folder / "out", arch="sm_80"),
-    "matmul": lambda folder: fireiron.matmul(halves_of(24, 40), halves_of(40, 56)),
-    "attention": lambda folder: fireiron.attention(*(halves_of(1, 2, 24, 64) for _ in range(3))),
+    "matmul": lambda folder: fireiron.matmul(float16_array(24, 40), float16_array(40, 56)),
+    "attention": lambda folder: fireiron.attention(*(float16_array(1, 2, 24, 64) for _ in range(3))),
     "function": lambda folder: fireiron.function("softmax")(np.ones((3, 40), np.float32)),
     "tune": tuned,
     "run": lambda folder: SMALL.compile("sm_80")(np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)),
@@ -172,9 +172,9 @@ WAYS = {
 
 @pytest.mark.parametrize("kind", ["race", "resources", "bounds", "shared"])
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_to_code_asks(monkeypatch, tmp_path, way, kind):
-    planted = Planted(kind)
-    monkeypatch.setattr(checks, "PROMISES", (planted,))
-    with pytest.raises(FireironError, match="planted: refused"):
+def test_each_path_to_code_runs_the_checks(monkeypatch, tmp_path, way, kind):
+    injected = AlwaysRefuses(kind)
+    monkeypatch.setattr(checks, "PROMISES", (injected,))
+    with pytest.raises(FireironError, match="injected: refused"):
         WAYS[way](tmp_path)
-    assert planted.asked
+    assert injected.calls

@@ -3,7 +3,7 @@
 import attrs
 import making
 import pytest
-from handrings import TURN, emptied, grid_of, load, over_tiles
+from handrings import ITERATION, emptied, grid_of, load, over_tiles
 from touching import BLOCK_BARRIER, T, kernel, loop, reads, writes
 
 from fireiron import *
@@ -95,7 +95,7 @@ def test_loops_that_may_run_differently():
     wide = Var("block", 0, 1 << 20)
     assert texts(loop(wide // 2, *BODY), grid=N * 2, symbols=(N,)) == [f"undecided: the trip count block // 2 of loop i {said}"]
     assert len(texts(loop(wide // 2 + N, *BODY), symbols=(N,))) == 1, "of a size, too"
-    assert len(texts(loop(5, loop(wide // 2, *BODY, var=TURN)), grid=N, symbols=(N,))) == 1
+    assert len(texts(loop(5, loop(wide // 2, *BODY, var=ITERATION)), grid=N, symbols=(N,))) == 1
     assert texts(loop(5, *BODY), grid=N, symbols=(N,)) == []
 
 

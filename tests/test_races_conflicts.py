@@ -1,4 +1,4 @@
-"""Where two accesses meet, by hand: which threads do, at which grains, and what is shown of them."""
+"""Conflicts of two accesses in hand-made kernels: their threads, grains and witnesses."""
 
 import itertools
 import random
@@ -17,17 +17,17 @@ from fireiron.values.expr import equal, less
 
 pytestmark = pytest.mark.sampled(1)
 
-EVERY = range(4)
+WARPS = range(4)
 
 
-def touches(*body, **options):
-    """The touches of the first warp's trace, and their meetings."""
+def accesses_of(*body, **options):
+    """The access events of the first warp's trace, and the conflict analysis."""
     access_trace = AccessTrace(kernel(*body, **options))
-    places = Footprints(access_trace, local_coordinates(access_trace))
-    found = Tracer(access_trace, places, Loops(access_trace, places, access_trace.uses)).traces({})
-    for space in places.spaces.values():
+    footprints = Footprints(access_trace, local_coordinates(access_trace))
+    all_traces = Tracer(access_trace, footprints, Loops(access_trace, footprints, access_trace.uses)).traces({})
+    for space in footprints.spaces.values():
         space.number_grains()
-    return [one for one in found[0] if isinstance(one, AccessEvent)], Conflicts(places)
+    return [event for event in all_traces[0] if isinstance(event, AccessEvent)], Conflicts(footprints)
 
 
 @pytest.mark.parametrize(
@@ -44,134 +44,155 @@ def touches(*body, **options):
     ],
     ids=str,
 )
-def test_the_same_thread_of_a_warp(place, other, same):
-    """Of each grain that both touch; what another warp touches does not matter."""
-    (one, two), conflicts = touches(writes(place), reads(other))
-    assert {warp for warp in EVERY if conflicts.same_thread(one, two, warp)} == same
-    assert {warp for warp in EVERY if conflicts.same_thread(two, one, warp)} == same, "the other way round"
-    assert {warp for warp in EVERY if conflicts.same_thread(one, two, warp)} == same, "asked again"
+def test_same_thread_at_each_grain_of_a_warp(place, other, same):
+    """At each grain that both access; accesses of other warps do not matter."""
+    (first, second), conflicts = accesses_of(writes(place), reads(other))
+    assert {warp for warp in WARPS if conflicts.same_thread(first, second, warp)} == same
+    assert {warp for warp in WARPS if conflicts.same_thread(second, first, warp)} == same, "in the other order"
+    assert {warp for warp in WARPS if conflicts.same_thread(first, second, warp)} == same, "cached"
 
 
-def test_the_same_thread_of_moved_accesses():
-    """Stages are one pattern: what holds depends on how far they are apart."""
+def test_same_thread_of_shifted_accesses():
+    """Stages share one pattern: the result depends on the distance between them."""
     import attrs
 
-    several = attrs.evolve(buffer("s", 32), tensor=attrs.evolve(buffer("s", 32).tensor, copies=8))
-    found, conflicts = touches(loop(4, writes(T % 32 + T // 32 * 32, copy=i), BLOCK_BARRIER), buffers=(several,))
-    assert len(found) == 4
-    assert all(conflicts.same_thread(found[0], found[0], warp) for warp in EVERY)
-    for one, other in itertools.combinations(found, 2):
-        assert all(conflicts.same_thread(one, other, warp) for warp in EVERY), "other warps touch there, if any"
+    staged_buffer = attrs.evolve(buffer("s", 32), tensor=attrs.evolve(buffer("s", 32).tensor, copies=8))
+    events, conflicts = accesses_of(loop(4, writes(T % 32 + T // 32 * 32, copy=i), BLOCK_BARRIER), buffers=(staged_buffer,))
+    assert len(events) == 4
+    assert all(conflicts.same_thread(events[0], events[0], warp) for warp in WARPS)
+    for first, other in itertools.combinations(events, 2):
+        assert all(conflicts.same_thread(first, other, warp) for warp in WARPS), "only other warps access the same grains, if any"
     shorter = attrs.evolve(buffer("s", 1), tensor=attrs.evolve(buffer("s", 1).tensor, copies=200))
-    found, conflicts = touches(loop(3, writes(T, copy=i), BLOCK_BARRIER), buffers=(shorter,))
+    events, conflicts = accesses_of(loop(3, writes(T, copy=i), BLOCK_BARRIER), buffers=(shorter,))
     assert (
-        conflicts.same_thread(found[0], found[0], 1)
-        and not conflicts.same_thread(found[0], found[1], 1)
-        and not conflicts.same_thread(found[2], found[0], 1)
+        conflicts.same_thread(events[0], events[0], 1)
+        and not conflicts.same_thread(events[0], events[1], 1)
+        and not conflicts.same_thread(events[2], events[0], 1)
     )
 
 
-def test_threads_that_act_together_are_not_the_same():
-    (one, two), conflicts = touches(writes(T // 32 * 32, width=32, level=Warp), reads(T))
-    assert not any(conflicts.same_thread(one, two, warp) for warp in EVERY)
-    (one, two), conflicts = touches(writes(T, spread=True), reads(T))
-    assert not any(conflicts.same_thread(one, two, warp) for warp in EVERY)
+def test_collective_accesses_are_not_by_the_same_thread():
+    (first, second), conflicts = accesses_of(writes(T // 32 * 32, width=32, level=Warp), reads(T))
+    assert not any(conflicts.same_thread(first, second, warp) for warp in WARPS)
+    (first, second), conflicts = accesses_of(writes(T, spread=True), reads(T))
+    assert not any(conflicts.same_thread(first, second, warp) for warp in WARPS)
 
 
-def test_two_units_in_one_execution():
-    """Of one access, or of two; a grain and the rows of both."""
-    (one,), conflicts = touches(writes(T // 2))
-    key, row, other = conflicts.distinct_threads(one.footprint, one.footprint)
-    assert key == row // 2 == other // 2 and row != other
-    (one,), conflicts = touches(writes(T))
-    assert conflicts.distinct_threads(one.footprint, one.footprint) is None
-    (one, two), conflicts = touches(writes(T), reads(T + 127))
-    key, row, other = conflicts.distinct_threads(one.footprint, two.footprint)
-    assert (key, row, other) == (127, 127, 0)
-    key, row, other = conflicts.distinct_threads(two.footprint, one.footprint)
-    assert (key, row, other) == (127, 0, 127)
-    (one, two), conflicts = touches(writes(T), reads(T))
-    assert conflicts.distinct_threads(one.footprint, two.footprint) is None, "each its own"
-    (one, two), conflicts = touches(writes(T), reads(T + 128))
-    assert conflicts.distinct_threads(one.footprint, two.footprint) is None, "nowhere"
-    (one, two), conflicts = touches(writes(T), reads(T + less(99, T) * 5))
-    key, row, other = conflicts.distinct_threads(one.footprint, two.footprint)
-    assert row == key and other + 5 == key
+def test_distinct_threads_of_accesses():
+    """For one access or two: a grain and the rows of both."""
+    (first,), conflicts = accesses_of(writes(T // 2))
+    key, row, other_row = conflicts.distinct_threads(first.footprint, first.footprint)
+    assert key == row // 2 == other_row // 2 and row != other_row
+    (first,), conflicts = accesses_of(writes(T))
+    assert conflicts.distinct_threads(first.footprint, first.footprint) is None
+    (first, second), conflicts = accesses_of(writes(T), reads(T + 127))
+    key, row, other_row = conflicts.distinct_threads(first.footprint, second.footprint)
+    assert (key, row, other_row) == (127, 127, 0)
+    key, row, other_row = conflicts.distinct_threads(second.footprint, first.footprint)
+    assert (key, row, other_row) == (127, 0, 127)
+    (first, second), conflicts = accesses_of(writes(T), reads(T))
+    assert conflicts.distinct_threads(first.footprint, second.footprint) is None, "each thread accesses its element"
+    (first, second), conflicts = accesses_of(writes(T), reads(T + 128))
+    assert conflicts.distinct_threads(first.footprint, second.footprint) is None, "no common element"
+    (first, second), conflicts = accesses_of(writes(T), reads(T + less(99, T) * 5))
+    key, row, other_row = conflicts.distinct_threads(first.footprint, second.footprint)
+    assert row == key and other_row + 5 == key
 
 
-def points(one, two, conflicts, warps, alike=False):
+def points(first, second, conflicts, warps, same_thread=False):
     return [
-        (tuple((point.thread, point.element[0], point.address) for point in pair)) for pair in conflicts.witnesses(one, two, warps, alike)
+        (tuple((point.thread, point.element[0], point.address) for point in pair))
+        for pair in conflicts.witnesses(first, second, warps, same_thread)
     ]
 
 
-def test_witnesses_are_threads_that_meet():
-    (one, two), conflicts = touches(writes(T), reads(127 - T))
-    for first, second in itertools.product(EVERY, repeat=2):
-        found = points(one, two, conflicts, (first, second))
-        assert bool(found) == (first == 3 - second)
-        for (thread, element, address), (other, place, there) in found:
-            assert thread // 32 == first and other // 32 == second and thread == element == address == place == there == 127 - other
-    assert len(points(one, two, conflicts, (0, 3))) == 8, "some of them"
-    (one, two), conflicts = touches(writes(T), reads(T))
-    assert points(one, two, conflicts, (1, 1)) == []
-    alike = points(one, two, conflicts, (1, 1), True)
-    assert len(alike) == 8 and all(mine == theirs for mine, theirs in alike) and alike[0][0][0] == 32 and alike[-1][0][0] == 63
-    (one, two), conflicts = touches(writes(T, active=equal(T, 5)), reads(5, active=equal(T, 9)))
-    assert points(one, two, conflicts, (0, 0)) == [((5, 5, 5), (9, 5, 5))]
-
-
-def test_witnesses_of_threads_that_act_together():
-    """Both sides may be the whole warp: then its first and its last."""
-    of_warp = T // 32 * 32
-    (one, two), conflicts = touches(writes(of_warp, width=32, level=Warp), reads(of_warp, width=32, level=Warp))
-    for mine, theirs in points(one, two, conflicts, (1, 1)):
-        assert {mine[0], theirs[0]} == {32, 63}
-    (one, two), conflicts = touches(writes(of_warp, width=32, level=Warp), reads(T))
-    found = points(one, two, conflicts, (1, 1))
-    assert found and all(mine[0] != theirs[0] and theirs[0] == theirs[1] == mine[1] for mine, theirs in found)
-
-
-def test_a_point_names_its_place():
-    """The loops that are taken as a whole, and those in order; the element, and the address in the buffer."""
-    (one, two, *_), conflicts = touches(loop(3, writes(T + i * 128)), reads(127 - T + 256), buffers=(buffer("s", 4096, offset=512),))
-    ((mine, theirs), *_) = conflicts.witnesses(one, two, (0, 3), False)
+def test_witnesses_are_conflicting_threads():
+    (first, second), conflicts = accesses_of(writes(T), reads(127 - T))
+    for first_warp, second_warp in itertools.product(WARPS, repeat=2):
+        pairs = points(first, second, conflicts, (first_warp, second_warp))
+        assert bool(pairs) == (first_warp == 3 - second_warp)
+        for (thread, element, address), (other, place, other_address) in pairs:
+            assert (
+                thread // 32 == first_warp
+                and other // 32 == second_warp
+                and thread == element == address == place == other_address == 127 - other
+            )
+    assert len(points(first, second, conflicts, (0, 3))) == 8, "at most 8"
+    (first, second), conflicts = accesses_of(writes(T), reads(T))
+    assert points(first, second, conflicts, (1, 1)) == []
+    same = points(first, second, conflicts, (1, 1), True)
     assert (
-        mine.loops == {"i": 2}
-        and mine.element == theirs.element == (256 + mine.thread,)
-        and mine.address == 256 + mine.thread
-        and theirs.loops == {}
+        len(same) == 8
+        and all(first_point == second_point for first_point, second_point in same)
+        and same[0][0][0] == 32
+        and same[-1][0][0] == 63
     )
-    (one, two), conflicts = touches(writes(T * 2, width=2, name="g"), reads(127 - T, name="g"), buffers=(buffer("g", 4096, memory=GL),))
-    ((mine, theirs), *_) = conflicts.witnesses(one, two, (0, 3), False)
-    assert mine.address is None and theirs.address is None and mine.element[0] == theirs.element[0]
-    (one,), conflicts = touches(writes(T))
-    point = conflicts.at_row(one, 40, 40)
+    (first, second), conflicts = accesses_of(writes(T, active=equal(T, 5)), reads(5, active=equal(T, 9)))
+    assert points(first, second, conflicts, (0, 0)) == [((5, 5, 5), (9, 5, 5))]
+
+
+def test_witnesses_of_collective_accesses():
+    """If both sides are the whole warp, the witnesses are its first and last threads."""
+    of_warp = T // 32 * 32
+    (first, second), conflicts = accesses_of(writes(of_warp, width=32, level=Warp), reads(of_warp, width=32, level=Warp))
+    for first_point, second_point in points(first, second, conflicts, (1, 1)):
+        assert {first_point[0], second_point[0]} == {32, 63}
+    (first, second), conflicts = accesses_of(writes(of_warp, width=32, level=Warp), reads(T))
+    pairs = points(first, second, conflicts, (1, 1))
+    assert pairs and all(
+        first_point[0] != second_point[0] and second_point[0] == second_point[1] == first_point[1] for first_point, second_point in pairs
+    )
+
+
+def test_a_point_names_its_element_and_address():
+    """A point has the values of vectorized and ordered loops, the element, and the address in the buffer."""
+    (first, second, *_), conflicts = accesses_of(
+        loop(3, writes(T + i * 128)), reads(127 - T + 256), buffers=(buffer("s", 4096, offset=512),)
+    )
+    ((first_point, second_point), *_) = conflicts.witnesses(first, second, (0, 3), False)
+    assert (
+        first_point.loops == {"i": 2}
+        and first_point.element == second_point.element == (256 + first_point.thread,)
+        and first_point.address == 256 + first_point.thread
+        and second_point.loops == {}
+    )
+    (first, second), conflicts = accesses_of(
+        writes(T * 2, width=2, name="g"), reads(127 - T, name="g"), buffers=(buffer("g", 4096, memory=GL),)
+    )
+    ((first_point, second_point), *_) = conflicts.witnesses(first, second, (0, 3), False)
+    assert first_point.address is None and second_point.address is None and first_point.element[0] == second_point.element[0]
+    (first,), conflicts = accesses_of(writes(T))
+    point = conflicts.at_row(first, 40, 40)
     assert (point.thread, point.unit, point.element, point.address) == (40, 40, (40,), 40)
-    assert conflicts.at_row(one, 40, 40, thread=7).thread == 7
-    assert conflicts.point(one, 40, 40).thread == 40 and conflicts.point(one, 40, 40).element == (40,)
-    (one,), conflicts = touches(writes(T // 32 * 32, width=32, level=Warp))
-    point = conflicts.point(one, 17, 69)
+    assert conflicts.at_row(first, 40, 40, thread=7).thread == 7
+    assert conflicts.point(first, 40, 40).thread == 40 and conflicts.point(first, 40, 40).element == (40,)
+    (first,), conflicts = accesses_of(writes(T // 32 * 32, width=32, level=Warp))
+    point = conflicts.point(first, 17, 69)
     assert (point.thread, point.unit, point.element) == (69, 2, (68,))
 
 
 @pytest.mark.parametrize("chunk", range(3))
-def test_drawn_pairs_meet_where_their_threads_do(chunk):
+def test_random_pairs_compared_with_enumeration(chunk):
     for seed in range(chunk * 25, chunk * 25 + 25):
         chance = random.Random(f"meetings {seed}")
         choices = (T, 127 - T, T // 2 * 2, T + 31, T // 32 * 32 + (T + 1) % 32, T % 64, T // 4 * 4)
         place, other = chance.choice(choices), chance.choice(choices)
         limit = less(T, chance.choice((10, 50, 128)))
-        (one, two), conflicts = touches(writes(place, active=limit), reads(other, width=chance.choice((1, 2))))
-        width = len(two.use.access.elements())
-        mine = {thread: place.evaluate({"thread": thread}) for thread in range(128) if limit.evaluate({"thread": thread})}
-        theirs = {thread: range(start := other.evaluate({"thread": thread}), start + width) for thread in range(128)}
-        met = [(one_, two_) for one_, at in mine.items() for two_, there in theirs.items() if at in there]
-        for first, second in itertools.product(EVERY, repeat=2):
-            here = {(a, b) for a, b in met if a // 32 == first and b // 32 == second}
-            found = list(conflicts.witnesses(one, two, (first, second), False))
-            assert bool(found) == any(a != b for a, b in here), (seed, first, second)
-            assert {(pair[0].thread, pair[1].thread) for pair in found} <= {(a, b) for a, b in here if a != b}
-        for warp in EVERY:
-            alone = not any(a != b for a, b in met if a // 32 == b // 32 == warp)
-            assert conflicts.same_thread(one, two, warp) == alone, (seed, warp)
+        (first, second), conflicts = accesses_of(writes(place, active=limit), reads(other, width=chance.choice((1, 2))))
+        width = len(second.use.access.elements())
+        first_elements = {thread: place.evaluate({"thread": thread}) for thread in range(128) if limit.evaluate({"thread": thread})}
+        second_elements = {thread: range(start := other.evaluate({"thread": thread}), start + width) for thread in range(128)}
+        pairs = [
+            (first_thread, second_thread)
+            for first_thread, at in first_elements.items()
+            for second_thread, elements in second_elements.items()
+            if at in elements
+        ]
+        for first_warp, second_warp in itertools.product(WARPS, repeat=2):
+            pairs_of_warps = {(a, b) for a, b in pairs if a // 32 == first_warp and b // 32 == second_warp}
+            witnesses = list(conflicts.witnesses(first, second, (first_warp, second_warp), False))
+            assert bool(witnesses) == any(a != b for a, b in pairs_of_warps), (seed, first_warp, second_warp)
+            assert {(pair[0].thread, pair[1].thread) for pair in witnesses} <= {(a, b) for a, b in pairs_of_warps if a != b}
+        for warp in WARPS:
+            alone = not any(a != b for a, b in pairs if a // 32 == b // 32 == warp)
+            assert conflicts.same_thread(first, second, warp) == alone, (seed, warp)

@@ -1,4 +1,4 @@
-"""Races by hand in memory of all shapes: what a finding says is computed again; arrays of two dimensions, buffers that overlap, units."""
+"""Footprints of accesses in hand-made kernels: findings are verified; two-dimensional arrays, overlapping buffers, groups of threads."""
 
 import itertools
 import random
@@ -23,7 +23,7 @@ THREADS = 64
 STEP = writes(0).instruction
 
 
-def found(*body, **options):
+def race_findings(*body, **options):
     return list(check_races(AccessTrace(kernel(*body, **{"threads": THREADS, **options}))))
 
 
@@ -37,35 +37,35 @@ def shaped(name, *shape, memory=SH, dtype=float32, layout=ColMajor, offset=0):
 def at(*base, write=True, name="s", width=1, along=0, level=Thread, line="hand.py:1", **options):
     """A statement of one access at coordinates, `width` elements along one of them."""
     modes = tuple((Mode(width if dim == along else 1, 1),) for dim in range(len(base)))
-    access = making.access(name, tuple(map(as_expr, base)), modes, (None,) * len(base), write, dealt=((),) * len(base), origin=line)
+    access = making.access(name, tuple(map(as_expr, base)), modes, (None,) * len(base), write, unit_modes=((),) * len(base), origin=line)
     return making.execution(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), instruction=STEP, **options)
 
 
 def bytes_of(program, statement, values):
-    """The bytes of memory that a thread touches; of arrays in global memory with their name."""
+    """The bytes that a thread accesses; for arrays in global memory with the name of the array."""
     (access,) = statement.accesses
     target = program.buffer(access.buffer)
     size = target.dtype.bytes
-    found = {}
+    by_byte = {}
     for offset in access.elements():
         place = target.address(access, offset).evaluate(values) * size + (target.offset if target.memory.of_block else 0)
         coordinates = [base.evaluate(values) + step for base, step in zip(access.base, offset)]
         space = "" if target.memory.of_block else access.buffer
-        found.update({(space, place + byte): (coordinates, place) for byte in range(size)})
-    return found
+        by_byte.update({(space, place + byte): (coordinates, place) for byte in range(size)})
+    return by_byte
 
 
-def racy(program):
-    """Whether two threads meet without a barrier between, run through in full."""
+def has_race(program):
+    """Whether two threads conflict without a barrier between, by executing the whole kernel."""
     epoch, touched = {}, {}
 
     def run(body, values):
-        for one in body:
-            if isinstance(one, ir.For):
-                if any(run(one.body, {**values, one.var.name: number}) for number in range(one.extent.evaluate(values))):
+        for stmt in body:
+            if isinstance(stmt, ir.For):
+                if any(run(stmt.body, {**values, stmt.var.name: number}) for number in range(stmt.extent.evaluate(values))):
                     return True
-            elif isinstance(one, ir.Barrier):
-                size = one.scope.threads or program.threads
+            elif isinstance(stmt, ir.Barrier):
+                size = stmt.scope.threads or program.threads
                 for first in range(0, program.threads, size):
                     part = [epoch.setdefault(thread, {thread: 0}) for thread in range(first, min(first + size, program.threads))]
                     union = {}
@@ -77,11 +77,11 @@ def racy(program):
             else:
                 for thread in range(program.threads):
                     known = epoch.setdefault(thread, {thread: 0})
-                    there = {**values, "thread": thread, "block": 0}
-                    if not one.performed.evaluate(there):
+                    thread_values = {**values, "thread": thread, "block": 0}
+                    if not stmt.performed.evaluate(thread_values):
                         continue
-                    write = one.accesses[0].write
-                    for place in bytes_of(program, one, there):
+                    write = stmt.accesses[0].write
+                    for place in bytes_of(program, stmt, thread_values):
                         for other, count, wrote in touched.setdefault(place, []):
                             if other != thread and (write or wrote) and known.get(other, -1) < count:
                                 return True
@@ -91,8 +91,8 @@ def racy(program):
     return run(program.body, {})
 
 
-def drawn(chance):
-    """Touches of buffers of several types, dimensions and memories, which may overlap; barriers between some of them."""
+def random_kernel(chance):
+    """Random accesses to buffers of several types, shapes and memories, which may overlap; barriers between some of them."""
     memory = chance.choice((SH, SH, GL))
     offset = chance.choice((0, 8, 64, 128, 256, 512))
     first = shaped("s", 16, 16, memory=memory, dtype=chance.choice((float32, float16)), layout=chance.choice((RowMajor, ColMajor)))
@@ -118,62 +118,69 @@ def drawn(chance):
 
 
 @pytest.mark.parametrize("chunk", range(8))
-def test_drawn_programs_and_what_is_said_of_them(chunk):
-    """A race is found exactly where there is one, and its threads, iterations and place are of one."""
+def test_random_kernels_and_their_findings(chunk):
+    """A race is reported if and only if there is one, and its threads, iterations and address are correct."""
     verdicts = set()
     for seed in range(25 * chunk, 25 * (chunk + 1)):
-        program = drawn(random.Random(f"places {seed}"))
-        expected, said = racy(program), list(check_races(AccessTrace(program)))
-        assert bool(said) == expected, (seed, program.body, program.buffers, said)
+        program = random_kernel(random.Random(f"places {seed}"))
+        expected, findings = has_race(program), list(check_races(AccessTrace(program)))
+        assert bool(findings) == expected, (seed, program.body, program.buffers, findings)
         verdicts.add(expected)
-        for one in said:
-            confirm(program, one, seed)
+        for finding in findings:
+            confirm(program, finding, seed)
     assert verdicts == {True, False}
 
 
-def confirm(program, one, seed):
-    """The details of a finding, computed again."""
-    details = one.details
-    statements = [each for each in ir.statements(program.body) if isinstance(each, ir.Exec)]
+def confirm(program, finding, seed):
+    """Verify the details of a finding."""
+    details = finding.details
+    statements = [stmt for stmt in ir.statements(program.body) if isinstance(stmt, ir.Exec)]
     sides = []
     for name, thread, loops in zip(details["buffers"], details["threads"], details["loops"]):
         values = {"block": 0, "i": 0, **loops, "thread": thread}
-        mine = [each for each in statements if each.accesses[0].buffer == name and each.performed.evaluate(values)]
-        sides.append([(bytes_of(program, each, values), each.accesses[0].write) for each in mine])
+        first_bytes = [stmt for stmt in statements if stmt.accesses[0].buffer == name and stmt.performed.evaluate(values)]
+        sides.append([(bytes_of(program, stmt, values), stmt.accesses[0].write) for stmt in first_bytes])
     element = details["element"]
-    met = [
-        (mine, theirs)
-        for (mine, wrote), (theirs, written) in itertools.product(*sides)
-        if (wrote or written) and mine.keys() & theirs.keys() and any(place == element for place, _ in theirs.values())
+    conflicts = [
+        (first_bytes, second_bytes)
+        for (first_bytes, wrote), (second_bytes, written) in itertools.product(*sides)
+        if (wrote or written) and first_bytes.keys() & second_bytes.keys() and any(place == element for place, _ in second_bytes.values())
     ]
-    assert met, (seed, str(one), dict(details))
+    assert conflicts, (seed, str(finding), dict(details))
     assert details["threads"][0] != details["threads"][1], seed
-    target = program.buffer(one.buffer)
+    target = program.buffer(finding.buffer)
     if target.memory.of_block:
         addresses = {
-            (start - target.offset) // target.dtype.bytes for _, theirs in met for place, start in theirs.values() if place == element
+            (start - target.offset) // target.dtype.bytes
+            for _, second_bytes in conflicts
+            for place, start in second_bytes.values()
+            if place == element
         }
         assert details["address"] in addresses, (seed, details["address"], addresses)
     else:
         assert details["address"] is None
-    assert f"{one.buffer}{element}:" in one.message
+    assert f"{finding.buffer}{element}:" in finding.message
 
 
-# ---------------------------------------------------------------------------------------------- units that act together
+# ---------------------------------------------------------------------------------------------- collective accesses
 
 
 @pytest.mark.parametrize("level", [Warp, Warpgroup])
-def test_units_that_act_together_are_one(level):
-    """Of one unit all threads mean the same operands; two units that touch one place meet."""
+def test_collective_statements_race_between_units_only(level):
+    """All threads of a unit share the operands; two units that access the same element conflict."""
     threads = 256
     unit = 32 if level is Warp else 128
-    apart = at(T256 // unit, level=level)
-    assert found(apart, threads=threads, buffers=(shaped("s", 64),)) == []
-    (one,) = found(at(0, level=level), threads=threads, buffers=(shaped("s", 64),))
-    first, second = (thread // unit for thread in one.details["threads"])
-    assert first < second and f"{level} {first} writes it".lower() in one.message and f"{level} {second} writes it".lower() in one.message
+    separate = at(T256 // unit, level=level)
+    assert race_findings(separate, threads=threads, buffers=(shaped("s", 64),)) == []
+    (finding,) = race_findings(at(0, level=level), threads=threads, buffers=(shaped("s", 64),))
+    first, second = (thread // unit for thread in finding.details["threads"])
     assert (
-        found(
+        first < second
+        and f"{level} {first} writes it".lower() in finding.message
+        and f"{level} {second} writes it".lower() in finding.message
+    )
+    assert (
+        race_findings(
             at(T256 // unit, level=level),
             BLOCK_BARRIER,
             at(T256 // unit, level=level, write=False),
@@ -182,58 +189,60 @@ def test_units_that_act_together_are_one(level):
         )
         == []
     )
-    # A unit's own threads are not in order with each other from one statement to the next.
+    # The threads of one unit are not ordered from one statement to the next.
     follows = (at(T256 // unit, level=level), at(T256 // unit, level=level, write=False))
-    assert found(*follows, threads=threads, buffers=(shaped("s", 64),)) != []
+    assert race_findings(*follows, threads=threads, buffers=(shaped("s", 64),)) != []
     if level is Warp:
-        assert found(follows[0], WARP_BARRIER, follows[1], threads=threads, buffers=(shaped("s", 64),)) == []
+        assert race_findings(follows[0], WARP_BARRIER, follows[1], threads=threads, buffers=(shaped("s", 64),)) == []
 
 
 @pytest.mark.parametrize("unit", [32, 128])
-def test_spread_accesses_are_of_any_thread_of_their_unit(unit):
+def test_spread_accesses_belong_to_any_thread_of_their_unit(unit):
     level = Warp if unit == 32 else Warpgroup
     threads = 256
-    mine = touch(T256, write=True, spread=True, level=level)
-    assert found(mine, threads=threads, buffers=(buffer("s", 512),)) == []
-    assert found(mine, touch(T256, write=False), threads=threads, buffers=(buffer("s", 512),)) != [], "which thread it was is not said"
+    spread_write = touch(T256, write=True, spread=True, level=level)
+    assert race_findings(spread_write, threads=threads, buffers=(buffer("s", 512),)) == []
+    assert race_findings(spread_write, touch(T256, write=False), threads=threads, buffers=(buffer("s", 512),)) != [], (
+        "any thread of the unit may have written"
+    )
     between = WARP_BARRIER if unit == 32 else making.barrier(ir.WARPGROUP_SCOPE)
-    assert found(mine, between, touch(T256, write=False), threads=threads, buffers=(buffer("s", 512),)) == []
+    assert race_findings(spread_write, between, touch(T256, write=False), threads=threads, buffers=(buffer("s", 512),)) == []
     far = touch(T256 + unit, write=False, active=less(T256, threads - unit))
-    assert found(mine, between, far, threads=threads, buffers=(buffer("s", 512),)) != [], "another unit's"
+    assert race_findings(spread_write, between, far, threads=threads, buffers=(buffer("s", 512),)) != [], "elements of another unit"
 
 
-# ---------------------------------------------------------------------------------------------- spaces
+# ---------------------------------------------------------------------------------------------- address spaces
 
 
-def test_buffers_in_shared_memory_meet_where_they_overlap():
-    """By bytes, whatever their types; arrays in global memory are each their own."""
-    for offset, meets in ((0, True), (124, True), (128, False), (256, False)):
+def test_overlapping_shared_buffers_conflict():
+    """Conflicts are by bytes, regardless of types; arrays in global memory are separate."""
+    for offset, overlaps in ((0, True), (124, True), (128, False), (256, False)):
         pair = (shaped("s", 32), attrs.evolve(shaped("t", 256, dtype=float16), offset=offset))
-        one = found(at(T, active=less(T, 32)), at(63 - T, name="t", write=False), buffers=pair)
-        assert bool(one) == meets, offset
+        findings = race_findings(at(T, active=less(T, 32)), at(63 - T, name="t", write=False), buffers=pair)
+        assert bool(findings) == overlaps, offset
     arrays = (shaped("s", 64, memory=GL), shaped("t", 64, memory=GL))
-    assert found(at(T), at(63 - T, name="t", write=False), buffers=arrays) == []
-    assert found(at(T), at(63 - T, write=False), buffers=arrays) != []
+    assert race_findings(at(T), at(63 - T, name="t", write=False), buffers=arrays) == []
+    assert race_findings(at(T), at(63 - T, write=False), buffers=arrays) != []
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (5, 13), (16, 2)])
 @pytest.mark.parametrize("along", [0, 1])
-def test_elements_of_arrays_in_global_memory_are_told_apart(shape, along):
-    """Neighbors in a row and in a column are different elements."""
+def test_elements_of_global_arrays_are_distinguished(shape, along):
+    """Adjacent elements in a row and in a column differ."""
     threads = 32
     rows, columns = shape
     place = (T % rows, T // rows % columns)
     once = less(T, min(rows * columns, threads))
     array = (shaped("s", rows + 1, columns + 1, memory=GL),)
-    assert found(at(*place, active=once), threads=threads, buffers=array) == []
-    assert found(at(*place, active=once, width=2, along=along), threads=threads, buffers=array) != []
-    apart = (T, 0) if along == 1 else (0, T)
+    assert race_findings(at(*place, active=once), threads=threads, buffers=array) == []
+    assert race_findings(at(*place, active=once, width=2, along=along), threads=threads, buffers=array) != []
+    separate = (T, 0) if along == 1 else (0, T)
     wide = (shaped("s", 40, 40, memory=GL),)
-    assert found(at(*apart, width=3, along=along), threads=threads, buffers=wide) == []
-    assert found(at(*apart, width=3, along=1 - along), threads=threads, buffers=wide) != []
+    assert race_findings(at(*separate, width=3, along=along), threads=threads, buffers=wide) == []
+    assert race_findings(at(*separate, width=3, along=1 - along), threads=threads, buffers=wide) != []
 
 
-def test_local_bytes_hold_all_local_coordinates():
+def test_local_bytes_cover_all_local_coordinates():
     block = Var("block", 0, 3)
     line = Var("line", 0, 63)
     access_trace = AccessTrace(
@@ -244,89 +253,99 @@ def test_local_bytes_hold_all_local_coordinates():
     assert size >= 64 * 8 and size % 16 == 0 and size <= 4 * 64 * 8
 
 
-def test_two_of_one_statement():
-    (one,) = found(at(T // 2), buffers=(shaped("s", 64),))
-    assert one.message.endswith("thread 1 writes it in the same statement, and no barrier orders them")
-    assert one.details["threads"] == [0, 1] and one.details["address"] == 0 and one.details["lines"] == ["hand.py:1"] * 2
+def test_race_of_one_statement():
+    (finding,) = race_findings(at(T // 2), buffers=(shaped("s", 64),))
+    assert finding.message.endswith("thread 1 writes it in the same statement, and no barrier orders them")
+    assert finding.details["threads"] == [0, 1] and finding.details["address"] == 0 and finding.details["lines"] == ["hand.py:1"] * 2
 
 
-def test_lines_of_both_statements():
+def test_findings_name_the_lines_of_both_statements():
     first, second = at(T, line="mine.py:4"), at(63 - T, write=False, line="mine.py:9")
-    (one,) = found(first, second, buffers=(shaped("s", 64),))
-    assert one.at == "mine.py:9" and one.details["lines"] == ["mine.py:4", "mine.py:9"]
-    assert "writes it (step Move(1,1)(RF,SH)(Thread) at mine.py:4)" in one.message and "reads it (step" in one.message
+    (finding,) = race_findings(first, second, buffers=(shaped("s", 64),))
+    assert finding.at == "mine.py:9" and finding.details["lines"] == ["mine.py:4", "mine.py:9"]
+    assert "writes it (step Move(1,1)(RF,SH)(Thread) at mine.py:4)" in finding.message and "reads it (step" in finding.message
 
 
-def test_conditions_on_blocks_are_taken_to_hold_and_named():
-    """Where some block makes them hold for both there is a race; where none does it is undecided, an error too."""
+def test_conditions_on_blocks_are_assumed_and_named():
+    """If a block satisfies both conditions there is a race; otherwise it is undecided, which is also an error."""
     block = Var("block", 0, 3)
     pair = (at(T, active=less(block, 1)), at(63 - T, write=False))
-    (one,) = found(*pair, grid=4, buffers=(shaped("s", 64),))
-    assert not one.message.startswith("undecided") and one.details["assumed"] == ["block < 1"]
+    (finding,) = race_findings(*pair, grid=4, buffers=(shaped("s", 64),))
+    assert not finding.message.startswith("undecided") and finding.details["assumed"] == ["block < 1"]
     pair = (at(T, active=less(block, 1)), at(63 - T, write=False, active=less(2, block)))
-    (one,) = found(*pair, grid=4, buffers=(shaped("s", 64),))
-    assert one.message.startswith("undecided: s[") and "if block < 1 and 2 < block can hold for both" in one.message
+    (finding,) = race_findings(*pair, grid=4, buffers=(shaped("s", 64),))
+    assert finding.message.startswith("undecided: s[") and "if block < 1 and 2 < block can hold for both" in finding.message
     last = (at(T, active=less(2, block)), at(63 - T, write=False))
-    (one,) = found(*last, grid=4, buffers=(shaped("s", 64),))
-    assert not one.message.startswith("undecided"), "the last block"
+    (finding,) = race_findings(*last, grid=4, buffers=(shaped("s", 64),))
+    assert not finding.message.startswith("undecided"), "the last block"
     size = Var("N", 1, 1 << 20, 1, True)
-    (one,) = found(at(T, active=less(500, size)), at(63 - T, write=False), symbols=(size,), buffers=(shaped("s", 64),))
-    assert not one.message.startswith("undecided"), "a large size"
+    (finding,) = race_findings(at(T, active=less(500, size)), at(63 - T, write=False), symbols=(size,), buffers=(shaped("s", 64),))
+    assert not finding.message.startswith("undecided"), "a large size"
 
 
-def test_loops_that_are_taken_as_a_whole_name_the_iteration():
-    (one,) = found(loop(4, at(T + i * 32)), threads=64, buffers=(shaped("s", 256),))
-    first, second = one.details["loops"]
-    assert {one.details["threads"][0] + first["i"] * 32} == {one.details["threads"][1] + second["i"] * 32} == {one.details["address"]}
+def test_races_in_vectorized_loops_name_the_iteration():
+    (finding,) = race_findings(loop(4, at(T + i * 32)), threads=64, buffers=(shaped("s", 256),))
+    first, second = finding.details["loops"]
+    assert (
+        {finding.details["threads"][0] + first["i"] * 32}
+        == {finding.details["threads"][1] + second["i"] * 32}
+        == {finding.details["address"]}
+    )
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_the_address_of_a_stage_is_counted_from_its_buffer(stage):
-    """Stages lie behind each other; what a finding names is the place in all of them."""
-    whole = shaped("s", 64, offset=256)
-    staged = attrs.evolve(whole, tensor=attrs.evolve(whole.tensor, copies=3))
+def test_addresses_include_the_stage(stage):
+    """Stages are contiguous; a finding has the address within all of them."""
+    plain = shaped("s", 64, offset=256)
+    staged = attrs.evolve(plain, tensor=attrs.evolve(plain.tensor, copies=3))
     step = touch(T // 2, write=True, copy=i % 3, active=equal(i, stage))
-    (one,) = found(loop(3, step, BLOCK_BARRIER), buffers=(staged,))
-    assert one.details["address"] == one.details["element"][0] + stage * 64 and one.details["loops"] == [{"i": stage}] * 2
+    (finding,) = race_findings(loop(3, step, BLOCK_BARRIER), buffers=(staged,))
+    assert finding.details["address"] == finding.details["element"][0] + stage * 64 and finding.details["loops"] == [{"i": stage}] * 2
 
 
-# ---------------------------------------------------------------------------------------------- who acts, and where
+# ---------------------------------------------------------------------------------------------- threads and addresses of an access
 
 
 def row_threads(statement, workers):
-    """Who acts in the only access of a statement: rows, warps, least and greatest threads, units, as lists."""
+    """The threads of the only access of a statement: rows, warps, first and last threads, units, as lists."""
     threads = -(-workers // 32) * 32 + (32 if statement.ring else 0)
     access_trace = AccessTrace(attrs.evolve(kernel(statement, threads=threads, buffers=(shaped("s", 4096),)), workers=workers))
-    found = Footprints(access_trace, {}).threads(access_trace.uses[0])
-    return [np.asarray(one).tolist() for one in (found.rows, found.warp, found.low, found.high, found.unit)]
+    groups = Footprints(access_trace, {}).threads(access_trace.uses[0])
+    return [np.asarray(array).tolist() for array in (groups.rows, groups.warp, groups.low, groups.high, groups.unit)]
 
 
 @pytest.mark.parametrize("workers", [32, 48, 96])
-def test_each_thread_acts_for_itself(workers):
+def test_thread_statements_have_a_row_per_thread(workers):
     threads = list(range(workers))
-    assert row_threads(at(T), workers) == [threads, [one // 32 for one in threads], threads, threads, threads]
+    assert row_threads(at(T), workers) == [threads, [thread // 32 for thread in threads], threads, threads, threads]
 
 
 @pytest.mark.parametrize("workers, warp", [(32, 1), (64, 2), (65, 3), (40, 2)])
-def test_a_load_of_a_ring_is_by_one_agent_behind_the_consumers(workers, warp):
+def test_a_ring_load_belongs_to_the_warp_after_the_consumers(workers, warp):
     assert row_threads(at(T, ring="ring", mechanism=TMA_LOADS), workers) == [[0], [warp], [workers], [workers], [warp]]
 
 
 @pytest.mark.parametrize("workers", [64, 48])
-def test_a_spread_access_of_a_warp_is_by_any_of_its_threads(workers):
+def test_a_spread_access_of_a_warp_belongs_to_any_of_its_threads(workers):
     threads = list(range(workers))
-    first = [one // 32 * 32 for one in threads]
-    last = [min(one + 31, workers - 1) for one in first]
+    first = [thread // 32 * 32 for thread in threads]
+    last = [min(thread + 31, workers - 1) for thread in first]
     for level in (Warp, Thread):
-        mine = touch(T, write=True, spread=True, level=level)
-        assert row_threads(mine, workers) == [threads, [one // 32 for one in threads], first, last, [one // 32 for one in threads]]
+        spread_write = touch(T, write=True, spread=True, level=level)
+        assert row_threads(spread_write, workers) == [
+            threads,
+            [thread // 32 for thread in threads],
+            first,
+            last,
+            [thread // 32 for thread in threads],
+        ]
 
 
-def test_a_spread_access_of_a_warpgroup_is_by_any_of_its_warps():
+def test_a_spread_access_of_a_warpgroup_belongs_to_any_of_its_warps():
     rows = [thread for thread in range(256) for _ in range(4)]
     warps = [thread // 128 * 4 + number for thread in range(256) for number in range(4)]
-    found = row_threads(touch(T256, write=True, spread=True, level=Warpgroup), 256)
-    assert found == [rows, warps, [one * 32 for one in warps], [one * 32 + 31 for one in warps], [one // 128 for one in rows]]
+    actual = row_threads(touch(T256, write=True, spread=True, level=Warpgroup), 256)
+    assert actual == [rows, warps, [warp * 32 for warp in warps], [warp * 32 + 31 for warp in warps], [warp // 128 for warp in rows]]
 
 
 @pytest.mark.parametrize(
@@ -342,26 +361,26 @@ def test_a_spread_access_of_a_warpgroup_is_by_any_of_its_warps():
     ],
     ids=str,
 )
-def test_a_unit_acts_with_each_of_its_warps(level, workers, rows):
-    """Evaluated at its first thread; of each warp the threads that belong to it."""
-    assert row_threads(at(0, level=level), workers) == [list(one) for one in zip(*rows, strict=True)]
+def test_a_collective_access_has_a_row_per_warp(level, workers, rows):
+    """The address is that of the first thread; each row has the warp's threads that belong to the unit."""
+    assert row_threads(at(0, level=level), workers) == [list(column) for column in zip(*rows, strict=True)]
 
 
 def patterns(*statements, copies=(), fixed=None, loops=(), guards=(), tests=(), threads=32, buffers=None, shifts=((0, 0),)):
-    """The patterns of statements of one access each, numbered, and the space that they lie in."""
+    """The patterns of statements of one access each, numbered, and their address space."""
     program = kernel(*statements, threads=threads, buffers=buffers or (shaped("s", 512),))
     access_trace = AccessTrace(program)
-    places = Footprints(access_trace, local_coordinates(access_trace))
-    made = [places.pattern(use, as_expr(0), loops, fixed or {}, guards, tests) for use in access_trace.uses]
-    space = places.space(made[0].use.access.buffer)
+    footprints = Footprints(access_trace, local_coordinates(access_trace))
+    result = [footprints.pattern(use, as_expr(0), loops, fixed or {}, guards, tests) for use in access_trace.uses]
+    space = footprints.space(result[0].use.access.buffer)
     for number, shift in shifts:
-        space.footprint(made[number], shift)
+        space.footprint(result[number], shift)
     space.number_grains()
-    return *made, space
+    return *result, space
 
 
 def keys_of(pattern):
-    """For each row the grains that it touches, in order; what does not count is None."""
+    """For each row the grains that it accesses, in order; None for inactive ones."""
     active = np.ones(pattern.keys.shape, bool) if pattern.active is None else pattern.active
     return np.where(active, pattern.keys.astype(object), None).tolist()
 
@@ -390,7 +409,7 @@ def keys_of(pattern):
     ],
     ids=str,
 )
-def test_grains_are_the_largest_that_all_take_whole(statement, options, grain, keys):
+def test_grains_are_the_largest_common_unit_of_access(statement, options, grain, keys):
     pattern, space = patterns(statement, **options)
     assert (space.grain, keys_of(pattern), pattern.active) == (grain, keys, None)
     # Each grain belongs to the element whose bytes it is.
@@ -403,21 +422,21 @@ def test_grains_are_the_largest_that_all_take_whole(statement, options, grain, k
     assert (space.first, space.length, pattern.span) == (low + shift, high - low + 1, (low, high - low + 1))
 
 
-def test_a_loop_taken_as_a_whole_is_an_axis():
+def test_a_vectorized_loop_is_an_axis():
     line = loop(3, at(T + i * 32))
     pattern, _ = patterns(line, loops=(line,))
-    assert keys_of(pattern) == [[one, one + 32, one + 64] for one in range(32)] and pattern.frame.shape == (32, 3)
-    assert pattern.columns == 1 and [pattern.element(one) for one in range(3)] == [0, 0, 0]
+    assert keys_of(pattern) == [[thread, thread + 32, thread + 64] for thread in range(32)] and pattern.frame.shape == (32, 3)
+    assert pattern.columns == 1 and [pattern.element(thread) for thread in range(3)] == [0, 0, 0]
     pattern, _space = patterns(line, loops=(line,), guards=(less(T, 2), less(i, 2)))
-    assert keys_of(pattern) == [[one, one + 32, None] if one < 2 else [None] * 3 for one in range(32)]
-    assert [one.tolist() for one in pattern.present] == [[0, 32, 1, 33], [0, 0, 1, 1]] and pattern.span == (0, 34)
+    assert keys_of(pattern) == [[thread, thread + 32, None] if thread < 2 else [None] * 3 for thread in range(32)]
+    assert [thread.tolist() for thread in pattern.present] == [[0, 32, 1, 33], [0, 0, 1, 1]] and pattern.span == (0, 34)
     pattern, _ = patterns(line, fixed={"i": 2})
-    assert keys_of(pattern) == [[one + 64] for one in range(32)] and pattern.frame.shape == (32,)
+    assert keys_of(pattern) == [[thread + 64] for thread in range(32)] and pattern.frame.shape == (32,)
 
 
 @pytest.mark.parametrize("points", [1, 2])
 def test_conditions_of_single_elements(points):
-    """Each element is a point of its own; guards hold for all of a row."""
+    """Each element is a separate point; guards apply to a whole row."""
     line = loop(2, at(T * 4 + i * 128, width=4))
     conditions = ((less(T, 3), np.array([1, 2])), (less(i, 1), np.array([2, 3])))
     options = {"loops": (line,)} if points == 2 else {"fixed": {"i": 0}}
@@ -426,43 +445,45 @@ def test_conditions_of_single_elements(points):
         expected = []
         for thread in range(32):
             expected.append([])
-            for turn in range(points):
-                touched = {0, *([1, 2] if thread < 3 else ()), 3} - ({2, 3} if turn else set())
-                expected[-1] += [turn * 128 + thread * 4 + one if one in touched and thread < rows else None for one in range(4)]
+            for iteration in range(points):
+                touched = {0, *([1, 2] if thread < 3 else ()), 3} - ({2, 3} if iteration else set())
+                expected[-1] += [
+                    iteration * 128 + thread * 4 + element if element in touched and thread < rows else None for element in range(4)
+                ]
         assert (space.grain, keys_of(pattern)) == (4, expected)
-        assert pattern.columns == 4 and [pattern.element(one) for one in range(4 * points)] == [0, 1, 2, 3] * points
+        assert pattern.columns == 4 and [pattern.element(element) for element in range(4 * points)] == [0, 1, 2, 3] * points
 
 
-def test_elements_whose_places_no_step_says():
-    """A swizzle moves them: their addresses are computed one by one."""
+def test_addresses_of_swizzled_elements():
+    """No stride describes them: every address is computed."""
     swizzled = shaped("s", 512)
     swizzled = attrs.evolve(swizzled, storage=attrs.evolve(swizzled.storage, swizzle=Swizzle(2, 0, 3)))
     place = lambda address: address ^ (address >> 3 & 3)
     pattern, _ = patterns(at(T * 3, width=2), buffers=(swizzled,))
-    assert keys_of(pattern) == [[place(3 * one), place(3 * one + 1)] for one in range(32)]
-    assert [pattern.element(one) for one in range(2)] == [0, 1]
+    assert keys_of(pattern) == [[place(3 * thread), place(3 * thread + 1)] for thread in range(32)]
+    assert [pattern.element(thread) for thread in range(2)] == [0, 1]
     assert pattern.offsets.tolist() == [[0]] and pattern.bases[0].shape == (32, 2)
     pattern, _space = patterns(at(T * 3, width=2), buffers=(swizzled,), guards=(less(T, 2),))
-    assert keys_of(pattern) == [[place(3 * one), place(3 * one + 1)] if one < 2 else [None, None] for one in range(32)]
+    assert keys_of(pattern) == [[place(3 * thread), place(3 * thread + 1)] if thread < 2 else [None, None] for thread in range(32)]
     conditions = ((less(T, 2), np.array([1])),)
     pattern, _ = patterns(at(T * 3, width=2), buffers=(swizzled,), tests=conditions, guards=(less(T, 3),))
-    rows = [[place(3 * one), place(3 * one + 1)] for one in range(32)]
-    assert keys_of(pattern) == [[a if one < 3 else None, b if one < 2 else None] for one, (a, b) in enumerate(rows)]
+    rows = [[place(3 * thread), place(3 * thread + 1)] for thread in range(32)]
+    assert keys_of(pattern) == [[a if thread < 3 else None, b if thread < 2 else None] for thread, (a, b) in enumerate(rows)]
 
 
 @pytest.mark.parametrize("layout, steps", [(ColMajor, (1, 16)), (RowMajor, (16, 1))], ids=str)
-def test_what_lies_in_another_order_is_told_apart(layout, steps):
-    """Keys ascend by address; `element` says which element of the access each is."""
+def test_elements_in_another_storage_order(layout, steps):
+    """Keys ascend by address; `element` returns the element of the access at each key."""
     modes = (Mode(3, 1),), (Mode(3, 1),)
-    access = making.access("s", (as_expr(0), as_expr(0)), modes, (None, None), True, dealt=((), ()), origin="x")
+    access = making.access("s", (as_expr(0), as_expr(0)), modes, (None, None), True, unit_modes=((), ()), origin="x")
     statement = making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP)
     pattern, space = patterns(statement, buffers=(shaped("s", 16, 16, layout=layout),))
     places = [row * steps[0] + column * steps[1] for row, column in access.elements()]
     assert space.grain == 4 and pattern.keys[0].tolist() == sorted(places)
-    assert [pattern.element(one) for one in range(9)] == [places.index(one) for one in sorted(places)]
+    assert [pattern.element(index) for index in range(9)] == [places.index(index) for index in sorted(places)]
 
 
-def test_warps_and_where_they_change():
+def test_warps_by_key():
     pattern, _ = patterns(at(T, active=less(T, 70)), threads=96, guards=(less(T, 70),))
     assert pattern.warps.tolist() == [1] * 32 + [2] * 32 + [4] * 6 and pattern.changes.tolist() == [0, 32, 64, 70]
     pattern, _ = patterns(at(T // 2 + 7), threads=96)
@@ -472,37 +493,37 @@ def test_warps_and_where_they_change():
     assert pattern.warps.tolist() == [3] * 24 + [1] * 8 + [2] * 8 and pattern.changes.tolist() == [0, 24, 32, 40]
     pattern, _ = patterns(at(T), guards=(less(T, 0),))
     assert pattern.span == (0, 0) and pattern.warps.tolist() == [] and pattern.changes.tolist() == [0, 0]
-    assert pattern.distinct_threads is None and pattern.repeated is None and [one.size for one in pattern.ends] == [0, 0, 0]
+    assert pattern.distinct_threads is None and pattern.repeated is None and [array.size for array in pattern.ends] == [0, 0, 0]
 
 
-def test_who_meets_within_a_pattern():
-    """Rows of one unit, or of two."""
-    apart, _ = patterns(at(T + 5))
-    assert apart.distinct_threads is None and apart.repeated is None
+def test_conflicts_within_a_pattern():
+    """Between rows of one unit, or of two units."""
+    separate, _ = patterns(at(T + 5))
+    assert separate.distinct_threads is None and separate.repeated is None
     shared, _ = patterns(at(T // 2 + 5))
     assert shared.distinct_threads == (5, 0, 1) and shared.repeated is None
     line = loop(3, at(T * 2 + i // 2 + 5))
     twice, _ = patterns(line, loops=(line,))
     assert twice.distinct_threads is None and twice.repeated == (5, 0, 0)
     late = loop(2, at(T + 40 - equal(T, 9) * i * 3 + 0 * i))
-    met, _ = patterns(late, loops=(late,))
-    assert met.distinct_threads == (46, 6, 9)
+    late_pattern, _ = patterns(late, loops=(late,))
+    assert late_pattern.distinct_threads == (46, 6, 9)
     units, _ = patterns(at(T // 32 * 0 + 3, level=Warp), threads=64)
     assert units.distinct_threads == (3, 0, 1) and units.repeated is None
     block, _ = patterns(at(3, level=Block), threads=64)
     assert block.distinct_threads is None and block.repeated == (3, 0, 1)
 
 
-def test_the_ends_of_each_warp_at_a_grain():
+def test_first_and_last_thread_of_each_warp_at_a_grain():
     pattern, _ = patterns(at(T % 3 + 10), threads=64)
-    places, low, high = (one.tolist() for one in pattern.ends)
+    places, low, high = (array.tolist() for array in pattern.ends)
     assert places == [key * 32 + warp for key in (10, 11, 12) for warp in (0, 1)]
-    by_hand = [[one for one in range(warp * 32, warp * 32 + 32) if one % 3 == key] for key in range(3) for warp in (0, 1)]
-    assert low == [one[0] for one in by_hand] and high == [one[-1] for one in by_hand]
+    expected = [[array for array in range(warp * 32, warp * 32 + 32) if array % 3 == key] for key in range(3) for warp in (0, 1)]
+    assert low == [array[0] for array in expected] and high == [array[-1] for array in expected]
 
 
-def test_arrays_of_two_dimensions_are_numbered_along_what_an_access_takes():
-    """Sixteen coordinates at least of each dimension, from a multiple of sixteen on."""
+def test_two_dimensional_arrays_are_numbered_along_the_access():
+    """Each dimension has at least 16 coordinates, from a multiple of 16."""
     array = (shaped("s", 64, 64, memory=GL),)
     for along in (0, 1):
         pattern, space = patterns(at(T, 5) if along else at(5, T), buffers=array)
@@ -515,13 +536,13 @@ def test_arrays_of_two_dimensions_are_numbered_along_what_an_access_takes():
     pattern, other, space = patterns(at(T + 17, 35, along=1, width=4), at(3, 3, along=0), buffers=array, shifts=((0, 0), (1, 0)))
     assert space._weights == ([48, 1], [0, 0])
     assert keys_of(other) == [[3 * 48 + 3]] * 32 and keys_of(pattern) == [
-        [(one + 17) * 48 + 35 + two for two in range(4)] for one in range(32)
+        [(thread + 17) * 48 + 35 + two for two in range(4)] for thread in range(32)
     ]
     pattern, space = patterns(at(5, T - 3), buffers=array)
     assert space._weights == ([1, 16], [0, -16])
 
 
-def test_keys_are_dense_where_they_span_much(monkeypatch):
+def test_keys_with_a_large_span_are_compressed(monkeypatch):
     for many, expected in ((331, None), (330, list(range(12)))):
         monkeypatch.setattr(subject, "MANY", many)
         pattern, space = patterns(at(T * 30 + 7, active=less(T, 12)), guards=(less(T, 12),), shifts=((0, 0),))
@@ -533,7 +554,7 @@ def test_keys_are_dense_where_they_span_much(monkeypatch):
             assert [row[0] for row in keys_of(pattern)][:12] == expected
 
 
-def test_footprints_are_one_for_each_shift():
+def test_one_footprint_per_shift():
     pattern, space = patterns(at(T * 4, width=4), shifts=((0, 0), (0, 64)))
     first, second = space.footprints.values()
     assert space.footprint(pattern, 64) is second and (first.shift, second.shift) == (0, 4)
@@ -541,33 +562,33 @@ def test_footprints_are_one_for_each_shift():
     assert second.use is pattern.use and second.warps is pattern.warps and second.changes is pattern.changes and second.space is space
 
 
-def test_crews_are_kept_by_kind():
-    """One object for accesses whose crews are the same."""
+def test_thread_groups_are_cached():
+    """Accesses with the same groups of threads share one object."""
     access_trace = AccessTrace(
         kernel(at(T), at(T + 1), at(0, level=Warp), at(0, level=Block), touch(T, write=True, spread=True, level=Warp), threads=64)
     )
-    places = Footprints(access_trace, {})
-    found = [places.threads(use) for use in access_trace.uses]
-    assert found[0] is found[1] and len({id(one) for one in found}) == 4
+    footprints = Footprints(access_trace, {})
+    groups = [footprints.threads(use) for use in access_trace.uses]
+    assert groups[0] is groups[1] and len({id(group) for group in groups}) == 4
 
 
-def test_conditions_of_elements_are_those_of_pieces_or_of_bounds():
-    """What always holds is none; with pieces the bounds say nothing."""
+def test_conditions_of_elements_come_from_pieces_or_bounds():
+    """A condition that always holds is omitted; with pieces the bounds are ignored."""
     bound = Var("N", 0, 64)
     modes = (Mode(2, 1),), (Mode(2, 4),)
-    access = making.access("s", (T, as_expr(0)), modes, (as_expr(bound), as_expr(3)), True, dealt=((), ()), origin="x")
+    access = making.access("s", (T, as_expr(0)), modes, (as_expr(bound), as_expr(3)), True, unit_modes=((), ()), origin="x")
     statement = making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP)
-    told = lambda one: [(condition, numbers.tolist()) for condition, numbers in element_tests(one)]
+    tests_of = lambda use: [(condition, numbers.tolist()) for condition, numbers in element_tests(use)]
     access_trace = AccessTrace(kernel(statement, buffers=(shaped("s", 64, 64),), symbols=(bound,)))
     assert [*access.elements()] == [(0, 0), (1, 0), (0, 4), (1, 4)]
-    assert told(access_trace.uses[0]) == [(less(T, bound), [0, 2]), (less(T + 1, bound), [1, 3]), (less(4, 3), [2, 3])]
+    assert tests_of(access_trace.uses[0]) == [(less(T, bound), [0, 2]), (less(T + 1, bound), [1, 3]), (less(4, 3), [2, 3])]
     pieces = (
         making.piece(0, 2, condition=all_of([less(T, 3), less(T, bound)])),
         making.piece(2, 1, condition=TRUE),
         making.piece(3, 1, condition=less(T, 7)),
     )
     access_trace = AccessTrace(kernel(attrs.evolve(statement, pieces=(pieces,)), buffers=(shaped("s", 64, 64),), symbols=(bound,)))
-    assert sorted(map(str, told(access_trace.uses[0]))) == sorted(
+    assert sorted(map(str, tests_of(access_trace.uses[0]))) == sorted(
         map(str, [(less(T, 3), [0, 1]), (less(T, bound), [0, 1]), (less(T, 7), [3])])
     )
 
@@ -584,19 +605,19 @@ def test_conditions_of_elements_are_those_of_pieces_or_of_bounds():
     ],
     ids=str,
 )
-def test_what_loops_in_order_give_to_a_stage(copy, ordered, moved, rest):
+def test_stage_shift_by_ordered_loops(copy, ordered, moved, rest):
     assert stages(AccessTrace(kernel(at(T))), as_expr(copy), frozenset(ordered)) == (as_expr(moved), as_expr(rest))
 
 
-def test_what_places_an_access():
-    """Its coordinates, and its copy; of a ring the turns say which stage it is, of arrays the local coordinates are asked."""
+def test_expressions_that_determine_an_address():
+    """The coordinates and the stage; in a ring the fill index determines the stage; arrays use local coordinates."""
     ring = making.ring("ring", 2, ("s",), bytes=128, consumers=1)
     step = touch(T, write=True, copy=i)
     plain = AccessTrace(kernel(step))
     assert Footprints(plain, {}).parts(step.accesses[0]) == (T, i)
     ringed = AccessTrace(kernel(step, rings=(ring,)))
-    places = Footprints(ringed, {})
-    assert places.parts(step.accesses[0]) == (T,) and places.ring_of_buffer == {"s": "ring"}
+    footprints = Footprints(ringed, {})
+    assert footprints.parts(step.accesses[0]) == (T,) and footprints.ring_of_buffer == {"s": "ring"}
     block = Var("block", 0, 3)
     far = at(T + block * 64)
     access_trace = AccessTrace(kernel(far, grid=4, buffers=(shaped("s", 256, memory=GL),)))
@@ -606,8 +627,8 @@ def test_what_places_an_access():
 @pytest.mark.parametrize(
     "shape, dtype, size", [((64,), float32, 80 * 4), ((17,), float64, 48 * 8), ((16,), float32, 128), ((16, 40), float16, 32 * 64 * 2)]
 )
-def test_local_bytes_are_whole_grains_of_each_dimension(shape, dtype, size):
-    """One grain more than the coordinates span, as they may begin anywhere in one."""
+def test_local_bytes_are_whole_grains_per_dimension(shape, dtype, size):
+    """One grain more than the coordinates span, since they may start inside a grain."""
     lines = [Var(name, 0, count - 1) for name, count in zip("xy", shape)]
     body = at(*lines)
     for line in lines:
@@ -618,8 +639,8 @@ def test_local_bytes_are_whole_grains_of_each_dimension(shape, dtype, size):
     assert Footprints(access_trace, local_coordinates(access_trace)).local_bytes(access_trace.kernel.buffer("s")) == size
 
 
-def swizzled(one, *numbers):
-    return attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=Swizzle(*numbers)))
+def swizzled(array, *numbers):
+    return attrs.evolve(array, storage=attrs.evolve(array.storage, swizzle=Swizzle(*numbers)))
 
 
 @pytest.mark.parametrize(
@@ -639,10 +660,10 @@ def swizzled(one, *numbers):
         (swizzled(shaped("s", 512), 2, 0, 3), at(8, width=4), (0, -1, 2, 1)),
     ],
 )
-def test_distances_of_elements_that_are_the_same_for_all_threads(array, statement, steps):
-    """By the layout alone, within a group that a swizzle moves as it is, or from where its period begins."""
-    found = subject._steps(array, statement.accesses[0])
-    assert (found if found is None else tuple(found.tolist())) == steps
+def test_element_distances_equal_in_all_threads(array, statement, steps):
+    """By the layout alone, within a group that the swizzle keeps contiguous, or from the start of its period."""
+    distances = subject._steps(array, statement.accesses[0])
+    assert (distances if distances is None else tuple(distances.tolist())) == steps
 
 
 @pytest.mark.parametrize(
@@ -654,7 +675,7 @@ def test_distances_of_elements_that_are_the_same_for_all_threads(array, statemen
         (swizzled(shaped("s", 512), 2, 0, 3), [1]),
     ],
 )
-def test_what_a_step_along_a_dimension_adds(array, weights):
+def test_strides_of_dimensions(array, weights):
     assert subject._weights(array.storage).tolist() == weights
     bent = attrs.evolve(
         array.storage,
@@ -682,42 +703,46 @@ TWO_DIGITS = Layout(((4, 4), 8), ((1, 32), 4))
         (Layout(Var("N", 1, 64, 1, True)), None, (T,), False),
     ],
 )
-def test_where_no_digit_has_begun(layout, swizzle, base, starts):
-    """Nor a bit that a swizzle reads: elements from there on lie as from the first one on."""
-    access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, dealt=((),) * len(base))
+def test_accesses_at_the_start_of_a_layout_period(layout, swizzle, base, starts):
+    """All digits and swizzle source bits are zero there, so the elements have the offsets of the first ones."""
+    access = making.access(
+        "s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, unit_modes=((),) * len(base)
+    )
     assert subject._starts_period(Storage(layout, 512, swizzle), access) == starts
 
 
-def test_an_access_may_have_a_place_of_its_own():
-    """Its elements lie as its storage says, not as that of the buffer."""
-    own = at(T, width=3)
-    own = attrs.evolve(own, accesses=(attrs.evolve(own.accesses[0], storage=Storage(Layout((512,), (2,)), 1024)),))
-    assert subject._steps(shaped("s", 1024), own.accesses[0]).tolist() == [0, 2, 4]
-    pattern, space = patterns(own, buffers=(shaped("s", 1024),))
-    assert space.grain == 4 and keys_of(pattern) == [[2 * one, 2 * one + 2, 2 * one + 4] for one in range(32)]
+def test_an_access_may_have_its_own_storage():
+    """Its storage determines the addresses, not that of the buffer."""
+    stmt = at(T, width=3)
+    stmt = attrs.evolve(stmt, accesses=(attrs.evolve(stmt.accesses[0], storage=Storage(Layout((512,), (2,)), 1024)),))
+    assert subject._steps(shaped("s", 1024), stmt.accesses[0]).tolist() == [0, 2, 4]
+    pattern, space = patterns(stmt, buffers=(shaped("s", 1024),))
+    assert space.grain == 4 and keys_of(pattern) == [[2 * thread, 2 * thread + 2, 2 * thread + 4] for thread in range(32)]
 
 
-def test_elements_in_one_place_fill_no_grain():
+def test_elements_at_one_address_use_byte_grains():
     modes = ((Mode(2, 0),),)
-    access = making.access("s", (T,), modes, (None,), True, dealt=((),), origin="x")
+    access = making.access("s", (T,), modes, (None,), True, unit_modes=((),), origin="x")
     pattern, space = patterns(making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(access,), instruction=STEP))
     assert space.grain == 1 and keys_of(pattern) == [[4 * one + byte for byte in range(4)] for one in range(32)]
 
 
 @pytest.mark.parametrize(
-    ("place", "turns", "address"),
+    ("place", "iterations", "address"),
     [(T * 2 + i // 2, (0, 1), 0), (T * 2 + 1 - i // 2, (0, 1), 1), (T * 2 + i % 2, (0, 2), 0), (T * 2, (0, 1), 0)],
 )
-def test_copies_of_one_thread_to_one_place_are_of_two_turns(place, turns, address):
-    """Both are named, the earlier one first."""
-    (one,) = found(loop(3, copies(place)), making.commit(), making.wait(0), threads=32, buffers=(shaped("s", 4096),))
-    assert one.details["loops"] == [{"i": turns[0]}, {"i": turns[1]}] and one.details["threads"] == [0, 0]
-    assert one.details["address"] == address and one.details["element"] == [address]
-    assert f"thread 0 writes it in i={turns[0]} (" in one.message and f"thread 0 writes it in i={turns[1]} (" in one.message
-    assert "in the same statement" not in one.message and one.message.endswith("while the asynchronous copy is in flight")
+def test_copies_of_one_thread_in_two_iterations_race(place, iterations, address):
+    """The finding names both iterations, the earlier one first."""
+    (finding,) = race_findings(loop(3, copies(place)), making.commit(), making.wait(0), threads=32, buffers=(shaped("s", 4096),))
+    assert finding.details["loops"] == [{"i": iterations[0]}, {"i": iterations[1]}] and finding.details["threads"] == [0, 0]
+    assert finding.details["address"] == address and finding.details["element"] == [address]
+    assert (
+        f"thread 0 writes it in i={iterations[0]} (" in finding.message and f"thread 0 writes it in i={iterations[1]} (" in finding.message
+    )
+    assert "in the same statement" not in finding.message and finding.message.endswith("while the asynchronous copy is in flight")
 
 
-def test_elements_whose_places_no_step_says_lie_behind_the_beginning_of_their_buffer():
+def test_addresses_of_swizzled_elements_include_the_buffer_offset():
     array = swizzled(shaped("s", 512, offset=64), 2, 0, 3)
     pattern, _ = patterns(at(T * 3, width=2), buffers=(array,))
     place = lambda address: 16 + (address ^ (address >> 3 & 3))

@@ -10,7 +10,7 @@ from fireiron.values.expr import Var, as_expr, floordiv, less, mod
 
 K, M = Var("K", 0, 1 << 20, 1, True), Var("M", 0, 1 << 20, 1, True)
 TILE_LENGTH, OTHER = Var("length 0", 0, 1 << 20), Var("length 1", 0, 1 << 20)
-TURN = Var("turn", 0, 99)
+ITERATION = Var("turn", 0, 99)
 STEPS = floordiv(K + 31, as_expr(32))
 
 
@@ -22,17 +22,17 @@ STEPS = floordiv(K + 31, as_expr(32))
         lambda extent: extent + 3,
         lambda extent: extent - 1,
         lambda extent: extent * 4 + 2,
-        lambda extent: extent + TURN,
-        lambda extent: TURN * 7 + extent - 2,
+        lambda extent: extent + ITERATION,
+        lambda extent: ITERATION * 7 + extent - 2,
         lambda extent: mod(extent, as_expr(3)),
         lambda extent: mod(extent + 1, as_expr(3)),
         lambda extent: mod(extent + 5, as_expr(4)),
-        lambda extent: mod(extent + TURN, as_expr(3)),
-        lambda extent: mod(extent + TURN * 3, as_expr(4)),
-        lambda extent: less(TURN, extent),
-        lambda extent: less(TURN, extent + 1),
-        lambda extent: TURN * 3 + 1,
-        lambda extent: mod(TURN, as_expr(3)),
+        lambda extent: mod(extent + ITERATION, as_expr(3)),
+        lambda extent: mod(extent + ITERATION * 3, as_expr(4)),
+        lambda extent: less(ITERATION, extent),
+        lambda extent: less(ITERATION, extent + 1),
+        lambda extent: ITERATION * 3 + 1,
+        lambda extent: mod(ITERATION, as_expr(3)),
     ],
 )
 def test_a_value_at_an_assumed_length(make, extent):
@@ -46,7 +46,7 @@ def test_a_value_at_an_assumed_length(make, extent):
 
 
 @pytest.mark.parametrize(
-    "value", [K + M, K * 3 + M * 2 + 1, mod(K + 1, as_expr(3)), mod(M + TURN, as_expr(4)), less(TURN, M), K - M], ids=str
+    "value", [K + M, K * 3 + M * 2 + 1, mod(K + 1, as_expr(3)), mod(M + ITERATION, as_expr(4)), less(ITERATION, M), K - M], ids=str
 )
 def test_several_lengths(value):
     found = at_lengths(value, {K: TILE_LENGTH, M: OTHER})
@@ -60,7 +60,7 @@ def test_a_rotated_loop_has_a_turn_less():
     """What is made of one turn more is known by the length, too."""
     found = at_lengths(STEPS - 1 + 1, {STEPS - 1: TILE_LENGTH})
     assert found == TILE_LENGTH + 1
-    assert at_lengths(as_expr(5), {K: TILE_LENGTH}) == as_expr(5) and at_lengths(TURN, {}) == TURN
+    assert at_lengths(as_expr(5), {K: TILE_LENGTH}) == as_expr(5) and at_lengths(ITERATION, {}) == ITERATION
 
 
 def test_what_is_not_known_keeps_its_size():

@@ -8,9 +8,9 @@ import making
 import pytest
 from handrings import (
     BLOCK,
+    ITERATION,
     TAKEN,
     TILE,
-    TURN,
     J,
     consume,
     emptied,
@@ -234,7 +234,7 @@ def without_at(iteration, program, which):
     """The kernel with the statements selected by `which` removed in one iteration of a block."""
 
     def change(stmt):
-        return (making.loop(I3, less(TURN, iteration) + less(as_expr(iteration), TURN), (stmt,)),) if which(stmt) else (stmt,)
+        return (making.loop(I3, less(ITERATION, iteration) + less(as_expr(iteration), ITERATION), (stmt,)),) if which(stmt) else (stmt,)
 
     return attrs.evolve(program, body=ir.rewritten(program.body, change))
 
@@ -260,7 +260,7 @@ def test_a_fault_in_one_iteration_of_a_block_with_the_maximum_number(blocks, ite
 def fetched(tiles, blocks, length, stages=2, faulty=None, following=None, increment=None):
     """Blocks that take tiles from a counter, which a producer passes on; a fault of the consumers in one iteration."""
     name, number = "tile_ring", TAKEN + J
-    release = emptied(TURN, name)
+    release = emptied(ITERATION, name)
     leave = making.exit_if_done(TILE, as_expr(tiles))
     how = {"prior_iterations": TAKEN, "increment": length if increment is None else increment}
     steps = loop(length, *consume(number, stages), var=J)
@@ -271,20 +271,20 @@ def fetched(tiles, blocks, length, stages=2, faulty=None, following=None, increm
             acquire,
             read,
             barrier,
-            attrs.evolve(give_back, active=all_of((give_back.active, any_of((less(TURN, faulty), less(as_expr(faulty), TURN)))))),
+            attrs.evolve(give_back, active=all_of((give_back.active, any_of((less(ITERATION, faulty), less(as_expr(faulty), ITERATION)))))),
             var=J,
         )
     extra = () if following is None else following
     consumer = (
-        full(TURN, name), making.claim_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, steps, *extra
+        full(ITERATION, name), making.claim_tile(TILE, as_expr(tiles), name, ITERATION), WARP_BARRIER, release, leave, steps, *extra
     )  # fmt: skip
     producer = (
-        making.acquire(name, ir.StageState.EMPTY, TURN), making.claim_tile(TILE, as_expr(tiles), name, TURN, takes=True),
-        making.release(name, ir.StageState.FULL, TURN), leave, loop(length, *produce(number, stages), var=J),
+        making.acquire(name, ir.StageState.EMPTY, ITERATION), making.claim_tile(TILE, as_expr(tiles), name, ITERATION, takes=True),
+        making.release(name, ir.StageState.FULL, ITERATION), leave, loop(length, *produce(number, stages), var=J),
     )  # fmt: skip
     extent = as_expr(tiles) + 1
     rings = (ring(stages), making.ring(name, stages, (), bytes=0, consumers=4, tiles=True))
-    roles = [[making.loop(TURN, extent, body, **how)] for body in (consumer, producer)]
+    roles = [[making.loop(ITERATION, extent, body, **how)] for body in (consumer, producer)]
     return ringed(*roles, rings=rings, stages=stages, grid=blocks)
 
 
@@ -425,8 +425,8 @@ def test_a_number_of_tiles_that_is_named():
     """What is named counts as its value, in how many tiles a block takes too."""
     tiles = Var("tiles", 1, 1 << 20)
     extent = tiles // 3 + less(BLOCK, tiles % 3)
-    body = (making.let(TILE, BLOCK + TURN * 3), STEPS, BLOCK_BARRIER)
-    named = kernel(making.let(tiles, N * 2), making.loop(TURN, extent, body), grid=minimum(N * 2, as_expr(3)), symbols=(N,))
+    body = (making.let(TILE, BLOCK + ITERATION * 3), STEPS, BLOCK_BARRIER)
+    named = kernel(making.let(tiles, N * 2), making.loop(ITERATION, extent, body), grid=minimum(N * 2, as_expr(3)), symbols=(N,))
     (result,) = chosen(named)
     assert result.block_tiles == N * 2 // 3 + less(BLOCK, N * 2 % 3) and result.length == TILE + 1 and result.extra_iterations == 0
 
@@ -443,10 +443,11 @@ def test_tiles_without_a_separating_barrier():
         parted(steps_of(minimum(L, TILE)), loop(minimum(minimum(L, TILE), ONE), writes(T), var=I2), BLOCK_BARRIER, symbols=(L,)) is not None
     )
     assert (
-        parted(STEPS, writes(T + TURN % 2 * 128), BLOCK_BARRIER) is None and parted(STEPS, reads(T, copy=TURN % 2), BLOCK_BARRIER) is None
+        parted(STEPS, writes(T + ITERATION % 2 * 128), BLOCK_BARRIER) is None
+        and parted(STEPS, reads(T, copy=ITERATION % 2), BLOCK_BARRIER) is None
     )
-    assert parted(STEPS, writes(T + TURN * 128, name="g"), BLOCK_BARRIER, buffers=(SHARED, GLOBAL)) is not None
-    assert parted(STEPS, loop(3, writes(T + TURN % 2), var=I2), BLOCK_BARRIER) is None
+    assert parted(STEPS, writes(T + ITERATION * 128, name="g"), BLOCK_BARRIER, buffers=(SHARED, GLOBAL)) is not None
+    assert parted(STEPS, loop(3, writes(T + ITERATION % 2), var=I2), BLOCK_BARRIER) is None
 
 
 S, G = "s", "g"
@@ -486,7 +487,7 @@ def by_blocks(program, tiles, blocks, **sizes):
     for block in range(blocks):
         body = []
         for iteration, tile in enumerate(range(block, tiles, blocks)):
-            body += ir.substituted(tile_loop.body[1:], {TILE: as_expr(tile), TURN: as_expr(iteration)})
+            body += ir.substituted(tile_loop.body[1:], {TILE: as_expr(tile), ITERATION: as_expr(iteration)})
         if racy_by_hand(attrs.evolve(program, body=tuple(body)), **sizes):
             return True
     return False

@@ -19,6 +19,7 @@ from fireiron.measure import timing
 from fireiron.measure.sweeps import sweep
 from fireiron.tasks import *
 from fireiron.tune.record import describe, spec_of
+from fireiron.tune.records import best_strategy
 from fireiron.values.layout import algebra, parsing
 from fireiron.values.notation import parse_level, parse_tensor, parse_view
 
@@ -51,7 +52,7 @@ REFUSED = (
     ("MatMul.epilog(RF, float32, Init.tile(1, 1).done(), Move.tile(1, 1).done(), Move.tile(1, 1).done())", "epilog"),
     ("MatMul.epilog(RF, Init.tile(1, 1).done(), init=Init.tile(1, 1).done())", "init is given twice"), ("Move.tile(4, 4).epilog(RF)(MOVED).program('sm_80').tree", "has no accumulator"),
     ("MatMul.done(3)", "neither an executable nor a micro-kernel"), ("MatMul.then(3)", "neither a decomposition nor a strategy"), ("PLAIN.at(Split).replace(3)", "replace: not a decomposition"),
-    ("MatMul.tile(8, 8).refine(3)", "not a refinement"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid // 0)", "division by 0"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid.none)", "cannot be applied to the symbol uid"), ("MatMul.tile(8, 8).to(Block).swizzle('uid +')", "no expression"),
+    ("MatMul.tile(8, 8).refine(3)", "not a refinement"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid // 0)", "division by 0"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid.none)", "cannot be applied to the symbol uid"), ("MatMul.tile(8, 8).to(Block).swizzle('uid +')", "not an expression"),
     ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: [])", "not an expression over uid"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: 'x')", "cannot be read"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid + sym('S'))", "S is unknown here"),
     ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid * 2**40 * 2**20)", "needs more than"), ("MatMul.tile(8, 8).to(Block).unchecked(' ')", "a reason is needed"),
     ("Move.split(8)(MOVED).program('sm_80').tree", "has no reduction dimension"), ("Move.split_k(2, Block, 4)(MOVED).program('sm_80').tree", "is not a matrix multiplication"),
@@ -72,15 +73,15 @@ REFUSED = (
     ("in_order(PAIR, {'Y': 1})", "Z missing"), ("in_order(PAIR, {'Q': 1})", "has no output 'Q'"), ("in_order(PAIR, 3)", "has 2 outputs"), ("in_order(PAIR, (1, 2, 3))", "3 arrays"),
     ("TWO.check({'q': 3})", "no dimension q"), ("Fused(name='f', dims='m m', operands={}, body={})", "Fused"),
     # measuring
-    ("timing.time_kernel(3)", "no compiled kernel"), ("timing.throughput(SQUARE, 0)", "more than no time"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
-    ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "no combination at all"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "comes without a spec"), ("best(SQUARE, default=True, require_record=True)", "an exact record is required, so defaults are not permitted"),
+    ("timing.time_kernel(3)", "no compiled kernel"), ("timing.throughput(SQUARE, 0)", "time of a launch must be positive"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
+    ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "sweep: no combinations"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "strategy has no spec"), ("best_strategy(SQUARE, default=True, require_record=True)", "an exact record is required, so defaults are not permitted"),
     # pictures and exports
     ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "holds one picture"),
-    ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is not a folder"), ("exported(3, '/tmp/x')", "export: no kernel"), ("exported(BOUND, 3)", "no path"),
+    ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is not a folder"), ("exported(3, '/tmp/x')", "export: not a kernel"), ("exported(BOUND, 3)", "not a path"),
     # tasks
     ("Mapping(3)", "a list of values"), ("Mapping([3])", "not an instance"), ("Mapping([], 3)", "not a machine"), ("Mapping.from_json(3)", "from_json: not a text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts must be Stored(...)"),
     ("TaskMapping('i', 'v', BLOCK, [GLOBAL], mma_in_flight=5)", "mma_in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], raster=3)", "raster=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),
-    ("TaskMapping('i', 'v', HOST, [GLOBAL], calls=[3])", "names of instances"), ("task('x', Inner)(3)", "no function"), ("launch('x')", "outside a task"),
+    ("TaskMapping('i', 'v', HOST, [GLOBAL], calls=[3])", "names of instances"), ("task('x', Inner)(3)", "not a function"), ("launch('x')", "outside a task"),
     ("FIGURE_8_MAPPING['nobody']", "Mapping: no instance nobody"), ("FIGURE_8_MAPPING.diff(3)", "Mapping.diff: not a mapping"), ("FIGURE_8_MAPPING.with_('gemm_block', Q=3)", "gemm_block: no tunable Q"),
     ("Mapping([*FIGURE_8_MAPPING.instances], max_shared_bytes=-1)", "max_shared_bytes must be a number of bytes"), ("Mapping([])", "one instance must be the entry point"), ("Mapping([*FIGURE_8_MAPPING.instances] * 2)", "two instances are called"),
     ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is not a processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems must be places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline must be a depth"),

@@ -191,7 +191,7 @@ def test_digit_indices(base, digits, indices):
     view = Init(1, 1)(RF)(Thread).dst
     single = (Mode(1, 1),)
     modes = tuple(UnitMode(size, stride, True) for size, stride in digits)
-    access = making.access(view.tensor.name, (base, ZERO), (single, single), (None, None), True, dealt=(modes, ()))
+    access = making.access(view.tensor.name, (base, ZERO), (single, single), (None, None), True, unit_modes=(modes, ()))
     holding = Ownership.of(making.execution(INSTRUCTIONS[0], Init.on(Thread, view), (access,)), access, ())
     assert [(digit.size, digit.stride) for digit in holding.digits] == list(digits)
     at = {"lane": np.arange(32)}

@@ -10,7 +10,7 @@ import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from ringed import TARGET, dropped, errors, float16_gemm, is_load, of_kind, product, ring_faults, roles_of, with_changed
 from test_rings import is_harmless
-from touching import K, buffer, i, kernel, loop, on_registers, products, reads
+from touching import K, buffer, i, kernel, loop, mma, on_registers, reads
 
 from fireiron import *
 from fireiron import ir
@@ -28,7 +28,7 @@ SEED = 20261122
 
 # ---------------------------------------------------------------------------------------------- programs
 
-COPY, PRODUCT = Move.done(), MatMul.split(16).unroll().done()
+COPY, MMA = Move.done(), MatMul.split(16).unroll().done()
 STORED = Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 STEPS = {
@@ -39,7 +39,7 @@ STEPS = {
 }
 
 
-def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=64, shares=(), in_flight=None):
+def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=64, shares=(), mma_in_flight=None):
     """Bind a definition with two MMAs per iteration and separate accumulators; `low` and `high` access these and change no value.
 
     `shares` maps a load to the load whose stages it shares.
@@ -56,23 +56,23 @@ def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=
     chain = definition.tile(m=rows, n=64).to(Block)
     chain = chain.persistent(blocks) if blocks else chain
     chain = chain.split(k=64).pipeline(stages).warp_specialize()
-    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain if mma_in_flight is None else chain.mma_in_flight(mma_in_flight)
     for name in loads:
         chain = chain.load(name, SH, COPY)
         chain = chain.share_stages(dict(shares)[name]) if name in dict(shares) else chain
-    chain = chain.tile(m=64).to(Warpgroup).step("u", PRODUCT).step("v", PRODUCT).step("store", STORED).done()
+    chain = chain.tile(m=64).to(Warpgroup).step("u", MMA).step("v", MMA).step("store", STORED).done()
     return chain(definition(**dict(zip("mnk", sizes, strict=True)), dtype=float16))
 
 
-def of_library(module, steps, loads, sizes, *, rows=128, stages=2, in_flight=None):
+def of_library(module, steps, loads, sizes, *, rows=128, stages=2, mma_in_flight=None):
     """Bind a definition of the library with rings."""
     chain = module.definition.tile(m=rows, n=64).to(Block).split(k=64).pipeline(stages).warp_specialize(128)
-    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain if mma_in_flight is None else chain.mma_in_flight(mma_in_flight)
     for name in loads.split():
         chain = chain.load(name, SH, COPY)
     chain = chain.tile(m=64).to(Warpgroup)
     for step in steps.split():
-        chain = chain.step(step, PRODUCT)
+        chain = chain.step(step, MMA)
     return chain.step("store", STORED).done()(module.spec(*sizes))
 
 
@@ -182,7 +182,7 @@ UP_MMA = ["full b2 k", "product u", "commit"]
 
 
 @pytest.mark.parametrize(
-    ("stages", "in_flight", "rows", "expected"),
+    ("stages", "mma_in_flight", "rows", "expected"),
     [
         (2, None, 128, ["wait 0", "empty a k", "empty b1 k", "empty b2 k"]),
         (2, 1, 64, ["wait 1", "empty a k - 1 later", "empty b2 k - 1 later", *UP_MMA, "wait 1", "empty b1 k"]),
@@ -190,12 +190,12 @@ UP_MMA = ["full b2 k", "product u", "commit"]
         (1, None, 64, ["wait 0", "empty a k", "empty b1 k", "empty b2 k"]),
     ],
 )
-def test_releases_follow_the_groups_in_flight(stages, in_flight, rows, expected):
+def test_releases_follow_the_groups_in_flight(stages, mma_in_flight, rows, expected):
     """A stage is released as soon as the groups that read it are complete.
 
     With `mma_in_flight` a wait follows each group; otherwise it follows the last one of the iteration.
     """
-    bound = of_library(gated, "gate up", "A B1 B2", (128, 64, 320), rows=rows, stages=stages, in_flight=in_flight)
+    bound = of_library(gated, "gate up", "A B1 B2", (128, 64, 320), rows=rows, stages=stages, mma_in_flight=mma_in_flight)
     body, _ = loop_of_fills(bound.program(TARGET))
     place = next(number for number, one in enumerate(body) if one.startswith("wait"))
     end = expected.index("commit") if "commit" in expected else len(expected)
@@ -206,12 +206,12 @@ def test_ordinary_readers_synchronize_the_warp_before_a_release():
     """One warp barrier precedes the release of a stage that lanes and an MMA both read. Lanes and MMA share one ring."""
     body, _ = loop_of_fills(of_library(gemm_row_sum, "product", "A B", (128, 64, 320)).program(TARGET))
     assert body[-4:] == ["do s", "wait 0", "barrier warp", "empty k_ring k"]
-    body, after = loop_of_fills(of_library(gemm_row_sum, "product", "A B", (128, 64, 320), in_flight=1).program(TARGET))
+    body, after = loop_of_fills(of_library(gemm_row_sum, "product", "A B", (128, 64, 320), mma_in_flight=1).program(TARGET))
     assert body[-4:] == ["wait 1", "barrier warp", "empty k_ring k - 1 later", "do s"]
     assert after == ["wait 0", "barrier warp", "empty k_ring 4"]
 
 
-# ---------------------------------------------------------------------------------------------- by hand
+# ---------------------------------------------------------------------------------------------- hand-made programs
 
 
 BUFFERS = (buffer("a", 4096), buffer("c", 4096, offset=16384), *(buffer(name, 4, memory=RF) for name in "urpq"))
@@ -229,7 +229,7 @@ def empty(ring, number=i):
 def fill_and_mma(ring, registers, number=i):
     """A fill of a ring that an MMA into the given registers reads."""
     stage = mod(as_expr(number), as_expr(2))
-    return (full(ring, number), products(0, name=ring, registers=registers, copy=stage), empty(ring, number))
+    return (full(ring, number), mma(0, name=ring, registers=registers, copy=stage), empty(ring, number))
 
 
 def fill_loop(*body, extent=6, **options):
@@ -245,18 +245,18 @@ def by_hand(*body):
 
 def test_register_operand_of_a_pending_mma_is_not_overwritten():
     """Operands of a pending MMA may be read. A write of an operand waits for the MMA."""
-    group = attrs.evolve(products(0, name="a", registers="r"), mechanism=WGMMA_GROUPS)
+    group = attrs.evolve(mma(0, name="a", registers="r"), mechanism=WGMMA_GROUPS)
     from_registers = attrs.evolve(group, accesses=(*group.accesses[:1], on_registers("p", write=False).accesses[0], group.accesses[-1]))
     from_registers = attrs.evolve(from_registers, lane_maps=(None,) * 3)
     assert by_hand(from_registers, on_registers("p", write=False), on_registers("p")) == ["product r", "commit", "do ", "wait 0", "do p"]
     # An A operand in registers that another MMA writes is awaited. The accumulator of the next group is not.
-    other = products(0, name="a", registers="p")
+    other = mma(0, name="a", registers="p")
     assert by_hand(other, making.comment(""), from_registers) == ["product p", "commit", "wait 0", "product r", "commit"]
     assert by_hand(group, making.comment(""), group) == ["product r", "commit", "product r", "commit"]
 
 
 def test_wait_counts_the_groups_after_the_youngest_conflict():
-    three = [one for name in "urq" for one in (products(0, name="a", registers=name), making.comment(""))]
+    three = [one for name in "urq" for one in (mma(0, name="a", registers=name), making.comment(""))]
     groups = [word for name in "urq" for word in (f"product {name}", "commit")]
     for name, left in zip("urq", (2, 1, 0), strict=True):
         assert by_hand(*three, on_registers(name)) == [*groups, f"wait {left}", f"do {name}"]
@@ -264,7 +264,7 @@ def test_wait_counts_the_groups_after_the_youngest_conflict():
 
 def test_wait_after_a_loop_assumes_the_fewest_groups():
     """The wait after a loop assumes the path with fewer committed groups. A loop of three iterations committed three."""
-    first, inside = products(0, name="a", registers="u"), (products(0, name="a", registers="r"), on_registers("q"))
+    first, inside = mma(0, name="a", registers="u"), (mma(0, name="a", registers="r"), on_registers("q"))
     assert by_hand(first, loop(K, *inside), on_registers("u"))[-2:] == ["wait 0", "do u"]
     assert by_hand(first, loop(1, *inside), on_registers("u"))[-2:] == ["wait 1", "do u"]
 
@@ -313,7 +313,7 @@ def test_exhausted_ring_releases_a_stage_early():
 
 def test_groups_around_a_loop_keep_its_fills_inside():
     """MMAs around a loop of fills form three groups, and the fills stay in the loop."""
-    other = products(0, name="c", registers="r")
+    other = mma(0, name="c", registers="r")
     events = by_hand(other, fill_loop(*fill_and_mma("a", "u")), other)
     assert [word if isinstance(word, str) else "loop" for word in events][:3] == ["product r", "commit", "loop"]
     assert events[2][:3] == ["full a i", "product u", "commit"]
@@ -326,7 +326,7 @@ RIGHT = {
     "u v low": pair("u v low", (192, 64, 320), blocks=2, stages=3),
     "u v low high": pair("u v low high", rows=128),
     "one stage": pair("u v low", stages=1),
-    "gated": of_library(gated, "gate up", "A B1 B2", (64, 64, 320), rows=64, stages=3, in_flight=2),
+    "gated": of_library(gated, "gate up", "A B1 B2", (64, 64, 320), rows=64, stages=3, mma_in_flight=2),
     "row sum": of_library(gemm_row_sum, "product", "A B", (128, 64, 320)),
 }
 
@@ -419,10 +419,10 @@ def test_synchronization_report_gives_reasons():
     account = synchronization(pair("u low v").program(TARGET).ir)
     assert [ring.why for ring in account.rings] == [
         "a stage is released at an existing wait for MMAs: u is complete",
-        "a stage is released a turn later at an existing wait for MMAs: u is complete",
+        "a stage is released one iteration later at an existing wait for MMAs: u is complete",
     ]
     account = synchronization(pair("u v low high").program(TARGET).ir)
     assert [(ring.name, ring.in_flight) for ring in account.rings] == [("a_sh_ring", 1), ("c_sh_ring", 0)]
     report = text(account)
-    assert "the last one may be pending, products of v" in report
+    assert "the last one may be pending, MMAs into v" in report
     assert "the preceding wait (v is complete) leaves no pending group that reads it" in report

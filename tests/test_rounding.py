@@ -189,7 +189,7 @@ def shapes_of_the_library():
     )
 
     for options in ({}, {"causal": True, "lse": True}, {"window": 9}, {"rescale_threshold": 8}):
-        yield attention.spec(40, 70, 16, made=attention.definition(**options))
+        yield attention.spec(40, 70, 16, fused=attention.definition(**options))
     for module in (dual, gated, gemm_row_sum, lstm):
         yield module.spec(30, 20, 40)
     yield from (gemm_layernorm.spec(20, 32, 24), mlp.spec(20, 32, 5), lstm.spec(30, 20, 40, form="tanh"))

@@ -1,4 +1,4 @@
-"""Accesses of a chunk of blocks, by hand: coordinates, bounds, addresses, vectors and what is counted (`fireiron.sim.block_batch`)."""
+"""Accesses of a block batch in hand-made kernels: coordinates, bounds, addresses, vectors, counted bytes (`fireiron.sim.block_batch`)."""
 
 import random
 
@@ -37,7 +37,7 @@ def copy(source, target, *, guard=TRUE, width=1, shape=None, memories=(GL, GL), 
 
 def run(body, *buffers, elements=64, grid=1, source=None, **fields):
     kernel = kernel_of(Move(elements, dtype=float32)(GL, GL), body, *buffers, grid=grid, threads=32)
-    size = sum(one.bytes for one in buffers if one.memory == SH)
+    size = sum(buffer.bytes for buffer in buffers if buffer.memory == SH)
     kernel = attrs.evolve(kernel, **{"shared_bytes": size, **fields})
     given = np.arange(1, elements + 1, dtype=np.float32)
     return simulate(kernel, {"src": given}), given
@@ -49,7 +49,7 @@ def fails(message, *arguments, **options):
 
 
 @pytest.mark.parametrize("offset, element, thread", [(33, 64, 31), (40, 64, 24), (-1, -1, 0), (-5, -5, 0)])
-def test_coordinates_outside_the_tensor(offset, element, thread):
+def test_coordinates_out_of_bounds_are_reported(offset, element, thread):
     place = THREAD + offset
     message = (
         rf"src\[{element}\] is outside of the tensor: thread {thread} of block 0 reads it(?s:.*)coordinate 0 is {element}(?s:.*)0 ... 63"
@@ -62,13 +62,13 @@ def test_coordinates_outside_the_tensor(offset, element, thread):
 
 
 @pytest.mark.parametrize("offset", [0, 1, 32])
-def test_coordinates_up_to_the_last(offset):
+def test_coordinates_up_to_the_last_are_accessed(offset):
     done, given = run((copy(access("src", (THREAD + offset,)), access("dst", (THREAD + offset,))),))
     np.testing.assert_array_equal(done.outputs["dst"][offset : offset + 32], given[offset : offset + 32])
     assert done.read_bytes == done.written_bytes == 32 * 4
 
 
-def test_which_block_is_named():
+def test_message_names_the_block():
     place = BLOCK * 16 + THREAD
     fails(
         r"src\[64\] is outside of the tensor: thread 16 of block 3",
@@ -78,7 +78,7 @@ def test_which_block_is_named():
 
 
 @pytest.mark.parametrize("bound", [5, 32, 60])
-def test_bytes_of_guarded_copies_are_those_inside(bound):
+def test_bytes_of_guarded_copies_are_those_in_bounds(bound):
     done, given = run((copy(access("src", (THREAD,)), access("dst", (THREAD,)), guard=less(THREAD, bound)),))
     count = min(bound, 32)
     assert done.read_bytes == done.written_bytes == count * 4
@@ -87,7 +87,7 @@ def test_bytes_of_guarded_copies_are_those_inside(bound):
 
 
 @pytest.mark.parametrize("start, width, right", [(0, 4, True), (8, 4, True), (2, 4, False), (2, 2, True), (1, 2, False)])
-def test_vectors_begin_at_their_multiple(start, width, right):
+def test_vectors_start_at_a_multiple_of_their_width(start, width, right):
     place = THREAD // 16 * width + start
     body = (
         copy(access("src", (place,), (width,)), access("dst", (place,), (width,)), width=width, shape=(width,), guard=less(THREAD % 16, 1)),
@@ -103,7 +103,7 @@ def test_vectors_begin_at_their_multiple(start, width, right):
         )
 
 
-def test_vectors_are_of_neighbors():
+def test_vectors_are_contiguous():
     fields = {"shape": (2,), "width": 2, "guard": less(THREAD, 1)}
     strided = attrs.evolve(access("src", (THREAD,), (2,)), points=((0,), (8,)))
     fails("src: a vector of 2 elements at addresses 0, 8", (copy(strided, access("dst", (THREAD,), (2,)), **fields),))
@@ -116,10 +116,10 @@ def shared(swizzle=None, copies=1, offset=0):
 
 @pytest.mark.parametrize("swizzle", [None, Swizzle(2, 0, 3)], ids=str)
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_copies_of_a_buffer(number, swizzle):
-    """Each holds what was put there, and only so many are there."""
-    there = attrs.evolve(access("x", (THREAD,)), copy=THREAD * 0 + number)
-    body = (copy(access("src", (THREAD,)), there, memories=(GL, SH)), copy(there, access("dst", (THREAD,)), memories=(SH, GL)))
+def test_stages_of_a_buffer(number, swizzle):
+    """Each stage keeps its values; stages past the last are out of bounds."""
+    stage = attrs.evolve(access("x", (THREAD,)), copy=THREAD * 0 + number)
+    body = (copy(access("src", (THREAD,)), stage, memories=(GL, SH)), copy(stage, access("dst", (THREAD,)), memories=(SH, GL)))
     if number < 2:
         done, given = run(body, shared(swizzle, 2))
         np.testing.assert_array_equal(done.outputs["dst"][:32], given[:32])
@@ -127,13 +127,13 @@ def test_copies_of_a_buffer(number, swizzle):
         fails(r"address \d+ of x\[0\] is outside of the buffer: thread 0 of block 0 writes it", body, shared(swizzle, 2))
 
 
-def test_a_statement_by_no_thread_does_nothing():
+def test_a_statement_without_active_threads_does_nothing():
     done, _ = run((copy(access("src", (THREAD,)), access("dst", (THREAD,)), active=less(THREAD, 0)),))
     assert np.isnan(done.outputs["dst"]).all() and done.written_bytes == 0
 
 
-def test_turns_that_write_one_element_come_in_order():
-    """The last one stays, though a loop over a single statement is an axis where it may be."""
+def test_iterations_that_write_one_element_are_in_order():
+    """The last write wins, although a loop over a single statement is vectorized if possible."""
     k = Var("k", 0, 3)
     body = (making.loop(k, as_expr(4), (copy(access("src", (THREAD + k * 8,)), access("dst", (THREAD,))),)),)
     done, given = run(body)
@@ -141,20 +141,20 @@ def test_turns_that_write_one_element_come_in_order():
 
 
 @pytest.mark.parametrize("blocks", [2, 4])
-def test_blocks_that_use_other_parts_of_their_shared_memory(blocks):
-    """Blocks of a chunk go to addresses of their own, and each has its own memory."""
+def test_blocks_that_use_different_parts_of_shared_memory(blocks):
+    """The blocks of a batch access different addresses, each in its memory."""
     block = Var("block", 0, blocks - 1)
     buffer = attrs.evolve(local("x", (32 * blocks,), SH), offset=0)
-    there = access("x", (THREAD + block * 32,))
+    part = access("x", (THREAD + block * 32,))
     body = (
-        copy(access("src", (THREAD + block * 16,)), there, memories=(GL, SH)),
-        copy(there, access("dst", (THREAD + block * 32,)), memories=(SH, GL)),
+        copy(access("src", (THREAD + block * 16,)), part, memories=(GL, SH)),
+        copy(part, access("dst", (THREAD + block * 32,)), memories=(SH, GL)),
     )
     done, given = run(body, buffer, elements=32 * blocks, grid=blocks)
     np.testing.assert_array_equal(done.outputs["dst"], np.concatenate([given[number * 16 : number * 16 + 32] for number in range(blocks)]))
 
 
-# ---------------------------------------------------------------------------------------------- more of each
+# ---------------------------------------------------------------------------------------------- more cases
 
 
 def elements(count):
@@ -162,14 +162,14 @@ def elements(count):
 
 
 @pytest.mark.parametrize("conditions, right", [((7, 7), False), ((7, 0), True), ((0, 7), False), ((0, 0), True)], ids=str)
-def test_a_vector_that_nobody_takes_may_begin_anywhere(conditions, right):
-    """Each piece by its own condition, of the first one and of others."""
+def test_inactive_vectors_need_no_alignment(conditions, right):
+    """Each piece has a condition, the first one and later ones."""
     first, second = (less(THREAD, bound) for bound in conditions)
     pieces = (making.piece(0, 2, condition=first), making.piece(2, 2, condition=second))
-    there = attrs.evolve(access("src", (THREAD * 0,), (4,)), points=((0,), (1,), (3,), (4,)))
+    source = attrs.evolve(access("src", (THREAD * 0,), (4,)), points=((0,), (1,), (3,), (4,)))
     spec = Move(4, dtype=float32)(GL, GL)(Thread)
     target = access("dst", (THREAD * 4,), (4,), write=True)
-    move = making.execution(MOVE, spec, (there, target), pieces=(pieces, elements(4)))
+    move = making.execution(MOVE, spec, (source, target), pieces=(pieces, elements(4)))
     if right:
         done, given = run((move,), elements=128)
         inside = np.repeat(np.stack([np.arange(32) < bound for bound in conditions], 1), 2, 1)
@@ -179,7 +179,7 @@ def test_a_vector_that_nobody_takes_may_begin_anywhere(conditions, right):
 
 
 @pytest.mark.parametrize("align, width, right", [(16, 4, True), (8, 2, True), (8, 4, False), (4, 2, False), (4, 1, True)])
-def test_vectors_of_an_array_are_no_wider_than_it_is_aligned(align, width, right):
+def test_alignment_of_an_array_limits_its_vectors(align, width, right):
     move = copy(access("src", (THREAD * 4,), (width,)), access("dst", (THREAD * 4,), (width,)), width=width, shape=(width,))
     kernel = kernel_of(Move(128, dtype=float32)(GL, GL), (move,))
     source = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, align=align))
@@ -193,8 +193,8 @@ def test_vectors_of_an_array_are_no_wider_than_it_is_aligned(align, width, right
 
 
 @pytest.mark.parametrize("offset, width, right", [(0, 4, True), (8, 4, False), (8, 2, True), (4, 2, False), (16, 4, True)])
-def test_vectors_of_shared_memory_are_told_by_its_offset(offset, width, right):
-    """Whatever the alignment of its tensor."""
+def test_offset_of_a_shared_buffer_limits_its_vectors(offset, width, right):
+    """The alignment of its tensor is irrelevant."""
     buffer = attrs.evolve(local("x", (64,), SH, align=4), offset=offset)
     place = THREAD % 8 * 4
     only = less(THREAD, 8)
@@ -209,8 +209,8 @@ def test_vectors_of_shared_memory_are_told_by_its_offset(offset, width, right):
         fails(rf"x: a vector of {width} elements at addresses 0, 1.*: thread 0 of block 0 writes them", body, buffer, shared_bytes=512)
 
 
-def test_which_vector_is_told():
-    """The thread, the block and the turn of the first that lies wrong."""
+def test_message_names_the_first_unaligned_vector():
+    """It names thread, block and iteration."""
     k = Var("k", 0, 3)
     block = Var("block", 0, 1)
     place = THREAD * 2 + block * 64 + k * 0 + equal(k, 2) * equal(block, 1) * less(3, THREAD)
@@ -224,18 +224,18 @@ def test_which_vector_is_told():
 
 
 @pytest.mark.parametrize("copies, number, right", [(2, 1, True), (2, 2, False), (3, 2, True), (2, -1, False)])
-def test_the_last_copy_of_a_buffer_and_the_one_behind(copies, number, right):
-    """Which turn of a loop it is, too."""
+def test_the_last_stage_of_a_buffer_and_the_next(copies, number, right):
+    """The message names the iteration too."""
     k = Var("k", 0, 3)
-    there = attrs.evolve(access("x", (THREAD,)), copy=THREAD * 0 + k * number)
+    stage = attrs.evolve(access("x", (THREAD,)), copy=THREAD * 0 + k * number)
     body = (
-        copy(access("src", (THREAD,)), attrs.evolve(there, copy=THREAD * 0), memories=(GL, SH)),
+        copy(access("src", (THREAD,)), attrs.evolve(stage, copy=THREAD * 0), memories=(GL, SH)),
         making.loop(
             k,
             as_expr(2),
-            (copy(access("src", (THREAD + 32,)), there, memories=(GL, SH)), copy(access("src", (THREAD,)), access("dst", (THREAD + 32,)))),
+            (copy(access("src", (THREAD + 32,)), stage, memories=(GL, SH)), copy(access("src", (THREAD,)), access("dst", (THREAD + 32,)))),
         ),
-        copy(attrs.evolve(there, copy=as_expr(max(number, 0))), access("dst", (THREAD,)), memories=(SH, GL)),
+        copy(attrs.evolve(stage, copy=as_expr(max(number, 0))), access("dst", (THREAD,)), memories=(SH, GL)),
     )
     if right:
         done, given = run(body, shared(None, copies))
@@ -250,12 +250,12 @@ def test_the_last_copy_of_a_buffer_and_the_one_behind(copies, number, right):
 
 
 @pytest.mark.parametrize("swizzle", [None, Swizzle(2, 0, 3)], ids=str)
-def test_addresses_outside_a_buffer(swizzle):
-    """Where a storage of an access goes further than the buffer; not where nobody takes part."""
+def test_addresses_out_of_bounds_are_reported(swizzle):
+    """If the storage of an access exceeds the buffer, unless no active thread reaches that part."""
     wide = attrs.evolve(shared(swizzle).storage, layout=Layout((32,), (2,)))
-    there = attrs.evolve(access("x", (THREAD,)), storage=wide)
+    target = attrs.evolve(access("x", (THREAD,)), storage=wide)
     for bound in (16, 17, 32):
-        body = (copy(access("src", (THREAD,)), there, memories=(GL, SH), guard=less(THREAD, bound)),)
+        body = (copy(access("src", (THREAD,)), target, memories=(GL, SH), guard=less(THREAD, bound)),)
         if bound <= 16:
             run(body, shared(swizzle))
         else:
@@ -266,8 +266,8 @@ def test_addresses_outside_a_buffer(swizzle):
             )
 
 
-def test_masked_elements_below_zero_are_no_addresses():
-    """What lies in front of a tensor and is not touched, swizzled or not."""
+def test_masked_elements_below_zero_are_not_accessed():
+    """Elements before the start of a tensor, swizzled or not."""
     for swizzle in (None, Swizzle(2, 0, 3)):
         fill = copy(access("src", (THREAD,)), access("x", (THREAD,)), memories=(GL, SH))
         back = copy(access("x", (THREAD - 8,)), access("dst", (THREAD,)), memories=(SH, GL), guard=less(7, THREAD))
@@ -276,8 +276,8 @@ def test_masked_elements_below_zero_are_no_addresses():
 
 
 @pytest.mark.parametrize("bound", [32, 40, 33, 31, 30, 1, 0])
-def test_bounds_as_they_are_or_beyond_the_tensor(bound):
-    """An access that tests them itself: a bound beyond the end guards nothing there."""
+def test_bounds_inside_and_past_the_tensor(bound):
+    """For an access that tests its bounds: a bound past the end guards nothing there."""
     text = MicroKernel("m", "// m\n")
     spec = Move(1, dtype=float32)(GL, GL)(Thread)
     for more, sizes in ((0, 32), (8, 40)):
@@ -288,12 +288,12 @@ def test_bounds_as_they_are_or_beyond_the_tensor(bound):
             run(body, elements=sizes)
         else:
             done, given = run(body, elements=32)
-            there = np.arange(32) + more
-            np.testing.assert_array_equal(done.outputs["dst"], np.where(there < bound, given[np.minimum(there, 31)], 0))
+            coordinates = np.arange(32) + more
+            np.testing.assert_array_equal(done.outputs["dst"], np.where(coordinates < bound, given[np.minimum(coordinates, 31)], 0))
 
 
-def test_a_coordinate_that_differs_between_blocks_and_turns():
-    """The element, the thread, the block and the turn of the first that lies outside."""
+def test_message_names_the_first_out_of_bounds_coordinate():
+    """It names element, thread, block and iteration."""
     k, block = Var("k", 0, 3), Var("block", 0, 3)
     place = THREAD + block * 8 + k * 3
     for kind in ("axis", "loop"):
@@ -310,7 +310,7 @@ def test_a_coordinate_that_differs_between_blocks_and_turns():
 
 
 @pytest.mark.parametrize("grid", [1, 3])
-def test_bytes_are_counted_for_all_blocks_and_turns(grid):
+def test_bytes_are_counted_for_all_blocks_and_iterations(grid):
     k, block = Var("k", 0, 3), Var("block", 0, grid - 1)
     place = THREAD + (block * 4 + k) * 32
     move = copy(access("src", (place,)), access("dst", (place,)), guard=less(THREAD + k * 0, 8))
@@ -319,8 +319,8 @@ def test_bytes_are_counted_for_all_blocks_and_turns(grid):
 
 
 @pytest.mark.parametrize("order", [None, 0])
-def test_registers_that_threads_number_by_themselves(order):
-    """The number of a register may differ between threads, blocks and turns."""
+def test_register_numbers_that_differ_between_threads(order):
+    """The number of a register may differ between threads, blocks and iterations."""
     k, block, r = Var("k", 0, 3), Var("block", 0, 1), local("r", (8,), RF)
     number = (THREAD + block + k) % 8
     fill = copy(access("src", (THREAD + k * 32 + block * 128,)), access("r", (number,)), memories=(GL, RF))
@@ -333,16 +333,16 @@ def test_registers_that_threads_number_by_themselves(order):
     )
 
 
-def test_a_loop_whose_length_an_array_of_integers_says():
-    """None at all where it says a number below zero."""
+def test_trip_count_read_from_an_integer_array():
+    """A negative number means no iteration."""
     k = Var("k", 0, 7)
     loop = making.loop(k, lookup("src", as_expr(3)), (copy_ints(access("src", (THREAD,)), access("dst", (THREAD + k * 0,))),))
     kernel = kernel_of(Move(64, dtype=int32)(GL, GL), (loop,))
     given = np.arange(64, dtype=np.int32)
-    for turns in (-1, 0, 1, 5):
-        given[3] = turns
-        found = simulate(kernel, {"src": given}).outputs["dst"][:32]
-        assert (found == given[:32]).all() == (turns > 0)
+    for count in (-1, 0, 1, 5):
+        given[3] = count
+        result = simulate(kernel, {"src": given}).outputs["dst"][:32]
+        assert (result == given[:32]).all() == (count > 0)
 
 
 def copy_ints(source, target):
@@ -352,8 +352,8 @@ def copy_ints(source, target):
 
 
 @pytest.mark.parametrize("dtype", [float32, int32], ids=str)
-def test_registers_of_warps_that_leave_something_out(dtype):
-    """They keep what they had, floats and integers, in all of their registers and in each block."""
+def test_registers_of_warps_that_skip_a_body(dtype):
+    """They keep their values, floats and integers, in all registers and in each block."""
     thread, block = Var("thread", 0, 63), Var("block", 0, 1)
 
     def move(source, target, memories, kind):
@@ -387,14 +387,14 @@ def test_registers_of_warps_that_leave_something_out(dtype):
         numbers = np.isin(np.arange(256), needing).astype(np.int32)
         given = np.arange(256).astype(dtype.to_numpy())
         for order in (None, random.Random(0)):
-            found = simulate(kernel, {"N": numbers, "X": given}, order=order).outputs["Y"]
+            result = simulate(kernel, {"N": numbers, "X": given}, order=order).outputs["Y"]
             for first in (0, 32, 128, 160):
                 some = numbers[first : first + 32].any()
-                np.testing.assert_array_equal(found[first : first + 32], given[first : first + 32] + 64 * some)
+                np.testing.assert_array_equal(result[first : first + 32], given[first : first + 32] + 64 * some)
 
 
-def test_what_is_left_out_is_read_as_zero_whatever_was_left_out_before():
-    """A masked write to a buffer leaves nothing for a masked read."""
+def test_masked_reads_are_zero_after_masked_writes():
+    """A masked write has no effect on a masked read."""
     fill = copy(access("src", (THREAD,)), access("x", (THREAD,)), memories=(GL, SH), guard=less(THREAD, 8))
     spec = Move(1, dtype=float32)(SH, GL)(Thread)
     pieces = ((making.piece(0, 1, condition=less(THREAD, 8)),), elements(1))
@@ -409,8 +409,8 @@ def test_what_is_left_out_is_read_as_zero_whatever_was_left_out_before():
     np.testing.assert_array_equal(done.outputs["dst"][:32], np.where(np.arange(32) < 8, given[:32], 0))
 
 
-def test_sizes_are_no_loops():
-    """A message names the loops around, and not the sizes of the kernel, nor names that differ between threads."""
+def test_messages_name_loops_but_not_sizes():
+    """A message names the enclosing loops, but neither the sizes of the kernel nor names that differ between threads."""
     size, k, name = Var("N", 1, 64), Var("k", 0, 3), Var("name", 0, 99)
     move = copy(access("src", (name + 60,)), access("dst", (THREAD,)))
     body = (making.loop(k, as_expr(2), (making.let(name, THREAD), copy(access("src", (THREAD,)), access("dst", (THREAD,))), move)),)
@@ -424,8 +424,8 @@ def test_sizes_are_no_loops():
 
 @pytest.mark.parametrize("memory", [GL, SH, RF], ids=str)
 @pytest.mark.parametrize("places", [1, 2, 4])
-def test_turns_of_an_axis_that_share_a_place(memory, places):
-    """The last of them stays, in arrays, in shared memory and in registers; those of other places stay too."""
+def test_iterations_of_an_axis_that_write_one_element(memory, places):
+    """The last write wins, in arrays, shared memory and registers; other elements are unaffected."""
     k, n = Var("k", 0, 3), Var("n", 0, 3)
     place = k * places // 4
     target = {GL: access("dst", (THREAD + place * 32,)), SH: access("x", (THREAD + place * 32,)), RF: access("r", (place,))}[memory]
@@ -440,7 +440,7 @@ def test_turns_of_an_axis_that_share_a_place(memory, places):
 
 
 def test_a_coordinate_below_zero_that_a_bound_does_not_guard():
-    """A bound says where elements end, not where they begin."""
+    """A bound is an upper bound only."""
     source = access("src", (THREAD - 3,), bounds=(8,))
     move = making.execution(
         MicroKernel("m", "// m\n"), Move(1, dtype=float32)(GL, GL)(Thread), (source, access("dst", (THREAD,), write=True))
@@ -449,19 +449,19 @@ def test_a_coordinate_below_zero_that_a_bound_does_not_guard():
 
 
 @pytest.mark.parametrize("number", [-1, 2])
-def test_a_copy_beside_those_of_a_buffer_of_one_element(number):
+def test_stages_past_the_end_of_a_one_element_buffer(number):
     buffer = attrs.evolve(local("x", (1,), SH, copies=2), offset=0)
-    there = attrs.evolve(access("x", (THREAD * 0,)), copy=THREAD * 0 + number)
+    stage = attrs.evolve(access("x", (THREAD * 0,)), copy=THREAD * 0 + number)
     fails(
         rf"address {number} of x\[0\] is outside of the buffer",
-        (copy(access("src", (THREAD,)), there, memories=(GL, SH), guard=less(THREAD, 1)),),
+        (copy(access("src", (THREAD,)), stage, memories=(GL, SH), guard=less(THREAD, 1)),),
         buffer,
     )
 
 
 @pytest.mark.parametrize("grid", [2, 3, 4])
-def test_blocks_that_write_nothing_inside(grid):
-    """Where each element of a block lies outside it has no work; where some do, or none is asked for, it has."""
+def test_blocks_without_elements_in_bounds(grid):
+    """A block whose elements are all out of bounds has no work, which is an error, unless its statement is inactive."""
     place = Var("block", 0, grid - 1) * 32 + THREAD
     move = copy(access("src", (place,)), access("dst", (place,)), guard=less(place, 64))
     if grid == 2:
@@ -472,11 +472,11 @@ def test_blocks_that_write_nothing_inside(grid):
         run((attrs.evolve(move, active=less(place, 64)),), grid=grid)
 
 
-# ---------------------------------------------------------------------------------------------- loops at once
+# ---------------------------------------------------------------------------------------------- vectorized loops
 
 
-def statements_of(place, target, *loops, source=GL, memory=GL, buffers=(), inner=None):
-    """How often a copy in loops is executed."""
+def executed_statements(place, target, *loops, source=GL, memory=GL, buffers=(), inner=None):
+    """The number of statements that a copy in loops executes."""
     move = making.execution(
         MOVE,
         Move(1)(source, memory)(Thread),
@@ -485,11 +485,11 @@ def statements_of(place, target, *loops, source=GL, memory=GL, buffers=(), inner
     )
     for loop in reversed(loops):
         move = making.loop(loop, as_expr(loop.high + 1), (move,))
-    made = attrs.evolve(kernel_of(Move(4096)(GL, GL), (move,), *buffers), shared_bytes=1 << 14)
+    kernel = attrs.evolve(kernel_of(Move(4096)(GL, GL), (move,), *buffers), shared_bytes=1 << 14)
     given = np.arange(4096, dtype=np.float32)
-    found = [simulate(made, {"src": given}, order=order) for order in (None, random.Random(0))]
-    assert found[0].statements == found[1].statements
-    return found[0].statements
+    runs = [simulate(kernel, {"src": given}, order=order) for order in (None, random.Random(0))]
+    assert runs[0].statements == runs[1].statements
+    return runs[0].statements
 
 
 K4, K3 = Var("k", 0, 3), Var("j", 0, 2)
@@ -510,9 +510,9 @@ K4, K3 = Var("k", 0, 3), Var("j", 0, 2)
     ],
     ids=str,
 )  # fmt: skip
-def test_loops_that_are_executed_at_once(place, target, loops, count):
-    """Those whose turns write different elements; what they read may be the same."""
-    assert statements_of(place, ("dst", target), *loops) == count
+def test_vectorized_loops(place, target, loops, count):
+    """A loop is vectorized if its iterations write different elements; they may read the same ones."""
+    assert executed_statements(place, ("dst", target), *loops) == count
 
 
 @pytest.mark.parametrize("memory, size", [(RF, 12), (SH, 512)], ids=str)
@@ -520,17 +520,17 @@ def test_loops_that_are_executed_at_once(place, target, loops, count):
     "target, count",
     [(lambda k: k, 1), (lambda k: k * 2, 1), (lambda k: k // 2, 4), (lambda k: 3 - k, 1), (lambda k: k * k, 1), (lambda k: 0, 4)],
 )
-def test_loops_over_registers_and_shared_memory(memory, size, target, count):
+def test_vectorized_loops_over_registers_and_shared_memory(memory, size, target, count):
     place = as_expr(target(K4)) if memory == RF else THREAD + target(K4) * 32
-    assert statements_of(THREAD, ("x", place), K4, memory=memory, buffers=(local("x", (size,), memory),)) == count
+    assert executed_statements(THREAD, ("x", place), K4, memory=memory, buffers=(local("x", (size,), memory),)) == count
 
 
-# ---------------------------------------------------------------------------------------------- masks, in parts
+# ---------------------------------------------------------------------------------------------- masks
 
 
-def plain_chunk(width=3, *buffers, threads=32):
-    made = attrs.evolve(kernel_of(Move(32)(GL, GL), (), *buffers, threads=threads, grid=8), shared_bytes=4096)
-    plan = Plan(made, {})
+def plain_batch(width=3, *buffers, threads=32):
+    kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (), *buffers, threads=threads, grid=8), shared_bytes=4096)
+    plan = Plan(kernel, {})
     return BlockBatch(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), tuple(range(width)), False)
 
 
@@ -548,8 +548,8 @@ def plain_chunk(width=3, *buffers, threads=32):
     ],
     ids=str,
 )  # fmt: skip
-def test_blocks_in_which_a_mask_holds_somewhere(mask, blocks):
-    assert plain_chunk()._by_block(mask).tolist() == blocks
+def test_blocks_in_which_a_mask_holds(mask, blocks):
+    assert plain_batch()._by_block(mask).tolist() == blocks
 
 
 @pytest.mark.parametrize(
@@ -564,22 +564,22 @@ def test_blocks_in_which_a_mask_holds_somewhere(mask, blocks):
         ([False, True], [False, True], [False, True]),
     ],
 )
-def test_two_masks_together(mask, more, both):
-    """None holds everywhere."""
-    found = _both(*(None if one is None else np.array(one) for one in (mask, more)))
-    assert (None if found is None else found.tolist()) == both
+def test_conjunction_of_two_masks(mask, more, both):
+    """`None` is true everywhere."""
+    result = _both(*(None if values is None else np.array(values) for values in (mask, more)))
+    assert (None if result is None else result.tolist()) == both
 
 
 def test_the_block_at_a_position():
-    """What is the same in all blocks has one position, which may be beyond those of a smaller chunk."""
-    batch = plain_chunk(2)
-    assert [batch.block(one) for one in (0, 1, 2, 9)] == [0, 1, 1, 1]
+    """A value equal in all blocks has one position, which may be past the end of a smaller batch."""
+    batch = plain_batch(2)
+    assert [batch.block(position) for position in (0, 1, 2, 9)] == [0, 1, 1, 1]
     batch.blocks = (4, 7)
-    assert [batch.block(one) for one in (0, 1)] == [4, 7]
+    assert [batch.block(position) for position in (0, 1)] == [4, 7]
 
 
-def test_where_a_statement_is_in_words():
-    batch = plain_chunk()
+def test_location_of_a_statement():
+    batch = plain_batch()
     assert batch.where({}) == "outside loops" and batch.where({"k": 3, "m": np.arange(2)}) == "k=3"
     assert batch.where({"k": 3}, {"j": 1}) == "k=3, j=1" and batch.where({"k": 3}, {"k": 1}) == "k=1" and batch.where({}, {"j": 0}) == "j=0"
     batch.plan.symbols["N"] = 5
@@ -588,24 +588,24 @@ def test_where_a_statement_is_in_words():
 
 @pytest.mark.parametrize("threads, group", [(64, range(64)), (64, range(32, 64)), (48, range(32, 48)), (32, [3])], ids=str)
 def test_registers_of_a_group(threads, group):
-    """Of each number and thread; where they are watched, which of them were written."""
-    batch = plain_chunk(2, local("r", (3,), RF, int32), local("f", (2,), RF), threads=threads)
+    """Values by register number and thread; if tracked, also which of them were written."""
+    batch = plain_batch(2, local("r", (3,), RF, int32), local("f", (2,), RF), threads=threads)
     members = ThreadGroup(np.array(list(group)), {})
     for name, count in (("r", 3), ("f", 2)):
         memory = batch.memories[name]
         memory.data[: count * threads] = np.arange(count * threads)[:, None] * 10 + np.arange(2)
         if memory.defined is not None:
             memory.defined[: count * threads] = (np.arange(count * threads) % 2 == 0)[:, None]
-    found = batch.registers_of(("f", "r"), members)
-    assert list(found) == ["f", "r"]
+    registers = batch.registers_of(("f", "r"), members)
+    assert list(registers) == ["f", "r"]
     for name, count in (("r", 3), ("f", 2)):
-        values, defined = found[name]
+        values, defined = registers[name]
         rows = np.arange(count)[:, None] * threads + members.threads
         np.testing.assert_array_equal(values, rows[..., None] * 10 + np.arange(2))
         assert (defined is None) == (name == "f")
         if defined is not None:
             np.testing.assert_array_equal(defined, np.broadcast_to((rows % 2 == 0)[..., None], defined.shape))
-    # Given back to some of them only.
+    # Restored for some of the threads only.
     where = np.zeros((len(members.threads), 2), bool)
     where[0, 1] = True
     for memory in (batch.memories["r"], batch.memories["f"]):
@@ -613,81 +613,81 @@ def test_registers_of_a_group(threads, group):
         if memory.defined is not None:
             memory.defined[:] = True
             memory.complete = True
-    batch.restore(found, where, members)
+    batch.restore(registers, where, members)
     for name, count in (("r", 3), ("f", 2)):
         memory = batch.memories[name]
         rows = np.arange(count) * threads + members.threads[0]
         expected = np.full(memory.data.shape, -1, memory.data.dtype)
         expected[rows, 1] = rows * 10 + 1
         np.testing.assert_array_equal(memory.data, expected)
-    watched = batch.memories["r"]
+    tracked = batch.memories["r"]
     rows = np.arange(3) * threads + members.threads[0]
-    assert watched.defined[rows, 1].tolist() == (rows % 2 == 0).tolist() and watched.defined[rows, 0].all()
-    assert watched.complete == bool((rows % 2 == 0).all())
+    assert tracked.defined[rows, 1].tolist() == (rows % 2 == 0).tolist() and tracked.defined[rows, 0].all()
+    assert tracked.complete == bool((rows % 2 == 0).all())
 
 
-def test_warps_whose_registers_are_all_zero_are_left_out():
-    """In each block by itself; a warp that is not whole counts as one."""
-    batch = plain_chunk(2, local("n", (2,), RF, int32), threads=80)
+def test_warps_whose_registers_are_all_zero():
+    """By block; an incomplete warp counts as one."""
+    batch = plain_batch(2, local("n", (2,), RF, int32), threads=80)
     memory, group = batch.memories["n"], ThreadGroup(np.arange(80), {})
     memory.data[:] = 0
     memory.data[5, 0] = 1  # thread 5, number 0, block 0
     memory.data[80 + 70, 1] = -3  # thread 70, number 1, block 1
-    found = batch.all_lanes_zero("n", group)
+    result = batch.all_lanes_zero("n", group)
     expected = np.ones((80, 2), bool)
     expected[:32, 0] = False
     expected[64:, 1] = False
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
     some = ThreadGroup(np.arange(32, 80), {})
     np.testing.assert_array_equal(batch.all_lanes_zero("n", some), expected[32:])
 
 
-# ---------------------------------------------------------------------------------------------- places
+# ---------------------------------------------------------------------------------------------- addresses
 
 
-@pytest.mark.parametrize("turns", [1, 4])
+@pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("grid", [1, 3])
-def test_each_thread_block_and_turn_adds_what_is_the_same_for_all(turns, grid):
-    spec, one = AtomicAdd(32, dtype=int32)(GL, GL), AtomicAdd(1, dtype=int32)(GL, GL)(Thread)
-    add = making.execution(ATOMIC_ADD, one, (access("src", (7,)), access("dst", (3,), write=True)), pieces=((making.piece(0),),) * 2)
-    turn = Var("k", 0, turns - 1)
-    made = kernel_of(spec, (making.loop(turn, as_expr(turns), (add,)),), grid=grid)
+def test_atomic_adds_of_a_uniform_value(count, grid):
+    spec, add_spec = AtomicAdd(32, dtype=int32)(GL, GL), AtomicAdd(1, dtype=int32)(GL, GL)(Thread)
+    add = making.execution(ATOMIC_ADD, add_spec, (access("src", (7,)), access("dst", (3,), write=True)), pieces=((making.piece(0),),) * 2)
+    iteration = Var("k", 0, count - 1)
+    kernel = kernel_of(spec, (making.loop(iteration, as_expr(count), (add,)),), grid=grid)
     given, start = np.arange(32, dtype=np.int32), np.full(32, 100, np.int32)
-    got = simulate(made, {"src": given, "dst": start}).outputs["dst"]
+    got = simulate(kernel, {"src": given, "dst": start}).outputs["dst"]
     expected = start.copy()
-    expected[3] += 7 * 32 * grid * turns
+    expected[3] += 7 * 32 * grid * count
     np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("number, right", [(7, True), (8, False)])
-def test_a_swizzle_may_lead_out_of_a_buffer_that_is_no_whole_span(number, right):
-    """Element 8 of 9 lies at address 9."""
+def test_a_swizzle_of_an_incomplete_span_may_leave_the_buffer(number, right):
+    """Element 8 of 9 has address 9."""
     x = local("x", (9,), SH)
     x = attrs.evolve(x, storage=attrs.evolve(x.storage, swizzle=Swizzle(2, 0, 3)))
     body = (copy(access("src", (0,)), access("x", (number,)), memories=(GL, SH), active=equal(THREAD, 0)),)
-    made = attrs.evolve(kernel_of(Move(64, dtype=float32)(GL, GL), body, x), shared_bytes=64)
+    kernel = attrs.evolve(kernel_of(Move(64, dtype=float32)(GL, GL), body, x), shared_bytes=64)
     if right:
-        simulate(made, {"src": np.zeros(64, np.float32)})
+        simulate(kernel, {"src": np.zeros(64, np.float32)})
     else:
         with pytest.raises(SimulationError, match=r"address 9 of x\[8\] is outside of the buffer: thread 0 of block 0 writes it"):
-            simulate(made, {"src": np.zeros(64, np.float32)})
+            simulate(kernel, {"src": np.zeros(64, np.float32)})
 
 
-def places_of(target, *loops, memory=RF, size=12, write=True, condition=TRUE, **fields):
-    """Where a copy in loops goes, in a chunk of two blocks."""
+def computed_place(target, *loops, memory=RF, size=12, write=True, condition=TRUE, **fields):
+    """The computed address of a copy in loops, in a batch of two blocks."""
     x = attrs.evolve(local("x", (size,), memory), offset=0)
     far = THREAD + sum((loop * 32 * 4**number for number, loop in enumerate(loops)), start=as_expr(0))
-    here, there = access("x", (target,)), access("dst" if not write else "src", (far,))
-    pair = (there, attrs.evolve(here, write=True)) if write else (here, attrs.evolve(there, write=True))
+    near, far_access = access("x", (target,)), access("dst" if not write else "src", (far,))
+    pair = (far_access, attrs.evolve(near, write=True)) if write else (near, attrs.evolve(far_access, write=True))
     memories = (GL, memory) if write else (memory, GL)
     move = making.execution(MOVE, Move(1)(*memories)(Thread), pair, pieces=((making.piece(0, 1, condition=condition),),) * 2)
     for loop in reversed(loops):
         move = making.loop(loop, as_expr(loop.high + 1), (move,))
-    made = attrs.evolve(kernel_of(Move(512)(GL, GL), (move,), x, grid=8), shared_bytes=4096)
-    plan = Plan(made, {})
+    kernel = attrs.evolve(kernel_of(Move(512)(GL, GL), (move,), x, grid=8), shared_bytes=4096)
+    plan = Plan(kernel, {})
     run = Run(plan, global_memory(plan, {"src": np.zeros(512, np.float32)}, False), History({}), (2, 5), True, False)
-    site = next(one for one in plan.sites if len(one.loops) == len(loops))
-    operand = next(one for one in site.operand_list if one.buffer.name == "x" and one.write == write)
+    site = next(candidate for candidate in plan.sites if len(candidate.loops) == len(loops))
+    operand = next(candidate for candidate in site.operand_list if candidate.buffer.name == "x" and candidate.write == write)
     group = run.group(np.arange(32))
     return run.batch.compute(site, operand, group.environment, group), run.batch.memories["x"]
 
@@ -707,14 +707,14 @@ def places_of(target, *loops, memory=RF, size=12, write=True, condition=TRUE, **
     ids=str,
 )
 @pytest.mark.parametrize("write", [True, False])
-def test_registers_that_all_threads_number_alike_are_a_window(target, loops, numbers, write):
-    """Affine in the loops; what threads or blocks number by themselves is not."""
-    place, _ = places_of(target, *loops, write=write)
+def test_uniform_register_numbers_are_a_window(target, loops, numbers, write):
+    """If affine in the loops; numbers that differ between threads or blocks are not."""
+    place, _ = computed_place(target, *loops, write=write)
     assert isinstance(place, Window) == (numbers is not None)
     if numbers is not None:
         assert np.broadcast_to(place.rows, np.shape(numbers)).tolist() == numbers
         assert place.shape[-2:] == (32, 2)
-    masked, _ = places_of(target, *loops, write=write, condition=less(THREAD, 5))
+    masked, _ = computed_place(target, *loops, write=write, condition=less(THREAD, 5))
     assert not isinstance(masked, Window)
 
 
@@ -728,12 +728,12 @@ def test_registers_that_all_threads_number_alike_are_a_window(target, loops, num
     ],
     ids=str,
 )
-def test_rows_of_shared_memory_that_all_blocks_have_alike(target, rows, write):
-    """What is written names each thread; a mask sends what it excludes behind the memory."""
-    place, memory = places_of(target, memory=SH, size=40, write=write)
+def test_rows_of_shared_memory_equal_in_all_blocks(target, rows, write):
+    """A write has a row per thread; masked elements get a row past the end of the memory."""
+    place, memory = computed_place(target, memory=SH, size=40, write=write)
     assert isinstance(place, Rows) and np.broadcast_to(place.rows, (1, 32)).tolist() == rows and (place.rows.shape == (1, 32) or not write)
-    masked, memory = places_of(target, memory=SH, size=40, write=write, condition=less(THREAD, 5))
-    behind = memory.zero + (1 if write else 0)
-    assert isinstance(masked, Rows) and masked.rows.tolist() == [[one if number < 5 else behind for number, one in enumerate(rows[0])]]
-    by_block, memory = places_of(as_expr(target) * 0 + BLOCK, memory=SH, size=40, write=write)
+    masked, memory = computed_place(target, memory=SH, size=40, write=write, condition=less(THREAD, 5))
+    masked_row = memory.zero + (1 if write else 0)
+    assert isinstance(masked, Rows) and masked.rows.tolist() == [[row if number < 5 else masked_row for number, row in enumerate(rows[0])]]
+    by_block, memory = computed_place(as_expr(target) * 0 + BLOCK, memory=SH, size=40, write=write)
     assert isinstance(by_block, Flat) and np.broadcast_to(by_block.rows, (1, 32, 2)).tolist() == [[[2 * 2 + 0, 5 * 2 + 1]] * 32]

@@ -12,7 +12,7 @@ import pytest
 from campaign.faults.detectors import outputs, shadow_of
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
-from engines import OF_PRODUCTS, by_products, copied, loaded, numbered, of_products, stored
+from engines import WGMMA_SEQUENCES, copied, kernel_of_steps, loaded, numbered, stored, wgmma_kernel
 from handmade import access, kernel_of, local
 from ringed import TARGET, float16_gemm, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS
@@ -98,7 +98,7 @@ def test_the_first_fence_of_each_role(form, seed):
             assert "wgmma.fence" in message, message
 
 
-@pytest.mark.parametrize("name", ["a turn in flight", "B, swapped"])
+@pytest.mark.parametrize("name", ["an iteration in flight", "B, swapped"])
 def test_a_factor_in_registers(name):
     """It is written by ordinary statements before each product, which requires a fence after them."""
     strategy, spec = RINGS[name]
@@ -203,17 +203,17 @@ def test_uninitialized_registers(dtype):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("name", OF_PRODUCTS)
+@pytest.mark.parametrize("name", WGMMA_SEQUENCES)
 def test_registers_of_products_under_way(name, order):
     """By hand: what may be touched while they are, and what wants a fence before, or a wait."""
-    kernel, message = of_products(name)
+    kernel, message = wgmma_kernel(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     if message is not None:
         with pytest.raises(SimulationError, match=message):
             copied(kernel, given, None if order is None else random.Random(order))
         return
     a = given.astype(np.float64)
-    steps = OF_PRODUCTS[name][0].split(", ")
+    steps = WGMMA_SEQUENCES[name][0].split(", ")
     values = {step[0]: a for step in steps if step.endswith(("=", "<"))}
     for step in steps:
         if "=" in step[1:-1]:
@@ -511,7 +511,7 @@ def test_products_of_warps_start_a_new_sum_or_add(adds):
 @pytest.mark.parametrize("order", ORDERS)
 def test_copies_under_way_are_not_touched(steps, message, order):
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
-    kernel = by_products(*steps.split(", "))
+    kernel = kernel_of_steps(*steps.split(", "))
     if message is None:
         np.testing.assert_array_equal(copied(kernel, given, None if order is None else random.Random(order)), given)
     else:
@@ -524,7 +524,7 @@ def test_the_destination_of_a_copy_in_flight_holds_no_data_yet():
     spec = Move(32, 1, dtype=float32, src=RowMajor, dst=RowMajor)(GL, GL)
     buffers = (local("x", (32, 1), SH),)
     copy = performed(MOVE, Move(1, 1, dtype=float32)(GL, SH)(Thread), access("src", (THREAD, 0)), access("x", (THREAD, 0), write=True))
-    load = making.under_way(copy)
+    load = making.async_copy(copy)
     store = performed(MOVE, Move(1, 1, dtype=float32)(SH, GL)(Thread), access("x", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     for steps, right in (((load, making.commit(), making.wait(0), store), True), ((load, making.commit(), making.wait(1), store), False)):

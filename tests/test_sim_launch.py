@@ -1,4 +1,4 @@
-"""Launches in the simulator, by hand: which blocks it takes, and blocks that have no work (`fireiron.sim.launch`)."""
+"""Launches in the simulator, with hand-made kernels: batches of blocks, and blocks without work (`fireiron.sim.launch`)."""
 
 import itertools
 import random
@@ -26,7 +26,7 @@ WIDTH = 32
 
 
 def by_blocks(elements, blocks, *, guarded=True, active=TRUE, place=None, block=None, cluster=None):
-    """A kernel of so many blocks, whose 32 threads copy an element each."""
+    """A kernel of `blocks` blocks, whose 32 threads copy an element each."""
     block = block or Var("block", 0, blocks - 1)
     place = block * WIDTH + Var("thread", 0, WIDTH - 1) if place is None else place
     guard = less(place, elements) if guarded else TRUE
@@ -49,7 +49,7 @@ def copy_of(kernel, elements, **options):
 
 @pytest.mark.parametrize("order", [None, 0, 1])
 @pytest.mark.parametrize("elements, right", [(64, 2), (33, 2), (65, 3), (32 * 300, 300), (32 * 300 - 31, 300)])
-def test_as_many_blocks_as_there_is_work_for(elements, right, order):
+def test_blocks_without_work_are_reported(elements, right, order):
     chance = None if order is None else random.Random(order)
     got, given = copy_of(by_blocks(elements, right), elements, order=chance)
     np.testing.assert_array_equal(got, given)
@@ -60,21 +60,21 @@ def test_as_many_blocks_as_there_is_work_for(elements, right, order):
         copy_of(by_blocks(elements, right + 1, guarded=False), elements, order=chance)
 
 
-def test_a_block_that_takes_no_part_has_none_to_do():
-    """Whoever is left out by a condition on its number is meant to be idle."""
+def test_inactive_blocks_are_not_reported():
+    """A block that a condition on its number excludes is idle on purpose."""
     block = Var("block", 0, 2)
     got, given = copy_of(by_blocks(64, 3, active=less(block, 2)), 64)
     np.testing.assert_array_equal(got, given)
 
 
-def test_blocks_that_do_the_same():
-    """A grid too large, of blocks that wrap around: two write to one place."""
+def test_blocks_that_write_the_same_elements_race():
+    """A grid that is too large, with block numbers that wrap around: two blocks write one element."""
     block, thread = Var("block", 0, 2), Var("thread", 0, WIDTH - 1)
     with pytest.raises(SimulationError, match=r"race on dst\[\d+\].*of block 0 .*of block 2 "):
         copy_of(by_blocks(64, 3, place=block % 2 * WIDTH + thread), 64)
 
 
-def test_a_sample_of_blocks_is_judged_as_all_are():
+def test_a_sample_of_blocks_is_checked_like_all():
     kernel = by_blocks(64, 4)
     for chosen in ([0], [1, 0]):
         assert simulate(kernel, {"src": np.zeros(64, np.float32)}, blocks=chosen).blocks == tuple(chosen)
@@ -86,8 +86,8 @@ TWO = making.block_cluster((2,), (Var("rank", 0, 1),))
 
 
 @pytest.mark.parametrize("order", [None, 0])
-def test_blocks_of_a_cluster_come_together(order):
-    """Three tiles are two clusters of two blocks, of which one block has no work; a third cluster has none at all."""
+def test_blocks_without_work_in_clusters(order):
+    """Three tiles need two clusters of two blocks, and one block has no work; a third cluster has no work at all."""
     chance = None if order is None else random.Random(order)
     got, given = copy_of(by_blocks(3 * WIDTH, 4, cluster=TWO), 3 * WIDTH, order=chance)
     np.testing.assert_array_equal(got, given)
@@ -95,44 +95,44 @@ def test_blocks_of_a_cluster_come_together(order):
         copy_of(by_blocks(3 * WIDTH, 6, cluster=TWO), 3 * WIDTH, order=chance)
 
 
-def test_a_store_by_an_engine_that_lies_outside():
-    """The engine leaves out what lies outside; all of it is no work."""
+def test_a_tma_store_out_of_bounds_has_no_work():
+    """TMA omits elements out of bounds; if all are omitted the block has no work."""
     kernel = stored(making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128), array=(64, 64), at=(Var("block", 0, 1) * 64, as_expr(0)))
     with pytest.raises(SimulationError, match="block 1 of the grid has no work"):
         simulate(attrs.evolve(kernel, grid=as_expr(2)), {"src": numbered((64, 64))})
 
 
 def with_blocks(kernel, more):
-    """A kernel with a larger grid, whose expressions know it."""
+    """A kernel with a larger grid, in its expressions too."""
     grid = kernel.grid.evaluate({}) + more
     wider = Var("block", 0, grid - 1)
-    body = ir.rewritten(kernel.body, lambda one: (one.substitute({kernel.block: wider}),))
+    body = ir.rewritten(kernel.body, lambda stmt: (stmt.substitute({kernel.block: wider}),))
     return attrs.evolve(kernel, grid=as_expr(grid), body=body)
 
 
-@pytest.mark.parametrize("options", [{}, {"tma": False}, {"bands": 2}, {"cluster": (2, 1)}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"tma": False}, {"group_m": 2}, {"cluster": (2, 1)}], ids=str)
 @pytest.mark.parametrize("sizes", [(128, 128, 64), (100, 128, 64), (100, 72, 64), (256, 64, 64)])
-def test_a_block_more_of_products_by_tma(sizes, options):
-    """Two rows of tiles and two columns; a block more finds all its tile outside, or stores what another one does."""
+def test_one_more_block_of_a_tma_gemm(sizes, options):
+    """Two rows and two columns of tiles; the tile of one more block is out of bounds, or another block stores it too."""
     program = product((64, 64, 64), (64, 64), 2, **options)(float16_gemm(*sizes)).program(TARGET)
     arrays, expected = inputs_of(program.spec)
     assert outcome(program.ir, arrays, expected) == "right"
     assert outcome(with_blocks(program.ir, 2 if "cluster" in options else 1), arrays, expected) not in ("right", "wrong")
 
 
-def test_one_tile_by_two_blocks():
-    """Of a grid of one block no expression knows a block's number: two do the same, by an engine."""
+def test_one_tile_stored_by_two_blocks():
+    """With a grid of one block no expression contains the block number: a second block stores the same tile by TMA."""
     program = product((64, 64, 64), (64, 64), 2)(float16_gemm(64, 64, 64)).program(TARGET)
     arrays, expected = inputs_of(program.spec)
-    said = outcome(with_blocks(program.ir, 1), arrays, expected)
-    assert said.startswith("race on C") and "of block 0" in said and "of block 1" in said
+    outcome_text = outcome(with_blocks(program.ir, 1), arrays, expected)
+    assert outcome_text.startswith("race on C") and "of block 0" in outcome_text and "of block 1" in outcome_text
 
 
-# ---------------------------------------------------------------------------------------------- what a launch is given
+# ---------------------------------------------------------------------------------------------- arguments of a launch
 
 
 def of_size(multiple):
-    """A copy of as many elements as a size says, known at the launch."""
+    """A copy whose number of elements is a run-time size."""
     size = Var("N", 8, 64, multiple)
     kernel = by_blocks(64, 2)
     return attrs.evolve(kernel, symbols=(size,))
@@ -142,7 +142,7 @@ def of_size(multiple):
     "multiple, value, legal",
     [(2, 7, "8 ... 64, multiples of 2"), (2, 9, "8 ... 64, multiples of 2"), (1, 65, "8 ... 64"), (1, 7, "8 ... 64")],
 )
-def test_sizes_that_break_what_was_declared(multiple, value, legal):
+def test_sizes_that_violate_their_declaration(multiple, value, legal):
     with pytest.raises(ArgumentError, match=f"symbol N={value} violates its declaration") as caught:
         simulate(of_size(multiple), {"src": np.zeros(64, np.float32)}, {"N": value})
     assert caught.value.legal == legal
@@ -157,7 +157,7 @@ def test_a_kernel_that_is_not_final_is_refused():
         simulate(unguarded, {"src": np.zeros(64, np.float32)})
 
 
-def test_what_is_counted():
+def test_counted_statements_barriers_and_bytes():
     """Statements and barriers of one block, bytes of all."""
     kernel = by_blocks(65, 3)
     done = simulate(
@@ -197,7 +197,7 @@ def test_sizes_are_integers(value, message):
 
 
 @pytest.mark.parametrize("name", ["M", "n", "N "])
-def test_sizes_that_a_kernel_has_not(name):
+def test_unknown_sizes_are_rejected(name):
     with pytest.raises(ArgumentError, match=f"has no symbol {name}") as caught:
         simulate(of_size(1), {"src": np.zeros(64, np.float32)}, {"N": 8, name: 8})
     assert caught.value.legal == ("N",)
@@ -213,7 +213,7 @@ def test_facts_about_sizes():
         simulate(kernel, {"src": np.zeros(64, np.float32)}, {"N": 20})
 
 
-# ---------------------------------------------------------------------------------------------- chunks of blocks
+# ---------------------------------------------------------------------------------------------- batches of blocks
 
 THREAD = Var("thread", 0, WIDTH - 1)
 
@@ -230,23 +230,23 @@ def shared(name, size, offset=0, dtype=float32):
 
 
 def through_shared(blocks, *more, dtype=float32, buffers=(), other=None, active=TRUE):
-    """Blocks that copy 32 elements each by their shared memory, which a lane may read where another wrote."""
+    """Blocks that copy 32 elements each through shared memory; `other` is the element that a lane reads."""
     block = Var("block", 0, blocks - 1)
     fill = mover(dtype, (GL, SH))(access("src", (block * WIDTH + THREAD,)), access("x", (THREAD,)))
     store = mover(dtype, (SH, GL))(
         access("x", (THREAD if other is None else other(block),)), access("dst", (block * WIDTH + THREAD,)), active=active
     )
-    made = kernel_of(
+    kernel = kernel_of(
         Move(WIDTH * blocks, dtype=dtype)(GL, GL), (fill, *more, store), shared("x", WIDTH, 0, dtype), *buffers, grid=blocks, threads=WIDTH
     )
-    return attrs.evolve(made, shared_bytes=1024)
+    return attrs.evolve(kernel, shared_bytes=1024)
 
 
 @pytest.mark.parametrize("order", [None, 0])
 @pytest.mark.parametrize("blocks", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", [1 << 21, 4096, 2048, 1])
-def test_chunks_of_all_sizes_do_the_same(blocks, size, order, monkeypatch):
-    """However many blocks are executed together, each has memory of its own, and those left over are executed too."""
+def test_results_do_not_depend_on_the_batch_size(blocks, size, order, monkeypatch):
+    """Each block of a batch has its memory, and incomplete batches are executed too."""
     monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     got, given = copy_of(through_shared(blocks), WIDTH * blocks, order=None if order is None else random.Random(order))
     np.testing.assert_array_equal(got, given)
@@ -257,7 +257,7 @@ def test_chunks_of_all_sizes_do_the_same(blocks, size, order, monkeypatch):
 @pytest.mark.parametrize("size", [1 << 21, 1])
 @pytest.mark.parametrize("wrong", [0, 1, 4])
 def test_races_are_found_in_each_block(size, wrong, monkeypatch):
-    """Of blocks that use shared memory alike one stands for all; of one that does not, its own is watched."""
+    """If all blocks access shared memory equally one is checked; a block with different accesses is checked separately."""
     monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     kernel = through_shared(5, other=lambda block: (THREAD + equal(block, wrong)) % WIDTH)
     with pytest.raises(SimulationError, match=rf"race on x\[\d+\](?s:.*)block {wrong}"):
@@ -270,7 +270,7 @@ def test_races_are_found_in_each_block(size, wrong, monkeypatch):
         copy_of(everywhere, WIDTH * 5, blocks=[3])
 
 
-def test_races_between_blocks_are_not_looked_for_without_shadow():
+def test_races_between_blocks_need_shadow_memory():
     block, thread = Var("block", 0, 2), Var("thread", 0, WIDTH - 1)
     kernel = by_blocks(64, 3, place=block % 2 * WIDTH + thread)
     got, given = copy_of(kernel, 64, shadow=False)
@@ -278,7 +278,7 @@ def test_races_between_blocks_are_not_looked_for_without_shadow():
 
 
 @pytest.mark.parametrize("size", [1 << 21, 1])
-def test_of_several_errors_the_first_block_tells(size, monkeypatch):
+def test_the_error_of_the_first_block_is_reported(size, monkeypatch):
     monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     block = Var("block", 0, 7)
     for first in (0, 3, 7):
@@ -288,8 +288,8 @@ def test_of_several_errors_the_first_block_tells(size, monkeypatch):
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
-def test_bytes_of_two_types_are_told_apart_in_each_block(blocks):
-    """Halves and floats of one place are the same bytes of the same block, however many run together."""
+def test_bytes_of_two_types_are_shared_within_a_block_only(blocks):
+    """float16 and float32 values at one address share bytes in the same block only, also in a batch."""
     block = Var("block", 0, blocks - 1)
     float16_buffer = shared("h", 2 * WIDTH, 0, float16)
     low = mover(float16, (SH, SH))
@@ -305,13 +305,13 @@ def test_bytes_of_two_types_are_told_apart_in_each_block(blocks):
 
 
 @pytest.mark.parametrize(
-    "dealt, right", [((), False), ((4,), False), ((1, 4), True), ((4, 1), False), ((2, 4, 1), True), ((4, 4), False), ((-1, 4), False)]
+    "strides, right", [((), False), ((4,), False), ((1, 4), True), ((4, 1), False), ((2, 4, 1), True), ((4, 4), False), ((-1, 4), False)]
 )
-def test_tiles_that_interleave(dealt, right):
-    """Of layouts that deal every fourth row to a block, some blocks of the last period may have none; what is visited deals nothing."""
+def test_blocks_without_work_in_interleaved_tiles(strides, right):
+    """If a layout assigns every fourth row to a block, blocks of the last period may have no row; visited modes do not count."""
     kernel = by_blocks(64, 3)
     (move,) = kernel.body
-    strided = attrs.evolve(move.accesses[1], dealt=(tuple(UnitMode(2, abs(stride), stride > 0) for stride in dealt),))
+    strided = attrs.evolve(move.accesses[1], unit_modes=(tuple(UnitMode(2, abs(stride), stride > 0) for stride in strides),))
     kernel = attrs.evolve(kernel, body=(attrs.evolve(move, accesses=(move.accesses[0], strided)),))
     if right:
         np.testing.assert_array_equal(*copy_of(kernel, 64))
@@ -320,8 +320,8 @@ def test_tiles_that_interleave(dealt, right):
             copy_of(kernel, 64)
 
 
-def test_a_grid_that_arrays_of_integers_decide():
-    """It is a bound: blocks behind the last one's work have none."""
+def test_a_grid_with_integer_arrays_is_a_bound():
+    """The grid is an upper bound, so blocks without work are legal."""
     kernel = by_blocks(64, 3)
     (move,) = kernel.body
     of_ints = kernel_of(
@@ -347,8 +347,8 @@ def of_registers(number, dtype=float32, dst_dtype=None, spec=None, extra=()):
 @pytest.mark.parametrize(
     "types", [(float32, None), (float16, None), (float32, int32), (int32, None), (int32, float32), (float16, float32)], ids=str
 )
-def test_what_was_never_written_is_named(types, order):
-    """Whether it comes out as poison, or a conversion drops that."""
+def test_uninitialized_registers_are_reported(types, order):
+    """Both if poison reaches the output and if a conversion drops it."""
     chance = None if order is None else random.Random(order)
     given = np.arange(WIDTH).astype(types[0].to_numpy())
     np.testing.assert_array_equal(simulate(of_registers(0, *types), {"src": given}, order=chance).outputs["dst"], given)
@@ -356,8 +356,8 @@ def test_what_was_never_written_is_named(types, order):
         simulate(of_registers(1, *types), {"src": given}, order=chance)
 
 
-def test_a_comparison_that_drops_poison():
-    """A maximum with a number is a number; what was never written is named all the same."""
+def test_uninitialized_registers_in_a_maximum():
+    """A maximum with NaN is the number; the uninitialized register is reported anyway."""
     r = local("r", (1, 1, 2), RF)
     load = making.execution(
         MOVE,
@@ -373,8 +373,8 @@ def test_a_comparison_that_drops_poison():
         simulate(kernel, {"src": np.ones((WIDTH, 1, 2), np.float32)})
 
 
-def test_poison_that_was_given_is_no_finding():
-    """NaN that comes in may come out, and what a kernel does not write keeps what it had."""
+def test_nan_inputs_are_not_reported():
+    """An input NaN may reach the output, and elements that a kernel does not write keep their values."""
     given = np.full(WIDTH, np.nan, np.float32)
     assert np.isnan(simulate(of_registers(0), {"src": given}).outputs["dst"]).all()
     kernel = by_blocks(64, 2)
@@ -384,8 +384,8 @@ def test_poison_that_was_given_is_no_finding():
 
 @pytest.mark.parametrize("shadow", [True, False])
 @pytest.mark.parametrize("wrong", [0, 2])
-def test_a_block_whose_poison_comes_out_is_named(wrong, shadow):
-    """Without shadow memory nobody knows whose it is, and the first block alone is asked."""
+def test_the_block_whose_poison_reaches_the_output_is_named(wrong, shadow):
+    """Without shadow memory the block is unknown, and only the first block is executed again."""
     block = Var("block", 0, 2)
     r = local("r", (2,), RF)
     load = mover(float32, (GL, RF))(access("src", (block * WIDTH + THREAD,)), access("r", (equal(block, wrong),)))
@@ -399,7 +399,7 @@ def test_a_block_whose_poison_comes_out_is_named(wrong, shadow):
         assert np.isnan(simulate(kernel, {"src": given}, shadow=shadow).outputs["dst"][wrong * WIDTH :]).all()
 
 
-def test_barriers_that_lie_in_a_buffer_are_refused_before_anything_runs():
+def test_misplaced_mbarriers_are_rejected_before_execution():
     kernel = fetched(2, 1)
     given = np.arange(64, dtype=np.float32)
     np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
@@ -408,16 +408,16 @@ def test_barriers_that_lie_in_a_buffer_are_refused_before_anything_runs():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_orders_come_from_the_seed_alone(seed):
-    """The same one gives the same drawn order of tiles, for all chunks."""
+def test_orders_depend_on_the_seed_only(seed):
+    """The same seed gives the same random order of tiles, for all batches."""
     kernel, given = fetched(9, 3), np.arange(9 * 32, dtype=np.float32)
     runs = [simulate(kernel, {"src": given}, order=random.Random(seed)) for _ in range(2)]
     assert runs[0].statements == runs[1].statements
     np.testing.assert_array_equal(runs[0].outputs["dst"], given)
 
 
-def test_what_was_written_between_rows_is_told():
-    """Inside the buffer and outside the tensor: rows that a statement takes to be shorter than they are."""
+def test_writes_between_rows_are_reported():
+    """Inside the buffer but out of the tensor's bounds: a statement assumes a smaller leading dimension."""
     row, column = THREAD % 8, THREAD // 8
     spec = Move(8, 4, dtype=float32, dst=ColMajor(ld=11))(GL, GL)
     move = making.execution(
@@ -437,33 +437,35 @@ def test_what_was_written_between_rows_is_told():
             simulate(faulty, given)
 
 
-def test_statements_are_counted_however_they_are_performed():
-    """Of the first block: one by each thread, one by all of them together."""
+def test_statements_of_threads_and_of_blocks_count_equally():
+    """Of the first block: one statement by each thread, one by all threads together."""
     kernel = by_blocks(64, 2)
     together = making.execution(
         MicroKernel("m", "// m\n"),
         Move(32, dtype=float32)(GL, GL)(Block),
         (access("src", (0,), (32,)), access("dst", (0,), (32,), write=True)),
     )
-    apart = making.barrier(ir.BLOCK_SCOPE)
+    barrier = making.barrier(ir.BLOCK_SCOPE)
     done = simulate(
-        attrs.evolve(kernel, body=(*kernel.body, apart, together, apart, together)), {"src": np.zeros(64, np.float32)}, blocks=[0]
+        attrs.evolve(kernel, body=(*kernel.body, barrier, together, barrier, together)), {"src": np.zeros(64, np.float32)}, blocks=[0]
     )
     assert (done.statements, done.barriers) == (3, 2)
 
 
-# ---------------------------------------------------------------------------------------------- which blocks come together
+# ---------------------------------------------------------------------------------------------- size of batches
 
 
 @pytest.fixture
-def taken(monkeypatch):
-    """The blocks of each chunk that is executed, in the order in which they begin."""
-    found, batch = [], launching._Launch._run_batch
+def executed(monkeypatch):
+    """The blocks of each executed batch, in the order of execution."""
+    batches, batch = [], launching._Launch._run_batch
     monkeypatch.setattr(launching.os, "sched_getaffinity", lambda number: {0}, raising=False)
     monkeypatch.setattr(
-        launching._Launch, "_run_batch", lambda one, number, blocks, order: found.append(blocks) or batch(one, number, blocks, order)
+        launching._Launch,
+        "_run_batch",
+        lambda launch, number, blocks, order: batches.append(blocks) or batch(launch, number, blocks, order),
     )
-    return found
+    return batches
 
 
 def groups(*sizes):
@@ -475,17 +477,17 @@ def groups(*sizes):
     ("size", "expected"),
     [(5 * 1024, [5]), (5 * 1024 - 1, [3, 2]), (4096, [3, 2]), (3 * 1024, [3, 2]), (3 * 1024 - 1, [2, 2, 1]), (2047, [1] * 5), (1, [1] * 5)],
 )
-def test_blocks_come_together_as_their_memory_allows(monkeypatch, taken, size, expected):
-    """All of them where a cache holds all; else two chunks at least, each of which it holds."""
+def test_memory_limits_the_batch_size(monkeypatch, executed, size, expected):
+    """One batch if the cache holds all blocks; otherwise at least two batches that it holds."""
     monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     copy_of(through_shared(5), 5 * WIDTH)
-    assert taken == groups(*expected)
+    assert executed == groups(*expected)
 
 
-def test_registers_count_and_at_most_256_come_together(monkeypatch, taken):
+def test_registers_limit_the_batch_size_to_at_most_256(monkeypatch, executed):
     copy_of(by_blocks(300 * WIDTH, 300), 300 * WIDTH)
-    assert taken == groups(256, 44)
-    taken.clear()
+    assert executed == groups(256, 44)
+    executed.clear()
     block = Var("block", 0, 3)
     r = local("r", (4,), RF)
     load, store = mover(float32, (GL, RF)), mover(float32, (RF, GL))
@@ -496,53 +498,53 @@ def test_registers_count_and_at_most_256_come_together(monkeypatch, taken):
     for size, expected in ((4 * each, [4]), (4 * each - 1, [2, 2]), (2 * each, [2, 2]), (2 * each - 1, [1] * 4)):
         monkeypatch.setattr(launching, "_BATCH_BYTES", size)
         copy_of(kernel, 4 * WIDTH)
-        assert taken == groups(*expected), size
-        taken.clear()
+        assert executed == groups(*expected), size
+        executed.clear()
     monkeypatch.setattr(launching, "_BATCH_BYTES", 1 << 21)
     for most, expected in ((4 * WIDTH, [4]), (3 * WIDTH, [3, 1]), (2 * WIDTH + 31, [2, 2]), (1, [1] * 4)):
         monkeypatch.setattr(launching, "MAX_ELEMENTS", most)
         copy_of(kernel, 4 * WIDTH)
-        assert taken == groups(*expected), most
-        taken.clear()
+        assert executed == groups(*expected), most
+        executed.clear()
 
 
-def test_blocks_of_which_each_comes_alone(taken):
-    """Where bytes are of two types, or loops differ from block to block; a cluster comes whole."""
+def test_batches_of_one_block(executed):
+    """If bytes have two types, or loops differ between blocks; a cluster is never split."""
     float16_buffer = shared("h", 2 * WIDTH, 0, float16)
     low = mover(float16, (SH, SH))
     swapped = low(access("h", (THREAD * 2,)), access("g", (THREAD,)))
     mixed = through_shared(3, swapped, buffers=(float16_buffer, shared("g", WIDTH, 256, float16)))
     copy_of(mixed, 3 * WIDTH)
-    assert taken == groups(1, 1, 1)
-    taken.clear()
+    assert executed == groups(1, 1, 1)
+    executed.clear()
     kernel = by_blocks(3 * WIDTH, 3)
-    turns = making.loop(Var("i", 0, 3), Var("block", 0, 2) + 1, (*kernel.body, making.barrier(ir.BLOCK_SCOPE)))
-    copy_of(attrs.evolve(kernel, body=(turns,)), 3 * WIDTH)
-    assert taken == groups(1, 1, 1)
-    taken.clear()
+    varying = making.loop(Var("i", 0, 3), Var("block", 0, 2) + 1, (*kernel.body, making.barrier(ir.BLOCK_SCOPE)))
+    copy_of(attrs.evolve(kernel, body=(varying,)), 3 * WIDTH)
+    assert executed == groups(1, 1, 1)
+    executed.clear()
     copy_of(attrs.evolve(by_blocks(6 * WIDTH, 6, cluster=TWO)), 6 * WIDTH)
-    assert taken == groups(6)
-    taken.clear()
+    assert executed == groups(6)
+    executed.clear()
     kernel = by_blocks(6 * WIDTH, 6, cluster=TWO)
-    turns = making.loop(Var("i", 0, 3), Var("block", 0, 5) // 2 + 1, (*kernel.body, making.barrier(ir.BLOCK_SCOPE)))
-    copy_of(attrs.evolve(kernel, body=(turns,)), 6 * WIDTH)
-    assert taken == groups(2, 2, 2)
+    varying = making.loop(Var("i", 0, 3), Var("block", 0, 5) // 2 + 1, (*kernel.body, making.barrier(ir.BLOCK_SCOPE)))
+    copy_of(attrs.evolve(kernel, body=(varying,)), 6 * WIDTH)
+    assert executed == groups(2, 2, 2)
 
 
-def test_clusters_come_together_as_their_memory_allows(monkeypatch, taken):
+def test_memory_limits_the_clusters_of_a_batch(monkeypatch, executed):
     kernel = attrs.evolve(through_shared(6), cluster=TWO)
     for size, expected in ((6 * 1024, [6]), (6 * 1024 - 1, [4, 2]), (4 * 1024, [4, 2]), (4 * 1024 - 1, [2] * 3), (1, [2] * 3)):
         monkeypatch.setattr(launching, "_BATCH_BYTES", size)
         copy_of(kernel, 6 * WIDTH)
-        assert taken == groups(*expected), size
-        taken.clear()
+        assert executed == groups(*expected), size
+        executed.clear()
 
 
 def test_an_error_ends_a_launch(monkeypatch):
-    """What has not begun by then does not begin."""
+    """Later batches do not start."""
     begun = []
 
-    def batch(one, number, blocks, order):
+    def batch(launch, number, blocks, order):
         begun.append(number)
         if number == 0:
             raise SimulationError("the first")
@@ -557,16 +559,16 @@ def test_an_error_ends_a_launch(monkeypatch):
 
 
 @pytest.mark.parametrize(("order", "cluster", "warps"), [(None, None, False), (0, None, True), (None, TWO, True), (0, TWO, True)])
-def test_threads_in_step_or_by_warps(monkeypatch, order, cluster, warps):
-    """In step without an order, where no block waits for another."""
+def test_execution_in_lockstep_or_by_warps(monkeypatch, order, cluster, warps):
+    """In lockstep without an order, if no block waits for another."""
     seen, run = [], launching.Warps.run
-    monkeypatch.setattr(launching.Warps, "run", lambda one: seen.append(one) or run(one))
+    monkeypatch.setattr(launching.Warps, "run", lambda instance: seen.append(instance) or run(instance))
     got, given = copy_of(by_blocks(64, 2, cluster=cluster), 64, order=None if order is None else random.Random(order))
     np.testing.assert_array_equal(got, given)
     assert bool(seen) == warps
 
 
-def test_outputs_are_what_is_written():
+def test_outputs_are_the_written_parameters():
     done = simulate(by_blocks(64, 2), {"src": np.zeros(64, np.float32)})
     assert set(done.outputs) == {"dst"} and done.seconds > 0
     assert set(simulate(by_blocks(64, 2), {"src": np.zeros(64, np.float32)}, blocks=[]).outputs) == {"dst"}
@@ -574,23 +576,23 @@ def test_outputs_are_what_is_written():
     assert (empty.statements, empty.barriers, empty.read_bytes, empty.written_bytes) == (0, 0, 0, 0)
 
 
-def test_a_kernel_in_front_of_its_last_pass_is_refused():
-    """Nothing says which of its elements are stored."""
+def test_a_kernel_before_the_last_pass_is_rejected():
+    """It has no pieces, which specify the stored elements."""
     kernel = by_blocks(64, 2)
-    bare = attrs.evolve(kernel, body=tuple(attrs.evolve(one, pieces=()) for one in kernel.body))
+    bare = attrs.evolve(kernel, body=tuple(attrs.evolve(stmt, pieces=()) for stmt in kernel.body))
     with pytest.raises(VerificationError, match="no pieces specify which elements are accessed"):
         simulate(bare, {"src": np.zeros(64, np.float32)})
 
 
-def test_numbers_too_large_for_a_type_are_no_warning():
-    """They are infinite, as on a GPU, whatever NumPy is told to do with them."""
+def test_overflow_gives_no_warning():
+    """Overflow gives infinity, as on a GPU, regardless of NumPy's error state."""
     with np.errstate(all="raise"):
         got = simulate(of_registers(0, float32, float16), {"src": np.full(WIDTH, 1e30, np.float32)}).outputs["dst"]
     assert np.isinf(got).all()
 
 
 @pytest.mark.parametrize(
-    ("dealt", "right"),
+    ("strides", "right"),
     [
         (((1, 4), (1, 4)), True),
         (((1, 4), ()), True),
@@ -600,29 +602,29 @@ def test_numbers_too_large_for_a_type_are_no_warning():
         (((4, 1), (1, 4)), True),
     ],
 )
-def test_one_of_several_that_interleave(dealt, right):
-    """One written tile that interleaves is enough; of what is read nothing is asked."""
+def test_one_interleaved_tile_is_enough(strides, right):
+    """One interleaved tile that is written is enough; tiles that are read do not count."""
     kernel = by_blocks(64, 3)
     (move,) = kernel.body
     of = lambda strides: (tuple(UnitMode(2, stride, True) for stride in strides),)
-    body = tuple(attrs.evolve(move, accesses=(move.accesses[0], attrs.evolve(move.accesses[1], dealt=of(one)))) for one in dealt)
+    body = tuple(attrs.evolve(move, accesses=(move.accesses[0], attrs.evolve(move.accesses[1], unit_modes=of(pair)))) for pair in strides)
     kernel = attrs.evolve(kernel, body=(body[0], making.barrier(ir.BLOCK_SCOPE), body[1]))
     if right:
         np.testing.assert_array_equal(*copy_of(kernel, 64))
         return
     with pytest.raises(SimulationError, match="block 2 of the grid has no work"):
         copy_of(kernel, 64)
-    read = attrs.evolve(move, accesses=(attrs.evolve(move.accesses[0], dealt=of((1, 4))), move.accesses[1]))
+    read = attrs.evolve(move, accesses=(attrs.evolve(move.accesses[0], unit_modes=of((1, 4))), move.accesses[1]))
     with pytest.raises(SimulationError, match="block 2 of the grid has no work"):
         copy_of(attrs.evolve(kernel, body=(read,)), 64)
 
 
-# ---------------------------------------------------------------------------------------------- which blocks are asked for poison
+# ---------------------------------------------------------------------------------------------- blocks executed again for poison
 
 
-@pytest.mark.parametrize(("cluster", "asked"), [(None, (1,)), (TWO, (0, 1))])
-def test_the_first_block_whose_poison_comes_out_is_executed_again(taken, cluster, asked):
-    """It alone, or with its cluster; the others are not."""
+@pytest.mark.parametrize(("cluster", "repeated"), [(None, (1,)), (TWO, (0, 1))])
+def test_the_first_block_with_poison_is_executed_again(executed, cluster, repeated):
+    """Only that block, or its cluster."""
     block = Var("block", 0, 3)
     r = local("r", (2,), RF)
     load = mover(float32, (GL, RF))(access("src", (block * WIDTH + THREAD,)), access("r", (less(0, block),)))
@@ -630,40 +632,40 @@ def test_the_first_block_whose_poison_comes_out_is_executed_again(taken, cluster
     kernel = kernel_of(Move(4 * WIDTH, dtype=float32)(GL, GL), (load, store), r, grid=4, threads=WIDTH)
     with pytest.raises(SimulationError, match="of block 1"):
         simulate(attrs.evolve(kernel, cluster=cluster), {"src": np.zeros(4 * WIDTH, np.float32)})
-    assert taken == [(0, 1, 2, 3), asked]
-    taken.clear()
+    assert executed == [(0, 1, 2, 3), repeated]
+    executed.clear()
     if cluster is None:
         simulate(kernel, {"src": np.zeros(4 * WIDTH, np.float32)}, shadow=False)
     else:
         with pytest.raises(SimulationError, match="of block 1"):
             simulate(attrs.evolve(kernel, cluster=cluster), {"src": np.zeros(4 * WIDTH, np.float32)}, shadow=False)
-    assert taken == [(0, 1, 2, 3), (0, 1) if cluster else (0,)], "nobody knows whose it is: the first"
+    assert executed == [(0, 1, 2, 3), (0, 1) if cluster else (0,)], "its block is unknown: the first is executed again"
 
 
-def test_poison_that_no_block_wrote_is_asked_of_none(taken):
-    """What the caller gave, and no block of the sample touched."""
+def test_poison_that_no_block_wrote_is_ignored(executed):
+    """NaN that the caller passed, and that no block of the sample accessed."""
     kernel = by_blocks(64, 2)
     simulate(kernel, {"src": np.zeros(64, np.float32), "dst": np.full(64, np.nan, np.float32)}, blocks=[1])
-    assert taken == [(1,)]
-    taken.clear()
+    assert executed == [(1,)]
+    executed.clear()
     simulate(kernel, {"src": np.full(64, np.nan, np.float32)})
-    assert taken == [(0, 1), (0,)], "what came in as poison is looked at once more"
-    taken.clear()
+    assert executed == [(0, 1), (0,)], "with input poison the first block is executed again"
+    executed.clear()
     simulate(kernel, {"src": np.zeros(64, np.float32)})
-    assert taken == [(0, 1)]
+    assert executed == [(0, 1)]
 
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Of each launch whether every value is watched, and whether races are."""
-    found, start = [], launching._Launch.__init__
+    """Two flags of each launch: whether it tracks every value, and whether it detects races."""
+    flags, start = [], launching._Launch.__init__
 
-    def begin(one, plan, arrays, blocks, shadow, order, careful=False, tiles_of_blocks=None, **more):
-        found.append((careful, shadow))
-        start(one, plan, arrays, blocks, shadow, order, careful=careful, tiles_of_blocks=tiles_of_blocks, **more)
+    def begin(launch, plan, arrays, blocks, shadow, order, careful=False, tiles_of_blocks=None, **more):
+        flags.append((careful, shadow))
+        start(launch, plan, arrays, blocks, shadow, order, careful=careful, tiles_of_blocks=tiles_of_blocks, **more)
 
     monkeypatch.setattr(launching._Launch, "__init__", begin)
-    return found
+    return flags
 
 
 @pytest.mark.parametrize(
@@ -678,13 +680,13 @@ def launched(monkeypatch):
     ],
     ids=str,
 )
-def test_where_poison_may_be_dropped_every_value_is_watched(launched, types, careful):
-    """A conversion of floats to integers drops it: of integers none is known."""
+def test_every_value_is_tracked_if_poison_may_be_dropped(launched, types, careful):
+    """A conversion of floats to integers drops poison, since integers have no NaN."""
     simulate(of_registers(0, *types), {"src": np.arange(WIDTH).astype(types[0].to_numpy())})
     simulate(of_registers(0, *types), {"src": np.arange(WIDTH).astype(types[0].to_numpy())}, shadow=False)
     assert launched == [(careful, True), (careful, False)]
 
 
-def test_a_block_that_is_executed_again_is_watched_for_values_alone(launched):
+def test_a_repeated_block_tracks_values_only(launched):
     simulate(of_registers(0), {"src": np.full(WIDTH, np.nan, np.float32)})
     assert launched == [(False, True), (True, False)]

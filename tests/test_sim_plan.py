@@ -10,7 +10,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from engines import OF_PRODUCTS, copied, fetched, of_products, streamed
+from engines import WGMMA_SEQUENCES, copied, fetched, streamed, wgmma_kernel
 from handmade import access, kernel_of, local
 
 from fireiron import *
@@ -876,17 +876,17 @@ def test_statements_without_effect_in_the_simulator(statement):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("name", OF_PRODUCTS)
+@pytest.mark.parametrize("name", WGMMA_SEQUENCES)
 def test_registers_of_products_under_way(name, order):
     """By hand: what may be touched while they are, and what wants a fence before, or a wait."""
-    program, message = of_products(name)
+    program, message = wgmma_kernel(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     if message is not None:
         with pytest.raises(SimulationError, match=message):
             copied(program, given, None if order is None else random.Random(order))
         return
     a = given.astype(np.float64)
-    steps = OF_PRODUCTS[name][0].split(", ")
+    steps = WGMMA_SEQUENCES[name][0].split(", ")
     values = {step[0]: a for step in steps if step.endswith(("=", "<"))}
     for step in steps:
         if "=" in step[1:-1]:

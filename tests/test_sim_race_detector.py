@@ -1,4 +1,4 @@
-"""The watch over memory, by hand: what engines read, what they cannot see yet, and what its messages name (`fireiron.sim.race_detector`)."""
+"""The race detector on hand-made kernels: reads through the async proxy, races against brute force, and messages (`fireiron.sim.race_detector`)."""
 
 import random
 import re
@@ -8,7 +8,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from engines import OF_PRODUCTS, copied, numbered, of_products, stored, streamed
+from engines import WGMMA_SEQUENCES, copied, numbered, stored, streamed, wgmma_kernel
 from handmade import access, kernel_of, local
 
 from fireiron import *
@@ -34,15 +34,15 @@ FILL, FENCE, BARRIER, STORE, COMMIT, WAIT = range(6)
 
 
 def rewritten(*order):
-    """The store by an engine, its statements in another order, or others in their place, each at a line of its own."""
+    """The TMA store with its statements in another order, or with other statements; each has a separate line."""
     kernel = stored(RIGHT)
-    body = [_at(one, f"line {number}") for number, one in enumerate(kernel.body)]
-    return attrs.evolve(kernel, body=tuple(body[one] if isinstance(one, int) else one for one in order))
+    body = [_at(item, f"line {number}") for number, item in enumerate(kernel.body)]
+    return attrs.evolve(kernel, body=tuple(body[item] if isinstance(item, int) else item for item in order))
 
 
 def _at(statement, line):
     if isinstance(statement, ir.For):
-        return attrs.evolve(statement, body=tuple(_at(one, line) for one in statement.body))
+        return attrs.evolve(statement, body=tuple(_at(stmt, line) for stmt in statement.body))
     return attrs.evolve(statement, origin=line) if isinstance(statement, ir.Exec) else statement
 
 
@@ -52,23 +52,23 @@ def fails(kernel, message):
             copied(kernel, GIVEN, None if order is None else random.Random(order))
 
 
-def test_it_is_right():
+def test_the_correct_order_passes():
     for order in (None, random.Random(0)):
         np.testing.assert_array_equal(copied(rewritten(FILL, FENCE, BARRIER, STORE, COMMIT, WAIT), GIVEN, order), GIVEN)
     twice = rewritten(FILL, FENCE, BARRIER, STORE, COMMIT, WAIT, BARRIER, FILL, FENCE, BARRIER, STORE, COMMIT, WAIT)
     np.testing.assert_array_equal(copied(twice, GIVEN), GIVEN)
 
 
-HIDDEN = r"tile is read through the async proxy, which does not see what was written to it: (?s:.*) at line 0,(?s:.*)at +line 3"
+UNFENCED = r"tile is read through the async proxy, which does not see what was written to it: (?s:.*) at line 0,(?s:.*)at +line 3"
 
 
 @pytest.mark.parametrize("order", [(FILL, BARRIER, STORE), (FILL, BARRIER, FENCE, STORE), (FENCE, FILL, BARRIER, STORE)], ids=str)
-def test_a_fence_of_the_proxy_between_the_write_and_the_barrier(order):
-    fails(rewritten(*order, COMMIT, WAIT), HIDDEN)
+def test_a_proxy_fence_between_write_and_barrier_is_required(order):
+    fails(rewritten(*order, COMMIT, WAIT), UNFENCED)
 
 
-def test_a_barrier_between_the_write_and_the_engine():
-    fails(rewritten(FILL, FENCE, STORE, COMMIT, WAIT), r"race on tile.*no barrier orders them(?s:.*)at +line 3|" + HIDDEN)
+def test_a_barrier_between_write_and_tma_store_is_required():
+    fails(rewritten(FILL, FENCE, STORE, COMMIT, WAIT), r"race on tile.*no barrier orders them(?s:.*)at +line 3|" + UNFENCED)
 
 
 READ = r"tile is written while an MMA that reads it is in flight: TMA_STORE .* at line 3,(?s:.*)at +line 0"
@@ -79,35 +79,35 @@ READ = r"tile is written while an MMA that reads it is in flight: TMA_STORE .* a
     [(STORE, COMMIT, BARRIER, FILL), (STORE, COMMIT, making.wait(1, mechanism=TMA_STORES), BARRIER, FILL), (STORE, FILL)],
     ids=str,
 )
-def test_what_is_being_read_is_not_written(order):
+def test_shared_memory_is_not_written_while_a_store_reads_it(order):
     fails(rewritten(FILL, FENCE, BARRIER, *order, WAIT), READ)
 
 
-def test_who_waits_orders_readers_with_those_behind_a_barrier():
-    """The engine read for those who issued the store: others may write behind a barrier with them."""
+def test_a_wait_orders_readers_with_writes_after_a_barrier():
+    """The store reads for the threads that issued it; other threads may write after a barrier with them."""
     fails(
         rewritten(FILL, FENCE, BARRIER, STORE, COMMIT, WAIT, FILL, FENCE, BARRIER, STORE, COMMIT, WAIT),
         r"race on tile.*reads it \(TMA_STORE .* at line 3, .*writes it \(.* at line 0",
     )
 
 
-def test_a_store_that_nobody_waits_for():
-    """In step as well as by warps; one that is in no group, too."""
+def test_a_store_without_a_wait_is_reported():
+    """In lockstep and by warps, committed or not."""
     for order in ((STORE, COMMIT), (STORE,), (STORE, WAIT), (STORE, COMMIT, making.wait(1, mechanism=TMA_STORES))):
         fails(rewritten(FILL, FENCE, BARRIER, *order), "a TMA store may read shared memory after the block exits")
 
 
-def test_what_was_never_written():
+def test_a_store_of_unwritten_memory_is_reported():
     kernel = rewritten(STORE, COMMIT, WAIT)
     with pytest.raises(SimulationError, match=r"tile .*is read before any write to it: thread 0 of block 0(?s:.*)at +line 3"):
         copied(kernel, GIVEN)
 
 
-# ---------------------------------------------------------------------------------------------- parts of it
+# ---------------------------------------------------------------------------------------------- parts of the race detector
 
 
-def test_touches_that_repeat_settle_at_the_third():
-    """The first meets what came before, the second what the first left; a place that moves begins anew, for the others too."""
+def test_accesses_repeat_from_the_third_execution_on():
+    """The first is compared with earlier accesses, the second with the first; a different address restarts the count for all accesses."""
     run = _Repeated("site", clock := Clock(), "group")
     a, b, place, other, moved = object(), object(), object(), object(), object()
     assert [run.is_repetition(a, place) for _ in range(4)] == [False, False, True, True]
@@ -115,7 +115,7 @@ def test_touches_that_repeat_settle_at_the_third():
     assert not run.is_repetition(a, place) and not run.is_repetition(b, other)
     assert run.is_repetition(a, place) or run.is_repetition(a, place)
     assert not run.is_repetition(a, moved)
-    assert not run.is_repetition(b, other), "all must be where they were, twice"
+    assert not run.is_repetition(b, other), "all addresses must be unchanged twice"
     assert run.continues("site", clock, "group")
     assert (
         not run.continues("other", clock, "group")
@@ -127,14 +127,14 @@ def test_touches_that_repeat_settle_at_the_third():
 @pytest.mark.parametrize(
     "spread, ends", [(1, [(0, 0), (5, 5), (33, 33), (95, 95)]), (32, [(0, 31), (0, 31), (32, 63), (64, 95)]), (128, [(0, 95)] * 4)]
 )
-def test_who_may_have_touched_what_is_spread(spread, ends):
-    """Units of threads, of which the last one may not be whole."""
+def test_threads_of_a_spread_access(spread, ends):
+    """The access belongs to a unit of threads; the last unit may be incomplete."""
     race_detector = types.SimpleNamespace(plan=types.SimpleNamespace(kernel=types.SimpleNamespace(threads=96)))
     low, high = RaceDetector._actors(race_detector, types.SimpleNamespace(spread=spread), ThreadGroup(np.array([0, 5, 33, 95]), {}))
     assert [*zip(low.tolist(), high.tolist(), strict=True)] == ends
 
 
-def test_a_ring_that_others_read_is_no_race():
+def test_a_ring_has_no_race():
     for warps in (1, 2):
         given = numbered((5 * 8, 64))
         np.testing.assert_array_equal(copied(streamed(5, 2, warps), given), given)
@@ -144,7 +144,7 @@ def test_a_ring_that_others_read_is_no_race():
 
 THREADS, PLACES = 64, 512
 THREAD = Var("thread", 0, THREADS - 1)
-TURN = Var("k", 0, 2)
+ITERATION = Var("k", 0, 2)
 KINDS = {"x": (float32, 64, 0), "h": (float16, 96, 64), "d": (float64, 24, 128)}
 """Buffers in shared memory: their types, sizes and first bytes, of which some are the same."""
 
@@ -154,12 +154,12 @@ def buffers(**more):
 
 
 def kernel(body, *own, threads=THREADS, grid=1, size=PLACES):
-    made = kernel_of(Move(size, dtype=float32)(GL, GL), tuple(body), *own, threads=threads, grid=grid)
-    return attrs.evolve(made, shared_bytes=2048)
+    program = kernel_of(Move(size, dtype=float32)(GL, GL), tuple(body), *own, threads=threads, grid=grid)
+    return attrs.evolve(program, shared_bytes=2048)
 
 
 def touch(buffer, place, write, active=TRUE, own=THREAD, line=None, dtype=float32):
-    """A thread writes an element from `src`, or reads one into its own of `dst`."""
+    """A thread writes an element from `src`, or copies one to its element of `dst`."""
     kind = KINDS[buffer][0] if buffer in KINDS else dtype
     if write:
         spec = Move(1, dtype=float32, dst_dtype=kind)(GL, SH if buffer in KINDS else GL)
@@ -170,21 +170,21 @@ def touch(buffer, place, write, active=TRUE, own=THREAD, line=None, dtype=float3
     return making.execution(MOVE, spec(Thread), accesses, active=active, pieces=((making.piece(0),),) * 2, origin=line)
 
 
-def said(made, order=None, **arrays):
-    """The outputs, or what the simulator says."""
-    given = {"src": np.arange(1, 1 + made.buffer("src").tensor.shape[0].evaluate({}), dtype=np.float32), **arrays}
+def outcome_of(program, order=None, **arrays):
+    """The outputs, or the simulator's message."""
+    given = {"src": np.arange(1, 1 + program.buffer("src").tensor.shape[0].evaluate({}), dtype=np.float32), **arrays}
     try:
-        return simulate(made, given, order=None if order is None else random.Random(order)).outputs
+        return simulate(program, given, order=None if order is None else random.Random(order)).outputs
     except SimulationError as error:
         return str(error)
 
 
-def is_race(found):
-    return isinstance(found, str) and found.startswith("race")
+def is_race(outcome):
+    return isinstance(outcome, str) and outcome.startswith("race")
 
 
-def drawn(draw):
-    """Steps of a program: barriers of so many threads, touches, and loops of both."""
+def random_steps(draw):
+    """Random steps: barriers by their number of threads, accesses, and loops of both."""
     steps = []
     for _ in range(draw.randrange(2, 6)):
         if draw.random() < 0.4:
@@ -203,7 +203,7 @@ def drawn(draw):
                 THREAD + 1,
                 THREAD * 3,
                 THREAD * 0,
-                THREAD + TURN,
+                THREAD + ITERATION,
             ]
         )
         first, last = draw.choice([(0, 64), (0, 64), (0, 32), (32, 64), (7, 8), (0, 1), (33, 40), (8, 16)])
@@ -216,33 +216,33 @@ def as_statements(steps, inside=False):
         if isinstance(step, int):
             yield making.barrier(making.scope(f"group of {step}", step))
         elif isinstance(step, list):
-            yield making.loop(TURN, as_expr(3), tuple(as_statements(step, True)))
+            yield making.loop(ITERATION, as_expr(3), tuple(as_statements(step, True)))
         else:
             buffer, place, write, first, last = step
-            place = place if inside else place.substitute({TURN: 0})
+            place = place if inside else place.substitute({ITERATION: 0})
             yield touch(buffer, place, write, all_of([less(THREAD, last), less(first - 1, THREAD)]))
 
 
-def unrolled(steps, turn=0):
+def unrolled(steps, iteration=0):
     for step in steps:
         if isinstance(step, list):
             for number in range(3):
                 yield from unrolled(step, number)
         else:
-            yield step if isinstance(step, int) else (*step, turn)
+            yield step if isinstance(step, int) else (*step, iteration)
 
 
 def races(steps):
-    """Whether two threads touch a byte, one of them writing, with no barrier of both between."""
+    """Whether two threads access a byte, one of them writes it, and no barrier of both is between."""
     barriers, touched = [], {}
     for step in unrolled(steps):
         if isinstance(step, int):
             barriers.append(step)
             continue
-        buffer, place, write, first, last, turn = step
+        buffer, place, write, first, last, iteration = step
         dtype, _, offset = KINDS[buffer]
         for thread in range(first, last):
-            start = offset + place.evaluate({"thread": thread, "k": turn}) * dtype.bytes
+            start = offset + place.evaluate({"thread": thread, "k": iteration}) * dtype.bytes
             for byte in range(start, start + dtype.bytes):
                 for other, wrote, then in touched.setdefault(byte, set()):
                     if (write or wrote) and other != thread and not any(other // size == thread // size for size in barriers[then:]):
@@ -252,34 +252,34 @@ def races(steps):
 
 
 @pytest.mark.parametrize("batch", range(6))
-def test_races_are_those_of_brute_force(batch):
-    """In step, and with warps in a random order."""
-    found = set()
+def test_random_kernels_compared_with_brute_force(batch):
+    """In lockstep, and with warps in random order."""
+    verdicts = set()
     for number in range(25):
-        steps = drawn(random.Random(f"races {batch} {number}"))
+        steps = random_steps(random.Random(f"races {batch} {number}"))
         expected = races(steps)
-        made = kernel(as_statements(steps), *buffers())
+        program = kernel(as_statements(steps), *buffers())
         for order in (None, number):
-            got = said(made, order)
+            got = outcome_of(program, order)
             assert is_race(got) == expected, (batch, number, order, steps, got)
-        found.add(expected)
-    assert found == {True, False}
+        verdicts.add(expected)
+    assert verdicts == {True, False}
 
 
 @pytest.mark.parametrize("kind", ["write", "read"])
-def test_blocks_are_ordered_by_nothing(kind):
-    """One may write what another one read, or wrote, before or behind any barrier; each alone may."""
+def test_no_barrier_orders_blocks(kind):
+    """A block races with the reads and writes of another block, despite barriers."""
     block, thread = Var("block", 0, 1), Var("thread", 0, 31)
     barrier = making.barrier(ir.BLOCK_SCOPE)
-    mine = touch("dst", thread + block * 32, True, own=thread)
-    theirs = making.execution(
+    own_write = touch("dst", thread + block * 32, True, own=thread)
+    other_access = making.execution(
         MOVE,
         Move(1, dtype=float32)(GL, GL)(Thread),
         (access("src", (thread,)), access("dst", (thread + (1 - block) * 32,), write=True)),
         pieces=((making.piece(0),),) * 2,
     )
     if kind == "read":
-        theirs = making.execution(
+        other_access = making.execution(
             MOVE,
             Move(1, dtype=float32)(GL, GL)(Thread),
             (access("dst", (thread + (1 - block) * 32,)), access("dst", (thread + 64 + block * 32,), write=True)),
@@ -287,84 +287,86 @@ def test_blocks_are_ordered_by_nothing(kind):
         )
     given = np.zeros(PLACES, np.float32)
     for order in (None, 0):
-        assert not is_race(said(kernel((mine, barrier, mine), threads=32, grid=2), order, dst=given))
-        text = said(kernel((mine, barrier, theirs), threads=32, grid=2), order, dst=given)
+        assert not is_race(outcome_of(kernel((own_write, barrier, own_write), threads=32, grid=2), order, dst=given))
+        text = outcome_of(kernel((own_write, barrier, other_access), threads=32, grid=2), order, dst=given)
         assert is_race(text) and "of block 0" in text and "of block 1" in text and "assign each element to one thread only" in text, text
         assert "race on dst[" in text
 
 
-# ---------------------------------------------------------------------------------------------- what messages say
+# ---------------------------------------------------------------------------------------------- messages
 
 
-def test_a_race_of_two_statements():
-    """The threads, what each does at which line and in which turns, the block, and what orders them."""
+def test_message_of_a_race_of_two_statements():
+    """It names both threads, their accesses, lines and iterations, the block and the missing barrier."""
     write, read = touch("x", THREAD, True, line="line 1"), touch("x", (THREAD + 1) % 64, False, line="line 2")
-    text = said(kernel((write, read), *buffers()))
+    text = outcome_of(kernel((write, read), *buffers()))
     assert text.startswith("race on x[1] (address 1): thread 1 writes it (Move Move(1)(GL,SH)(Thread) at line 1, outside loops), "), text
     assert "thread 0 reads it (Move Move(1)(SH,GL)(Thread) at line 2), and no barrier orders them" in text
     assert re.search(r"in +block 0, outside loops", text) and re.search(r"at +line 2", text) and "a barrier between the two" in text
 
 
-def test_a_race_of_a_read_with_a_write():
+def test_message_of_a_race_of_a_read_with_a_write():
     read, write = touch("x", THREAD, False, line="line 1"), touch("x", THREAD // 2, True, line="line 2")
     fill, barrier = touch("x", THREAD, True), making.barrier(ir.BLOCK_SCOPE)
-    text = said(kernel((fill, barrier, read, write), *buffers()))
+    text = outcome_of(kernel((fill, barrier, read, write), *buffers()))
     assert re.match(
         r"race on x\[\d+\] .*: thread (\d+) (reads|writes) it .* at line [12](, outside loops)?\), thread (\d+) writes it .* at line 2\)",
         text,
     ), text
 
 
-def test_a_race_of_one_statement_with_itself():
-    """In one turn of a loop, whose number it says; and in two turns, where a barrier would help."""
+def test_message_of_a_race_of_one_statement():
+    """In one iteration, which it names, and across two iterations, where a barrier would help."""
     both = (touch("x", THREAD // 2, True, line="line 1"), touch("dst", THREAD + 64, True))
-    text = said(kernel((making.loop(TURN, as_expr(2), both),), *buffers()))
+    text = outcome_of(kernel((making.loop(ITERATION, as_expr(2), both),), *buffers()))
     assert text.startswith(
         "race on x[0] (address 0): thread 0 writes it (Move Move(1)(GL,SH)(Thread) at line 1, k=0), thread 1 writes it"
     ), text
     assert re.search(r"in +block 0, k=0", text) and "assign each element to one thread only" in text
-    body = (touch("x", (THREAD + TURN) % 64, True, line="line 1"), touch("dst", THREAD + 64, True))
-    text = said(kernel((making.loop(TURN, as_expr(2), body),), *buffers()))
+    body = (touch("x", (THREAD + ITERATION) % 64, True, line="line 1"), touch("dst", THREAD + 64, True))
+    text = outcome_of(kernel((making.loop(ITERATION, as_expr(2), body),), *buffers()))
     assert "at line 1, k=0)" in text and re.search(r"in +block 0, k=1", text) and "a barrier between the two" in text, text
 
 
-def test_a_race_in_turns_that_are_an_axis():
-    """The turns are told that met, and the threads of both warps."""
+def test_message_of_a_race_in_a_vectorized_loop():
+    """It names the conflicting iterations and the threads of both warps."""
     for offset in (0, 5):
-        fill = making.loop(TURN, as_expr(3), (touch("x", THREAD * 3 + TURN + offset, True, line="line 1", active=less(THREAD, 16)),))
+        fill = making.loop(
+            ITERATION, as_expr(3), (touch("x", THREAD * 3 + ITERATION + offset, True, line="line 1", active=less(THREAD, 16)),)
+        )
         read = touch("x", 7 + offset, False, line="line 2", active=all_of([less(THREAD, 41), less(39, THREAD)]))
-        text = said(kernel((fill, read), *buffers()))
+        text = outcome_of(kernel((fill, read), *buffers()))
         assert text.startswith(
             f"race on x[{7 + offset}] (address {7 + offset}): thread 2 writes it (Move Move(1)(GL,SH)(Thread) at line 1, outside loops), thread 40 reads it"
         ), text
-        text = said(
+        text = outcome_of(
             kernel((touch("x", 7 + offset, False, line="line 2", active=all_of([less(THREAD, 41), less(39, THREAD)])), fill), *buffers())
         )
         assert "thread 40 reads it" in text and "thread 2 writes it" in text and re.search(r"in +block 0, k=1\n", text), text
 
 
-def test_threads_of_two_warps_are_the_witnesses():
-    """Of those who read before, one of another warp is named if there is one, else another thread."""
+def test_reported_reader_is_of_another_warp_if_possible():
+    """Of the earlier readers, the message names one of another warp if there is one, otherwise another thread."""
     for readers, writer, named in (((0, 40), 63, 0), ((0, 40), 3, 39), ((33, 40), 63, 33), ((0, 8), 7, 0), ((7, 9), 8, 7)):
         read = touch("x", THREAD * 0, False, active=all_of([less(THREAD, readers[1]), less(readers[0] - 1, THREAD)]), line="line 1")
         write = touch("x", THREAD * 0, True, active=all_of([less(THREAD, writer + 1), less(writer - 1, THREAD)]), line="line 2")
-        text = said(kernel((read, write), *buffers()))
+        text = outcome_of(kernel((read, write), *buffers()))
         assert f": thread {named} reads it" in text and f", thread {writer} writes it" in text, (readers, writer, text)
 
 
-def test_the_block_of_a_race_is_told():
+def test_message_names_the_block_of_a_race():
     block, thread = Var("block", 0, 2), Var("thread", 0, 31)
     write = touch("x", thread, True, own=thread)
     read = touch("x", (thread + equal(block, 2)) % 32, False, own=thread + block * 32)
-    text = said(kernel((write, read), *buffers(), threads=32, grid=3))
+    text = outcome_of(kernel((write, read), *buffers(), threads=32, grid=3))
     assert (
         is_race(text) and re.search(r"in +block 2, outside loops", text) and "thread 1 writes it" in text and "thread 0 reads it" in text
     ), text
 
 
 @pytest.mark.parametrize("dtype", [int32, float32], ids=str)
-def test_what_was_never_written_is_told_with_its_place(dtype):
-    """The element, its address, the thread and the turn: the first that was not."""
+def test_message_of_an_uninitialized_read(dtype):
+    """It names the first uninitialized element, its address, the thread and the iteration."""
     own = attrs.evolve(local("y", (4, 16), SH, dtype, RowMajor(ld=20)), offset=0)
     row, column = THREAD // 16, THREAD % 16
     spec = Move(1, 1, dtype=dtype)(GL, SH)(Thread)
@@ -376,24 +378,27 @@ def test_what_was_never_written_is_told_with_its_place(dtype):
     read = making.execution(
         MOVE, reads, (access("y", (row, column)), access("dst", (row, column), write=True)), pieces=pieces, origin="line 2"
     )
-    made = kernel_of(
-        Move(4, 16, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL), (write, making.loop(TURN, as_expr(2), (read, read))), own, threads=64
+    program = kernel_of(
+        Move(4, 16, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL),
+        (write, making.loop(ITERATION, as_expr(2), (read, read))),
+        own,
+        threads=64,
     )
-    made = attrs.evolve(made, shared_bytes=512)
+    program = attrs.evolve(program, shared_bytes=512)
     given = {"src": np.ones((4, 16), dtype.to_numpy())}
     with pytest.raises(SimulationError) as caught:
-        simulate(made, given)
+        simulate(program, given)
     text = str(caught.value)
     assert text.startswith("y[2, 5] (address 45) is read before any write to it: thread 37 of block 0"), text
     assert re.search(r"in +Move Move\(1,1.*, k=0", text) and re.search(r"at +line 2", text) and "an init or a copy is missing" in text
 
 
-def under_way(*steps, warps=1):
-    """Asynchronous copies to x: `copy`, `commit`, `wait`, `read`, `write`, `barrier`, each at a line of its own."""
+def copy_kernel(*steps, warps=1):
+    """Asynchronous copies to x: `copy`, `commit`, `wait`, `read`, `write`, `barrier`, each at a separate line."""
     thread = Var("thread", 0, warps * 32 - 1)
     known = {
-        "copy": making.under_way(touch("x", thread, True, own=thread)),
-        "beside": making.under_way(touch("x", thread, True, own=thread), active=less(thread, 4)),
+        "copy": making.async_copy(touch("x", thread, True, own=thread)),
+        "partial": making.async_copy(touch("x", thread, True, own=thread), active=less(thread, 4)),
         "commit": making.commit(),
         "wait": making.wait(0),
         "read": touch("x", thread, False, own=thread),
@@ -402,7 +407,7 @@ def under_way(*steps, warps=1):
         "barrier": making.barrier(ir.BLOCK_SCOPE),
     }
     statements = [known[step] for step in steps]
-    body = [attrs.evolve(one, origin=f"line {number}") if isinstance(one, ir.Exec) else one for number, one in enumerate(statements)]
+    body = [attrs.evolve(stmt, origin=f"line {number}") if isinstance(stmt, ir.Exec) else stmt for number, stmt in enumerate(statements)]
     return kernel(body, *buffers(), threads=warps * 32)
 
 
@@ -433,63 +438,63 @@ def under_way(*steps, warps=1):
     ],
 )
 def test_asynchronous_copies(steps, message, order):
-    """They have written when their threads have waited for them, and others see it behind a barrier after that."""
+    """A copy has written after its threads have waited; other threads see it after a following barrier."""
     for warps in (1, 2):
-        found = said(under_way(*steps.split(), warps=warps), order)
+        outcome = outcome_of(copy_kernel(*steps.split(), warps=warps), order)
         if message is None:
-            assert isinstance(found, dict), found
+            assert isinstance(outcome, dict), outcome
         else:
-            # Whichever warp comes first may be the one that is told last.
-            assert isinstance(found, str) and (re.search(message, found) or (order is not None and warps == 2)), found
+            # In random order the message may report the other warp.
+            assert isinstance(outcome, str) and (re.search(message, outcome) or (order is not None and warps == 2)), outcome
 
 
-def test_elements_that_a_copy_leaves_out_are_not_under_way():
-    beside = making.under_way(touch("x", THREAD, True, active=less(THREAD, 4)))
+def test_elements_that_a_copy_skips_are_not_pending():
+    partial = making.async_copy(touch("x", THREAD, True, active=less(THREAD, 4)))
     rest = touch("x", THREAD, True, active=less(3, THREAD))
-    assert isinstance(said(kernel((beside, making.commit(), rest, making.wait(0)), *buffers())), dict)
+    assert isinstance(outcome_of(kernel((partial, making.commit(), rest, making.wait(0)), *buffers())), dict)
     wide = touch("x", THREAD, True, active=less(2, THREAD))
-    assert "in flight" in said(kernel((beside, making.commit(), wide, making.wait(0)), *buffers()))
+    assert "in flight" in outcome_of(kernel((partial, making.commit(), wide, making.wait(0)), *buffers()))
 
 
 @pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("name", [name for name in OF_PRODUCTS if "shared" in name])
-def test_what_products_read_in_shared_memory(name, order):
-    made, message = of_products(name)
+@pytest.mark.parametrize("name", [name for name in WGMMA_SEQUENCES if "shared" in name])
+def test_shared_operands_of_wgmma(name, order):
+    program, message = wgmma_kernel(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     if message is None:
-        copied(made, given, None if order is None else random.Random(order))
+        copied(program, given, None if order is None else random.Random(order))
     else:
         with pytest.raises(SimulationError, match=message):
-            copied(made, given, None if order is None else random.Random(order))
+            copied(program, given, None if order is None else random.Random(order))
 
 
-# ---------------------------------------------------------------------------------------------- statements of whole units
+# ---------------------------------------------------------------------------------------------- statements of warps and blocks
 
 
 @pytest.mark.parametrize("order", [None, 0])
 @pytest.mark.parametrize("wrong", [None, 1, 3])
-def test_units_that_write_together(wrong, order):
-    """Each warp its own tile, by one statement; another one's, even that of the last, is a race."""
+def test_warps_write_their_tiles(wrong, order):
+    """Each warp writes its tile in one statement; writing the tile of another warp is a race."""
     thread = Var("thread", 0, 127)
     warp = thread // 32
     place = warp * 32 if wrong is None else (warp - equal(warp, wrong)) * 32
-    one = making.execution(
+    stmt = making.execution(
         MicroKernel("m", "// m\n"),
         Move(32, dtype=float32)(GL, GL)(Warp),
         (access("src", (warp * 32,), (32,)), access("dst", (place,), (32,), write=True)),
     )
-    found = said(kernel((one,), threads=128), order)
+    outcome = outcome_of(kernel((stmt,), threads=128), order)
     if wrong is None:
-        np.testing.assert_array_equal(found["dst"][:128], np.arange(1, 129))
+        np.testing.assert_array_equal(outcome["dst"][:128], np.arange(1, 129))
     else:
-        assert is_race(found) and f"thread {32 * wrong - 32}" in found, found
+        assert is_race(outcome) and f"thread {32 * wrong - 32}" in outcome, outcome
 
 
 @pytest.mark.parametrize("order", [None, 0])
 @pytest.mark.parametrize("barrier, right", [(None, False), (32, False), (64, True)])
-def test_a_statement_of_a_block_between_others(barrier, right, order):
-    """Any of its threads may touch any of its elements: what others do wants a barrier of all, in front and behind."""
-    apart = () if barrier is None else (making.barrier(making.scope(f"group of {barrier}", barrier)),)
+def test_a_statement_of_a_block_needs_block_barriers(barrier, right, order):
+    """Any thread of the block may access any of its elements: a barrier of the whole block is required before and after it."""
+    weak_barrier = () if barrier is None else (making.barrier(making.scope(f"group of {barrier}", barrier)),)
     own = Move(64, dtype=float32)(SH, SH)(Block)
     fill, read = touch("x", THREAD, True), touch("y", THREAD, False)
     kinds = {"y": (float32, 64, 1024)}
@@ -500,31 +505,31 @@ def test_a_statement_of_a_block_between_others(barrier, right, order):
         (access("y", (THREAD,)), access("dst", (THREAD,), write=True)),
         pieces=((making.piece(0),),) * 2,
     )
-    whole = (making.barrier(ir.BLOCK_SCOPE),)
-    for body in ((fill, *apart, together, *whole, read), (fill, *whole, together, *apart, read)):
-        found = said(kernel(body, *buffers(**kinds)), order)
+    block_barrier = (making.barrier(ir.BLOCK_SCOPE),)
+    for body in ((fill, *weak_barrier, together, *block_barrier, read), (fill, *block_barrier, together, *weak_barrier, read)):
+        outcome = outcome_of(kernel(body, *buffers(**kinds)), order)
         if right:
-            np.testing.assert_array_equal(found["dst"][:64], np.arange(1, 65))
+            np.testing.assert_array_equal(outcome["dst"][:64], np.arange(1, 65))
         else:
-            assert is_race(found), found
+            assert is_race(outcome), outcome
 
 
-def test_a_statement_that_repeats_is_compared_with_what_came_between():
-    """However often it was the same before."""
+def test_a_repeated_statement_is_compared_with_accesses_between():
+    """After any number of equal executions."""
     read = touch("x", THREAD % 32, False, active=less(THREAD, 32))
     write = touch("x", THREAD % 32, True, active=less(31, THREAD))
-    fill, apart = touch("x", THREAD, True), making.barrier(ir.BLOCK_SCOPE)
-    for turns in range(1, 5):
-        loop = making.loop(TURN, as_expr(min(turns, 3)), (read,))
-        again = (loop,) * 2 if turns == 4 else (loop,)
-        assert isinstance(said(kernel((fill, apart, *again, apart, write), *buffers())), dict)
-        assert is_race(said(kernel((fill, apart, *again, write, *again), *buffers())))
+    fill, barrier = touch("x", THREAD, True), making.barrier(ir.BLOCK_SCOPE)
+    for count in range(1, 5):
+        loop = making.loop(ITERATION, as_expr(min(count, 3)), (read,))
+        again = (loop,) * 2 if count == 4 else (loop,)
+        assert isinstance(outcome_of(kernel((fill, barrier, *again, barrier, write), *buffers())), dict)
+        assert is_race(outcome_of(kernel((fill, barrier, *again, write, *again), *buffers())))
 
 
 @pytest.mark.parametrize("order", [None, 0])
 @pytest.mark.parametrize("wrong", [None, 3])
-def test_units_that_read_shared_memory_together(wrong, order):
-    """Each warp its own tile, which its threads have written; one that reads another's is told, be it the last."""
+def test_warps_read_their_tiles(wrong, order):
+    """Each warp reads the tile that its threads wrote; reading the tile of another warp is a race."""
     thread = Var("thread", 0, 127)
     warp = thread // 32
     place = warp * 32 if wrong is None else (warp - equal(warp, wrong)) * 32
@@ -535,21 +540,21 @@ def test_units_that_read_shared_memory_together(wrong, order):
         pieces=((making.piece(0),),) * 2,
     )
     accesses = access("y", (place,), (32,)), access("dst", (warp * 32,), (32,), write=True)
-    one = making.execution(MicroKernel("m", "// m\n"), Move(32, dtype=float32)(SH, GL)(Warp), accesses)
-    found = said(kernel((fill, making.barrier(ir.WARP_SCOPE), one), *buffers(y=(float32, 128, 1024)), threads=128), order)
+    stmt = making.execution(MicroKernel("m", "// m\n"), Move(32, dtype=float32)(SH, GL)(Warp), accesses)
+    outcome = outcome_of(kernel((fill, making.barrier(ir.WARP_SCOPE), stmt), *buffers(y=(float32, 128, 1024)), threads=128), order)
     if wrong is None:
-        np.testing.assert_array_equal(found["dst"][:128], np.arange(1, 129))
+        np.testing.assert_array_equal(outcome["dst"][:128], np.arange(1, 129))
     else:
-        assert is_race(found), found
+        assert is_race(outcome), outcome
 
 
 @pytest.mark.parametrize("first, last, writer, named", [(31, 33, 32, 31), (61, 64, 62, 64), (0, 31, 32, 0), (32, 40, 33, 32)])
-def test_a_witness_of_another_warp_is_preferred(first, last, writer, named):
-    """Of the first and the last who read."""
+def test_reported_reader_of_two(first, last, writer, named):
+    """The message names the first or the last reader, preferably of another warp."""
     thread = Var("thread", 0, 127)
     read = touch("x", thread * 0, False, own=thread, active=less(0, equal(thread, first) + equal(thread, last)))
     write = touch("x", thread * 0, True, own=thread, active=equal(thread, writer))
-    text = said(kernel((read, write), *buffers(), threads=128))
+    text = outcome_of(kernel((read, write), *buffers(), threads=128))
     assert f": thread {named} reads it" in text and f", thread {writer} writes it" in text, text
 
 
@@ -561,8 +566,8 @@ def added(place, own, line=None):
 
 
 @pytest.mark.parametrize("order", [None, 0])
-def test_additions_are_ordered_with_all_but_each_other(order):
-    """Threads and blocks may add to one place; who reads or writes it meets them."""
+def test_atomic_adds_race_with_reads_and_writes_only(order):
+    """Threads and blocks may add to the same element; a read or a write of it is a race."""
     thread, block = Var("thread", 0, 63), Var("block", 0, 1)
     spec = AtomicAdd(128, 1, dtype=float32, src=RowMajor, dst=RowMajor)(GL, GL)
     of = lambda *body: kernel_of(spec, body, threads=64, grid=2)
@@ -600,52 +605,52 @@ def test_additions_are_ordered_with_all_but_each_other(order):
 
 
 def placed(statement, **origins):
-    """The statement, whose accesses to these buffers have lines of their own."""
-    accesses = tuple(attrs.evolve(one, origin=origins.get(one.buffer, one.origin)) for one in statement.accesses)
+    """The statement with separate lines for its accesses to the given buffers."""
+    accesses = tuple(attrs.evolve(operand, origin=origins.get(operand.buffer, operand.origin)) for operand in statement.accesses)
     return attrs.evolve(statement, accesses=accesses)
 
 
-def test_lines_of_accesses_go_before_those_of_statements():
-    """In each message, of both who met."""
+def test_lines_of_accesses_take_precedence():
+    """In each message, for both accesses."""
     write = placed(touch("x", THREAD, True, line="line 1"), x="place 1")
     read = placed(touch("x", 63 - THREAD, False, line="line 2"), x="place 2")
-    text = said(kernel((write, read), *buffers()))
+    text = outcome_of(kernel((write, read), *buffers()))
     assert "at place 1, outside loops)" in text and "at place 2)" in text and re.search(r"at +place 2", text), text
-    text = said(kernel((placed(touch("x", THREAD // 2, True, line="line 1"), x="place 1"),), *buffers()))
+    text = outcome_of(kernel((placed(touch("x", THREAD // 2, True, line="line 1"), x="place 1"),), *buffers()))
     assert text.count("place 1") == 3 and "line 1" not in text, text
-    slow = making.under_way(placed(touch("x", THREAD, True, line="line 1"), x="place 1"))
+    slow = making.async_copy(placed(touch("x", THREAD, True, line="line 1"), x="place 1"))
     own = placed(touch("x", THREAD, False, line="line 2"), x="place 2")
-    text = said(kernel((slow, making.commit(), own, making.wait(0)), *buffers()))
+    text = outcome_of(kernel((slow, making.commit(), own, making.wait(0)), *buffers()))
     assert "in flight" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
-    text = said(kernel((own,), *buffers()))
+    text = outcome_of(kernel((own,), *buffers()))
     assert "before any write" in text and re.search(r"at +place 2", text), text
 
 
-def test_lines_of_what_engines_read():
-    """The write that is hidden, or under it, and the product."""
+def test_lines_of_accesses_through_the_async_proxy():
+    """The messages name the lines of the write and of the MMA."""
     for name, first, second in (
-        ("a factor in shared memory is not fenced", "place 1", "place 2"),
-        ("a factor in shared memory is written too early", "place 2", "place 1"),
+        ("a shared operand is not fenced", "place 1", "place 2"),
+        ("a shared operand is written too early", "place 2", "place 1"),
     ):
-        made, _ = of_products(name)
+        program, _ = wgmma_kernel(name)
         body = [
-            placed(one, x="place 2" if one.mechanism is WGMMA_GROUPS else "place 1") if isinstance(one, ir.Exec) else one
-            for one in made.body
+            placed(stmt, x="place 2" if stmt.mechanism is WGMMA_GROUPS else "place 1") if isinstance(stmt, ir.Exec) else stmt
+            for stmt in program.body
         ]
         with pytest.raises(SimulationError, match=rf" at {first}, outside loops(?s:.*)at +{second}"):
-            copied(attrs.evolve(made, body=tuple(body)), np.ones((32, 1), np.float32))
+            copied(attrs.evolve(program, body=tuple(body)), np.ones((32, 1), np.float32))
 
 
-# ---------------------------------------------------------------------------------------------- keys of what is touched
+# ---------------------------------------------------------------------------------------------- shadow memory keys
 
 
 @pytest.mark.parametrize("uniform", [True, False])
 @pytest.mark.parametrize("name, parts", [("a", 2), ("b", 1), ("c", 2)])
 @pytest.mark.parametrize("blocks", [(0,), (1, 4, 6)])
 @pytest.mark.parametrize("flat", [False, True])
-def test_keys_of_shared_memory_are_its_granules(name, parts, uniform, blocks, flat):
-    """Of each block its own, or of all blocks the same where they touch alike; with the numbers of threads of all blocks."""
-    placed = lambda one, size, offset, dtype: attrs.evolve(local(one, (size,), SH, dtype), offset=offset)
+def test_keys_of_shared_memory_are_granules(name, parts, uniform, blocks, flat):
+    """Each block has separate keys unless all blocks access the same addresses; thread numbers include the block."""
+    placed = lambda array, size, offset, dtype: attrs.evolve(local(array, (size,), SH, dtype), offset=offset)
     buffers = placed("a", 8, 0, float32), placed("b", 40, 16, float16), placed("c", 8, 256, float32)
     kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (), *buffers, grid=7), shared_bytes=1024)
     plan = Plan(kernel, {})
@@ -665,22 +670,22 @@ def test_keys_of_shared_memory_are_its_granules(name, parts, uniform, blocks, fl
     span = group.threads, group.threads + 1
     keys, valid, (low, high) = race_detector._keys(operand, place, span)
     assert keys.shape == valid.shape == low.shape == high.shape
-    found = list(zip(*(one[valid].tolist() for one in (keys, low, high)), strict=True))
-    several = range(width) if flat or not uniform else range(1)
+    entries = list(zip(*(array[valid].tolist() for array in (keys, low, high)), strict=True))
+    batch_blocks = range(width) if flat or not uniform else range(1)
     start = plan.buffers[name].offset // 2
     expected = [
-        (((row * parts) + start + part) * len(several) + block, number + blocks[block] * 32, number + 1 + blocks[block] * 32)
+        (((row * parts) + start + part) * len(batch_blocks) + block, number + blocks[block] * 32, number + 1 + blocks[block] * 32)
         for row, number in zip(places.ravel().tolist(), [3, 5, 30] * 2)
-        for block in several
+        for block in batch_blocks
         for part in range(parts)
         if row < 1 << 20
     ]
-    assert found == expected
+    assert entries == expected
 
 
 @pytest.mark.parametrize("blocks", [(0,), (1, 4, 6)])
-def test_keys_of_arrays_are_their_elements(blocks):
-    """The same for all blocks, each with threads of its own."""
+def test_keys_of_arrays_are_elements(blocks):
+    """The keys are the same for all blocks; thread numbers include the block."""
     plan = Plan(kernel_of(Move(32)(GL, GL), (), grid=7), {})
     batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), blocks, False)
     race_detector = RaceDetector(batch, History({}), True)
@@ -692,25 +697,25 @@ def test_keys_of_arrays_are_their_elements(blocks):
     assert list(zip(keys[valid].tolist(), low[valid].tolist(), strict=True)) == expected and (low == high).all()
 
 
-def test_engines_see_what_is_written_to_arrays():
-    """Only what lies in shared memory waits for a fence."""
-    made, _ = of_products("a factor in shared memory")
-    plan = Plan(made, {})
+def test_writes_to_arrays_need_no_proxy_fence():
+    """Only writes to shared memory wait for a fence."""
+    program, _ = wgmma_kernel("a shared operand")
+    plan = Plan(program, {})
     batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
     history = History({"dst": Shadow(64, plan.pitch)})
     race_detector, group, keys = RaceDetector(batch, history, True), ThreadGroup(np.arange(32), {}), np.arange(4)
     race_detector._wrote(history.shadows["dst"], keys, group)
     assert group.unfenced == [] and history.shadows["dst"].fenced is None
     race_detector._wrote(race_detector.shared_shadow, keys, group)
-    assert [one.tolist() for one in group.unfenced] == [[0, 1, 2, 3]]
+    assert [keys_.tolist() for keys_ in group.unfenced] == [[0, 1, 2, 3]]
     race_detector.fence(group)
     assert group.unfenced == [] and (race_detector.shared_shadow.fenced[keys] >= 0).all()
 
 
 @pytest.mark.parametrize("other", [None, float16, int8], ids=str)
 @pytest.mark.parametrize("order", [None, 0])
-def test_the_element_of_a_race_beside_buffers_of_smaller_elements(other, order):
-    """Each of its parts is that element."""
+def test_the_element_of_a_race_with_buffers_of_smaller_elements(other, order):
+    """All granules of an element report the element."""
     buffers = [attrs.evolve(local("a", (32, 2), SH), offset=0)]
     buffers += [attrs.evolve(local("h", (32,), SH, other), offset=256)] if other is not None else []
     thread = Var("thread", 0, 31)
@@ -724,28 +729,28 @@ def test_the_element_of_a_race_beside_buffers_of_smaller_elements(other, order):
     kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (put, take), *buffers), shared_bytes=512)
     with pytest.raises(SimulationError) as caught:
         simulate(kernel, {"src": np.zeros(32, np.float32)}, order=None if order is None else random.Random(order))
-    found = re.search(
+    match = re.search(
         r"race on a\[(\d+), 1\] \(address (\d+)\): thread (\d+) writes it \(.* at put.*, thread (\d+) reads it", str(caught.value)
     )
-    row, address, writer, reader = map(int, found.groups())
+    row, address, writer, reader = map(int, match.groups())
     assert (row, address, writer, reader) == (writer, 32 + writer, writer, 31 - writer)
 
 
-def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
-    """By one group: another statement, group or barrier begins anew; what is not watched is never settled."""
-    made, _ = of_products("a factor in shared memory")
-    plan = Plan(made, {})
+def test_repetition_ends_at_another_statement_group_or_barrier():
+    """Each of them restarts the count; unchecked accesses never count as repetitions."""
+    program, _ = wgmma_kernel("a shared operand")
+    plan = Plan(program, {})
     batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
     race_detector, place = RaceDetector(batch, History({}), True), object()
     operand = types.SimpleNamespace(checked=True, buffer=plan.buffers["x"])
     group, other = ThreadGroup(np.arange(32), {}), ThreadGroup(np.arange(32), {})
-    settled = lambda site, group: race_detector._is_repetition(site, operand, place, group)
-    assert [settled("one", group) for _ in range(4)] == [False, False, True, True]
-    assert [settled("two", group) for _ in range(3)] == [False, False, True]
-    assert [settled("one", group) for _ in range(3)] == [False, False, True]
-    assert [settled("one", other) for _ in range(3)] == [False, False, True]
+    repeats = lambda site, group: race_detector._is_repetition(site, operand, place, group)
+    assert [repeats("one", group) for _ in range(4)] == [False, False, True, True]
+    assert [repeats("two", group) for _ in range(3)] == [False, False, True]
+    assert [repeats("one", group) for _ in range(3)] == [False, False, True]
+    assert [repeats("one", other) for _ in range(3)] == [False, False, True]
     other.clock = other.clock.after(32)
-    assert [settled("one", other) for _ in range(3)] == [False, False, True]
+    assert [repeats("one", other) for _ in range(3)] == [False, False, True]
     unwatched = types.SimpleNamespace(checked=False, buffer=plan.buffers["x"])
     assert not any(race_detector._is_repetition("one", unwatched, place, group) for _ in range(4))
     blind = RaceDetector(batch, History({}), False)
@@ -753,10 +758,10 @@ def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
 
 
 @pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("name", [name for name, (_, message) in OF_PRODUCTS.items() if "shared" in name and message is None])
-def test_products_run_without_a_watch_too(name, order):
-    made, _ = of_products(name)
+@pytest.mark.parametrize("name", [name for name, (_, message) in WGMMA_SEQUENCES.items() if "shared" in name and message is None])
+def test_wgmma_runs_without_a_race_detector(name, order):
+    program, _ = wgmma_kernel(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     options = {"order": None if order is None else random.Random(order)}
-    watched, blind = (simulate(made, {"src": given}, shadow=shadow, **options).outputs["dst"] for shadow in (True, False))
-    np.testing.assert_array_equal(watched, blind)
+    checked, unchecked = (simulate(program, {"src": given}, shadow=shadow, **options).outputs["dst"] for shadow in (True, False))
+    np.testing.assert_array_equal(checked, unchecked)

@@ -1,4 +1,4 @@
-"""Control in the simulator, by hand: loops, names, tiles, waits and what a warp leaves out (`fireiron.sim.run`)."""
+"""Control flow in the simulator, by hand-made kernels: loops, names, tiles, waits and conditional bodies (`fireiron.sim.run`)."""
 
 import random
 import re
@@ -7,7 +7,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from engines import OF_PRODUCTS, copied, fetched, of_products, streamed
+from engines import WGMMA_SEQUENCES, copied, fetched, streamed, wgmma_kernel
 from handmade import THREAD, access, kernel_of, local
 
 from fireiron import *
@@ -37,24 +37,24 @@ def put(place, source=None):
 
 
 def kernel(body, *buffers, threads=32, **options):
-    made = kernel_of(Move(512, dtype=float32)(GL, GL), body, *buffers, threads=threads, **options)
-    return attrs.evolve(made, shared_bytes=max([0, *(one.offset + one.bytes for one in buffers if one.memory == SH)]))
+    program = kernel_of(Move(512, dtype=float32)(GL, GL), body, *buffers, threads=threads, **options)
+    return attrs.evolve(program, shared_bytes=max([0, *(buffer.offset + buffer.bytes for buffer in buffers if buffer.memory == SH)]))
 
 
 def chance(order):
     return None if order is None else random.Random(order)
 
 
-def said(made, order=None, given=GIVEN, **options):
-    """The result, or what the simulator says."""
+def outcome_of(program, order=None, source=GIVEN, **options):
+    """The result, or the simulator's message."""
     try:
-        return simulate(made, {"src": given}, order=chance(order), **options).outputs["dst"]
+        return simulate(program, {"src": source}, order=chance(order), **options).outputs["dst"]
     except SimulationError as error:
         return str(error)
 
 
 def rows(*numbers):
-    """The result in which these rows of 32 elements are copied."""
+    """The expected result if these rows of 32 elements are copied."""
     expected = np.full(512, np.nan, np.float32)
     for row in numbers:
         expected[row * 32 : row * 32 + 32] = GIVEN[row * 32 : row * 32 + 32]
@@ -71,41 +71,43 @@ def twice(place):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
-    "extent, first, step, turns", [(4, 0, 1, (0, 1, 2, 3)), (4, 1, 2, (1, 3)), (5, 0, 3, (0, 3)), (0, 0, 1, ()), (3, 3, 1, ())]
+    "extent, first, step, iterations", [(4, 0, 1, (0, 1, 2, 3)), (4, 1, 2, (1, 3)), (5, 0, 3, (0, 3)), (0, 0, 1, ()), (3, 3, 1, ())]
 )
-def test_turns_of_a_loop(extent, first, step, turns, order):
+def test_iterations_of_a_loop(extent, first, step, iterations, order):
     body = (making.loop(K, as_expr(extent), twice(K), first=first, step=step),)
-    np.testing.assert_array_equal(said(kernel(body), order), rows(*turns, *(turn + 8 for turn in turns)))
+    np.testing.assert_array_equal(outcome_of(kernel(body), order), rows(*iterations, *(iteration + 8 for iteration in iterations)))
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("growth, places", [(1, range(6)), (2, range(0, 12, 2)), ("j", (0, 0, 0, 1, 2, 4))])
-def test_turns_that_a_loop_has_had_in_all_its_executions(growth, places, order):
-    """It counts on behind each turn, by one or by what the turn says."""
-    grows = J if growth == "j" else as_expr(growth)
-    loop = making.loop(K, as_expr(2), (put(THREAD + TAKEN * 32), put(THREAD + TAKEN * 32)), prior_iterations=TAKEN, increment=grows)
-    np.testing.assert_array_equal(said(kernel((making.loop(J, as_expr(3), (loop,)),)), order), rows(*places))
-
-
-def test_a_loop_that_was_not_there_before_has_had_no_turn():
-    """Two loops count apart."""
-    first, second = (
-        making.loop(var, as_expr(2), twice(taken), prior_iterations=taken) for var, taken in ((K, TAKEN), (J, Var("other", 0, 99)))
+def test_prior_iterations_of_a_loop(growth, places, order):
+    """The count increases after each iteration, by one or by an expression."""
+    growth_per_iteration = J if growth == "j" else as_expr(growth)
+    loop = making.loop(
+        K, as_expr(2), (put(THREAD + TAKEN * 32), put(THREAD + TAKEN * 32)), prior_iterations=TAKEN, increment=growth_per_iteration
     )
-    np.testing.assert_array_equal(said(kernel((first, second))), rows(0, 1, 8, 9))
+    np.testing.assert_array_equal(outcome_of(kernel((making.loop(J, as_expr(3), (loop,)),)), order), rows(*places))
+
+
+def test_prior_iterations_are_counted_by_loop():
+    """Two loops have separate counts."""
+    first, second = (
+        making.loop(var, as_expr(2), twice(prior), prior_iterations=prior) for var, prior in ((K, TAKEN), (J, Var("other", 0, 99)))
+    )
+    np.testing.assert_array_equal(outcome_of(kernel((first, second))), rows(0, 1, 8, 9))
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_name_means_what_it_was_given_last(order):
-    """In each turn anew, and in lists that follow each other."""
+def test_a_name_has_its_latest_value(order):
+    """It is bound again in each iteration, and in consecutive lists."""
     name, other = Var("name", 0, 511), Var("other", 0, 511)
     loop = making.loop(K, as_expr(2), (making.let(name, THREAD + K * 32), making.let(other, name + 64), put(name), put(other)))
     body = (loop, making.loop(J, as_expr(1), (making.let(name, THREAD + 160), put(name), put(name + 32))))
-    np.testing.assert_array_equal(said(kernel(body), order), rows(0, 1, 2, 3, 5, 6))
+    np.testing.assert_array_equal(outcome_of(kernel(body), order), rows(0, 1, 2, 3, 5, 6))
 
 
-def test_names_and_loops_end_with_their_lists():
-    """A message names the loops around it alone, not those that are over, or names of theirs."""
+def test_scopes_of_names_and_loops():
+    """A message names the enclosing loops only, neither completed loops nor their names."""
     name = Var("name", 0, 7)
     nest = making.loop(J, as_expr(2), (making.loop(K, as_expr(2), (put(THREAD + J * 32, THREAD + K * 32),)),))
     for before in (
@@ -114,20 +116,22 @@ def test_names_and_loops_end_with_their_lists():
         (nest,),
         (making.loop(J, as_expr(2), (making.let(name, J * 2), making.loop(K, as_expr(2), (put(THREAD + K * 32, THREAD + name * 32),)))),),
     ):
-        text = said(kernel((*before, put(THREAD, THREAD + 500))))
+        text = outcome_of(kernel((*before, put(THREAD, THREAD + 500))))
         assert text.startswith("src[512] is outside of the tensor") and "outside loops" in text, text
-        text = said(kernel((*before, making.loop(Var("m", 0, 3), as_expr(3), (put(THREAD), put(THREAD, THREAD + 479 + Var("m", 0, 3)))))))
+        text = outcome_of(
+            kernel((*before, making.loop(Var("m", 0, 3), as_expr(3), (put(THREAD), put(THREAD, THREAD + 479 + Var("m", 0, 3))))))
+        )
         assert text.startswith("src[512] is outside of the tensor") and ", m=2\n" in text, text
         assert not any(f"{name}=" in text for name in ("k", "j", "name"))
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_loop_that_is_not_as_long_for_all(order):
-    """Whoever runs it together must have as many turns; by warps each may have its own, but for barriers."""
+def test_a_loop_with_different_trip_counts(order):
+    """Threads in lockstep need equal trip counts; in execution by warps they may differ if there is no barrier."""
     thread = Var("thread", 0, 63)
     body = (making.loop(K, thread // 32, (put(thread), put(thread))),)
-    made = kernel(body, threads=64)
-    launch = _Launch(Plan(made, {}), {"src": GIVEN}, (0,), True, chance(order))
+    program = kernel(body, threads=64)
+    launch = _Launch(Plan(program, {}), {"src": GIVEN}, (0,), True, chance(order))
     if order is None:
         with pytest.raises(SimulationError, match="the trip count of loop k differs between threads"):
             launch.run()
@@ -136,11 +140,11 @@ def test_a_loop_that_is_not_as_long_for_all(order):
         np.testing.assert_array_equal(launch.outputs()["dst"], rows(1))
 
 
-def test_a_loop_whose_extent_is_told_by_equal_numbers():
-    """An extent that is an array says the same for all, if all its elements do."""
+def test_a_uniform_extent_given_as_an_array():
+    """An extent evaluated by thread is legal if it is equal in all threads."""
     thread = Var("thread", 0, 63)
-    made = kernel((making.loop(K, thread // 64 + 2, (put(thread + K * 64), put(thread + K * 64))),), threads=64)
-    np.testing.assert_array_equal(said(made), rows(0, 1, 2, 3))
+    program = kernel((making.loop(K, thread // 64 + 2, (put(thread + K * 64), put(thread + K * 64))),), threads=64)
+    np.testing.assert_array_equal(outcome_of(program), rows(0, 1, 2, 3))
 
 
 # ---------------------------------------------------------------------------------------------- nests
@@ -148,25 +152,25 @@ def test_a_loop_whose_extent_is_told_by_equal_numbers():
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shared", ["none", "inner", "both"])
-def test_a_nest_whose_turns_write_to_one_place(order, shared):
-    """The last turn stays: one that an axis cannot be is executed turn by turn, the first ones included."""
+def test_a_nest_whose_iterations_write_one_element(order, shared):
+    """The last write wins: a loop that cannot be vectorized is executed by iteration from the start."""
     place = {"none": J * 2 + K, "inner": J * 2 + K // 2, "both": (J * 2 + K) // 4}[shared]
     body = (making.loop(J, as_expr(3), (making.loop(K, as_expr(2), (put(THREAD + place * 32, THREAD + (J * 2 + K) * 32),)),)),)
-    got = said(kernel(body), order)
-    found = {}
-    for turn in range(6):
-        found[{"none": turn, "inner": turn // 2 * 2, "both": turn // 4}[shared]] = turn
+    got = outcome_of(kernel(body), order)
+    last_iteration = {}
+    for iteration in range(6):
+        last_iteration[{"none": iteration, "inner": iteration // 2 * 2, "both": iteration // 4}[shared]] = iteration
     expected = np.full(512, np.nan, np.float32)
-    for there, turn in found.items():
-        expected[there * 32 : there * 32 + 32] = GIVEN[turn * 32 : turn * 32 + 32]
+    for row, iteration in last_iteration.items():
+        expected[row * 32 : row * 32 + 32] = GIVEN[iteration * 32 : iteration * 32 + 32]
     np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_nest_of_which_a_loop_moves_nothing_that_is_written(order):
-    """Around an axis and inside one, with as many turns as it has; none at all if it has none."""
-    for turns in (0, 1, 3):
-        for outer, inner in (((J, turns), (K, 4)), ((K, 4), (J, turns))):
+def test_a_nest_with_a_loop_that_does_not_change_the_target(order):
+    """Outside a vectorized loop and inside one; without iterations nothing is written."""
+    for count in (0, 1, 3):
+        for outer, inner in (((J, count), (K, 4)), ((K, 4), (J, count))):
             body = (
                 making.loop(
                     outer[0],
@@ -174,16 +178,16 @@ def test_a_nest_of_which_a_loop_moves_nothing_that_is_written(order):
                     (making.loop(inner[0], as_expr(inner[1]), (put(THREAD + K * 32, THREAD + (J * 4 + K) * 32),)),),
                 ),
             )
-            got = said(kernel(body), order)
+            got = outcome_of(kernel(body), order)
             expected = np.full(512, np.nan, np.float32)
-            if turns:
-                expected[:128] = GIVEN[(turns - 1) * 128 : turns * 128]
+            if count:
+                expected[:128] = GIVEN[(count - 1) * 128 : count * 128]
             np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_nest_whose_later_turns_share_a_place(order):
-    """Of which an axis is told only in the second turn around it; registers are added to once for each turn all the same."""
+def test_a_nest_whose_later_iterations_write_one_element(order):
+    """The conflict appears only in the second outer iteration; each register still has its last value."""
     r = local("r", (8,), RF)
     place = J * (K // 2) + (1 - J) * K
     fill = making.loop(
@@ -192,7 +196,7 @@ def test_a_nest_whose_later_turns_share_a_place(order):
     store = making.loop(
         Var("m", 0, 3), as_expr(4), (copy(access("r", (Var("m", 0, 3),)), access("dst", (THREAD + Var("m", 0, 3) * 32,)), (RF, GL)),)
     )
-    got = said(kernel((fill, store), r), order)[:128].reshape(4, 32)
+    got = outcome_of(kernel((fill, store), r), order)[:128].reshape(4, 32)
     np.testing.assert_array_equal(got, GIVEN.reshape(16, 32)[[5, 7, 2, 3]])
 
 
@@ -214,18 +218,18 @@ def exchange(*between, threads=64, other=None):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_barrier_orders_its_threads(order):
-    np.testing.assert_array_equal(said(exchange(BLOCK_BARRIER), order)[:64], GIVEN[:64][::-1])
-    np.testing.assert_array_equal(said(exchange(making.barrier(making.scope("all", 64))), order)[:64], GIVEN[:64][::-1])
+    np.testing.assert_array_equal(outcome_of(exchange(BLOCK_BARRIER), order)[:64], GIVEN[:64][::-1])
+    np.testing.assert_array_equal(outcome_of(exchange(making.barrier(making.scope("all", 64))), order)[:64], GIVEN[:64][::-1])
     for between in ((), (making.barrier(ir.WARP_SCOPE),), (making.barrier(making.scope("pairs", 2)),)):
-        assert said(exchange(*between), order).startswith("race on x["), between
+        assert outcome_of(exchange(*between), order).startswith("race on x["), between
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_barrier_of_a_block_that_is_no_whole_group(order):
-    """96 threads are one group and half of another; the barrier holds all of them."""
-    np.testing.assert_array_equal(said(exchange(making.barrier(ir.BLOCK_SCOPE), threads=96), order)[:96], GIVEN[:96][::-1])
+def test_a_block_barrier_with_an_incomplete_warpgroup(order):
+    """The barrier synchronizes all 96 threads."""
+    np.testing.assert_array_equal(outcome_of(exchange(making.barrier(ir.BLOCK_SCOPE), threads=96), order)[:96], GIVEN[:96][::-1])
     warps = making.loop(K, as_expr(1), (making.barrier(ir.WARP_SCOPE), BLOCK_BARRIER))
-    np.testing.assert_array_equal(said(exchange(warps, threads=96), order)[:96], GIVEN[:96][::-1])
+    np.testing.assert_array_equal(outcome_of(exchange(warps, threads=96), order)[:96], GIVEN[:96][::-1])
 
 
 def test_barriers_are_counted():
@@ -233,13 +237,13 @@ def test_barriers_are_counted():
     assert (done.barriers, done.statements) == (7, 2)
 
 
-# ---------------------------------------------------------------------------------------------- copies and products under way
+# ---------------------------------------------------------------------------------------------- asynchronous copies and MMAs
 
 
 def loaded(*between, second=False):
     """Asynchronous copies of each thread, to its element, or to two."""
     x = attrs.evolve(local("x", (64,), SH), offset=0)
-    move = lambda more: making.under_way(copy(access("src", (THREAD + more,)), access("x", (THREAD + more,)), (GL, SH)))
+    move = lambda more: making.async_copy(copy(access("src", (THREAD + more,)), access("x", (THREAD + more,)), (GL, SH)))
     read = copy(access("x", (THREAD + (32 if second else 0),)), access("dst", (THREAD,)), (SH, GL))
     return kernel((move(0), making.commit(), move(32), making.commit(), *between, read), x)
 
@@ -248,16 +252,16 @@ def loaded(*between, second=False):
 @pytest.mark.parametrize(
     "pending, second, right", [(0, False, True), (0, True, True), (1, False, True), (1, True, False), (2, False, False)]
 )
-def test_copies_under_way_are_waited_for(pending, second, right, order):
-    """But for so many groups, the last ones."""
-    found = said(loaded(making.wait(pending), second=second), order)
+def test_waits_for_asynchronous_copies(pending, second, right, order):
+    """All but the last `pending` groups complete."""
+    outcome = outcome_of(loaded(making.wait(pending), second=second), order)
     if right:
-        np.testing.assert_array_equal(found[:32], GIVEN[32 * second : 32 * second + 32])
+        np.testing.assert_array_equal(outcome[:32], GIVEN[32 * second : 32 * second + 32])
     else:
-        assert found.startswith("x is read while an asynchronous copy to it is in flight"), found
-    assert "in flight" in said(loaded(second=second), order)
+        assert outcome.startswith("x is read while an asynchronous copy to it is in flight"), outcome
+    assert "in flight" in outcome_of(loaded(second=second), order)
     with pytest.raises(VerificationError, match="a wait .* in a kernel without such asynchronous statements"):
-        said(loaded(making.wait(0, mechanism=WGMMA_GROUPS), second=second), order)
+        outcome_of(loaded(making.wait(0, mechanism=WGMMA_GROUPS), second=second), order)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -268,37 +272,37 @@ def test_copies_under_way_are_waited_for(pending, second, right, order):
         "the older group is waited for",
         "the younger group is not waited for",
         "no fence",
-        "a fence of the proxy",
-        "a factor is loaded behind the fence",
+        "a proxy fence only",
+        "an operand is loaded after the fence",
     ],
 )
-def test_products_under_way_are_waited_for_and_fenced(name, order):
-    made, message = of_products(name)
+def test_waits_and_fences_for_wgmma(name, order):
+    program, message = wgmma_kernel(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     if message is None:
-        np.testing.assert_array_equal(copied(made, given, chance(order)), given + given * given)
+        np.testing.assert_array_equal(copied(program, given, chance(order)), given + given * given)
     else:
         with pytest.raises(SimulationError, match=message):
-            copied(made, given, chance(order))
-    assert name in OF_PRODUCTS
+            copied(program, given, chance(order))
+    assert name in WGMMA_SEQUENCES
 
 
-# ---------------------------------------------------------------------------------------------- tiles that blocks take
+# ---------------------------------------------------------------------------------------------- dynamic tiles
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("tiles, blocks, stages, warps", [(1, 1, 1, 1), (5, 1, 2, 1), (5, 3, 2, 1), (4, 2, 3, 2), (7, 2, 1, 2)])
-def test_blocks_go_through_tiles(tiles, blocks, stages, warps, order):
+def test_blocks_claim_all_tiles(tiles, blocks, stages, warps, order):
     given = np.arange(1, tiles * warps * 32 + 1, dtype=np.float32)
     np.testing.assert_array_equal(copied(fetched(tiles, blocks, stages, warps), given, chance(order)), given)
 
 
 def without(*kinds):
-    return lambda body: tuple(one for one in body if not isinstance(one, kinds))
+    return lambda body: tuple(stmt for stmt in body if not isinstance(stmt, kinds))
 
 
 def with_tiles(more):
-    return lambda body: tuple(attrs.evolve(one, tiles=one.tiles + more) if isinstance(one, ir.ExitIfDone) else one for one in body)
+    return lambda body: tuple(attrs.evolve(stmt, tiles=stmt.tiles + more) if isinstance(stmt, ir.ExitIfDone) else stmt for stmt in body)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -319,23 +323,23 @@ def with_tiles(more):
         ({"producer": without(ir.Release)}, "deadlock"),
     ],
 )
-def test_how_a_block_leaves_its_loop(change, message, order):
-    """At the first number that is none of the tiles, and not one later or earlier."""
+def test_exit_from_the_loop_over_dynamic_tiles(change, message, order):
+    """A block exits at the first number past the last tile."""
     given = np.arange(1, 161, dtype=np.float32)
-    found = said(fetched(**{"tiles": 5, "blocks": 2, **change}), order, given)
+    outcome = outcome_of(fetched(**{"tiles": 5, "blocks": 2, **change}), order, given)
     if message == "right":
-        np.testing.assert_array_equal(found, given)
+        np.testing.assert_array_equal(outcome, given)
     elif message is None:
-        np.testing.assert_array_equal(found, np.where(given <= 128, given, np.nan))
+        np.testing.assert_array_equal(outcome, np.where(given <= 128, given, np.nan))
     else:
-        assert isinstance(found, str) and re.search(message, found), found
+        assert isinstance(outcome, str) and re.search(message, outcome), outcome
 
 
-# ---------------------------------------------------------------------------------------------- what a warp leaves out
+# ---------------------------------------------------------------------------------------------- conditional bodies
 
 
-def left_out(inside, behind=(), threads=64):
-    """Each warp has its element of `src` in `needed`, and its next one in r; it performs the body if it needs it, and stores r."""
+def conditional_kernel(inside, following=(), threads=64):
+    """Each thread loads an element of `src` to `needed` and another one to r; its warp executes the body if any lane needs it, and stores r."""
     thread = Var("thread", 0, threads - 1)
 
     def move(source, target, memories):
@@ -345,7 +349,7 @@ def left_out(inside, behind=(), threads=64):
     number = move(access("src", (thread,)), access("needed", (0,)), (GL, RF))
     first = move(access("src", (thread + threads,)), access("r", (0,)), (GL, RF))
     store = move(access("r", (0,)), access("dst", (thread,)), (RF, GL))
-    body = (number, first, making.if_any_lane("needed", tuple(inside(move))), *(behind and behind(move)), store)
+    body = (number, first, making.if_any_lane("needed", tuple(inside(move))), *(following and following(move)), store)
     registers = (local(name, (size,), RF, int32) for name, size in (("needed", 1), ("r", 2), ("s", 2)))
     return kernel_of(Move(3 * threads, dtype=int32)(GL, GL), body, *registers, threads=threads)
 
@@ -356,31 +360,31 @@ def needing(*threads, count=64):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("threads", [(), (0,), (63,), (31, 32), range(64)], ids=str)
-def test_warps_that_need_it_perform_it(threads, order):
-    """All of their threads; the others keep what they had, in loops and by names too."""
+def test_warps_execute_a_body_that_a_lane_needs(threads, order):
+    """All their threads execute it; other warps keep their registers, in loops and with names too."""
     name = Var("name", 0, 3)
-    turn = Var("turn", 0, 1)
+    iteration = Var("turn", 0, 1)
 
     def inside(move):
         yield making.let(name, as_expr(0))
         yield making.loop(
-            turn,
+            iteration,
             as_expr(2),
-            (making.let(Var("inner", 0, 1), turn * 0), move(access("needed", (name,)), access("r", (Var("inner", 0, 1),)), (RF, RF))),
+            (making.let(Var("inner", 0, 1), iteration * 0), move(access("needed", (name,)), access("r", (Var("inner", 0, 1),)), (RF, RF))),
         )
 
     given = needing(*threads)
-    found = said(left_out(inside), order, given)[:64]
-    some = np.repeat([any(one // 32 == warp for one in threads) for warp in (0, 1)], 32)
-    np.testing.assert_array_equal(found, np.where(some, given[:64], given[64:128]))
+    result = outcome_of(conditional_kernel(inside), order, given)[:64]
+    some = np.repeat([any(thread // 32 == warp for thread in threads) for warp in (0, 1)], 32)
+    np.testing.assert_array_equal(result, np.where(some, given[:64], given[64:128]))
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("threads, lost", [(range(64), None), ((40,), 0), ((3,), 32), ((), 0)], ids=str)
-def test_what_nobody_put_into_registers_of_a_warp(threads, lost, order):
-    """A warp that leaves the body out has nothing where it would have written."""
-    found = said(
-        left_out(
+def test_skipped_bodies_write_no_registers(threads, lost, order):
+    """A register that only a skipped body writes is uninitialized."""
+    outcome = outcome_of(
+        conditional_kernel(
             lambda move: [move(access("r", (0,)), access("s", (0,)), (RF, RF))],
             lambda move: (move(access("s", (0,)), access("r", (0,)), (RF, RF)),),
         ),
@@ -388,30 +392,32 @@ def test_what_nobody_put_into_registers_of_a_warp(threads, lost, order):
         needing(*threads),
     )
     if lost is None:
-        np.testing.assert_array_equal(found[:64], np.arange(64) + 100)
+        np.testing.assert_array_equal(outcome[:64], np.arange(64) + 100)
     else:
         wanted = {lost} if order is None else {lost, 32} if not threads else {lost}
-        assert any(found.startswith(f"s[0] (register 0) is read before any write to it: thread {one} of block 0") for one in wanted), found
+        assert any(
+            outcome.startswith(f"s[0] (register 0) is read before any write to it: thread {thread} of block 0") for thread in wanted
+        ), outcome
 
 
-def test_a_name_of_what_is_left_out_means_nothing_behind_it():
-    """It may be bound again, to something else, and a message does not name it."""
+def test_names_of_a_conditional_body_end_with_it():
+    """They may be bound again, and messages do not name them."""
     name = Var("name", 0, 3)
     inside = lambda move: (making.let(name, as_expr(1)), move(access("needed", (0,)), access("r", (0,)), (RF, RF)))
-    behind = lambda move: (move(access("src", (192 + Var("thread", 0, 63),)), access("r", (0,)), (GL, RF)),)
-    text = said(left_out(inside, behind), None, needing(*range(64)))
+    following = lambda move: (move(access("src", (192 + Var("thread", 0, 63),)), access("r", (0,)), (GL, RF)),)
+    text = outcome_of(conditional_kernel(inside, following), None, needing(*range(64)))
     assert text.startswith("src[192] is outside of the tensor") and "outside loops" in text
 
 
-def test_a_ring_in_step():
-    """In step the consumers go together, and loads arrive at once."""
+def test_a_ring_in_lockstep():
+    """In lockstep the consumers advance together, and loads complete at once."""
     given = np.arange(1, 5 * 8 * 64 + 1).reshape(40, 64).astype(np.float16)
     for warps in (1, 2):
         np.testing.assert_array_equal(copied(streamed(5, 2, warps), given), given)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_what_all_threads_need_not_be_told_apart_by(order):
-    """Threads that take no part in a statement leave what they had."""
-    got = said(kernel((put(THREAD), copy(access("src", (THREAD + 64,)), access("dst", (THREAD,)), active=less(THREAD, 5)))), order)
+def test_inactive_threads_keep_their_values(order):
+    """Threads that are inactive in a statement write nothing."""
+    got = outcome_of(kernel((put(THREAD), copy(access("src", (THREAD + 64,)), access("dst", (THREAD,)), active=less(THREAD, 5)))), order)
     np.testing.assert_array_equal(got[:32], np.where(np.arange(32) < 5, GIVEN[64:96], GIVEN[:32]))

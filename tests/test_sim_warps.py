@@ -1,4 +1,4 @@
-"""Groups of threads that wait for each other in the simulator, by hand (`fireiron.sim.warps`)."""
+"""Warps that synchronize in the simulator, with hand-made kernels (`fireiron.sim.warps`)."""
 
 import random
 import re
@@ -35,14 +35,14 @@ def chance(order):
 
 
 def kernel(body, *buffers, threads=128, grid=1, **fields):
-    made = kernel_of(Move(1024, dtype=float32)(GL, GL), body, *buffers, threads=threads, grid=grid)
-    size = max([0, *(one.offset + one.bytes for one in buffers if one.memory == SH)])
-    return attrs.evolve(made, shared_bytes=size, **fields)
+    program = kernel_of(Move(1024, dtype=float32)(GL, GL), body, *buffers, threads=threads, grid=grid)
+    size = max([0, *(buffer.offset + buffer.bytes for buffer in buffers if buffer.memory == SH)])
+    return attrs.evolve(program, shared_bytes=size, **fields)
 
 
-def unverified(made, order):
-    """What comes of a kernel that the verifier might refuse."""
-    launch = _Launch(Plan(made, {}), {"src": GIVEN}, (0,), True, chance(order))
+def unverified(program, order):
+    """The result of a kernel that the verifier might reject."""
+    launch = _Launch(Plan(program, {}), {"src": GIVEN}, (0,), True, chance(order))
     try:
         launch.run()
     except SimulationError as error:
@@ -59,12 +59,12 @@ def barrier(reason, threads=None):
     return making.barrier(ir.BLOCK_SCOPE if threads is None else making.scope(f"group of {threads}", threads), reason)
 
 
-# ---------------------------------------------------------------------------------------------- who waits for whom
+# ---------------------------------------------------------------------------------------------- barriers and deadlocks
 
 
 @pytest.mark.parametrize("order", range(4))
 @pytest.mark.parametrize(
-    "threads, turns, said",
+    "threads, extent, expected",
     [
         (64, lambda warp: warp, "warp 1 waits at the block barrier (first); warp 0 has exited"),
         (128, lambda warp: warp // 2, "warps 2, 3 wait at the block barrier (first); warps 0, 1 have exited"),
@@ -73,20 +73,20 @@ def barrier(reason, threads=None):
         (96, lambda warp: warp // 2, "warp 2 waits at the block barrier (first); warps 0, 1 have exited"),
     ],
 )
-def test_a_barrier_that_some_do_not_reach(threads, turns, said, order):
-    """Who waits where, who has exited, and what helps."""
+def test_a_barrier_that_some_warps_do_not_reach(threads, extent, expected, order):
+    """The message names the waiting warps, the exited warps, and the fix."""
     warp = Var("thread", 0, threads - 1) // 32
-    made = kernel((making.loop(K, turns(warp), (barrier("first"),)),), threads=threads)
-    text = unverified(made, order)
-    assert isinstance(text, str) and sorted(text.partition("\n")[0].removeprefix("deadlock: ").split("; ")) == sorted(said.split("; ")), (
-        text
-    )
+    program = kernel((making.loop(K, extent(warp), (barrier("first"),)),), threads=threads)
+    text = unverified(program, order)
+    assert isinstance(text, str) and sorted(text.partition("\n")[0].removeprefix("deadlock: ").split("; ")) == sorted(
+        expected.split("; ")
+    ), text
     assert "every warp must reach the same barriers" in text
 
 
 @pytest.mark.parametrize("order", range(4))
-def test_two_barriers_at_which_some_wait(order):
-    """An equal one at another place of the program is another one."""
+def test_warps_waiting_at_two_barriers(order):
+    """An equal barrier at another position of the program is a different barrier."""
     warp = Var("thread", 0, 127) // 32
     first = making.loop(K, warp // 2, (barrier("first"),))
     for second in ("second", "first"):
@@ -101,8 +101,8 @@ def test_two_barriers_at_which_some_wait(order):
 
 @pytest.mark.parametrize("order", range(4))
 @pytest.mark.parametrize("size, right", [(32, True), (64, True), (128, False), (None, False)])
-def test_a_barrier_of_a_part_wants_that_part_alone(size, right, order):
-    """The upper half of a block comes to it, the lower one does not."""
+def test_a_barrier_of_a_group_needs_that_group_only(size, right, order):
+    """Only the upper half of the block reaches it."""
     warp = Var("thread", 0, 127) // 32
     text = unverified(kernel((making.loop(K, warp // 2 * 2, (barrier("part", size),)),)), order)
     if right:
@@ -115,7 +115,7 @@ def test_a_barrier_of_a_part_wants_that_part_alone(size, right, order):
 @pytest.mark.parametrize("order", range(4))
 @pytest.mark.parametrize("size", [2, 8, 16, 32, 64, 128, None])
 @pytest.mark.parametrize("threads", [128, 384])
-def test_barriers_that_all_reach(threads, size, order):
+def test_barriers_that_all_warps_reach(threads, size, order):
     thread = Var("thread", 0, threads - 1)
     x = attrs.evolve(local("x", (threads,), SH), offset=0)
     group = threads if size is None else size
@@ -126,17 +126,17 @@ def test_barriers_that_all_reach(threads, size, order):
 
 
 @pytest.mark.parametrize("order", range(4))
-def test_a_statement_that_some_do_not_reach(order):
-    """One that whole blocks, or warpgroups, perform together."""
+def test_a_collective_statement_that_some_warps_do_not_reach(order):
+    """A statement of a block or of a warpgroup."""
     warp = Var("thread", 0, 127) // 32
     text = MicroKernel("m", "// m\n")
     for level, name in ((Block, "Block"), (Warpgroup, "Warpgroup")):
-        one = making.execution(
+        stmt = making.execution(
             text, Move(128, dtype=float32)(GL, GL)(level), (access("src", (0,), (128,)), access("dst", (0,), (128,), write=True))
         )
-        found = unverified(kernel((making.loop(K, warp // 2, (one,)),)), order)
-        assert isinstance(found, str) and f"warps 2, 3 wait at {text.name} Move(128" in found and f"({name})" in found, found
-        assert "warps 0, 1 have exited" in found
+        message = unverified(kernel((making.loop(K, warp // 2, (stmt,)),)), order)
+        assert isinstance(message, str) and f"warps 2, 3 wait at {text.name} Move(128" in message and f"({name})" in message, message
+        assert "warps 0, 1 have exited" in message
     alone = making.execution(
         text, Move(32, dtype=float32)(GL, GL)(Warp), (access("src", (warp * 32,), (32,)), access("dst", (warp * 32,), (32,), write=True))
     )
@@ -144,43 +144,43 @@ def test_a_statement_that_some_do_not_reach(order):
     np.testing.assert_array_equal(got[:128], np.where(np.arange(128) < 64, np.nan, GIVEN[:128]))
 
 
-# ---------------------------------------------------------------------------------------------- several warps as one group
+# ---------------------------------------------------------------------------------------------- groups of several warps
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("grid", [1, 3])
 @pytest.mark.parametrize("level, unit", [(Warp, 32), (Warpgroup, 128), (Block, 256)], ids=str)
-def test_names_and_loops_of_those_who_come_together(level, unit, grid, order):
-    """What differs between units, blocks and turns does so for a statement of several warps."""
+def test_names_and_loops_of_collective_statements(level, unit, grid, order):
+    """Values that differ between units, blocks and iterations, in a statement of several warps."""
     thread, block = Var("thread", 0, 255), Var("block", 0, grid - 1)
     first, second, third = (Var(name, 0, 1023) for name in ("first", "second", "third"))
     spec = Move(unit // 2, dtype=float32)(GL, GL)(level)
     place = first + second + third
-    one = making.execution(
+    stmt = making.execution(
         MicroKernel("m", "// m\n"), spec, (access("src", (place,), (unit // 2,)), access("dst", (place,), (unit // 2,), write=True))
     )
     names = (making.let(first, thread // unit * unit), making.let(second, block * 256), making.let(third, K * (unit // 2)))
-    body = (*names[:2], making.loop(K, as_expr(2), (names[2], one)))
+    body = (*names[:2], making.loop(K, as_expr(2), (names[2], stmt)))
     got = simulate(kernel(body, threads=256, grid=grid), {"src": GIVEN}, order=chance(order)).outputs["dst"]
     np.testing.assert_array_equal(got[: grid * 256], GIVEN[: grid * 256])
     assert np.isnan(got[grid * 256 :]).all()
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_statement_of_the_block_behind_others_and_in_front(order):
-    """Each warp has done what comes before, and does what comes behind only then."""
+def test_a_statement_of_the_block_between_others(order):
+    """All warps have executed the earlier statements, and execute the later ones afterwards."""
     thread = Var("thread", 0, 127)
     x, y = (attrs.evolve(local(name, (128,), SH), offset=offset) for name, offset in (("x", 0), ("y", 512)))
-    turned = making.execution(
+    collective = making.execution(
         MicroKernel("m", "// m\n"),
         Move(128, dtype=float32)(SH, SH)(Block),
         (access("x", (0,), (128,)), access("y", (0,), (128,), write=True)),
     )
     body = (
         copy(access("src", (thread,)), access("x", (thread,)), (GL, SH)),
-        barrier("in front"),
-        turned,
-        barrier("behind"),
+        barrier("before"),
+        collective,
+        barrier("after"),
         copy(access("y", (127 - thread,)), access("dst", (thread,)), (SH, GL)),
     )
     got = simulate(kernel(body, x, y), {"src": GIVEN}, order=chance(order)).outputs["dst"]
@@ -197,8 +197,8 @@ def test_consumers_and_their_producer(warps, stages, order):
     np.testing.assert_array_equal(copied(streamed(5, stages, warps), given, chance(order)), given)
 
 
-def test_what_stands_around_roles_all_of_them_do():
-    """In front of the parting and behind it."""
+def test_all_warps_execute_statements_around_roles():
+    """Before and after the roles."""
     kernel, thread = fetched(3, 1), Var("thread", 0, 31)
     more = copy(access("src", (thread,)), access("dst", (thread,)), active=less(thread, 0))
     around = attrs.evolve(kernel, body=(more, *kernel.body, more))
@@ -208,9 +208,11 @@ def test_what_stands_around_roles_all_of_them_do():
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_producer_that_waits(order):
-    """It is told apart from the warps of the consumers."""
-    without = lambda kind, side=None: lambda body: tuple(one for one in body if not (isinstance(one, kind) and side in (None, one.state)))
+def test_message_of_a_waiting_producer(order):
+    """The message distinguishes it from the warps of the consumers."""
+    without = lambda kind, side=None: (
+        lambda body: tuple(stmt for stmt in body if not (isinstance(stmt, kind) and side in (None, stmt.state)))
+    )
     given = np.arange(1, 5 * 32 + 1, dtype=np.float32)
     with pytest.raises(SimulationError, match="^deadlock: ") as caught:
         copied(fetched(5, 1, consumer=without(ir.Release)), given, chance(order))
@@ -227,14 +229,14 @@ TWO = making.block_cluster((2,), (Var("rank", 0, 1),))
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("barriers", [1, 2])
-def test_blocks_of_a_cluster_meet(barriers, order):
-    """Its barriers are barriers of each block as well."""
+def test_cluster_barriers(barriers, order):
+    """A cluster barrier is also a barrier of each block."""
     thread, block = Var("thread", 0, 127), Var("block", 0, 3)
     x = attrs.evolve(local("x", (128,), SH), offset=0)
     fill = copy(access("src", (thread + block * 128,)), access("x", (thread,)), (GL, SH))
     read = copy(access("x", (127 - thread,)), access("dst", (thread + block * 128,)), (SH, GL))
-    made = kernel((fill, *(making.cluster_barrier("all"),) * barriers, read), x, grid=4, cluster=TWO)
-    done = simulate(made, {"src": GIVEN}, order=chance(order))
+    program = kernel((fill, *(making.cluster_barrier("all"),) * barriers, read), x, grid=4, cluster=TWO)
+    done = simulate(program, {"src": GIVEN}, order=chance(order))
     np.testing.assert_array_equal(done.outputs["dst"][:512], GIVEN[:512].reshape(4, 128)[:, ::-1].ravel())
     assert done.barriers == barriers
     with pytest.raises(SimulationError, match=r"race on x\["):
@@ -242,11 +244,11 @@ def test_blocks_of_a_cluster_meet(barriers, order):
 
 
 @pytest.mark.parametrize("order", range(4))
-def test_a_cluster_of_which_some_do_not_come(order):
-    """Who waits, and of which block; those of the others are named with theirs."""
+def test_a_cluster_barrier_that_some_warps_do_not_reach(order):
+    """The message names the warps with their blocks."""
     warp = Var("thread", 0, 63) // 32
-    made = kernel((making.loop(K, warp, (making.cluster_barrier("all"),)),), threads=64, grid=2, cluster=TWO)
-    launch = _Launch(Plan(made, {}), {"src": GIVEN}, (0, 1), True, chance(order))
+    program = kernel((making.loop(K, warp, (making.cluster_barrier("all"),)),), threads=64, grid=2, cluster=TWO)
+    launch = _Launch(Plan(program, {}), {"src": GIVEN}, (0, 1), True, chance(order))
     with pytest.raises(SimulationError) as caught:
         launch.run()
     text = str(caught.value).partition("\n")[0]
@@ -256,7 +258,7 @@ def test_a_cluster_of_which_some_do_not_come(order):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_barrier_of_one_block_of_a_cluster(order):
-    """Concerns its own block alone."""
+    """It synchronizes that block only."""
     thread, block = Var("thread", 0, 127), Var("block", 0, 1)
     body = (
         making.loop(K, as_expr(1) + block, (barrier("own"),)),
@@ -266,10 +268,10 @@ def test_a_barrier_of_one_block_of_a_cluster(order):
     np.testing.assert_array_equal(got[:256], GIVEN[:256])
 
 
-# ---------------------------------------------------------------------------------------------- groups together
+# ---------------------------------------------------------------------------------------------- joined groups
 
 
-def teams(threads=96, grid=4, batch=(1, 3)):
+def warps_of(threads=96, grid=4, batch=(1, 3)):
     """The warps of a kernel that does nothing."""
     plan = Plan(kernel_of(Move(32)(GL, GL), (), threads=threads, grid=grid), {})
     run = Run(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), History({}), batch, True, False)
@@ -277,9 +279,9 @@ def teams(threads=96, grid=4, batch=(1, 3)):
 
 
 @pytest.mark.parametrize("members", [(0, 1), (1, 2), (0, 1, 2)])
-def test_groups_at_one_place_are_one_group(members):
-    """With the threads and the values of all of them; the same one each time they come together, with their clock."""
-    warps = teams()
+def test_groups_at_one_statement_are_joined(members):
+    """The joined group has all threads and values; it is the same object each time, with their clock."""
+    warps = warps_of()
     environments = []
     for number in members:
         env = dict(warps.groups[number].environment)
@@ -293,25 +295,25 @@ def test_groups_at_one_place_are_one_group(members):
         }
         environments.append(env)
     team = warps._joined_group(list(members), environments)
-    every = np.concatenate([warps.groups[number].threads for number in members])
-    np.testing.assert_array_equal(team.threads, every)
+    all_threads = np.concatenate([warps.groups[number].threads for number in members])
+    np.testing.assert_array_equal(team.threads, all_threads)
     assert team.members == tuple(warps.groups[number] for number in members)
     env = team.environment
     assert env["k"] == 7 and env["block"] is environments[0]["block"] and np.asarray(env["flat"]) == 3
-    np.testing.assert_array_equal(env["thread"], every[:, None])
-    np.testing.assert_array_equal(env["own"], every[:, None] * 10)
-    np.testing.assert_array_equal(env["both"], every[:, None] + np.array([[0, 100]]))
-    np.testing.assert_array_equal(np.broadcast_to(env["blocks"], (len(every), 2)), np.broadcast_to([[5, 6]], (len(every), 2)))
+    np.testing.assert_array_equal(env["thread"], all_threads[:, None])
+    np.testing.assert_array_equal(env["own"], all_threads[:, None] * 10)
+    np.testing.assert_array_equal(env["both"], all_threads[:, None] + np.array([[0, 100]]))
+    np.testing.assert_array_equal(np.broadcast_to(env["blocks"], (len(all_threads), 2)), np.broadcast_to([[5, 6]], (len(all_threads), 2)))
     for number in members:
         warps.groups[number].clock = Clock()
-    again = warps._joined_group(list(members), [{**one, "k": 8} for one in environments])
+    again = warps._joined_group(list(members), [{**environment, "k": 8} for environment in environments])
     assert again is team and again.environment["k"] == 8 and again.clock is warps.groups[members[0]].clock
 
 
-def test_a_group_alone_is_itself():
-    warps = teams()
+def test_a_single_group_is_not_joined():
+    warps = warps_of()
     assert warps._joined_group([1], [{}]) is warps.groups[1]
-    assert [one.threads.tolist() for one in warps.groups] == [list(range(first, first + 32)) for first in (0, 32, 64)]
+    assert [group.threads.tolist() for group in warps.groups] == [list(range(first, first + 32)) for first in (0, 32, 64)]
 
 
 @pytest.mark.parametrize(
@@ -328,12 +330,12 @@ def test_a_group_alone_is_itself():
         (types.SimpleNamespace(level=Warp, scratch="memory"), 3, [0, 1, 2, 3, 4]),
     ],
 )
-def test_who_comes_together_at_an_event(event, number, members):
-    assert teams(threads=160)._participants(number, event) == members
+def test_participants_of_an_event(event, number, members):
+    assert warps_of(threads=160)._participants(number, event) == members
 
 
-@pytest.mark.parametrize("numbers, several", [([0], False), ([0, 1], True), ([2], False)])
-def test_one_warp_is_one(numbers, several):
-    assert teams()._is_plural(numbers) == several
-    together = Warps(teams().runs, None)
-    assert together._is_plural([0]), "all warps of a block in step"
+@pytest.mark.parametrize("numbers, is_plural", [([0], False), ([0, 1], True), ([2], False)])
+def test_single_warps_and_groups(numbers, is_plural):
+    assert warps_of()._is_plural(numbers) == is_plural
+    together = Warps(warps_of().runs, None)
+    assert together._is_plural([0]), "all warps of a block in lockstep"

@@ -11,7 +11,7 @@ from printed_text import COMPILER, HostProgram, Printed
 from ringed import TARGET, errors, float16_gemm, is_product, ring_faults, with_changed
 from test_graphene_text import read_back
 from test_rings import is_harmless
-from test_rings_by_users import COPY, PRODUCT, STORED, given, outcome, wanted
+from test_rings_by_users import COPY, MMA, STORED, given, outcome, wanted
 
 from fireiron import *
 from fireiron import ir
@@ -34,7 +34,7 @@ def sums(sizes, depth, *, stages=4, blocks=1, rows=64, producer=True, late=None)
     for name in OPERANDS:
         chain = chain.load(name, SH, COPY)
         chain = chain.stages(depth[name]) if name in depth else chain
-    chain = chain.tile(m=64).to(Warpgroup).step("left", PRODUCT).step("right", PRODUCT)
+    chain = chain.tile(m=64).to(Warpgroup).step("left", MMA).step("right", MMA)
     return chain.step("store", STORED).done()(dual.spec(*sizes))
 
 
@@ -150,12 +150,12 @@ def test_faults_are_found():
 # ---------------------------------------------------------------------------------------------- refusals
 
 REFUSED = {
-    "no producer": (lambda: sums((64, 64, 128), {"A": 2}, producer=False), r"stages\(2\) of a_sh: no producer fills it in turns"),
+    "no producer": (lambda: sums((64, 64, 128), {"A": 2}, producer=False), r"stages\(2\) of a_sh: no producer fills it, so it has no ring"),
     "no loop": (
         lambda: (
             MatMul.tile(64, 64).to(Block).load(A, SH).stages(2).tile(8, 8).to(Thread).tile(1, 1).split(1).done()(float16_gemm(64, 64, 16))
         ),
-        r"stages\(2\) of a_sh: no producer fills it in turns",
+        r"stages\(2\) of a_sh: no producer fills it, so it has no ring",
     ),
     "too many": (lambda: sums((64, 64, 128), {"A": 17}), r"stages: must be at most 16\n +got +17\n(.*\n)* +legal +1 \.\.\. 16"),
     "none": (lambda: sums((64, 64, 128), {"A": 0}), "stages: must be a positive integer"),

@@ -183,7 +183,7 @@ def test_the_synchronization_of_the_fluent_twin(name):
     fluent = hopper_attention.by_rows(definition, overlap=name == "FlashAttention-3").with_(
         bm=128, bn=64, stages=2, epi_n=D, num_blocks=65536
     )
-    twin = fluent(attention.spec(128, 256, D, made=definition)).cuda("sm_90a")
+    twin = fluent(attention.spec(128, 256, D, fused=definition)).cuda("sm_90a")
     text = bound(name, "sm_90a", 128, 256)[0].cuda("sm_90a")
     assert synchronization(text) == synchronization(twin)
     assert ("wgmma_wait_group<1>();" in text) == (name == "FlashAttention-3")

@@ -66,7 +66,7 @@ def test_attention(name, target, causal):
     for mapping in ({}, {"persistent": 3}) if target == "sm_90a" else ({},):
         _, program, chosen = bound_attention(name, target, 300, n, heads=2, causal=causal, **mapping)
         definition = attention.definition(causal=causal)
-        near(tasks.strategy(program, chosen), attention.spec(300, n, 64, 2, 3, made=definition))
+        near(tasks.strategy(program, chosen), attention.spec(300, n, 64, 2, 3, fused=definition))
 
 
 def test_attention_of_three_warpgroups():

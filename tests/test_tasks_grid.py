@@ -15,7 +15,7 @@ from fireiron.values.expr import Var, as_expr, constant
 from fireiron.values.machine import as_architecture
 
 BLOCK = Var("block", 0, 2**31 - 1)
-"""The block index, as in the walk of a tree."""
+"""The block index, as in `walk`."""
 
 
 def draft():
@@ -58,7 +58,7 @@ def by_hand(sizes, cluster=(), group_m=0, raster=0):
         band = max(group_m // along[across], 1)
         order.sort(key=lambda one: (*one[:-2], one[across] // band, one[on], one[across]))
     places = [[]]
-    for part in reversed(along):  # the first of a cluster's dimensions goes fastest
+    for part in reversed(along):  # the first dimension of a cluster varies fastest
         places = [[one, *others] for others in places for one in range(part)]
     return [tuple(n * part + one for n, part, one in zip(each, along, place, strict=True)) for each in order for place in places]
 
@@ -77,7 +77,7 @@ CASES = [
 ]
 
 
-def test_each_launch_is_some_blocks_once():
+def test_each_launch_belongs_to_one_block_once():
     """The order of the enumeration: blocks of a cluster, group_m clusters, iterations of persistent blocks."""
     for sizes, fields in CASES:
         for persistent in (0, 8, 1000):
@@ -95,7 +95,7 @@ def require_as_by_hand(sizes, fields, persistent):
 
 
 @pytest.mark.parametrize("fields", [{"group_m": 2}, {"group_m": 2, "raster": 1}, {"cluster": (2, 1), "group_m": 4}])
-def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
+def test_run_time_sizes_are_distributed_like_constant_ones(fields):
     """With run-time sizes the number of blocks is the minimum of `persistent` and the launches."""
     rows, columns = sym("rows", multiple_of=2), sym("columns")
     for values in ((4, 3), (2, 1), (6, 5)):
@@ -107,20 +107,20 @@ def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
             assert (grid.taken.loop is not None) == bool(persistent)
 
 
-def test_a_curve_meets_every_launch_and_goes_on_to_neighbors():
+def test_a_curve_visits_every_launch_and_continues_to_neighbors():
     every, _ = launches_by_block((4, 8), group_m=1, raster=2)
     places = numpy.array([one for (one,) in every])
     assert len({*map(tuple, places)}) == 32 and (abs(numpy.diff(places, axis=0)).sum(axis=1) == 1).all()
 
 
 @pytest.mark.parametrize(
-    ("sizes", "fields", "said"),
+    ("sizes", "fields", "message"),
     [
         ((8, 6), {"cluster": (3, 1)}, "not a multiple of the cluster"),
         ((8, 6), {"cluster": (2, 1), "persistent": 3}, "3 blocks are not a multiple of 2"),
         ((8,), {"cluster": (2, 1)}, "launches with 1 indices"),
     ],
 )
-def test_refused(sizes, fields, said):
-    with pytest.raises(FireironError, match=said):
+def test_refused(sizes, fields, message):
+    with pytest.raises(FireironError, match=message):
         launches_by_block(sizes, **fields)

@@ -15,7 +15,7 @@ from fireiron import ir, tasks
 from fireiron.check import safety
 from fireiron.errors import FireironError
 from fireiron.inspect.oracle import account, check_events
-from fireiron.inspect.oracle.units import places
+from fireiron.inspect.oracle.units import processor_indices
 from fireiron.strategies import hopper, tasks_attention, tasks_batched, tasks_dual, tasks_gated, tasks_gemm, tasks_row_sum
 from fireiron.tasks import *
 from fireiron.tasks.event_text import parse, text
@@ -42,12 +42,12 @@ def require_kept(program):
     report = account(program)
     assert [str(one) for one in report.findings] == []
     assert report.compared and all(
-        one.through or any(turn.before for turn in one.turns) for one in set(report.needs) - set(report.compared)
+        need.through or any(iteration.before for iteration in need.turns) for need in set(report.needs) - set(report.compared)
     )
     return report
 
 
-# ---------------------------------------------------------------------------------------------- kernels keep them
+# ---------------------------------------------------------------------------------------------- kernels obey event orders
 
 
 LIBRARY = [
@@ -84,7 +84,10 @@ def test_a_mask_that_no_element_needs_at_these_sizes():
     is_mask = lambda one: isinstance(one, ir.Exec) and one.path[-1] == "s"
     copies = lambda count: attrs.evolve(kernel, body=ir.rewritten(kernel.body, lambda one: (one,) * count if is_mask(one) else (one,)))
     assert [one for one, _ in ir.execs(kernel.body) if is_mask(one)] and check_events(program) == ()
-    for count, message in ((0, "no statement of the kernel carries it out (s)"), (2, "(0.2.0 call) has 1 turns, and s of the kernel 2")):
+    for count, message in (
+        (0, "no statement of the kernel carries it out (s)"),
+        (2, "(0.2.0 call) has 1 iterations, and s of the kernel 2"),
+    ):
         assert any(message in one.message for one in check_events(program, copies(count)))
 
 
@@ -98,7 +101,7 @@ def test_every_order_of_the_products():
     ]  # fmt: skip
 
 
-def test_no_program_of_tasks_has_no_events():
+def test_other_programs_have_no_events():
     assert account(hopper.strategy(hopper.spec(256, 256, 256)).program("sm_90a")) == type(account(gemm("FFMA")))()
 
 
@@ -163,30 +166,30 @@ def faulty(program, wanted):
 @pytest.mark.parametrize(
     ("name", "fault", "message"),
     [
-        ("mma.sync", "Barrier a_sh, b_sh complete", "e8 (0.1.0.0 in A) waits for e5 (0.1 in A) by e5, and in the kernel a_rf in turn 0 of warp"),
+        ("mma.sync", "Barrier a_sh, b_sh complete", "e8 (0.1.0.0 in A) waits for e5 (0.1 in A) by e5, and in the kernel a_rf in iteration 0 of warp"),
         ("mma.sync", "without 15 Wait", "it is still in flight"),
-        ("mma.sync", "without 18 a_rf", "e8 (0.1.0.0 in A) has 8 turns, and a_rf of the kernel 7"),
+        ("mma.sync", "without 18 a_rf", "e8 (0.1.0.0 in A) has 8 iterations, and a_rf of the kernel 7"),
         ("wgmma", "moved up", "e4 (0.1 in A) waits for e6 (0.1.0.0.0 call) by p2[:, :, :, :]"),
         ("wgmma", "Wait product", "it is still under way"),
         ("wgmma", "Fence dst_sh", "no fence of the asynchronous proxy stands between"),
         ("wgmma", "without 5.1.5 Release", "waits forever"),
         ("wgmma", "Commit bulk", "still in flight at the end of the kernel"),
         ("FFMA", "a_sh/dealt/body", "no statement of the kernel carries it out"),
-        ("FFMA", "For k and For copy_m", "it comes before"),
+        ("FFMA", "For k and For copy_m", "it executes first"),
     ],
 )  # fmt: skip
-def test_a_finding_says_who_waits_for_whom(name, fault, message):
+def test_a_finding_names_both_calls(name, fault, message):
     messages = faulty(gemm(name), fault)
     assert any(message in one for one in messages), messages
 
 
-# ---------------------------------------------------------------------------------------------- orders that are not there
+# ---------------------------------------------------------------------------------------------- orders that no kernel obeys
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("wgmma", "e5: () = copy(Bpp[k, 0], B2), {", "e5: () = copy(Bpp[k, 0], B2), {e4, "),  # two loads fly together
+        ("wgmma", "e5: () = copy(Bpp[k, 0], B2), {", "e5: () = copy(Bpp[k, 0], B2), {e4, "),  # two loads are in flight together
         ("mma.sync", "e6: () = copy(Bpp[k, 0], B2), {", "e6: () = copy(Bpp[k, 0], B2), {e5, "),
         ("mma.sync", "e13: () = call(copy_out, Cp[i, j], t1), {e12[:, :]}", "e13: () = call(copy_out, Cp[i, j], t1), {}"),
     ],
@@ -204,7 +207,7 @@ def test_an_order_that_the_kernel_does_not_keep_is_refused(name, old, new):
     assert bool(findings) == ("{}" not in new), findings
 
 
-def test_an_order_between_stages_that_have_no_byte_in_common_is_not_asked():
+def test_an_order_between_stages_without_a_common_byte_is_not_required():
     """The producer is three iterations ahead; two would require an order between bytes of different stages."""
     program = gemm("wgmma")
     mapping, _, sizes = GEMM["wgmma"]
@@ -224,10 +227,10 @@ def labeled(program, labels):
 
     def of(block):
         statements = (
-            attrs.evolve(one, launch=labels[one.event])
-            if isinstance(one, (Copy, Call))
-            else with_blocks(one, tuple(map(of, blocks_of(one))))
-            for one in block.statements
+            attrs.evolve(stmt, launch=labels[stmt.event])
+            if isinstance(stmt, (Copy, Call))
+            else with_blocks(stmt, tuple(map(of, blocks_of(stmt))))
+            for stmt in block.statements
         )
         return Block(tuple(statements), block.yields)
 
@@ -246,7 +249,7 @@ def test_needs_follow_loops_and_what_they_carry():
 def test_places_of_threads():
     """Digits of one level, the last one fastest; indices past the end have none."""
     over = (Dim(as_expr(2), WARPGROUP), Dim(as_expr(2), WARP), Dim(as_expr(32), THREAD))
-    positions = places(over, 384)
+    positions = processor_indices(over, 384)
     assert (
         positions[:, 0].tolist() == [0, 0, 0]
         and positions[:, 161].tolist() == [1, 1, 1]

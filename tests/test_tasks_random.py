@@ -71,7 +71,7 @@ def of_attention(chosen):
     m = chosen.choice([16, 40, 64, 72])
     n = m if causal else chosen.choice([16, 40, 70, 96])
     bound = tasks.strategy(program, moved(mapping, chosen))(
-        attention.spec(m, n, 16, chosen.choice([1, 2]), made=attention.definition(causal=causal))
+        attention.spec(m, n, 16, chosen.choice([1, 2]), fused=attention.definition(causal=causal))
     )
 
     def require(kernel):

@@ -130,9 +130,9 @@ def test_unrecordable_specs_are_tuned(tmp_path):
     bound = tuning_fakes.crossing(40, named=True)
     tuning = tune(bound, **options)
     assert [one.values["bm"] for one in tuning.ranking] == [16, 12, 8, 32] and tuning.complete
-    assert tuning.best is None and "a record has no words for this spec, got 'Cross(40,50)(GL,GL,GL,GL,GL)(Kernel) with " in tuning.notes[0]
+    assert tuning.best is None and "a record cannot describe this spec, got 'Cross(40,50)(GL,GL,GL,GL,GL)(Kernel) with " in tuning.notes[0]
     assert json.loads(tuning.journal.read_text().split("\n")[0])["spec"]["text"] == "Cross(40,50)(GL,GL,GL,GL,GL)(Kernel)"
-    with pytest.raises(ArgumentError, match="no record is kept of this spec"):
+    with pytest.raises(ArgumentError, match="a record cannot describe this spec"):
         tuning.save(tmp_path / "records.jsonl")
     count = len(log.read_text().splitlines())
     assert tune(bound, **options).results == tuning.results and len(log.read_text().splitlines()) == count, "everything is in the journal"
@@ -255,7 +255,7 @@ def test_wrong_finalist(tmp_path):
 def test_failing_final_measurement():
     tuning = tuned(DeadTogether(), fixed=FEW)
     assert dict(tuning.best.values) == BEST and tuning.best.us == microseconds(BEST)
-    assert "the final measurement failed, the order is that of single ones: its process ended with status 3" in tuning.notes[0]
+    assert "the final measurement failed; the ranking is that of the first measurements: its process ended with status 3" in tuning.notes[0]
     assert tuning.notes[0] in tuning.table()
 
 
@@ -265,10 +265,10 @@ def test_invalid_times_fail_a_candidate(tmp_path, us):
     for _ in range(2):
         tuning = tuned(Nonsense(us=us), journal=tmp_path / "a.jsonl", fixed=FEW)
         (bad,) = (one for one in tuning.results if one.values == BEST)
-        assert bad.status == "failed" and "us is no time" in bad.reason
+        assert bad.status == "failed" and "us is not a time" in bad.reason
         assert dict(tuning.best.values) == {"bm": 16, "bn": 32, "bk": 4}
     last = tuned(Nonsense(us=us, finally_=True), fixed=FEW)
-    assert dict(last.best.values) == BEST and "us is no time" in last.notes[0]
+    assert dict(last.best.values) == BEST and "us is not a time" in last.notes[0]
 
 
 def test_missing_finalist():
@@ -649,7 +649,7 @@ class TestOptuna:
 # ---------------------------------------------------------------------------------------------- processes
 
 
-def test_several_gpus(tmp_path):
+def test_multiple_gpus(tmp_path):
     """One process per GPU, which sees only that GPU; each candidate goes to an idle one."""
     log = tmp_path / "log"
     tuning = tuned(Fake(log=str(log), pause=0.05, faults=((at(bm=8, bn=8, bk=4), "exit"),)), gpu_ids=[0, 3])
@@ -665,13 +665,13 @@ def test_crash_is_attributed_to_its_candidate(tmp_path):
 
 
 def test_strategies_can_be_pickled():
-    for one in (
+    for target in (
         strategy,
         strategy(spec),
         fireiron.language.library.find("small").strategy,
         fireiron.language.library.find("split_k").strategy,
     ):
-        assert pickle.loads(pickle.dumps(one)) == one
+        assert pickle.loads(pickle.dumps(target)) == target
 
 
 USERS_FILE = """
@@ -721,7 +721,7 @@ def test_classes_of_main_are_refused(tmp_path):
         tune(strategy, square, measure=Own())
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
-    assert "is defined in the program itself" in done.stderr and done.returncode == 1
+    assert "needs a class of the main program" in done.stderr and done.returncode == 1
 
 
 def test_program_without_a_main_guard(tmp_path):
@@ -740,7 +740,7 @@ def test_worker_pool_replaces_dead_workers():
     with WorkerPool(packed(task, Fake(((at(bm=8), "hang"),))), {MEASURE: ["5"]}) as pool:
         assert pool.where() == [{"gpu": "fake", "driver": "1.0", "toolchain": "none", "newest": None}]
         before = pool.roles[MEASURE][0].process.pid
-        pool.give(MEASURE, "a", "one", (ALL[0], Built(text=""), None), 0.5)
+        pool.give(MEASURE, "a", "measure", (ALL[0], Built(text=""), None), 0.5)
         outcomes = []
         while not outcomes:
             outcomes = pool.outcomes(5.0)
@@ -825,13 +825,13 @@ def test_survey_and_build():
 def test_machine_code_is_reused(monkeypatch):
     """A candidate's kernel uses the code that another process compiled."""
     task = Task(strategy(spec), "sm_90")
-    made = build(task, BEST, None, compiles=True)
-    assert made.registers > 0 and made.spills == 0 and made.seconds > 0
+    built = build(task, BEST, None, compiles=True)
+    assert built.registers > 0 and built.spills == 0 and built.seconds > 0
     monkeypatch.setattr("fireiron.gpu.cache.compile_cached", lambda *_, **__: pytest.fail("compiled again"))
     monkeypatch.setattr("fireiron.gpu.toolchain.compile_cuda", lambda *_, **__: pytest.fail("compiled again"))
-    kernel = Candidate(task, BEST, pickle.loads(pickle.dumps(made))).kernel
-    assert kernel.compiled.cubin == made.compiled.cubin and kernel.compiled.cubin[:4] == b"\x7fELF"
-    assert kernel.resources.registers == made.registers
+    kernel = Candidate(task, BEST, pickle.loads(pickle.dumps(built))).kernel
+    assert kernel.compiled.cubin == built.compiled.cubin and kernel.compiled.cubin[:4] == b"\x7fELF"
+    assert kernel.resources.registers == built.registers
 
 
 def test_compiled_in_parallel(tmp_path):
@@ -876,7 +876,7 @@ def test_crash_while_lowering():
 class Constant(Measure):
     """Each candidate takes a microsecond."""
 
-    def one(self, candidate):
+    def measure(self, candidate):
         return Measured(us=1.0, quartiles=(1.0, 1.0), error=0.0)
 
 
@@ -902,7 +902,7 @@ def test_run_time_sizes():
         ({"gpu_ids": [0, 0]}, "different numbers"),
         ({"gpu_ids": []}, "different numbers"),
         ({"gpu_ids": [0], "executor": concurrent.futures.ThreadPoolExecutor(1)}, "exclude each other"),
-        ({"executor": 3}, "no executor"),
+        ({"executor": 3}, "not an executor"),
         ({"prune": "all"}, "a number of at least 1"),
     ],
 )
@@ -916,7 +916,7 @@ def test_wrong_strategies():
         tune(3, spec, measure=Fake())
     with pytest.raises(ArgumentError, match="not bound"):
         tune(strategy, measure=Fake())
-    with pytest.raises(ArgumentError, match="no measurement"):
+    with pytest.raises(ArgumentError, match="not a measurement"):
         tune(strategy, spec, measure=3)
 
 
@@ -935,7 +935,7 @@ def test_results_round_trip_as_json():
     result = Result(values=BEST, status="ok", us=3.0, quartiles=(2.0, 4.0), clocks=(1980, 1900), text="ab")
     assert Result.of(json.loads(json.dumps(result.plain()))) == result
     assert hash(result) == hash(Result.of(result.plain()))
-    with pytest.raises(StoreError, match="no result of tuning"):
+    with pytest.raises(StoreError, match="not a result of tuning"):
         Result.of({"values": BEST, "status": "good"})
     two = Result(values=BEST, status="ok", us=1.0)
     final = Result(values=BEST, status="ok", us=2.0, final_us=5.0)
@@ -1011,9 +1011,9 @@ def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
     arguments += ["--journal", str(tmp_path / "a.jsonl")]
     assert main(arguments) == 0
     output = capsys.readouterr().out
-    assert "best: --set bm=16 --set bn=32" in output and "the best is no record: a record has no words for this spec" in output
+    assert "best: --set bm=16 --set bn=32" in output and "the best cannot be recorded: a record cannot describe this spec" in output
     assert main([*arguments, "--save", str(tmp_path / "records.jsonl")]) == 2
-    assert "no record is kept of this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
+    assert "a record cannot describe this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
 
 
 @pytest.mark.sampled(1)
@@ -1180,16 +1180,16 @@ def gauge(monkeypatch):
 
 
 def test_on_gpu_one(gauge):
-    assert gauge.gauge.one(Named("good")) == Measured(
+    assert gauge.gauge.measure(Named("good")) == Measured(
         us=14.0, quartiles=(9.0, 12.0), error=1e-4, regime="burst", l2="rotated", clocks=(1980, 1975)
     )
     assert gauge.asked == [(("candidate",), 3)]
     with pytest.raises(WrongResultError):
-        gauge.gauge.one(Named("bad"))
+        gauge.gauge.measure(Named("bad"))
     with pytest.raises(LaunchError, match="too many threads"):
-        gauge.gauge.one(Named("refused"))
+        gauge.gauge.measure(Named("refused"))
     with pytest.raises(measure_module.GpuLostError, match="illegal memory access"):
-        gauge.gauge.one(Named("dead"))
+        gauge.gauge.measure(Named("dead"))
     assert len(gauge.asked) == 1, "what is wrong is not timed"
 
 
@@ -1224,8 +1224,8 @@ def test_on_gpu_with_several_outputs(monkeypatch):
     bound = outputs.by_elements(outputs.cross(20, 30))
     gauge = OnGpu().start(Task(bound, "sm_90"))
     right = dict(zip(bound.spec.outputs, bound.spec.reference(gauge.data.sets[0]["a"], gauge.data.sets[0]["b"]), strict=True))
-    for name, one in right.items():
-        np.testing.assert_array_equal(gauge.data.sets[0][name], one)
+    for name, expected in right.items():
+        np.testing.assert_array_equal(gauge.data.sets[0][name], expected)
 
     def writing(*names):
         def launches(arrays):
@@ -1233,10 +1233,10 @@ def test_on_gpu_with_several_outputs(monkeypatch):
 
         return Named(launches)
 
-    assert gauge.one(writing(*right)).us == 10.0
+    assert gauge.measure(writing(*right)).us == 10.0
     for left_out in right:
         with pytest.raises(WrongResultError, match=f"^{left_out} is wrong"):
-            gauge.one(writing(*(name for name in right if name != left_out)))
+            gauge.measure(writing(*(name for name in right if name != left_out)))
 
 
 def test_on_gpu_places(gauge):

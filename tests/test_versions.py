@@ -19,12 +19,12 @@ EDGE = less(B * 32 + T, 250)
 """A consequence of WHOLE."""
 
 
-def move(name, whole=WHOLE, implied=(EDGE,), more=TRUE):
-    """A statement in two versions, or in one if `whole` is false; `more` is an additional condition."""
+def move(name, interior=WHOLE, implied=(EDGE,), more=TRUE):
+    """A statement in two versions, or in one if `interior` is false; `more` is an additional condition."""
     pieces = ((making.piece(0, 1, condition=all_of((EDGE, more))),), (making.piece(0, 1, condition=EDGE),))
     operands = (access("x", (0,)), access(name, (0,), write=True))
     stmt = making.execution(Step(), SPEC, operands, active=all_of((EDGE, less(T, 9))), guard=EDGE, pieces=pieces)
-    return stmt if whole == FALSE else attrs.evolve(stmt, whole=whole, implied=implied)
+    return stmt if interior == FALSE else attrs.evolve(stmt, interior=interior, implied=implied)
 
 
 def body(*statements):
@@ -36,7 +36,7 @@ def shape(statements):
     shapes = []
     for stmt in statements:
         if isinstance(stmt, Branch):
-            shapes.append((str(stmt.whole), shape(stmt.inside), shape(stmt.outside)))
+            shapes.append((str(stmt.interior), shape(stmt.inside), shape(stmt.outside)))
         elif isinstance(stmt, For):
             shapes.append(shape(stmt.body))
         else:
@@ -55,7 +55,7 @@ def test_the_version_inside_has_no_conditions_that_are_implied():
     assert (inside.active, inside.guard) == (less(T, 9), TRUE) and (outside.active, outside.guard) == (all_of((EDGE, less(T, 9))), EDGE)
     assert [[piece.condition for piece in pieces] for pieces in inside.pieces] == [[less(T, 3)], [TRUE]]
     assert [[piece.condition for piece in pieces] for pieces in outside.pieces] == [[all_of((EDGE, less(T, 3)))], [EDGE]]
-    assert all(one.whole == FALSE and one.implied == () for one in (inside, outside))
+    assert all(one.interior == FALSE and one.implied == () for one in (inside, outside))
 
 
 def test_adjacent_statements_with_one_condition_share_a_branch():
@@ -80,4 +80,4 @@ def test_loops_of_a_statement_are_its_own():
 def test_a_branch_is_a_statement():
     branch = Branch(less(B, N), (move("y", FALSE),), (move("z", FALSE),))
     assert branch.expressions == (less(B, N),) and shape(branch.rebuilt((branch.outside, ())).inside) == ["z"]
-    assert branch.substitute({N: 3}).whole == less(B, 3) and branch.substitute({N: 3}).inside == branch.inside
+    assert branch.substitute({N: 3}).interior == less(B, 3) and branch.substitute({N: 3}).inside == branch.inside

@@ -49,7 +49,7 @@ def test_arrays_with_overlapping_live_ranges_do_not_share():
     assert partners(allocate(bounded(program, 256))) in ({("x", "z")}, {("y", "z")})
     with pytest.raises(ResourceError, match=r"max_shared_bytes\(255\) allows 255") as caught:
         allocate(bounded(program, 255))
-    assert "x 128, y 128, z 128" in str(caught.value) and "in use together" in str(caught.value)
+    assert "x 128, y 128, z 128" in str(caught.value) and "live at the same time" in str(caught.value)
 
 
 def test_arrays_that_share_start_at_multiples_of_16():
@@ -153,7 +153,7 @@ def test_both_detectors_find_that_the_barrier_is_missing():
 
 def test_blocks_that_stay_have_no_room_to_share():
     """The loads of the next tile are in flight while this one is stored."""
-    with pytest.raises(ResourceError, match="in use together"):
+    with pytest.raises(ResourceError, match="live at the same time"):
         _ = strategy(100_000, blocks=1)(SPEC).program(TARGET).ir
 
 

@@ -21,7 +21,7 @@ SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
 """The nominal spec of the kernels; the race check does not read it."""
 
 REGISTERS_FENCE, PROXY_FENCE = making.fence(FenceKind.WGMMA_REGISTERS), making.fence(FenceKind.ASYNC_PROXY)
-PRODUCT = WGMMA_GROUPS
+MMA_GROUPS = WGMMA_GROUPS
 
 BLOCK_BARRIER, WARP_BARRIER = making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE)
 
@@ -54,7 +54,7 @@ def touch(place, *, write, name="s", width=1, level=Thread, spread=False, bound=
     """A statement with one access: `width` elements from `place` on."""
     modes = ((Mode(width, 1),),)
     access = making.access(
-        name, (as_expr(place),), modes, (bound,), write, copy=as_expr(copy), dealt=((),), spread=spread, origin="hand.py:1"
+        name, (as_expr(place),), modes, (bound,), write, copy=as_expr(copy), unit_modes=((),), spread=spread, origin="hand.py:1"
     )
     options.setdefault("instruction", Step())
     return making.execution(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), **options)
@@ -73,12 +73,12 @@ def copies(place, **options):
     return touch(place, write=True, mechanism=CP_ASYNC_GROUPS, **options)
 
 
-def products(*places, registers="r", level=Warpgroup, **options):
+def mma(*places, registers="r", level=Warpgroup, **options):
     """An MMA in flight until a wait: it reads 16 bytes per thread at each of the places, and accumulates in registers."""
     reading = [reads(place, width=4, spread=True, level=level, **options).accesses[0] for place in places]
     adding = writes(0, name=registers, level=level).accesses[0]
     return making.execution(
-        Engine(), MatMul(1, 1, 1)(SH, SH, RF)(level), (*reading, adding), lane_maps=(None,) * (len(reading) + 1), mechanism=PRODUCT
+        Engine(), MatMul(1, 1, 1)(SH, SH, RF)(level), (*reading, adding), lane_maps=(None,) * (len(reading) + 1), mechanism=MMA_GROUPS
     )
 
 

@@ -71,7 +71,7 @@ class Fake(Measure):
     def identity(self):
         return "fake"
 
-    def one(self, candidate):
+    def measure(self, candidate):
         self.write(candidate)
         time.sleep(self.pause)
         fault = next((what for values, what in self.faults if set(values) <= set(candidate.values.items())), None)
@@ -147,9 +147,9 @@ class Compiling(Fake):
 
     compiles = True
 
-    def one(self, candidate):
+    def measure(self, candidate):
         assert candidate.kernel.compiled.cubin[:4] == b"\x7fELF"
-        return super().one(candidate)
+        return super().measure(candidate)
 
 
 @attrs.frozen
@@ -166,11 +166,11 @@ class CrashOnce(Fake):
 
     marker: str = ""
 
-    def one(self, candidate):
+    def measure(self, candidate):
         if not Path(self.marker).exists():
             Path(self.marker).touch()
             os._exit(5)
-        return super().one(candidate)
+        return super().measure(candidate)
 
 
 @attrs.frozen
@@ -180,8 +180,8 @@ class Nonsense(Fake):
     us: float | None = None
     finally_: bool = False
 
-    def one(self, candidate):
-        measured = super().one(candidate)
+    def measure(self, candidate):
+        measured = super().measure(candidate)
         nonsense = self.us is not None and not self.finally_ and candidate.values == {"bm": 16, "bn": 32, "bk": 8}
         return attrs.evolve(measured, us=self.us) if nonsense else measured
 

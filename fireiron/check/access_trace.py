@@ -84,9 +84,28 @@ class Use:
         return () if self.position is None or not self.statement.pieces else self.statement.pieces[self.position]
 
 
-def fills_rings(role: Role) -> bool:
-    """Whether a role fills ring stages for other roles."""
-    return role.elected or any(one.ring for one, _ in execs(role.body))
+def filled_by(role: Role, kernel: Kernel) -> frozenset[str]:
+    """The buffers that a role fills for other roles: those of its rings, or everything that an elected thread writes."""
+    filled = {name for ring in {one.ring for one, _ in execs(role.body) if one.ring} for name in kernel.ring(ring).buffers}
+    written = {access.buffer for one, _ in execs(role.body) for access in one.accesses if access.write} if role.elected else set()
+    return frozenset(filled | written)
+
+
+def in_order_of_fills(roles: Iterable[Role], kernel: Kernel) -> list[Role]:
+    """Roles in an order in which each follows those that fill the rings that it uses, as far as there is such an order."""
+    left = list(roles)
+    ordered: list[Role] = []
+    while left:
+        role = next((role for role in left if _uses_no_fills_of(role, left, kernel)), left[0])
+        left.remove(role)
+        ordered.append(role)
+    return ordered
+
+
+def _uses_no_fills_of(role: Role, others: Iterable[Role], kernel: Kernel) -> bool:
+    """Whether a role uses no rings that other roles fill, except those that it fills, too."""
+    used = {access.buffer for one, _ in execs(role.body) for access in one.accesses} - filled_by(role, kernel)
+    return all(other is role or used.isdisjoint(filled_by(other, kernel)) for other in others)
 
 
 class Frame(dict[str, Any]):
@@ -162,10 +181,10 @@ class AccessTrace:
         kernel = self.kernel = with_counted_iterations(kernel)
         self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
-        for one in statements(kernel.body):
+        for stmt in statements(kernel.body):
             # Passes copy parts of a program with their names, so a name must have one meaning everywhere.
-            if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
-                raise VerificationError(f"{one.var} has two values, {self.lets[one.var.name]} and {one.value}")
+            if isinstance(stmt, Let) and self.lets.setdefault(stmt.var.name, stmt.value) != stmt.value:
+                raise VerificationError(f"{stmt.var} has two values, {self.lets[stmt.var.name]} and {stmt.value}")
         self.tiles = {one.var.name: one.tiles for one in statements(kernel.body) if isinstance(one, ClaimTile)}
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)

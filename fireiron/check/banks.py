@@ -93,7 +93,9 @@ def check_banks(access_trace: AccessTrace) -> tuple[Finding, ...]:
         if not buffer.memory.in_shared:
             continue
         requests = [
-            one for use in access_trace.uses if use.access.buffer == buffer.name and (one := request(access_trace, use)) is not None
+            counted_request
+            for use in access_trace.uses
+            if use.access.buffer == buffer.name and (counted_request := request(access_trace, use)) is not None
         ]
         counted = [(one, one.passes(buffer), one.ideal(buffer)) for one in requests]
         repair = _repair(buffer, requests) if any((passes > ideal).any() for _, passes, ideal in counted) else {}
@@ -140,10 +142,10 @@ def _by_warp(values: Array, fill: Any = 0) -> Array:
     return np.moveaxis(values.reshape(len(values) // 32, 32, -1), 1, 2).reshape(-1, 32)
 
 
-def _finding(buffer: Buffer, one: Request, passes: Array, ideal: Array, repair: dict[str, Any]) -> Finding:
+def _finding(buffer: Buffer, request: Request, passes: Array, ideal: Array, repair: dict[str, Any]) -> Finding:
     where = int(np.argmax(passes - ideal))
     worst, best = int(passes[where]), int(ideal[where])
-    width = one.vector * buffer.dtype.bytes
+    width = request.vector * buffer.dtype.bytes
     details = {
         "wavefronts": worst,
         "ideal": best,
@@ -152,7 +154,7 @@ def _finding(buffer: Buffer, one: Request, passes: Array, ideal: Array, repair: 
         "vector_bytes": width,
         "requests": len(passes),
     }
-    use = one.use
+    use = request.use
     access = described(use.statement, use.access)
     if worst <= best:
         message = f"{access}: no bank conflict, {best} wavefront{'s' if best != 1 else ''} for {width} bytes per lane"
@@ -196,11 +198,14 @@ def _repair(buffer: Buffer, requests: Sequence[Request]) -> dict[str, Any]:
     return result
 
 
-def _sampled(one: Request) -> Request:
+def _sampled(request: Request) -> Request:
     """Enough requests to judge a candidate; the chosen one is verified on all."""
-    step = max(len(one.active) // 64, 1)
+    step = max(len(request.active) // 64, 1)
     return attrs.evolve(
-        one, coordinates=tuple(part[::step] for part in one.coordinates), copies=one.copies[::step], active=one.active[::step]
+        request,
+        coordinates=tuple(part[::step] for part in request.coordinates),
+        copies=request.copies[::step],
+        active=request.active[::step],
     )
 
 

@@ -148,8 +148,10 @@ def between_blocks(access_trace: AccessTrace) -> list[Finding]:
         uses = [use for use in access_trace.uses if use.access.buffer == name]
         writes = [use for use in uses if use.access.write]
         if writes and not all(use.atomic for use in uses):
-            found = _undecided(writes[-1], local.problem) if local.problem is not None else _compared(access_trace, local, uses, writes[-1])
-            findings += [found] if found is not None else []
+            finding = (
+                _undecided(writes[-1], local.problem) if local.problem is not None else _compared(access_trace, local, uses, writes[-1])
+            )
+            findings += [finding] if finding is not None else []
     return findings
 
 
@@ -188,11 +190,12 @@ def _compared(access_trace: AccessTrace, local: Local, uses: Sequence[Use], writ
     # Nothing was proved for all sizes. At two of them, a pair of blocks may prove a race; otherwise it stays undecided.
     for target in (300, 1000):
         sizes = {
-            one.name: min(max(-(-target // one.multiple_of) * one.multiple_of, one.low), one.high) for one in access_trace.kernel.symbols
+            symbol.name: min(max(-(-target // symbol.multiple_of) * symbol.multiple_of, symbol.low), symbol.high)
+            for symbol in access_trace.kernel.symbols
         }
-        found = _enumerated(access_trace, local, uses, write, offset, fixed, sizes)
-        if found is not None and "blocks" in found.details:
-            return found
+        finding = _enumerated(access_trace, local, uses, write, offset, fixed, sizes)
+        if finding is not None and "blocks" in finding.details:
+            return finding
     return _undecided(write, "the offsets of the blocks could not be decoded for all sizes")
 
 
@@ -288,8 +291,8 @@ def _common_steps(uses: Sequence[Use], parts: Sequence[Expr], smallest: int) -> 
     loops = {loop.var for use in uses for loop in use.loops}
     for atoms, step in linear(rests[0])[0] if smallest > 0 else ():
         atom, *further = atoms
-        alike = step > smallest and not further and all((atoms, step) in one for one in common)
-        if alike and atom.variables().isdisjoint(loops):
+        is_common = step > smallest and not further and all((atoms, step) in one for one in common)
+        if is_common and atom.variables().isdisjoint(loops):
             steps_.append((atom, step))
             rests = [rest - atom * step for rest in rests]
     return steps_, rests
@@ -300,9 +303,9 @@ def _distinguished(access_trace: AccessTrace, dimensions: Sequence[_Digits] | No
     if dimensions is None:
         return False
     known: set[Expr] = set(fixed)
-    for one in dimensions:
-        width = one.width
-        for digit, step in sorted(one.terms, key=lambda term: abs(term[1])):
+    for digits in dimensions:
+        width = digits.width
+        for digit, step in sorted(digits.terms, key=lambda term: abs(term[1])):
             # A digit can be read off the sum only if its step exceeds the reach of all lower ones; else two blocks may overlap there.
             if abs(step) < width:
                 return False

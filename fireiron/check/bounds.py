@@ -303,9 +303,9 @@ class _Bounds:
 
     def _tests(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> Iterator[Less]:
         """The conditions that place a value below the extent."""
-        for one in conditions:
-            if isinstance(one, Less) and one == less(value, one.right) and self._below(one.right, extent + 1):
-                yield one
+        for condition in conditions:
+            if isinstance(condition, Less) and condition == less(value, condition.right) and self._below(condition.right, extent + 1):
+                yield condition
 
     def _straddles_bound(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr, dim: int) -> Finding | None:
         """A piece of several elements whose first element is tested while the others may still be out of bounds."""
@@ -339,9 +339,9 @@ class _Bounds:
             total = buffer.elements
         if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
             return
-        found = self._by_enumeration(use, buffer, total)
-        if found is not None:
-            yield found
+        finding = self._by_enumeration(use, buffer, total)
+        if finding is not None:
+            yield finding
 
     def _by_ranges(self, use: Use, buffer: Buffer, total: Expr) -> bool:
         """Whether the largest value of each digit of the coordinates gives an address below the total."""
@@ -425,8 +425,8 @@ class _Bounds:
         if axes is None:
             return False
         frame = self.access_trace.frame([("thread", self.access_trace.threads), *axes])
-        there = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in range_kept), np.ones(frame.shape, dtype=bool))
-        values = frame.full(parts[1])[there]
+        executed = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in range_kept), np.ones(frame.shape, dtype=bool))
+        values = frame.full(parts[1])[executed]
         if values.size == 0:
             return True
         lowest, highest = int(values.min()) + min(steps), int(values.max()) + max(steps)
@@ -480,10 +480,16 @@ class _Bounds:
                 complete = False
         while math.prod(len(one) for _, one in axes) > MANY:
             largest = max(range(len(axes)), key=lambda position: len(axes[position][1]))
-            name, one = axes[largest]
+            name, values_of_axis = axes[largest]
             # A long axis keeps its ends and the middle, then its ends, then its first value. So each axis keeps at least one value.
-            places = {0, 1, len(one) // 2, len(one) - 2, len(one) - 1} if len(one) > 5 else {0, len(one) - 1} if len(one) > 2 else {0}
-            axes[largest] = (name, [one[place] for place in sorted(places)])
+            places = (
+                {0, 1, len(values_of_axis) // 2, len(values_of_axis) - 2, len(values_of_axis) - 1}
+                if len(values_of_axis) > 5
+                else {0, len(values_of_axis) - 1}
+                if len(values_of_axis) > 2
+                else {0}
+            )
+            axes[largest] = (name, [values_of_axis[place] for place in sorted(places)])
             complete = False
         return self.access_trace.frame([(name, np.asarray(values)) for name, values in axes], fixed), complete
 
@@ -520,7 +526,7 @@ MOST_COMBINATIONS = 64
 def _versions(use: Use) -> Iterator[Use]:
     """An access of a statement, and that of its in-bounds version."""
     yield use
-    if use.statement.whole != FALSE and use.position is not None:
+    if use.statement.interior != FALSE and use.position is not None:
         version = inside(use.statement)
         yield attrs.evolve(use, statement=version, access=version.accesses[use.position])
 

@@ -42,25 +42,25 @@ def max_trip_count(extent: Expr) -> Expr:
     return extent
 
 
-def _with_counted_loops(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counters: list[Var], repeated: bool) -> Stmt:
+def _with_counted_loops(stmt: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counters: list[Var], repeated: bool) -> Stmt:
     """A statement with such loops in it counted. `repeated`: a surrounding loop executes it repeatedly."""
-    if not one.children:
-        return one
-    inner = _conditional_body(one, lets) if isinstance(one, For) else None
-    if inner is None or not isinstance(one, For) or not _can_count(one, inner, kernel, lets, repeated):
-        repeated = repeated or isinstance(one, For)
-        return one.rebuilt(
-            tuple(tuple(_with_counted_loops(part, kernel, lets, counters, repeated) for part in child) for child in one.children)
+    if not stmt.children:
+        return stmt
+    inner = _conditional_body(stmt, lets) if isinstance(stmt, For) else None
+    if inner is None or not isinstance(stmt, For) or not _can_count(stmt, inner, kernel, lets, repeated):
+        repeated = repeated or isinstance(stmt, For)
+        return stmt.rebuilt(
+            tuple(tuple(_with_counted_loops(part, kernel, lets, counters, repeated) for part in child) for child in stmt.children)
         )
     # another role executes the same iterations
-    count = next((known for known in counters if known.name == f"{one.var.name}{COUNT_SUFFIX}"), None)
+    count = next((known for known in counters if known.name == f"{stmt.var.name}{COUNT_SUFFIX}"), None)
     if count is None:
-        counters.append(count := Var(f"{one.var.name}{COUNT_SUFFIX}", 0, max(one.extent.high, 0), parameter=True))
+        counters.append(count := Var(f"{stmt.var.name}{COUNT_SUFFIX}", 0, max(stmt.extent.high, 0), parameter=True))
     if inner.prior_iterations is not None:
-        inner = attrs.evolve(inner, prior_iterations=None, body=substituted(inner.body, {inner.prior_iterations: one.var}))
-    ends = tuple(part for part in one.body if isinstance(part, ORDERING))
-    extent = count if constant(one.extent) is not None else minimum(count, one.extent)
-    return attrs.evolve(one, extent=extent, body=(attrs.evolve(inner, extent=ONE), *ends))
+        inner = attrs.evolve(inner, prior_iterations=None, body=substituted(inner.body, {inner.prior_iterations: stmt.var}))
+    ends = tuple(part for part in stmt.body if isinstance(part, ORDERING))
+    extent = count if constant(stmt.extent) is not None else minimum(count, stmt.extent)
+    return attrs.evolve(stmt, extent=extent, body=(attrs.evolve(inner, extent=ONE), *ends))
 
 
 def _can_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], repeated: bool) -> bool:

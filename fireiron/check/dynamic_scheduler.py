@@ -35,12 +35,12 @@ def _problems(kernel: Kernel) -> Iterator[str]:
         yield f"{sum(one.takes for one in claims)} statements claim tiles from the counter; exactly one statement, of one thread, must"
     if len({one.tiles for one in claims}) > 1 or not all(_at_most(kernel.grid, one.tiles.substitute(lets(kernel.body))) for one in claims):
         yield f"{kernel.grid} blocks may exceed the number of tiles, or roles count tiles differently: the counter does not return to zero"
-    for one, around in located(kernel.body):
-        if isinstance(one, ClaimTile):
+    for stmt, around in located(kernel.body):
+        if isinstance(stmt, ClaimTile):
             loop = next((other for other in reversed(around) if isinstance(other, For)), None)
-            yield from [f"{one.ring}: a tile is claimed outside of any loop"] if loop is None else _in_loop(one, loop)
-        if isinstance(one, For) and _exits(one) and not any(isinstance(other, ClaimTile) for other in one.body):
-            yield f"loop {one.var} exits on a tile that it does not claim"
+            yield from [f"{stmt.ring}: a tile is claimed outside of any loop"] if loop is None else _in_loop(stmt, loop)
+        if isinstance(stmt, For) and _exits(stmt) and not any(isinstance(other, ClaimTile) for other in stmt.body):
+            yield f"loop {stmt.var} exits on a tile that it does not claim"
 
 
 def _at_most(grid: Expr, tiles: Expr) -> bool:

@@ -66,8 +66,8 @@ def ordered(findings: Iterable[Finding]) -> Findings:
     A finding that several accesses share, such as a pipelined load before its loop and in it, occurs once.
     """
     once: dict[tuple[str | None, ...], Finding] = {}
-    for one in findings:
-        once.setdefault((one.severity, one.kind, one.buffer, one.access, one.message, one.at), one)
+    for finding in findings:
+        once.setdefault((finding.severity, finding.kind, finding.buffer, finding.access, finding.message, finding.at), finding)
     return Findings(sorted(once.values(), key=lambda one: (SEVERITIES.index(one.severity), one.kind)))
 
 

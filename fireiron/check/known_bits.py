@@ -37,7 +37,7 @@ class Bits:
     """
 
     zeros: int = 0
-    ones: int = 0
+    ones: int = 0  # language: allow
 
     @staticmethod
     def of(number: int) -> Bits:
@@ -81,8 +81,8 @@ class Bits:
         product = self.ones * other.ones & mask
         low = Bits(~product & mask, product)
         # A shift by a known number of bits keeps all known bits. And no product exceeds that of the largest values.
-        for one, places in ((self, other.places), (other, self.places)):
-            low = low if places is None else low.also(one.raised(places))
+        for factor, places in ((self, other.places), (other, self.places)):
+            low = low if places is None else low.also(factor.raised(places))
         largest = (~self.zeros & WORD) * (~other.zeros & WORD)
         return low.also(_up_to(largest))
 
@@ -94,8 +94,8 @@ class Bits:
 
     def __xor__(self, other: Bits) -> Bits:
         known = (self.zeros | self.ones) & (other.zeros | other.ones)
-        ones = (self.ones ^ other.ones) & known
-        return Bits(known & ~ones, ones)
+        known_ones = (self.ones ^ other.ones) & known
+        return Bits(known & ~known_ones, known_ones)
 
     def shifted(self, bits: int) -> Bits:
         """The value divided by a power of two, rounded down. The uppermost bits depend on the sign, which the range determines."""

@@ -39,17 +39,17 @@ def dynamic_tiles(kernel: Kernel) -> frozenset[str]:
 
 
 def _of(kernel: Kernel, loop: For) -> Persistence | None:
-    for one in loop.body:
-        if isinstance(one, ClaimTile):
-            return Persistence(loop, one, one.tiles.substitute(lets(kernel.body)))
-        block = next((var for var in one.value.variables() if var.name == "block"), None) if isinstance(one, Let) else None
-        if isinstance(one, Let) and block is not None and loop.var in one.value.variables():
-            blocks = constant(one.value.substitute({loop.var: 1}) - one.value.substitute({loop.var: 0})) or 0
+    for stmt in loop.body:
+        if isinstance(stmt, ClaimTile):
+            return Persistence(loop, stmt, stmt.tiles.substitute(lets(kernel.body)))
+        block = next((var for var in stmt.value.variables() if var.name == "block"), None) if isinstance(stmt, Let) else None
+        if isinstance(stmt, Let) and block is not None and loop.var in stmt.value.variables():
+            blocks = constant(stmt.value.substitute({loop.var: 1}) - stmt.value.substitute({loop.var: 0})) or 0
             tiles = _tiles(loop.extent, block, blocks) if blocks > 0 else None
-            if tiles is None or one.value != block + loop.var * blocks:
+            if tiles is None or stmt.value != block + loop.var * blocks:
                 return None
             tiles = tiles.substitute(lets(kernel.body))
-            return Persistence(loop, one, tiles) if kernel.grid == minimum(tiles, as_expr(blocks)) else None
+            return Persistence(loop, stmt, tiles) if kernel.grid == minimum(tiles, as_expr(blocks)) else None
     return None
 
 
@@ -113,12 +113,12 @@ def one_tile_per_block(kernel: Kernel) -> Kernel:
     number = Var("number of the tile", block.low, block.high)  # distinct from the index of a persistent block
 
     def flat(statement: Stmt) -> tuple[Stmt, ...]:
-        one = loops.get(id(statement))
-        if one is None:
+        persistence_ = loops.get(id(statement))
+        if persistence_ is None:
             return (statement,)
-        parts = (part for part in one.loop.body if not _claims_tile(part, one.tile))
-        body = tuple(Let(one.tile.var, number) if part is one.tile else part for part in parts)
-        return substituted(body, {one.loop.var: as_expr(0)})
+        parts = (part for part in persistence_.loop.body if not _claims_tile(part, persistence_.tile))
+        body = tuple(Let(persistence_.tile.var, number) if part is persistence_.tile else part for part in parts)
+        return substituted(body, {persistence_.loop.var: as_expr(0)})
 
     body = rewritten(kernel.body, flat)
     if kernel.cluster is not None:

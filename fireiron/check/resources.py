@@ -173,7 +173,8 @@ def _regions(kernel: Kernel) -> list[Finding]:
         first, end = arrays[0].offset, max(one.offset + one.bytes for one in arrays)
         if end - first > region.bytes or first < reached:
             why = f"it has {region.bytes}" if end - first > region.bytes else f"others use the first {reached}"
-            text = f"{', '.join(one.name for one in arrays)} use bytes {first} to {end} in {region.name}: {why}"
+            names, verb = ", ".join(one.name for one in arrays), "uses" if len(arrays) == 1 else "use"
+            text = f"{names} {verb} bytes {first} to {end} in {region.name}: {why}"
             findings.append(Finding("resources", "error", arrays[0].name, text, arrays[0].tensor.origin))
         reached = end
     return findings

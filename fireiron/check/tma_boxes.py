@@ -28,12 +28,12 @@ PIECE, ROW = 16, 128
 
 def check_tma_boxes(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """An error for each TMA copy whose boxes do not match the layout of its shared-memory buffer."""
-    found = []
+    findings = []
     for statement, _ in execs(access_trace.kernel.body):
         if statement.tensor_map is not None and (mismatch := _problem(access_trace.kernel, statement, statement.tensor_map)):
             text = f"{described(statement, statement.accesses[0])}: {mismatch}"
-            found.append(Finding("boxes", "error", statement.tensor_map.buffer, text, statement.origin))
-    return tuple(found)
+            findings.append(Finding("boxes", "error", statement.tensor_map.buffer, text, statement.origin))
+    return tuple(findings)
 
 
 def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | None:

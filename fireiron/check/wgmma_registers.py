@@ -116,8 +116,8 @@ class _Execution:
                     self._mma(statement)
                 case Exec():
                     written, read = self._registers(statement)
-                    for one in (self.state.uncommitted, *self.state.groups):
-                        self._refuse(statement, one.written & (written | read) | one.read & written, "is used by an MMA in flight")
+                    for group in (self.state.uncommitted, *self.state.groups):
+                        self._refuse(statement, group.written & (written | read) | group.read & written, "is used by an MMA in flight")
                     self.state.accessed |= written | read
                 case Fence(kind=FenceKind.WGMMA_REGISTERS):
                     self.state.accessed.clear()
@@ -170,9 +170,9 @@ class _Execution:
         self._refuse(statement, (written | read) & self.state.accessed, "was accessed since the last wgmma.fence")
         if not self.state.fenced:
             self._refuse(statement, written, "belongs to the first MMA, which no wgmma.fence precedes")
-        for one in (self.state.uncommitted, *self.state.groups):
+        for group in (self.state.uncommitted, *self.state.groups):
             # MMAs accumulate into the same registers in order; A operands in registers are different.
-            self._refuse(statement, one.written & read | one.read & written, "is used by an MMA in flight")
+            self._refuse(statement, group.written & read | group.read & written, "is used by an MMA in flight")
         self.state.uncommitted.add(written, read)
 
     def end(self) -> None:

@@ -84,7 +84,7 @@ def _of_texts(program: Program) -> Iterator[Any]:
 
     known = examined(program)
     if known is not None:
-        severity = "error" if known.wrong is not None else "note" if known.compiled and known.meant else "warning"
+        severity = "error" if known.wrong is not None else "note" if known.compiled and known.has_meaning else "warning"
         message = str(known) if known.error is None else f"{known}: {known.error}"
         yield Finding("micro-kernel", severity, None, message)
 

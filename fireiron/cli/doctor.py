@@ -48,11 +48,11 @@ TOOL_SECONDS: Final = 20.0
 
 @attrs.frozen
 class Item:
-    """An entry of the report: its part, its name, what was found, its state, and what to do if it is missing or broken."""
+    """An entry of the report: its part, its name, the details, its state, and what to do if it is missing or broken."""
 
     part: str
     name: str
-    found: str
+    details: str
     state: str = OK
     do: str = ""
 
@@ -83,14 +83,14 @@ def _print(items: list[Item], wrong: list[Item]) -> None:
     colors = {OK: 32, MISSING: 36, WRONG: 31}
     rows, before = [], ""
     for item in items:
-        text = "\n".join(part for part in (item.found, item.do if item.state == WRONG else "") if part)
+        text = "\n".join(part for part in (item.details, item.do if item.state == WRONG else "") if part)
         rows.append([item.part if item.part != before else "", item.name, paint(item.state, colors[item.state]), text])
         before = item.part
     print(table(rows, ["", "", "", "found"], width=width_of_output()))
     offers: dict[str, str] = {}
     for item in items:
         if item.state == MISSING and item.do:
-            offers.setdefault(item.do, USES.get(item.name, item.found))
+            offers.setdefault(item.do, USES.get(item.name, item.details))
     if offers:
         print("\noptional, not installed")
         width = max(map(len, offers))

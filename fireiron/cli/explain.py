@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _synchronization(arguments)
 
     with working(f"explaining {arguments.strategy}"):
-        from fireiron.inspect.explain import explain, text, turns
+        from fireiron.inspect.explain import explain, text, trip_counts
 
         explanation = explain(strategy_of(arguments), arguments.arch)
     if arguments.json:
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             | {
                 "leaves": [leaf.as_dict() for leaf in explanation.leaves],
                 "refused": refused,
-                "turns": [str(entry) for entry in turns(explanation)],
+                "trip_counts": [str(entry) for entry in trip_counts(explanation)],
             }
         )
     else:

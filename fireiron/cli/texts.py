@@ -19,23 +19,23 @@ class Text:
 
     Attributes:
         names: the micro-kernels.
-        said: the result of the compiler, as text.
+        summary: the result of the compiler, as text.
         compiled: False if no compiler is installed.
         error: the compiler's error.
         trials: the results of executing the texts on the host.
     """
 
     names: tuple[str, ...]
-    said: str
+    summary: str
     compiled: bool
     error: LaunchError | None = None
     trials: tuple[Trial, ...] = ()
 
     def __str__(self) -> str:
-        parts = {trial.said: [other.name for other in self.trials if other.said == trial.said] for trial in self.trials}
-        tried = [f"{', '.join(names)} {said}" if len(parts) > 1 else said for said, names in parts.items()]
+        parts = {trial.summary: [other.name for other in self.trials if other.summary == trial.summary] for trial in self.trials}
+        tried = [f"{', '.join(names)} {summary}" if len(parts) > 1 else summary for summary, names in parts.items()]
         only = "" if self.error is not None or self.executed else "only a GPU can check what it computes"
-        return f"{', '.join(self.names)}: " + "; ".join(filter(None, (self.said, *tried, only)))
+        return f"{', '.join(self.names)}: " + "; ".join(filter(None, (self.summary, *tried, only)))
 
     @property
     def executed(self) -> bool:
@@ -43,9 +43,9 @@ class Text:
         return bool(self.trials) and all(trial.executed for trial in self.trials)
 
     @property
-    def meant(self) -> bool:
+    def has_meaning(self) -> bool:
         """Whether each of their specs has a meaning."""
-        return all(trial.meant for trial in self.trials)
+        return all(trial.has_meaning for trial in self.trials)
 
     @property
     def wrong(self) -> str | None:
@@ -57,7 +57,7 @@ class Text:
     @property
     def simulated(self) -> str:
         """The results, and whether the simulator uses the meaning of the spec instead of the text."""
-        uses_meaning = self.wrong is None and self.meant
+        uses_meaning = self.wrong is None and self.has_meaning
         return f"{self}; the simulator uses the meaning of its spec" if uses_meaning else str(self)
 
 
@@ -69,8 +69,8 @@ def examined(program: Program) -> Text | None:
     names = micro_kernels(program.ir)
     if not names:
         return None
-    said, compiled, error = _compiled(program)
-    return Text(names, said, compiled, error, () if error is not None else trials(program.ir))
+    summary, compiled, error = _compiled(program)
+    return Text(names, summary, compiled, error, () if error is not None else trials(program.ir))
 
 
 def _compiled(program: Program) -> tuple[str, bool, LaunchError | None]:

@@ -308,8 +308,8 @@ class Statements:
                 return [guarded((Terms((factors[0], *(Joined(("|| ", one)) for one in factors[1:]))),), inner)]
             case For():
                 return self._loop(statement)
-            case Branch(whole=whole, inside=inside, outside=outside):
-                conditions = self.printer.conditions(conjuncts(whole))
+            case Branch(interior=interior, inside=inside, outside=outside):
+                conditions = self.printer.conditions(conjuncts(interior))
                 return [If(conditions, tuple(self._list(inside)), tuple(self._list(outside)))]
             case Exec():
                 if not statement.pieces and not statement.collective and not statement.instruction.tests_edges:

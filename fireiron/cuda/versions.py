@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from fireiron.ir import Comment, Kernel, Stmt, edited, execs, plain, whole_of
+from fireiron.ir import Comment, Kernel, Stmt, edited, execs, interior_condition, plain
 from fireiron.values.expr import FALSE, Expr, Var
 
 
 @attrs.frozen(cache_hash=True)
 class Branch(Stmt):
-    """Statements for `whole` being true and for it being false; the condition is warp-uniform."""
+    """Statements for `interior` being true and for it being false; the condition is warp-uniform."""
 
-    whole: Expr
+    interior: Expr
     inside: tuple[Stmt, ...]
     outside: tuple[Stmt, ...]
 
@@ -31,16 +31,16 @@ class Branch(Stmt):
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """Its condition."""
-        return (self.whole,)
+        return (self.interior,)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Branch:
         """The branch with variables replaced in its condition."""
-        return attrs.evolve(self, whole=self.whole.substitute(values))
+        return attrs.evolve(self, interior=self.interior.substitute(values))
 
 
 def branched(kernel: Kernel) -> Kernel:
     """Replace statements that have two versions by a branch."""
-    if all(one.whole == FALSE for one, _ in execs(kernel.body)):
+    if all(one.interior == FALSE for one, _ in execs(kernel.body)):
         return kernel
     return attrs.evolve(kernel, body=_listed(kernel.body))
 
@@ -49,12 +49,12 @@ def _listed(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
     result: list[Stmt] = []
     run: list[Stmt] = []
     for statement in body:
-        whole = whole_of(statement)
-        if run and (isinstance(statement, Comment) or whole == whole_of(run[0])):
+        interior = interior_condition(statement)
+        if run and (isinstance(statement, Comment) or interior == interior_condition(run[0])):
             run.append(statement)
             continue
         result += _branch(run)
-        run = [] if whole == FALSE else [statement]
+        run = [] if interior == FALSE else [statement]
         if not run:
             result.append(statement.rebuilt(tuple(map(_listed, statement.children))) if statement.children else statement)
     return (*result, *_branch(run))
@@ -66,5 +66,5 @@ def _branch(run: Sequence[Stmt]) -> list[Stmt]:
         return []
     last = max(place for place, one in enumerate(run) if not isinstance(one, Comment))
     taken = run[: last + 1]
-    outside = edited((one for one in taken if not isinstance(one, Comment)), lambda one: attrs.evolve(one, whole=FALSE, implied=()))
-    return [Branch(whole_of(run[0]), edited(taken, plain), outside), *run[last + 1 :]]
+    outside = edited((one for one in taken if not isinstance(one, Comment)), lambda one: attrs.evolve(one, interior=FALSE, implied=()))
+    return [Branch(interior_condition(run[0]), edited(taken, plain), outside), *run[last + 1 :]]

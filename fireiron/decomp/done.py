@@ -19,7 +19,7 @@ from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
 from fireiron.stepping.cross_thread_reduction import reduced_by, reduction, require_apart
 from fireiron.stepping.exchange import distributed_differently, exchange
-from fireiron.stepping.predicated_region import knows, require_alike
+from fireiron.stepping.predicated_region import knows, require_same_elements
 from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.values.machine import Thread
 from fireiron.values.sharer import BLOCK, GRID
@@ -72,7 +72,7 @@ class Done(Decomposition):
         if context.needed is not None:
             if not context.decides and not knows(context.needed, context):
                 return Expansion((), (Hole("open"),), waits=True)
-            require_alike(spec, context.needed, context)
+            require_same_elements(spec, context.needed, context)
         draft = context.draft()
         spec, executable = self._performed(spec, context)
         if executable is not None:
@@ -113,8 +113,8 @@ class Done(Decomposition):
     def _is_shared_copy(self, spec: Spec) -> bool:
         """Whether a spec is a copy between global and shared memory by several threads, in which any thread may copy any element."""
         sharers = {memory.shared_by for memory in spec.memories}
-        several = spec.level.threads != 1 and not spec.level.is_launch
-        return self.executable is None and spec.copies and several and sharers == {GRID, BLOCK}
+        is_group = spec.level.threads != 1 and not spec.level.is_launch
+        return self.executable is None and spec.copies and is_group and sharers == {GRID, BLOCK}
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """Distribute a copy that no instruction performs as a whole over all threads, in 16-byte pieces; a comment gives the reason."""
@@ -212,9 +212,9 @@ class Done(Decomposition):
 
 
 @by_identities  # a leaf that waits is matched again after each decision about register ownership
-def _candidates(asked: tuple[Executable, ...], spec: Spec) -> tuple[Executable, ...]:
+def _candidates(executables: tuple[Executable, ...], spec: Spec) -> tuple[Executable, ...]:
     """The executables that may perform a spec; this depends on nothing else."""
-    return tuple(executable for executable in asked if executable.may_perform(spec))
+    return tuple(executable for executable in executables if executable.may_perform(spec))
 
 
 def _require_terms(following: Following, context: Context) -> None:
@@ -232,15 +232,15 @@ def _require_terms(following: Following, context: Context) -> None:
 Comparison = list[tuple[Executable, tuple[Mismatch, ...]]]
 
 
-def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None = None) -> tuple[Executable | None, Comparison]:
+def nearest(spec: Spec, context: Context, executables: tuple[Executable, ...] | None = None) -> tuple[Executable | None, Comparison]:
     """The first executable that performs a spec as a whole, or else the first that performs it element by element; and all comparisons.
 
     If none matches, the comparisons are sorted by the number of differences.
     """
-    asked = context.instructions if asked is None else asked
-    compared = [(executable, differences(executable, spec, context)) for executable in asked]
+    executables = context.instructions if executables is None else executables
+    compared = [(executable, differences(executable, spec, context)) for executable in executables]
     if all(mismatches for _, mismatches in compared) and (simple := plain(spec)) is not spec:
-        return nearest(simple, context, asked)
+        return nearest(simple, context, executables)
     performing = [one for one, mismatches in compared if not mismatches]
     first = next((executable for executable in performing if not executable.fits(spec, context)), performing[0] if performing else None)
     if first is not None:

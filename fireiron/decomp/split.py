@@ -23,7 +23,7 @@ from fireiron.spec import Spec
 from fireiron.specs.fused import AGAIN, fused, with_definition
 from fireiron.stepping.masked_tiles import masked_iteration
 from fireiron.stepping.masks import visible
-from fireiron.stepping.stagger import require_order_free, staggered
+from fireiron.stepping.stagger import require_order_free, staggered_loop
 from fireiron.stepping.steps import implied, parts_of, unchanged
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var, any_of, as_expr, ceildiv, constant, minimum
 from fireiron.values.tensor import View
@@ -33,14 +33,14 @@ from fireiron.values.tensor import View
 class SplitPlan:
     """How the loop is executed.
 
-    `unroll`: unrolled; `sync`: a barrier is required at the end of its body; `skip`: fully masked iterations are skipped; `staggered`: the
+    `unroll`: unrolled; `sync`: a barrier is required at the end of its body; `skip`: fully masked iterations are skipped; `stagger`: the
     offset of the first iteration between consecutive blocks; `asks`: what later passes must implement.
     """
 
     unroll: bool = False
     sync: str | None = None
     skip: bool = False
-    staggered: int = 0
+    stagger: int = 0
     asks: Asks = NOTHING
 
     def with_asks(self, ask: Ask) -> SplitPlan:
@@ -102,7 +102,7 @@ class Split(Decomposition):
         return self._loop(spec, context)
 
     def _around_loop(self, spec: Spec, context: Context) -> Expansion:
-        """Of a definition of several steps: the loop over the steps of `body`, between those of `init` and those of `final`."""
+        """Expand a definition of several steps: the steps of `init`, the loop over those of `body`, and the steps of `final`."""
         definition = fused(spec)
         assert definition is not None
         if definition.product is not None and not definition.loops:
@@ -111,7 +111,7 @@ class Split(Decomposition):
         if self.sizes or not set(named) <= set(definition.loops):
             reducing = [step.name for step in definition.steps if {*named} & {*step.formula.over}]
             hint = f"the strategy of the step {reducing[0]}, or loop={' '.join(named)!r} in the definition" if reducing else None
-            what = f"{self.label()}: not a loop dimension of {spec.title}, by its name"
+            what = f"{self.label()}: not the name of a loop dimension of {spec.title}"
             raise DecompositionError(what, legal=definition.loops or "none", hint=hint)
         steps = {step.part for step in definition.steps}
         if "body" not in steps or not any(dim in spec.dims for dim in named):
@@ -124,7 +124,7 @@ class Split(Decomposition):
             return self._loop(whole, draft)
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
-        for part, name in (("init", "before"), ("body", "body"), ("final", "behind"), (AGAIN, AGAIN)):
+        for part, name in (("init", "before"), ("body", "body"), ("final", "after"), (AGAIN, AGAIN)):
             if not any(step.part == part for step in inside.steps):
                 continue
             own = with_definition(whole, inside.part(part), {})
@@ -137,7 +137,7 @@ class Split(Decomposition):
         plan = self.planned(SplitPlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         inner: tuple[Stmt, ...] = (Hole(name),)
-        if plan.staggered:
+        if plan.stagger:
             require_order_free(spec, digits, self.label(), context)
         draft = context if isinstance(context, Draft) else context.draft()
         if plan.skip and self._one_at_a_time(spec):
@@ -150,8 +150,8 @@ class Split(Decomposition):
             program = _innermost(program, masked_iteration(spec, views, draft, (point,)))
         elif plan.skip:
             views, program, variables = self._unmasked_loop(spec, views, digits, plan.unroll, draft, inner)
-        elif plan.staggered and digits:
-            views, program, variables = staggered(spec, views, digits[0], plan.staggered, plan.unroll, draft, inner)
+        elif plan.stagger and digits:
+            views, program, variables = staggered_loop(spec, views, digits[0], plan.stagger, plan.unroll, draft, inner)
         else:
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
         child = spec.with_operands(**views)
@@ -206,15 +206,15 @@ class Split(Decomposition):
         views = moved(views, spec, digits[0], number, unit=False)
         return views, (For(var, self._iterations(visible_iterations.end, first, whole, label, draft), inner, unroll, draft.origin),), [var]
 
-    def _iterations(self, behind: Expr, first: Expr, whole: Expr, label: str, draft: Draft) -> Expr:
-        """The number of iterations from `first` to the last before `behind`; at least one if a producer fills stages.
+    def _iterations(self, end: Expr, first: Expr, whole: Expr, label: str, draft: Draft) -> Expr:
+        """The number of iterations from `first` to the last before `end`; at least one if a producer fills stages.
 
         A fully masked iteration changes nothing, and a loop with at least one iteration needs no special case for zero.
         """
-        turns = behind - first
-        if ProducerThreads not in self.planned(SplitPlan()).asks or turns.low > 0:
-            return turns
-        return minimum(draft.let(f"{label}_more", behind - 1 - minimum(first, behind - 1)), whole - 1) + 1
+        iterations = end - first
+        if ProducerThreads not in self.planned(SplitPlan()).asks or iterations.low > 0:
+            return iterations
+        return minimum(draft.let(f"{label}_more", end - 1 - minimum(first, end - 1)), whole - 1) + 1
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Split]:
@@ -225,12 +225,12 @@ class Split(Decomposition):
 
 
 def _of_arrays(asks: Asks, spec: Spec) -> Asks:
-    """What is asked, with arrays for the operands whose loads have a producer of their own."""
+    """Replace the operands whose loads have a separate producer by their arrays."""
     separate = asks[ProducerThreads].separate
     unknown = [name for name in separate if name not in spec.inputs]
     if unknown:
         raise DecompositionError(
-            f"warp_specialize(separate={', '.join(separate)}): {unknown[0]} is no input", legal=spec.inputs, within=spec
+            f"warp_specialize(separate={', '.join(separate)}): {unknown[0]} is not an input", legal=spec.inputs, within=spec
         )
     arrays = tuple(spec.operands[name].tensor.name for name in separate)
     return asks.with_(attrs.evolve(asks[ProducerThreads], separate=arrays)) if arrays else asks

@@ -204,7 +204,7 @@ class Tile(Decomposition):
                 f"programmatic_launch: {context.architecture.name} cannot start a kernel before the end of the previous one",
                 got=context.architecture.name,
                 legal="sm_90 or newer",
-                hint="leave programmatic_launch() out",
+                hint="remove .programmatic_launch()",
             )
         _check_no_wait(plan.chaining.ready, spec)
         return _distributed(spec, views, digits, plan, context.draft())
@@ -224,8 +224,8 @@ def _too_many(spec: Spec, sizes: Sequence[Extent]) -> DecompositionError:
     if definition is None or not reduced:
         summed = [dim for dim in spec.dims if dim not in spec.tile_dims]
         number = len(sizes) - len(spec.tile_dims)
-        asked = [f"split({dim}={size})" for dim, size in zip(summed, sizes[-number:], strict=False)]
-        return DecompositionError(what, hint=f"{', '.join(asked)} after it loops over {', '.join(summed)}" if asked else None)
+        splits = [f"split({dim}={size})" for dim, size in zip(summed, sizes[-number:], strict=False)]
+        return DecompositionError(what, hint=f"{', '.join(splits)} after it loops over {', '.join(summed)}" if splits else None)
     steps = ", ".join(str(step) for step in definition.steps if set(reduced) & set(step.formula.over) and not step.formula.contracts)
     tiles = ", ".join(f"{dim}={spec.size(dim) if dim in reduced else size}" for dim, size in zip(dims, sizes, strict=False))
     return DecompositionError(
@@ -258,8 +258,8 @@ def _alternative(spec: Spec, dim: str, size: object) -> str:
 def _by_position(spec: Spec, count: int) -> tuple[str, ...]:
     """The dimensions of `count` sizes: those of the result, or the rows and columns if the others have size one."""
     dims = spec.tile_dims
-    ones = [dim for dim in dims if spec.size(dim) == ONE][: max(len(dims) - 2, 0)] if count < len(dims) else []
-    matrix = tuple(dim for dim in dims if dim not in ones)
+    unit_dims = [dim for dim in dims if spec.size(dim) == ONE][: max(len(dims) - 2, 0)] if count < len(dims) else []
+    matrix = tuple(dim for dim in dims if dim not in unit_dims)
     return matrix if count <= len(matrix) else dims
 
 
@@ -295,16 +295,16 @@ def _distributed(spec: Spec, views: dict[str, View], digits: list[Step], plan: T
     order = _digit_order(spec, digits, plan.order)
     if plan.level == Block:
         return _distributed_over_blocks(spec, views, order, plan, draft)
-    deal = _distribution(order, spec.level, plan, draft)
-    if deal.tiles <= deal.units:
-        return _distributed_evenly(spec, views, [(digit, digit.size) for digit in order], [], deal, plan, draft)
-    shares = shares_of_digits(order, deal.units)
+    distribution = _distribution(order, spec.level, plan, draft)
+    if distribution.tiles <= distribution.units:
+        return _distributed_evenly(spec, views, [(digit, digit.size) for digit in order], [], distribution, plan, draft)
+    shares = shares_of_digits(order, distribution.units)
     if shares is None:
-        held = _register_iterations(spec, order, deal.units)
-        if held is not None:
-            return _distributed_in_register_iterations(spec, views, *held, deal, plan, draft)
-        return _distributed_with_guard(spec, views, order, deal, plan, draft)
-    return _distributed_evenly(spec, views, *shares, deal, plan, draft)
+        register_iterations = _register_iterations(spec, order, distribution.units)
+        if register_iterations is not None:
+            return _distributed_in_register_iterations(spec, views, *register_iterations, distribution, plan, draft)
+        return _distributed_with_guard(spec, views, order, distribution, plan, draft)
+    return _distributed_evenly(spec, views, *shares, distribution, plan, draft)
 
 
 def _distribution(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _Distribution:
@@ -345,17 +345,23 @@ def _no_whole_unit(level: Level, parent: Level, draft: Draft) -> DecompositionEr
 
 
 def _distributed_evenly(
-    spec: Spec, views: dict[str, View], taken: list[tuple[Step, Expr]], rest: list[Step], deal: _Distribution, plan: TilePlan, draft: Draft
+    spec: Spec,
+    views: dict[str, View],
+    digits_of_units: list[tuple[Step, Expr]],
+    rest: list[Step],
+    distribution: _Distribution,
+    plan: TilePlan,
+    draft: Draft,
 ) -> Expansion:
     """Assign one tile to each unit, or the same number of iterations to each; surplus units are idle."""
     assert plan.level is not None
-    unit = deal.unit
-    active = less(unit, as_expr(deal.tiles)) if deal.tiles < deal.units else TRUE
-    active = all_of((active,) if deal.spare is None else (deal.spare, active))
-    if deal.tiles < deal.units or deal.spare is not None:
+    unit = distribution.unit
+    active = less(unit, as_expr(distribution.tiles)) if distribution.tiles < distribution.units else TRUE
+    active = all_of((active,) if distribution.spare is None else (distribution.spare, active))
+    if distribution.tiles < distribution.units or distribution.spare is not None:
         # Under `active` the number is less than the number of tiles. The variable carries that range; without it, addresses keep a modulo.
-        unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(deal.tiles, deal.units) - 1)
-    views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, draft)
+        unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(distribution.tiles, distribution.units) - 1)
+    views = _take_unit_digits(spec, views, [digit for digit, _ in digits_of_units], unit, plan.level, draft)
     views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, draft, (Hole("body"),))
     child = spec.at_level(plan.level, **views)
     note = (Comment(str(child)),) if child.dims != child.tile_dims else ()
@@ -400,7 +406,7 @@ def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], un
 def _distributed_over_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     if draft.whole.grid is not None:
         raise DecompositionError("tiles are distributed over Block twice", hint="one .to(Block) in a strategy")
-    if not any(_is_for_blocks(step) for step in draft.behind):
+    if not any(_is_for_blocks(step) for step in draft.later_steps):
         return dealt_to_blocks(spec, views, order, plan.dealing, plan.effects, draft)
     if plan.dealing.renumberings or plan.refines_blocks:
         raise DecompositionError(
@@ -433,50 +439,57 @@ def _register_iterations(spec: Spec, order: list[Step], units: int) -> tuple[lis
     """
     private = [name for name, view in spec.operands.items() if view.memory.private]
     *faster, last = [digit for digit in order if constant(digit.size) != 1]
-    taken = product(faster)
-    if not private or taken is None or units % taken or units == taken:
+    whole_digits = product(faster)
+    if not private or whole_digits is None or units % whole_digits or units == whole_digits:
         return None
     along = [spec.operands[name].dims[spec.uses[name].index(last.dim)] for name in private if last.dim in spec.uses[name]]
-    return (faster, last, units // taken) if all(dim.whole for dim in along) else None
+    return (faster, last, units // whole_digits) if all(dim.whole for dim in along) else None
 
 
 def _distributed_in_register_iterations(
-    spec: Spec, views: dict[str, View], faster: list[Step], last: Step, at_once: int, deal: _Distribution, plan: TilePlan, draft: Draft
+    spec: Spec,
+    views: dict[str, View],
+    faster: list[Step],
+    last: Step,
+    at_once: int,
+    distribution: _Distribution,
+    plan: TilePlan,
+    draft: Draft,
 ) -> Expansion:
     """Distribute tiles that the units do not divide, at equal steps for each unit: a loop whose last iteration is guarded."""
     assert plan.level is not None
     size = constant(last.size)
     assert size is not None
     now = attrs.evolve(last, size=as_expr(at_once))
-    views = _take_unit_digits(spec, views, [*faster, now], deal.unit, plan.level, draft)
+    views = _take_unit_digits(spec, views, [*faster, now], distribution.unit, plan.level, draft)
     label = spec.labels[spec.dims.index(last.dim)]
-    turn = Var(draft.fresh(label), 0, -(-size // at_once) - 1)
-    later = Step(last.dim, as_expr(turn.high + 1), {name: stride * at_once for name, stride in last.strides.items()})
-    views = moved(views, spec, later, turn, unit=False)
-    number = deal.unit + turn * deal.units
-    conditions = less(number, as_expr(deal.tiles))
-    active = conditions if deal.spare is None else all_of((deal.spare, conditions))
-    body = (For(turn, as_expr(turn.high + 1), (Hole("body"),), plan.unroll, draft.origin),)
+    iteration = Var(draft.fresh(label), 0, -(-size // at_once) - 1)
+    later = Step(last.dim, as_expr(iteration.high + 1), {name: stride * at_once for name, stride in last.strides.items()})
+    views = moved(views, spec, later, iteration, unit=False)
+    number = distribution.unit + iteration * distribution.units
+    conditions = less(number, as_expr(distribution.tiles))
+    active = conditions if distribution.spare is None else all_of((distribution.spare, conditions))
+    body = (For(iteration, as_expr(iteration.high + 1), (Hole("body"),), plan.unroll, draft.origin),)
     return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
 
 
 def _distributed_with_guard(
-    spec: Spec, views: dict[str, View], order: list[Step], deal: _Distribution, plan: TilePlan, draft: Draft
+    spec: Spec, views: dict[str, View], order: list[Step], distribution: _Distribution, plan: TilePlan, draft: Draft
 ) -> Expansion:
     """Distribute tiles that the units do not divide: a loop whose last iteration is guarded."""
     assert plan.level is not None
-    turns = -(-deal.tiles // deal.units)
-    turn = Var(draft.fresh("iteration"), 0, turns - 1)
-    number = deal.unit + turn * deal.units
-    conditions = less(number, as_expr(deal.tiles))
-    tile = Var(draft.fresh("tile"), 0, deal.tiles - 1)
+    iterations = -(-distribution.tiles // distribution.units)
+    iteration = Var(draft.fresh("iteration"), 0, iterations - 1)
+    number = distribution.unit + iteration * distribution.units
+    conditions = less(number, as_expr(distribution.tiles))
+    tile = Var(draft.fresh("tile"), 0, distribution.tiles - 1)
     left: Expr = tile
     for digit in order:
         index = mod(left, digit.size)
         views = moved(views, spec, digit, index, unit=True)
         left = left // digit.size
-    body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, draft.origin),)
-    active = conditions if deal.spare is None else all_of((deal.spare, conditions))
+    body = (For(iteration, as_expr(iterations), (Let(tile, number), Hole("body")), plan.unroll, draft.origin),)
+    active = conditions if distribution.spare is None else all_of((distribution.spare, conditions))
     return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
 
 

@@ -55,7 +55,9 @@ def loads(access_trace: AccessTrace) -> dict[str, tuple[Load, ...]]:
     for buffer in access_trace.kernel.buffers:
         if buffer.memory.in_shared:
             requests = [
-                one for use in access_trace.uses if use.access.buffer == buffer.name and (one := request(access_trace, use)) is not None
+                warp_access
+                for use in access_trace.uses
+                if use.access.buffer == buffer.name and (warp_access := request(access_trace, use)) is not None
             ]
             different: dict[tuple[str | None, int], Load] = {}
             for warp_request in requests:
@@ -72,8 +74,8 @@ def _load(buffer: Buffer, warp_request: Request, finding: Finding) -> Load:
     phases = 32 // lanes_per_phase(warp_request.vector * buffer.dtype.bytes)
     served = np.zeros((phases, BANKS), dtype=np.int64)
     for phase, part in enumerate(np.split(words, phases)):
-        asked = np.unique(part[part >= 0])
-        np.add.at(served[phase], asked % BANKS, 1)
+        requested = np.unique(part[part >= 0])
+        np.add.at(served[phase], requested % BANKS, 1)
     return Load(warp_request, finding, index, served, words)
 
 
@@ -111,11 +113,11 @@ def banks(program: Program) -> Picture:
         y = page.bar(y, _headline(buffer), WIDTH - 32)
         for load in rows:
             y = _heat(page, y, load)
-        y = _storage(page, y + 4, buffer, max(rows, key=lambda load: _telling(buffer, load)))
+        y = _storage(page, y + 4, buffer, max(rows, key=lambda load: _relevance(buffer, load)))
     return page.picture("banks", title, WIDTH, y + 4)
 
 
-def _telling(buffer: Buffer, load: Load) -> tuple[int, int, bool]:
+def _relevance(buffer: Buffer, load: Load) -> tuple[int, int, bool]:
     """Return a sort key of how well an access shows the layout: wavefronts that the layout saves, then conflicts, then reads first."""
     passes = [int(load.request.passes(variant).max()) for _, variant in variants(buffer, load.finding)]
     return max(passes) - min(passes), load.passes - load.finding.details["ideal"], not load.request.use.access.write

@@ -162,8 +162,8 @@ def _ordering(kernel: Kernel, statement: Stmt) -> str:
         case Fence(kind=reach, reason=reason, orders=orders):
             return f"fence for the {reach.value}{_why(reason, orders)}"
         case Acquire(ring=name, state=side):
-            held = ", ".join(kernel.ring(name).buffers) or "tile numbers"
-            return f"wait of the ring {name} until {held} of this fill are {'full' if side is StageState.FULL else 'empty'}"
+            buffers = ", ".join(kernel.ring(name).buffers) or "tile numbers"
+            return f"wait of the ring {name} until {buffers} of this fill are {'full' if side is StageState.FULL else 'empty'}"
         case Release(ring=name, state=side):
             return f"arrival at the ring {name}: the stage {'will be full' if side is StageState.FULL else 'is empty again'}"
     return ""
@@ -185,7 +185,7 @@ def _page(program: Program) -> str:
     numbers = {step.path: step.number for step in steps}
     kernels = {id(step.kernel): step.kernel for step in steps}
     facts = {number: _facts(kernel) for number, kernel in kernels.items()}
-    several = bool(program.preceding)
+    is_multi = bool(program.preceding)
     title = escaped(str(program.spec))
     parts = [
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n<title>{title}</title>',
@@ -196,7 +196,7 @@ def _page(program: Program) -> str:
         '<div id="details" aria-live="polite">',
         '<section id="none"><p>Click a step to see its lines, or a line to see its steps. Arrow keys move in the tree and in the text, '
         "<kbd>n</kbd> and <kbd>p</kbd> go to the next and the previous lines of the step, <kbd>Esc</kbd> clears.</p></section>",
-        *(_details(step, facts[id(step.kernel)], _own_paths(step, steps, several)) for step in steps),
+        *(_details(step, facts[id(step.kernel)], _own_paths(step, steps, is_multi)) for step in steps),
         "</div></div>",
         f'<ol id="code" tabindex="0" aria-label="CUDA text">\n{_code(program, steps, numbers)}\n</ol></main>',
         f"<script>\n{_resource('explorer.js')}</script>\n</body>\n</html>\n",
@@ -233,10 +233,10 @@ def _step_text(step: Step) -> str:
     return "(open)" if step.node.step is None else short(step.node.step)
 
 
-def _own_paths(step: Step, steps: Sequence[Step], several: bool) -> list[StepPath]:
+def _own_paths(step: Step, steps: Sequence[Step], is_multi: bool) -> list[StepPath]:
     """Return the paths of a step and of the steps of its side paths in the kernel."""
     paths = [step.path, *(steps[number].path for number in step.parts)]
-    return [path[1:] for path in paths] if several else paths
+    return [path[1:] for path in paths] if is_multi else paths
 
 
 def _details(step: Step, facts: _Facts, paths: Sequence[StepPath]) -> str:

@@ -70,7 +70,7 @@ def flow(program: Program) -> Picture:
     below = max(below, _inputs(page, spec, steps, places))
     _outputs(page, spec, steps, places)
     _lines(page, temporaries, places, color)
-    below = page.legend(16, below + 12, [(color[name], _said(name, steps)) for name in color]) if color else below
+    below = page.legend(16, below + 12, [(color[name], _label(name, steps)) for name in color]) if color else below
     text = "Dashed: read in the next iteration of the loop." if any(one.carried for one in temporaries) else ""
     below = page.paragraph(16, below + 12, text) if text else below
     return page.picture("flow", f"Data flow: {spec}", WIDTH, below + 8)
@@ -155,21 +155,21 @@ def _lines(page: Page, temporaries: Sequence[Edge], places: Sequence[tuple[float
     """Draw the lines of temporaries, each in a lane that is free between its ends."""
     occupied: list[list[tuple[float, float]]] = []
     routes = []
-    for one in sorted(temporaries, key=lambda edge: abs(edge.writer - edge.reader)):
-        start, end = places[one.writer][1] - 8, places[one.reader][0] + 9
+    for edge in sorted(temporaries, key=lambda edge: abs(edge.writer - edge.reader)):
+        start, end = places[edge.writer][1] - 8, places[edge.reader][0] + 9
         low, high = min(start, end), max(start, end)
         lane = next((number for number, those in enumerate(occupied) if all(high < a or b < low for a, b in those)), len(occupied))
         if lane == len(occupied):
             occupied.append([])
         occupied[lane].append((low, high))
-        routes.append((one, lane, start, end))
+        routes.append((edge, lane, start, end))
     x, room = sum(_STEPS), _RIGHT[0] - sum(_STEPS) - 24
-    for one, lane, start, end in routes:
+    for edge, lane, start, end in routes:
         at = x + 10 + lane * min(14.0, room / max(len(occupied), 1))
-        page.add(Line(((x, start), (at, start), (at, end), (x, end)), color[one.name], 1.6, one.carried, arrow=True))
+        page.add(Line(((x, start), (at, start), (at, end), (x, end)), color[edge.name], 1.6, edge.carried, arrow=True))
 
 
-def _said(name: str, steps: Sequence[Step]) -> str:
+def _label(name: str, steps: Sequence[Step]) -> str:
     """Return the text of a temporary with its dimensions."""
     return str(next(step.formula.target for step in steps if step.formula.output == name))
 

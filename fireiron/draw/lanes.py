@@ -58,7 +58,7 @@ def _maps(statement: Exec) -> tuple[Map, ...]:
     )
 
 
-def holders(lane_map: LaneMap) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+def owners_of_elements(lane_map: LaneMap) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
     """Return all `(lane, value)` of each element of the tile; a vector is one row."""
     table: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
     for lane, row in enumerate(lane_map.table):
@@ -115,7 +115,7 @@ def _panel(page: Page, x: float, y: float, part: Map) -> float:
     tile = lane_map.tile
     rows, columns = (tile[0], tile[1]) if len(tile) > 1 else (1, tile[0])
     wide, tall = min(_CELL[0], (WIDTH - 60) / columns), _CELL[1] if rows <= 32 else 9.0
-    table = holders(lane_map)
+    table = owners_of_elements(lane_map)
     page.text(x, y + 11, f"{part.operand}: {' × '.join(map(str, tile))} {part.dtype} in {part.memory}", 11, bold=True)
     page.text(x, y + 23, f"{lane_map.threads} lanes, {lane_map.count} value{'s' if lane_map.count != 1 else ''} each", 9, color=PALE)
     left, top = x + 20, y + 42
@@ -123,7 +123,7 @@ def _panel(page: Page, x: float, y: float, part: Map) -> float:
     values = tuple(tuple(table[row, column][0][0] for column in range(columns)) for row in range(rows))
     xs = tuple(left + wide * column for column in range(columns + 1))
     ys = tuple(top + tall * row for row in range(rows + 1))
-    page.add(Cells(xs, ys, values, palette, tuple(_said(table, lane) for lane in range(lane_map.threads)), 0.6))
+    page.add(Cells(xs, ys, values, palette, tuple(_label(table, lane) for lane in range(lane_map.threads)), 0.6))
     for column in range(columns):
         page.text(left + wide * (column + 0.5), top - 4, str(column), 8, anchor="middle", color=PALE)
     for row in range(rows):
@@ -138,6 +138,6 @@ def _panel(page: Page, x: float, y: float, part: Map) -> float:
     return top + rows * tall + 16
 
 
-def _said(table: dict[tuple[int, int], tuple[tuple[int, int], ...]], lane: int) -> str:
-    own = sorted((value, place) for place, who in table.items() for one, value in who if one == lane)
+def _label(table: dict[tuple[int, int], tuple[tuple[int, int], ...]], lane: int) -> str:
+    own = sorted((value, place) for place, owners in table.items() for owner, value in owners if owner == lane)
     return f"lane {lane}: " + ", ".join(f"{value} at ({row}, {column})" for value, (row, column) in own)

@@ -145,8 +145,8 @@ def _chips(spec: Spec) -> Iterator[tuple[str, str, str]]:
 
 def _memory_color(memory: Memory) -> str:
     """Return the color of a memory; a user-defined memory has that of the built-in memory with the same scope."""
-    alike = "FR" if memory.fragment else {GRID: "GL", BLOCK: "SH", THREAD: "RF"}[memory.shared_by]
-    return colors.MEMORY[alike]
+    similar = "FR" if memory.fragment else {GRID: "GL", BLOCK: "SH", THREAD: "RF"}[memory.shared_by]
+    return colors.MEMORY[similar]
 
 
 def _level_color(level: Level) -> str:

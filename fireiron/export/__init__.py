@@ -1,4 +1,4 @@
-"""A kernel as files for C and C++: source, header and launcher, machine code. Nothing of this package is needed to use them.
+"""Export a kernel as files for C and C++: source, header, launcher and machine code, which do not depend on this package.
 
     NAME.h         the contract: sizes, alignments, storage; NAME_check, NAME_launch, NAME_version
     NAME.cu        the kernel and its launcher for the CUDA runtime, built by nvcc
@@ -6,7 +6,7 @@
     NAME_driver.h  the same contract for the CUDA driver
     NAME_driver.c  a launcher of NAME.cubin in plain C: no nvcc and no CUDA runtime is needed
 
-Equal kernels give equal bytes, in every process: the files hold no date, path or name of a machine.
+Equal kernels give equal bytes in every process: the files contain no date, path or host name.
 
 Sources: CUDA Runtime API, sections Execution Control and Memory Management; CUDA Driver API, sections Module Management and
 Execution Control.
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Exported:
-    """The files of an export, and how they are built.
+    """The files of an export, and the commands that build them.
 
     Attributes:
-        name: what the functions in them begin with.
+        name: the prefix of the functions in the files.
         files: `NAME.h` and `NAME.cu`; with machine code also `NAME.cubin`, `NAME_driver.h` and `NAME_driver.c`.
-        build: what can be built to the command that builds it, run in their folder.
+        build: the command for each kind of file that can be built, to be run in their folder.
     """
 
     name: str
@@ -69,24 +69,24 @@ def export(
 
     Args:
         kernel: a compiled kernel, or a bound strategy.
-        folder: where the files go; made if it is missing.
-        name: what files and functions are called, `NAME_launch`; by default as the kernel. An identifier of C.
-        arch: the target of a strategy, `"sm_80"`; a compiled kernel has one.
-        cubin: compile the kernel, too, and write the machine code with a launcher for the CUDA driver. Needs NVRTC.
+        folder: the folder of the files; created if it does not exist.
+        name: the name of files and functions, such as `NAME_launch`; an identifier of C. Default: the name of the kernel.
+        arch: the target of a strategy, such as `"sm_80"`; a compiled kernel has a target.
+        cubin: also compile the kernel, and write the machine code with a launcher for the CUDA driver. Requires NVRTC.
         overwrite: replace existing files.
-        newest: no compiler newer than this (major, minor) makes the machine code.
+        newest: the newest compiler version (major, minor) that may generate the machine code.
 
     Raises:
-        ArgumentError: the name is none in C, or the kernel was compiled for another target.
-        StoreError: a file exists or cannot be written. Then none was.
-        LaunchError: no installed compiler serves the target.
+        ArgumentError: the name is not an identifier of C, or the kernel was compiled for another target.
+        StoreError: a file exists or cannot be written. In this case no file is written.
+        LaunchError: no installed compiler supports the target.
     """
     from fireiron.export.driver import driver_build, driver_header, driver_source
     from fireiron.export.runtime import runtime_build, runtime_header, runtime_source
     from fireiron.export.unit import Unit
     from fireiron.gpu.cache import compile_cached
 
-    place, program = path_of(folder, "export"), _program(kernel, arch)
+    target_folder, program = path_of(folder, "export"), _program(kernel, arch)
     unit = Unit.of(program, program.name if name is None else name)
     parts = {f"{unit.name}.h": runtime_header(unit).encode(), f"{unit.name}.cu": runtime_source(unit).encode()}
     build = runtime_build(unit)
@@ -96,8 +96,8 @@ def export(
         texts = (compiled.cubin, driver_header(unit, compiled).encode(), driver_source(unit).encode())
         parts |= dict(zip(more, texts, strict=True))
         build |= driver_build(unit)
-    _write(place, parts, overwrite, () if cubin else more)
-    return Exported(unit.name, tuple(place / file for file in parts), build)
+    _write(target_folder, parts, overwrite, () if cubin else more)
+    return Exported(unit.name, tuple(target_folder / file for file in parts), build)
 
 
 def _program(kernel: Any, arch: Any) -> Program:
@@ -110,14 +110,14 @@ def _program(kernel: Any, arch: Any) -> Program:
         return kernel.program(arch)
     program = kernel.program if isinstance(kernel, CompiledKernel) else kernel
     if not isinstance(program, Program):
-        raise ArgumentError("export: no kernel", got=kernel, legal="a bound strategy, or what compile() returns")
+        raise ArgumentError("export: not a kernel", got=kernel, legal="a bound strategy, or the result of compile()")
     if arch is not None and as_architecture(arch) != program.architecture:
         raise ArgumentError(f"export: the kernel was compiled for {program.architecture}", got=arch, hint="export the strategy")
     return program
 
 
 def _write(folder: Path, parts: Mapping[str, bytes], overwrite: bool, stale: Iterable[str]) -> None:
-    """All files or, where one exists or cannot be written, none; `stale` would belong to another export and must not exist."""
+    """Write all files, or none if one exists or cannot be written. Files `stale` would belong to another export and must not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in parts:
@@ -125,11 +125,11 @@ def _write(folder: Path, parts: Mapping[str, bytes], overwrite: bool, stale: Ite
         for file in stale:
             if (folder / file).exists():
                 raise StoreError(
-                    f"{folder / file} is of an earlier export, and would not fit this one", hint="remove it, or export a cubin"
+                    f"{folder / file} belongs to an earlier export and does not match this one", hint="remove it, or export a cubin"
                 )
         _write_all(folder, parts, overwrite)
     except FileExistsError as error:
-        raise StoreError(f"{error.filename2 or error.filename or folder} exists", hint="another folder or name") from None
+        raise StoreError(f"{error.filename2 or error.filename or folder} exists", hint="use another folder or name") from None
     except NEVER_WRITTEN as error:
         raise unwritten(folder, error) from None
 
@@ -138,14 +138,14 @@ def _check_free(path: Path, overwrite: bool) -> None:
     if path.exists() and not path.is_file():
         raise StoreError(f"{path} is not a regular file")
     if path.exists() and not overwrite:
-        raise StoreError(f"{path} exists", hint="another name or folder, or ask to overwrite it (--force, overwrite=True)")
+        raise StoreError(f"{path} exists", hint="use another name or folder, or overwrite it (--force, overwrite=True)")
 
 
 def _write_all(folder: Path, parts: Mapping[str, bytes], overwrite: bool) -> None:
-    import secrets  # takes milliseconds, and most programs that import this package need none
+    import secrets  # the import takes milliseconds, and most programs do not need it
 
     drafts = {file: folder / f".{file}.{secrets.token_hex(6)}.part" for file in parts}
-    made: list[Path] = []
+    written: list[Path] = []
     try:
         for file, data in parts.items():
             drafts[file].write_bytes(data)
@@ -153,9 +153,9 @@ def _write_all(folder: Path, parts: Mapping[str, bytes], overwrite: bool) -> Non
             if overwrite:
                 draft.replace(folder / file)
             else:
-                (folder / file).hardlink_to(draft)  # fails where the file has appeared meanwhile
-            made.append(folder / file)
+                (folder / file).hardlink_to(draft)  # fails if the file was created in the meantime
+            written.append(folder / file)
     finally:
-        unfinished = made if len(made) < len(parts) and not overwrite else ()
+        unfinished = written if len(written) < len(parts) and not overwrite else ()
         for path in (*drafts.values(), *unfinished):
             path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ typedef struct NAME_driver {
   CUfunction kernel;
 MEMBERS} NAME_driver;
 
-/* Load the bytes of NAME.cubin into the current context; CUDA_ERROR_INVALID_IMAGE if they are others. */
+/* Load the bytes of NAME.cubin into the current context; CUDA_ERROR_INVALID_IMAGE if they differ from this export. */
 CUresult NAME_driver_load(NAME_driver *loaded, const void *image, size_t bytes);
 
 /* The same from a file; CUDA_ERROR_FILE_NOT_FOUND if it cannot be read. */
@@ -116,7 +116,7 @@ def driver_header(unit: Unit, compiled: Compiled) -> str:
     head = [
         f"{name}_driver: {name}.cubin launched through the CUDA driver, written by Fireiron {VERSION}. For C and C++.",
         "",
-        f"{name}.cubin was made by NVRTC {major}.{minor}, for a driver of CUDA {major} or newer and {_devices(unit.kernel.architecture)}.",
+        f"NVRTC {major}.{minor} compiled {name}.cubin, for a driver of CUDA {major} or newer and {_devices(unit.kernel.architecture)}.",
         "",
         *unit.contract(),
         "",
@@ -129,12 +129,12 @@ def driver_header(unit: Unit, compiled: Compiled) -> str:
         f"#define {unit.macro('CUBIN_HASH')} 0x{fnv(compiled.cubin):08x}UL /* FNV-1a */",
     ]
     body = [
-        *_filled(unit, _PROTOTYPES),
-        "/* Why the kernel does not serve these arguments, a static text; NULL if it does. */",
+        *_instantiate(unit, _PROTOTYPES),
+        "/* Check the arguments without a launch: NULL if they are legal, else a static text with the reason. */",
         f"const char *{name}_driver_check({unit.parameters(pointer='CUdeviceptr ')});",
         "",
         *_scratch_header(unit),
-        "/* Launch in the context that the kernel was loaded into; CUDA_ERROR_INVALID_VALUE for what the check refuses. */",
+        "/* Launch in the context into which the kernel was loaded; CUDA_ERROR_INVALID_VALUE if the check refuses the arguments. */",
         f"CUresult {name}_driver_launch(const {name}_driver *{loaded},",
         f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')});",
     ]
@@ -142,7 +142,7 @@ def driver_header(unit: Unit, compiled: Compiled) -> str:
 
 
 def driver_build(unit: Unit) -> dict[str, str]:
-    """What a C compiler can build, and the command."""
+    """Return the C compiler command for each file that can be built."""
     return {"driver launcher": f"cc -O2 -I$CUDA_HOME/include -c {unit.name}_driver.c -o {unit.name}_driver.o"}
 
 
@@ -153,34 +153,34 @@ def driver_source(unit: Unit) -> str:
         f"/* {name}_driver.h has the contract and the command that builds this file. */",
         f'#include "{name}_driver.h"',
         "",
-        *unit.agreed(f"{name}_driver.h"),
+        *unit.export_guard(f"{name}_driver.h"),
         "",
         "#include <stdint.h>",
         "#include <stdio.h>",
         "#include <stdlib.h>",
         "",
         *unit.minimum(),
-        *unit.refusal(),
+        *unit.check_function(),
         "",
         f"const char *{name}_driver_check({unit.parameters(pointer='CUdeviceptr ')})",
         "{",
-        f"  return {unit.refused()};",
+        f"  return {unit.check_call()};",
         "}",
         "",
         *_scratch(unit),
-        *_filled(unit, _LOADING),
+        *_instantiate(unit, _LOADING),
         *_launch(unit),
         "",
     ]
     return "\n".join(lines)
 
 
-def _filled(unit: Unit, template: str) -> list[str]:
+def _instantiate(unit: Unit, template: str) -> list[str]:
     members = {kernel.name: _member(unit, kernel) for kernel in unit.kernels}
     sizes = [(members[kernel.name], kernel.dynamic_shared_bytes) for kernel in unit.kernels]
     reserve = "".join(_RESERVE.format(member, size) for member, size in sizes if size > DEFAULT_SHARED)
     reserve += _ALLOW if unit.wide_clusters else ""
-    before = [one.kernel.name for one in unit.before]
+    before = [one.kernel.name for one in unit.preceding]
     values = {
         "MEMBERS": "".join(f"  CUfunction {members[name]};\n" for name in before),
         "FUNCTIONS": "".join(_FUNCTION.format(member=members[name], name=name) for name in before),
@@ -188,11 +188,11 @@ def _filled(unit: Unit, template: str) -> list[str]:
         "MACRO_": unit.macro(""),
         "NAME": unit.name,
     }
-    return re.sub("MEMBERS|FUNCTIONS|RESERVE|MACRO_|NAME", lambda found: values[found[0]], template).split("\n")
+    return re.sub("MEMBERS|FUNCTIONS|RESERVE|MACRO_|NAME", lambda match: values[match[0]], template).split("\n")
 
 
 def _member(unit: Unit, kernel: Kernel) -> str:
-    """What a kernel is called among what is loaded."""
+    """Return the name of a kernel in the struct of loaded functions."""
     return kernel.name.removeprefix(f"{unit.name}_")
 
 
@@ -210,12 +210,12 @@ def _scratch(unit: Unit) -> list[str]:
 
 
 def _before(unit: Unit, loaded: str, stream: str, status: str) -> list[str]:
-    """The launches before the last one; one that fails ends it."""
+    """Return the preceding launches; the launcher returns the error if one fails."""
     arguments = unit.local("arguments_of_copy")
     lines: list[str] = []
-    for one in unit.before:
-        kernel = one.kernel
-        passed = ", ".join(f"&{name}" for name in one.arguments(unit.place))
+    for launch in unit.preceding:
+        kernel = launch.kernel
+        passed = ", ".join(f"&{name}" for name in launch.arguments(unit.address))
         lines += [
             "  {",
             *(f"    unsigned long long {line}" for line in unit.reciprocals(kernel)),
@@ -237,24 +237,27 @@ def _launch(unit: Unit) -> list[str]:
         f"CUresult {unit.name}_driver_launch(const {unit.name}_driver *{loaded},",
         f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')})",
         "{",
-        *(f"  CUdeviceptr {unit.place(one.name)} = {unit.scratch} + {unit.offset(number)};" for number, one in enumerate(unit.temporaries)),
-        *_room(unit),
+        *(
+            f"  CUdeviceptr {unit.address(temporary.name)} = {unit.scratch} + {unit.offset(number)};"
+            for number, temporary in enumerate(unit.temporaries)
+        ),
+        *_map_storage(unit),
         *(f"  unsigned long long {one.name};" for one in unit.kernel.reciprocals),
         f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
-        *([f"  CUresult {status};"] if unit.kernel.effects[Zeroed].names or unit.before else []),
+        *([f"  CUresult {status};"] if unit.kernel.effects[Zeroed].names or unit.preceding else []),
         *([f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"] if unit.kernel.effects[Chaining].chained else []),
-        f"  if ({loaded} == NULL || {loaded}->kernel == NULL || {unit.name}_driver_check({unit.passed}) != NULL)",
+        f"  if ({loaded} == NULL || {loaded}->kernel == NULL || {unit.name}_driver_check({unit.check_arguments}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
         *(f"  {line}" for line in unit.reciprocals()),
         *(f"  {line}" for line in unit.encodings("cuTensorMapEncodeTiled", "CUDA_ERROR_INVALID_VALUE")),
     ]
     for name, width, pitch, rows in unit.zeroed():
-        whole = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"
-        step = whole if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
+        fill = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"
+        step = fill if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
         lines += [f"  {status} = {step};", f"  if ({status} != CUDA_SUCCESS)", f"    return {status};"]
     lines += _before(unit, loaded, stream, status)
     if unit.kernel.effects[Chaining].chained:
-        return [*lines, *_chained(unit, loaded, stream, arguments), "}"]
+        return [*lines, *_programmatic_launch(unit, loaded, stream, arguments), "}"]
     return [
         *lines,
         f"  return cuLaunchKernel({loaded}->kernel, (unsigned)({c_text(unit.kernel.grid)}), 1, 1, {unit.macro('THREADS')}, 1, 1,",
@@ -263,8 +266,8 @@ def _launch(unit: Unit) -> list[str]:
     ]
 
 
-def _chained(unit: Unit, loaded: str, stream: str, arguments: str) -> list[str]:
-    """The launch of a kernel that may begin while the one before it in the stream ends."""
+def _programmatic_launch(unit: Unit, loaded: str, stream: str, arguments: str) -> list[str]:
+    """Return the launch of the last kernel with programmatic dependent launch."""
     config, attribute = unit.local("config"), unit.local("attribute")
     return [
         f"  {attribute}.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;",
@@ -280,8 +283,8 @@ def _chained(unit: Unit, loaded: str, stream: str, arguments: str) -> list[str]:
     ]
 
 
-def _room(unit: Unit) -> list[str]:
-    """Memory for the tensor maps at a multiple of 64 bytes, which C before C11 cannot ask for."""
+def _map_storage(unit: Unit) -> list[str]:
+    """Return storage for the tensor maps with an alignment of 64 bytes, which C before C11 cannot specify."""
     if not unit.maps:
         return []
     room, maps = unit.local("room"), unit.local("maps")
@@ -292,15 +295,15 @@ def _room(unit: Unit) -> list[str]:
 
 
 def _devices(architecture: Architecture) -> str:
-    """The GPUs that run machine code for an architecture: the same major capability, the minor not smaller."""
+    """Return the GPUs that run machine code for an architecture: the same major capability, an equal or larger minor one."""
     major, minor = divmod(architecture.capability, 10)
     if architecture.name.endswith("a"):
-        return f"GPUs of compute capability {major}.{minor} alone"
+        return f"GPUs of compute capability {major}.{minor} only"
     return f"GPUs of compute capability {major}.{minor} or above, below {major + 1}.0"
 
 
 def fnv(data: bytes) -> int:
-    """FNV-1a in 32 bits: whether a file is the one that was written with its launcher. No protection against malice."""
+    """Return the 32-bit FNV-1a hash, which detects a file of another export. It does not protect against malicious changes."""
     value = 2166136261
     for byte in data:
         value = (value ^ byte) * 16777619 & 0xFFFFFFFF

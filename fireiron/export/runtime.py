@@ -17,16 +17,16 @@ def runtime_header(unit: Unit) -> str:
     head = [f"{name}: {unit.kernel.spec} on {unit.kernel.architecture}, written by Fireiron {VERSION}. For C and C++.", ""]
     head += [*unit.contract(), "", *_building(unit)]
     body = [
-        "/* Why the kernel does not serve these arguments, a static text; NULL if it does. Nothing is launched. */",
+        "/* Check the arguments without a launch: NULL if they are legal, else a static text with the reason. */",
         f"const char *{name}_check({unit.parameters()});",
         "",
-        f"/* Launch on the current device; returns before the kernel has run. Arguments that {name}_check refuses give",
-        " * cudaErrorInvalidValue, and nothing is launched; other codes are those of the CUDA runtime. Any thread may call it,",
+        f"/* Launch on the current device; returns before the kernel completes. If {name}_check refuses the arguments, it",
+        " * returns cudaErrorInvalidValue without a launch; other codes are those of the CUDA runtime. Any thread may call it,",
         " * also while the stream is captured into a graph. */",
         f"cudaError_t {name}_launch({unit.parameters(f'cudaStream_t {stream}')});",
         "",
         *_scratch_header(unit),
-        f"/* {unit.macro('VERSION')}, as it was when the library was built. */",
+        f"/* The value of {unit.macro('VERSION')} when the library was built. */",
         f"const char *{name}_version(void);",
     ]
     includes = ("cuda_runtime_api.h", *(["stddef.h"] if unit.temporaries else []))
@@ -34,7 +34,7 @@ def runtime_header(unit: Unit) -> str:
 
 
 def runtime_build(unit: Unit) -> dict[str, str]:
-    """What nvcc can build, and the commands."""
+    """Return the nvcc command for each kind of file that can be built."""
     name, nvcc = unit.name, f"nvcc -std=c++17 -O3 {_target(unit.kernel.architecture.name)}"
     return {
         "object": f"{nvcc} -c {name}.cu -o {name}.o",
@@ -44,7 +44,7 @@ def runtime_build(unit: Unit) -> dict[str, str]:
 
 
 def _target(name: str) -> str:
-    """The option that names a target. `-arch=sm_90a` would make code for all GPUs from sm_90 too, which lack its instructions."""
+    """Return the option for a target. `-arch=sm_90a` would also generate PTX for other GPUs, which lack its instructions."""
     return f"-gencode arch=compute_{name[3:]},code={name}" if name.endswith("a") else f"-arch={name}"
 
 
@@ -54,8 +54,8 @@ def _building(unit: Unit) -> list[str]:
     return [
         f"Build with nvcc{version}, one of",
         *(f"  {line}" for line in runtime_build(unit).values()),
-        "A program links the object or the library, and the CUDA runtime: -lcudart, or nvcc as its linker. The kernel was proven",
-        "with nvcc's own arithmetic: denormals kept, divisions rounded, products and sums contracted. --use_fast_math changes it.",
+        "A program links the object or the library, and the CUDA runtime: -lcudart, or nvcc as its linker. The kernel was checked",
+        "with nvcc's default arithmetic: denormals, rounded division, contraction to FMA. --use_fast_math changes the results.",
     ]
 
 
@@ -66,18 +66,18 @@ def runtime_source(unit: Unit) -> str:
         f"// {name}.h has the contract and the commands that build this file.",
         f'#include "{name}.h"',
         "",
-        *unit.agreed(f"{name}.h"),
+        *unit.export_guard(f"{name}.h"),
         "",
         *(["#include <cuda.h>"] if unit.maps else []),
         "#include <stdint.h>",
         "",
         unit.text.rstrip("\n"),
         "",
-        *unit.refusal(),
+        *unit.check_function(),
         "",
         f'extern "C" const char *{name}_check({unit.parameters()})',
         "{",
-        f"  return {unit.refused()};",
+        f"  return {unit.check_call()};",
         "}",
         "",
         *_scratch(unit),
@@ -98,13 +98,13 @@ def _launch(unit: Unit) -> list[str]:
     return [
         f'extern "C" cudaError_t {unit.name}_launch({unit.parameters(f"cudaStream_t {stream}")})',
         "{",
-        f"  if ({unit.name}_check({unit.passed}) != nullptr)",
+        f"  if ({unit.name}_check({unit.check_arguments}) != nullptr)",
         "    return cudaErrorInvalidValue;",
-        *(f"  {line}" for line in (*_places(unit), *_maps(unit), *_preparation(unit), *_before(unit))),
+        *(f"  {line}" for line in (*_temporary_addresses(unit), *_maps(unit), *_preparation(unit), *_before(unit))),
         *(f"  unsigned long long {line}" for line in unit.reciprocals()),
         f"  const unsigned {blocks} = static_cast<unsigned>({c_text(unit.kernel.grid)});",
         f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.arguments)}}};",
-        *(_chained(unit) if unit.kernel.effects[Chaining].chained else _plain(unit)),
+        *(_programmatic_launch(unit) if unit.kernel.effects[Chaining].chained else _plain(unit)),
         "}",
     ]
 
@@ -125,21 +125,21 @@ def _scratch(unit: Unit) -> list[str]:
     return [f'extern "C" {unit.scratch_prototype()}'.replace("(void)", "()"), "{", f"  return {unit.scratch_call};", "}", ""]
 
 
-def _places(unit: Unit) -> list[str]:
-    """The addresses of temporaries in scratch memory."""
+def _temporary_addresses(unit: Unit) -> list[str]:
+    """Return the definitions of the temporaries' addresses in scratch memory."""
     return [
-        f"void *const {unit.place(one.name)} = static_cast<char *>({unit.scratch}) + {unit.offset(number)};"
-        for number, one in enumerate(unit.temporaries)
+        f"void *const {unit.address(temporary.name)} = static_cast<char *>({unit.scratch}) + {unit.offset(number)};"
+        for number, temporary in enumerate(unit.temporaries)
     ]
 
 
 def _before(unit: Unit) -> list[str]:
-    """The launches before the last one; one that fails ends it."""
+    """Return the preceding launches; the launcher returns the error if one fails."""
     stream, status, arguments = unit.local("stream"), unit.local("status"), unit.local("arguments")
     lines: list[str] = []
-    for one in unit.before:
-        kernel = one.kernel
-        passed = ", ".join(f"(void *)&{name}" for name in one.arguments(unit.place))
+    for launch in unit.preceding:
+        kernel = launch.kernel
+        passed = ", ".join(f"(void *)&{name}" for name in launch.arguments(unit.address))
         lines += [
             "{",
             *(f"  unsigned long long {line}" for line in unit.reciprocals(kernel)),
@@ -156,7 +156,7 @@ def _before(unit: Unit) -> list[str]:
 
 
 def _plain(unit: Unit) -> list[str]:
-    """The launch itself."""
+    """Return the launch of the last kernel."""
     stream, arguments, blocks = (unit.local(one) for one in ("stream", "arguments", "blocks"))
     return [
         "  return cudaLaunchKernel(",
@@ -165,8 +165,8 @@ def _plain(unit: Unit) -> list[str]:
     ]
 
 
-def _chained(unit: Unit) -> list[str]:
-    """The launch of a kernel that may begin while the one before it in the stream ends."""
+def _programmatic_launch(unit: Unit) -> list[str]:
+    """Return the launch of the last kernel with programmatic dependent launch."""
     stream, arguments, blocks, config, attribute = (unit.local(one) for one in ("stream", "arguments", "blocks", "config", "attribute"))
     return [
         f"  cudaLaunchAttribute {attribute};",
@@ -184,7 +184,7 @@ def _chained(unit: Unit) -> list[str]:
 
 
 def _encoder(unit: Unit) -> list[str]:
-    """How the launcher finds the driver's function: through the runtime, so that a program needs not link the driver."""
+    """Return a C function that gets the driver's function through the runtime, so that programs need not link the driver."""
     if not unit.maps:
         return []
     return [
@@ -214,9 +214,9 @@ def _maps(unit: Unit) -> list[str]:
 
 
 def _preparation(unit: Unit) -> list[str]:
-    """What comes before the launch itself; a step that fails ends it.
+    """Return the steps before the launches; the launcher returns the error if one fails.
 
-    Shared memory above 48 KiB is asked for at each launch: it costs a fraction of one, and stays right after a device reset.
+    Each launch requests shared memory above 48 KiB: this costs a fraction of the launch, and is correct after a device reset.
     """
     stream, status = unit.local("stream"), unit.local("status")
     steps = []
@@ -230,7 +230,7 @@ def _preparation(unit: Unit) -> list[str]:
             steps.append(f"cudaMemsetAsync({name}, 0, {width} * {rows}, {stream})")
         else:
             steps.append(f"cudaMemset2DAsync({name}, {pitch}, 0, {width}, {rows}, {stream})")
-    lines = [f"cudaError_t {status};"] if steps or unit.before else []
+    lines = [f"cudaError_t {status};"] if steps or unit.preceding else []
     for step in steps:
         lines += [f"{status} = {step};", f"if ({status} != cudaSuccess)", f"  return {status};"]
     return lines

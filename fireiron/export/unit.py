@@ -1,4 +1,4 @@
-"""What the files of an export share: the contract in words, and the C function that holds a caller to it."""
+"""The common parts of the files of an export: the contract as text, and the C function that checks it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import attrs
 
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.export.before import SCRATCH_ALIGN, Before, Temporary, temporaries
-from fireiron.export.maps import encodings, map_facts, maps_of
+from fireiron.export.preceding_launches import SCRATCH_ALIGN, PrecedingLaunch, Temporary, temporaries
+from fireiron.export.tensor_maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
 from fireiron.ir import Counter, TensorMap
 from fireiron.ir.cluster import PORTABLE
@@ -37,7 +37,7 @@ DEFAULT_SHARED: Final = 48 * 1024
 C_TYPES: Final = ("float", "double", "int", "signed char")
 """Element types that C has too; pointers to others are pointers to void."""
 
-_TAKEN: Final = (
+_RESERVED: Final = (
     *("restrict", "_Bool", "NULL", "size_t", "uintptr_t", "dim3", "cudaError_t", "cudaStream_t"),
     *("CUresult", "CUstream", "CUdeviceptr", "CUmodule", "CUfunction", "CUtensorMap", "cuuint32_t", "cuuint64_t"),
 )
@@ -46,74 +46,76 @@ _TAKEN: Final = (
 
 @attrs.frozen(eq=False, slots=False)
 class Unit:
-    """A kernel under the name of its export: functions are called `NAME_...`, the kernel itself `NAME_kernel`, those that are launched
-    before it `NAME_copy_...` where they copy an operand, else `NAME_before_...`.
+    """A kernel with the name of its export.
+
+    Functions are called `NAME_...` and the kernel `NAME_kernel`. Preceding kernels are called `NAME_copy_...` if they copy an operand, or
+    else `NAME_before_...`.
     """
 
     name: str
     kernel: Kernel
     program: Program
-    before: tuple[Before, ...] = ()
+    preceding: tuple[PrecedingLaunch, ...] = ()
 
     @staticmethod
     def of(program: Program, name: str) -> Unit:
-        """The unit of a program; a name that C or its headers would misread is refused."""
-        if not is_cuda_name(name) or name in _TAKEN or name.startswith("_") or "__" in name:
-            legal = "ASCII letters, digits and single _, a letter first, no keyword of C or C++"
+        """Return the unit of a program; an error if the name is not a legal, unreserved identifier of C."""
+        if not is_cuda_name(name) or name in _RESERVED or name.startswith("_") or "__" in name:
+            legal = "ASCII letters, digits and single _, a letter first, not a keyword of C or C++"
             raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
-        before = tuple(Before.of(launch, name, program) for launch in program.preceding)
+        before = tuple(PrecedingLaunch.of(launch, name, program) for launch in program.preceding)
         unit = Unit(name, attrs.evolve(program.ir, name=f"{name}_kernel"), program, before)
-        _require_zeroed_first(unit)
+        _refuse_zeroing_after_write(unit)
         for parameter in unit.names:
-            if parameter in _TAKEN or parameter.startswith(f"{name}_"):
-                raise ArgumentError(f"export: {parameter} means something else in the header of {name}", hint="rename the symbol")
+            if parameter in _RESERVED or parameter.startswith(f"{name}_"):
+                raise ArgumentError(f"export: {parameter} has another meaning in the header of {name}", hint="rename the symbol")
         for text, condition in unit.facts:
             if condition == FALSE:
-                raise LaunchError(f"the kernel serves no sizes: {text}", within=unit.kernel.spec)
+                raise LaunchError(f"no sizes are legal for the kernel: {text}", within=unit.kernel.spec)
         return unit
 
     @property
     def spec(self) -> Spec:
-        """What all launches perform together."""
+        """Return the spec that all launches together perform."""
         return self.program.spec
 
     @functools.cached_property
     def text(self) -> str:
-        """CUDA C++ of the kernels alone."""
+        """Return the CUDA C++ code of the kernels, without launchers."""
         from fireiron import cuda
 
         return cuda.emit(*self.kernels)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels in the order of their launches."""
-        return (*(one.kernel for one in self.before), self.kernel)
+        """Return the kernels in launch order."""
+        return (*(one.kernel for one in self.preceding), self.kernel)
 
     @functools.cached_property
     def temporaries(self) -> tuple[Temporary, ...]:
-        """The arrays in scratch memory."""
+        """Return the arrays in scratch memory."""
         return temporaries(self.program)
 
     @property
-    def copies_alone(self) -> bool:
-        """Whether launches before the kernel do nothing but copy operands of it."""
-        return all(one.copied is not None for one in self.before)
+    def only_copies(self) -> bool:
+        """Whether all preceding launches only copy operands of the kernel."""
+        return all(one.copied is not None for one in self.preceding)
 
     @functools.cached_property
     def symbols(self) -> tuple[Var, ...]:
-        """The sizes known at run time: those of the kernel, then others of launches before it, strides of the arrays that they read."""
+        """Return the run-time sizes: those of the kernel, then those of preceding launches, such as strides of their arrays."""
         return tuple(dict.fromkeys(symbol for kernel in reversed(self.kernels) for symbol in kernel.symbols))
 
     @property
-    def given(self) -> tuple[Buffer, ...]:
-        """The parameters that are operands, in the order of the spec, as the caller stores them."""
-        if not self.before:
+    def operand_parameters(self) -> tuple[Buffer, ...]:
+        """Return the parameters that are operands, in the order of the spec, as the caller stores them."""
+        if not self.preceding:
             return tuple(buffer for buffer in self.kernel.buffers if buffer.parameter)
         operands = self.program.spec.operands.items()
-        return tuple(self._stored(name) for name, view in operands if view.memory.of_grid)
+        return tuple(self._as_stored(name) for name, view in operands if view.memory.of_grid)
 
-    def _stored(self, name: str) -> Buffer:
-        """An operand as the caller stores it, at an address that serves all launches."""
+    def _as_stored(self, name: str) -> Buffer:
+        """Return an operand as the caller stores it, with the largest alignment that a launch requires."""
         buffer = self.program.stored(name)
         align = max(
             launch.kernel.buffer(operand).tensor.align
@@ -125,23 +127,23 @@ class Unit:
 
     @functools.cached_property
     def maps(self) -> tuple[TensorMap, ...]:
-        """The tensor maps that the launcher encodes."""
+        """Return the tensor maps that the launcher encodes."""
         return maps_of(self.kernel)
 
     @functools.cached_property
     def facts(self) -> tuple[tuple[str, Expr], ...]:
-        """The conditions on sizes: those of the kernels, and those of the tensor maps."""
+        """Return the conditions on sizes: those of the kernels, and those of the tensor maps."""
         facts = [fact for kernel in reversed(self.kernels) for fact in kernel.facts]
         facts += [fact for fact in map_facts(self.kernel).items() if fact[1] != TRUE]
         first = {condition: text for text, condition in reversed(facts)}
         return tuple(dict.fromkeys((first[condition], condition) for _, condition in facts))
 
     def align(self, buffer: Buffer) -> int:
-        """Bytes of which the address of an operand is a multiple."""
+        """Return the alignment in bytes of an operand's address."""
         return max(buffer.tensor.align, GRANULE) if self._maps_of(buffer) else buffer.tensor.align
 
     def _maps_of(self, buffer: Buffer) -> list[TensorMap]:
-        """The tensor maps of an operand itself, not of a temporary."""
+        """Return the tensor maps of an operand, without those of temporaries."""
         return [one for one in self.maps if self.array(one.buffer) == buffer.name]
 
     @functools.cached_property
@@ -149,31 +151,31 @@ class Unit:
         return self.program.launches[-1].arrays
 
     def array(self, operand: str) -> str:
-        """The array that an operand of the last kernel is."""
+        """Return the array of an operand of the last kernel."""
         return self._arrays.get(operand, operand)
 
     @property
     def operands(self) -> tuple[Buffer, ...]:
-        """The arrays, for each of which a caller passes a pointer; the kernel takes it, or tensor maps, or both."""
-        return tuple(buffer for buffer in self.given if not buffer.memory.by_value)
+        """Return the arrays, for which a caller passes pointers; the kernel takes the pointer, tensor maps, or both."""
+        return tuple(buffer for buffer in self.operand_parameters if not buffer.memory.by_value)
 
     @property
     def dynamic(self) -> int:
-        """Bytes of dynamic shared memory."""
+        """Return the bytes of dynamic shared memory."""
         return self.kernel.dynamic_shared_bytes
 
     @property
     def wide_clusters(self) -> bool:
-        """Whether its clusters have more blocks than need no permission."""
+        """Whether its clusters are larger than the portable cluster size."""
         return self.kernel.cluster is not None and self.kernel.cluster.blocks > PORTABLE
 
     @property
     def version(self) -> str:
-        """Where the kernel comes from, on one line."""
-        operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.given)
+        """Return the origin of the kernel, in one line."""
+        operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.operand_parameters)
         chosen = " ".join(f"{name}={value}" for name, value in self.program.chosen.items())
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
-        spec = self.kernel.spec if self.copies_alone else self.program.spec
+        spec = self.kernel.spec if self.only_copies else self.program.spec
         parts = [f"fireiron {VERSION}", str(spec), operands, chosen, self.kernel.architecture.name, f"kernel {digest}"]
         return "; ".join(part for part in parts if part)
 
@@ -181,56 +183,59 @@ class Unit:
 
     @property
     def names(self) -> list[str]:
-        """The names of the parameters."""
-        return [*(one.name for one in self.given), *(symbol.name for symbol in self.symbols)]
+        """Return the names of the parameters."""
+        return [*(one.name for one in self.operand_parameters), *(symbol.name for symbol in self.symbols)]
 
     @property
-    def passed(self) -> str:
-        """What a launcher passes on to the function that checks it."""
+    def check_arguments(self) -> str:
+        """Return the arguments that a launcher passes to the check function."""
         return ", ".join([*self.names, *([self.scratch] if self.temporaries else []), *self.counters])
 
     @property
     def counters(self) -> list[str]:
-        """The name of the parameter for what counts tiles, if the kernel has one."""
+        """Return the name of the parameter for the tile counter, if the kernel has one."""
         return [] if self.kernel.counter is None else [self.local(self.kernel.counter.name)]
 
     @property
     def scratch(self) -> str:
-        """The name of the parameter for scratch memory."""
+        """Return the name of the parameter for scratch memory."""
         return self.local("scratch")
 
-    def place(self, array: str) -> str:
-        """The name of an array's address, in a launcher."""
+    def address(self, array: str) -> str:
+        """Return the name of an array's address in a launcher."""
         return self.local(array) if any(one.name == array for one in self.temporaries) else array
 
-    def placed(self, operand: str) -> str:
-        """The name of the address of an operand of the last kernel, in a launcher."""
-        return self.place(self.array(operand))
+    def operand_address(self, operand: str) -> str:
+        """Return the name in a launcher of the address of an operand of the last kernel."""
+        return self.address(self.array(operand))
 
     @property
     def arguments(self) -> list[str]:
-        """What a launcher passes to the kernel, in order."""
+        """Return the kernel arguments in a launcher, in order."""
         maps = {one.name: f"{self.local('maps')}[{number}]" for number, one in enumerate(self.maps)}
         arguments = [one for one in self.kernel.parameters if not isinstance(one, Counter)]
-        return [*(maps[one.name] if isinstance(one, TensorMap) else self.placed(one.name) for one in arguments), *self.counters]
+        return [*(maps[one.name] if isinstance(one, TensorMap) else self.operand_address(one.name) for one in arguments), *self.counters]
 
     def reciprocals(self, kernel: Kernel | None = None) -> list[str]:
-        """C that works out the reciprocals that a kernel takes, the last one if none is named, of sizes that were checked."""
+        """Return C statements that compute the reciprocals of sizes for a kernel; None: the last kernel."""
         return [f"{one.name} = {_reciprocal(one)};" for one in (kernel or self.kernel).reciprocals]
 
     def macro(self, name: str) -> str:
-        """The name of a macro."""
+        """Return the name of a macro."""
         return f"{self.name.upper()}_{name}"
 
     def local(self, name: str) -> str:
-        """A name that no parameter has."""
+        """Return a name that differs from all parameters."""
         while name in self.names or any(name == one.name for kernel in self.kernels for one in kernel.reciprocals):
             name += "_"
         return name
 
     def parameters(self, *more: str, pointer: str = "") -> str:
-        """The parameters of a C function: the operands (as `pointer`, or typed ones), the sizes, scratch memory, and more."""
-        pointers = [f"{_number(one) if one.memory.by_value else pointer or _pointer(one)}{one.name}" for one in self.given]
+        """Return the parameters of a C function: operands (of type `pointer` or typed), sizes, scratch memory, counters, and `more`."""
+        pointers = [
+            f"{_number(buffer) if buffer.memory.by_value else pointer or _pointer(buffer)}{buffer.name}"
+            for buffer in self.operand_parameters
+        ]
         scratch = [f"{pointer or 'void *'}{self.scratch}"] if self.temporaries else []
         counters = [f"{pointer or 'void *'}{one}" for one in self.counters]
         return ", ".join([*pointers, *self._sizes(), *scratch, *counters, *more])
@@ -241,12 +246,15 @@ class Unit:
     # ------------------------------------------------------------------------------------------ the contract
 
     def contract(self) -> list[str]:
-        """What a caller keeps to, in English."""
+        """Return the requirements on a caller, as English text."""
         kernel = self.kernel
-        lines = ["Operands, in GPU memory:", *(f"  {line}" for one in self.operands for line in self._operand(one))]
-        numbers = [one for one in self.given if one.memory.by_value]
+        lines = ["Operands, in GPU memory:", *(f"  {line}" for buffer in self.operands for line in self._operand(buffer))]
+        numbers = [one for one in self.operand_parameters if one.memory.by_value]
         if numbers:
-            lines += ["Numbers, passed by value:", *(f"  {one.name}: {one.dtype}{_in_bits(one)}{self._sign(one)}" for one in numbers)]
+            lines += [
+                "Numbers, passed by value:",
+                *(f"  {number.name}: {number.dtype}{_in_bits(number)}{self._sign(number)}" for number in numbers),
+            ]
         outputs, inputs = ([one.name for one in self.operands if one.written == written] for written in (True, False))
         others = [*(["each other"] if len(outputs) > 1 else []), *inputs]
         if others:
@@ -255,42 +263,45 @@ class Unit:
             lines.append(
                 f"{self.scratch}: GPU memory of {self.name}_scratch_bytes bytes, at a multiple of {SCRATCH_ALIGN} bytes. Each launch"
             )
-            what = "copies operands there first" if self.copies_alone else "makes temporaries there"
-            reasons = list(dict.fromkeys(f"  {one.reason}." for one in self.before if one.reason))
-            lines.append(f"{what}, so launches that may run at the same time need scratch memory each{':' if reasons else '.'}")
+            what = "first copies operands into it" if self.only_copies else "stores temporaries in it"
+            reasons = list(dict.fromkeys(f"  {one.reason}." for one in self.preceding if one.reason))
+            lines.append(f"{what}, so concurrent launches need separate scratch memory{':' if reasons else '.'}")
             lines += reasons
         for counter in self.counters:
-            lines.append(f"{counter}: 4 bytes of GPU memory, at a multiple of 4, zero before the first launch: blocks count tiles there,")
-            lines.append("and each launch leaves it zero. Launches that may run at the same time need one each.")
+            lines.append(f"{counter}: 4 bytes of GPU memory, at a multiple of 4, zero before the first launch: the tile counter, which")
+            lines.append("each launch resets to zero. Concurrent launches need separate counters.")
         if self.symbols:
-            lines += ["Sizes, known at run time:", *(f"  {_range(symbol)}" for symbol in self.symbols)]
+            lines += ["Run-time sizes:", *(f"  {_range(symbol)}" for symbol in self.symbols)]
         fixed = [f"{dim} < {size}" for dim, size in zip(self.spec.dims, self.spec.sizes, strict=True) if constant(size) is not None]
         if fixed:
-            lines.append(f"Sizes, built in: {', '.join(fixed)}.")
+            lines.append(f"Fixed sizes: {', '.join(fixed)}.")
         lines += [f"Requires: {text}{_condition(condition)}." for text, condition in self.facts]
         lines += [f"UNCHECKED, races are not excluded: {reason}" for one in self.kernels for reason in one.effects[Unchecked].reasons]
         lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
         lines += [
-            f"Before it {_named(one)} has {_readable(one.kernel.grid)} blocks of {one.kernel.threads} threads." for one in self.before
+            f"Before it {_named(launch)} has {_readable(launch.kernel.grid)} blocks of {launch.kernel.threads} threads."
+            for launch in self.preceding
         ]
         if kernel.cluster is not None:
-            lines.append(f"They are clusters of {kernel.cluster.blocks}, which the kernel says itself.")
+            lines.append(f"They form clusters of {kernel.cluster.blocks} blocks (__cluster_dims__).")
         if kernel.effects[Chaining].chained:
-            lines.append("It may begin while the kernel before it in the stream ends, and waits for it before it touches memory.")
+            lines.append(
+                "Programmatic dependent launch: it may start before the preceding kernel in the stream completes, and waits for it."
+            )
         tiles = [spec for _, spec in self.program.trace() if spec.level.name == "Block"]
         return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
 
     def _operand(self, buffer: Buffer) -> list[str]:
         labels = [Var(dim) for dim in self.spec.uses[buffer.name]]
         shape = " x ".join(map(_readable, buffer.tensor.shape))
-        name, place, align = buffer.name, _readable(buffer.storage.address(labels)), self.align(buffer)
+        name, offset, align = buffer.name, _readable(buffer.storage.address(labels)), self.align(buffer)
         kind = "" if buffer.dtype.cuda in C_TYPES else f" ({buffer.dtype.cuda})"
         if not labels:
             return [f"{name}: one element of {buffer.dtype}{kind}, {self._role(buffer)}; the address is a multiple of {align} bytes."]
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
-            f"   element ({', '.join(map(str, labels))}) is {name}[{place}]; the address is a multiple of {align} bytes.",
-            *(f"   {_copied(one)}" for one in self._maps_of(buffer)),
+            f"   element ({', '.join(map(str, labels))}) is {name}[{offset}]; the address is a multiple of {align} bytes.",
+            *(f"   {_copied(tensor_map)}" for tensor_map in self._maps_of(buffer)),
         ]
 
     def _role(self, buffer: Buffer) -> str:
@@ -299,58 +310,59 @@ class Unit:
         if not buffer.written:
             return "read"
         if buffer.name in map(self.array, self.kernel.effects[Zeroed].names):
-            return "set to zero by the launcher, then added to in no fixed order"
-        return "written" if adds == FALSE else "added to" if adds == TRUE else f"added to if {_readable(adds)}, else written"
+            return "zeroed by the launcher, then accumulated in no fixed order"
+        return "written" if adds == FALSE else "accumulated" if adds == TRUE else f"accumulated if {_readable(adds)}, else written"
 
     def _sign(self, buffer: Buffer) -> str:
-        """What a number passed by value has to be."""
+        """Return the requirement on a number that is passed by value."""
         return ", above 0 and finite" if buffer.name in positive_numbers(self.spec) else ""
 
     def constants(self) -> list[str]:
-        """The macros that all headers define, alike."""
+        """Return the macros that all headers define."""
         rows = [
             ("VERSION", quoted(self.version)),
             ("ARCHITECTURE", quoted(self.kernel.architecture.name)),
-            ("THREADS", f"{self.kernel.threads} /* a block */"),
-            ("SHARED_BYTES", f"{self.kernel.shared_bytes} /* of shared memory a block */"),
+            ("THREADS", f"{self.kernel.threads} /* per block */"),
+            ("SHARED_BYTES", f"{self.kernel.shared_bytes} /* shared memory per block */"),
         ]
         rows += [(f"ALIGN_{one.name.upper()}", f"{self.align(one)} /* bytes */") for one in self.operands]
         rows += [("ALIGN_SCRATCH", f"{SCRATCH_ALIGN} /* bytes */")] if self.temporaries else []
-        rows += [("EXPORT", f"{self.identity} /* the files of one export agree on it */")]
+        rows += [("EXPORT", f"{self.identity} /* equal in all files of an export */")]
         return [f"#define {self.macro(name)} {value}" for name, value in rows]
 
     @functools.cached_property
     def identity(self) -> str:
-        """A number of C by which the files of one export know each other: of the kernel, its contract and its checks."""
-        said = "\n".join([self.version, *self.contract(), *self.refusal()])
-        return f"0x{hashlib.sha256(said.encode()).hexdigest()[:8]}UL"
+        """Return a C constant that identifies the export: a hash of the kernel, its contract and its checks."""
+        contents = "\n".join([self.version, *self.contract(), *self.check_function()])
+        return f"0x{hashlib.sha256(contents.encode()).hexdigest()[:8]}UL"
 
-    def agreed(self, file: str) -> list[str]:
-        """Lines of a source by which it is built beside the header of its own export alone."""
-        return [f"#if {self.macro('EXPORT')} != {self.identity}", f"#error {file} is of another export than this file", "#endif"]
+    def export_guard(self, file: str) -> list[str]:
+        """Return preprocessor lines that require the header of the same export."""
+        return [f"#if {self.macro('EXPORT')} != {self.identity}", f"#error {file} belongs to another export than this file", "#endif"]
 
     # ------------------------------------------------------------------------------------------ host code
 
-    def refusal(self) -> list[str]:
-        """A static function of addresses, numbers and sizes, the same in C and C++: the text of a refusal, or null."""
-        scattered = self._scattered()
+    def check_function(self) -> list[str]:
+        """Return a static function of C and C++ that checks addresses, numbers and sizes: it returns the error text, or null."""
+        scattered = self._strided_outputs()
         lines = [line.replace("NAME", self.name) for line in _OVERLAPS] if scattered else []
         lines += self._scratch_bytes()
         lines += [f"static const char *{self.name}_refusal({self.parameters(pointer='uintptr_t ')})", "{"]
-        for one in scattered:
-            for what, values in (("sizes", one.tensor.shape), ("strides", one.storage.steps)):
+        for buffer in scattered:
+            for quantity, values in (("sizes", buffer.tensor.shape), ("strides", buffer.storage.steps)):
                 numbers = ", ".join(c_text(as_expr(value)) for value in values if value is not None)
-                lines.append(f"  const long long {self.local(f'{one.name}_{what}')}[] = {{{numbers}}};")
-        lines += [f"  (void){one.name};" for one in self.given if one.memory.by_value and not self._sign(one)]  # each is served
+                lines.append(f"  const long long {self.local(f'{buffer.name}_{quantity}')}[] = {{{numbers}}};")
+        unrestricted = [one for one in self.operand_parameters if one.memory.by_value and not self._sign(one)]
+        lines += [f"  (void){buffer.name};" for buffer in unrestricted]
         wrong = (*self._wrong_sizes(), *self._overlapping(), *self._wrong_numbers(), *self._wrong_addresses(), *self._overlaps())
         for condition, text in wrong:
             lines += [f"  if ({condition})", f"    return {quoted(text)};"]
         return [*lines, "  return 0;", "}"]
 
-    def refused(self) -> str:
-        """The call of that function with the parameters of a public one."""
+    def check_call(self) -> str:
+        """Return the call of the check function with the parameters of a public function."""
         arguments = [
-            *(one.name if one.memory.by_value else f"(uintptr_t){one.name}" for one in self.given),
+            *(one.name if one.memory.by_value else f"(uintptr_t){one.name}" for one in self.operand_parameters),
             *(symbol.name for symbol in self.symbols),
             *([f"(uintptr_t){self.scratch}"] if self.temporaries else []),
             *(f"(uintptr_t){one}" for one in self.counters),
@@ -367,49 +379,49 @@ class Unit:
                 yield f"!({c_text(condition)})", f"required: {text}{_condition(condition)}"
 
     def _wrong_numbers(self) -> Iterable[tuple[str, str]]:
-        """Those that the definition wants above 0; NaN is not."""
-        for one in self.given:
-            if one.memory.by_value and self._sign(one):
-                yield f"!({one.name} > 0{_finite(one)})", f"{one.name} must be above 0 and finite"
+        """Yield checks of numbers that must be positive; NaN is not positive."""
+        for buffer in self.operand_parameters:
+            if buffer.memory.by_value and self._sign(buffer):
+                yield f"!({buffer.name} > 0{_finite(buffer)})", f"{buffer.name} must be above 0 and finite"
 
     def _wrong_addresses(self) -> Iterable[tuple[str, str]]:
-        for one in self.operands:
-            yield f"{one.name} == 0", f"{one.name} is NULL"
-            if (align := self.align(one)) > 1:
-                yield f"{one.name} % {align} != 0", f"the address of {one.name} is no multiple of {align} bytes"
-            yield f"{_elements(one)} > (UINTPTR_MAX - {one.name}) / {one.dtype.bytes}", f"{one.name} ends beyond all addresses"
+        for buffer in self.operands:
+            yield f"{buffer.name} == 0", f"{buffer.name} is NULL"
+            if (align := self.align(buffer)) > 1:
+                yield f"{buffer.name} % {align} != 0", f"the address of {buffer.name} is not a multiple of {align} bytes"
+            yield f"{_elements(buffer)} > (UINTPTR_MAX - {buffer.name}) / {buffer.dtype.bytes}", f"{buffer.name} exceeds the address space"
         if self.temporaries:
             yield f"{self.scratch} == 0", f"{self.scratch} is NULL"
-            yield f"{self.scratch} % {SCRATCH_ALIGN} != 0", f"the address of {self.scratch} is no multiple of {SCRATCH_ALIGN} bytes"
-            yield f"{self.scratch_call} > UINTPTR_MAX - {self.scratch}", f"{self.scratch} ends beyond all addresses"
+            yield f"{self.scratch} % {SCRATCH_ALIGN} != 0", f"the address of {self.scratch} is not a multiple of {SCRATCH_ALIGN} bytes"
+            yield f"{self.scratch_call} > UINTPTR_MAX - {self.scratch}", f"{self.scratch} exceeds the address space"
         for counter in self.counters:
             yield f"{counter} == 0", f"{counter} is NULL"
-            yield f"{counter} % 4 != 0", f"the address of {counter} is no multiple of 4 bytes"
+            yield f"{counter} % 4 != 0", f"the address of {counter} is not a multiple of 4 bytes"
 
     def _overlaps(self) -> Iterable[tuple[str, str]]:
-        for place, out in enumerate(self.operands):
-            for before, other in enumerate(self.operands):
-                if out.written and (before < place or not other.written):
+        for index, out in enumerate(self.operands):
+            for other_index, other in enumerate(self.operands):
+                if out.written and (other_index < index or not other.written):
                     condition = f"{out.name} < {other.name} + {_bytes(other)} && {other.name} < {out.name} + {_bytes(out)}"
                     yield condition, f"{out.name} overlaps {other.name}"
-        for one in self.operands if self.temporaries else ():
+        for buffer in self.operands if self.temporaries else ():
             end = f"{self.scratch} + {self.scratch_call}"
-            yield f"{one.name} < {end} && {self.scratch} < {one.name} + {_bytes(one)}", f"{self.scratch} overlaps {one.name}"
+            yield f"{buffer.name} < {end} && {self.scratch} < {buffer.name} + {_bytes(buffer)}", f"{self.scratch} overlaps {buffer.name}"
 
-    def _scattered(self) -> list[Buffer]:
-        """The outputs of which strides alone decide whether elements share a place."""
+    def _strided_outputs(self) -> list[Buffer]:
+        """Return the outputs with run-time strides, whose elements may overlap."""
         known = [one for one in self.operands if isinstance(one.tensor.layout, Layout) and not one.tensor.layout.static]
         return [one for one in known if one.written and None not in one.storage.steps]
 
     def _overlapping(self) -> Iterable[tuple[str, str]]:
-        for one in self._scattered():
-            sizes, strides = (self.local(f"{one.name}_{what}") for what in ("sizes", "strides"))
-            yield f"{self.name}_overlaps({len(one.tensor.shape)}, {sizes}, {strides})", f"elements of {one.name} overlap"
+        for buffer in self._strided_outputs():
+            sizes, strides = (self.local(f"{buffer.name}_{quantity}") for quantity in ("sizes", "strides"))
+            yield f"{self.name}_overlaps({len(buffer.tensor.shape)}, {sizes}, {strides})", f"elements of {buffer.name} overlap"
 
     def zeroed(self) -> Iterable[tuple[str, str, str, str]]:
-        """Of each output that blocks add to: its name, the bytes of a row, from one row to the next, and rows.
+        """Yield the address, row bytes, row pitch and number of rows of each output that the launcher zeroes.
 
-        The space between rows is not the kernel's to write.
+        The launcher must not write the padding between rows.
         """
         for name in self.kernel.effects[Zeroed].names:
             buffer = self.kernel.buffer(name)
@@ -420,31 +432,31 @@ class Unit:
     # ------------------------------------------------------------------------------------------ scratch memory
 
     def scratch_prototype(self, infix: str = "") -> str:
-        """The function that says how many bytes of scratch memory sizes need."""
+        """Return the prototype of the function that computes the bytes of scratch memory for given sizes."""
         return f"size_t {self.name}{infix}_scratch_bytes({', '.join(self._sizes()) or 'void'})"
 
     @property
     def scratch_call(self) -> str:
-        """What it returns, for the sizes that are parameters."""
+        """Return the call that computes the bytes of scratch memory from the parameters."""
         return f"{self.name}_bytes_of_copies({', '.join(symbol.name for symbol in self.symbols)})"
 
     def _scratch_bytes(self) -> list[str]:
-        """The static function behind it."""
+        """Return the static function that computes the bytes of scratch memory."""
         if not self.temporaries:
             return []
         prototype = f"static size_t {self.name}_bytes_of_copies({', '.join(self._sizes()) or 'void'})"
         return [prototype, "{", f"  return {self.offset(len(self.temporaries))};", "}", ""]
 
     def offset(self, number: int) -> str:
-        """Bytes of scratch memory before a temporary, in C."""
+        """Return the byte offset of a temporary in scratch memory, as C."""
         return " + ".join(map(_rounded, self.temporaries[:number])) or "0"
 
     def encodings(self, encode: str, failure: str) -> list[str]:
-        """C that encodes the tensor maps into `local("maps")` by the function `encode`, and returns `failure` where one is refused."""
-        return encodings(self.kernel, self.local, encode, failure, self.placed)
+        """Return C that encodes the tensor maps into `local("maps")` by the function `encode`, and returns `failure` on an error."""
+        return encodings(self.kernel, self.local, encode, failure, self.operand_address)
 
     def minimum(self) -> list[str]:
-        """`min`, which CUDA C++ has and C has not, if an expression of the host needs it."""
+        """Return a definition of `min`, which C lacks, if an expression of the host needs it."""
         values = [
             *(one.grid for one in self.kernels),
             *(one.buffer.elements for one in self.temporaries),
@@ -459,7 +471,7 @@ class Unit:
 
 
 _OVERLAPS: Final = (
-    "/* Whether elements share a place: from the smallest stride on, each must lead beyond all that lies within the ones before. */",
+    "/* Whether elements overlap: in ascending order, each stride must exceed the extent of the dimensions with smaller strides. */",
     "static int NAME_overlaps(int rank, const long long *sizes, const long long *strides)",
     "{",
     "  long long reach = 0, last = 0;",
@@ -486,48 +498,48 @@ _OVERLAPS: Final = (
 )
 
 
-def _named(launch: Before) -> str:
-    """What the contract calls a launch before the last one."""
+def _named(launch: PrecedingLaunch) -> str:
+    """Return the name of a preceding launch in the contract."""
     return launch.kernel.name if launch.copied is None else f"the copy of {launch.copied}"
 
 
-def _require_zeroed_first(unit: Unit) -> None:
-    """Refuse a kernel whose outputs are set to zero after a launch before it wrote them: launchers do that first."""
+def _refuse_zeroing_after_write(unit: Unit) -> None:
+    """Refuse a kernel whose zeroed outputs are written by a preceding launch: launchers zero outputs before all launches."""
     written = {array for launch in unit.program.preceding for array in launch.writes}
     late = [name for name in map(unit.array, unit.kernel.effects[Zeroed].names) if name in written]
     if late:
         raise ArgumentError(
-            f"export: {late[0]} is set to zero before the last launch, and a launch before it writes {late[0]}",
-            legal="outputs that one launch writes", hint="split_k without zeroed outputs, in the last launch",
+            f"export: {late[0]} is zeroed before the last launch, and a preceding launch writes {late[0]}",
+            legal="outputs that one launch writes", hint="use split_k without zeroed outputs in the last launch",
         )  # fmt: skip
 
 
 def _rounded(temporary: Temporary) -> str:
-    """Bytes of a temporary, up to where the next one begins."""
-    made = temporary.buffer
-    return f"((size_t)({c_text(made.elements)}) * {made.dtype.bytes} + {SCRATCH_ALIGN - 1}) / {SCRATCH_ALIGN} * {SCRATCH_ALIGN}"
+    """Return the bytes of a temporary, rounded up to the start of the next one."""
+    buffer = temporary.buffer
+    return f"((size_t)({c_text(buffer.elements)}) * {buffer.dtype.bytes} + {SCRATCH_ALIGN - 1}) / {SCRATCH_ALIGN} * {SCRATCH_ALIGN}"
 
 
 def c_text(value: Expr) -> str:
-    """A C expression of sizes, in 64 bits where 32 could overflow."""
+    """Return a C expression of sizes, with 64 bits where 32 bits could overflow."""
     from fireiron.cuda import expression
 
     return expression(value)
 
 
 def starred(lines: Iterable[str]) -> list[str]:
-    """Lines inside a comment of C, which none of them ends."""
+    """Format lines for a C comment, such that none of them closes it."""
     return [f" * {_plain(line).replace('*/', '* /').replace('/*', '/ *')}".rstrip() for line in lines]
 
 
 def quoted(text: str) -> str:
-    """A string literal of C, without what could be a trigraph."""
+    """Return a string literal of C, without trigraphs."""
     escaped = _plain(text).replace("\\", "\\\\").replace('"', '\\"').replace("??", '?""?')
     return f'"{escaped}"'
 
 
 def header(guard: str, head: list[str], includes: tuple[str, ...], constants: list[str], body: list[str]) -> str:
-    """A header for C and C++."""
+    """Return a header for C and C++."""
     opening = ["/*", *starred(head), " */", f"#ifndef {guard}", f"#define {guard}", "", *(f"#include <{one}>" for one in includes)]
     linkage = ["", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     closing = ["", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""]
@@ -535,7 +547,7 @@ def header(guard: str, head: list[str], includes: tuple[str, ...], constants: li
 
 
 def _plain(text: object) -> str:
-    """Printable ASCII on one line."""
+    """Convert to printable ASCII in one line."""
     return re.sub(r"[^ -~]+", " ", str(text))
 
 
@@ -545,11 +557,11 @@ def _readable(value: Any) -> str:
 
 def _condition(condition: Expr) -> str:
     if isinstance(condition, AnyOf):
-        return f" ({' or '.join(_readable(_compared(one)) for one in condition.children)})"
+        return f" ({' or '.join(_readable(_equation(one)) for one in condition.children)})"
     return f" ({_readable(condition)})" if constant(condition) is None else ""
 
 
-def _compared(condition: Expr) -> object:
+def _equation(condition: Expr) -> object:
     return f"{condition.left} == {condition.right}" if isinstance(condition, Equal) else condition
 
 
@@ -559,10 +571,10 @@ def _range(symbol: Var) -> str:
 
 
 def _copied(tensor_map: TensorMap) -> str:
-    """What a caller reads of a map: the array is copied in boxes."""
+    """Describe a tensor map for a caller: the array is copied in boxes."""
     box = " x ".join(map(str, tensor_map.box))
     swizzle = f", swizzled in spans of {tensor_map.span} bytes" if tensor_map.span > GRANULE else ""
-    return f"copied by TMA in boxes of {box}{swizzle}; the launcher makes the tensor map."
+    return f"copied by TMA in boxes of {box}{swizzle}; the launcher encodes the tensor map."
 
 
 def _layout(buffer: Buffer) -> str:
@@ -574,20 +586,20 @@ def _layout(buffer: Buffer) -> str:
     return f"{layout.order}-major" + ("" if layout.leading is None else f" ld={_readable(layout.leading)}")
 
 
-def _reciprocal(one: Reciprocal) -> str:
-    """C for the reciprocal of a size."""
-    return f"0x{ONE_HALF - 1:x}ULL / (unsigned long long)({c_text(one.divisor)}) + 1"
+def _reciprocal(reciprocal: Reciprocal) -> str:
+    """Return C for the reciprocal of a size."""
+    return f"0x{ONE_HALF - 1:x}ULL / (unsigned long long)({c_text(reciprocal.divisor)}) + 1"
 
 
 def _number(buffer: Buffer) -> str:
-    """The C type of a number that is passed by value: where C has none, an unsigned one of its bits."""
+    """Return the C type of a number that is passed by value: an unsigned integer of its bits if C lacks the type."""
     if buffer.dtype.cuda in C_TYPES:
         return f"{buffer.dtype.cuda} "
     return {1: "unsigned char ", 2: "unsigned short "}[buffer.dtype.bytes]
 
 
 def _finite(buffer: Buffer) -> str:
-    """The condition that a number above 0 is not infinite; of a float that C has not its bits are below those of infinity."""
+    """Return the condition that a positive number is finite; the bits of a float type that C lacks are compared with infinity."""
     dtype = buffer.dtype
     if dtype.kind == "int":
         return ""
@@ -606,11 +618,11 @@ def _pointer(buffer: Buffer) -> str:
 
 
 def _extent(buffer: Buffer) -> Expr:
-    """Elements from the first to the last of a parameter, both included: less than its rows take where they are padded."""
+    """Return the number of elements from the first to the last one of a parameter; padding after the last row is not included."""
     total: Expr = as_expr(1)
     for size, step in zip(buffer.tensor.shape, buffer.storage.steps, strict=True):
         if step is None:
-            raise ArgumentError(f"export: {buffer.name}: no array is stored as {buffer.tensor.layout}", legal="one stride a dimension")
+            raise ArgumentError(f"export: {buffer.name} is stored as {buffer.tensor.layout}", legal="one stride per dimension")
         total = total + (size - 1) * step
     return total
 
@@ -624,11 +636,11 @@ def _bytes(buffer: Buffer) -> str:
 
 
 def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:
-    """A matrix in memory: elements of a row, elements from one row to the next, rows (columns, where these lie together)."""
+    """Return the elements of a row, the row stride and the number of rows; of columns if those are contiguous."""
     shape, order, steps = buffer.tensor.shape, whole_view(buffer.tensor).order, buffer.storage.steps
     if len(shape) > 2 or order is None or None in steps:
-        what = f"export: {buffer.name} is set to zero before the launch, and is stored as {buffer.tensor.layout}"
-        raise ArgumentError(what, legal="a matrix whose rows or columns lie together")
+        what = f"export: {buffer.name} is zeroed before the launch, and is stored as {buffer.tensor.layout}"
+        raise ArgumentError(what, legal="a matrix whose rows or columns are contiguous")
     if len(shape) == 1:
         return shape[0], shape[0], as_expr(1)
     fast = 0 if order == "col" else 1

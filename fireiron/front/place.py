@@ -91,9 +91,9 @@ class Place:
 
     def chosen(self, call: str, key: tuple[Any, ...], choose: Chooser) -> tuple[Choice, int]:
         """Return the cached choice of another process for the same problem, else a new choice, which is cached."""
-        from fireiron.tune.records import kept
+        from fireiron.tune.records import choice_cache
 
-        return kept.chosen(call, self.architecture, self.device, key, choose)
+        return choice_cache.chosen(call, self.architecture, self.device, key, choose)
 
     def refusal(self, kernel: CompiledKernel) -> LaunchError | None:
         """Return the compiler's error for a kernel; None if there is none, and in the simulator."""
@@ -146,9 +146,9 @@ def refused_by_compiler(kernel: CompiledKernel) -> LaunchError | None:
 
 def gpu_name(device: int | None) -> str | None:
     """Return the name of a GPU; None for the host."""
-    from fireiron.tune.records import kept
+    from fireiron.tune.records import choice_cache
 
-    return None if device is None else kept.device_name(device)
+    return None if device is None else choice_cache.device_name(device)
 
 
 def target_of(device: int | None) -> str:

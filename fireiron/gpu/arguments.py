@@ -220,12 +220,12 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
 
 def types_of(buffer: Buffer) -> tuple[str, ...]:
     """Return the legal element types of a parameter's array, by NumPy's names: an input may have any type with the same storage."""
-    return (buffer.dtype.numpy, *(() if buffer.written else buffer.dtype.alike))
+    return (buffer.dtype.numpy, *(() if buffer.written else buffer.dtype.numpy_aliases))
 
 
 def _hint_on_type(given: str, buffer: Buffer, spec: Spec) -> str:
     """Return the hint for a wrong element type: the spec with this type if kernels exist for it, or a conversion."""
-    match = next((one for one in DTYPES if given in (one.numpy, *one.alike)), None)
+    match = next((one for one in DTYPES if given in (one.numpy, *one.numpy_aliases)), None)
     if match == buffer.dtype:  # an output of a type that only inputs may have
         return f"an array of {buffer.dtype.numpy}"
     if match is None:

@@ -273,10 +273,10 @@ class Jax(Library):
 
     def finished(self, array: Any) -> Any:
         rows = row_major(array.shape, array.dtype.itemsize)
-        turned = row_major(array.T.shape, array.dtype.itemsize)
+        transposed_rows = row_major(array.T.shape, array.dtype.itemsize)
         if array.strides == rows:
             return self._imported(array)
-        if array.T.strides == turned:
+        if array.T.strides == transposed_rows:
             return self._imported(array.T).T
         raise LaunchError("JAX arrays cannot have padded rows", got=array.strides, hint="pass a CuPy or PyTorch array as out=")
 

@@ -2,7 +2,7 @@
 
 An entry is one file: a first line, a SHA-256 of the rest, a line of JSON, then PTX, log and machine code. It is written under another name
 and renamed. Its digest is verified at each read, so a damaged, truncated or misplaced entry is never used, and the kernel is compiled
-again. Reading executes no code: there is no pickle. Programs and choices (`fireiron.kept`) are in the same folder.
+again. Reading executes no code: there is no pickle. Programs and choices (`fireiron.disk_cache`) are in the same folder.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from fireiron import files, kept, settings
+from fireiron import disk_cache, files, settings
 from fireiron._version import VERSION
+from fireiron.disk_cache import DamagedError
 from fireiron.errors import CacheWarning
 from fireiron.gpu import toolchain
 from fireiron.gpu.headers import included
 from fireiron.gpu.toolchain import Compilation, Compiled
-from fireiron.kept import DamagedError
 
 FORMAT = 1
 """Version of entries and keys; entries of other versions are ignored."""
@@ -147,7 +147,7 @@ def _encoded(key: str, work: Compilation, compiled: Compiled) -> bytes:
         "created": time.time(),
         "fireiron": VERSION,
     }
-    return kept.encoded(_FIRST, head, *parts)
+    return disk_cache.encoded(_FIRST, head, *parts)
 
 
 def _decoded(data: bytes, key: str) -> Compiled:
@@ -156,7 +156,7 @@ def _decoded(data: bytes, key: str) -> Compiled:
     Raises:
         DamagedError: it is cut off, changed, or that of another key.
     """
-    line, rest = kept.opened(data, _FIRST)
+    line, rest = disk_cache.opened(data, _FIRST)
     try:
         head = _head(line)
         if head is None:
@@ -189,7 +189,7 @@ def _slices(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
 
 def _load(path: Path, key: str) -> Compiled | None:
     """Return the entry of a key, or None. A damaged entry is removed, with a warning."""
-    data = kept.bytes_at(path)
+    data = disk_cache.bytes_at(path)
     if data is None:
         return None
     try:
@@ -204,7 +204,7 @@ def _load(path: Path, key: str) -> Compiled | None:
 def _save(path: Path, data: bytes) -> None:
     """Write an entry, all or nothing; a full or read-only disk causes one warning."""
     try:
-        kept.save(path, data)
+        disk_cache.save(path, data)
     except OSError as error:
         why = error.strerror or error
         warnings.warn(
@@ -346,7 +346,7 @@ def _files(pattern: str) -> Iterator[Path]:
 
 def _first(kind: str) -> bytes:
     """Return the first line of entries of a kind."""
-    return _FIRST if kind == "kernel" else kept.first_line(kind)
+    return _FIRST if kind == "kernel" else disk_cache.first_line(kind)
 
 
 def _entry(path: Path) -> Entry | None:
@@ -356,7 +356,7 @@ def _entry(path: Path) -> Entry | None:
         kind = path.suffix.removeprefix(".")
         bare = Entry(path, kind, size=status.st_size, created=status.st_mtime, used=status.st_mtime)
         with path.open("rb") as file:
-            first, _, line = file.readline(), file.readline(kept.DIGITS + 1), file.readline(1 << 20)
+            first, _, line = file.readline(), file.readline(disk_cache.DIGITS + 1), file.readline(1 << 20)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -391,7 +391,7 @@ def _verified(entry: Entry) -> Entry:
         return entry
     try:
         data, key = files.bounded(entry.path), entry.path.stem
-        _decoded(data, key) if entry.kind == "kernel" else kept.read(entry.kind, key, data)
+        _decoded(data, key) if entry.kind == "kernel" else disk_cache.read(entry.kind, key, data)
     except FileNotFoundError:
         return entry
     except OSError as error:

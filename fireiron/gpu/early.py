@@ -32,7 +32,7 @@ class EarlyCompilation:
     def _run(self) -> None:
         try:
             self._compiled = cache.compile_cached(self.text, self._arch, newest=self.newest)
-        except (FireironError, Warning) as error:  # a warning if the user turns warnings into errors
+        except (FireironError, Warning) as error:  # a warning, if warnings are errors
             self._error = error
 
     def result(self) -> Compiled:

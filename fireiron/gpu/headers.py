@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron import kept, settings
+from fireiron import disk_cache, settings
 
 KIND: Final = "headers"
 """The kind of the cache entries for headers, and their file suffix."""
@@ -108,22 +108,22 @@ class _Known:
         self.is_new = False
         about: dict[str, Any] = {"kernels": [], "about": "what headers contain", "arch": "", "toolchain": [], "seconds": 0.0}
         headers = sorted(self.headers.copy().items())  # another thread may add one meanwhile
-        data = kept.written(KIND, self.key, tuple((path, *rest) for path, rest in headers), about)
+        data = disk_cache.written(KIND, self.key, tuple((path, *rest) for path, rest in headers), about)
         if data is not None:
             with contextlib.suppress(OSError):
-                kept.save(self.place, data)
+                disk_cache.save(self.place, data)
 
 
 @functools.lru_cache(maxsize=16)
 def _known(cache: str, release: tuple[str, ...]) -> _Known:
     """Return the stored headers of some folders."""
-    key = kept.key_of(KIND, release)
-    place = kept.place(Path(cache), KIND, key or "")
-    data = None if key is None else kept.bytes_at(place)
+    key = disk_cache.key_of(KIND, release)
+    place = disk_cache.place(Path(cache), KIND, key or "")
+    data = None if key is None else disk_cache.bytes_at(place)
     headers: dict[str, tuple[int, int, str, Names]] = {}
     if key is not None and data is not None:
-        with contextlib.suppress(kept.DamagedError, TypeError, ValueError):  # then it is written again
-            headers = {path: (changed, size, digest, names) for path, changed, size, digest, names in kept.read(KIND, key, data)[0]}
+        with contextlib.suppress(disk_cache.DamagedError, TypeError, ValueError):  # then it is written again
+            headers = {path: (changed, size, digest, names) for path, changed, size, digest, names in disk_cache.read(KIND, key, data)[0]}
     return _Known(place, key, headers)
 
 

@@ -134,12 +134,12 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0, cluster: int = 1) -> 
     except RuntimeError as error:  # CuPy's CUDADriverError and CUDARuntimeError
         hint = f"compile it for {device_arch()} with a CUDA not newer than the driver's {'.'.join(map(str, driver_version()))}"
         raise LaunchError(f"the GPU does not load kernel {name!r}", got=str(error), hint=hint) from error
-    _stays_loaded(module)
+    _keep_loaded(module)
     return Launcher(name, dynamic_shared, _parameter_sizes(function.ptr), function, cupy.ndarray)
 
 
 @functools.cache
-def _stays_loaded(module: Any) -> Any:
+def _keep_loaded(module: Any) -> Any:
     """Keep a module for the rest of the process: captured graphs and recorded calls use its code after the kernel object is gone. A module
     takes 10 to 100 KB."""
     return module
@@ -195,7 +195,7 @@ class Launcher:
         fills: Fills = (),
         scalars: Mapping[int, int] = MappingProxyType({}),
         parameters: Sequence[Parameter] | None = None,
-        chained: bool = False,
+        programmatic: bool = False,
         counter: Callable[[int], int] | None = None,
     ) -> FixedLaunch:
         """Return a launch with everything fixed but addresses and stream.
@@ -209,7 +209,7 @@ class Launcher:
             fills: `(position among the addresses, fill)` of arrays that are set to zero before the launch.
             parameters: the kernel's parameters in order; by default all addresses, then all values.
             scalars: positions among the addresses of numbers passed by value (their bits instead of an address), with their bytes.
-            chained: launch with PDL; the kernel itself waits for the preceding one.
+            programmatic: launch with PDL; the kernel itself waits for the preceding one.
             counter: returns, for a stream, the address of the tile counter; it is the last address, and callers do not pass it.
 
         Raises:
@@ -226,7 +226,7 @@ class Launcher:
             fixed: FixedLaunch = DynamicTileLaunch(*given, parameters=every, counter=counter)
         else:
             fixed = FixedLaunch(*given) if parameters is None else TensorMapLaunch(*given, parameters=parameters)
-        if chained:
+        if programmatic:
             fixed.launch_by(ProgrammaticLaunch(fixed.function, shape, self.dynamic_shared))
             fixed.is_programmatic = True
         return fixed
@@ -417,7 +417,7 @@ class ProgrammaticLaunch:
         self._function, self._shape, self._shared = function, tuple(shape), dynamic_shared
         launch = getattr(_driver(), "cuLaunchKernelEx", None)
         if launch is None:
-            hint = "install a driver of CUDA 11.8 or newer, or leave programmatic_launch() out"
+            hint = "install a driver of CUDA 11.8 or newer, or remove .programmatic_launch()"
             raise LaunchError("this driver does not support programmatic dependent launch", hint=hint)
         self._launch = launch
         self._thread = threading.local()

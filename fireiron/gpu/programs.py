@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Final
 
-from fireiron import kept, settings
+from fireiron import disk_cache, settings
 from fireiron.compiler import Program
 from fireiron.errors import CacheWarning
 from fireiron.executable import INSTRUCTIONS
@@ -27,14 +27,14 @@ WORTH: Final = 0.004
 
 def place(kind: str, key: str) -> Path:
     """Return the file of an entry."""
-    return kept.place(settings.cache_folder(), kind, key)
+    return disk_cache.place(settings.cache_folder(), kind, key)
 
 
 def key_of(program: Program) -> str | None:
     """Return the key of a program; None if it is not stored."""
     if program.instructions != INSTRUCTIONS or not settings.cache_enabled():
         return None
-    return kept.key_of(KIND, program.strategy, program.spec, program.architecture, program.name, dict(program.chosen))
+    return disk_cache.key_of(KIND, program.strategy, program.spec, program.architecture, program.name, dict(program.chosen))
 
 
 def recalled(program: Program, known: str | None = None) -> Program:
@@ -43,13 +43,13 @@ def recalled(program: Program, known: str | None = None) -> Program:
         return program
     start, key = time.perf_counter(), known or key_of(program)
     program.asked(key)
-    data = None if key is None else kept.bytes_at(place(KIND, key))
+    data = None if key is None else disk_cache.bytes_at(place(KIND, key))
     if key is None or data is None:
         return program
     try:
-        parts, head = kept.read(KIND, key, data)
+        parts, head = disk_cache.read(KIND, key, data)
         program.adopt(parts, head["created"])
-    except (kept.DamagedError, KeyError, TypeError, ValueError) as error:
+    except (disk_cache.DamagedError, KeyError, TypeError, ValueError) as error:
         path = place(KIND, key)
         warnings.warn(f"{path} is not used and generated again: {error}", CacheWarning, stacklevel=3)
         with contextlib.suppress(OSError):
@@ -65,10 +65,10 @@ def remember(program: Program) -> None:
     if key is None or program.kept_since is not None or not program.is_made or sum(program.seconds.values()) < WORTH:
         return
     about = {"kernels": [program.name], "about": str(program.spec)[:200], "arch": program.architecture.name}
-    data = kept.written(KIND, key, program.parts, {**about, "toolchain": [], "seconds": sum(program.seconds.values())})
+    data = disk_cache.written(KIND, key, program.parts, {**about, "toolchain": [], "seconds": sum(program.seconds.values())})
     if data is not None:
         with contextlib.suppress(OSError):  # the compile cache warns about it
-            kept.save(place(KIND, key), data)
+            disk_cache.save(place(KIND, key), data)
 
 
 __all__ = ["KIND", "key_of", "place", "recalled", "remember"]

@@ -81,18 +81,18 @@ class _Array:
         return functools.partial(sys.modules["torch"].empty_strided, tuple(tensor.shape), tuple(tensor.stride()), **options)
 
 
-def recipe(inputs: Sequence[Any], out: Any, made: Any, recording: Recording) -> tuple[Any, ...] | None:
+def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording) -> tuple[Any, ...] | None:
     """Return the recording of a call, as `replays.c` reads it; None for a call that is never replayed.
 
     Raises: AmbiguousError if tensors of this call overlap.
     """
     if not recording.is_whole or not recording.launches:
         return None
-    is_tuple = isinstance(made, tuple | list)
+    is_tuple = isinstance(allocated, tuple | list)
     outs = () if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
     given = [_Array.of(one) for one in (*inputs, *outs) if hasattr(one, "data_ptr")]
-    results = [_Array.of(one) for one in (made if is_tuple else (made,))] if out is None else []
-    between = [one for one in map(_Array.of, recording.made) if not any(two.holds(one.start, one.end) for two in (*results, *given))]
+    results = [_Array.of(one) for one in (allocated if is_tuple else (allocated,))] if out is None else []
+    between = [one for one in map(_Array.of, recording.allocated) if not any(two.holds(one.start, one.end) for two in (*results, *given))]
     arrays = [*given, *results, *between]
     _refuse_overlap(arrays)
     device = recording.launches[0][0].device
@@ -150,11 +150,11 @@ def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Array]) -> tu
     return fixed.function, fixed.shape, fixed.shared, fixed.is_programmatic, parameters, fills
 
 
-def _parameter(one: launch.Parameter, slots: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    if not isinstance(one, launch.Mapped):
-        return slots[one]
-    _, place, offset = slots[one.place]
-    if (form := one.form) is None:
+def _parameter(parameter: launch.Parameter, slots: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    if not isinstance(parameter, launch.Mapped):
+        return slots[parameter]
+    _, place, offset = slots[parameter.place]
+    if (form := parameter.form) is None:
         raise _UnknownError
     return MAP, place, offset, form.kind, form.swizzle, launch.PROMOTED, form.extents, form.strides, form.box
 

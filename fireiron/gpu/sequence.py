@@ -152,7 +152,7 @@ def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
     steps, existing = list[Before](), set(outputs)
     for launch, kernel, names in zip(before, kernels, known, strict=False):
         fills = _fills(launch, places)
-        is_new = _require_alike(launch, existing)
+        is_new = _require_all_new_or_existing(launch, existing)
         steps.append(Before(kernel, _takes(launch, places), fills, fills[0] if is_new and len(fills) == 1 else None, names, _what(launch)))
         existing |= set(launch.writes)
     written = {array for launch in before for array in launch.writes}
@@ -178,7 +178,7 @@ def _require_all_outputs(last: Launch, outputs: tuple[str, ...]) -> None:
         )  # fmt: skip
 
 
-def _require_alike(launch: Launch, existing: set[str]) -> bool:
+def _require_all_new_or_existing(launch: Launch, existing: set[str]) -> bool:
     """Return whether a launch allocates all arrays that it writes. Refuse launches that write both new and existing arrays."""
     new = [array not in existing for array in launch.writes]
     if any(new) and not all(new):

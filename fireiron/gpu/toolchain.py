@@ -352,7 +352,7 @@ def compile_cuda(
         source: the text of one translation unit. Kernels should be `extern "C"`, so that they keep their names.
         arch: `"sm_80"`, or `"sm_90a"` for the instructions of exactly one architecture.
         options: additional NVRTC options; an option replaces its default, and `--ptxas-options=` adds to it.
-        werror: turn warnings into errors: the compiler's, ptxas', and ptxas' remarks C7xxx that wgmma is serialized or setmaxnreg
+        werror: treat warnings as errors: those of the compiler and ptxas, and ptxas' remarks C7xxx that wgmma is serialized or setmaxnreg
             ignored (but not C7519, an additional fence).
         fast_math: `--use_fast_math`.
         newest: the newest (major, minor) of the compiler to use, e.g. the driver's version.

@@ -1,40 +1,40 @@
-"""Kernels as text, in the notation of Graphene: printed from a strategy's program, read back, or written by hand.
+"""Print and parse kernels in Graphene's notation.
 
     kernel      {header} spec
     header      "Kernel" name                           the name of the kernel in CUDA
-              | "Target" architecture                   sm_80; as the reader says, where it is left out
+              | "Target" architecture                   sm_80; without it, the argument of `parse_kernel`
               | "Size" name [options]                   a size known at run time: {multiple_of=8, low=1, high=1000}
-              | name ":" shape "." type ["." memory]    what `%A` or `#4` stands for (`fireiron.values.notation`)
-              | "Kind" name "=" literal                 a kind of spec of one's own, `Kind(...)` or `Fused(...)`
+              | name ":" shape "." type ["." memory]    a definition of `%A` or `#4` (`fireiron.values.notation`)
+              | "Kind" name "=" literal                 a user-defined kind of spec, `Kind(...)` or `Fused(...)`
               | "Instruction" name "=" literal          a micro-kernel, `MicroKernel(...)`
-              | "Level" name "=" literal                a group of threads of one's own, `Level(...)`
-              | "Grid" expression | "Threads" number    where the outermost spec does not say them
+              | "Level" name "=" literal                a user-defined group of threads, `Level(...)`
+              | "Grid" expression | "Threads" number    if the outermost spec does not specify them
               | "Title" | "Fact" | "Zeroed" | "Resident" | "Within" | "Cluster" | "Chained" | "Unchecked", with a literal
 
-    spec        statement ["by" instruction [changes]]  an atomic spec: performed as it stands, or as its threads hold it
-              | statement body                          a decomposed one
+    spec        statement ["by" instruction [changes]]  an atomic spec
+              | statement body                          a decomposed spec
     statement   result, ... "<-" kind ["<" parameter, ... ">"] "<<<" blocks "," threads ">>>" "(" operand, ... ")" [options]
     body        "{" newline {item newline} "}"
     item        spec
-              | "//" text                               a comment, which stands in the CUDA too
+              | "//" text                               a comment, which is printed in the CUDA code too
               | name "=" name ".tile(" size, ... ")"    `%6 = %1.tile(128, _)`: a tensor of tiles
-              | name "=" name "[" index, ... "]"        `%9 = %6[bid_m, 0]`: one of them
+              | name "=" name "[" index, ... "]"        `%9 = %6[bid_m, 0]`: a tile
               | name "=" name ".scalar()"               `#22 = #5.scalar()`: one unit of a group
-              | "Let" name "=" expression [options]     a value with a name; `Let m, n = #4.indices()`: where a unit is in its group
+              | "Let" name "=" expression [options]     a named value; `Let m, n = #4.indices()`: coordinates of a unit in its group
               | "For" "(" name "=" number ";" name "<" expression ";" name "+=" number ")" [options] body
-              | "If" "(" condition ")" body             threads for which it holds
-              | "Skip" "unless" name body               a warp leaves it out, unless one of its threads has other numbers than 0 there
-              | "Barrier" [scope]                       a barrier, here; `Barrier no name`: none here; `Barrier maybe name`: here, if needed
-              | "Commit" [completion]                   what was issued asynchronously becomes a group
+              | "If" "(" condition ")" body             for the threads for which the condition holds
+              | "Skip" "unless" name body               a warp skips the body if the registers `name` are 0 in all of its threads
+              | "Barrier" [scope]                       a barrier; `Barrier no name`: none; `Barrier maybe name`: only if needed
+              | "Commit" [completion]                   commit the asynchronous operations issued so far as a group
               | "Allocate" statements, as specs         a temporary tensor
 
-A line ends where its parentheses and brackets are closed; one that ends with `{` begins a body, which a line `}` ends. Barriers, waits,
-vector widths, storage and addresses of buffers are inferred, as they are for a strategy; an atomic spec without `by` is matched against the
+A line ends where its parentheses and brackets are closed. A line that ends with `{` opens a body, which a line `}` closes. Barriers, waits,
+vector widths, storage and addresses of buffers are inferred, as for a strategy. An atomic spec without `by` is matched against the
 instructions of the target.
 
-The text of a kernel is its program with sequential semantics. `graphene_text(program)` prints it, with the specs of the decomposition tree
-around it; `parse_kernel(text)` gives a program again, of which the passes make the same CUDA. What an atomic spec does beside what its
-instruction makes of its operands by itself stands behind its name, as fields of the statement.
+The text has sequential semantics. `graphene_text(program)` prints the kernel IR with the specs of the decomposition tree around it;
+`parse_kernel(text)` returns a program from which the passes generate the same CUDA code. If a statement differs from what its instruction
+emits for its operands, the changed fields follow the name of the instruction.
 
 Source: Graphene (ASPLOS 2023), section 5, Figures 1, 7 and 8.
 

@@ -1,4 +1,4 @@
-"""Groups of threads and blocks that a text makes of others, and where a unit is in them (Graphene, section 4)."""
+"""Groups of threads and blocks that a text derives from others, and the coordinates of a unit in them (Graphene, section 4)."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ _RESHAPE: Final = re.compile(r"\.\s*reshape\(\s*([0-9]{1,3})\s*,\s*\[([^\[\]]*)\
 _LEGAL: Final = "#22 = #5.scalar(), #5 = #4.tile(8), #6 = #5.reshape(0, [2,2])"
 
 
-def made_group(name: str, source: str, rest: str, size: SizeReader) -> str:
-    """The text of the group that a line makes: one unit of another, or that one tiled or reshaped."""
+def derive_group(name: str, source: str, rest: str, size: SizeReader) -> str:
+    """Return the text of a derived group: one unit of another group, or that group tiled or reshaped."""
     _, unit, shapes = parse_group(source)
     if _SCALAR.fullmatch(rest):
         return f"{name}:[].{unit}"
     if shapes is None:
         raise LayoutError(f"{source} has as many units as the strategy makes: its shape is not known", legal="[16,16].thread")
-    if (found := _TILE.fullmatch(rest)) is not None:
-        return group_text(tiled(shapes, tuple(map(size, sizes_in(found[1])))), name[1:], unit)
-    if (found := _RESHAPE.fullmatch(rest)) is not None:
-        (arrangement,) = parse_threads(f"#0:[{found[2]}].thread")
-        return group_text(reshaped(shapes, int(found[1]), arrangement), name[1:], unit)
-    raise LayoutError(f"{rest!r} makes no group", legal=_LEGAL)
+    if (match := _TILE.fullmatch(rest)) is not None:
+        return group_text(tiled(shapes, tuple(map(size, sizes_in(match[1])))), name[1:], unit)
+    if (match := _RESHAPE.fullmatch(rest)) is not None:
+        (arrangement,) = parse_threads(f"#0:[{match[2]}].thread")
+        return group_text(reshaped(shapes, int(match[1]), arrangement), name[1:], unit)
+    raise LayoutError(f"{rest!r} does not derive a group", legal=_LEGAL)
 
 
 def sizes_in(text: str) -> list[str]:
-    """The sizes between the parentheses of `tile`: `128, _`, the paper's `[128, _]`, and `[2:2], [(2,2):(1,4)]`."""
+    """Split the arguments of `tile`: `128, _`, the paper's `[128, _]`, and `[2:2], [(2,2):(1,4)]`."""
     items = pieces(text, ",")
     if len(items) == 1 and (inside := text.strip()).startswith("[") and inside.endswith("]"):
         return pieces(inside[1:-1], ",")
     return items
 
 
-def require_same_group(said: str, name: str, text: str) -> None:
-    """The shape that a line writes behind the name of a group is the one that it makes; strides may be left out."""
-    parts = parts_of(f"{name}:{said}")
-    _, unit, made = parse_group(text)
+def require_same_group(declared: str, name: str, text: str) -> None:
+    """Require that the shape after the name of a group is the derived one; strides are optional."""
+    parts = parts_of(f"{name}:{declared}")
+    _, unit, shapes = parse_group(text)
     written = [read_shapes((one,), {})[0] for one in parts.shapes]
     same = parts.element == unit and not parts.memory and not parts.rest
     if any(strides for _, strides in parts.shapes):
         # The paper's [(4,2):(1,16)] is one dimension of two strides, or two dimensions: the units are the same.
-        same &= [_leaves(one) for one in written] == [_leaves(one) for one in made or ()]
+        same &= [_leaves(one) for one in written] == [_leaves(one) for one in shapes or ()]
     else:
-        same &= [one.shape for one in written] == [one.shape for one in made or ()]
+        same &= [one.shape for one in written] == [one.shape for one in shapes or ()]
     if not same:
-        raise LayoutError(f"{name} is {text.partition(':')[2]}", got=said.strip())
+        raise LayoutError(f"{name} is {text.partition(':')[2]}", got=declared.strip())
 
 
 def _leaves(shape: Layout) -> list[tuple[Any, Any]]:
@@ -63,7 +63,7 @@ def _leaves(shape: Layout) -> list[tuple[Any, Any]]:
 
 
 def named_indices(names: str, text: str, unit: Expr) -> list[tuple[str, Expr]]:
-    """The coordinates of a unit in a group by name: `(@m, @n), @i` for `[2,2].[8].thread`, without parentheses `@m, @n, @i`."""
+    """Return the named coordinates of a unit in a group: `(@m, @n), @i` for `[2,2].[8].thread`, without parentheses `@m, @n, @i`."""
     _, _, shapes = parse_group(text)
     if shapes is None:
         raise LayoutError(f"{text} has as many units as the strategy makes: its shape is not known", legal="[16,16].thread")
@@ -94,15 +94,15 @@ _MARKED: Final = re.compile(r"@\s*(?=[A-Za-z_])")
 
 
 def plain_name(text: str) -> str:
-    """A name, or an expression, without the paper's `@` in front of names."""
+    """Remove the `@` that the paper writes before names."""
     return _MARKED.sub("", text).strip()
 
 
 def group_of(texts: Mapping[str, Any], name: str) -> str:
-    """The text of a group by its name."""
+    """Return the text of a group by its name."""
     if name not in texts:
         raise LayoutError(f"{name} is not a group", legal=[one for one in texts if one.startswith("#")])
     return str(texts[name])
 
 
-__all__ = ["group_of", "made_group", "named_indices", "plain_name", "require_same_group", "sizes_in"]
+__all__ = ["group_of", "derive_group", "named_indices", "plain_name", "require_same_group", "sizes_in"]

@@ -1,4 +1,4 @@
-"""A text as lines with places: where its parentheses are closed, what begins a body, and errors that say where."""
+"""Split a text into logical lines with positions: a line ends when its parentheses are closed. Errors report line and column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_NESTED: Final = 60
 
 @attrs.frozen
 class Line:
-    """A logical line: its text without what begins a body, where it begins, and whether a body follows."""
+    """A logical line: its text without the brace that opens a body, its position, and whether a body follows."""
 
     text: str
     number: int
@@ -28,7 +28,7 @@ class Line:
     opens: bool = False
 
     def refuse(self, what: str, *, offset: int = 0, legal: object = None, hint: str | None = None) -> NoReturn:
-        """Raise a `LayoutError` about this line: its place, what stands there, what is legal."""
+        """Raise a `LayoutError` about this line, with its position, the text there and what is legal."""
         rest = self.text[offset:].split("\n")[0]
         before = self.text[:offset].split("\n")
         column = len(before[-1]) + (self.column if len(before) == 1 else 1)
@@ -38,7 +38,7 @@ class Line:
 
     @contextlib.contextmanager
     def here(self, offset: int = 0) -> Iterator[None]:
-        """Errors of what is read inside say that it stands in this line."""
+        """Add the position of this line to errors that the body of the `with` raises."""
         try:
             yield
         except FireironError as error:
@@ -53,12 +53,12 @@ class Line:
 
 
 def lines_of(text: object) -> list[Line]:
-    """The logical lines of a text; a `LayoutError` where its parentheses do not match."""
+    """Split a text into logical lines; a `LayoutError` if its parentheses do not match."""
     if not isinstance(text, str):
         raise ArgumentError("a kernel is parsed from text", got=text)
     if len(text) > MOST_CHARACTERS:
         raise LayoutError(f"a text of {len(text)} characters", legal=f"at most {MOST_CHARACTERS}")
-    found: list[Line] = []
+    logical_lines: list[Line] = []
     parts: list[str] = []
     start, column, level = 0, 1, 0
     for number, line in enumerate(text.split("\n"), 1):
@@ -71,13 +71,13 @@ def lines_of(text: object) -> list[Line]:
         if not (len(parts) == 1 and stripped.startswith("//")):
             level += _balance(stripped)
         if level < 0:
-            Line(stripped, number, column).refuse("a parenthesis is closed that was not opened")
+            Line(stripped, number, column).refuse("a closing parenthesis without an opening one")
         if level == 0:
-            found += _logical("\n".join(parts), start, column)
+            logical_lines += _logical("\n".join(parts), start, column)
             parts = []
     if parts:
-        Line(parts[0], start, column).refuse("a parenthesis is not closed before the text ends")
-    return found
+        Line(parts[0], start, column).refuse("a parenthesis is not closed")
+    return logical_lines
 
 
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'")
@@ -85,24 +85,24 @@ _NESTS: Final = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
 def _blanked(text: str) -> str:
-    """A text of the same length in which nothing in quotes means anything."""
+    """Replace quoted strings by underscores, which keeps the length."""
     return _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), text)
 
 
 _REMARK: Final = re.compile(r"(?<=[{}])\s*//")
-"""A remark behind a brace, where no division can stand."""
+"""A remark after a brace, where `//` cannot be a division."""
 
 
 def _balance(line: str) -> int:
-    """How many more parentheses a line opens than it closes, texts in quotes left out."""
+    """Return how many more parentheses a line opens than it closes, quoted strings excluded."""
     plain = _QUOTED.sub("", line)
     return sum(plain.count(one) for one in "([") - sum(plain.count(one) for one in ")]")
 
 
 def _without_remark(line: str) -> str:
-    """A line without the remark at its end: behind a brace, or behind a line about tensors, outside all parentheses.
+    """Remove the remark at the end of a line: after a brace, or after a line about tensors, outside all parentheses.
 
-    Elsewhere `//` divides. A line that begins with it is a comment of the kernel, and stays.
+    Elsewhere `//` divides. A line that begins with `//` is a comment of the kernel and remains.
     """
     if "//" not in line or line.lstrip().startswith("//"):
         return line
@@ -120,7 +120,7 @@ def _without_remark(line: str) -> str:
 
 
 def _logical(text: str, number: int, column: int) -> list[Line]:
-    """The line, without the brace that begins a body, and in front of lines of the braces that end bodies where it closes some."""
+    """Return the line without the brace that opens a body, followed by a line `}` for each body that it closes."""
     if text.startswith("//"):
         return [Line(text, number, column)]
     if text.endswith("{"):
@@ -132,7 +132,7 @@ def _logical(text: str, number: int, column: int) -> list[Line]:
 
 
 def split_at(text: str, word: str) -> tuple[str, str | None]:
-    """A text before and behind a word between blanks that stands outside all parentheses; all of it, and None, where there is none."""
+    """Split a text at a word outside all parentheses; the text and None if it does not contain the word."""
     level = 0
     plain = _blanked(text)
     for place, character in enumerate(plain):
@@ -142,8 +142,8 @@ def split_at(text: str, word: str) -> tuple[str, str | None]:
     return text, None
 
 
-def options_behind(text: str) -> tuple[str, str]:
-    """A text without the braces at its end, and what stands in them."""
+def split_options(text: str) -> tuple[str, str]:
+    """Split a text into the part before the braces at its end, and their contents."""
     if not text.endswith("}"):
         return text, ""
     plain = _blanked(text)
@@ -155,16 +155,16 @@ def options_behind(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def listed(text: str) -> list[tuple[str, str]]:
-    """Options between commas, as names and values; a word alone has no value."""
-    found: list[str] = [""]
+def read_options(text: str) -> list[tuple[str, str]]:
+    """Return comma-separated options as pairs of name and value; the value of a word alone is empty."""
+    options: list[str] = [""]
     level = 0
     plain = _blanked(text)
     for place, character in enumerate(plain):
         level += _NESTS.get(character, 0)
         if character == "," and level == 0:
-            found.append("")
+            options.append("")
         else:
-            found[-1] += text[place]
-    pairs = [one.partition("=") for one in found if one.strip()]
+            options[-1] += text[place]
+    pairs = [one.partition("=") for one in options if one.strip()]
     return [(name.strip(), value.strip()) for name, _, value in pairs]

@@ -1,4 +1,4 @@
-"""Values inside texts: those of the kernel IR that Graphene has no notation for, written as Python writes them and never evaluated."""
+"""Print and parse literals: kernel-IR values without a notation in Graphene, in Python syntax. The parser never evaluates code."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, Mode, RowMajor, Stora
 from fireiron.values.trees import expression_tree
 
 CONSTRUCTORS: Final[Mapping[str, Any]] = {
-    one.__name__: one
-    for one in (
+    constructor.__name__: constructor
+    for constructor in (
         Access, ApproximatePairs, BlockCluster, Const, DType, UnitMode, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode,
         Parameter, BlockSet, Piece, SkipIfIdentity, Storage, EvictFirstMove, Swizzle, Tensor, TensorMap,
     )
 }  # fmt: skip
-"""What a literal may make."""
+"""The classes that a literal may construct."""
 
 FORMER: Final[Mapping[str, Any]] = {
     **{first: CONSTRUCTORS[present] for first, present in former.CLASSES.items() if present in CONSTRUCTORS},
     "Peers": BlockSet,
 }
-"""The same by the names that older texts contain."""
+"""The same classes by the names in older texts."""
 
 NAMES: Final[Mapping[str, Any]] = {
     **{str(one): one for one in (*DTYPES, *NAMED_MEMORIES, *LEVELS) if str(one).isidentifier()},
@@ -47,11 +47,11 @@ NAMES: Final[Mapping[str, Any]] = {
     "RowMajor": RowMajor,
     "inf": float("inf"),
 }
-"""What a name in a literal stands for, where it is no variable."""
+"""The values of names in literals, unless a variable has the name."""
 
 
 def literal_text(value: Any) -> str:
-    """The text of a value; a `LayoutError` where it has none."""
+    """Print a value; a `LayoutError` if the notation has no literal of its type."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     if isinstance(value, Expr):
@@ -70,30 +70,30 @@ def literal_text(value: Any) -> str:
         plain = attrs.evolve(value, leading=None)
         return f"{plain}" if value.leading is None else f"{plain}({literal_text(value.leading)})"
     if CONSTRUCTORS.get(type(value).__name__) is type(value):
-        return _made(value)
-    raise LayoutError(f"no text says a {type(value).__name__}", got=value)
+        return _call_text(value)
+    raise LayoutError(f"the notation has no literal of type {type(value).__name__}", got=value)
 
 
-def _made(value: Any) -> str:
-    """The call that makes a value, without fields that are as they are by default, and those that are no part of what it is."""
-    said = []
+def _call_text(value: Any) -> str:
+    """Print the constructor call of a value, without default values and fields that equality ignores."""
+    arguments = []
     for field in attrs.fields(type(value)):
         if field.init and field.eq and getattr(value, field.name) != field.default:
-            said.append(f"{field.alias}={literal_text(getattr(value, field.name))}")
-    return f"{type(value).__name__}({', '.join(said)})"
+            arguments.append(f"{field.alias}={literal_text(getattr(value, field.name))}")
+    return f"{type(value).__name__}({', '.join(arguments)})"
 
 
 def read_literal(text: str, symbols: Mapping[str, Any]) -> Any:
-    """The value of a text; a `LayoutError` for any other than those of `literal_text`."""
+    """Parse a text of `literal_text`; a `LayoutError` for any other text."""
     try:
-        return _built(expression_tree(text), symbols)
+        return _value_of(expression_tree(text), symbols)
     except FireironError:
         raise
     except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError, AttributeError, KeyError, ArithmeticError) as error:
         raise LayoutError(f"{text.strip()!r} is not a value: {error}", legal=[*CONSTRUCTORS]) from None
 
 
-def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
+def _value_of(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
@@ -102,20 +102,20 @@ def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
             return -NAMES["inf"]
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return tuple(_built(part, symbols) for part in parts)
+            return tuple(_value_of(part, symbols) for part in parts)
         case ast.Dict(keys=keys, values=values) if None not in keys:
-            return {_built(key, symbols): _built(value, symbols) for key, value in zip(keys, values, strict=True) if key is not None}
+            return {_value_of(key, symbols): _value_of(value, symbols) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.Attribute(value=ast.Name(id="Mechanism" | "Completion"), attr=name):  # `Completion.PRODUCT` in former texts
             name = former.MECHANISMS.get(name.lower(), name.lower())
             return {one.name: one for one in (AT_ONCE, *mechanisms.kinds())}[name]
         case ast.Name(id=name) if name in NAMES and name not in symbols:
             return NAMES[name]
         case ast.Call(func=ast.Name(id=("ColMajor" | "RowMajor") as name), args=[leading], keywords=[]):
-            return NAMES[name](_built(leading, symbols))
+            return NAMES[name](_value_of(leading, symbols))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=words) if name in CONSTRUCTORS or name in FORMER:
-            made = CONSTRUCTORS.get(name) or FORMER[name]
-            fields = {str(word.arg): _built(word.value, symbols) for word in words}
-            return made(*(_built(part, symbols) for part in args), **former.present_fields(made.__name__, fields))
+            constructor = CONSTRUCTORS.get(name) or FORMER[name]
+            fields = {str(word.arg): _value_of(word.value, symbols) for word in words}
+            return constructor(*(_value_of(part, symbols) for part in args), **former.present_fields(constructor.__name__, fields))
     return read_expression(ast.unparse(node), symbols)
 
 

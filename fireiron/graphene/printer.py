@@ -1,4 +1,4 @@
-"""Kernels as text: the specs of a decomposition tree, with the program of the kernel IR inside them."""
+"""Print kernels in Graphene's notation: the specs of a decomposition tree, each around its part of the kernel IR."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ INDENT = "  "
 
 
 def graphene_text(program: Program) -> str:
-    """The program of a strategy on its target in Graphene's notation: `parse_kernel(graphene_text(p)).cuda == p.cuda`.
+    """Print a program in Graphene's notation, such that `parse_kernel(graphene_text(p)).cuda == p.cuda`.
 
-    Raises: a `LayoutError` where no text says all of it.
+    Raises: a `LayoutError` if the notation cannot express the program.
     """
     if program.preceding:
-        raise LayoutError(f"{len(program.launches)} kernels are launched one after the other: a text describes one", hint="without repack")
+        raise LayoutError(f"the program launches {len(program.launches)} kernels, and a text describes one", hint="remove .repack()")
     kernel = program.walked
     text = "\n".join(_Writer(program, kernel).lines()) + "\n"
     _require_exact(text, program, kernel)
@@ -67,41 +67,44 @@ def graphene_text(program: Program) -> str:
 
 
 def _require_exact(text: str, program: Program, kernel: Kernel) -> None:
-    """Refuse a text that is read as another kernel."""
+    """Refuse a text from which the parser makes another kernel."""
     again = parse_kernel(text, instructions=program.instructions).walked
     if again == kernel:
         return
     for name in fields_of(kernel):
-        one, other = getattr(kernel, name), getattr(again, name)
-        if one != other:
-            raise LayoutError(f"no text says all of this kernel: it would be read with {_difference(name, one, other)}")
+        expected, actual = getattr(kernel, name), getattr(again, name)
+        if expected != actual:
+            raise LayoutError(f"the notation cannot express this kernel: the text would be read with {_difference(name, expected, actual)}")
 
 
 def fields_of(value: Any) -> list[str]:
-    """The fields by which a value is equal to others."""
+    """Return the names of the fields that the equality of a value compares."""
     return [field.name for field in attrs.fields(type(value)) if field.eq]
 
 
-def _difference(name: str, one: Any, other: Any) -> str:
-    while isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
-        position = next(place for place in range(len(one)) if one[place] != other[place])
-        name, one, other = f"{name}[{position}]", one[position], other[position]
-        if isinstance(one, Stmt) and type(one) is type(other):
-            field = next(field for field in fields_of(one) if getattr(one, field) != getattr(other, field))
-            name, one, other = f"{name}.{field}", getattr(one, field), getattr(other, field)
-    return f"{name} = {other}, not {one}"
+def _difference(name: str, expected: Any, actual: Any) -> str:
+    while isinstance(expected, tuple) and isinstance(actual, tuple) and len(expected) == len(actual):
+        position = next(place for place in range(len(expected)) if expected[place] != actual[place])
+        name, expected, actual = f"{name}[{position}]", expected[position], actual[position]
+        if isinstance(expected, Stmt) and type(expected) is type(actual):
+            field = next(field for field in fields_of(expected) if getattr(expected, field) != getattr(actual, field))
+            name, expected, actual = f"{name}.{field}", getattr(expected, field), getattr(actual, field)
+    return f"{name} = {actual}, not {expected}"
 
 
 @attrs.frozen
 class Part:
-    """Lines for those threads for which a condition holds; None: for all, whatever stands beside them."""
+    """Lines for the threads for which a condition holds.
+
+    None: lines that need no condition, such as a `Let`; they do not prevent that the other lines share one `If`.
+    """
 
     condition: Expr | None
     lines: tuple[str, ...]
 
 
 class _Writer:
-    """Goes through a tree, once."""
+    """Prints a decomposition tree in one traversal."""
 
     def __init__(self, program: Program, kernel: Kernel) -> None:
         self.program, self.kernel = program, kernel
@@ -111,35 +114,37 @@ class _Writer:
         self.instructions: dict[str, Executable] = {}
         self.levels: dict[Level, None] = {}
         self.context = self._context()
-        self.delayed = any(
-            isinstance(one, For) and (Deferred in one.asks or OrderedMma in one.asks)
+        self.prints_steps = any(
+            isinstance(stmt, For) and (Deferred in stmt.asks or OrderedMma in stmt.asks)
             for node in program.tree.nodes()
-            for one in statements(node.program)
+            for stmt in statements(node.program)
         )
-        self.taken = {var.name for var in (*lets(kernel.body), *kernel.symbols)} | {starter.kind.title for starter in STARTERS}
+        self.used_names = {var.name for var in (*lets(kernel.body), *kernel.symbols)} | {starter.kind.title for starter in STARTERS}
 
     def _tensors(self) -> Iterator[tuple[Buffer, Any]]:
-        """The buffers with their tensors as specs have them: without what a leaf settled about how they lie."""
-        found = {view.tensor.name: view.tensor for node in self.program.tree.nodes() for view in node.spec.operands.values()}
+        """Yield each buffer with its tensor as in the specs, which is without the storage that a leaf chose."""
+        tensors = {view.tensor.name: view.tensor for node in self.program.tree.nodes() for view in node.spec.operands.values()}
         for buffer in self.kernel.buffers:
-            yield buffer, found.get(buffer.name, buffer.tensor)
+            yield buffer, tensors.get(buffer.name, buffer.tensor)
 
     def _context(self) -> Context:
-        """The one in which a reader of the text will make the statements of atomic specs."""
+        """Return the context in which the parser of this text will make the statements of atomic specs."""
         named: dict[Named, Var] = {}
         for var, value in self.whole.definitions.items():
             key = Named(value, var.high)
             named[key if key not in named else Named(value, var.high, var.name)] = var
         whole = Whole(self.whole.taken, named, settled=self.whole.settled)
-        grown = self.program.grown.context
-        return Context(self.kernel.architecture, self.program.instructions, grown.block, grown.thread, self.kernel.workers, whole=whole)
+        root_context = self.program.grown.context
+        return Context(
+            self.kernel.architecture, self.program.instructions, root_context.block, root_context.thread, self.kernel.workers, whole=whole
+        )
 
     # -------------------------------------------------------------------------------------- the whole kernel
 
     def lines(self) -> Iterator[str]:
-        """The lines of the text."""
+        """Yield the lines of the text."""
         known = frozenset(var.name for var in (*self.whole.definitions, *kernel_variables(self.kernel)))
-        body = [line for part in _merged(list(self._node(self.program.tree, known))) for line in part.lines]
+        body = [line for part in _under_conditions(list(self._node(self.program.tree, known))) for line in part.lines]
         outer = self._statement(self.program.inner, self._execution())
         temporaries = list(self._temporaries())
         named = self._lets([*body, *temporaries])
@@ -187,7 +192,7 @@ class _Writer:
             yield self.texts[view.tensor.name]
 
     def _temporaries(self) -> Iterator[str]:
-        """The buffers of the kernel's own, in their order."""
+        """Yield an `Allocate` for each buffer that is not a parameter of the kernel, in the order of the buffers."""
         given = {view.tensor.name for view in self.program.inner.operands.values()}
         for buffer, tensor in self._tensors():
             if buffer.name not in given:
@@ -197,80 +202,82 @@ class _Writer:
                 yield text if settled is None else f"{text} as {literal_text(settled)}"
 
     def _lets(self, body: list[str]) -> list[str]:
-        """The named values of the whole kernel that the text, or a used name, refers to, and those that statements make in front of them.
+        """Return a `Let` for each named value of the kernel that the text or another of these lines uses.
 
-        A reader makes again what a statement names by itself, such as a lane, but behind all that the text names.
+        Values that a statement names itself, such as the lane of a shuffle, are printed only if a printed value follows them: the parser
+        names them again, but after all names of the text.
         """
         used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(body)))
         used |= {place.name for place in (self.kernel.cluster.places if self.kernel.cluster is not None else ())}
         kept = {one.var for one in self.kernel.body if isinstance(one, Let)}
-        found: list[str] = []
+        used_lets: list[str] = []
         for var, value in reversed(self.whole.definitions.items()):
-            if var.name in used or (found and var in kept):
-                found.append(_let(Let(var, value)))
+            if var.name in used or (used_lets and var in kept):
+                used_lets.append(_let(Let(var, value)))
                 used |= {one.name for one in value.variables()}
-        return found[::-1]
+        return used_lets[::-1]
 
     # -------------------------------------------------------------------------------------- programs
 
-    def _node(self, node: Node, bound: frozenset[str]) -> Iterator[Part]:
-        """What stands in the body of a node, where so many names of values are known."""
-        yield from self._program(node.program, dict(node.children), bound)
+    def _node(self, node: Node, visible: frozenset[str]) -> Iterator[Part]:
+        """Yield the body of a node, in which the names `visible` can be used."""
+        yield from self._program(node.program, dict(node.children), visible)
 
-    def _program(self, program: tuple[Stmt, ...], children: Mapping[str, Node], bound: frozenset[str]) -> Iterator[Part]:
+    def _program(self, program: tuple[Stmt, ...], children: Mapping[str, Node], visible: frozenset[str]) -> Iterator[Part]:
         for statement in program:
             match statement:
-                case StepMarker() if not self.delayed:
+                case StepMarker() if not self.prints_steps:
                     continue
                 case Hole(child=name):
-                    yield from self._child(children[name], bound)
+                    yield from self._child(children[name], visible)
                 case For(var=var, body=body):
-                    yield self._braces(self._for(statement), list(self._program(body, children, bound | {var.name})), {var})
+                    yield self._braces(self._for(statement), list(self._program(body, children, visible | {var.name})), {var})
                 case IfAnyLane(needed=needed, body=body):
-                    yield self._braces(f"Skip unless %{needed}", list(self._program(body, children, bound)), set())
+                    yield self._braces(f"Skip unless %{needed}", list(self._program(body, children, visible)), set())
                 case Exec():
                     yield Part(statement.active, (self._leaf(statement),))
                 case Let(var=var):
-                    bound |= {var.name}
+                    visible |= {var.name}
                     yield Part(None, (_let(statement),))
                 case _:
                     yield Part(None, (_plain(statement),))
 
-    def _child(self, node: Node, bound: frozenset[str]) -> Iterator[Part]:
-        """A spec below: in one line where it is one statement of that spec, in braces otherwise.
+    def _child(self, node: Node, visible: frozenset[str]) -> Iterator[Part]:
+        """Yield the lines of a child: one line if the child is a single statement of its spec, else the spec and a body in braces.
 
-        A spec whose views name what only its decomposition defines, such as the tile of a turn, stands for its decomposition alone.
+        If a view of the spec uses a name that only the decomposition defines, such as the tile of an iteration, the body is printed without
+        the spec.
         """
         named = symbols_of(node.spec.views, node.spec.accumulate).values()
         if node.spec.allocates and not node.program:
             return
-        if any(isinstance(one, Var) and one.name not in bound for one in named):
-            yield from self._node(node, bound)
+        if any(isinstance(one, Var) and one.name not in visible for one in named):
+            yield from self._node(node, visible)
             return
         match node.program:
             case (Exec(spec=spec),) if spec == node.spec:
-                yield from self._node(node, bound)
+                yield from self._node(node, visible)
             case _:
-                yield self._braces(self._statement(node.spec), list(self._node(node, bound)), set())
+                yield self._braces(self._statement(node.spec), list(self._node(node, visible)), set())
 
     def _braces(self, head: str, parts: list[Part], bound: set[Var]) -> Part:
-        """Parts in a body; under a condition that is that of all of them outside."""
+        """Put parts into a body in braces; a condition that all of them have moves outside of the braces."""
         conditions = {part.condition for part in parts if part.condition is not None}
         named = {found[1] for part in parts for line in part.lines if (found := re.match(r"Let (\w+)", line))}
         shared = next(iter(conditions)) if len(conditions) == 1 else TRUE
-        if shared != TRUE and ({var.name for var in shared.variables()} & (named | {var.name for var in bound}) or _stops(parts)):
+        if shared != TRUE and ({var.name for var in shared.variables()} & (named | {var.name for var in bound}) or _has_barrier(parts)):
             shared = TRUE
         if shared != TRUE:
             parts = [attrs.evolve(part, condition=None) for part in parts]
-        inner = [f"{INDENT}{line}" for part in _merged(parts) for line in part.lines]
+        inner = [f"{INDENT}{line}" for part in _under_conditions(parts) for line in part.lines]
         return Part(shared, (f"{head} {{", *inner, "}"))
 
     def _for(self, loop: For) -> str:
-        said = {"unroll": ""} if loop.unroll else {}
-        said |= {"period": str(loop.period)} if loop.period else {}
+        options_by_name = {"unroll": ""} if loop.unroll else {}
+        options_by_name |= {"period": str(loop.period)} if loop.period else {}
         for ask in loop.asks:
-            said |= ask.written(expression_text)
-        options = [f"{name}={text}" if text else name for name, text in said.items()]
+            options_by_name |= ask.written(expression_text)
+        options = [f"{name}={text}" if text else name for name, text in options_by_name.items()]
         options += _range_option(loop.var, Var(loop.var.name, 0, max(loop.extent.high - 1, 0)))
         name, extent = loop.var.name, expression_text(loop.extent)
         braces = f" {{{', '.join(options)}}}" if options else ""
@@ -278,8 +285,8 @@ class _Writer:
 
     def _leaf(self, statement: Exec) -> str:
         changes = changes_of(statement, self._draft(statement))
-        said = ", ".join(name if value is True else f"{name}={literal_text(value)}" for name, value in changes)
-        return f"{self._statement(statement.spec)} by {self._instruction(statement.instruction)}{f' {{{said}}}' if said else ''}"
+        fields = ", ".join(name if value is True else f"{name}={literal_text(value)}" for name, value in changes)
+        return f"{self._statement(statement.spec)} by {self._instruction(statement.instruction)}{f' {{{fields}}}' if fields else ''}"
 
     def _draft(self, statement: Exec) -> Draft:
         return attrs.evolve(self.context, active=statement.active).draft()
@@ -299,7 +306,9 @@ class _Writer:
     def _statement(self, spec: Spec, execution: Execution | None = None) -> str:
         if spec.level not in LEVELS:
             self.levels[spec.level] = None
-        if isinstance(spec.kind, FusedKind) and (spec is not self.program.inner or isinstance(spec.kind.made, GenericDefinition)):
+        if isinstance(spec.kind, FusedKind) and (
+            spec is not self.program.inner or isinstance(spec.kind.fused_definition, GenericDefinition)
+        ):
             spec = generic_spec(
                 spec.level,
                 [view for name, view in spec.operands.items() if name not in spec.outputs],
@@ -314,28 +323,28 @@ class _Writer:
             return kind.title
         if kind not in self.kinds:
             name = kind.title
-            while name in self.taken:
+            while name in self.used_names:
                 name += "_"
-            self.taken.add(name)
+            self.used_names.add(name)
             self.kinds[kind] = name
         return self.kinds[kind]
 
     def _view(self, view: View) -> str:
-        """A view with its tensor by name."""
+        """Return the text of a view with the tensor's name instead of its shape."""
         text, tensor = view_text(view), tensor_text(view.tensor)
         name = view.tensor.name
         return f"%{name}{text.removeprefix(tensor)}" if self.texts.get(name) == tensor and text.startswith(tensor) else text
 
 
 def kernel_variables(kernel: Kernel) -> tuple[Var, ...]:
-    """What an expression may name anywhere in a kernel: its sizes, the numbers of the block and of the thread."""
+    """Return the variables that an expression may use anywhere in a kernel: run-time sizes, block index and thread index."""
     return (*kernel.symbols, kernel.block, kernel.thread)
 
 
 def _plain(statement: Stmt) -> str:
     match statement:
         case Comment(text=text):
-            return f"// {text}" if text == text.strip() and text.isprintable() else _no_comment(text)
+            return f"// {text}" if text == text.strip() and text.isprintable() else _refuse_comment(text)
         case SyncPoint(require=require, subject=subject):
             word = {True: "", False: " no", None: " maybe"}[require]
             return f"Barrier{word}{f' {subject}' if subject else ''}"
@@ -346,8 +355,8 @@ def _plain(statement: Stmt) -> str:
     raise unknown(statement, "graphene_text")
 
 
-def _no_comment(text: str) -> str:
-    raise LayoutError("no text says this comment", got=text, legal="one line of printable characters")
+def _refuse_comment(text: str) -> str:
+    raise LayoutError("the notation cannot express this comment", got=text, legal="one line of printable characters")
 
 
 def _let(let: Let) -> str:
@@ -356,28 +365,28 @@ def _let(let: Let) -> str:
 
 
 def _range_option(var: Var, inferred: Var) -> list[str]:
-    """The values of a variable, where they are others than its definition says."""
+    """Return the option `range` of a variable if its range differs from the inferred one."""
     if var == inferred:
         return []
     if var.parameter:
-        raise DecompositionError(f"{var.name} is a parameter of the kernel, and no value in it")
+        raise DecompositionError(f"{var.name} is a parameter of the kernel: no loop or Let can define it")
     return [f"range={var.low}..{var.high}{f'/{var.multiple_of}' if var.multiple_of != 1 else ''}"]
 
 
 def _size_options(symbol: Var) -> str:
-    said = [] if symbol.multiple_of == 1 else [f"multiple_of={symbol.multiple_of}"]
+    options = [] if symbol.multiple_of == 1 else [f"multiple_of={symbol.multiple_of}"]
     plain = sym(symbol.name, symbol.multiple_of)
-    said += [f"{name}={getattr(symbol, name)}" for name in ("low", "high") if getattr(symbol, name) != getattr(plain, name)]
-    return f" {{{', '.join(said)}}}" if said else ""
+    options += [f"{name}={getattr(symbol, name)}" for name in ("low", "high") if getattr(symbol, name) != getattr(plain, name)]
+    return f" {{{', '.join(options)}}}" if options else ""
 
 
-def _stops(parts: list[Part]) -> bool:
-    """Whether a barrier stands in some parts, which is for all threads."""
+def _has_barrier(parts: list[Part]) -> bool:
+    """Whether a part contains a barrier or commit, which all threads must reach."""
     return any(re.match(r"\s*(Barrier|Commit)\b", line) for part in parts for line in part.lines)
 
 
-def _merged(parts: list[Part]) -> Iterator[Part]:
-    """Neighbors under one condition together."""
+def _under_conditions(parts: list[Part]) -> Iterator[Part]:
+    """Print the condition of each part as an `If`."""
     for part in parts:
         if part.condition in (None, TRUE):
             yield attrs.evolve(part, condition=None)

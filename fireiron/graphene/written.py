@@ -1,4 +1,4 @@
-"""A decomposition that is written out: its items, and the step that makes a tree and a program of them."""
+"""A decomposition in Graphene's notation: its items, and the decomposition step that makes a tree and a program of them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fireiron.values.expr import TRUE, Expr, Var, all_of
 from fireiron.values.tensor import Storage, Tensor
 
 OF_STATEMENT: Final = tuple(
-    one.name for one in attrs.fields(Exec) if one.name not in ("instruction", "spec", "accesses", "active", "origin", "path")
+    field.name for field in attrs.fields(Exec) if field.name not in ("instruction", "spec", "accesses", "active", "origin", "path")
 )
-"""The fields of a statement that a text may say behind the name of its instruction."""
+"""The fields of a statement that a text may set after the name of its instruction."""
 
 FORMER_FIELDS: Final = {"completion": "mechanism", "turn": "fill_index"}
-"""Fields of statements by the names that former texts have for them."""
+"""Fields of statements by their names in former texts."""
 
 OF_ACCESS: Final = tuple(one.name for one in attrs.fields(Access) if one.eq)
 
 
 @attrs.frozen
 class Loop:
-    """A loop without its body, and what stands in it."""
+    """A loop without its body, and the items of its body."""
 
     loop: For
     items: tuple[Item, ...]
@@ -38,7 +38,7 @@ class Loop:
 
 @attrs.frozen
 class Under:
-    """Items for those threads for which a condition holds."""
+    """Items that threads execute if a condition holds for them."""
 
     condition: Expr
     items: tuple[Item, ...]
@@ -46,7 +46,7 @@ class Under:
 
 @attrs.frozen
 class Unless:
-    """Items that a warp leaves out unless one of its threads has a number other than 0 in the registers `needed`."""
+    """Items that a warp skips unless a register `needed` of one of its threads is not 0."""
 
     needed: str
     items: tuple[Item, ...]
@@ -54,9 +54,9 @@ class Unless:
 
 @attrs.frozen
 class Leaf:
-    """An atomic spec: by the named instruction, which does it in its own way but for the `changes`, or by one that is to be found.
+    """An atomic spec, performed by the named instruction with `changes` to its statement, or (None) by an instruction that matches.
 
-    `where` is its place in the text.
+    `where` is its position in the text.
     """
 
     spec: Spec
@@ -79,7 +79,7 @@ Item = Stmt | Loop | Under | Unless | Leaf | Inner
 
 @attrs.frozen
 class Outermost:
-    """What a text says of the whole kernel; the fields are those of the kernel IR."""
+    """What a text specifies for the kernel as a whole; the fields are those of the kernel IR."""
 
     threads: int
     grid: Expr
@@ -97,7 +97,7 @@ class Outermost:
 
 @attrs.frozen
 class Written(Decomposition):
-    """The decomposition of a spec that a text writes out; `outermost` is what it says of the kernel, where it is of all of it."""
+    """The decomposition of a spec by a text; `outermost` is set if the spec is that of the kernel."""
 
     verb: ClassVar[str] = "written"
     items: tuple[Item, ...] = ()
@@ -114,7 +114,7 @@ class Written(Decomposition):
 
     @property
     def whole_kernel(self) -> tuple[str, str]:  # type: ignore[override]
-        """The target and the name of the kernel."""
+        """Return the target and the name of the kernel."""
         return ("", "") if self.outermost is None else (self.outermost.target, self.outermost.name)
 
     def threads(self, spec: Spec, context: Context) -> int | None:
@@ -124,51 +124,51 @@ class Written(Decomposition):
         draft = context.draft()
         whole: dict[str, Any] = {}
         if self.outermost is not None:
-            whole = _begun(self.outermost, draft)
+            whole = _outermost_fields(self.outermost, draft)
         children: list[Child] = []
         program = _program(self.items, TRUE, draft, children)
         known = {view.tensor.name for view in spec.operands.values()}
-        made = [one.var.name for one in statements(program) if isinstance(one, (For, Let))]
-        made += [view.tensor.name for child in children for view in child.spec.operands.values()]
-        for name in dict.fromkeys(made):
+        names = [one.var.name for one in statements(program) if isinstance(one, (For, Let))]
+        names += [view.tensor.name for child in children for view in child.spec.operands.values()]
+        for name in dict.fromkeys(names):
             if name not in known:
                 draft.claim(Var(name))
         return draft.expansion(tuple(children), program, **whole)
 
 
-def _begun(outermost: Outermost, draft: Draft) -> dict[str, Any]:
-    """The fields of the outermost expansion, the names of the text in the draft."""
+def _outermost_fields(outermost: Outermost, draft: Draft) -> dict[str, Any]:
+    """Return the fields of the outermost expansion, after adding the names of the text to the draft."""
     for name in outermost.names:
         draft.claim(Var(name))
     for let in outermost.lets:
         draft.define(let.var, let.value)
     for tensor, storage in outermost.settled:
         draft.settle(tensor, storage)
-    said = ("facts", "grid", "effects", "cluster")
-    return {name: getattr(outermost, name) for name in said}
+    fields = ("facts", "grid", "effects", "cluster")
+    return {name: getattr(outermost, name) for name in fields}
 
 
 def _program(items: tuple[Item, ...], condition: Expr, draft: Draft, children: list[Child]) -> tuple[Stmt, ...]:
-    found: list[Stmt] = []
+    program: list[Stmt] = []
     for item in items:
         match item:
             case Loop(loop=loop, items=inner):
-                found.append(attrs.evolve(loop, body=_program(inner, condition, draft, children)))
+                program.append(attrs.evolve(loop, body=_program(inner, condition, draft, children)))
             case Under(condition=more, items=inner):
-                found += _program(inner, all_of((condition, more)), draft, children)
+                program += _program(inner, all_of((condition, more)), draft, children)
             case Unless(needed=needed, items=inner):
-                found.append(IfAnyLane(needed, _program(inner, condition, draft, children)))
+                program.append(IfAnyLane(needed, _program(inner, condition, draft, children)))
             case Leaf(instruction=Executable()):
-                there = attrs.evolve(draft, active=all_of((draft.active, condition)), origin=item.where or draft.origin)
-                found += performed(item, there)
-                _require_together(found[-1], there)
+                leaf_draft = attrs.evolve(draft, active=all_of((draft.active, condition)), origin=item.where or draft.origin)
+                program += emit_leaf(item, leaf_draft)
+                _require_whole_units(program[-1], leaf_draft)
             case Leaf(spec=spec, where=where):
-                found.append(_child(spec, Done(origin=where or None), condition, children))
+                program.append(_child(spec, Done(origin=where or None), condition, children))
             case Inner(spec=spec, items=inner, where=where):
-                found.append(_child(spec, Written(inner, origin=where or None), condition, children))
+                program.append(_child(spec, Written(inner, origin=where or None), condition, children))
             case Stmt():
-                found.append(item)
-    return tuple(found)
+                program.append(item)
+    return tuple(program)
 
 
 def _child(spec: Spec, step: Decomposition, condition: Expr, children: list[Child]) -> Hole:
@@ -180,60 +180,60 @@ def _child(spec: Spec, step: Decomposition, condition: Expr, children: list[Chil
 # ---------------------------------------------------------------------------------------------- atomic specs
 
 
-def performed(leaf: Leaf, draft: Draft) -> tuple[Stmt, ...]:
-    """The statements of an atomic spec whose instruction is named."""
+def emit_leaf(leaf: Leaf, draft: Draft) -> tuple[Stmt, ...]:
+    """Return the statements of an atomic spec with a named instruction."""
     assert leaf.instruction is not None
     wrong = leaf.instruction.mismatches(leaf.spec, draft.architecture)
     if leaf.changes:
         wrong = tuple(one for one in wrong if one.field == "target")
     if leaf.changes and not wrong:
-        return (changed(statement_of(leaf.instruction, leaf.spec, draft), leaf.changes),)
+        return (with_changes(statement_of(leaf.instruction, leaf.spec, draft), leaf.changes),)
     if wrong:
         rows = "; ".join(f"{one.field} requires {one.wanted}, got {one.got}" for one in wrong)
         raise MatchError(f"{leaf.instruction.name} does not perform {leaf.spec}: {rows}", at=leaf.where or None)
     return leaf.instruction.emit(leaf.spec, draft)
 
 
-def _require_together(statement: Stmt, draft: Draft) -> None:
-    """Refuse an instruction of a warp, or of more, for which a condition lets some threads of a unit go and not others."""
+def _require_whole_units(statement: Stmt, draft: Draft) -> None:
+    """Refuse a condition that holds for only some threads of a unit, if the instruction needs all of them."""
     if not isinstance(statement, Exec) or not statement.lane_maps or draft.thread not in (active := _expanded(draft)).variables():
         return
     others = {var.name: var.low for var in active.variables() if var != draft.thread}
     together = max(32, statement.spec.level.threads or 1)
     holds = [bool(active.evaluate({**others, draft.thread.name: number})) for number in range(draft.thread.high + 1)]
     if any(len(set(holds[first : first + together])) > 1 for first in range(0, len(holds), together)):
-        where = f"all {together} threads of a unit take part in {statement.instruction.name}, and {draft.active} lets some of them go"
-        raise DecompositionError(where, within=statement.spec, at=draft.origin, hint="a condition that units share, as thread // 32 < 2")
+        what = f"all {together} threads of a unit execute {statement.instruction.name}, but {draft.active} holds for only some of them"
+        raise DecompositionError(what, within=statement.spec, at=draft.origin, hint="use a condition such as thread // 32 < 2")
 
 
 def _expanded(draft: Draft) -> Expr:
-    """The condition of a statement over blocks, threads and loops alone."""
+    """Return the condition of a statement in terms of blocks, threads and loops only."""
     active, definitions = draft.active, draft.whole.definitions
     while not active.variables().isdisjoint(definitions):
         active = active.substitute({var: definitions[var] for var in active.variables() & set(definitions)})
     return active
 
 
-def single(instruction: Executable, spec: Spec, draft: Draft) -> Exec | None:
-    """The one statement that an instruction makes of a spec by itself; None where it makes none, or others."""
+def single_statement(instruction: Executable, spec: Spec, draft: Draft) -> Exec | None:
+    """Return the statement that an instruction emits for a spec; None if it emits several, or refuses the spec."""
     try:
-        made = instruction.emit(spec, draft)
+        emitted = instruction.emit(spec, draft)
     except (FireironError, AssertionError):
         return None
-    return made[0] if len(made) == 1 and isinstance(made[0], Exec) else None
+    return emitted[0] if len(emitted) == 1 and isinstance(emitted[0], Exec) else None
 
 
 def statement_of(instruction: Executable, spec: Spec, draft: Draft) -> Exec:
-    """The statement that a text's changes are made to: the instruction's own, or else one on all of the operands."""
-    found = single(instruction, spec, draft)
-    if found is not None:
-        return found
+    """Return the statement to which a text's changes apply: the emitted one, or else one that accesses all operands."""
+    emitted = single_statement(instruction, spec, draft)
+    if emitted is not None:
+        return emitted
     accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
     return Exec(instruction, spec, accesses, spec.accumulate, draft.active, origin=draft.origin)
 
 
-def changed(statement: Exec, changes: tuple[tuple[str, Any], ...]) -> Exec:
-    """A statement with other fields, by name: its own, or an operand's access, or a field of that, as `src.points`."""
+def with_changes(statement: Exec, changes: tuple[tuple[str, Any], ...]) -> Exec:
+    """Return the statement with changed fields: its own, an operand's access, or a field of an access, as `src.points`."""
     fields: dict[str, Any] = {}
     accesses = dict(statement.operands)
     for name, value in changes:
@@ -245,33 +245,35 @@ def changed(statement: Exec, changes: tuple[tuple[str, Any], ...]) -> Exec:
         elif operand in accesses and field in OF_ACCESS:
             accesses[operand] = attrs.evolve(accesses[operand], **{field: value})
         else:
-            raise unknown_change(name, statement.spec)
+            raise unknown_field(name, statement.spec)
     return attrs.evolve(statement, accesses=tuple(accesses.values()), **fields)
 
 
-def unknown_change(name: str, spec: Spec) -> LayoutError:
-    """The error of a change that no statement of a spec has."""
-    return LayoutError(f"what is {name} of {spec.title}?", legal=[*OF_STATEMENT, *(f"{one}.points" for one in spec.operands)])
+def unknown_field(name: str, spec: Spec) -> LayoutError:
+    """Return the error of a change to a field that the statement of a spec does not have."""
+    return LayoutError(
+        f"a statement of {spec.title} has no field {name}", legal=[*OF_STATEMENT, *(f"{one}.points" for one in spec.operands)]
+    )
 
 
 def require_changes(changes: tuple[tuple[str, Any], ...], spec: Spec) -> None:
-    """Refuse changes of what the statement of a spec has not."""
+    """Refuse changes to fields that the statement of a spec does not have."""
     for name, _ in changes:
         operand, dot, field = name.partition(".")
         if not (name in OF_STATEMENT or (operand in spec.operands and (not dot or field in OF_ACCESS))):
-            raise unknown_change(name, spec)
+            raise unknown_field(name, spec)
 
 
 def changes_of(statement: Exec, draft: Draft) -> tuple[tuple[str, Any], ...]:
-    """What a text has to say of a statement beside its instruction and spec."""
+    """Return the changes that a text must specify for a statement, in addition to its instruction and spec."""
     instruction = statement.instruction
     if not isinstance(instruction, Executable):
         raise DecompositionError(f"{instruction.name} is not an instruction")
-    alone = single(instruction, statement.spec, draft)
-    base = alone or statement_of(instruction, statement.spec, draft)
-    found = tuple(_differences(base, statement))
-    fits = alone is not None and not instruction.mismatches(statement.spec, draft.architecture)
-    return found if found or fits else (("vector", statement.vector),)
+    emitted = single_statement(instruction, statement.spec, draft)
+    base = emitted or statement_of(instruction, statement.spec, draft)
+    changes = tuple(_differences(base, statement))
+    fits = emitted is not None and not instruction.mismatches(statement.spec, draft.architecture)
+    return changes if changes or fits else (("vector", statement.vector),)
 
 
 def _differences(base: Exec, statement: Exec) -> Iterator[tuple[str, Any]]:

@@ -21,12 +21,13 @@ Steps = tuple[Decomposition, ...]
 
 
 def aims_at_matrices(steps: Steps) -> bool:
-    """Whether the strategy says so.
+    """Whether a strategy uses matrix instructions.
 
-    By `mma_tile`; by tiles for warpgroups that are dealt no further; or by an init or a store of registers that ends at whole warps.
+    It does with `mma_tile`, with tiles for warpgroups that are not distributed further, or with an init or store of an accumulator whose
+    last tile is for warps or warpgroups.
     """
-    dealt = [level for step in steps if (level := _level(step)) is not None]
-    of_warpgroups = bool(dealt) and dealt[-1] == Warpgroup
+    levels = [level for step in steps if (level := _level(step)) is not None]
+    of_warpgroups = bool(levels) and levels[-1] == Warpgroup
     return of_warpgroups or any(isinstance(step, MmaTile) or _group_tile(step) is not None for step in steps)
 
 
@@ -52,8 +53,8 @@ def matrix_chains(spec: Spec, steps: Steps) -> Iterator[Steps]:
     if same_threads(spec.level, Warp):
         yield _below_warp(spec)
     elif spec.level == Block:
-        said = [tile for tile in map(_group_tile, steps) if tile is not None and _level(tile) == Warp]
-        tiles = [said[0]] if said else [Tile((size, size), refinements=(To(Warp),)) for size in (64, 32)]
+        warp_tiles = [tile for tile in map(_group_tile, steps) if tile is not None and _level(tile) == Warp]
+        tiles = [warp_tiles[0]] if warp_tiles else [Tile((size, size), refinements=(To(Warp),)) for size in (64, 32)]
         for tile in tiles:
             yield (tile, *_below_warp(spec))
 
@@ -66,7 +67,7 @@ def _below_warp(spec: Spec) -> Steps:
 
 
 def accumulators(spec: Spec) -> Iterator[Epilog]:
-    """The accumulators in registers that a product may lack whose result lies elsewhere."""
+    """Yield the accumulators in registers that a matmul may lack if its result is in another memory."""
     if spec.multiplies and not spec.C.memory.private:
         yield Epilog(RF)
         if spec.C.dtype != float32:

@@ -12,7 +12,7 @@ from fireiron.errors import FireironError
 from fireiron.inspect.show import ASCII, UNICODE, Figures, Row, figures, rows
 
 Pair = tuple[str, Row | None, Row | None]
-"""`" "` where both have the row, `"<"` and `">"` where one has, `"|"` where they differ, `"~"` where only the specs do."""
+"""A mark with the left and right row: `" "` equal, `"<"` or `">"` only left or right, `"|"` different, `"~"` different spec only."""
 
 _SIDE: Final = 66
 
@@ -23,12 +23,12 @@ def aligned(left: Program, right: Program, glyphs: tuple[str, ...] = UNICODE) ->
     matcher = difflib.SequenceMatcher(None, [_key(row) for row in first], [_key(row) for row in second], autojunk=False)
     pairs: list[Pair] = []
     for tag, start, stop, begin, end in matcher.get_opcodes():
-        ours: list[Row | None] = list(first[start:stop])
-        theirs: list[Row | None] = list(second[begin:end])
-        length = max(len(ours), len(theirs))
-        ours += [None] * (length - len(ours))
-        theirs += [None] * (length - len(theirs))
-        pairs += [(_mark(tag, one, other), one, other) for one, other in zip(ours, theirs, strict=True)]
+        left_rows: list[Row | None] = list(first[start:stop])
+        right_rows: list[Row | None] = list(second[begin:end])
+        length = max(len(left_rows), len(right_rows))
+        left_rows += [None] * (length - len(left_rows))
+        right_rows += [None] * (length - len(right_rows))
+        pairs += [(_mark(tag, left_row, right_row), left_row, right_row) for left_row, right_row in zip(left_rows, right_rows, strict=True)]
     return pairs
 
 
@@ -36,10 +36,10 @@ def _key(row: Row) -> tuple[int, str]:
     return row.depth, row.text
 
 
-def _mark(tag: str, one: Row | None, other: Row | None) -> str:
-    if one is None or other is None:
-        return ">" if one is None else "<"
-    return "|" if tag != "equal" else " " if one.after == other.after else "~"
+def _mark(tag: str, left: Row | None, right: Row | None) -> str:
+    if left is None or right is None:
+        return ">" if left is None else "<"
+    return "|" if tag != "equal" else " " if left.after == right.after else "~"
 
 
 def compared(left: Program, right: Program) -> list[tuple[str, str, str]]:
@@ -58,33 +58,33 @@ def _figure_table(program: Program) -> dict[str, str]:
     if leaves:
         return {"threads a block": str(program.grown.threads), "blocks": str(program.grown.grid), "open leaves": str(len(leaves))}
     try:
-        found = figures(program)
+        kernel_figures = figures(program)
     except FireironError as error:
         return {"threads a block": str(program.grown.threads), "blocks": str(program.grown.grid), "error": error.asked}
-    return _rows_of(found) | _findings(program)
+    return _rows_of(kernel_figures) | _findings(program)
 
 
-def _rows_of(found: Figures) -> dict[str, str]:
-    scopes = [scope for scope, _ in found.barriers]
+def _rows_of(figures: Figures) -> dict[str, str]:
+    scopes = [scope for scope, _ in figures.barriers]
     table = {
-        "threads a block": str(found.threads),
-        "blocks": found.blocks,
+        "threads a block": str(figures.threads),
+        "blocks": figures.blocks,
         "block barriers": str(scopes.count("block")),
         "warp barriers": str(scopes.count("warp")),
-        "shared bytes, static": str(0 if found.dynamic_shared else found.shared),
-        "shared bytes, dynamic": str(found.dynamic_shared),
-        "registers for arrays": str(found.registers),
+        "shared bytes, static": str(0 if figures.dynamic_shared else figures.shared),
+        "shared bytes, dynamic": str(figures.dynamic_shared),
+        "registers for arrays": str(figures.registers),
     }
-    table |= {"preceding launches": str(len(found.launches))} if found.launches else {}
-    table |= {f"tunable {name}": str(value) for name, value in found.chosen}
-    return table | {f"bytes of {name} in {memory}": size for name, memory, _, size, _ in found.buffers if memory != "GL"}
+    table |= {"preceding launches": str(len(figures.launches))} if figures.launches else {}
+    table |= {f"tunable {name}": str(value) for name, value in figures.chosen}
+    return table | {f"bytes of {name} in {memory}": size for name, memory, _, size, _ in figures.buffers if memory != "GL"}
 
 
 def _findings(program: Program) -> dict[str, str]:
     from fireiron.check import check
 
-    found = [finding for launch in program.launches for finding in check(launch.program.ir)]
-    return {f"{severity}s": str(sum(one.severity == severity for one in found)) for severity in ("error", "warning", "note")}
+    findings = [finding for launch in program.launches for finding in check(launch.program.ir)]
+    return {f"{severity}s": str(sum(one.severity == severity for one in findings)) for severity in ("error", "warning", "note")}
 
 
 def equal(left: Program, right: Program) -> bool:
@@ -103,15 +103,15 @@ def diff(
         return
     pairs = aligned(left, right, glyphs)
     side = None if columns is None else (columns - len("  " + " | ")) // 2
-    cells = [(mark, _within(_cell(one), side), _within(_cell(other), side)) for mark, one, other in pairs]
+    cells = [(mark, _within(_cell(left_row), side), _within(_cell(right_row), side)) for mark, left_row, right_row in pairs]
     width = min(max(len(line) for _, cell, _ in cells for line in cell), _SIDE)
     yield f"  {names[0]:<{width}} | {names[1]}".rstrip()
     yield f"  {'-' * width}-+-{'-' * width}"
-    for mark, one, other in cells:
-        for position in range(max(len(one), len(other))):
-            ours = one[position] if position < len(one) else ""
-            theirs = other[position] if position < len(other) else ""
-            yield f"{mark if position == 0 else ' '} {ours:<{width}} | {theirs}".rstrip()
+    for mark, left_cell, right_cell in cells:
+        for position in range(max(len(left_cell), len(right_cell))):
+            left_line = left_cell[position] if position < len(left_cell) else ""
+            right_line = right_cell[position] if position < len(right_cell) else ""
+            yield f"{mark if position == 0 else ' '} {left_line:<{width}} | {right_line}".rstrip()
     inside = differences(left, right)
     if inside:
         yield "\n" + "\n".join(inside)

@@ -1,4 +1,4 @@
-"""Explain why each leaf matched an instruction, or which steps, which were tried, would make it match."""
+"""Explain why each leaf matches an instruction, or which steps would make it match. Proposed steps have been compiled."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from fireiron.values.machine import RF, Block, Level, Thread, Warp, as_architect
 
 Steps = tuple[Decomposition, ...]
 Compared = tuple[Executable, tuple[Mismatch, ...]]
-Found = tuple[Executable | None, tuple[Compared, ...]]
-"""The executable that performs a spec, and the differences of the others."""
+Comparison = tuple[Executable | None, tuple[Compared, ...]]
+"""The executable that performs a spec, and the mismatches of the others."""
 
 MOST_STEPS: Final = 4
 """Length of the longest chain of steps to try."""
@@ -72,52 +72,53 @@ class End(Done):
 class Leaf:
     """A leaf: the end of the `number`-th chain of a strategy.
 
-    `match` performs it (None: nothing does), `others` are not taken and say why, nearest first; those without a reason would perform it
-    too. `used` are the instructions that perform it in the final kernel, where there is one: a copy that matched as loads and stores is
-    carried out by an asynchronous one under a pipeline. `steps` close the gap, those of all open leaves together: this was tried. They
-    stand at the end of its chain, or right behind the step of the main chain that `behind` tells.
-    `outcome` says so, or why there are none. `context` knows who holds what of registers in the tree.
+    `match` performs it (None: no executable does). `others` are the other executables with their mismatches, nearest first; those without
+    mismatches perform it too. `used` are the instructions that perform it in the final kernel, if there is one: under a pipeline, a copy
+    that matches as loads and stores becomes an asynchronous copy.
+
+    `steps` make an executable match, together with the steps of the other open leaves. They are appended to the leaf's chain, or inserted
+    into the main chain after the step `after`. `outcome` reports the result of the search. `context` has the owners of registers.
     """
 
     number: int
     place: str
     spec: Spec
-    asked: Executable | None
+    requested: Executable | None
     written: bool
     at: str | None
     match: Executable | None
     others: tuple[Compared, ...]
     context: Context
     steps: Steps | None = None
-    behind: str | None = None
+    after: str | None = None
     outcome: str = ""
     used: tuple[Executable, ...] = ()
 
     @property
     def performers(self) -> tuple[Executable, ...]:
-        """The executables that perform it in the final kernel, else the one that matched."""
+        """Return the executables that perform it in the final kernel, or else the one that matched."""
         return self.used or (() if self.match is None else (self.match,))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         reasons = {one.name: [attrs.asdict(mismatch) for mismatch in mismatches] for one, mismatches in self.others}
         steps = None if self.steps is None else _line(self)
         return {
             "place": self.place, "spec": str(self.spec), "at": self.at, "done": self.written,
             "match": ", ".join(one.name for one in self.performers) or None,
-            "mismatches": reasons, "steps": steps, "behind": self.behind, "outcome": self.outcome,
+            "mismatches": reasons, "steps": steps, "after": self.after, "outcome": self.outcome,
         }  # fmt: skip
 
 
 @attrs.frozen(eq=False)
 class Explanation:
-    """A strategy without tunables, its tree without its executables, and its leaves; `refused` is why no code can be made, if so.
+    """A strategy with values of its tunables, its tree, and its leaves; `refused` is the error if no code can be generated.
 
-    `proof` says when the checks passed, where that was not now: the cache on disk kept the program.
+    `proof` reports when the checks passed if the program comes from the cache on disk.
     """
 
     program: Program
-    grown: Grown
+    tree: Grown
     leaves: tuple[Leaf, ...]
     refused: FireironError | None = None
     proof: str = ""
@@ -128,21 +129,21 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
 
     Raises: the error of a step before the leaves that is not legal.
     """
-    whole, refused = _whole(strategy, architecture)
-    if whole is not None:
-        program, grown = _grown(whole.strategy, architecture)
-        program = attrs.evolve(program, chosen=whole.chosen)
-        found = (_as_used(leaf, whole.ir) for leaf in _leaves(grown.node, holders(grown), "main"))
-        return Explanation(program, grown, tuple(found), proof="" if whole.kept_since is None else whole.proof)
-    program, grown = _grown(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
-    leaves = tuple(_leaves(grown.node, holders(grown), "main"))
+    compiled, refused = _compiled(strategy, architecture)
+    if compiled is not None:
+        program, tree = _expandable(compiled.strategy, architecture)
+        program = attrs.evolve(program, chosen=compiled.chosen)
+        leaves_in_use = (_with_used_instructions(leaf, compiled.ir) for leaf in _leaves(tree.node, with_owners(tree), "main"))
+        return Explanation(program, tree, tuple(leaves_in_use), proof="" if compiled.kept_since is None else compiled.proof)
+    program, tree = _expandable(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
+    leaves = tuple(_leaves(tree.node, with_owners(tree), "main"))
     if any(leaf.match is None for leaf in leaves):
         leaves = _Search(program).closed(leaves)
-    return Explanation(program, grown, leaves, refused)
+    return Explanation(program, tree, leaves, refused)
 
 
-def _whole(strategy: Strategy, architecture: Any) -> tuple[Program | None, FireironError | None]:
-    """Return the program with its text, as `emit` makes it, or its error."""
+def _compiled(strategy: Strategy, architecture: Any) -> tuple[Program | None, FireironError | None]:
+    """Return the program with its CUDA code, as `emit` does, or its error."""
     try:
         program = programs.recalled(strategy.program(architecture))
         _ = program.cuda
@@ -151,16 +152,16 @@ def _whole(strategy: Strategy, architecture: Any) -> tuple[Program | None, Firei
     return program, None
 
 
-def _as_used(leaf: Leaf, kernel: ir.Kernel) -> Leaf:
+def _with_used_instructions(leaf: Leaf, kernel: ir.Kernel) -> Leaf:
     """Return the leaf with the instructions that perform it in the final kernel, identified by their operands."""
     operands = [view.tensor.name for view in leaf.spec.operands.values()]
     same = (one for one, _ in ir.execs(kernel.body) if [access.buffer for access in one.accesses] == operands and one.origin == leaf.at)
-    found = tuple(dict.fromkeys(one.instruction for one in same if isinstance(one.instruction, Executable)))
-    if found in ((), (leaf.match,)):
+    used = tuple(dict.fromkeys(one.instruction for one in same if isinstance(one.instruction, Executable)))
+    if used in ((), (leaf.match,)):
         return leaf
-    names = {one.name for one in found}
+    names = {one.name for one in used}
     rest = [pair for pair in leaf.others if pair[0].name not in names]
-    return attrs.evolve(leaf, used=found, others=tuple(rest if leaf.match is None or leaf.match in found else [(leaf.match, ()), *rest]))
+    return attrs.evolve(leaf, used=used, others=tuple(rest if leaf.match is None or leaf.match in used else [(leaf.match, ()), *rest]))
 
 
 def _chosen(strategy: Strategy, architecture: Any) -> Strategy:
@@ -175,9 +176,9 @@ def _chosen(strategy: Strategy, architecture: Any) -> Strategy:
 
 
 def with_ends(steps: Steps, end: Callable[[int, Done | None], Steps]) -> Steps:
-    """The steps with the end of every chain replaced. Chains are numbered in the order of the text, inner ones first.
+    """Replace the end of each chain. Chains are numbered in text order, inner ones first.
 
-    The default copy stays as it is: it is always right, and known by its steps.
+    The default copy is not changed: it always matches, and is recognized by its steps.
     """
     numbers = itertools.count()
 
@@ -220,7 +221,7 @@ def _probe(number: int, done: Done | None) -> Steps:
     )
 
 
-def _grown(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
+def _expandable(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
     """Return the first combination of tunables for which the tree can be expanded."""
     first: FireironError | None = None
     target = as_architecture(strategy.target if architecture is None else architecture)
@@ -229,20 +230,20 @@ def _grown(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
         assert bound.spec is not None
         program = Program(bound, bound.spec, target, name=bound.spec.title.lower(), chosen=values)
         try:
-            return program, _grow(program, with_ends(bound.steps, _probe))
+            return program, _expand(program, with_ends(bound.steps, _probe))
         except FireironError as error:
             first = first or error
     assert first is not None
     raise first
 
 
-def _grow(program: Program, steps: Steps) -> Grown:
+def _expand(program: Program, steps: Steps) -> Grown:
     return grow_tree(program.inner, steps[front(steps) :], program.architecture, program.instructions)
 
 
-def holders(grown: Grown) -> Context:
+def with_owners(tree: Grown) -> Context:
     """Return the context of a complete tree, with the owners of its registers."""
-    return attrs.evolve(grown.context, held=held_by(grown.node))
+    return attrs.evolve(tree.context, held=held_by(tree.node))
 
 
 def _leaves(node: Node, context: Context, place: str) -> Iterator[Leaf]:
@@ -257,24 +258,24 @@ def _leaves(node: Node, context: Context, place: str) -> Iterator[Leaf]:
 
 
 def _leaf(end: End, spec: Spec, context: Context, place: str) -> Leaf:
-    found, others = _compared(end.executable, spec, context)
-    return Leaf(end.number, place, spec, end.executable, end.written, end.origin, found if end.written else None, others, context)
+    match, others = _compared(end.executable, spec, context)
+    return Leaf(end.number, place, spec, end.executable, end.written, end.origin, match if end.written else None, others, context)
 
 
-def _compared(asked: Executable | None, spec: Spec, context: Context) -> tuple[Executable | None, tuple[Compared, ...]]:
-    if asked is not None:
-        mismatches = differences(asked, spec, context)
-        return (asked, ()) if not mismatches else (None, ((asked, mismatches),))
-    found, compared = nearest(spec, context)
-    others = sorted((pair for pair in compared if pair[0] is not found), key=lambda pair: (_another_kind(pair), len(pair[1])))
-    return found, tuple(others)
+def _compared(requested: Executable | None, spec: Spec, context: Context) -> tuple[Executable | None, tuple[Compared, ...]]:
+    if requested is not None:
+        mismatches = differences(requested, spec, context)
+        return (requested, ()) if not mismatches else (None, ((requested, mismatches),))
+    match, compared = nearest(spec, context)
+    others = sorted((pair for pair in compared if pair[0] is not match), key=lambda pair: (_differs_in_kind(pair), len(pair[1])))
+    return match, tuple(others)
 
 
-def _of_another_level(compared: Compared) -> bool:
+def _differs_in_level(compared: Compared) -> bool:
     return any(mismatch.field in ("spec", "level") for mismatch in compared[1])
 
 
-def _another_kind(compared: Compared) -> bool:
+def _differs_in_kind(compared: Compared) -> bool:
     return any(mismatch.field == "spec" for mismatch in compared[1])
 
 
@@ -287,24 +288,27 @@ class Closing:
 
     leaf: Leaf
     steps: Steps
-    behind: int | None = None
+    after: int | None = None
 
     def applied(self, steps: Steps) -> Steps:
         """Return the strategy's steps with these inserted, and `done` at the end of the leaf's chain."""
-        done = End(self.leaf.asked, number=self.leaf.number)
-        if self.behind is None:
+        done = End(self.leaf.requested, number=self.leaf.number)
+        if self.after is None:
             return _with_end(steps, self.leaf.number, (*self.steps, done))
-        place = self.behind + 1
+        place = self.after + 1
         return _with_end((*steps[:place], *self.steps, *steps[place:]), self.leaf.number, (done,))
 
 
 class _Search:
-    """The search for steps that close all open leaves of a strategy together, as one may decide what another needs: the copies and
-    inits of registers follow the instruction of the main chain. What is found was compiled, to the text."""
+    """The search for steps that close all open leaves of a strategy.
+
+    The leaves are closed together because they depend on each other: the instruction of the main chain determines the copies and
+    initialization of its registers. Each result has been compiled to CUDA code.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.aimed = aims_at_matrices(program.strategy.steps)
+        self.uses_matrices = aims_at_matrices(program.strategy.steps)
         """Whether the strategy uses matrix instructions, so that those of single threads are not proposed."""
         self.stop = time.monotonic() + _MOST_SECONDS
         self.compiled = 0
@@ -316,100 +320,104 @@ class _Search:
         """The executables of each leaf in it."""
 
     def closed(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
-        """Return the leaves, with the steps that close open ones, or the reason why none were found."""
-        found = self._closings(with_ends(self.program.strategy.steps, _probe), ())
-        told = (leaf if leaf.match is not None else self._told(leaf, found) for leaf in leaves)
-        return tuple(leaf if self.kernel is None or leaf.match is None else _as_used(leaf, self.kernel) for leaf in told)
+        """Return the leaves with the steps that close them, or the reason why the search has no result."""
+        closings = self._closings(with_ends(self.program.strategy.steps, _probe), ())
+        explained = (leaf if leaf.match is not None else self._explained(leaf, closings) for leaf in leaves)
+        return tuple(
+            leaf if self.kernel is None or leaf.match is None else _with_used_instructions(leaf, self.kernel) for leaf in explained
+        )
 
-    def _told(self, leaf: Leaf, found: tuple[Closing, ...] | None) -> Leaf:
-        if found is not None:
+    def _explained(self, leaf: Leaf, closings: tuple[Closing, ...] | None) -> Leaf:
+        if closings is not None:
             done = f"tried: with it the strategy is complete, and code for {self.program.architecture} can be generated"
-            others = sorted(leaf.others, key=lambda pair: pair[0] is not self.matches.get(leaf.number))  # what will perform it first
-            return attrs.evolve(self._with(leaf, found), outcome=done, others=tuple(others))
-        if self.aimed and leaf.place == "main":
-            leaf = attrs.evolve(leaf, others=tuple(sorted(leaf.others, key=_of_another_level)))
+            others = sorted(
+                leaf.others, key=lambda pair: pair[0] is not self.matches.get(leaf.number)
+            )  # first: the executable that performs it
+            return attrs.evolve(self._with(leaf, closings), outcome=done, others=tuple(others))
+        if self.uses_matrices and leaf.place == "main":
+            leaf = attrs.evolve(leaf, others=tuple(sorted(leaf.others, key=_differs_in_level)))
         if self.refused is None:
-            return attrs.evolve(leaf, outcome=self._nothing(leaf))
+            return attrs.evolve(leaf, outcome=self._no_result(leaf))
         closings, error = self.refused
         tried = self._with(leaf, closings)
-        line = _line(tried) + (f" behind {tried.behind}" if tried.behind else "")
+        line = _line(tried) + (f" after {tried.after}" if tried.after else "")
         return attrs.evolve(leaf, outcome=f"with {line} an instruction matches, but the strategy is refused: {error.asked}")
 
-    def _nothing(self, leaf: Leaf) -> str:
+    def _no_result(self, leaf: Leaf) -> str:
         """Return the text for a search without a result."""
-        if self.aimed and leaf.place == "main":
-            return "matrix instructions are meant, and neither loads to registers, an accumulator nor mma_tile() alone lead to one"
+        if self.uses_matrices and leaf.place == "main":
+            return "the strategy uses matrix instructions, and neither loads to registers, an accumulator nor mma_tile() makes one match"
         return f"no chain of up to {MOST_STEPS} tiles, splits and loads makes an instruction match"
 
     def _with(self, leaf: Leaf, closings: tuple[Closing, ...]) -> Leaf:
-        """Return the leaf with its own steps of these; none if it also depends on others."""
+        """Return the leaf with those of the steps that belong to it; no steps if it needs only those of other leaves."""
         own = next((one for one in closings if one.leaf.number == leaf.number), Closing(leaf, ()))
-        behind = None if own.behind is None else chain((self.program.strategy.steps[own.behind],), summary=True)
-        return attrs.evolve(leaf, steps=own.steps, behind=behind)
+        after = None if own.after is None else chain((self.program.strategy.steps[own.after],), summary=True)
+        return attrs.evolve(leaf, steps=own.steps, after=after)
 
     def _closings(self, steps: Steps, before: tuple[Closing, ...]) -> tuple[Closing, ...] | None:
         """Return steps that close all open ends, that of the main chain first; None if no such strategy compiles."""
         try:
-            grown = _grow(self.program, steps)
+            tree = _expand(self.program, steps)
         except FireironError:
             return None
-        every = tuple(_leaves(grown.node, holders(grown), "main"))
+        every = tuple(_leaves(tree.node, with_owners(tree), "main"))
         leaves = [leaf for leaf in every if leaf.match is None]
         if not leaves:
             self.matches = {leaf.number: leaf.match for leaf in every}
             return before if self._compiles(steps, before) else None
         if {leaf.number for leaf in leaves} & {one.leaf.number for one in before}:
-            return None  # in the whole tree the leaf is another one than it was alone
+            return None  # a leaf that was closed before is open again
         leaf = next((one for one in leaves if one.place == "main"), leaves[0])
-        for one in itertools.islice(self._options(leaf, steps, grown), _MOST_TRIALS):
-            found = self._closings(one.applied(steps), (*before, one))
-            if found is not None:
-                return found
+        for option in itertools.islice(self._options(leaf, steps, tree), _MOST_TRIALS):
+            closings = self._closings(option.applied(steps), (*before, option))
+            if closings is not None:
+                return closings
             if time.monotonic() > self.stop or self.compiled >= _MOST_COMPILED:
                 break
         return None
 
-    def _options(self, leaf: Leaf, steps: Steps, grown: Grown) -> Iterator[Closing]:
+    def _options(self, leaf: Leaf, steps: Steps, tree: Grown) -> Iterator[Closing]:
         """Yield loads after the last split of the main chain, if only these are missing; then any chain."""
         splits = [number for number, step in enumerate(steps[:-2]) if isinstance(step, Split)]
         loads = tuple(_loads(leaf.spec, leaf.others))
         if leaf.place == "main" and splits and loads:
-            yield Closing(leaf, loads, behind=splits[-1])
-        if self.aimed and leaf.place == "main":
-            yield from self._to_matrices(leaf, steps)
+            yield Closing(leaf, loads, after=splits[-1])
+        if self.uses_matrices and leaf.place == "main":
+            yield from self._matrix_options(leaf, steps)
             return
-        for chain_of_leaf in closing(leaf, grown):
+        for chain_of_leaf in closing(leaf, tree):
             yield Closing(leaf, chain_of_leaf)
 
-    def _to_matrices(self, leaf: Leaf, steps: Steps) -> Iterator[Closing]:
+    def _matrix_options(self, leaf: Leaf, steps: Steps) -> Iterator[Closing]:
         """Yield steps to a matrix instruction, or its missing accumulator, after the last tile for blocks."""
         blocks = [number for number, step in enumerate(steps) if To(Block) in step.refinements]
-        if leaf.match is None and _compared(leaf.asked, leaf.spec, leaf.context)[0] is not None:
+        if leaf.match is None and _compared(leaf.requested, leaf.spec, leaf.context)[0] is not None:
             yield Closing(leaf, ())
-        for one in matrix_chains(leaf.spec, steps):
-            yield Closing(leaf, one)
+        for matrix_steps in matrix_chains(leaf.spec, steps):
+            yield Closing(leaf, matrix_steps)
         if blocks and not any(isinstance(step, Epilog) for step in steps):
             for accumulator in accumulators(leaf.spec):
-                yield Closing(leaf, (accumulator,), behind=blocks[-1])
+                yield Closing(leaf, (accumulator,), after=blocks[-1])
 
-    def _compiles(self, steps: Steps, found: tuple[Closing, ...]) -> bool:
+    def _compiles(self, steps: Steps, closings: tuple[Closing, ...]) -> bool:
         self.compiled += 1
         trial = attrs.evolve(self.program, strategy=attrs.evolve(self.program.strategy, steps=_plain(steps)))
         try:
             _ = trial.cuda
         except FireironError as error:
-            self.refused = self.refused or (found, error)
+            self.refused = self.refused or (closings, error)
             return False
         self.kernel = trial.ir
         return True
 
 
-def closing(leaf: Leaf, grown: Grown) -> Iterator[Steps]:
+def closing(leaf: Leaf, tree: Grown) -> Iterator[Steps]:
     """Yield chains of steps after which an executable performs the leaf's spec, shortest first."""
-    unknown = grown.workers == 1 and leaf.place == "main"
-    context = attrs.evolve(grown.context, workers=None if unknown else grown.workers)
-    leaf = _of_its_kind(leaf)
-    queue: deque[tuple[Spec, Steps, Found]] = deque([(leaf.spec, (), _compared(leaf.asked, leaf.spec, leaf.context))])
+    unknown = tree.workers == 1 and leaf.place == "main"
+    context = attrs.evolve(tree.context, workers=None if unknown else tree.workers)
+    leaf = _with_possible_instructions(leaf)
+    queue: deque[tuple[Spec, Steps, Comparison]] = deque([(leaf.spec, (), _compared(leaf.requested, leaf.spec, leaf.context))])
     seen = {_state(leaf.spec)}
     while queue:
         spec, steps, (match, compared) = queue.popleft()
@@ -421,27 +429,31 @@ def closing(leaf: Leaf, grown: Grown) -> Iterator[Steps]:
         for step in (*_loads(spec, compared), *candidates(spec)):
             after = _after(step, spec, context)
             if after is not None and _state(after) not in seen:
-                found = _compared(leaf.asked, after, leaf.context)
-                if found[0] is None:
+                comparison = _compared(leaf.requested, after, leaf.context)
+                if comparison[0] is None:
                     seen.add(_state(after))
-                queue.append((after, (*steps, step), found))
+                queue.append((after, (*steps, step), comparison))
 
 
-def _of_its_kind(leaf: Leaf) -> Leaf:
-    """Return the leaf with only the instructions for its kind and types, which tiles, splits and loads do not change."""
-    if leaf.asked is not None or plain(leaf.spec) is not leaf.spec:
+def _with_possible_instructions(leaf: Leaf) -> Leaf:
+    """Restrict the instructions of a leaf to those for its kind and types, which tiles, splits and loads do not change."""
+    if leaf.requested is not None or plain(leaf.spec) is not leaf.spec:
         return leaf
-    never = {one for one, mismatches in leaf.others if any(found.field.endswith(("spec", " type", "target")) for found in mismatches)}
-    kept = tuple(one for one in leaf.context.instructions if one not in never)
-    return attrs.evolve(leaf, context=attrs.evolve(leaf.context, instructions=kept))
+    excluded = {
+        executable
+        for executable, mismatches in leaf.others
+        if any(mismatch.field.endswith(("spec", " type", "target")) for mismatch in mismatches)
+    }
+    possible = tuple(one for one in leaf.context.instructions if one not in excluded)
+    return attrs.evolve(leaf, context=attrs.evolve(leaf.context, instructions=possible))
 
 
 def _loads(spec: Spec, compared: tuple[Compared, ...]) -> Iterator[Decomposition]:
     """Yield loads of the inputs that an instruction needs in registers, if nothing else is missing."""
-    lying = {f"{name} memory": name for name in spec.inputs}
+    names_by_field = {f"{name} memory": name for name in spec.inputs}
     for _, mismatches in compared:
-        if mismatches and all(one.field in lying and one.wanted == str(RF) for one in mismatches):
-            yield from (Load(lying[one.field], RF, (Done(),)) for one in mismatches)
+        if mismatches and all(mismatch.field in names_by_field and mismatch.wanted == str(RF) for mismatch in mismatches):
+            yield from (Load(names_by_field[one.field], RF, (Done(),)) for one in mismatches)
             return
 
 
@@ -450,11 +462,11 @@ def candidates(spec: Spec) -> Iterator[Decomposition]:
     if spec.level.is_launch:
         yield from (_tile(spec, size, size, Block) for size in (64, 128, 16, 1))
         return
-    if _deals(spec, Thread):
+    if _can_distribute(spec, Thread):
         yield from (_tile(spec, size, size, Thread) for size in (8, 4, 16, 2, 1))
         yield _tile(spec, 2, 1, Thread)
     yield from (_tile(spec, rows, columns) for rows, columns in ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4)))
-    if _deals(spec, Warp):
+    if _can_distribute(spec, Warp):
         yield from (_tile(spec, size, size, Warp) for size in (32, 64, 16, 1))
     if any(dim not in spec.tile_dims for dim in spec.dims):
         yield Split((1,))
@@ -463,15 +475,15 @@ def candidates(spec: Spec) -> Iterator[Decomposition]:
             yield Load(name, RF, default_copy())
 
 
-def _deals(spec: Spec, level: Level) -> bool:
+def _can_distribute(spec: Spec, level: Level) -> bool:
     return level.is_below(spec.level)
 
 
 def _tile(spec: Spec, rows: int, columns: int, level: Level | None = None) -> Tile:
     """Return a tile, no larger than the spec."""
     sizes = [constant(spec.size(dim)) for dim in spec.tile_dims]
-    wanted = tuple(size if total is None else min(size, total) for size, total in zip((rows, columns), sizes, strict=False))
-    return Tile(wanted, refinements=() if level is None else (To(level),))
+    sizes_of_tile = tuple(size if total is None else min(size, total) for size, total in zip((rows, columns), sizes, strict=False))
+    return Tile(sizes_of_tile, refinements=() if level is None else (To(level),))
 
 
 def _after(step: Decomposition, spec: Spec, context: Context) -> Spec | None:
@@ -498,14 +510,14 @@ def text(explanation: Explanation) -> str:
     head += "".join(f"\nalternative refused: {reason}" for reason in program.strategy.refused)
     head += f"\nproof: {explanation.proof}" if explanation.proof else ""
     head += "".join(f"\npreceding launch: {one}" for one in program.preceding)
-    head += "".join(f"\n{one}" for one in turns(explanation))
+    head += "".join(f"\n{one}" for one in trip_counts(explanation))
     parts = [head, *(_leaf_text(leaf) for leaf in explanation.leaves)]
     if explanation.refused is not None:
         parts.append(_refusal(explanation.leaves, explanation.refused))
     return "\n\n".join(parts)
 
 
-def turns(explanation: Explanation) -> tuple[TripCounts, ...]:
+def trip_counts(explanation: Explanation) -> tuple[TripCounts, ...]:
     """Return the loops of which blocks skip iterations; none without a kernel, or with run-time sizes."""
     if explanation.refused is not None:
         return ()
@@ -524,21 +536,21 @@ def _leaf_text(leaf: Leaf) -> str:
     lines = [f"{leaf.place}: {leaf.spec}" + (f"   ({leaf.at})" if leaf.at else "")]
     if leaf.match is not None:
         lines += [f"  performed by {one.name}: {one.performs()}" for one in leaf.performers]
-        similar = [pair for pair in leaf.others if not _another_kind(pair)]
-        taken = leaf.performers[0].name
+        similar = [pair for pair in leaf.others if not _differs_in_kind(pair)]
+        used = leaf.performers[0].name
         lines += [
-            f"  not {one.name:<6} {_reasons(mismatches) or f'performs it too; {taken} is used'}"
-            for one, mismatches in similar[:_MOST_SHOWN]
+            f"  not {executable.name:<6} {_reasons(mismatches) or f'performs it too; {used} is used'}"
+            for executable, mismatches in similar[:_MOST_SHOWN]
         ]
         lines += [f"  not {len(similar) - _MOST_SHOWN} more"] if len(similar) > _MOST_SHOWN else []
         return "\n".join(lines)
-    near = [pair for pair in leaf.others if not _another_kind(pair)] or list(leaf.others)
+    near = [pair for pair in leaf.others if not _differs_in_kind(pair)] or list(leaf.others)
     if not any(mismatches for _, mismatches in leaf.others) and not leaf.written:
         lines.append("  open: the chain does not end with done()")
     else:
         lines.append(f"  {'no instruction performs it' if leaf.written else 'open'}; the nearest:")
-    for one, mismatches in near[:3]:
-        lines.append(f"    {one.name}: {one.performs()}")
+    for executable, mismatches in near[:3]:
+        lines.append(f"    {executable.name}: {executable.performs()}")
         lines += [f"      {mismatch.field:<8} requires {mismatch.wanted}, got {mismatch.got}" for mismatch in mismatches]
     if leaf.steps is None:
         return "\n".join([*lines, f"  {leaf.outcome}"])
@@ -546,7 +558,7 @@ def _leaf_text(leaf: Leaf) -> str:
         lines.append("  closed without changes, once the other leaves are")
     else:
         end = "" if leaf.written else ", and done() at the end"
-        lines += [f"  closed after {leaf.behind} by{end}" if leaf.behind else "  closed by", f"    {_line(leaf)}"]
+        lines += [f"  closed after {leaf.after} by{end}" if leaf.after else "  closed by", f"    {_line(leaf)}"]
     return "\n".join([*lines, f"  {leaf.outcome}"])
 
 
@@ -556,6 +568,6 @@ def _reasons(mismatches: tuple[Mismatch, ...]) -> str:
 
 def _line(leaf: Leaf) -> str:
     """Return the steps as a line to paste."""
-    if leaf.behind is not None:
+    if leaf.after is not None:
         return chain(leaf.steps or ())
-    return chain((*(leaf.steps or ()), Done(leaf.asked)), summary=leaf.asked is not None)
+    return chain((*(leaf.steps or ()), Done(leaf.requested)), summary=leaf.requested is not None)

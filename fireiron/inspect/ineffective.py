@@ -18,31 +18,31 @@ from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
 from fireiron.refine.unchecked import Unchecked
 
-_TOLD_OTHERWISE = (To, Sync, NoSync)
-"""`to` says what is computed where; of `sync` and `no_sync` the kernel itself knows, beside which barriers they stand."""
+_EXCLUDED = (To, Sync, NoSync)
+"""`to` determines which unit computes a tile. The kernel IR itself shows whether `sync` and `no_sync` have an effect."""
 
 
 def ineffective(program: Program) -> Iterator[Finding]:
-    """Yield a note for each refinement, also of nested chains, without which the printed kernel is the same.
+    """Yield a note for each refinement, also in nested chains, without which the printed kernel is the same.
 
-    Each is left out alone and the kernel printed anew; one that stands in a chain used several times counts in all of them together,
-    and equal ones share a note. Raises the program's own errors where it has no kernel.
+    Each refinement is omitted alone and the kernel is printed again. A refinement in a chain that is used several times must be without
+    effect in all of them. Equal refinements share a note. Raises: the errors of the program if it has no kernel.
     """
     text = _text(program.ir)
     same: dict[tuple[str, str | None], bool] = {}
-    for step, refinement, steps in _left_out(program.strategy.steps):
+    for step, refinement, steps in _without_each(program.strategy.steps):
         key = refinement.label(), step.origin
         if same.get(key, True):
-            other = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=steps))
-            same[key] = _is_legal(other) if isinstance(refinement, Unchecked) else _prints(other, text)
+            changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=steps))
+            same[key] = _is_legal(changed) if isinstance(refinement, Unchecked) else _prints(changed, text)
     lines: dict[str, list[str | None]] = {}
     for (label, origin), without_effect in same.items():
         if without_effect:
             lines.setdefault(label, []).append(origin)
     for label, origins in lines.items():
         others = f" (also {', '.join(map(str, origins[1:]))})" if origins[1:] else ""
-        why = "there is no race" if label.startswith("unchecked(") else "the kernel is printed the same without it"
-        message = f"{label} has no effect: {why}; drop it{others}"
+        why = "there is no race" if label.startswith("unchecked(") else "the printed kernel is the same without it"
+        message = f"{label} has no effect: {why}; remove it{others}"
         yield Finding("ineffective", "note", None, message, origins[0], None, {"refinement": label.partition("(")[0]})
 
 
@@ -52,7 +52,7 @@ def _text(kernel: Kernel) -> str:
 
 
 def _is_legal(program: Program) -> bool:
-    """Whether all that a check calls an error is absent, so that nothing need be left unchecked."""
+    """Whether the checks report no error, so that no race needs to be unchecked."""
     try:
         _ = program.ir
     except FireironError:
@@ -61,27 +61,27 @@ def _is_legal(program: Program) -> bool:
 
 
 def _prints(program: Program, text: str) -> bool:
-    """Return whether a program prints as a text that was checked; if it does not, it need not be checked."""
+    """Return whether a program prints the given text; the program itself is not checked."""
     try:
         return _text(program.lowered) == text
-    except FireironError:  # then it is needed
+    except FireironError:  # the program needs the refinement
         return False
 
 
-def _left_out(value: Any) -> Iterator[tuple[Decomposition, Refinement, Any]]:
-    """Yield a value made of steps with one refinement left out: the step, the refinement, and the value without it."""
+def _without_each(value: Any) -> Iterator[tuple[Decomposition, Refinement, Any]]:
+    """Yield, for each refinement in a value of steps: the step, the refinement, and the value without it."""
     if isinstance(value, tuple):
-        for position, one in enumerate(value):
-            for step, refinement, other in _left_out(one):
-                yield step, refinement, (*value[:position], other, *value[position + 1 :])
+        for position, element in enumerate(value):
+            for step, refinement, changed in _without_each(element):
+                yield step, refinement, (*value[:position], changed, *value[position + 1 :])
         return
     if not isinstance(value, Decomposition):
         return
     for refinement in value.refinements:
-        if not isinstance(refinement, _TOLD_OTHERWISE):
+        if not isinstance(refinement, _EXCLUDED):
             rest = tuple(one for one in value.refinements if one is not refinement)
             yield value, refinement, attrs.evolve(value, refinements=rest)
     for field in attrs.fields(type(value)):
         if field.name != "refinements" and field.init:
-            for step, refinement, other in _left_out(getattr(value, field.name)):
-                yield step, refinement, attrs.evolve(value, **{field.name: other})
+            for step, refinement, changed in _without_each(getattr(value, field.name)):
+                yield step, refinement, attrs.evolve(value, **{field.name: changed})

@@ -32,11 +32,11 @@ def main_loop(text: str, most: int) -> list[str]:
 def _end(lines: list[str], number: int) -> int:
     """Return the last line of the loop that starts at a line: its closing brace, or the last line of its indented body."""
     end = number
-    for place in range(number + 1, len(lines)):
-        line = lines[place]
+    for index in range(number + 1, len(lines)):
+        line = lines[index]
         if line.strip() and line[0] != "#" and _indent(line) <= _indent(lines[number]):
-            return place if line[_indent(lines[number]) :] == "}" else end
-        end = place
+            return index if line[_indent(lines[number]) :] == "}" else end
+        end = index
     return end
 
 

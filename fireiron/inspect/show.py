@@ -24,9 +24,9 @@ ASCII: Final = ("|- ", "`- ", "|  ", "   ")
 
 @attrs.frozen
 class Row:
-    """A line of the tree: `prefix` draws it, `text` is a step or the name of a side path, `after` the spec behind it.
+    """A line of the tree: `prefix` draws the tree, `text` is a step or the name of a side path, `after` the spec after the step.
 
-    `depth` counts the side paths around it.
+    `depth` is the nesting depth of side paths.
     """
 
     prefix: str
@@ -103,12 +103,12 @@ def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iter
 
 @attrs.frozen
 class Figures:
-    """A kernel in numbers. Sizes known only at run time are text.
+    """The figures of a kernel. Run-time sizes are text.
 
-    `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers; the note has the storage order), `registers`
-    the 32-bit registers that arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a
-    block, `refused` why the strategies before an `otherwise` are not legal here, `launches` those before the last one; `cluster` the
-    blocks of a cluster, `shared_loads` the buffers that several of them load in parts for each other, with how many.
+    `buffers` are `(name, memory, element type, bytes, note)`; the bytes of registers are per thread, and the note has the storage order.
+    `registers` are the 32-bit registers per thread for arrays, `shared` the bytes per block, and `barriers` the `(scope, where)` of each
+    barrier in the program. `refused` are the reasons why alternatives before a `fallback` are illegal, `launches` the preceding launches,
+    `cluster` the blocks per cluster, and `shared_loads` the multicast buffers with the number of blocks that load a part.
     """
 
     threads: int
@@ -193,7 +193,7 @@ def _bytes(elements: Expr, size: int) -> str:
 def report(figures: Figures) -> list[tuple[str, str]]:
     """Return the figures as `(name, value)` lines."""
     shared = f"{figures.shared} of {figures.shared_limit} bytes" + (" (dynamic)" if figures.dynamic_shared else "")
-    too_many = f", more than the {figures.registers_limit} there are" if figures.registers > figures.registers_limit else ""
+    too_many = f", more than the available {figures.registers_limit}" if figures.registers > figures.registers_limit else ""
     lines = [
         ("threads a block", str(figures.threads)),
         ("blocks", figures.blocks),
@@ -212,13 +212,13 @@ def report(figures: Figures) -> list[tuple[str, str]]:
 
 
 def _shared_text(loads: tuple[tuple[str, int], ...]) -> str:
-    return ", ".join(f"{name} loaded in {count} parts for each other" for name, count in loads)
+    return ", ".join(f"{name} multicast, each of {count} blocks loads a part" for name, count in loads)
 
 
-def _barrier_text(found: tuple[tuple[str, str], ...]) -> str:
-    if not found:
+def _barrier_text(pairs: tuple[tuple[str, str], ...]) -> str:
+    if not pairs:
         return "none"
-    counted = {pair: found.count(pair) for pair in found}
+    counted = {pair: pairs.count(pair) for pair in pairs}
     return ", ".join(f"{count} {scope} {where}" for (scope, where), count in counted.items())
 
 
@@ -226,13 +226,13 @@ def _barrier_text(found: tuple[tuple[str, str], ...]) -> str:
 
 
 def show(program: Program, glyphs: tuple[str, ...] = UNICODE, columns: int | None = None) -> Iterator[str]:
-    """The text of `fireiron show`, a part at a time, so that the tree is there when a later stage fails; `columns` as for `tree`."""
+    """Yield the text of `fireiron show` in parts, so that the tree is printed even if a later stage fails; `columns` as for `tree`."""
     from tabulate import tabulate
 
     for launch in program.preceding:
         yield tree(launch.program.tree, glyphs, columns) + "\n"
-    if (made := fused(program.spec)) is not None and made.steps:
-        yield text_of(made, program.spec.title) + "\n"
+    if (definition := fused(program.spec)) is not None and definition.steps:
+        yield text_of(definition, program.spec.title) + "\n"
     yield tree(program.tree, glyphs, columns)
     for step in program.strategy.steps:
         if step.ends and step.title():
@@ -245,16 +245,16 @@ def show(program: Program, glyphs: tuple[str, ...] = UNICODE, columns: int | Non
         yield "\n" + _aligned(lines)
         buffers = list(partial_buffers(program))
     else:
-        found = figures(program)
-        yield "\n" + _aligned(report(found))
-        buffers = [list(row) for row in found.buffers]
+        kernel_figures = figures(program)
+        yield "\n" + _aligned(report(kernel_figures))
+        buffers = [list(row) for row in kernel_figures.buffers]
     yield "\n" + tabulate(
         buffers, headers=["buffer", "memory", "type", "bytes", ""], disable_numparse=True, colalign=("left",) * 3 + ("right",)
     )
 
 
 def partial_buffers(program: Program) -> Iterator[list[str]]:
-    """The buffers of an unfinished tree: registers are not yet divided between threads."""
+    """Yield the buffers of an incomplete tree; registers are not distributed over threads yet."""
     seen = set()
     for node in program.tree.nodes():
         for view in node.spec.operands.values():
@@ -287,15 +287,15 @@ def _aligned(lines: list[tuple[str, str]]) -> str:
 def as_dict(program: Program) -> dict[str, Any]:
     """Return the tree and the figures as plain values, for JSON."""
     value: dict[str, Any] = {"spec": str(program.spec), "architecture": program.architecture.name, "tree": node_dict(program.tree)}
-    if (made := fused(program.spec)) is not None:
-        value["steps"] = [{"part": one.part, "name": one.name, "formula": shown(one.formula)} for one in made.steps]
+    if (definition := fused(program.spec)) is not None:
+        value["steps"] = [{"part": one.part, "name": one.name, "formula": shown(one.formula)} for one in definition.steps]
     leaves = program.tree.open_leaves()
     if leaves:
-        grown = program.grown
+        tree = program.grown
         return value | {
             "open": [str(leaf) for leaf in leaves],
-            "threads": grown.threads,
-            "blocks": str(grown.grid),
+            "threads": tree.threads,
+            "blocks": str(tree.grid),
             "chosen": dict(program.chosen),
         }
     return value | figures(program).as_dict()

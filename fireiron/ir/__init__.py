@@ -46,7 +46,7 @@ from fireiron.ir.statement import (
     unknown,
 )
 from fireiron.ir.verifier import verify
-from fireiron.ir.versions import inside, nest_of, plain, separated, whole_of
+from fireiron.ir.versions import inside, interior_condition, nest_of, plain, separated
 
 __all__ = [
     "AT_ONCE",
@@ -112,7 +112,7 @@ __all__ = [
     "unknown",
     "variables",
     "verify",
-    "whole_of",
+    "interior_condition",
     "whole_pieces",
     "without_asks",
 ]

@@ -1,6 +1,6 @@
 """What statements access: elements of buffers, where buffers are stored, and how elements are grouped into loads and stores.
 
-Accesses have coordinates in the whole buffer. Only `Buffer.address` turns them into addresses. So padding, swizzles and register numbers
+Accesses have coordinates in the whole buffer. Only `Buffer.address` converts them to addresses. So padding, swizzles and register numbers
 are decided once, and the printer, the simulator and the checks agree on them.
 """
 
@@ -27,7 +27,7 @@ class Access:
 
     - `base`: the coordinate of the first element. `modes`: the `(size, stride)` modes of the element tile, by dimension.
     - `bounds`: the extent that a coordinate must stay below; None if it always does.
-    - `dealt`: the modes that the path to this access distributed over units; a distributed buffer gets its registers from them.
+    - `unit_modes`: the modes that the path to this access distributed over units; a distributed buffer gets its registers from them.
     - `copy`: the unit's own copy of the buffer.
     - `storage`: replaces the buffer's storage where a uniform write numbers registers differently.
     - `points`: the offsets of the elements, in the order in which an instruction numbers the values of a lane.
@@ -40,7 +40,7 @@ class Access:
     bounds: tuple[Expr | None, ...]
     write: bool
     copy: Expr = ZERO
-    dealt: tuple[tuple[UnitMode, ...], ...] = ()
+    unit_modes: tuple[tuple[UnitMode, ...], ...] = ()
     storage: Storage | None = None
     points: tuple[tuple[int, ...], ...] = ()
     spread: bool = False
@@ -264,4 +264,4 @@ def whole_pieces(count: int, width: int) -> tuple[Piece, ...]:
 
 def scratch_access(tensor: Tensor) -> Access:
     """The access of a statement to all its scratch memory."""
-    return Access(tensor.name, (ZERO,), ((Mode(tensor.shape[0], 1),),), (None,), True, dealt=((),))
+    return Access(tensor.name, (ZERO,), ((Mode(tensor.shape[0], 1),),), (None,), True, unit_modes=((),))

@@ -104,10 +104,10 @@ class LaneMap:
             raise ArgumentError(f"a lane map does not reach exactly the elements of its {'x'.join(map(str, self.tile))} tile", got=self)
         return points
 
-    def turned(self, order: tuple[int, ...]) -> LaneMap:
+    def transposed(self, order: tuple[int, ...]) -> LaneMap:
         """The same map with the dimensions of its tile in another order: first that which is now number `order[0]`.
 
-        >>> LaneMap.along((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8))).turned((1, 0)).coordinate(lane=5, value=3)
+        >>> LaneMap.along((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8))).transposed((1, 0)).coordinate(lane=5, value=3)
         (3, 9)
         """
         lanes, values = (
@@ -126,14 +126,14 @@ class LaneMap:
         """The access of a lane to a view of this tile, with its elements in the order of the values."""
         numerals = view.numerals
         base = [dim.base for dim in numerals]
-        dealt = [list(dim.dealt) for dim in numerals]
+        unit_modes = [list(dim.unit_modes) for dim in numerals]
         modes: list[list[Mode]] = [[] for _ in numerals]
         weight = 1
         for part, dim, step in _placed(self.lanes, self.tile, view):
             if step:
                 digit = lane // weight
                 base[dim] = base[dim] + (digit if weight * part == self.threads else digit % part) * step
-                dealt[dim].append(UnitMode(part, step, True))
+                unit_modes[dim].append(UnitMode(part, step, True))
             weight *= part
         points = [(0,) * len(numerals)]
         for part, dim, step in _placed(self.values, self.tile, view):
@@ -146,7 +146,7 @@ class LaneMap:
             tuple(dim.bound for dim in numerals),
             write,
             view.copy,
-            tuple(tuple(one) for one in dealt),
+            tuple(tuple(one) for one in unit_modes),
             origin=origin,
             points=tuple(points),
         )

@@ -29,7 +29,7 @@ def owns(tensor: Tensor, statement: Exec, access: Access) -> bool:
 
     An asynchronous MMA determines the ownership of its accumulator even if it overwrites it.
     """
-    if statement.follows:
+    if statement.inherits_ownership:
         return False
     if tensor.owner == "accumulates":
         return access.write and (statement.accumulate != FALSE or statement.mechanism.in_registers)
@@ -110,16 +110,16 @@ class Ownership:
         view = tuple(statement.spec.operands.values())[position]
         lane_map: LaneMap | None = statement.lane_maps[position] if statement.lane_maps else None
         if lane_map is not None and view.axes is not None and view.axes != tuple(sorted(view.axes)):
-            lane_map = lane_map.turned(tuple(sorted(range(len(view.axes)), key=view.axes.__getitem__)))
+            lane_map = lane_map.transposed(tuple(sorted(range(len(view.axes)), key=view.axes.__getitem__)))
         dims = view.numerals
         variables = {loop.var for loop in loops}
         first = access.substitute(dict.fromkeys(variables, 0)).base
         digits = list(_values(access))
         for dim, base in enumerate(first):
-            groups = len(dims[dim].dealt) if lane_map is not None and dim < len(dims) else len(access.dealt[dim])
+            groups = len(dims[dim].unit_modes) if lane_map is not None and dim < len(dims) else len(access.unit_modes[dim])
             digits += _distributed(access, dim, groups, base, loops, lane_map is not None)
         active = all_of(part for part in conjuncts(statement.active) if variables.isdisjoint(part.variables()))
-        return Ownership(statement.spec.level, first, tuple(digits), lane_map, active, statement.follows, statement.spec)
+        return Ownership(statement.spec.level, first, tuple(digits), lane_map, active, statement.inherits_ownership, statement.spec)
 
     @property
     def visited(self) -> tuple[Digit, ...]:
@@ -127,7 +127,7 @@ class Ownership:
         return tuple(digit for digit in self.digits if digit.index is None)
 
     @property
-    def dealt(self) -> bool:
+    def is_distributed(self) -> bool:
         """Whether threads own different elements."""
         return any(digit.index is not None for digit in self.digits)
 
@@ -150,10 +150,10 @@ class Ownership:
                 reached *= size
         for dim, shape in enumerate(view.shape):
             reached = 1
-            for one in sorted((one for one in digits if one.dim == dim), key=lambda one: one.stride):
-                if one.stride != reached:
+            for inner in sorted((digit for digit in digits if digit.dim == dim), key=lambda digit: digit.stride):
+                if inner.stride != reached:
                     return None
-                reached = one.end
+                reached = inner.end
             if constant(shape) != reached and not (view.dims[dim].whole and 0 < (constant(shape) or 0) < reached):
                 return None
         return tuple(digits)
@@ -175,7 +175,7 @@ def _values(access: Access) -> list[Digit]:
 
 def _distributed(access: Access, dim: int, groups: int, first: Expr, loops: Sequence[For], unroll: bool) -> Iterator[Digit]:
     """The distributed digits of a dimension. Of the units, the first `groups` are threads or groups of threads, the others lanes."""
-    distributed = [(position, one) for position, one in enumerate(access.dealt[dim]) if one.size > 1]
+    distributed = [(position, one) for position, one in enumerate(access.unit_modes[dim]) if one.size > 1]
     indices = _indices(first, [(one.size, one.stride) for _, one in distributed if one.unit])
     for position, mode in distributed:
         if mode.unit:

@@ -266,15 +266,15 @@ class Exec(Stmt):
     - `mechanism`: how its completion is observed. A TMA load has a `tensor_map` and is fill number `fill_index` of a `ring`.
     - `multicast`: the load brings one part of a tile to all these blocks of a cluster, to the same address in each. The full mbarrier of
       each block counts its bytes.
-    - `follows`: its registers are distributed as another statement specifies; it never determines the distribution.
+    - `inherits_ownership`: its registers are distributed as another statement specifies; it never determines the distribution.
     - `path`: the step of the decomposition tree that produced it, for readers.
 
     The pass `guard` decides which elements are accessed. `guard` is a condition in addition to `active`. `pieces` are, by operand, all
     elements grouped by load or store, each group with its own condition. After the pass they replace the bounds of the accesses. Only a
     statement whose instruction `tests_edges` has no pieces: its text receives the bounds.
 
-    If the warp-uniform condition `whole` is true, all conditions in `implied` are true, too. They are parts of its conditions and of those
-    of its pieces, and that version of the statement omits them (see `fireiron.ir.versions`).
+    If the warp-uniform condition `interior` is true, all conditions in `implied` are true, too. They are parts of its conditions and of
+    those of its pieces, and that version of the statement omits them (see `fireiron.ir.versions`).
     """
 
     instruction: Instruction
@@ -294,9 +294,9 @@ class Exec(Stmt):
     multicast: BlockSet | None = None
     guard: Expr = TRUE
     pieces: tuple[tuple[Piece, ...], ...] = ()
-    whole: Expr = FALSE
+    interior: Expr = FALSE
     implied: tuple[Expr, ...] = ()
-    follows: bool = attrs.field(default=False, eq=False)
+    inherits_ownership: bool = attrs.field(default=False, eq=False)
     origin: str | None = attrs.field(default=None, eq=False)
     path: Path | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
 
@@ -312,7 +312,7 @@ class Exec(Stmt):
             *(() if self.multicast is None else (self.multicast.first,)),
             *(value for access in self.accesses for value in access.expressions()),
             *tested,
-            *(() if self.whole == FALSE else (self.whole,)),
+            *(() if self.interior == FALSE else (self.interior,)),
         )
 
     @functools.cached_property
@@ -337,7 +337,7 @@ class Exec(Stmt):
             fill_index=self.fill_index.substitute(values),
             multicast=None if self.multicast is None else self.multicast.substitute(values),
             pieces=tuple(tuple(piece.substitute(values) for piece in pieces) for pieces in self.pieces),
-            whole=self.whole.substitute(values),
+            interior=self.interior.substitute(values),
             implied=tuple(one.substitute(values) for one in self.implied),
         )
 

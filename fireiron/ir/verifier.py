@@ -383,11 +383,11 @@ def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) 
     if final and statement.instruction.each and len({access.count for access in statement.accesses}) > 1:
         counts = [access.count for access in statement.accesses]
         raise VerificationError(f"{_described(statement)}: elementwise, but its accesses have {counts} elements")
-    if statement.whole != FALSE and not (
-        statement.implied and all(isinstance(condition, Less) for condition in conjuncts(statement.whole))
+    if statement.interior != FALSE and not (
+        statement.implied and all(isinstance(condition, Less) for condition in conjuncts(statement.interior))
     ):
         raise VerificationError(
-            f"{_described(statement)}: the condition {statement.whole} of its two versions is not a conjunction of comparisons"
+            f"{_described(statement)}: the condition {statement.interior} of its two versions is not a conjunction of comparisons"
         )
     if statement.pieces:
         _verify_pieces(statement)

@@ -15,24 +15,24 @@ from fireiron.values.expr import FALSE, Expr, Less, all_of, any_of, conjuncts, c
 
 
 def plain(stmt: Exec) -> Exec:
-    """The version without the conditions that `whole` implies; the caller tests `whole`."""
+    """The version without the conditions that `interior` implies; the caller tests `interior`."""
     pieces = tuple(tuple(attrs.evolve(piece, condition=_rest(piece.condition, stmt.implied)) for piece in pieces) for pieces in stmt.pieces)
     active, guard = _rest(stmt.active, stmt.implied), _rest(stmt.guard, stmt.implied)
-    return attrs.evolve(stmt, active=active, guard=guard, pieces=pieces, whole=FALSE, implied=())
+    return attrs.evolve(stmt, active=active, guard=guard, pieces=pieces, interior=FALSE, implied=())
 
 
 def inside(stmt: Exec) -> Exec:
-    """The version for interior tiles, which tests `whole`."""
+    """The version for interior tiles, which tests `interior`."""
     version = plain(stmt)
-    return attrs.evolve(version, active=all_of((version.active, stmt.whole)))
+    return attrs.evolve(version, active=all_of((version.active, stmt.interior)))
 
 
 def versions(stmt: Exec) -> tuple[Exec, ...]:
     """The versions that replace a statement, of which each thread performs one; the statement itself if it has one version."""
-    if stmt.whole == FALSE:
+    if stmt.interior == FALSE:
         return (stmt,)
-    outside = any_of(less(part.right - 1, part.left) for part in conjuncts(stmt.whole) if isinstance(part, Less))
-    return inside(stmt), attrs.evolve(stmt, active=all_of((stmt.active, outside)), whole=FALSE, implied=())
+    outside = any_of(less(part.right - 1, part.left) for part in conjuncts(stmt.interior) if isinstance(part, Less))
+    return inside(stmt), attrs.evolve(stmt, active=all_of((stmt.active, outside)), interior=FALSE, implied=())
 
 
 def nest_of(statement: Stmt) -> tuple[tuple[For, ...], Exec | None]:
@@ -47,18 +47,18 @@ def nest_of(statement: Stmt) -> tuple[tuple[For, ...], Exec | None]:
     return tuple(loops), statement if isinstance(statement, Exec) else None
 
 
-def whole_of(statement: Stmt) -> Expr:
+def interior_condition(statement: Stmt) -> Expr:
     """The condition of the interior version of a statement with its own loops; false if it has none."""
     loops, stmt = nest_of(statement)
-    if stmt is None or any(loop.var in stmt.whole.variables() for loop in loops):
+    if stmt is None or any(loop.var in stmt.interior.variables() for loop in loops):
         return FALSE
-    return stmt.whole
+    return stmt.interior
 
 
 def separated(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """The statements of a list, with separate loops for each version."""
     for statement in body:
-        if whole_of(statement) == FALSE:
+        if interior_condition(statement) == FALSE:
             yield statement
         else:
             for number in range(2):

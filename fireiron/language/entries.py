@@ -206,15 +206,15 @@ def _usual_sizes(strategy: Strategy) -> tuple[int, ...]:
     """Return the default sizes; dimensions that a definition iterates over, or batch dimensions, are short."""
     if not isinstance(strategy.start, Fused):
         return DEFAULT_SIZES
-    definition = strategy.start.made
+    definition = strategy.start.fused_definition
     return tuple(FEW if dim in (*definition.scan, *definition.batch) else DEFAULT_SIZES[0] for dim in definition.order)
 
 
 def _of_start(problem: Maker | None, strategy: Strategy) -> Maker | None:
-    """Pass the definition that the strategy starts from as the argument `made`, if the problem has it."""
-    if problem is None or not isinstance(strategy.start, Fused) or "made" not in inspect.signature(problem).parameters:
+    """Pass the definition that the strategy starts from as the argument `fused`, if the problem has it."""
+    if problem is None or not isinstance(strategy.start, Fused) or "fused" not in inspect.signature(problem).parameters:
         return problem
-    return functools.partial(problem, made=strategy.start)
+    return functools.partial(problem, fused=strategy.start)
 
 
 # ---------------------------------------------------------------------------------------------- the requested spec
@@ -313,10 +313,12 @@ def of_definition(start: Fused) -> Callable[..., Spec]:
     """Return a function that calls a definition: dimensions in order, and element types and storage orders of operands by name."""
 
     def problem(*sizes: Any, **options: Any) -> Spec:
-        return start(**dict(zip(start.made.order, sizes, strict=True)), **options)
+        return start(**dict(zip(start.fused_definition.order, sizes, strict=True)), **options)
 
-    dims = [inspect.Parameter(dim, inspect.Parameter.POSITIONAL_OR_KEYWORD) for dim in start.made.order]
-    others = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in (*start.made.arrays, "dtype", "types")]
+    dims = [inspect.Parameter(dim, inspect.Parameter.POSITIONAL_OR_KEYWORD) for dim in start.fused_definition.order]
+    others = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in (*start.fused_definition.arrays, "dtype", "types")
+    ]
     problem.__signature__ = inspect.Signature([*dims, *others])  # type: ignore[attr-defined]
     problem.starter = start  # type: ignore[attr-defined]
     return problem

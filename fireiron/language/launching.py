@@ -112,7 +112,7 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
             (), Part(name, spec, "", steps[count:], {operand: view.tensor.name for operand, view in spec.operands.items()}, name.lower())
         )
     result = Plan(tuple(before), _part(Asked(name, spec), steps[count:]))
-    _require_alike(result)
+    _require_same_layout(result)
     return result
 
 
@@ -140,7 +140,7 @@ def _require_below(step: Decomposition, spec: Spec, launches: Launches) -> None:
             )  # fmt: skip
 
 
-def _require_alike(launches: Plan) -> None:
+def _require_same_layout(launches: Plan) -> None:
     """Refuse launches that access the same array with different shapes, element types or storage."""
     first: dict[str, tuple[str, Tensor]] = {}
     for part in (*launches.before, launches.last):

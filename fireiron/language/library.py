@@ -286,12 +286,12 @@ def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> It
 
 def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mapping[str, int]:
     """Return values with another cluster; blocks are persistent if C has more tiles than run at once and there is a tunable for it."""
-    found = {**values, "cluster_m": cm, "cluster_n": cn}
+    clustered = {**values, "cluster_m": cm, "cluster_n": cn}
     if "num_blocks" in values:
         resident = at_once(cm * cn)
         persistent = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == MULTIPROCESSORS
-        found["num_blocks"] = MULTIPROCESSORS if persistent else MANY_BLOCKS
-    return found
+        clustered["num_blocks"] = MULTIPROCESSORS if persistent else MANY_BLOCKS
+    return clustered
 
 
 def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, int], ...]:

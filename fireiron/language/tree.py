@@ -213,8 +213,8 @@ class Expansion:
     @property
     def has_kernel_effects(self) -> bool:
         """Whether it adds anything to the whole kernel."""
-        said = (self.names, self.lets, self.effects, self.settled)
-        return any((*said, self.grid is not None, self.part is not None))
+        parts = (self.names, self.lets, self.effects, self.settled)
+        return any((*parts, self.grid is not None, self.part is not None))
 
     def child(self, name: str) -> Child:
         """Return a child by name; raise a `DecompositionError` that lists the children if there is none."""
@@ -493,7 +493,7 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
         tuple(None if view.memory.counts else dim.bound for dim in dims),  # a coordinate tensor has no end
         write,
         view.copy,
-        tuple(dim.dealt for dim in dims),
+        tuple(dim.unit_modes for dim in dims),
         origin=origin,
     )
 
@@ -595,7 +595,7 @@ class Context:
         held: by tensor in registers, which thread owns which element, as far as it is determined.
         decides: whether the leaf itself may determine the owners of tensors that are not in `held`.
         whole: what the steps before added to the whole kernel.
-        behind: the steps that follow in the chain.
+        later_steps: the steps that follow in the chain.
         left_out: instructions that can perform a part of a producer's load, but not all of it.
         needed: the field of the child.
     """
@@ -612,7 +612,7 @@ class Context:
     held: Mapping[str, Ownership] = attrs.field(factory=dict)
     decides: bool = False
     whole: Whole = attrs.field(factory=Whole)
-    behind: tuple[Decomposition, ...] = ()
+    later_steps: tuple[Decomposition, ...] = ()
     left_out: tuple[Executable, ...] = ()
     needed: Spec | None = None
 
@@ -778,14 +778,14 @@ class Node:
     @functools.cached_property
     def execs(self) -> tuple[tuple[Exec, tuple[For, ...]], ...]:
         """All `Exec` statements with the loops around them, those of the main chain first."""
-        found = [(statement, tuple(around)) for statement, around in execs(self.program)]
+        result = [(statement, tuple(around)) for statement, around in execs(self.program)]
         if self.children:
             placed = [(one.child, around) for one, around in located(self.program) if isinstance(one, Hole)]
             holes = {name: tuple(outer for outer in around if isinstance(outer, For)) for name, around in placed}
             for name, child in _bodies_first(self):
                 loops = holes[name]
-                found += [(statement, (*loops, *inner)) for statement, inner in child.execs] if loops else child.execs
-        return tuple(found)
+                result += [(statement, (*loops, *inner)) for statement, inner in child.execs] if loops else child.execs
+        return tuple(result)
 
     @functools.cached_property
     def opens(self) -> bool:
@@ -858,19 +858,19 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         return Node(spec, None, (Hole("open"),)), context.whole
     step, rest = steps[0], steps[1:]
     _require_shallow(spec, step, context)
-    here = context._with(origin=step.origin or context.origin, behind=rest)
+    here = context._with(origin=step.origin or context.origin, later_steps=rest)
     expansion = expanded(step, spec, here)
     if expansion.waits:
         return Node(spec, step, expansion.program, waiting=context), context.whole
     here = here.after(expansion)
-    grown: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     order = sorted(expansion.children, key=lambda child: child.steps is not None)
     for number, child in enumerate(order):
         node, whole = _grown(child.spec, rest if child.steps is None else child.steps, here.enter(child))
-        grown[child.name] = _or_alone(node, child.alone)
+        nodes[child.name] = _or_alone(node, child.alone)
         undetermined = _in_registers(later.spec for later in order[number + 1 :]) - set(here.held)
         here = here.knowing({**held_by(node, undetermined), **here.held} if undetermined else here.held, whole)
-    children = tuple((child.name, grown[child.name]) for child in expansion.children)
+    children = tuple((child.name, nodes[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts, names=expansion.names, launches=expansion.launches), here.whole
 
 
@@ -914,12 +914,12 @@ def _again(node: Node, held: Mapping[str, Ownership], whole: Whole, tried: Tried
             tried[id(node)] = node, known
             return node, whole
         return grown_leaf, after
-    grown = {}
+    children = {}
     for name, child in _bodies_first(node):
-        grown[name], whole = _again(child, held, whole, tried)
-    if all(grown[name] is child for name, child in node.children):
+        children[name], whole = _again(child, held, whole, tried)
+    if all(children[name] is child for name, child in node.children):
         return node, whole
-    return attrs.evolve(node, children=tuple((name, grown[name]) for name, _ in node.children)), whole
+    return attrs.evolve(node, children=tuple((name, children[name]) for name, _ in node.children)), whole
 
 
 def _decided(node: Node, held: Mapping[str, Ownership], whole: Whole) -> tuple[Node, Whole]:
@@ -934,12 +934,12 @@ def _decided(node: Node, held: Mapping[str, Ownership], whole: Whole) -> tuple[N
         assert leaf.waiting is not None and leaf.step is not None
         for steps in filter(None, ((leaf.step,), leaf.alone)):
             try:
-                grown, after = _grown(leaf.spec, steps, attrs.evolve(leaf.waiting, held=held, decides=True, whole=whole))
+                subtree, after = _grown(leaf.spec, steps, attrs.evolve(leaf.waiting, held=held, decides=True, whole=whole))
             except FireironError as error:
                 refused = _owner_error(error, node, leaf)
                 continue
-            if not grown.opens:
-                return _replaced(node, leaf, grown), after
+            if not subtree.opens:
+                return _replaced(node, leaf, subtree), after
     if refused is not None:
         raise refused
     return node, whole
@@ -1045,8 +1045,8 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Owner
                 continue
             if owns(view.tensor, statement, access):
                 owned[name] = None if statement.collective else _holding(statement, access, *loops)
-            elif name not in (following if statement.follows else others) and not statement.collective:
-                (following if statement.follows else others)[name] = _holding(statement, access, *loops)
+            elif name not in (following if statement.inherits_ownership else others) and not statement.collective:
+                (following if statement.inherits_ownership else others)[name] = _holding(statement, access, *loops)
     return {name: holding for name, holding in {**following, **others, **owned}.items() if holding is not None}
 
 
@@ -1075,7 +1075,7 @@ def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> 
         needed = step.threads(spec, context)
         if needed is not None:
             return needed, None
-        here = context._with(origin=step.origin or context.origin, behind=rest)
+        here = context._with(origin=step.origin or context.origin, later_steps=rest)
         expansion = _checked(step.expand(spec, here), step, "expand", spec)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None

@@ -49,14 +49,14 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     and the same storage needs none.
     """
     # Without a compute path the readers determine the registers, without readers any access; followers come last.
-    deciding = [use for use in uses if not use[0].follows] or uses
+    deciding = [use for use in uses if not use[0].inherits_ownership] or uses
     owners = [use for use in uses if owns(buffer.tensor, use[0], use[2])] or [use for use in deciding if not use[2].write] or deciding
     if not owners:
         return attrs.evolve(buffer, storage=Storage(Layout(()), ONE), elements=ONE)
     statement, loops, access = owners[0]
     ownership = Ownership.of(statement, access, loops)
     # Without modes distributed over threads each thread has the whole array, in its own layout.
-    distributed = any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim)
+    distributed = any(mode.unit for _, _, access in owners for dim in access.unit_modes for mode in dim)
     storage = register_storage(buffer, owners[0], ownership) if distributed else buffer.tensor.storage()
     result = attrs.evolve(buffer, storage=storage, elements=storage.extent, register_origin=ownership.first)
     # A group of threads takes each element from any of its threads that owns it.
@@ -91,7 +91,7 @@ def _is_partial(kernel: Kernel, use: Use) -> bool:
     it.
     """
     statement, _, access = use
-    distributed = any(mode.unit for dim in access.dealt for mode in dim)
+    distributed = any(mode.unit for dim in access.unit_modes for mode in dim)
     return distributed or THREAD.name in {var.name for var in closure(kernel, statement.active.variables())}
 
 
@@ -293,7 +293,7 @@ def _remedy(statement: Exec, owned: _Owned, write: bool) -> str:
     """The remedy for a path that distributes differently. A load may leave the distribution to the compute path, replicas included."""
     loads = statement if write else owned.owners[0][0]
     load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with; or "
-    is_load = loads.spec.copies and not loads.follows and not loads.spec.src.memory.private
+    is_load = loads.spec.copies and not loads.inherits_ownership and not loads.spec.src.memory.private
     return f"{load if is_load else ''}distribute it like the compute path (same tiles, level, layout, swizzle), or go through shared memory"
 
 
@@ -313,7 +313,7 @@ def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tu
     statement, loops, access = use
     buffer = owned.buffer
     storage = register_storage(buffer, use, Ownership.of(statement, access, loops))
-    if not any(mode.unit for dim in access.dealt for mode in dim):
+    if not any(mode.unit for dim in access.unit_modes for mode in dim):
         storage = buffer.tensor.storage()
     if storage.extent != buffer.elements:
         return False

@@ -53,10 +53,10 @@ class _Versioning:
                 known[statement.var] = statement.value
             if stmt is not None:
                 parts = self._parts(stmt, loops, known, around)
-                whole = strongest(parts.values())
-                if whole not in (TRUE, FALSE):
-                    versioned = attrs.evolve(stmt, whole=whole, implied=tuple(parts))
-                    (statement,) = edited((statement,), lambda _, made=versioned: made)  # type: ignore[misc]
+                interior = strongest(parts.values())
+                if interior not in (TRUE, FALSE):
+                    versioned = attrs.evolve(stmt, interior=interior, implied=tuple(parts))
+                    (statement,) = edited((statement,), lambda _, replacement=versioned: replacement)  # type: ignore[misc]
             elif statement.children:
                 loop = statement if isinstance(statement, For) else around
                 statement = statement.rebuilt(tuple(self.listed(child, known, loop) for child in statement.children))
@@ -76,15 +76,15 @@ class _Versioning:
             return {}
         own = frozenset(loop.var for loop in loops)
         tested = dict.fromkeys(_tested(stmt))
-        parts = {part: whole for part in tested if (whole := self._of_warp(part, own, names)) != FALSE}
+        parts = {part: interior for part in tested if (interior := self._of_warp(part, own, names)) != FALSE}
         if not stmt.spec.moves:
             return parts
-        changing = around is not None and all(around.var in _written_out(whole, names).variables() for whole in parts.values())
+        changing = around is not None and all(around.var in _written_out(interior, names).variables() for interior in parts.values())
         return parts if changing and len(parts) == len(tested) else {}
 
     def _of_warp(self, condition: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> Expr:
-        """The condition that the largest coordinate in a warp, over all iterations of its own loops, is less than an extent; false if it is
-        unknown or does not pay off.
+        """The condition that the largest coordinate in a warp, over all iterations of the `own` loops, is less than an extent; false if it
+        is unknown or does not pay off.
 
         That coordinate is the last one before the next multiple of the common divisor of the uniform part and the extent.
         """

@@ -165,14 +165,16 @@ class Data:
         cupy = launch.require_cupy()
         arrays = [self.sets[0][name] for name in self.inputs]
         if multiplies(self.spec):
-            found = {self.output: product(cupy, self.spec, *arrays)}
+            references = {self.output: product(cupy, self.spec, *arrays)}
         else:
-            found = {name: cupy.asarray(_widened(one)) for name, one in references_of(self.spec, *map(cupy.asnumpy, arrays)).items()}
-        for name, right in found.items():
+            references = {name: cupy.asarray(_widened(one)) for name, one in references_of(self.spec, *map(cupy.asnumpy, arrays)).items()}
+        for name, right in references.items():
             if right.shape != self.sets[0][name].shape:
                 asked = f"{self.spec.title}.reference: {name} does not have the shape of the spec"
                 raise ArgumentError(asked, got=right.shape, legal=str(self.sets[0][name].shape))
-        return {name: right + self.initials[name].astype(right.dtype) if name in self.initials else right for name, right in found.items()}
+        return {
+            name: right + self.initials[name].astype(right.dtype) if name in self.initials else right for name, right in references.items()
+        }
 
     @property
     def expected(self) -> Any:
@@ -182,8 +184,8 @@ class Data:
     @functools.cached_property
     def tolerance(self) -> float | Mapping[str, float]:
         """The bound of `tolerance_of`; by name if there are several outputs."""
-        found = tolerances_of(self.spec, self.sizes)
-        return found if len(found) > 1 else found[self.output]
+        tolerances = tolerances_of(self.spec, self.sizes)
+        return tolerances if len(tolerances) > 1 else tolerances[self.output]
 
     @functools.cached_property
     def originals(self) -> dict[str, Any]:

@@ -51,14 +51,14 @@ class Judge:
         if self._expected_values is None:
             import numpy
 
-            found = sample(self.spec, self.sizes, self.work, numpy.random.default_rng(0))
-            self._expected_values = found, self._expected(found)
-        places, made = self._expected_values
+            sampled = sample(self.spec, self.sizes, self.work, numpy.random.default_rng(0))
+            self._expected_values = sampled, self._expected(sampled)
+        places, expected_values = self._expected_values
         shape = [evaluated(size, self.sizes) for size in self.spec.operands[output].shape]
         if list(got.shape) != shape:
             return {"message": f"the result has the shape {got.shape}, expected {tuple(shape)}"}
         dims = self.spec.uses[output]
-        return self._compare(output, select_at(got, dims, places), made[output], [places.get(dim) for dim in dims])
+        return self._compare(output, select_at(got, dims, places), expected_values[output], [places.get(dim) for dim in dims])
 
     def wrong_at(self, output: str, got: Any, places: Sequence[Any]) -> Mapping[str, Any] | None:
         """The error of the elements at these positions, by dimension, of a whole output; None if they are correct."""
@@ -70,9 +70,9 @@ class Judge:
             return None  # a tile outside of the output
         if self._expected_values is None or not _same_places(self._expected_values[0], part):
             self._expected_values = part, self._expected(part)
-        made = self._expected_values[1]
+        expected_values = self._expected_values[1]
         dims, rest = self.spec.uses[output], {dim: place for dim, place in by_dim.items() if dim not in part}
-        reference = Bounded(*(select_at(one, dims, rest) for one in (made[output].value, made[output].error)))
+        reference = Bounded(*(select_at(one, dims, rest) for one in (expected_values[output].value, expected_values[output].error)))
         return self._compare(output, select_at(got, dims, by_dim), reference, list(places))
 
     def values(self, output: str) -> Any:
@@ -98,19 +98,25 @@ class Judge:
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """The same as plain values, by output."""
         return {
-            name: {"at": list(one.at), "off": one.off, "bound": one.bound, "fraction": one.fraction, "compared": self.compared[name]}
+            name: {
+                "at": list(worst_error.at),
+                "off": worst_error.off,
+                "bound": worst_error.bound,
+                "fraction": worst_error.fraction,
+                "compared": self.compared[name],
+            }
             | ({"unknown": self.unknown[name]} if self.unknown[name] else {})
-            for name, one in self.closest.items()
+            for name, worst_error in self.closest.items()
         }
 
     def _expected(self, places: Mapping[str, Any]) -> dict[str, Bounded]:
         """Outputs at some positions. Their values do not depend on the chunk size of a loop; their errors do."""
-        made = expected(self.spec, self.arrays, self.sizes, self.accumulator, places=places, random=self.random)
+        outputs = expected(self.spec, self.arrays, self.sizes, self.accumulator, places=places, random=self.random)
         steps = fused(self.spec)
         if steps is None or not steps.over:
-            return made
+            return outputs
         whole = expected(self.spec, self.arrays, self.sizes, self.accumulator, chunk=0, places=places)
-        return {name: Bounded(whole[name].value, one.error) for name, one in made.items()}
+        return {name: Bounded(whole[name].value, one.error) for name, one in outputs.items()}
 
     def _compare(self, output: str, got: Any, reference: Bounded, places: Sequence[Any]) -> Mapping[str, Any] | None:
         import numpy

@@ -279,8 +279,8 @@ def _information(
     }
 
 
-def _rival(one: Any, ours: Any, error: float) -> dict[str, Any]:
-    return {"us": one.us, "ratio": one.us / ours.us, "error": error, "graph": one.graph}
+def _rival(timing: Any, ours: Any, error: float) -> dict[str, Any]:
+    return {"us": timing.us, "ratio": timing.us / ours.us, "error": error, "graph": timing.graph}
 
 
 def _row(name: str, spec: Spec, sizes: Mapping[str, int], info: Mapping[str, Any]) -> Row:

@@ -164,27 +164,27 @@ def expected_at(
     with numpy.errstate(all="ignore"):
         evaluated_ = fused(spec)
         if evaluated_ is not None:
-            found = _Analysis.of(evaluated_, _Rounding(types, accumulator)).evaluated_(taken, known, chunk, places, whole)
+            bounded = _Analysis.of(evaluated_, _Rounding(types, accumulator)).evaluated_(taken, known, chunk, places, whole)
             independent = _independent_inputs(evaluated_) if random else frozenset()
             if not independent:
-                return found
+                return bounded
             typical = _Analysis.of(evaluated_, _Rounding(types, accumulator, independent)).evaluated_(taken, known, chunk, places, whole)
-            return {name: _smaller_bound(one, typical[name], types[name]) for name, one in found.items()}
+            return {name: _smaller_bound(one, typical[name], types[name]) for name, one in bounded.items()}
         simple = {}
-        for one in spec.definition.formulas:
-            shape = [known[dim] for dim in one.target.dims]
-            exact = types[one.output].kind == "int" and (one.reduction is not None or computing(one, types).kind == "int")
+        for formula in spec.definition.formulas:
+            shape = [known[dim] for dim in formula.target.dims]
+            exact = types[formula.output].kind == "int" and (formula.reduction is not None or computing(formula, types).kind == "int")
             if exact or spec.moves or spec.fills:
-                value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))
-                simple[one.output] = Bounded(value, numpy.zeros(shape))
+                value = reference(formula, taken, types, dict(zip(formula.target.dims, shape, strict=True)))
+                simple[formula.output] = Bounded(value, numpy.zeros(shape))
                 continue
-            made_in = types[one.output] if spec.accumulator is None else spec.accumulator
-            result = _Rounding(types, accumulator).of_formula(one, _exact_elements(one, taken, types), (), made_in)
-            error = result.error + rounded_by(types[one.output], result.value)
-            if types[one.output].kind == "int":
-                value = reference(one, taken, types, dict(zip(one.target.dims, shape, strict=True)))
+            compute_type = types[formula.output] if spec.accumulator is None else spec.accumulator
+            result = _Rounding(types, accumulator).of_formula(formula, _exact_elements(formula, taken, types), (), compute_type)
+            error = result.error + rounded_by(types[formula.output], result.value)
+            if types[formula.output].kind == "int":
+                value = reference(formula, taken, types, dict(zip(formula.target.dims, shape, strict=True)))
                 result, error = Bounded(value, error), _truncation_error(result.value, error)
-            simple[one.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
+            simple[formula.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
         return simple
 
 
@@ -220,15 +220,15 @@ def differing(
     """
     import numpy
 
-    found = []
+    texts = []
     for name, bound in error_bounds(spec, arrays, sizes, accumulator).items():
         want = numpy.asarray(right[name]).astype(numpy.float64)
         dtype = spec.operands[name].dtype
         error_of = worst(got[name], Bounded(want, bound + rounded_by(dtype, want)), dtype)
         if error_of is not None:
             sums = "" if accumulator is None else f", sums in {accumulator}"
-            found.append(f"{name}{list(error_of.at)} is {error_of}{sums}; {error_of.count} of {want.size}")
-    return found
+            texts.append(f"{name}{list(error_of.at)} is {error_of}{sums}; {error_of.count} of {want.size}")
+    return texts
 
 
 @attrs.frozen
@@ -263,8 +263,8 @@ def worst(got: Any, right: Bounded, dtype: DType) -> Worst | None:
     NaN must be NaN, and a value that is infinite in the output's type may be infinite. Where the bound is infinite or unknown, any number
     is accepted.
     """
-    found = compared(got, right, dtype)
-    return found if found is not None and found.count else None
+    worst_element = compared(got, right, dtype)
+    return worst_element if worst_element is not None and worst_element.count else None
 
 
 def compared(got: Any, right: Bounded, dtype: DType) -> Worst | None:
@@ -329,19 +329,19 @@ def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> d
         if longest is None:
             break
         counts[longest] = max(least[longest], counts[longest] // 2)
-    found = {}
+    places = {}
     for dim in (one for one in free if counts[one] < whole[one]):
         inner = generator.choice(whole[dim] - 2, counts[dim] - 2, replace=False) + 1
-        found[dim] = numpy.sort(numpy.concatenate([[0], inner, [whole[dim] - 1]]))
-    return found
+        places[dim] = numpy.sort(numpy.concatenate([[0], inner, [whole[dim] - 1]]))
+    return places
 
 
-def _exact_elements(one: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[Element, Bounded]:
+def _exact_elements(formula: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[Element, Bounded]:
     """The elements of a formula, without errors; operands as matrix instructions use them."""
     import numpy
 
-    taken = {element: arrays[element.tensor] for element in one.elements}
-    if one.is_product_sum:
+    taken = {element: arrays[element.tensor] for element in formula.elements}
+    if formula.is_product_sum:
         taken = {element: multiplied(numpy.asarray(array), types[element.tensor]) for element, array in taken.items()}
     return {element: Bounded(*_exact(array)) for element, array in taken.items()}
 
@@ -388,38 +388,38 @@ class _Rounding:
         """The number of standard deviations in an error."""
         return 1.0 if self.independent else DEVIATIONS
 
-    def is_independent(self, one: Formula) -> bool:
+    def is_independent(self, formula: Formula) -> bool:
         """Whether a formula multiplies by an independent input."""
-        return one.contracts and any(element.tensor in self.independent for element in one.elements)
+        return formula.contracts and any(element.tensor in self.independent for element in formula.elements)
 
-    def of_formula(self, one: Formula, given: Mapping[Element, Bounded], dropped: tuple[str, ...], kept: DType) -> Bounded:
+    def of_formula(self, formula: Formula, given: Mapping[Element, Bounded], dropped: tuple[str, ...], kept: DType) -> Bounded:
         """The value of a formula, before rounding to the type of its output."""
-        values = aligned(one, {element: bounded.value for element, bounded in given.items()}, dropped)
-        errors = aligned(one, {element: bounded.error for element, bounded in given.items()}, dropped)
-        read = [self.types.get(element.tensor) for element in one.elements]
-        if one.contracts:
-            return self._contraction(one, values, errors, kept)
+        values = aligned(formula, {element: bounded.value for element, bounded in given.items()}, dropped)
+        errors = aligned(formula, {element: bounded.error for element, bounded in given.items()}, dropped)
+        read = [self.types.get(element.tensor) for element in formula.elements]
+        if formula.contracts:
+            return self._contraction(formula, values, errors, kept)
         wide = float64 if float64 in read else float32
-        terms = self.of_value(one.value, {element: Bounded(values[element], errors[element]) for element in values}, wide)
-        if one.reduction is None:
+        terms = self.of_value(formula.value, {element: Bounded(values[element], errors[element]) for element in values}, wide)
+        if formula.reduction is None:
             return terms
-        axes = tuple(range(len(one.target.dims), len(one.dims)))
-        if one.reduction in ("max", "min"):
-            ends = [_extremum(one.reduction, end, axes) for end in (terms.value - terms.error, terms.value, terms.value + terms.error)]
+        axes = tuple(range(len(formula.target.dims), len(formula.dims)))
+        if formula.reduction in ("max", "min"):
+            ends = [_extremum(formula.reduction, end, axes) for end in (terms.value - terms.error, terms.value, terms.value + terms.error)]
             return Bounded(ends[1], _interval_error(*ends))
         count = math.prod(terms.value.shape[axis] for axis in axes)
-        if one.reduction == "prod":
+        if formula.reduction == "prod":
             relative = (terms.error / abs(terms.value)).sum(axes) + count * 2.0**-kept.mantissa
             whole = terms.value.prod(axes)
             return Bounded(whole, abs(whole) * (relative * 2))
         sums = terms.value.sum(axes), abs(terms.value).sum(axes), (terms.value**2).sum(axes) ** 0.5
         return self._sum(sums, terms.error.sum(axes), count, kept if kept.bits > 16 else float32)
 
-    def _contraction(self, one: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
+    def _contraction(self, formula: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
         """A sum of products, which matrix instructions may truncate."""
 
         def summed_of(function: Any) -> Any:
-            return summed(one, {element: function(element) for element in values})
+            return summed(formula, {element: function(element) for element in values})
 
         size = summed_of(lambda element: abs(values[element]))
         given = [element for element in values if element.tensor in self.independent]
@@ -428,10 +428,10 @@ class _Rounding:
         else:
             inherited = summed_of(lambda element: abs(values[element]) + errors[element]) - size
         squares = summed_of(lambda element: values[element] ** 2) ** 0.5
-        lengths = dict(zip(one.dims, map(max, zip(*(array.shape for array in values.values()), strict=True)), strict=True))
-        count = math.prod(lengths[dim] for dim in one.over)
+        lengths = dict(zip(formula.dims, map(max, zip(*(array.shape for array in values.values()), strict=True)), strict=True))
+        count = math.prod(lengths[dim] for dim in formula.over)
         sums = summed_of(values.__getitem__), size, squares
-        kinds = [self.types[element.tensor] for element in one.elements if element.tensor in self.types]
+        kinds = [self.types[element.tensor] for element in formula.elements if element.tensor in self.types]
         return Bounded(sums[0], inherited + sum_error(sums, count, self.accumulator or kept, kinds, self.deviations))
 
     def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, accumulator: DType) -> Bounded:
@@ -628,16 +628,16 @@ def _scaled_error(factor: Any, other: Bounded) -> Any:
     return numpy.where(stays, 0.0, abs(factor) * other.error)
 
 
-def _function_error(name: str, one: Bounded, wide: DType) -> tuple[Any, Any]:
+def _function_error(name: str, argument: Bounded, wide: DType) -> tuple[Any, Any]:
     """A function: the difference of its values at the ends of the interval, and its own rounding error."""
     import numpy
 
-    evaluated_ = value_of(name, one.value)
-    ends = [value_of(name, _clamped_to_domain(name, one.value + sign * one.error)) for sign in (-1.0, 1.0)]
-    slack = numpy.where(one.error == 0, 0.0, numpy.maximum(abs(ends[0] - evaluated_), abs(ends[1] - evaluated_)))
+    evaluated_ = value_of(name, argument.value)
+    ends = [value_of(name, _clamped_to_domain(name, argument.value + sign * argument.error)) for sign in (-1.0, 1.0)]
+    slack = numpy.where(argument.error == 0, 0.0, numpy.maximum(abs(ends[0] - evaluated_), abs(ends[1] - evaluated_)))
     if name in ("gelu", "silu"):  # minimum at -0.75 and -1.28, between the ends; the slope is at most 1.13 and 1.1
-        slack = numpy.minimum(numpy.where(numpy.isnan(slack), numpy.inf, slack) + 1.13 * one.error, 1.13 * one.error)
-    return evaluated_, slack + _function_rounding(name, one.value, evaluated_, wide)
+        slack = numpy.minimum(numpy.where(numpy.isnan(slack), numpy.inf, slack) + 1.13 * argument.error, 1.13 * argument.error)
+    return evaluated_, slack + _function_rounding(name, argument.value, evaluated_, wide)
 
 
 def _clamped_to_domain(name: str, values: Any) -> Any:
@@ -671,8 +671,8 @@ def _differences(value: Value | None) -> Iterator[Operation]:
     if isinstance(value, Operation):
         if value.name == "-" and len(value.arguments) == 2:
             yield value
-        for one in value.arguments:
-            yield from _differences(one)
+        for argument in value.arguments:
+            yield from _differences(argument)
 
 
 @attrs.frozen
@@ -700,9 +700,9 @@ class _Analysis(FusedDefinition):
             shape = [sizes[dim] for dim in self.uses[name]]
             values[name] = convert(numpy.full(shape, numpy.nan), self.kept[name]).astype(exact_in(self.kept[name]))
             values[f"{ERROR}{name}"] = numpy.zeros(shape)
-        for name, one in arrays.items():
-            wide, values[f"{ERROR}{name}"] = _exact(one)
-            values[name] = numpy.asarray(one).astype(exact_in(self.kept[name])) if self.kept[name].kind == "int" else wide
+        for name, array in arrays.items():
+            wide, values[f"{ERROR}{name}"] = _exact(array)
+            values[name] = numpy.asarray(array).astype(exact_in(self.kept[name])) if self.kept[name].kind == "int" else wide
         values |= factors(arrays, self.rounding.types)
         values |= {f"{INDICES}{dim}": places.get(dim, numpy.arange(size)) for dim, size in sizes.items()}
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in whole.items()}
@@ -713,55 +713,55 @@ class _Analysis(FusedDefinition):
         """Evaluate a step and its bounds: the propagated ones and those of rounding."""
         import numpy
 
-        one = step.formula
-        old = self._old(one, values, place) if one.joins else None
+        formula = step.formula
+        old = self._old(formula, values, place) if formula.joins else None
         given = {
-            element: Bounded(self.read(one, values, element, place).astype(numpy.float64), self._error(values, element, place))
-            for element in one.elements
+            element: Bounded(self.read(formula, values, element, place).astype(numpy.float64), self._error(values, element, place))
+            for element in formula.elements
         }
-        equal = [element for element in map(_equality_of, _differences(one.value)) if element is not None and element.tensor in values]
+        equal = [element for element in map(_equality_of, _differences(formula.value)) if element is not None and element.tensor in values]
         given |= {element: Bounded(values[element.tensor], values[element.tensor]) for element in equal}
-        known = self._which_is_larger(one, given)
+        known = self._which_is_larger(formula, given)
         now = self.present_types(step, values, types)
         now = {name: float32 if kind == float64 and types[name].kind == "int" else kind for name, kind in now.items()}
-        dtype = self.storage_type(step, now, types[one.output])
+        dtype = self.storage_type(step, now, types[formula.output])
         super().perform(step, values, place, types)
-        for name in [name for name in values if name.startswith(SAME) and one.output in name[len(SAME) :].split()]:
+        for name in [name for name in values if name.startswith(SAME) and formula.output in name[len(SAME) :].split()]:
             del values[name]
         values |= known
         if step.parts:
-            one = attrs.evolve(one, target=Element(one.output, one.target.index[:-1]))
-        dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
-        result = attrs.evolve(self.rounding, types={**self.rounding.types, **now}).of_formula(one, given, dropped, dtype)
+            formula = attrs.evolve(formula, target=Element(formula.output, formula.target.index[:-1]))
+        dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in formula.target.dims)
+        result = attrs.evolve(self.rounding, types={**self.rounding.types, **now}).of_formula(formula, given, dropped, dtype)
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
         evaluated_ = self.taken(values, step.formula.target, place)
         if old is not None:  # sums of products with other elements of an independent input are independent
-            error = numpy.hypot(error, old) if self.rounding.is_independent(one) else error + old
+            error = numpy.hypot(error, old) if self.rounding.is_independent(formula) else error + old
         if dtype.kind == "int":
             error = _truncation_error(result.value, error)
         kept = 2 if dtype == tf32 else 1  # bits below the upper 19 are truncated by the multiplication, not rounded
         error = numpy.broadcast_to(error, evaluated_.shape) + kept * rounded_by(dtype, evaluated_)
         if self.writes_operand(step):
-            values[f"{ERROR}{one.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
+            values[f"{ERROR}{formula.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
         else:
-            values[f"{ERROR}{one.output}"] = error
+            values[f"{ERROR}{formula.output}"] = error
 
-    def _which_is_larger(self, one: Formula, given: Mapping[Element, Bounded]) -> dict[str, Any]:
+    def _which_is_larger(self, formula: Formula, given: Mapping[Element, Bounded]) -> dict[str, Any]:
         """For `new[m] = max(old[m], other[m])`, where the result certainly is the old value, whatever the errors: their difference is 0
         there.
         """
-        value, target = one.value, one.target
-        if not isinstance(value, Operation) or value.name != "max" or one.reduction is not None or one.output in self.uses:
+        value, target = formula.value, formula.target
+        if not isinstance(value, Operation) or value.name != "max" or formula.reduction is not None or formula.output in self.uses:
             return {}
-        if any(element.index not in (target.index, ()) for element in one.elements):
+        if any(element.index not in (target.index, ()) for element in formula.elements):
             return {}
         left, right = (self.rounding.of_value(part, given, float32) for part in value.arguments)
         gap, error = left.value - right.value, left.error + right.error
         named = zip(value.arguments, (gap > error, gap < -error), strict=True)
-        return {f"{SAME}{part.tensor} {one.output}": larger for part, larger in named if isinstance(part, Element)}
+        return {f"{SAME}{part.tensor} {formula.output}": larger for part, larger in named if isinstance(part, Element)}
 
-    def _old(self, one: Formula, values: Mapping[str, Any], place: Mapping[str, slice]) -> Any:
-        return self._error(values, one.target, place) if one.output in values else 0.0
+    def _old(self, formula: Formula, values: Mapping[str, Any], place: Mapping[str, slice]) -> Any:
+        return self._error(values, formula.target, place) if formula.output in values else 0.0
 
     def _error(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
         """The bounds of the part of an operand that an iteration uses; coordinates and sizes are exact."""

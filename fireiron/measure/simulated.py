@@ -93,8 +93,8 @@ def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[
             values[name] = every if density == 1 or not shapes[name] else every * (random.random(shapes[name]) < density)
         if spec.title != "MatMul" or _largest_sum(values) <= limit:
             break
-    made = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
-    return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in made.items()}
+    typed_values = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
+    return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in typed_values.items()}
 
 
 def _exact_limit(program: Program) -> int:
@@ -281,9 +281,9 @@ def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
     outputs = {name: program.inner.operands[name].tensor for name in program.inner.outputs}
     for node in program.tree.nodes():
         views = {name: node.spec.operands.get(name) for name in outputs}
-        found = {name: view.dims for name, view in views.items() if view is not None and view.tensor == outputs[name]}
-        if node.spec.level == Block and len(found) == len(outputs):
-            return found
+        dims_by_output = {name: view.dims for name, view in views.items() if view is not None and view.tensor == outputs[name]}
+        if node.spec.level == Block and len(dims_by_output) == len(outputs):
+            return dims_by_output
     return None
 
 
@@ -324,10 +324,10 @@ def _tile_iterations(program: Program, symbols: Mapping[str, int], block: int) -
     """The iterations in which a block computes its tiles, as values of the loop variable; one without a variable if it has one tile."""
     from fireiron.check.persistence import persistence, static_schedule
 
-    found = persistence(static_schedule(program.lowered))
-    if not found:
+    persistent_loops = persistence(static_schedule(program.lowered))
+    if not persistent_loops:
         return [{}]
-    loop = found[0].loop
+    loop = persistent_loops[0].loop
     (count,) = _evaluated(program, symbols, block, [loop.extent])
     return [{loop.var.name: iteration} for iteration in range(int(count))]
 
@@ -377,8 +377,8 @@ def first_wrong(
     if judge is not None:
         compared = (_with_output_name(spec, name, judge.wrong(name, got[name])) for name in spec.outputs)
     else:
-        found = references_of(spec, *arrays.values())
-        compared = (_with_output_name(spec, name, _compared(got[name], right + (first or 0))) for name, right in found.items())
+        references = references_of(spec, *arrays.values())
+        compared = (_with_output_name(spec, name, _compared(got[name], right + (first or 0))) for name, right in references.items())
     return next((wrong for wrong in compared if wrong is not None), None)
 
 

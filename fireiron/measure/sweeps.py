@@ -90,8 +90,8 @@ def _check_tunables(name: str, strategy: Strategy, combinations: Sequence[Mappin
     unknown = sorted({key for one in combinations for key in one if key not in known})
     if unknown:
         raise ArgumentError(f"sweep: {name} has no tunable {', '.join(unknown)}", legal=known or "none")
-    for one in combinations:
-        strategy.with_(**one)  # raises for values that a tunable does not have
+    for combination in combinations:
+        strategy.with_(**combination)  # raises for values that a tunable does not have
 
 
 def _strategies(given: Any, spec: Callable[..., Spec] | None) -> list[tuple[str, Strategy, Callable[..., Spec]]]:

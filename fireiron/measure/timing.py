@@ -155,8 +155,8 @@ def measure(
     cupy = launch.require_cupy()
     cupy.cuda.Device().synchronize()
     with _on(_stream(cupy, cupy.cuda.Device().id)) as stream:
-        made = {name: _prepared(cupy, stream, name, tuple(calls), l2, launches) for name, calls in contenders.items()}
-        contenders_ = {name: _Contender(one, _round_count(one.work, rounds, regime, seconds)) for name, one in made.items()}
+        replays = {name: _prepared(cupy, stream, name, tuple(calls), l2, launches) for name, calls in contenders.items()}
+        contenders_ = {name: _Contender(one, _round_count(one.work, rounds, regime, seconds)) for name, one in replays.items()}
         if regime == "burst":
             _run_bursts(contenders_, pause)
         else:
@@ -408,9 +408,9 @@ def _prepared(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], l2: st
         calls = calls[:1]
     calls[0]()
     stream.synchronize()
-    one, warmed = _Replays(cupy, stream, calls, 1, 0.0, ""), 0.0
+    warm_up, warmed = _Replays(cupy, stream, calls, 1, 0.0, ""), 0.0
     for number in range(min(SAMPLE, len(calls))):
-        warmed += one.round(number)
+        warmed += warm_up.round(number)
         if warmed > WARMING:
             break
     us, note = _estimate(cupy, stream, name, calls)
@@ -439,8 +439,8 @@ def _call_all(calls: Sequence[Call]) -> None:
 
 def _estimate(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...]) -> tuple[float, str]:
     """An estimate of the microseconds of one launch, and the reason if it cannot be captured."""
-    one = _Replays(cupy, stream, calls, 1, 0.0, "")
-    slow = max(1.0, min(one.round(number) for number in range(2)))  # including the host's launch overhead
+    first_replays = _Replays(cupy, stream, calls, 1, 0.0, "")
+    slow = max(1.0, min(first_replays.round(number) for number in range(2)))  # including the host's launch overhead
     part = list(itertools.islice(itertools.cycle(calls), max(1, min(SAMPLE, round(REPLAY / slow)))))
     replays, note = _replays(stream, name, [part], "")
     sample = _Replays(cupy, stream, replays, len(part), 0.0, note)
@@ -471,7 +471,7 @@ def _flushed(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], us: flo
     return _Flushed(cupy, stream, replays, count, count * (us + cost), note, flush)
 
 
-# ---------------------------------------------------------------------------------------------- turns
+# ---------------------------------------------------------------------------------------------- alternating contenders
 
 
 class _Contender:
@@ -529,25 +529,25 @@ def _rounds_per_burst(work: float) -> int:
 def _run_bursts(contenders: Mapping[str, _Contender], pause: float) -> None:
     """Alternate bursts: a pause, a replay, and rounds of about 20 ms."""
     while any(one.remaining for one in contenders.values()):
-        for one in contenders.values():
-            if one.remaining:
+        for contender in contenders.values():
+            if contender.remaining:
                 time.sleep(pause)
-                one.contender.warm(len(one.times))
-                one.run_rounds(min(one.remaining, _rounds_per_burst(one.contender.work)))
+                contender.contender.warm(len(contender.times))
+                contender.run_rounds(min(contender.remaining, _rounds_per_burst(contender.contender.work)))
 
 
 def _run_busy(contenders: Mapping[str, _Contender], heating: float) -> None:
     """Alternate single rounds without pauses, after some seconds of work."""
     stop = time.monotonic() + heating
     while True:
-        for one in contenders.values():
-            one.contender.warm()
+        for contender in contenders.values():
+            contender.contender.warm()
         if time.monotonic() >= stop:
             break
     while any(one.remaining for one in contenders.values()):
-        for one in contenders.values():
-            if one.remaining:
-                one.run_rounds(1)
+        for contender in contenders.values():
+            if contender.remaining:
+                contender.run_rounds(1)
 
 
 def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l2: str, launches: int | None, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Boxes of an array, as TMA copies them: their largest size, which arrays have them, and the copies as functions.
+"""Boxes of an array, as TMA copies them: their limits, and the device functions of the copies.
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor".
 """
@@ -10,23 +10,23 @@ import functools
 from fireiron.ir.text import Function
 
 MOST_ROWS = 256
-"""Most elements of a box along each dimension (CUDA Driver API, cuTensorMapEncodeTiled)."""
+"""Maximum number of elements of a box along each dimension (CUDA Driver API, cuTensorMapEncodeTiled)."""
 
 MULTIPLE = 16
 """Alignment in bytes of the address and strides of an array."""
 
 RANKS = range(2, 6)
-"""Dimensions of an array. A tile has two of them; along the others, those of a batch of matrices, its boxes have one element."""
+"""Legal numbers of dimensions of an array. A tile has two of them; along the others, such as a batch, its boxes have one element."""
 
 _NAMES = "xyzuv"
-"""Coordinates of a box, that of the contiguous dimension first."""
+"""Names of the coordinates of a box, contiguous dimension first."""
 
 _WHAT = ("a vector", "a matrix", "a batched matrix")
 
 
 @functools.cache
 def load_function(rank: int) -> Function:
-    """The load of a box of an array of `rank` dimensions."""
+    """Return the load of a box of an array of `rank` dimensions."""
     return Function(
         f"tma_load{_suffix(rank)}",
         ("unsigned target", "const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned mbarrier"),
@@ -42,7 +42,7 @@ def load_function(rank: int) -> Function:
 
 @functools.cache
 def multicast_function(rank: int) -> Function:
-    """The load of a box of an array of `rank` dimensions to several blocks of the cluster."""
+    """Return the load of a box of an array of `rank` dimensions to several blocks of the cluster."""
     return Function(
         f"tma_load_multicast{_suffix(rank)}",
         (
@@ -64,7 +64,7 @@ def multicast_function(rank: int) -> Function:
 
 @functools.cache
 def store_function(rank: int) -> Function:
-    """The store of a box of an array of `rank` dimensions."""
+    """Return the store of a box of an array of `rank` dimensions."""
     instruction = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
     return Function(
         f"tma_store{_suffix(rank)}",
@@ -90,5 +90,5 @@ def _places(first: int, rank: int) -> str:
 
 
 def _operands(rank: int) -> str:
-    """The coordinates as operands of inline PTX."""
+    """Return the coordinates as operands of inline PTX."""
     return ", ".join(f'"r"({name})' for name in _NAMES[:rank])

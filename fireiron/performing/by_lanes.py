@@ -1,4 +1,4 @@
-"""Code shared by instructions of a warp: their statement from lane maps, and loops where a spec is several of their tiles."""
+"""Code shared by instructions of a warp: statements from lane maps, and loops over tiles if a spec has several."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fireiron.values.units import index_in, same_threads, thread_name
 
 
 def lane_number(level: Level, draft: Draft) -> Expr:
-    """This thread's number inside its unit of a level, by name."""
+    """Return the thread's index inside its unit of a level, as a named value."""
     return draft.let(thread_name(level, "lane"), index_in(level, draft.thread))
 
 
 def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:
-    """The sizes of an instruction's tile by dimension of the spec."""
+    """Return the sizes of an instruction's tile by dimension of the spec."""
     return {dim: size for name, dims in spec.uses.items() for dim, size in zip(dims, maps[name].tile, strict=True)}
 
 
 def require_whole_warps(name: str, spec: Spec, context: Context) -> None:
-    """Refuse an instruction of a part of a warp where only some of a warp's units take part: PTX requires all of its lanes."""
+    """Refuse an instruction for a part of a warp if only some parts are active: PTX requires all lanes of the warp."""
     definitions = context.whole.definitions
     active = context.active
     while not active.variables().isdisjoint(definitions):
@@ -51,7 +51,7 @@ def require_whole_warps(name: str, spec: Spec, context: Context) -> None:
 def statements_by_lanes(
     executable: Executable, spec: Spec, draft: Draft, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), **options: Any
 ) -> tuple[Stmt, ...]:
-    """The statement of a spec that is one tile of the instruction, or loops over its tiles."""
+    """Return the statement of a spec: one tile of the instruction, or loops over tiles."""
     views, digits = divide(spec, tile_of(spec, maps), executable.name)
     if not digits:
         return (one_statement(executable, spec, draft, maps, spread, **options),)
@@ -68,9 +68,9 @@ def one_statement(
     spread: Iterable[str] = (),
     vectors: tuple[int, ...] = (),
 ) -> Exec:
-    """The statement of one tile; `vectors` are the numbers of elements of each operand that the instruction processes at once.
+    """Return the statement of one tile; `vectors` are the numbers of elements of each operand that the instruction processes at once.
 
-    A `DecompositionError` where a tile may be partly out of bounds and the instruction processes all elements or none.
+    Raises: DecompositionError if a tile may be partly out of bounds, and the instruction cannot mask elements.
     """
     lane = lane_number(spec.level, draft)
     accesses = []
@@ -93,12 +93,12 @@ def one_statement(
 
 
 def registers_together(view: View) -> int:
-    """Elements of an operand in registers that one 32-bit register contains: PTX packs 8-bit and 16-bit elements."""
+    """Return how many elements of an operand a 32-bit register contains: PTX packs 8-bit and 16-bit elements."""
     return max(4 // view.dtype.bytes, 1)
 
 
 def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tuple[Mismatch, ...]:
-    """Why a spec is not the instruction's tile, or not a multiple of it."""
+    """Return why a spec is not the instruction's tile, or not a multiple of it."""
     sizes = {dim: constant(spec.size(dim)) for dim in spec.dims}
     fits = all(size is not None and (size % tile[dim] == 0 if multiples else size == tile[dim]) for dim, size in sizes.items())
     if fits:
@@ -108,7 +108,7 @@ def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tupl
 
 
 def product_mismatch(spec: Spec) -> tuple[Mismatch, ...]:
-    """Why a spec is not the product of two matrices."""
+    """Return why a spec is not a product of two matrices."""
     if spec.multiplies:
         return ()
     if not spec.contracts:
@@ -118,18 +118,18 @@ def product_mismatch(spec: Spec) -> tuple[Mismatch, ...]:
 
 
 def level_mismatch(spec: Spec, level: Level) -> tuple[Mismatch, ...]:
-    """Why a spec's level is not the instruction's."""
+    """Return why a spec's level is not the instruction's."""
     return () if same_threads(spec.level, level) else (Mismatch("level", level.name, spec.level.name),)
 
 
 def type_mismatch(spec: Spec, operand: str, dtypes: tuple[DType, ...]) -> tuple[Mismatch, ...]:
-    """Why an operand's element type is not the instruction's."""
+    """Return why an operand's element type is not the instruction's."""
     got = getattr(spec, operand).dtype
     return () if got in dtypes else (Mismatch(f"{operand} type", " or ".join(map(str, dtypes)), str(got)),)
 
 
 def memory_mismatch(spec: Spec, operand: str, memories: tuple[Memory, ...]) -> tuple[Mismatch, ...]:
-    """Why an operand is not in a memory that the instruction accepts."""
+    """Return why an operand is not in a memory that the instruction accepts."""
     got = getattr(spec, operand).memory
     if any(got.like(memory) for memory in memories):
         return ()
@@ -137,7 +137,7 @@ def memory_mismatch(spec: Spec, operand: str, memories: tuple[Memory, ...]) -> t
 
 
 def target_mismatch(architecture: Architecture, first: int) -> tuple[Mismatch, ...]:
-    """Why a target does not have the instruction."""
+    """Return why a target does not have the instruction."""
     if architecture.capability >= first:
         return ()
     return (Mismatch("target", f"sm_{first} or newer", architecture.name),)
@@ -147,17 +147,17 @@ def target_mismatch(architecture: Architecture, first: int) -> tuple[Mismatch, .
 
 
 def registers(first: int, count: int) -> str:
-    """Operands of inline PTX in braces: `{%0, %1}`."""
+    """Return operands of inline PTX in braces: `{%0, %1}`."""
     return "{" + ", ".join(f"%{number}" for number in range(first, first + count)) + "}"
 
 
 def listed(constraint: str, name: str, count: int) -> str:
-    """The elements of an array as operands of inline PTX."""
+    """Return the elements of an array as operands of inline PTX."""
     return ", ".join(f'"{constraint}"({name}[{number}])' for number in range(count))
 
 
 def with_registers(items: Sequence[Item], *operands: Registers) -> Sequence[Item]:
-    """Items between those that gather the values of operands from separate registers, and those that write them back."""
+    """Put items between those that gather operands from separate registers and those that write them back."""
     if not any(operand.before for operand in operands):
         return items
     before = [item for operand in operands for item in operand.before]

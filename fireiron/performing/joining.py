@@ -1,4 +1,4 @@
-"""How a thread combines a result with the current output, as text: a sum, a product, or the larger or the smaller of the two."""
+"""Print how a thread combines a result with the current output: sum, product, maximum or minimum."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from fireiron.values.expr import TRUE
 from fireiron.values.machine import DType, float32, int32
 
 SIGNS = {"sum": "+", "prod": "*"}
-"""The operations that are a sign between values, and not a function."""
+"""The operations that C++ writes as an infix operator instead of a function."""
 
 MOST_IN_A_CHAIN = 8
-"""Most dependent values in a chain; two chains halve the time of a sum of 32 (attention with heads of 64 on an H200: 4 to 5 % faster)."""
+"""Maximum length of a dependent chain; two chains halve the latency of a sum of 32 (H200, attention, head size 64: 4 to 5 % faster)."""
 
 
 def widened(dtype: DType) -> DType:
-    """The type in which threads join elements: small floats in float32, small integers in int32."""
+    """Return the type in which threads combine elements: small floats in float32, small integers in int32."""
     return dtype if dtype.bits >= 32 else float32 if dtype.kind == "float" else int32
 
 
 def old_value(printer: Printer, statement: Exec, by: str, current: Text, dtype: DType) -> Text:
-    """The value of the output; where it does not count, the neutral value."""
+    """Return the value of the output, or the neutral value if the statement does not accumulate."""
     if by == "sum" or statement.accumulate == TRUE:
         return printer.accumulator(statement, current, dtype)
     return Choice(printer.expression(statement.accumulate), current, printer.literal(neutral(by, dtype), dtype))
 
 
 def together(printer: Printer, by: str, values: list[Text], dtype: DType) -> Text:
-    """The sum, the maximum, the minimum or the product of values, one after the other; sums and products of many in two chains."""
+    """Combine values one after the other; sums and products of many values use two chains."""
     sign = SIGNS.get(by)
     if sign is not None:
         splits = len(values) > MOST_IN_A_CHAIN
@@ -43,6 +43,6 @@ def together(printer: Printer, by: str, values: list[Text], dtype: DType) -> Tex
 
 
 def _chain(sign: str, values: Sequence[Text]) -> Text:
-    """Values in a row with a sign between them."""
+    """Print values with an infix operator between them."""
     first, *others = map(in_parentheses, values)
     return Chain((first, *(Joined((f"{sign} ", other)) for other in others))) if others else first

@@ -1,9 +1,9 @@
-"""Followers: copies and other work on elements whose distribution another statement decided, as statements of threads.
+"""Layout propagation: statements on registers whose elements another statement has already distributed over threads.
 
-A spec follows if it reduces no dimension, and its definition reads each operand at the element's own coordinates: then a thread processes
-its elements independently of others. The ownership of its operand in registers assigns the elements to threads. The digits of the thread
-are placed on all operands, those that it visits become loops, and the values that the deciding instruction processes at once become one
-statement, where the text takes several.
+A spec follows that distribution if it reduces no dimension, and its definition reads each operand at the element's own coordinates. Then
+each thread executes the spec on the elements that it owns, independently of other threads. The digits of the thread index are substituted
+in all operands, and the other digits become loops. The values that the deciding instruction processes at once become one statement if the
+executable supports several values.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ WIDEST = 16
 """Bytes of the widest load or store of a thread."""
 
 MOST_CONTIGUOUS = 8
-"""Most contiguous elements of one statement: 16 bytes of float16."""
+"""Maximum number of contiguous elements of a statement: 16 bytes of float16."""
 
 LARGEST = 2**31
 """Larger than any distance in memory."""
 
 MOST_TRIED = 4096
-"""Most loop iterations in which the position of a view is evaluated."""
+"""Maximum number of loop iterations for which the position of a view is evaluated."""
 
 MOST_AT_ONCE = 16
-"""Most values of one statement without a loop: those of a lane for any 8-bit operand."""
+"""Maximum number of values of a statement without a loop: those of a lane for any 8-bit operand."""
 
 
 def elementwise(spec: Spec) -> bool:
@@ -52,10 +52,10 @@ def elementwise(spec: Spec) -> bool:
 
 
 def undistributed(spec: Spec, context: Context) -> bool:
-    """Whether a spec works on registers whose distribution is not decided yet."""
+    """Whether a spec accesses registers whose distribution over threads is not decided yet."""
     views = tuple(spec.operands.values())
     if spec.reduces:
-        # The owners of the terms produce the results; only without terms in registers does the result decide.
+        # The owners of the terms compute the results. Without terms in registers, the ownership of the result decides.
         views = tuple(view for view in views if view.memory.private)[:1]
     elif not elementwise(spec):
         return False
@@ -64,9 +64,9 @@ def undistributed(spec: Spec, context: Context) -> bool:
 
 @attrs.frozen
 class Following:
-    """A spec that follows: `name` is the operand in registers, `holding` its ownership, and `steps` its digits inside the spec.
+    """A spec that follows the ownership `holding` of its operand `name` in registers; `steps` are the digits of the ownership in the spec.
 
-    No step goes past the end of a mode of any operand; None where the digits do not number the elements of the spec.
+    No step exceeds a mode of an operand. None if the digits do not enumerate the elements of the spec.
     """
 
     spec: Spec
@@ -76,7 +76,7 @@ class Following:
 
     @staticmethod
     def of(spec: Spec, context: Context) -> Following | None:
-        """The operand that a spec follows, if any; the outputs are tried before the inputs."""
+        """Return the operand whose ownership a spec follows, if any; outputs are tried before inputs."""
         for name in (*spec.outputs, *spec.inputs) if elementwise(spec) else ():
             if len(spec.uses[name]) < len(spec.dims):
                 continue
@@ -87,17 +87,17 @@ class Following:
 
     @property
     def level(self) -> Level:
-        """The level at which a single thread follows."""
+        """Return the level of the statements of a single thread."""
         level = next((level for level in (self.holding.level, self.spec.level) if level.threads == 1), None)
         return level or thread_of(self.holding.level)
 
     @functools.cached_property
     def element(self) -> Spec:
-        """The spec of one element of a thread, by which its instruction is found."""
+        """Return the spec of one element of a thread, which determines its instruction."""
         return element_of(self.spec, self.level)
 
     def mismatches(self, context: Context) -> tuple[Mismatch, ...]:
-        """Why the threads of the spec do not own its elements as another statement requires."""
+        """Return why the threads of the spec do not own its elements as another statement requires."""
         return _mismatches(self, context)
 
     def _mismatches(self, context: Context) -> tuple[Mismatch, ...]:
@@ -113,7 +113,7 @@ class Following:
         if self.distributed_in_iterations(context):
             return (Mismatch("registers", "tiles that are distributed once", "tiles that are distributed in iterations"),)
         own = self.spec.operands[self.name]
-        if not _whole(self.spec, self.steps, self.holding, context) or not _covered_by_owners(own, self.holding, context):
+        if not _owned_by_unit(self.spec, self.steps, self.holding, context) or not _covered_by_owners(own, self.holding, context):
             return (Mismatch("level", f"one whose threads own all of the {sizes} elements", self.spec.level.name),)
         if not _at_own_elements(own, self.holding, context):
             owner = f"as {self.holding.level} owns {own.tensor.name}"
@@ -139,61 +139,61 @@ class Following:
 
     @property
     def shared(self) -> bool:
-        """Whether smaller groups of threads own the spec together, so that an instruction of such a group may perform its part."""
+        """Whether smaller groups of threads own parts of the spec, so that an instruction of such a group may perform a part."""
         whole = not overhanging(self.spec, self.steps or ())
         return whole and self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
 
     def below(self, draft: Draft) -> tuple[Spec, Expr]:
-        """The spec of such a group, all that its threads own of the whole, and the condition that a group takes part."""
+        """Return the spec of such a group, which is all that its threads own, and the condition that the group is active."""
         assert self.steps is not None
         kept = sorted((digit for digit in self.steps if digit.kind is not DigitKind.THREADS), key=lambda digit: digit.stride)
         views = _merged(with_modes(self.spec, kept))
-        views = placed_threads(self.spec, views, [digit for digit in self.steps if digit.kind is DigitKind.THREADS])
-        active = all_of((taking_part(self.holding, draft), self._first_replica(draft)))
+        views = views_of_thread(self.spec, views, [digit for digit in self.steps if digit.kind is DigitKind.THREADS])
+        active = all_of((is_owner(self.holding, draft), self._first_replica(draft)))
         return self.spec.at_level(self.holding.level, **views), active
 
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
-        """The statements by which each thread executes the instruction on its own elements."""
+        """Return the statements by which each thread executes the instruction on its elements."""
         assert self.steps is not None
         visited = [digit for digit in self.steps if digit.index is None]
         taken_digits = self._contiguous_first(visited) if self.holding.free else visited
         pairs = executable.on_pairs(self.element, draft.architecture) is not None
         values, loops = _values_and_loops(executable, self.spec, self.element, taken_digits, pairs)
-        views = placed_threads(
+        views = views_of_thread(
             self.spec, with_modes(self.spec, values), [digit for digit in self.steps if digit.index is not None], visited
         )
-        views = ended(self.spec, views, [digit for digit in visited if self._straddles(digit, values, visited)], visited)
-        active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
+        views = with_bounds(self.spec, views, [digit for digit in visited if self._straddles(digit, values, visited)], visited)
+        active = TRUE if self.spec.level == self.holding.level else is_owner(self.holding, draft)
         active = all_of((active, self._first_replica(draft)))
         unroll = all(loop.unroll for loop in loops)
         loop_steps = list(_in_order(self.spec, loops))
         views, program, variables = loop_over(self.spec, views, loop_steps, unroll, draft, (Hole("elements"),))
-        end = inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)
+        end = in_bounds(self.spec, views[self.name], self.spec.uses[self.name], self.steps)
         first = [var for var, step in zip(variables, loop_steps, strict=True) if self._is_contiguous_loop(step, visited)]
         active = all_of((active, end.substitute(dict.fromkeys(first, 0))))
         inner = _statement(executable, self.spec.at_level(self.level, **views), self.spec, values, active, draft)
         return filled(program, {"elements": (inner,)})
 
     def _contiguous_first(self, visited: Sequence[Digit]) -> list[Digit]:
-        """What a thread visits, contiguous elements first, as values that a statement may process at once; not what is out of bounds."""
+        """Return the visited digits that one statement may process at once: contiguous elements first, none out of bounds."""
         ends = overhanging(self.spec, visited)
         order = sorted(visited, key=lambda digit: (*self._distances(digit), digit.stride))
         return [digit if digit in ends else attrs.evolve(digit, kind=DigitKind.VALUES) for digit in order]
 
     def _straddles(self, digit: Digit, values: Sequence[Digit], visited: Sequence[Digit]) -> bool:
-        """Whether values of one statement are on both sides of the end that a digit goes past: the first does not decide for all."""
+        """Whether some values of a statement are in bounds and others not, so that a test of the first does not suffice."""
         count = math.prod(other.size for other in values if other.dim == digit.dim)
         return count > contiguous_elements(self.spec, digit.dim, visited)
 
     def _is_contiguous_loop(self, step: Step, visited: Sequence[Digit]) -> bool:
-        """Whether a loop stays in contiguous elements that are all inside a dimension where the first is."""
+        """Whether a loop visits contiguous elements that are all in bounds if the first one is."""
         dim = self.spec.dims.index(step.dim)
         own = step.strides[self.name]
         contiguous = contiguous_elements(self.spec, dim, visited)
         return (constant(own * step.size) or LARGEST) <= contiguous
 
     def _distances(self, digit: Digit) -> tuple[int, ...]:
-        """The distances between a digit's elements in the operands in memory; those that are not known last."""
+        """Return the strides of a digit in the operands in memory; unknown strides count as the largest."""
         spec, dim, distances = self.spec, self.spec.dims[digit.dim], []
         for name, view in spec.operands.items():
             if dim in spec.uses[name] and not view.memory.private and not view.memory.counts:
@@ -202,20 +202,20 @@ class Following:
         return tuple(step * digit.stride for step in distances)
 
     def _first_replica(self, context: Context) -> Expr:
-        """The condition under which a thread writes to shared or global memory: of threads with the same elements, the first does."""
+        """Return the condition under which a thread writes to memory: of threads with the same elements, only the first writes."""
         assert self.steps is not None
         if all(self.spec.operands[name].memory.private for name in self.spec.outputs):
             return TRUE
         return first_replica(self.spec, [digit for digit in self.steps if digit.index is not None], self.holding, context)
 
 
-@by_identities  # called for each way in which a leaf may be performed
+@by_identities  # called for each executable that may perform a leaf
 def _mismatches(following: Following, context: Context) -> tuple[Mismatch, ...]:
     return following._mismatches(context)
 
 
 def distributed_in_iterations(digits: Iterable[Digit], context: Context) -> bool:
-    """Whether a thread's tile changes from iteration to iteration: whether its index depends on anything but the thread's number."""
+    """Whether a thread's tile changes between iterations: its index depends on variables other than the thread index."""
     known = context.whole.definitions.keys()
     return any(
         digit.index is not None and any(var not in known and var != context.thread for var in digit.index.variables()) for digit in digits
@@ -223,7 +223,7 @@ def distributed_in_iterations(digits: Iterable[Digit], context: Context) -> bool
 
 
 def element_of(spec: Spec, level: Level) -> Spec:
-    """The spec of one element at a level."""
+    """Return the spec of one element at a level."""
     modes = (Mode(1, 1),)
     views = {
         name: view.with_dims({number: Dim(modes, dim.bound, dim.fixed) for number, dim in enumerate(view.dims)})
@@ -236,7 +236,7 @@ def element_of(spec: Spec, level: Level) -> Spec:
 
 
 def steps_of(spec: Spec, name: str, holding: Ownership) -> tuple[Digit, ...] | None:
-    """The digits inside a spec, none of which goes past the end of a mode of any operand; None where they do not number its elements.
+    """Return the digits inside a spec, none of which exceeds a mode of an operand; None if they do not enumerate its elements.
 
     Their dimensions are those of the spec, not of the operand.
     """
@@ -251,25 +251,25 @@ def steps_of(spec: Spec, name: str, holding: Ownership) -> tuple[Digit, ...] | N
                     return None
                 reached *= size
                 if number < len(part.modes) - 1:
-                    steps = _cut(steps, spec.dims.index(dim), reached)
+                    steps = _split_at_end(steps, spec.dims.index(dim), reached)
     ends = {spec.dims[digit.dim] for digit in overhanging(spec, steps or ())}
     along = [part for name in spec.operands for dim, part in zip(spec.uses[name], spec.operands[name].dims, strict=True) if dim in ends]
     return steps if all(len(part.modes) == 1 for part in along) else None
 
 
 def overhanging(spec: Spec, steps: Sequence[Digit]) -> tuple[Digit, ...]:
-    """The digits whose last iteration goes past the end of a dimension, as the units did not divide the tiles assigned to them."""
+    """Return the digits whose last iteration exceeds a dimension, because the number of units does not divide the number of tiles."""
     return tuple(digit for digit in steps if digit.end > (constant(spec.sizes[digit.dim]) or 0))
 
 
-def inside(spec: Spec, view: View, dims: Sequence[str], steps: Sequence[Digit]) -> Expr:
-    """The condition that the elements a thread visits are not past the end of a dimension, by their position in one of the operands."""
+def in_bounds(spec: Spec, view: View, dims: Sequence[str], steps: Sequence[Digit]) -> Expr:
+    """Return the condition that the elements of a thread are in bounds, from their position in one operand."""
     ends = [(dims.index(spec.dims[digit.dim]), spec.sizes[digit.dim]) for digit in overhanging(spec, steps) if spec.dims[digit.dim] in dims]
     return all_of(less(view.dims[position].base, size) for position, size in ends)
 
 
-def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | None:
-    """The digits, with one that goes past an end along a dimension replaced by its parts before and after it."""
+def _split_at_end(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | None:
+    """Split the digit that exceeds an end along a dimension into its parts before and after the end."""
     result: list[Digit] = []
     for digit in digits:
         if digit.dim != dim or not digit.stride < end < digit.end:
@@ -282,40 +282,40 @@ def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | Non
     return tuple(result)
 
 
-def _placed(spec: Spec, name: str, digit: Digit) -> Iterator[tuple[int, int]]:
-    """A digit in coordinates of an operand's tensor; nothing where the operand does not have its dimension."""
+def _in_tensor(spec: Spec, name: str, digit: Digit) -> Iterator[tuple[int, int]]:
+    """Yield a digit in coordinates of an operand's tensor, if the operand has its dimension."""
     dims = spec.uses[name]
     if spec.dims[digit.dim] not in dims:
         return
     position = dims.index(spec.dims[digit.dim])
     modes = spec.operands[name].dims[position].modes
-    if digit.end > (constant(spec.sizes[digit.dim]) or 0) and len(modes) == 1:  # its last iteration goes past the end
+    if digit.end > (constant(spec.sizes[digit.dim]) or 0) and len(modes) == 1:  # its last iteration exceeds the dimension
         yield digit.size, (constant(modes[0].stride) or 1) * digit.stride
     else:
         yield from placed(spec.operands[name], digit.size, position, digit.stride)
 
 
 def step_of(spec: Spec, digit: Digit) -> Step:
-    """A digit as a step of all operands that have its dimension."""
-    strides = {name: as_expr(stride) for name in spec.operands for _, stride in _placed(spec, name, digit)}
+    """Convert a digit to a step of all operands that have its dimension."""
+    strides = {name: as_expr(stride) for name in spec.operands for _, stride in _in_tensor(spec, name, digit)}
     return Step(spec.dims[digit.dim], as_expr(digit.size), strides)
 
 
 def with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
-    """The operands with some digits only, at the others' first."""
+    """Return the operands with only the given digits; all others are 0."""
     views = {}
     for name, view in spec.operands.items():
         dims = {}
         for number, (dim, part) in enumerate(zip(spec.uses[name], view.dims, strict=True)):
             own_digits = [digit for digit in digits if spec.dims[digit.dim] == dim]
-            modes = [Mode(size, stride) for digit in own_digits for size, stride in _placed(spec, name, digit)]
+            modes = [Mode(size, stride) for digit in own_digits for size, stride in _in_tensor(spec, name, digit)]
             dims[number] = Dim(tuple(modes) or (Mode(1, 1),), part.bound, part.fixed)
         views[name] = view.with_dims(dims)
     return views
 
 
 def contiguous_elements(spec: Spec, dim: int, visited: Sequence[Digit]) -> int:
-    """The number of contiguous elements along a dimension that a thread visits, of which all are inside it or none."""
+    """Return the number of contiguous elements along a dimension that a thread visits, and of which all or none are in bounds."""
     reached = 1
     for digit in sorted((digit for digit in visited if digit.dim == dim), key=lambda digit: digit.stride):
         size = constant(spec.sizes[dim])
@@ -325,24 +325,26 @@ def contiguous_elements(spec: Spec, dim: int, visited: Sequence[Digit]) -> int:
     return reached
 
 
-def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
-    """The views at a thread's elements. Along a dimension whose end the last threads go past, a condition on the first of contiguous
-    `visited` elements decides whether they are inside; other elements are tested one by one."""
+def views_of_thread(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
+    """Return the views at a thread's elements.
+
+    If the last threads exceed a dimension, one condition guards contiguous `visited` elements; others are tested one by one.
+    """
     for digit in digits:
         assert digit.index is not None
         views = moved(views, spec, step_of(spec, digit), digit.index, unit=True)
-    return ended(spec, views, digits, visited)
+    return with_bounds(spec, views, digits, visited)
 
 
-def ended(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
-    """The views with the ends of dimensions that the last iteration of a digit, of threads or of a loop, goes past."""
+def with_bounds(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
+    """Return the views with bounds for the dimensions that the last iteration of a digit, of threads or of a loop, exceeds."""
     for digit in overhanging(spec, digits):
-        views = _ended(spec, views, digit, contiguous_elements(spec, digit.dim, visited))
+        views = _with_bound(spec, views, digit, contiguous_elements(spec, digit.dim, visited))
     return views
 
 
-def _ended(spec: Spec, views: Mapping[str, View], digit: Digit, contiguous: int) -> dict[str, View]:
-    """The views with an end along the dimension of a digit: its own, or that of the dimension where elements are tested one by one."""
+def _with_bound(spec: Spec, views: Mapping[str, View], digit: Digit, contiguous: int) -> dict[str, View]:
+    """Return the views with a bound along a digit's dimension: the digit's end, or the dimension's if elements are tested one by one."""
     views_with_end = dict(views)
     dim = spec.dims[digit.dim]
     for name in (name for name in views if dim in spec.uses[name]):
@@ -356,12 +358,14 @@ def _ended(spec: Spec, views: Mapping[str, View], digit: Digit, contiguous: int)
 
 
 def same_elements(left: Sequence[Digit], right: Sequence[Digit], context: Context) -> bool:
-    """Whether each thread has the same elements by both digits."""
-    return all(_reached(left, dim, context) == _reached(right, dim, context) for dim in {digit.dim for digit in (*left, *right)})
+    """Whether each thread has the same elements according to both sequences of digits."""
+    return all(
+        _element_offsets(left, dim, context) == _element_offsets(right, dim, context) for dim in {digit.dim for digit in (*left, *right)}
+    )
 
 
-def _reached(digits: Sequence[Digit], dim: int, context: Context) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Along a dimension, each thread's first coordinate, and the offsets of its elements from it."""
+def _element_offsets(digits: Sequence[Digit], dim: int, context: Context) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return, along a dimension, each thread's first coordinate and the offsets of its elements."""
     import numpy
 
     threads = numpy.arange(context.workers or 1)
@@ -370,46 +374,46 @@ def _reached(digits: Sequence[Digit], dim: int, context: Context) -> tuple[tuple
         if digit.index is None:
             offsets = [offset + index * digit.stride for offset in offsets for index in range(digit.size)]
         else:
-            start = start + compiled(by_thread(digit.index, context))({context.thread.name: threads}) * digit.stride
+            start = start + compiled(expand_definitions(digit.index, context))({context.thread.name: threads}) * digit.stride
     return tuple(start.tolist()), tuple(sorted(offsets))
 
 
 # ---------------------------------------------------------------------------------------------- refusals
 
 
-def _whole(spec: Spec, steps: Sequence[Digit], holding: Ownership, context: Context) -> bool:
-    """Whether the threads of each unit of a spec's level own all of its elements together."""
+def _owned_by_unit(spec: Spec, steps: Sequence[Digit], holding: Ownership, context: Context) -> bool:
+    """Whether the threads of each unit of a spec's level together own all of its elements."""
     distributed = [digit for digit in steps if digit.index is not None]
     lanes = [digit for digit in holding.digits if digit.kind is DigitKind.LANES]
     if spec.level.threads is None:
         return True
     if spec.level == holding.level and lanes:
-        # The lanes of an instruction own its tile by its lane map; digits of groups must not be required of one of them.
+        # The lane map of an instruction distributes its tile over lanes; digits of groups are not required of a single lane.
         own_lanes = [digit for digit in steps if digit.kind is DigitKind.LANES]
         return len(own_lanes) >= len(lanes) and not any(digit.kind is DigitKind.THREADS for digit in distributed)
-    return not distributed or _covered(spec, distributed, holding, context)
+    return not distributed or _has_all_parts(spec, distributed, holding, context)
 
 
 def _count(values: Any) -> int:
-    """The number of different values; `numpy.unique` loads `numpy.ma`, which takes 8 ms."""
+    """Return the number of distinct values; `numpy.unique` would import `numpy.ma`, which takes 8 ms."""
     ordered = values.ravel().copy()
     ordered.sort()
     return int((ordered[1:] != ordered[:-1]).sum()) + bool(ordered.size)
 
 
-def _covered(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> bool:
-    """Whether in each unit that takes part all values of the threads' digits occur."""
-    units, numbers = _placed_threads(spec, distributed, holding, context)
+def _has_all_parts(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> bool:
+    """Whether the threads of each active unit have all values of their digits."""
+    units, numbers = _owned_parts_as_arrays(spec, distributed, holding, context)
     total = math.prod(digit.size for digit in distributed)
     inside = bool(((numbers >= 0) & (numbers < total)).all())
-    # In a buffer with a copy per unit no other unit writes the part of a unit whose threads own nothing.
+    # In a buffer with a copy per unit, no other unit writes the part of a unit whose threads own nothing.
     own = any(spec.operands[name].memory.of_block and spec.operands[name].tensor.copies > 1 for name in spec.outputs)
     requested = _requested_units(spec, context) if own else units
     return inside and _count(units * total + numbers) == _count(requested) * total
 
 
 def _requested_units(spec: Spec, context: Context) -> Any:
-    """For each thread that executes the spec its unit; threads that own nothing of it are included."""
+    """Return the unit of each thread that executes the spec, including threads that own none of its elements."""
     import numpy
 
     at = {context.thread.name: numpy.arange(context.workers or spec.level.threads or 1)}
@@ -419,46 +423,45 @@ def _requested_units(spec: Spec, context: Context) -> Any:
 
 
 def _covered_by_owners(view: View, holding: Ownership, context: Context) -> bool:
-    """Whether each part of a tensor on which threads perform a spec is owned by threads that take part: values of other threads would
-    not be passed on, where their parts differ."""
+    """Whether active threads own each part of a tensor that threads access by a spec; else a thread would need values of another one."""
     import numpy
 
     threads = numpy.arange(context.workers or 1)
     known = {context.thread.name: threads}
-    places = [by_thread(dim.base, context) for dim in view.dims]
+    places = [expand_definitions(dim.base, context) for dim in view.dims]
     starts = [place.substitute({var: 0 for var in place.variables() if var != context.thread}) for place in places]
     performing = compiled(_of_threads(context.active, context))(known)
-    taking = compiled(_of_threads(all_of((taking_part(holding, context), context.active)), context))(known)
+    taking = compiled(_of_threads(all_of((is_owner(holding, context), context.active)), context))(known)
     part = numpy.stack(numpy.broadcast_arrays(threads * 0, *(compiled(place)(known) for place in starts)))
     performing, taking = (numpy.broadcast_to(mask, threads.shape) != 0 for mask in (performing, taking))
     return {*map(tuple, part[:, performing].T.tolist())} <= {*map(tuple, part[:, taking].T.tolist())}
 
 
 def _at_own_elements(view: View, holding: Ownership, context: Context) -> bool:
-    """Whether a view is, for each thread that takes part and in all iterations of loops, at the thread's own elements.
+    """Whether the view of each active thread contains, in all loop iterations, elements that the thread owns.
 
     A tile smaller than the distance between two elements of a thread is owned by some threads and not by others.
     """
     import numpy
 
     threads = numpy.arange(context.workers or 1)
-    taking = compiled(_of_threads(all_of((taking_part(holding, context), context.active)), context))({context.thread.name: threads})
+    taking = compiled(_of_threads(all_of((is_owner(holding, context), context.active)), context))({context.thread.name: threads})
     threads = threads[numpy.broadcast_to(taking, threads.shape) != 0]
     dims = {view.axis(dim): part for dim, part in enumerate(view.dims)}
     for digit in holding.digits:
         if digit.index is None or digit.dim not in dims:
             continue
-        index, part = by_thread(digit.index, context), dims[digit.dim]
-        for outside in _not_covered(digit, part):
-            place = by_thread(part.base, context) // outside.stride % outside.size
+        index, part = expand_definitions(digit.index, context), dims[digit.dim]
+        for outside in _uncovered_parts(digit, part):
+            place = expand_definitions(part.base, context) // outside.stride % outside.size
             own = index // (outside.stride // digit.stride) % outside.size
-            if place != own and not _agree(place, own, context.thread.name, threads):
+            if place != own and not _are_equal(place, own, context.thread.name, threads):
                 return False
     return True
 
 
-def _not_covered(digit: Digit, part: Dim) -> Iterator[Digit]:
-    """The parts of a digit that no coordinate of a view covers: what its modes leave over."""
+def _uncovered_parts(digit: Digit, part: Dim) -> Iterator[Digit]:
+    """Yield the parts of a digit that the modes of a view do not cover."""
     low = digit.stride
     for mode in sorted(part.modes, key=lambda mode: constant(mode.stride) or 0):
         size, stride = constant(mode.size), constant(mode.stride)
@@ -474,8 +477,8 @@ def _not_covered(digit: Digit, part: Dim) -> Iterator[Digit]:
         yield rest
 
 
-def _agree(left: Expr, right: Expr, thread: str, threads: Any) -> bool:
-    """Whether two values are equal for some threads, for all values of the other variables; False where these are too many to try."""
+def _are_equal(left: Expr, right: Expr, thread: str, threads: Any) -> bool:
+    """Whether two values are equal for the given threads and all values of the other variables; False if there are too many to test."""
     import numpy
 
     free = sorted((var for var in left.variables() | right.variables() if var.name != thread), key=lambda var: var.name)
@@ -491,40 +494,40 @@ def _agree(left: Expr, right: Expr, thread: str, threads: Any) -> bool:
 
 
 def _owned_parts(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> list[tuple[int, int]]:
-    """For each thread that takes part its unit of a spec's level, and the number that its digits make."""
-    units, numbers = _placed_threads(spec, distributed, holding, context)
+    """Return, for each active thread, its unit of the spec's level and the number that its digits form."""
+    units, numbers = _owned_parts_as_arrays(spec, distributed, holding, context)
     return list(zip(units.tolist(), numbers.tolist(), strict=True))
 
 
-def _placed_threads(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> tuple[Any, Any]:
-    """The same as two arrays."""
+def _owned_parts_as_arrays(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> tuple[Any, Any]:
+    """Return the result of `_owned_parts` as two arrays."""
     import numpy
 
     at = {context.thread.name: numpy.arange(context.workers or spec.level.threads or 1)}
     number, total = 0 * at[context.thread.name], 1
     for digit in distributed:
         assert digit.index is not None
-        number, total = number + compiled(by_thread(digit.index, context))(at) * total, total * digit.size
+        number, total = number + compiled(expand_definitions(digit.index, context))(at) * total, total * digit.size
     unit = compiled(unit_in(spec.level, Block, context.thread))(at)
-    active = compiled(by_thread(taking_part(holding, context), context))(at) & compiled(_of_threads(context.active, context))(at)
+    active = compiled(expand_definitions(is_owner(holding, context), context))(at) & compiled(_of_threads(context.active, context))(at)
     units, numbers, active = numpy.broadcast_arrays(unit, number, active)
     return units[active != 0], numbers[active != 0]
 
 
 def _of_threads(active: Expr, context: Context) -> Expr:
-    """The conditions on a thread's number alone: ownership does not depend on the block or the iteration."""
-    return all_of(condition for condition in conjuncts(by_thread(active, context)) if condition.variables() <= {context.thread})
+    """Return the conjuncts that depend on the thread index only: ownership does not depend on the block or the iteration."""
+    return all_of(condition for condition in conjuncts(expand_definitions(active, context)) if condition.variables() <= {context.thread})
 
 
 def first_replica(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> Expr:
-    """The condition under which a thread is the first in its unit of those with the same elements: one of them stores for all."""
+    """Return the condition under which a thread is the first one in its unit with its elements: only this thread stores them."""
     count = spec.level.threads or context.workers or 1
     if math.prod(digit.size for digit in distributed) == count:
         return TRUE
     owned = _owned_parts(spec, distributed, holding, context)
     if len(set(owned)) == len(owned):
         return TRUE
-    parts = _lane_parts(distributed, count, context, taking_part(holding, context))
+    parts = _lane_parts(distributed, count, context, is_owner(holding, context))
     if parts is None:
         parts = _bits(spec, owned, count, context)
     conditions = []
@@ -537,8 +540,10 @@ def first_replica(spec: Spec, distributed: Sequence[Digit], holding: Ownership, 
 
 
 def _bits(spec: Spec, owned: Sequence[tuple[int, int]], count: int, context: Context) -> tuple[Part, ...]:
-    """A thread's number in its unit as parts, by its bits: bits that do not change the elements number replicas, as of tiles that a
-    permutation of the bits distributes. A `DecompositionError` where other threads are replicas."""
+    """Split a thread's index in its unit into parts by bits. Bits that do not change the elements enumerate replicas.
+
+    Raises: DecompositionError if replicas differ otherwise.
+    """
     workers = context.workers or count
     still = [bit for bit in range(count.bit_length() - 1) if _is_replica_bit(owned, bit)] if len(owned) == workers else []
     if len(owned) != len(set(owned)) << len(still):
@@ -553,25 +558,25 @@ def _bits(spec: Spec, owned: Sequence[tuple[int, int]], count: int, context: Con
 
 
 def _is_replica_bit(owned: Sequence[tuple[int, int]], bit: int) -> bool:
-    """Whether each thread has the same elements as its partner, whose number differs in a bit."""
+    """Whether each thread has the same elements as the thread whose index differs in one bit."""
     return all(own == owned[number ^ 1 << bit] for number, own in enumerate(owned))
 
 
-def by_thread(value: Expr, context: Context) -> Expr:
-    """A value with the definitions of its variables substituted."""
+def expand_definitions(value: Expr, context: Context) -> Expr:
+    """Substitute the definitions of variables in a value."""
     return _expanded(value, context.whole.definitions)
 
 
-@by_identities  # several instructions and operands are compared by the same few values
+@by_identities  # comparisons of several instructions and operands use the same few values
 def _expanded(value: Expr, definitions: Mapping[Var, Expr]) -> Expr:
     while not definitions.keys().isdisjoint(value.variables()):
         value = value.substitute({var: definitions[var] for var in value.variables() if var in definitions})
     return value
 
 
-@by_identities  # several instructions are tried on one operand, one after the other
+@by_identities  # several instructions are compared with the same operand
 def lanes_of(spec: Spec, name: str, holding: Ownership, context: Context) -> LaneMap | None:
-    """The elements of an operand that the lanes of a spec's group own, as a map; None where they are not digits of the lane's number."""
+    """Return the lane map of an operand's elements; None if they are not digits of the lane index."""
     if holding.lane_map is not None:
         return holding.lane_map
     view = spec.operands[name]
@@ -581,7 +586,7 @@ def lanes_of(spec: Spec, name: str, holding: Ownership, context: Context) -> Lan
         or distributed_in_iterations(steps, context)
         or overhanging(spec, steps)
         or spec.level.threads is None
-        or not _whole(spec, steps, holding, context)
+        or not _owned_by_unit(spec, steps, holding, context)
     ):
         return None
     lanes = _lane_parts([digit for digit in steps if digit.index is not None], spec.level.threads, context)
@@ -591,21 +596,21 @@ def lanes_of(spec: Spec, name: str, holding: Ownership, context: Context) -> Lan
 
 
 def _lane_parts(distributed: Sequence[Digit], count: int, context: Context, taking: Expr = TRUE) -> tuple[Part, ...] | None:
-    """The digits of threads as parts of a thread's number in a group of `count`, between them those that do not change the elements.
+    """Return the digits of threads as parts of a thread's index in a group of `count`; parts between them do not change the elements.
 
-    Threads that are not `taking` part may have any number.
+    Threads for which `taking` does not hold may have any index.
     """
     import numpy
 
     lane = numpy.arange(count)
-    takes = compiled(by_thread(taking, context))
+    takes = compiled(expand_definitions(taking, context))
     active_lanes = [
         numpy.broadcast_to(takes({context.thread.name: first + lane}), lane.shape) != 0 for first in range(0, context.workers or 1, count)
     ]
     placed_at: list[tuple[int, Digit]] = []
     for digit in distributed:
         assert digit.index is not None
-        index = by_thread(digit.index, context)
+        index = expand_definitions(digit.index, context)
         numbers = [compiled(index)({context.thread.name: first + lane}) for first in range(0, context.workers or 1, count)]
         weight = next((number for number, value in enumerate(numbers[0] + 0 * lane) if value == 1), 0)
         if not weight or any(
@@ -627,18 +632,18 @@ def _lane_parts(distributed: Sequence[Digit], count: int, context: Context, taki
 # ---------------------------------------------------------------------------------------------- statements
 
 
-def taking_part(holding: Ownership, context: Context) -> Expr:
-    """The condition under which a thread owns anything, in addition to those under which the follower runs."""
+def is_owner(holding: Ownership, context: Context) -> Expr:
+    """Return the condition under which a thread owns any elements, in addition to the conditions of the statement."""
     known = set(conjuncts(context.active))
     return all_of(
         condition
         for condition in conjuncts(holding.active)
-        if condition not in known and by_thread(condition, context).variables() <= {context.thread}
+        if condition not in known and expand_definitions(condition, context).variables() <= {context.thread}
     )
 
 
 def _merged(views: dict[str, View]) -> dict[str, View]:
-    """Views in which a mode that continues where the one before ends is merged with it."""
+    """Merge each mode with the preceding one if it continues it."""
     return {name: view.with_dims({number: _joined(dim) for number, dim in enumerate(view.dims)}) for name, view in views.items()}
 
 
@@ -656,7 +661,7 @@ def _joined(dim: Dim) -> Dim:
 def _values_and_loops(
     executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit], pairs: bool
 ) -> tuple[list[Digit], list[Digit]]:
-    """The digits that one statement processes, in their order, and those over which it is repeated; `pairs` count as one to it."""
+    """Return the digits that one statement processes, in order, and those over which it loops; `pairs` count as one element."""
     values: list[Digit] = []
     loops: list[Digit] = []
     if executable.takes_neighbors(element):
@@ -672,7 +677,7 @@ def _values_and_loops(
 def _contiguous_digit(
     spec: Spec, visited: Sequence[Digit], most_contiguous: Callable[[Spec, Digit], int]
 ) -> tuple[list[Digit], list[Digit]]:
-    """The digit of contiguous elements that a statement may process together, if there is one; and all others."""
+    """Return the digit of contiguous elements that a statement may process together, if any, and the other digits."""
     beyond = overhanging(spec, visited)
     for place, digit in enumerate(visited):
         count = most_contiguous(spec, digit) if digit.stride == 1 and digit not in beyond else 1
@@ -685,13 +690,13 @@ def _contiguous_digit(
 
 
 def _most_in_registers(spec: Spec, digit: Digit) -> int:
-    """The most contiguous elements that are processed at once where all are in registers: as many as a later access of them may have."""
+    """Return how many contiguous elements a statement on registers processes at once: as many as a later memory access may have."""
     dim = spec.dims[digit.dim]
     return MOST_CONTIGUOUS if all(spec.operands[name].memory.private for name in spec.operands if dim in spec.uses[name]) else 1
 
 
 def _most_in_memory(spec: Spec, digit: Digit) -> int:
-    """The most elements that one access of some operand in memory may have along the dimension of a digit, as its strides allow."""
+    """Return the maximum number of elements of a memory access along a digit's dimension, which strides and alignment limit."""
     dim, most = spec.dims[digit.dim], 1
     for name, view in spec.operands.items():
         if view.memory.private or view.memory.by_value or view.memory.counts or dim not in spec.uses[name]:
@@ -707,12 +712,12 @@ def _most_in_memory(spec: Spec, digit: Digit) -> int:
 
 
 def _power_of_two(factor: int, most: int) -> int:
-    """The largest power of two that divides a number, and is at most another; 0 is divisible by all."""
+    """Return the largest power of two that divides `factor` and is at most `most`; all powers divide 0."""
     return min(factor & -factor, most) if factor else most
 
 
 def _in_order(spec: Spec, loops: Sequence[Digit]) -> Iterator[Step]:
-    """Loops by dimension, slowest first; a loop that continues where the one before ends is merged with it."""
+    """Yield loops by dimension, slowest first; a loop that continues the preceding one is merged with it."""
     for dim in range(len(spec.dims)):
         steps: list[Step] = []
         for digit in sorted((digit for digit in loops if digit.dim == dim), key=lambda digit: digit.stride):
@@ -728,17 +733,17 @@ def _statement(executable: Executable, spec: Spec, whole: Spec, values: Sequence
     for name, view in spec.operands.items():
         access = access_of(view, name in spec.outputs, draft.origin)
         accesses.append(attrs.evolve(access, points=_points(whole, name, values)) if values else access)
-    return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), follows=True, origin=draft.origin)
+    return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), inherits_ownership=True, origin=draft.origin)
 
 
 def _points(spec: Spec, name: str, values: Sequence[Digit]) -> tuple[tuple[int, ...], ...]:
-    """The offsets of the values in an operand, in the order in which the deciding statement numbers them."""
+    """Return the offsets of the values in an operand, in the order of the deciding statement."""
     view = spec.operands[name]
     points = [(0,) * len(view.numerals)]
     for digit in values:
         if spec.dims[digit.dim] not in spec.uses[name]:
             continue
-        ((_, step),) = _placed(spec, name, digit)
+        ((_, step),) = _in_tensor(spec, name, digit)
         axis = view.axis(spec.uses[name].index(spec.dims[digit.dim]))
         points = [(*point[:axis], point[axis] + index * step, *point[axis + 1 :]) for index in range(digit.size) for point in points]
     return tuple(points)

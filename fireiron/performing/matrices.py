@@ -43,7 +43,7 @@ class MatrixCopy(Executable):
 
     @property
     def count(self) -> int:
-        """Matrices, and 32-bit registers."""
+        """Return the number of matrices, which is the number of 32-bit registers."""
         return self.matrices[0] * self.matrices[1]
 
     @property
@@ -52,7 +52,7 @@ class MatrixCopy(Executable):
         return self.along != self.pairs
 
     def maps(self) -> dict[str, LaneMap]:
-        """The lane maps by operand."""
+        """Return the lane maps by operand."""
         return {}
 
     def may_perform(self, spec: Spec) -> bool:
@@ -64,8 +64,8 @@ class MatrixCopy(Executable):
         """Whether an operand in shared memory is contiguous along the dimension in which lanes address rows."""
         return view.order == ("row" if self.along else "col")
 
-    def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
-        """The differences of a copy whose operand `shared` is in shared memory, and `held` in registers."""
+    def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, in_registers: str) -> tuple[Mismatch, ...]:
+        """Return the mismatches of a copy between the operands `shared`, in shared memory, and `in_registers`."""
         if len(spec.dims) != 2:
             return (Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))),)
         mismatches = [
@@ -74,7 +74,7 @@ class MatrixCopy(Executable):
             *type_mismatch(spec, "src", (float16, bfloat16)),
             *type_mismatch(spec, "dst", (spec.src.dtype,)),
             *memory_mismatch(spec, shared, (SH,)),
-            *memory_mismatch(spec, held, (RF,)),
+            *memory_mismatch(spec, in_registers, (RF,)),
             *target_mismatch(architecture, self.capability),
         ]
         view = spec.operands[shared]
@@ -102,7 +102,7 @@ def _storage_text(view: View) -> str:
 
 
 def family(kind: type[Copy], name: str) -> tuple[Copy, ...]:
-    """All forms of a copy, those with most matrices first."""
+    """Return all forms of a copy, those with most matrices first."""
     forms = []
     for matrices in ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1)):
         for along, pairs in ((1, 1), (0, 0), (1, 0), (0, 1)):
@@ -112,14 +112,14 @@ def family(kind: type[Copy], name: str) -> tuple[Copy, ...]:
 
 
 def matrices(count: int) -> str:
-    """The text for a number of matrices, for a comment."""
+    """Return the text for a number of matrices, for a comment."""
     number = {1: "an", 2: "two", 4: "four"}[count]
     return f"{number} 8x8 {'matrices' if count > 1 else 'matrix'} of 16-bit elements"
 
 
 @functools.cache
 def addressed(matrices: tuple[int, int], along: int, transposed: bool = False) -> LaneMap:
-    """The map from lane to the row of eight elements that it addresses; lanes past the last matrix repeat."""
+    """Return the map from lane to the row of eight elements that it addresses; lanes past the last matrix repeat."""
     count = matrices[0] * matrices[1]
     lanes = ((8, 1 - along, 1), *_grid(matrices, transposed), *(((4 // count, 0, 0),) if count < 4 else ()))
     return LaneMap.along((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
@@ -127,13 +127,13 @@ def addressed(matrices: tuple[int, int], along: int, transposed: bool = False) -
 
 @functools.cache
 def received(matrices: tuple[int, int], pairs: int, transposed: bool = False) -> LaneMap:
-    """The map from lane and register half to the element in it."""
+    """Return the map from lane and register half to the element in it."""
     return LaneMap.along(
         (8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices, transposed))
     )
 
 
 def _grid(matrices: tuple[int, int], transposed: bool) -> tuple[Part, ...]:
-    """The matrices in order: along the first dimension first, or along the last if `transposed`."""
+    """Return the matrices in order: along the first dimension first, or along the last if `transposed`."""
     parts = tuple((count, dim, 8) for dim, count in enumerate(matrices) if count > 1)
     return parts[::-1] if transposed else parts

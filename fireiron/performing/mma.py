@@ -1,4 +1,4 @@
-"""mma.sync: a matrix multiply-accumulate by the lanes of a warp, or of a quad-pair; the class that all of its forms are values of.
+"""mma.sync: matrix multiply-accumulate by the lanes of a warp or quad-pair. All forms are values of the class `Mma`.
 
 A form is data: the shape, the element types, the threads, and per operand which lane owns which element under which
 number (a `LaneMap`, from the figures of the PTX ISA, "Matrix fragments for mma"). The simulation follows from the maps
@@ -106,11 +106,11 @@ class Mma(Executable):
 
     @property
     def factors(self) -> dict[str, DType]:
-        """The types of A and B."""
+        """Return the types of A and B."""
         return {"A": self.factor[0], "B": self.factor[-1]}
 
     def maps(self) -> dict[str, LaneMap]:
-        """The lane maps by operand."""
+        """Return the lane maps by operand."""
         assert self.a is not None and self.b is not None and self.c is not None
         return {"A": self.a, "B": self.b, "C": self.c}
 
@@ -154,7 +154,7 @@ class Mma(Executable):
         return [*printer.unless_adding(statement, cleared), *product]
 
     def _function(self) -> Function:
-        """The instruction as a function of the registers of C, A and B in a lane."""
+        """Return the device function of the instruction, whose arguments are a lane's registers of C, A and B."""
         assert self.result is not None
         kinds = {"c": self.result, "a": self.factors["A"], "b": self.factors["B"]}
         counts = {name: self.maps()[name.upper()].count // max(4 // kind.bytes, 1) for name, kind in kinds.items()}
@@ -181,7 +181,7 @@ _ALONG: Mapping[str, int] = {"row": 1, "col": 0}
 
 
 def _order_mismatch(spec: Spec, operand: str, order: str) -> tuple[Mismatch, ...]:
-    """Why the storage order of an operand is not that of a variant."""
+    """Return why the storage order of an operand is not that of a variant."""
     view = spec.operands[operand]
     layout = view.tensor.layout
     if isinstance(layout, MatrixLayout) and view.storage_order[0] == _ALONG[order]:
@@ -194,18 +194,18 @@ _LETTERS: Mapping[str, str] = {"float": "f", "double": "d"}
 
 
 def _starts(counts: Mapping[str, int]) -> tuple[int, int, int]:
-    """The numbers of the first registers of C, A and B."""
+    """Return the numbers of the first registers of C, A and B."""
     return 0, counts["c"], counts["c"] + counts["a"]
 
 
 def _words(name: str, words: str) -> str:
-    """The declaration of an operand's values as 32-bit registers."""
+    """Return the declaration of an operand's values as 32-bit registers."""
     const = "" if name == "c" else "const "
     return f"{const}unsigned* const {words} = reinterpret_cast<{const}unsigned*>({name});"
 
 
 def wrapped(line: str, limit: int = 110) -> Iterator[str]:
-    """Operands of inline PTX, as many as fit on each line."""
+    """Return operands of inline PTX, as many as fit on each line."""
     while len(line) > limit:
         place = line.rindex(", ", 0, limit) + 1
         yield line[:place]
@@ -214,7 +214,7 @@ def wrapped(line: str, limit: int = 110) -> Iterator[str]:
 
 
 def _function_name(opcode: str, ordered: bool) -> str:
-    """`mma_m16n8k16_f32_f16`: the shape, the storage orders where forms differ in them, the types of result and operands."""
+    """Return the function's name, such as `mma_m16n8k16_f32_f16`: shape, storage orders if forms differ in them, types."""
     parts = [part for part in opcode.split(".") if part not in ("sync", "aligned")]
     if len(parts) == 8 and parts[4] == parts[7]:
         name, shape, *orders, result, left, right, _ = parts

@@ -1,4 +1,4 @@
-"""Multiply-adds of one thread, scalar or packed: their fields, and how a spec differs from one."""
+"""Multiply-adds of one thread, scalar or packed: checks of their fields, and mismatches of specs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_fields(executable: Any) -> None:
 def fma_mismatches(
     executable: Any, spec: Spec, architecture: Architecture, shapes: tuple[tuple[int, int, int], ...]
 ) -> tuple[Mismatch, ...]:
-    """The differences between a spec and a multiply-add of one thread on one of the shapes."""
+    """Return the mismatches between a spec and a multiply-add of one thread with one of the shapes."""
     if not spec.contracts:
         return (Mismatch("spec", "MatMul", spec.title),)
     mismatches = []
@@ -50,6 +50,6 @@ def fma_mismatches(
 
 
 def _is_of(spec: Spec, shapes: tuple[tuple[int, int, int], ...]) -> bool:
-    """Whether it is one of the shapes m, n, k; or, with indices in another order or number, a single product."""
+    """Whether a spec has one of the shapes m, n, k; or, with indices in another order or number, is a single product."""
     sizes = tuple(constant(size) for size in spec.sizes)
     return sizes in shapes if spec.multiplies else (1, 1, 1) in shapes and set(sizes) == {1}

@@ -1,4 +1,4 @@
-"""Whether the lanes of a warp own, or receive, the elements that another statement requires, and where they first differ if not."""
+"""Compare the elements that the lanes of an instruction own or receive with those that another statement requires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fireiron.spec import Spec
 
 
 def ownership_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
-    """Why the map `given` differs from the decided ownership of an operand in registers; where none is decided, the map may decide it."""
+    """Return why the map `given` differs from the decided ownership of an operand in registers; an undecided ownership does not differ."""
     holding = context.held.get(spec.operands[name].tensor.name)
     if holding is None:
         return () if context.decides else (Mismatch("registers", "an operand whose thread ownership another statement decides", "none"),)
@@ -25,7 +25,7 @@ def ownership_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) 
 
 @functools.lru_cache(maxsize=4096)
 def registers_mismatch(given: LaneMap, expected: LaneMap) -> tuple[Mismatch, ...]:
-    """Why the map `given` does not have the elements of `expected`; both layouts, and where they first differ."""
+    """Return why the map `given` does not have the elements of `expected`: both layouts, and the first difference."""
     if given.threads != expected.threads:
         return (Mismatch("registers", f"those of {given.threads} lanes", f"those of {expected.threads}"),)
     difference = first_difference(given, expected)
@@ -40,7 +40,7 @@ def registers_mismatch(given: LaneMap, expected: LaneMap) -> tuple[Mismatch, ...
 
 
 def first_difference(given: LaneMap, expected: LaneMap) -> tuple[int, int, tuple[int, ...]] | None:
-    """The first lane, value and coordinate, modulo the common tile, that is in `given` and not in `expected`; None if there is none."""
+    """Return the first lane, value and coordinate, modulo the common tile, that only `given` has; None if the maps agree."""
     import numpy
 
     tile = _common_tile(given, expected)
@@ -68,6 +68,6 @@ def _listed(points: Iterable[tuple[int, ...]]) -> str:
 
 
 def _first_lanes(lane_map: LaneMap) -> str:
-    """The elements of the first two lanes, in the order of their values."""
+    """Return the elements of the first two lanes, in register order."""
     lanes = "; ".join(f"lane {lane} {_listed(lane_map.table[lane])}" for lane in range(2))
     return f"{lanes} of {lane_map.tile[0]}x{lane_map.tile[1]}"

@@ -1,10 +1,10 @@
-"""Formulas on pairs of 16-bit floats: an operation on both of a packed register by one instruction (HADD2, HMUL2, HFMA2, HMNMX2).
+"""Formulas on pairs of 16-bit floats: one instruction computes both halves of a packed register (HADD2, HMUL2, HFMA2, HMNMX2).
 
-A formula is packed where half arithmetic gives the result of float32 and one rounding: all of its elements have the type of the result,
-its numbers are representable in it, and on the way to the result at most one value is rounded. That is a sum, a difference or a product,
-or a product and a sum, which HFMA2 rounds once; with signs, absolute values, maxima, minima and choices around it, or inside. Two
-consecutive sums are not: in half arithmetic the first is rounded too. A definition requests that by steps, each with a temporary of 16
-bits.
+A formula is packed if half arithmetic gives the same result as float32 with one final rounding: all elements have the type of the result,
+its constants are representable in this type, and at most one intermediate value is rounded. That is a sum, a difference or a product,
+or a product and a sum, which HFMA2 rounds once; also with signs, absolute values, maxima, minima and selections. Two
+consecutive sums are not packed: half arithmetic would also round the first. A definition requests this by steps with 16-bit
+temporaries.
 
 `exp2` and `tanh` of pairs are approximations of the GPU (`APPROXIMATIONS`), less exact than one rounding: only where a strategy allows
 them.
@@ -25,7 +25,7 @@ from fireiron.values.document import Call, Text
 from fireiron.values.machine import DType, bfloat16, float16
 
 SUMS: Final[Mapping[str, str]] = {"+": "__hadd2", "-": "__hsub2", "*": "__hmul2_rn"}
-"""Operations that round. No compiler contracts the product with a sum of another step: the temporary between them is rounded."""
+"""Operations that round. The compiler does not contract a product with a sum of another step: the temporary between them is rounded."""
 
 LIMITS: Final[Mapping[str, str]] = {"max": "__hmax2", "min": "__hmin2", "relu": "__hmax2"}
 """Operations that are one instruction on pairs since sm_80; before, CUDA implements them by comparisons in float."""
@@ -55,13 +55,13 @@ _SASS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 _MANY = 2
-"""More roundings than a packed formula has."""
+"""A number of roundings that no packed formula has."""
 
 
 def packs(formula: Formula, types: Mapping[str, DType], approximately: bool = False) -> bool:
-    """Whether half arithmetic gives the value of a formula as float32 and one rounding do, on any target.
+    """Whether half arithmetic gives the same value of a formula as float32 with one final rounding, on any target.
 
-    Where it may do so `approximately`, functions of `APPROXIMATIONS` count as one rounding.
+    With `approximately`, functions of `APPROXIMATIONS` count as one rounding.
     """
     dtype = types[formula.output]
     if dtype not in KINDS or formula.joins or formula.reduction is not None or not isinstance(formula.value, Operation):
@@ -70,14 +70,14 @@ def packs(formula: Formula, types: Mapping[str, DType], approximately: bool = Fa
 
 
 def capability(formula: Formula, dtype: DType) -> int:
-    """The first compute capability with instructions on pairs for all operations of a packed formula."""
+    """Return the first compute capability with instructions on pairs for all operations of a packed formula."""
     operations = list(_operations(formula.value))
     own = (APPROXIMATIONS[operation.name][dtype][1] for operation in operations if operation.name in APPROXIMATIONS)
     return max(80 if dtype == bfloat16 or any(operation.name in LIMITS for operation in operations) else 53, *own, 0)
 
 
 def approximation(name: str, dtype: DType) -> Function:
-    """The function that a kernel includes for one of the instructions of `APPROXIMATIONS`."""
+    """Return the device function for one of the instructions of `APPROXIMATIONS`."""
     instruction, _, error = APPROXIMATIONS[name][dtype]
     kind, _ = KINDS[dtype]
     body = (
@@ -90,7 +90,7 @@ def approximation(name: str, dtype: DType) -> Function:
 
 
 def opcodes(formula: Formula) -> str:
-    """The instructions of a packed formula, by their names in machine code: `HFMA2+HMNMX2`."""
+    """Return the SASS instructions of a packed formula: `HFMA2+HMNMX2`."""
     return "+".join(dict.fromkeys(_opcodes(formula.value))) or "HADD2"
 
 
@@ -100,7 +100,7 @@ def packed(
     chosen: Callable[[Operation, Text, Text], Text],
     approximate: Callable[[str, Text], Text],
 ) -> Text:
-    """The value of a packed formula as a pair: `leaf` is an element or a number as a pair, `chosen` a choice between two pairs,
+    """Print a packed formula as a pair: `leaf` prints an element or a number, `chosen` a selection between two pairs,
     `approximate` a function of a pair."""
 
     def text_of(part: Value) -> Text:
@@ -135,7 +135,7 @@ def packed(
 
 
 def _product_of(part: Operation) -> Operation | None:
-    """The product in a sum or a difference of one product and another term; None where there is none."""
+    """Return the product in a sum or difference of one product and another term; None for other values."""
     if part.name not in ("+", "-") or len(part.arguments) != 2:
         return None
     products = [argument for argument in part.arguments if isinstance(argument, Operation) and argument.name == "*"]
@@ -143,7 +143,7 @@ def _product_of(part: Operation) -> Operation | None:
 
 
 def _roundings(value: Value, types: Mapping[str, DType], dtype: DType, approximately: bool) -> int:
-    """The number of roundings from a value's elements to a result of 16 bits; `_MANY` where it cannot use half arithmetic."""
+    """Return the number of roundings from a value's elements to a 16-bit result; `_MANY` if half arithmetic cannot compute it."""
     if isinstance(value, Element):
         return 0 if types[value.tensor] == dtype else _MANY
     if isinstance(value, Number):
@@ -169,7 +169,7 @@ def _is_representable(dtype: DType, number: float) -> bool:
 
 
 def _operations(value: Value | None) -> Iterator[Operation]:
-    """The operations of a value without those of its conditions."""
+    """Yield the operations of a value without those of its conditions."""
     if isinstance(value, Operation):
         yield value
         for argument in value.arguments[1 if value.name == "where" else 0 :]:

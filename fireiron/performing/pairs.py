@@ -1,4 +1,4 @@
-"""Two 16-bit floats of one thread as a packed register, `__half2` or `__nv_bfloat162`: the operand of half-precision arithmetic."""
+"""Print two 16-bit floats of a thread as a packed register, `__half2` or `__nv_bfloat162`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _is_packed(statement: Exec, name: str) -> bool:
 
 
 def _packed(printer: Printer, statement: Exec, name: str) -> Text:
-    """Two adjacent registers as a pair in place."""
+    """Reinterpret two adjacent registers as a pair."""
     access = statement.operands[name]
     const = "" if access.write else "const "
     dtype = printer.kernel.buffer(access.buffer).dtype
@@ -32,7 +32,7 @@ def _packed(printer: Printer, statement: Exec, name: str) -> Text:
 
 
 def pair(printer: Printer, statement: Exec, name: str) -> Text:
-    """An operand of one or two elements as a pair: the one twice, the two in place where they are contiguous, else packed first."""
+    """Print an operand as a pair: one element twice, two contiguous elements in place, or two elements packed."""
     access = statement.operands[name]
     dtype = printer.kernel.buffer(access.buffer).dtype
     places = tuple(printer.place(access, offset) for offset in access.elements())
@@ -44,7 +44,7 @@ def pair(printer: Printer, statement: Exec, name: str) -> Text:
 
 
 def old_pair(printer: Printer, statement: Exec, name: str) -> Text:
-    """The old values of an output, or zeros where the statement does not accumulate."""
+    """Print the old values of an output, or zeros if the statement does not accumulate."""
     old = pair(printer, statement, name)
     if statement.accumulate == TRUE:
         return old
@@ -56,7 +56,7 @@ def old_pair(printer: Printer, statement: Exec, name: str) -> Text:
 
 
 def stored_pair(printer: Printer, statement: Exec, name: str, value: Text) -> Sequence[Item]:
-    """The assignment of a pair to an output."""
+    """Print the assignment of a pair to an output."""
     access = statement.operands[name]
     dtype = printer.kernel.buffer(access.buffer).dtype
     if _is_packed(statement, name):

@@ -15,7 +15,7 @@ ROWS = 64
 
 @functools.lru_cache(maxsize=256)
 def accumulator_map(columns: int, swapped: bool) -> LaneMap:
-    """The owner of each element of 64 x n in a warpgroup (PTX ISA, "Register Fragments for wgmma", D)."""
+    """Return the owner of each element of 64 x n in a warpgroup (PTX ISA, "Register Fragments for wgmma", D)."""
     m, n = (1, 0) if swapped else (0, 1)
     tile = (columns, ROWS) if swapped else (ROWS, columns)
     return LaneMap.along(tile, ((4, n, 2), (8, m, 1), (4, m, 16)), ((2, n, 1), (2, m, 8), (columns // 8, n, 8)))
@@ -23,7 +23,7 @@ def accumulator_map(columns: int, swapped: bool) -> LaneMap:
 
 @functools.cache
 def a_operand_map(element: int, swapped: bool) -> LaneMap:
-    """The owner of each element of 64 rows by 32 bytes in a warpgroup (PTX ISA, "Register Fragments for wgmma", A)."""
+    """Return the owner of each element of 64 rows by 32 bytes in a warpgroup (PTX ISA, "Register Fragments for wgmma", A)."""
     m, k = (1, 0) if swapped else (0, 1)
     per_register = 4 // element
     tile = (8 * per_register, ROWS) if swapped else (ROWS, 8 * per_register)

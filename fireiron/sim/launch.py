@@ -240,7 +240,7 @@ def _interleaves(plan: Plan) -> bool:
     """Whether elements of one block are between those of another: the mode of the blocks does not have the largest stride."""
     written = [operand.access for site in plan.sites for operand in site.operand_list if operand.write and operand.buffer.memory.of_grid]
     strides = [
-        [tiles_of_blocks.stride for tiles_of_blocks in modes if tiles_of_blocks.unit] for access in written for modes in access.dealt
+        [tiles_of_blocks.stride for tiles_of_blocks in modes if tiles_of_blocks.unit] for access in written for modes in access.unit_modes
     ]
     return any(along and along[0] < max(along) for along in strides)
 

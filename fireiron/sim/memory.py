@@ -206,7 +206,7 @@ def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
         raise ArgumentError(f"{buffer.name}: not a NumPy array", got=type(given).__name__)
     if given.shape != shape:
         raise ArgumentError(f"{buffer.name}: wrong shape", got=given.shape, legal=f"{shape}")
-    compatible = given.dtype.name in buffer.dtype.alike and not buffer.written
+    compatible = given.dtype.name in buffer.dtype.numpy_aliases and not buffer.written
     if given.dtype != buffer.dtype.to_numpy() and not compatible:
         raise ArgumentError(f"{buffer.name}: wrong element type", got=str(given.dtype), legal=buffer.dtype.name)
     layout = buffer.tensor.layout

@@ -167,7 +167,7 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
         hint = "acc + C0[m,n] adds to an array" if spec.contracts and spec.accumulate != FALSE else None
         raise ArgumentError(f"epilogue: {spec} is not a matmul of the whole kernel", legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", hint=hint)
     definition = epilogue(text, types={} if acc is None else {ACC: acc}, signature=signature_of(spec))
-    fused = definition.made
+    fused = definition.fused_definition
     further = [name for name in fused.uses if name not in spec.operands and not name.startswith(INDICES)]
     unknown = [name for name in (*types, *orders) if name not in further]
     if unknown:
@@ -192,7 +192,7 @@ def signature_of(spec: Spec) -> str:
 
 def outputs_of(text: str, stacked: bool = False) -> tuple[str, ...]:
     """The outputs of an epilogue in the order of assignment; with `stacked`, of a batch of matrices along `b`."""
-    return epilogue(text, signature="bmk,bkn->bmn" if stacked else "").made.outputs
+    return epilogue(text, signature="bmk,bkn->bmn" if stacked else "").fused_definition.outputs
 
 
 def transposed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`Fused`: a definition of several steps, each a formula; a strategy turns it into one kernel.
+"""`Fused`: a definition of several steps, each a formula; a strategy compiles it to one kernel.
 
     gemm_bias_relu = Fused(
         name="gemm_bias_relu", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "D": "m n"},
@@ -474,7 +474,7 @@ def _in_partial_results(step: Step, taken: Mapping[Element, Any], dropped: tuple
 
 
 def _extent(dim: str, taken: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
-    """How many elements of a dimension a turn works on."""
+    """The number of elements of a dimension in one iteration."""
     for element, array in taken.items():
         if dim in element.dims:
             return int(array.shape[element.dims.index(dim)])
@@ -488,32 +488,32 @@ def _extent(dim: str, taken: Mapping[Element, Any], values: Mapping[str, Any], p
 class FusedKind(Kind):
     """The kind of the specs of a fused definition, or of a part of it."""
 
-    made: FusedDefinition = attrs.field(kw_only=True)
+    fused_definition: FusedDefinition = attrs.field(kw_only=True)
 
     @property
     def starter(self) -> Fused:  # type: ignore[override]
         return Fused.of(self)
 
     def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
-        return self.made
+        return self.fused_definition
 
     def of_signature(self, parameters: tuple[tuple[str, Any], ...], signature: str) -> Definition:
-        return self.made
+        return self.fused_definition
 
     def of_sizes(self, parameters: tuple[tuple[str, Any], ...], count: int, signature: str = "") -> Definition:
-        return self.made
+        return self.fused_definition
 
     def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[Any, ...]) -> Definition:
-        return self.made
+        return self.fused_definition
 
     def reference(
-        self, made: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
+        self, definition: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
     ) -> tuple[Any, ...]:
-        results = self.made.evaluate(arrays, sizes, types)
-        return tuple(results[name] for name in self.made.outputs)
+        results = self.fused_definition.evaluate(arrays, sizes, types)
+        return tuple(results[name] for name in self.fused_definition.outputs)
 
     def check_integers(self, spec: Spec) -> None:
-        definition = self.made
+        definition = self.fused_definition
         types = definition.all_types({name: view.dtype for name, view in spec.operands.items()})
         bounds: dict[str, str] = {}
         ranges = dict(limits_of({name: types[name] for name in types if not name.startswith(INDICES)}))
@@ -531,9 +531,9 @@ class FusedKind(Kind):
                 ranges.pop(step.formula.output, None)
             check_integers(step.formula, ranges, bounds, f"step {step.name}", shown)
 
-    def check_meaning(self, made: Definition) -> None:
-        super().check_meaning(made)
-        self.made.check_meaning()
+    def check_meaning(self, definition: Definition) -> None:
+        super().check_meaning(definition)
+        self.fused_definition.check_meaning()
 
     def short(self, spec: Spec) -> str | None:
         """The call of the definition with sizes, types and storage orders that results in the spec, if there is one."""
@@ -549,7 +549,7 @@ class FusedKind(Kind):
 
     def of(self, **changes: Any) -> FusedKind:
         """The kind with other fields of its definition."""
-        return attrs.evolve(self, made=self.made.of(**changes))
+        return attrs.evolve(self, fused_definition=self.fused_definition.of(**changes))
 
 
 def fused(spec: Spec) -> FusedDefinition | None:
@@ -567,7 +567,9 @@ def with_definition(spec: Spec, definition: FusedDefinition, views: Mapping[str,
     """The spec with another definition; its operands are the spec's, and `views`."""
     known = {**spec.operands, **views}
     assert isinstance(spec.kind, FusedKind)
-    return attrs.evolve(spec, kind=attrs.evolve(spec.kind, made=definition), views=tuple(known[name] for name in definition.uses))
+    return attrs.evolve(
+        spec, kind=attrs.evolve(spec.kind, fused_definition=definition), views=tuple(known[name] for name in definition.uses)
+    )
 
 
 def _dims_of(text: object, what: str, known: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -639,11 +641,11 @@ class Fused(ForFused, Starter):
             over=roles["loop"], scan=roles["scan"], batch=roles["batch"],
         )  # fmt: skip
         _check_steps(definition)
-        super().__init__(FusedKind(name, _text(definition), made=definition))
+        super().__init__(FusedKind(name, _text(definition), fused_definition=definition))
 
     def takes(self, start: Starter) -> bool:
         """A chain for a MatMul fits a definition with one matmul."""
-        return super().takes(start) or (start.kind.title == "MatMul" and self.made.product is not None)
+        return super().takes(start) or (start.kind.title == "MatMul" and self.fused_definition.product is not None)
 
     @staticmethod
     def of(kind: FusedKind) -> Fused:
@@ -653,10 +655,10 @@ class Fused(ForFused, Starter):
         return start
 
     @property
-    def made(self) -> FusedDefinition:
+    def fused_definition(self) -> FusedDefinition:
         """The steps, operands and dimensions."""
         assert isinstance(self.kind, FusedKind)
-        return self.kind.made
+        return self.kind.fused_definition
 
     @located
     def __call__(  # type: ignore[override]
@@ -667,15 +669,15 @@ class Fused(ForFused, Starter):
         `dtype` is the type of operands with dimensions (float16 by default); numbers are float32. `types` specifies others, by operand;
         types that the definition states need not be repeated.
         """
-        definition = self.made
+        definition = self.fused_definition
         tensors = [tensor for tensor in definition.uses if not tensor.startswith(INDICES)]
         layouts = {tensor: sizes.pop(tensor) for tensor in tensors if tensor in sizes}
         if set(sizes) != set(definition.order):
             raise ArgumentError(f"{self.kind.title}: sizes of other dimensions", got=sorted(sizes), legal=definition.order)
         extents = {dim: check_size(sizes[dim], dim) for dim in definition.order}
         _check_equal_sizes(self.kind.title, definition, extents)
-        said, stated = {tensor: as_dtype(kind) for tensor, kind in (types or {}).items()}, dict(definition.types)
-        unknown = [tensor for tensor in said if tensor not in tensors]
+        given_types, stated = {tensor: as_dtype(kind) for tensor, kind in (types or {}).items()}, dict(definition.types)
+        unknown = [tensor for tensor in given_types if tensor not in tensors]
         if unknown:
             raise ArgumentError(f"{self.kind.title}: {unknown[0]} is not an operand", got=unknown[0], legal=tensors)
         views = []
@@ -684,7 +686,7 @@ class Fused(ForFused, Starter):
             if tensor.startswith(INDICES):
                 views.append(whole_view(Tensor(tensor, shape, int32, COORD, ColMajor)))
                 continue
-            kind = said.get(tensor) or stated.get(tensor) or (as_dtype(dtype) if dims else float32)
+            kind = given_types.get(tensor) or stated.get(tensor) or (as_dtype(dtype) if dims else float32)
             order = layouts.get(tensor, RowMajor)
             align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
             views.append(
@@ -697,7 +699,7 @@ class Fused(ForFused, Starter):
         return f"Fused({', '.join(f'{word}={value!r}' for word, value in words_of(self.kind).items())})"
 
     def __str__(self) -> str:
-        return text_of(self.made, self.kind.title)
+        return text_of(self.fused_definition, self.kind.title)
 
     @located
     def check(self, sizes: Mapping[str, int] | None = None, seed: int = 0) -> None:
@@ -716,7 +718,7 @@ class Fused(ForFused, Starter):
         """
         import numpy
 
-        definition = self.made
+        definition = self.fused_definition
         idle = [tensor for tensor in definition.temporaries if all(tensor not in step.reads_others for step in definition.steps)]
         if idle:
             raise ArgumentError(f"{self.kind.title}: no step reads {idle[0]}", hint="remove its steps, or make it an operand")
@@ -746,7 +748,7 @@ class Fused(ForFused, Starter):
             wrong = ~numpy.isclose(parts, whole, rtol=1e-9, atol=1e-9, equal_nan=True)
         if not wrong.any():
             return
-        definition, place = self.made, tuple(map(int, numpy.argwhere(wrong)[0]))
+        definition, place = self.fused_definition, tuple(map(int, numpy.argwhere(wrong)[0]))
         at = f"{name}[{','.join(map(str, place))}]"
         lost = [
             tensor
@@ -791,7 +793,7 @@ def _random_inputs(definition: FusedDefinition, sizes: Mapping[str, int], seed: 
 
 def words_of(kind: FusedKind) -> dict[str, Any]:
     """The arguments of `Fused` that result in a definition, without those that are empty."""
-    definition = kind.made
+    definition = kind.fused_definition
     words: dict[str, Any] = {"name": kind.title, "dims": " ".join(definition.order)}
     words["operands"] = {tensor: " ".join(dims) for tensor, dims in definition.uses.items() if not tensor.startswith(INDICES)}
     words |= {part: {step.name: shown(step.formula) for step in definition.steps if step.part == part} for part in PARTS}
@@ -843,9 +845,9 @@ def text_of(definition: FusedDefinition, title: str) -> str:
 
 def _call_text(spec: Spec, start: Fused) -> str | None:
     """The call of a definition that results in a spec; None if there is none."""
-    sizes = {dim: spec.size(dim) for dim in start.made.order}
+    sizes = {dim: spec.size(dim) for dim in start.fused_definition.order}
     views = {name: view for name, view in spec.operands.items() if not view.memory.counts}
-    stated = dict(start.made.types)
+    stated = dict(start.fused_definition.types)
     usual = {view.dtype for view in views.values() if view.tensor.shape}
     dtype = usual.pop() if len(usual) == 1 else float16
     types = {name: view.dtype for name, view in views.items() if name in stated or view.dtype != (dtype if view.tensor.shape else float32)}
@@ -910,10 +912,10 @@ def _reduces_to_operand(step: Step, steps: Iterable[Step], uses: Mapping[str, An
 
 def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
     """Pairs of elements of one tensor whose dimensions have different names: `h[m,n]` and `h[m,k]`."""
-    alike: dict[str, list[tuple[Element, tuple[str, ...]]]] = {}
+    by_tensor: dict[str, list[tuple[Element, tuple[str, ...]]]] = {}
     for element in elements:
-        alike.setdefault(element.tensor, []).append((element, element.dims))
-    apart = {tensor: same for tensor, same in alike.items() if any(dims != same[0][1] for _, dims in same)}
+        by_tensor.setdefault(element.tensor, []).append((element, element.dims))
+    apart = {tensor: same for tensor, same in by_tensor.items() if any(dims != same[0][1] for _, dims in same)}
     return [(element, other) for element in elements for other, dims in apart.get(element.tensor, ()) if element.dims != dims]
 
 
@@ -1114,7 +1116,7 @@ def _check_roles(definition: FusedDefinition) -> None:
         raise ArgumentError(f"Fused: no step has the dimension {idle[0]}", legal="dimensions of formulas", hint="remove it from dims")
     for dim in definition.loops:
         if dim not in counted["body"]:
-            raise ArgumentError(f"Fused: the loop is over {dim}, which no step of body has", legal=sorted(counted["body"]))
+            raise ArgumentError(f"Fused: no step of body has the loop's dimension {dim}", legal=sorted(counted["body"]))
     for step in definition.steps:
         alone = [dim for dim in step.formula.over if dim in (*definition.scan, *definition.batch)]
         if alone:

@@ -48,7 +48,7 @@ def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, D
     if isinstance(formula.value, (Element, Number)) and formula.reduction is None:
         return _elementwise(formula, arrays, types, shape)
     if formula.reduction is None:
-        return _elementwise(formula, arrays, types, shape, made_in=float64)
+        return _elementwise(formula, arrays, types, shape, compute_type=float64)
     first = [result] if formula.is_product_sum else [types[name] for name in arrays]
     wide = numpy.float64 if any(dtype.kind == "float" for dtype in first) else numpy.int64
     taken = {name: _factor(formula, array, types[name]).astype(wide) for name, array in arrays.items()}
@@ -83,8 +83,8 @@ def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
     product = numpy.matmul(left.reshape(*batch_shape, *counts[:2]), right.reshape(*batch_shape, *counts[1:]))
     result_dims = [*batch, *own[0], *own[1]]
     product = product.reshape([sizes[dim] for dim in result_dims])
-    there = product.transpose([result_dims.index(dim) for dim in target if dim in result_dims])
-    return there[tuple(slice(None) if dim in result_dims else None for dim in target)]
+    transposed = product.transpose([result_dims.index(dim) for dim in target if dim in result_dims])
+    return transposed[tuple(slice(None) if dim in result_dims else None for dim in target)]
 
 
 def evaluated(
@@ -167,19 +167,19 @@ def perform(
     values: Mapping[str, Any],
     types: Mapping[str, DType],
     accumulate: Any,
-    made_in: DType | None = None,
+    compute_type: DType | None = None,
     ranges: Mapping[str, Range] | None = None,
 ) -> Any:
     """New values of the output, from arrays that have the dimensions of their element first and any further axes.
 
-    Elementwise work is computed in the type `made_in` if it is given; in float64 its sums are rounded together with the result, once.
+    Elementwise work is computed in the type `compute_type` if it is given; in float64 its sums are rounded together with the result, once.
     `ranges` are those of tensors of integers, if they are narrower than their types.
     """
     accumulate = accumulate if formula.joins else False
     if formula.reduction is not None:
         return _reduced(formula, values, types, accumulate)
     shape = values[formula.output].shape if formula.output in values else None
-    result = _elementwise(formula, values, types, shape, made_in, ranges, once=made_in == float64)
+    result = _elementwise(formula, values, types, shape, compute_type, ranges, once=compute_type == float64)
     if accumulate is False or not formula.joins:
         return result
     return joining(formula.joins_by)(_previous(formula, values[formula.output], accumulate), result)
@@ -217,11 +217,11 @@ def _elementwise(
     values: Mapping[str, Any],
     types: Mapping[str, DType],
     shape: Any,
-    made_in: DType | None = None,
+    compute_type: DType | None = None,
     ranges: Mapping[str, Range] | None = None,
     once: bool = False,
 ) -> Any:
-    """The result from the elements: copied, or as threads compute it, or computed in the type `made_in`.
+    """The result from the elements: copied, or as threads compute it, or computed in the type `compute_type`.
 
     With `once`, sums are rounded together with the result.
     """
@@ -236,7 +236,9 @@ def _elementwise(
         if isinstance(formula.value, Element):
             result_values = aligned[formula.value]
         else:
-            result_values = _Evaluation(aligned, {**limits_of(types), **(ranges or {})}, types, made_in, once).result(formula.value, result)
+            result_values = _Evaluation(aligned, {**limits_of(types), **(ranges or {})}, types, compute_type, once).result(
+                formula.value, result
+            )
         result_values = convert(numpy.asarray(result_values), result)
     every = all(set(element.dims) == set(formula.target.dims) for element in formula.elements)
     return (
@@ -417,14 +419,14 @@ def _with_float64(value: Value) -> Value:
 class _Evaluation:
     """A value as threads compute it, from the arrays of its elements: floats in one type, integers exactly.
 
-    That type is `made_in` if it is given, also for operands of comparisons if the `types` of tensors are not known. `ranges` are those of
-    tensors of integers. With `once`, sums are rounded together with the result.
+    That type is `compute_type` if it is given, also for operands of comparisons if the `types` of tensors are not known. `ranges` are
+    those of tensors of integers. With `once`, sums are rounded together with the result.
     """
 
     elements: Mapping[Element, Any]
     ranges: Mapping[str, Range]
     types: Mapping[str, DType] | None
-    made_in: DType | None = None
+    compute_type: DType | None = None
     once: bool = False
 
     def result(self, value: Value | None, result: DType) -> Any:
@@ -432,7 +434,7 @@ class _Evaluation:
         assert value is not None
         if is_integral(value, self.ranges) and (result.kind == "int" or range_of(value, self.ranges) is not None):
             return self._integer(value)
-        return self._float(value, self.made_in or self._wide(value))
+        return self._float(value, self.compute_type or self._wide(value))
 
     def _wide(self, value: Value) -> DType:
         kind = float64 if self.types is None else computing_of(value, self.types)
@@ -474,7 +476,7 @@ class _Evaluation:
         sides = sides_of(value, self.ranges)
         if all(range_of(side, self.ranges) is not None for side in sides):
             return _functions()[value.name, 2](*map(self._integer, sides))
-        wide = (self.made_in if not self.once else None) or self._wide(Operation("+", sides))
+        wide = (self.compute_type if not self.once else None) or self._wide(Operation("+", sides))
         return _functions()[value.name, 2](*(self._float(side, wide) for side in sides))
 
 

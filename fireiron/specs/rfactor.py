@@ -77,8 +77,8 @@ def _reducing(definition: FusedDefinition, name: str) -> Step:
 def _in_parts(definition: FusedDefinition, step: Step) -> tuple[str, ...]:
     """The temporaries that are kept in parts: the step's result, and those that are computed from parts alone."""
     output, dims = step.formula.target.tensor, step.formula.target.dims
-    alike = tuple(name for name, others in definition.temporaries.items() if others == dims)
-    left = _reachable(definition, output, alike)
+    same_dims = tuple(name for name, others in definition.temporaries.items() if others == dims)
+    left = _reachable(definition, output, same_dims)
     while True:
         wrong = next(
             (writer for writer in definition.steps if writer.formula.output in left and not _stays_in_parts(writer, step, left)), None
@@ -168,35 +168,35 @@ _FORMS_OF_PARTS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = 
 class _Rewriting:
     """Rewrites the definition with some temporaries in parts, which are combined before a step reads the whole value."""
 
-    made: FusedDefinition
+    original: FusedDefinition
     step: Step
     left: tuple[str, ...]
     steps: list[Step] = attrs.field(factory=list, init=False)
     complete: set[tuple[str, str]] = attrs.field(factory=set, init=False)
 
     def definition(self) -> FusedDefinition:
-        made = self.made
-        for step in made.steps:
+        original = self.original
+        for step in original.steps:
             self._step(step)
-        given = (*made.given, (f"{INDICES}{self.dim}", (self.dim,)))
-        types = dict(made.types)
+        given = (*original.given, (f"{INDICES}{self.dim}", (self.dim,)))
+        types = dict(original.types)
         types |= {self.parts_of[name]: types[name] for name in self.left if name in types}
-        return made.of(
-            steps=tuple(self.steps), given=given, order=(*made.order, self.dim), reduced=(*made.reduced, self.dim),
+        return original.of(
+            steps=tuple(self.steps), given=given, order=(*original.order, self.dim), reduced=(*original.reduced, self.dim),
             stored=only_stored(self.steps, dict(given)), names=tuple(step.name for step in self.steps),
-            known=(*made.known, f"{INDICES}{self.dim}"), types=tuple(types.items()),
-            hidden=tuple(dict.fromkeys((*made.hidden, *self.parts_of.values()))),
+            known=(*original.known, f"{INDICES}{self.dim}"), types=tuple(types.items()),
+            hidden=tuple(dict.fromkeys((*original.hidden, *self.parts_of.values()))),
         )  # fmt: skip
 
     @property
     def dim(self) -> str:
         """The name of the dimension of the parts."""
-        return _other(f"{self.step.name}_part", (*self.made.order, *self.made.uses))
+        return _other(f"{self.step.name}_part", (*self.original.order, *self.original.uses))
 
     @property
     def parts_of(self) -> Mapping[str, str]:
         """The name of the parts of each temporary."""
-        used_names = (*self.made.order, *self.made.uses, *self.made.hidden)
+        used_names = (*self.original.order, *self.original.uses, *self.original.hidden)
         return {name: _other(f"{name}_parts", used_names) for name in self.left}
 
     def _step(self, step: Step) -> None:
@@ -212,7 +212,7 @@ class _Rewriting:
             self.complete.add((name, step.part))
             dims = tuple(map(Index, self.step.formula.target.dims))
             total = Formula(Element(name, dims), "=", self._parts(Element(name, dims)), self.step.formula.joins_by, (self.dim,))
-            used_names = (*self.made.names, *(other.name for other in self.steps))
+            used_names = (*self.original.names, *(other.name for other in self.steps))
             self.steps.append(Step(_other(f"{name}_whole", used_names), total, step.part))
         self.steps.append(step)
 

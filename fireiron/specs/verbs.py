@@ -63,8 +63,8 @@ def _completed(what: str, known: Mapping[str, inspect.Parameter], args: tuple[An
     missing = [name for name in plain[len(args) :] if known[name].default is inspect.Parameter.empty and name not in kwargs]
     if not missing:
         return None
-    said = [*(_short(value) for value in args), *(_EXAMPLES.get(name, name) for name in missing)]
-    return f"{what}({', '.join([*said, *(f'{name}={_short(value)}' for name, value in kwargs.items())])})"
+    words = [*(_short(value) for value in args), *(_EXAMPLES.get(name, name) for name in missing)]
+    return f"{what}({', '.join([*words, *(f'{name}={_short(value)}' for name, value in kwargs.items())])})"
 
 
 def _short(value: object) -> str:

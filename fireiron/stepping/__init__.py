@@ -1,6 +1,6 @@
-"""What several decompositions share: the steps of fused definitions, masks over their tiles, reductions and exchanges across threads.
+"""Code shared by several decompositions: steps of fused definitions, masks over tiles, reductions and exchanges across threads.
 
-`decomp` has the decompositions themselves, one a file.
+`decomp` has the decompositions, one per file.
 
 May import: values, specs, ir, language, performing, refine, executable.
 """

@@ -1,8 +1,8 @@
-"""Reductions over registers: each thread reduces its own elements, lanes of a warp by butterfly shuffles, others through shared memory.
+"""Reductions over registers: first within each thread, then across lanes by butterfly shuffles, then across warps in shared memory.
 
-The ownership decides which digits of the thread number step along a dimension that is reduced. A digit of the lane number, at any position
-in it, is exchanged bit by bit (`shfl.sync.bfly`), so that all lanes of the group have the result. What differs from warp to warp, or
-is not a power of two, is written to shared memory and read back; `synchronize` inserts the barrier between.
+The ownership determines which digits of the thread index step along a reduced dimension. For a digit of the lane index, `shfl.sync.bfly`
+exchanges values bit by bit, so that all lanes of the group have the result. Digits of the warp index, and digits whose radix is not a power
+of two, are reduced through shared memory; `synchronize` inserts the barrier.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fireiron.language.substrategy import default_copy, temporary, written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.performing.layout_propagation import (
     Following,
-    by_thread,
-    ended,
+    expand_definitions,
     first_replica,
-    inside,
+    in_bounds,
+    is_owner,
     overhanging,
-    placed_threads,
     same_elements,
     step_of,
     steps_of,
-    taking_part,
+    views_of_thread,
+    with_bounds,
     with_modes,
 )
 from fireiron.spec import AnySpec, Spec
@@ -49,7 +49,7 @@ LANES = 32
 
 LETTERS = "abcdefghijklmnopqrstuvwxy"
 PARTS = "z"
-"""The dimension of partial results, in addition to those that have one of the letters."""
+"""The label of the dimension of partial results."""
 
 JOINED = {"sum": "+", "max": "max", "min": "min", "prod": "*"}
 
@@ -58,12 +58,12 @@ Visits = Sequence[tuple[Digit, Expr]]
 
 
 def reduced_by(spec: Spec, context: Context) -> Following | None:
-    """The ownership that a reduction follows: of the source in registers, or else of the result; None where there is none."""
+    """Return the ownership that a reduction follows: that of the source in registers, or else of the result; None if neither has one."""
     if not spec.reduces:
         return None
     if spec.in_parts and not spec.src.memory.private:
         raise DecompositionError(
-            f"{spec}: the parts are defined by the threads that own the terms in registers", got=f"terms in {spec.src.memory}",
+            f"{spec}: the owners of the terms in registers determine the parts", got=f"terms in {spec.src.memory}",
             hint="a load of the terms to RF with a strategy, or no rfactor(...)",
         )  # fmt: skip
     name = "src" if spec.src.memory.private else "dst"
@@ -77,50 +77,50 @@ def reduced_by(spec: Spec, context: Context) -> Following | None:
 
 
 def _all_terms(spec: Spec) -> list[Digit]:
-    """The reduced dimensions as digits whose values a thread visits all."""
+    """Return the reduced dimensions as digits that one thread visits completely."""
     sizes = [(dim, constant(spec.size(name)) or 0) for dim, name in enumerate(spec.dims) if name not in spec.tile_dims]
     return [Digit(dim, size, 1, DigitKind.VALUES) for dim, size in sizes if size != 1]
 
 
 def reduction(following: Following, step: Decomposition, context: Context) -> Expansion:
-    """A reduction of elements in registers; `step` ends the chain of each of its parts."""
+    """Expand a reduction of elements in registers; `step` ends the chain of each of its parts."""
     if not following.spec.in_parts:
         return _CrossThreadReduction(following, step, context.draft()).expansion()
-    following, parts = left_in_parts(following, context)
+    following, parts = partial_reduction(following, context)
     return _CrossThreadReduction(following, step, context.draft(), parts).expansion()
 
 
 def require_apart(spec: Spec) -> None:
-    """Refuse a reduction in parts of which one thread has all terms."""
+    """Refuse a reduction in parts if one thread has all terms."""
     if spec.level.threads == 1:
         raise DecompositionError(
             f"{spec}: one thread has all terms of a result, so there are no parts",
-            hint="distribute the terms over lanes, or leave rfactor(...) out",
+            hint="distribute the terms over lanes, or remove .rfactor(...)",
         )
 
 
-def left_in_parts(following: Following, context: Context) -> tuple[Following, tuple[Digit, ...]]:
-    """A reduction in parts with digits along the dimension of the parts; and the digits of the terms that become these.
+def partial_reduction(following: Following, context: Context) -> tuple[Following, tuple[Digit, ...]]:
+    """Return a reduction in parts with digits along the dimension of the parts, and the digits of the terms that become these.
 
-    Raises: DecompositionError where the number of threads with terms of one result differs, or parts are not in registers.
+    Raises: DecompositionError if the number of parts is not that of the threads with terms of a result, or parts are not in registers.
     """
     spec = following.spec
     fresh = [dim for dim in spec.uses["dst"] if dim not in spec.uses["src"]]
     if len(fresh) != 1:
         raise DecompositionError(
-            f"{spec}: the terms do not have all dimensions of the result, so no threads have parts of one",
+            f"{spec}: the terms do not have all dimensions of the result, so threads have no parts of a result",
             within=spec,
             at=context.origin,
-            hint="leave partial out",
+            hint="remove .rfactor(...)",
         )
     (dim,) = fresh
     count = constant(spec.size(dim))
     assert count is not None  # a number of parts that a strategy specifies
     if not spec.dst.memory.private:
         raise DecompositionError(
-            f"{spec}: parts are in registers of the threads that sum them",
+            f"{spec}: parts must be in registers of the threads that compute them",
             got=f"{spec.dst.tensor.name} in {spec.dst.memory}",
-            hint="place the whole result",
+            hint="set_memory applies to the complete result",
         )
     terms = [digit for digit in following.steps or () if spec.dims[digit.dim] not in spec.tile_dims and digit.index is not None]
     _, lanes, rest = butterfly(terms, following.holding, context)
@@ -130,8 +130,8 @@ def left_in_parts(following: Following, context: Context) -> tuple[Following, tu
         total = math.prod(digit.size for digit in most_expensive)
         legal = [number for number in range(2, total + 1) if _leading(most_expensive, number) is not None]
         raise DecompositionError(
-            f"{spec}: {count} parts of each result, and {total} threads have terms of one",
-            got=count, legal=legal or "none: leave partial out", within=spec, at=context.origin,
+            f"{spec}: {count} parts of each result, but {total} threads have terms of a result",
+            got=count, legal=legal or "none: remove .rfactor(...)", within=spec, at=context.origin,
         )  # fmt: skip
     others = [digit for digit in following.steps or () if digit not in terms]
     joined = _without(most_expensive, part_digits)
@@ -143,7 +143,7 @@ def left_in_parts(following: Following, context: Context) -> tuple[Following, tu
 
 
 def _leading(digits: Sequence[Digit], count: int) -> list[Digit] | None:
-    """The first digits whose sizes multiply to `count`; of the last its upper part; None where no such digits exist."""
+    """Return the first digits whose sizes multiply to `count`, with only the upper part of the last one; None if there are none."""
     parts: list[Digit] = []
     for digit in digits:
         size = math.gcd(digit.size, count)
@@ -156,14 +156,14 @@ def _leading(digits: Sequence[Digit], count: int) -> list[Digit] | None:
 
 
 def _without(digits: Sequence[Digit], removed: Sequence[Digit]) -> list[Digit]:
-    """The digits without their upper parts."""
+    """Return the digits without the upper parts `removed`."""
     sizes = {(digit.dim, digit.end): digit.size for digit in removed}
     rest = (digit.between(digit.stride, digit.end // sizes.get((digit.dim, digit.end), 1)) for digit in digits)
     return [digit for digit in rest if digit is not None and digit.size > 1]
 
 
 def butterfly(terms: Sequence[Digit], holding: Ownership, context: Context) -> tuple[tuple[int, ...], list[Digit], list[Digit]]:
-    """The masks of the shuffles that join all lanes of some digits, these digits, and the rest: digits of warps, of other radices."""
+    """Return the shuffle masks that combine all lanes of some digits, these digits, and the other digits (of warps, or other radices)."""
     masks: list[int] = []
     joined: list[Digit] = []
     rest: list[Digit] = []
@@ -177,7 +177,7 @@ def butterfly(terms: Sequence[Digit], holding: Ownership, context: Context) -> t
 
 
 def _masks(digit: Digit, holding: Ownership, context: Context) -> list[int]:
-    """The bits of the lane number that are a digit's, lowest first; none where it is not in it, or the first lane has no terms."""
+    """Return the bits of the lane index that form a digit, lowest first; none if there are no such bits, or the first lane has no terms."""
     import numpy
 
     workers = context.workers or 1
@@ -186,34 +186,34 @@ def _masks(digit: Digit, holding: Ownership, context: Context) -> list[int]:
     assert digit.index is not None
     threads = numpy.arange(workers)
     index, taking = (
-        numpy.broadcast_to(compiled(by_thread(value, context))({context.thread.name: threads}), threads.shape).astype(int)
-        for value in (digit.index, taking_part(holding, context))
+        numpy.broadcast_to(compiled(expand_definitions(value, context))({context.thread.name: threads}), threads.shape).astype(int)
+        for value in (digit.index, is_owner(holding, context))
     )
-    second = (index == 1) & (taking == 1)  # along a dimension of one element no thread has a second
+    second = (index == 1) & (taking == 1)  # a dimension of one element has no second element
     weight = int(numpy.argmax(second if second.any() else index == 1))
     if not weight or LANES % weight or (index != threads // weight % digit.size)[taking == 1].any():
         return []
     lanes = math.gcd(digit.size, LANES // weight)
     masks = [weight << bit for bit in range(lanes.bit_length() - 1)]
-    # Lanes without terms have a neutral value; but the first lane of each exchange must own terms, as its result is the one stored.
+    # Lanes without terms have a neutral value. But the first lane of each exchange must own terms, because it stores the result.
     return masks if all((taking[threads & ~mask] >= taking).all() for mask in masks) else []
 
 
 def _warps_whole(context: Context) -> bool:
-    """Whether all lanes of a warp are active, or none."""
+    """Whether all or no lanes of each warp are active."""
     warp, lane = Var("#warp", 0, max(context.thread.high // LANES, 0)), Var("#lane", 0, LANES - 1)
-    return lane not in by_thread(context.active, context).substitute({context.thread: warp * LANES + lane}).variables()
+    return lane not in expand_definitions(context.active, context).substitute({context.thread: warp * LANES + lane}).variables()
 
 
 @attrs.define
 class _CrossThreadReduction:
-    """One such reduction, with the children that it creates."""
+    """A reduction across threads, with the children that it creates."""
 
     following: Following
     step: Decomposition
     draft: Draft
     parts: tuple[Digit, ...] = ()
-    """The digits of the terms that are not joined, as the result has a part for each."""
+    """The digits of the terms that are not combined, because the result has a part for each value."""
     children: list[Child] = attrs.field(factory=list, init=False)
 
     def expansion(self) -> Expansion:
@@ -228,16 +228,16 @@ class _CrossThreadReduction:
     # ------------------------------------------------------------------------------------------ stages
 
     def _direct(self, at_once: Sequence[Digit]) -> tuple[Stmt, ...]:
-        """The case where no term is another thread's: each thread reduces its terms into the result."""
+        """Expand the case without exchange: each thread reduces its terms into the result."""
         once = TRUE if self.spec.dst.memory.private else self._first(())
         visits, active = self._visits(), all_of((self._taking, once))
         views = self._at(visits, at_once)
-        active = all_of((active, self._inside("src", views)))
+        active = all_of((active, self._in_bounds("src", views)))
         own = self.spec.at_level(self._level).with_operands(**views).with_options(in_parts=False)
         return self._nest(visits, self._child("own", own, active))
 
     def _by_parts(self, at_once: Sequence[Digit], looped: Sequence[Digit]) -> tuple[Stmt, ...]:
-        """The case in stages: each thread its own terms, then the lanes of a warp, then the rest through shared memory."""
+        """Expand the case with exchange: within each thread, then across the lanes of a warp, then through shared memory."""
         masks, joined, rest = butterfly(self._digits(kept=False, distributed=True), self.following.holding, self.draft)
         part = self._allocated("rf", (self.draft.workers or 1, *self._counts), RF)
         overhang = overhanging(self.spec, self.following.steps or ())
@@ -249,53 +249,53 @@ class _CrossThreadReduction:
         return (*program, *self._through_shared(part, self._first(joined), rest))
 
     def _note(self, masks: Sequence[int], rest: Sequence[Digit]) -> Comment:
-        """The comment on the stages of the reduction."""
+        """Return the comment about the stages of the reduction."""
         parts = ["in each thread"] if self._digits(kept=False, distributed=False) else []
         parts += [f"over {2 ** len(masks)} lanes by shuffles"] if masks else []
         parts += [f"{math.prod(digit.size for digit in rest)} partial results through shared memory"] if rest else []
         return Comment(f"{self.spec}: {', '.join(parts or ['through shared memory'])}")
 
     def _filled(self, part: View) -> tuple[Stmt, ...]:
-        """The init with the neutral value, in all threads: those without terms execute the shuffles too."""
+        """Return the init with the neutral value, in all threads: those without terms execute the shuffles too."""
         visits = self._visits()
         return self._nest(
             visits, self._child("neutral", Init.on(self._level, self._row(part, visits), value=neutral(self._by, self._dtype)))
         )
 
     def _own(self, part: View, at_once: Sequence[Digit], looped: Sequence[Digit], accumulate: bool) -> tuple[Stmt, ...]:
-        """The reduction of a thread's terms into its own partial results."""
+        """Return the reduction of a thread's terms into its partial results."""
         visits, loops = self._visits(), self._visits_of(looped)
         views = self._at((*visits, *loops), at_once)
         letters = dict(zip(self.spec.dims, LETTERS, strict=False))
         read, written = ("".join(letters[dim] for dim in self.spec.uses[name]) for name in ("src", "dst"))
         target = self._row(part, visits, thread=False)
         options = {"by": self._by, "signature": f"{read}->{written}", "accumulate": accumulate}
-        active = all_of((self._taking, self._inside("src", views)))
+        active = all_of((self._taking, self._in_bounds("src", views)))
         return self._nest((*visits, *loops), self._child("own", Reduction.on(self._level, views["src"], target, **options), active))
 
     def _shuffled(self, part: View, masks: Sequence[int]) -> tuple[Stmt, ...]:
-        """The steps in which each lane joins its value with its partner's, one mask after the other."""
+        """Return the steps in which each lane combines its value with its partner's, one mask after the other."""
         if not masks:
             return ()
         other = self._allocated("other", part.shape, RF)
         outer = [(count, Var(self.draft.fresh(self.spec.labels[dim]), 0, count - 1)) for dim, count in enumerate(self._counts) if dim]
         own, received = (self._slice(view, [var for _, var in outer], self._thread()) for view in (part, other))
-        given, taken = (self._slice(view, [var for _, var in outer], self._warp()) for view in (part, other))
+        sent, exchanged = (self._slice(view, [var for _, var in outer], self._warp()) for view in (part, other))
         program: tuple[Stmt, ...] = ()
         for mask in masks:
-            program += self._child(f"shuffle{mask}", Shfl.on(Warp, given, taken, mask=mask))
+            program += self._child(f"shuffle{mask}", Shfl.on(Warp, sent, exchanged, mask=mask))
             program += self._child(f"join{mask}", BinaryPointwise.on(self._level, own, received, own, operation=JOINED[self._by]))
         for count, var in reversed(outer):
             program = (For(var, as_expr(count), program, True, self.draft.origin),)
         return program
 
     def _through_shared(self, part: View, once: Expr, rest: Sequence[Digit]) -> tuple[Stmt, ...]:
-        """Partial results to shared memory, of the threads for which `once` holds, and back to the owners of the result."""
+        """Return the steps that write partial results to shared memory, in threads for which `once` holds, and read them by the owners."""
         parts = math.prod(digit.size for digit in rest)
         self._require_parts(rest, parts)
         shared = self._allocated("sh", (parts, *map(self.spec.size, self.spec.tile_dims)), SH, RowMajor)
         visits = self._visits()
-        active = all_of((self._taking, once, self._inside("dst", self._at(visits, ()))))
+        active = all_of((self._taking, once, self._in_bounds("dst", self._at(visits, ()))))
         target = self._placed(shared, visits, _numbered(rest))
         store = self._nest(visits, self._child("parts", Move.on(self._level, self._row(part, visits), target), active))
         private = self.spec.dst.memory.private
@@ -307,12 +307,12 @@ class _CrossThreadReduction:
         return (*store, Comment(f"{shared.tensor.name}: {total}"), *self._child("total", total, steps=steps))
 
     def _require_parts(self, rest: Sequence[Digit], parts: int) -> None:
-        """Refuse parts that no active thread has: their partial results in shared memory would never be written."""
+        """Refuse parts without an active thread: their partial results in shared memory would never be written."""
         import numpy
 
         threads = numpy.arange(self.draft.workers or 1)
         taking, *indices = (
-            numpy.broadcast_to(compiled(by_thread(digit, self.draft))({self.draft.thread.name: threads}), threads.shape)
+            numpy.broadcast_to(compiled(expand_definitions(digit, self.draft))({self.draft.thread.name: threads}), threads.shape)
             for digit in (self._taking, *(digit.index for digit in rest if digit.index is not None))
         )
         written = set(zip(*(index[taking == 1].tolist() for index in indices), strict=True))
@@ -324,11 +324,11 @@ class _CrossThreadReduction:
             )  # fmt: skip
 
     def _total(self, of: Callable[[View, Visits], View], source: View, active: Expr) -> tuple[Stmt, ...]:
-        """The result in the threads that own its elements, each from its own partial results."""
+        """Return the step that copies partial results to the result, in the threads that own its elements."""
         visits = self._visits()
         views = self._at(visits, ())
         total = self._to_result(self._level, of(source, visits), views["dst"])
-        return self._nest(visits, self._child("total", total, all_of((self._taking, active, self._inside("dst", views)))))
+        return self._nest(visits, self._child("total", total, all_of((self._taking, active, self._in_bounds("dst", views)))))
 
     def _to_result(self, level: Level, source: View, target: View) -> Spec:
         kept = LETTERS[: self._rank]
@@ -353,33 +353,33 @@ class _CrossThreadReduction:
 
     @property
     def _level(self) -> Level:
-        """The level of the statements of a single thread."""
+        """Return the level of the statements of a single thread."""
         return Lane if self.spec.level == Warp or self.spec.level.is_below(Warp) else Thread
 
     @property
     def _dtype(self) -> DType:
-        """The type of partial results: that of the terms, of 32 bits at least, so that none is rounded before the end."""
+        """Return the type of partial results: that of the terms with at least 32 bits, so that only the result is rounded."""
         kind = self.spec.src.dtype
         return kind if kind.bits >= 32 else float32 if kind.kind == "float" else int32
 
     @property
     def _taking(self) -> Expr:
-        return taking_part(self.following.holding, self.draft)
+        return is_owner(self.following.holding, self.draft)
 
     @property
     def _counts(self) -> list[int]:
-        """The number of results of which a thread has a part, by dimension."""
+        """Return the number of results of which a thread has a part, by dimension."""
         kept = self._digits(kept=True, distributed=False)
         return [math.prod(digit.size for digit in kept if digit.dim == dim) for dim in range(self._rank)]
 
     def _digits(self, kept: bool, distributed: bool) -> list[Digit]:
-        """The digits along dimensions of the result, or reduced ones; distributed to threads, or visited."""
+        """Return the digits along dimensions of the result or reduced dimensions, distributed over threads or visited."""
         steps = [digit for digit in self.following.steps or () if digit not in self.parts]
         digits = [digit for digit in steps if (digit.dim < self._rank) == kept and (digit.index is not None) == distributed]
         return sorted(digits, key=lambda digit: (digit.dim, digit.stride))
 
     def _own_terms(self) -> tuple[list[Digit], list[Digit]]:
-        """The digits of the terms that one statement processes, and those over which it is repeated."""
+        """Return the digits of the terms that one statement processes, and those over which it loops."""
         at_once: list[Digit] = []
         looped: list[Digit] = []
         for digit in self._digits(kept=False, distributed=False):
@@ -392,7 +392,7 @@ class _CrossThreadReduction:
         return at_once, looped
 
     def _delivers(self) -> bool:
-        """Whether the threads that have the parts of an element are the owners of that element."""
+        """Whether the threads with the parts of an element own that element."""
         target = self.spec.dst
         holding = self.draft.held.get(target.tensor.name) if target.memory.private else None
         if holding is None or self.following.name == "dst":
@@ -402,16 +402,16 @@ class _CrossThreadReduction:
         return wanted is not None and same_elements(own, wanted, self.draft)
 
     def _first(self, joined: Sequence[Digit]) -> Expr:
-        """The condition under which a thread is the first of those with the same value: of lanes that joined theirs, and of replicas."""
+        """Return the condition under which a thread is the first one with its value, among lanes after the shuffles and among replicas."""
         distributed = [digit for digit in self.following.steps or () if digit.index is not None and digit not in self.parts]
         first = [less(digit.index, as_expr(1)) for digit in joined if digit.index is not None]
         return all_of((*first, first_replica(self.spec, distributed, self.following.holding, self.draft)))
 
     # ------------------------------------------------------------------------------------------ views, loops, children
 
-    def _inside(self, name: str, views: Mapping[str, View]) -> Expr:
-        """The condition that a thread does not go past the end of a dimension of an operand in its last iteration."""
-        return inside(self.spec, views[name], self.spec.uses[name], self.following.steps or ())
+    def _in_bounds(self, name: str, views: Mapping[str, View]) -> Expr:
+        """Return the condition that a thread's element is in bounds of an operand in its last iteration."""
+        return in_bounds(self.spec, views[name], self.spec.uses[name], self.following.steps or ())
 
     def _visits_of(self, digits: Sequence[Digit]) -> list[tuple[Digit, Var]]:
         names = [self.draft.fresh(self.spec.labels[digit.dim]) for digit in digits]
@@ -421,24 +421,24 @@ class _CrossThreadReduction:
         return self._visits_of(self._digits(kept=True, distributed=False))
 
     def _at(self, visits: Visits, at_once: Sequence[Digit]) -> dict[str, View]:
-        """The operands at the elements of a thread, in the iteration of its loops, with the terms that one statement processes."""
+        """Return the operands at the elements of a thread in an iteration of its loops, with the terms of one statement."""
         distributed = [digit for digit in self.following.steps or () if digit.index is not None]
-        views = placed_threads(self.spec, with_modes(self.spec, at_once), distributed, at_once)
+        views = views_of_thread(self.spec, with_modes(self.spec, at_once), distributed, at_once)
         for digit, index in visits:
             views = moved(views, self.spec, step_of(self.spec, digit), index, unit=False)
-        return ended(self.spec, views, [digit for digit, _ in visits], at_once)
+        return with_bounds(self.spec, views, [digit for digit, _ in visits], at_once)
 
     def _thread(self) -> Dim:
-        """A thread's own row of partial results."""
+        """Return a thread's row of partial results."""
         return Dim((Mode(1, 1),), None, (Fixed(self.draft.workers or 1, 1, True, self.draft.thread),))
 
     def _warp(self) -> Dim:
-        """The rows of the lanes of a warp."""
+        """Return the rows of the lanes of a warp."""
         warps = (self.draft.workers or 1) // LANES
         return Dim((Mode(LANES, 1),), None, (Fixed(warps, LANES, True, self.draft.unit(Warp, Block)),))
 
     def _row(self, part: View, visits: Visits, thread: bool = True) -> View:
-        """A thread's partial result in the iteration of its loops; without the dimension of threads if `thread` is False."""
+        """Return a thread's partial result in an iteration of its loops; without the dimension of threads if `thread` is False."""
         view = part
         for dim in range(self._rank):
             fixed: list[Fixed] = []
@@ -450,14 +450,14 @@ class _CrossThreadReduction:
         return view.with_dims({0: self._thread()}) if thread else view.at(0, self.draft.thread, unit=True)
 
     def _slice(self, part: View, outer: Sequence[Var], rows: Dim) -> View:
-        """The partial results of some threads along the first dimension, at one index of the others."""
+        """Return the partial results of some threads along the first dimension, at one index of the others."""
         view = part.with_dims({0: rows})
         for var in outer:
             view = view.at(2, var, unit=False)
         return view
 
     def _placed(self, shared: View, visits: Visits, number: Dim) -> View:
-        """A thread's element in shared memory: at the number of its part, and at the element's coordinates in the result."""
+        """Return a thread's element in shared memory: at the index of its part and the element's coordinates in the result."""
         places: list[list[Fixed]] = [[] for _ in range(self._rank)]
         for digit in self._digits(kept=True, distributed=True):
             assert digit.index is not None
@@ -469,14 +469,14 @@ class _CrossThreadReduction:
         return shared.with_dims({0: number, **dims})
 
     def _allocated(self, suffix: str, shape: Sequence[Expr | int], memory: Memory, layout: MatrixLayout = ColMajor) -> View:
-        """A temporary for partial results, with the child that allocates it."""
+        """Allocate a temporary for partial results."""
         name = suffix if self.draft.prefix.endswith(f"{self._by}_") else f"{self._by}_{suffix}"  # a step may be called sum
         view, allocation = temporary(self.spec, self.draft, name, shape, self._dtype, memory, layout)
         self.children.append(allocation)
         return view
 
     def _nest(self, visits: Sequence[tuple[Digit, Var]], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """Loops over digits around statements."""
+        """Return loops over digits around statements."""
         for digit, var in visits:
             inner = (For(var, as_expr(digit.size), inner, True, self.draft.origin),)
         return inner
@@ -487,7 +487,7 @@ class _CrossThreadReduction:
 
 
 def _numbered(rest: Sequence[Digit]) -> Dim:
-    """The number of a part, by the digits in which threads differ."""
+    """Return the index of a part from the digits of threads."""
     fixed: list[Fixed] = []
     weight = 1
     for digit in rest:
@@ -498,7 +498,7 @@ def _numbered(rest: Sequence[Digit]) -> Dim:
 
 
 def _result_steps(total: Spec, parts: int, last: Decomposition) -> tuple[Decomposition, ...]:
-    """One element of a result in memory per thread; if it has more parts than a statement processes, in steps."""
+    """Return the steps that compute one element of a result in memory per thread, in several steps if it has too many parts."""
     layout = total.dst.tensor.layout
     order = RowMajor if isinstance(layout, MatrixLayout) and layout.order == "row" else ColMajor
     tile = default_copy(order, len(total.tile_dims))[:-1]

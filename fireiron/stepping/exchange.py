@@ -1,4 +1,4 @@
-"""Exchange: work on elements that several operands in registers distribute differently goes through shared memory.
+"""Exchange elements through shared memory if operands in registers have different distributions over threads.
 
 The distribution of the output, or of the first operand that has all of its dimensions, decides which thread processes which elements. The
 owners of an input that is distributed differently write it to shared memory, and the threads that need it read it; `synchronize` inserts
@@ -17,7 +17,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout
 
 
 def distributed_differently(following: Following, context: Context) -> tuple[str, ...]:
-    """The inputs in registers of which a thread does not own the elements that it processes."""
+    """Return the inputs in registers of which a thread does not own the elements that it processes."""
     spec = following.spec
     if spec.level.threads == 1 or spec.reduces or following.mismatches(context):
         return ()
@@ -36,15 +36,15 @@ def _differs(following: Following, name: str, context: Context) -> bool:
 
 
 def exchange(following: Following, name: str, step: Decomposition, context: Context) -> Expansion:
-    """A spec whose input `name` goes through shared memory; `step` ends the chains of both parts."""
+    """Expand a spec whose input `name` is copied through shared memory; `step` ends the chains of both parts."""
     spec = following.spec
     view = spec.operands[name]
     draft = context.draft()
     layout = view.tensor.layout if isinstance(view.tensor.layout, MatrixLayout) else ColMajor
     name_of_it = SH.label if draft.prefix else f"{view.tensor.name.split('_')[0].lower()}_{SH.label}"
     shared, allocation = temporary(spec, draft, name_of_it, view.shape, view.dtype, SH, layout)
-    given = Child("given", Move.on(spec.level, view, shared), (step,))
-    taken = Child("taken", spec.with_operands(**{name: shared}), (step,))
-    children = (allocation, given, taken)
+    producer = Child("given", Move.on(spec.level, view, shared), (step,))
+    consumer = Child("taken", spec.with_operands(**{name: shared}), (step,))
+    children = (allocation, producer, consumer)
     note = Comment(f"{view.tensor.name} to the threads that need it, through {shared.tensor.name}: {spec}")
     return draft.expansion(children, (note, *(Hole(child.name) for child in children)))

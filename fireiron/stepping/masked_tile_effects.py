@@ -1,8 +1,8 @@
-"""Effects of an iteration all of whose elements are masked, derived from the formulas: whether it changes anything that is carried.
+"""Derive from formulas whether a fully masked iteration changes a carried value.
 
-Each tensor is, in such an iteration, a number everywhere, its previous value, or an expression of those. Elements of arrays count as
-finite, and so do numbers by value, above 0 where the definition declares it; of functions only values at numbers are known.
-A result that is derived holds for all arrays; one that is not derived may hold all the same, and is refused.
+In such an iteration each tensor is one number everywhere, its previous value, or an expression of these. Elements of arrays and numbers
+passed by value are assumed to be finite, and positive if the definition declares it. Functions are evaluated for numbers only. A derived
+result holds for all arrays. If the derivation fails, the strategy is refused although the result may hold.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Fails = Callable[[Value], bool]
 
 @attrs.frozen
 class Changed:
-    """What an iteration changes though all its elements are masked: the first step that writes a different value, and that value."""
+    """A change by a fully masked iteration: the first step that writes a different value, and that value."""
 
     step: Step
     value: Value
@@ -41,9 +41,9 @@ class Changed:
 
 
 def changed_by(definition: FusedDefinition, fails: Fails) -> Changed | None:
-    """The first carried tensor that an iteration changes, or may change, in which some conditions fail everywhere; None where none is.
+    """Return the first carried tensor that may change in an iteration in which some conditions fail everywhere; None if no tensor changes.
 
-    Every step with such a condition takes its other value: two steps under the same mask are masked together.
+    All steps with such a condition select the other value: steps with the same mask are masked together.
     """
     values = Values(definition, fails=fails)
     last: dict[str, Step] = {}
@@ -60,7 +60,7 @@ def changed_by(definition: FusedDefinition, fails: Fails) -> Changed | None:
 
 @attrs.frozen
 class Unknown(Operation):
-    """A value of which nothing is known but its arguments; `text` is its text."""
+    """A value of which only the arguments are known; `text` is its text."""
 
     text: str = ""
 
@@ -70,7 +70,7 @@ class Unknown(Operation):
 
 @attrs.define
 class Values:
-    """The value of each tensor written so far, in terms of previous values, where the conditions fail for which `fails` returns True."""
+    """The value of each tensor written so far, in terms of previous values, if the conditions fail for which `fails` returns True."""
 
     definition: FusedDefinition
     fails: Fails = attrs.field(default=lambda condition: False, kw_only=True)
@@ -78,7 +78,7 @@ class Values:
     targets: dict[str, Element] = attrs.field(factory=dict, init=False)
 
     def perform(self, step: Step, masked_value: Number | None = None) -> None:
-        """Set the value of a step's output; `masked_value` where the step is the mask."""
+        """Set the value of a step's output; `masked_value` replaces the value of a mask."""
         formula = step.formula
         value: Value = masked_value if masked_value is not None else self._reduced(formula, self._simple(formula.value))
         if formula.joins:
@@ -87,14 +87,14 @@ class Values:
         self.known[formula.output], self.targets[formula.output] = value, formula.target
 
     def _reduced(self, formula: Formula, value: Value) -> Value:
-        """The reduction of values that are everywhere the same number, where it is that number; otherwise not known."""
+        """Return the reduction of a value: the number itself if all terms are this number and it is neutral; else unknown."""
         same = {"sum": ZERO, "prod": ONE}.get(formula.joins_by, value)
         if formula.reduction is None or (isinstance(value, Number) and value == same):
             return value
         return Unknown(formula.reduction, (value,), f"{formula.reduction}({', '.join(formula.over)}, {value})")
 
     def _simple(self, value: Value | None) -> Value:
-        """A value, simplified by the known values of its elements."""
+        """Simplify a value by the known values of its elements."""
         if isinstance(value, Element):
             return self.element(value)
         if isinstance(value, Operation):
@@ -109,7 +109,7 @@ class Values:
         return value
 
     def _holds(self, condition: Value) -> bool | None:
-        """Whether a comparison holds because one side is infinite and the other finite; None where that does not decide it."""
+        """Whether a comparison holds because one side is infinite and the other finite; None if this does not decide it."""
         if not isinstance(condition, Operation) or condition.name not in ("<", "<=", ">", ">="):
             return None
         left, right = (self._simple(argument) for argument in condition.arguments)
@@ -120,11 +120,11 @@ class Values:
         return False if (right == LEAST and self._finite(left)) or (left == INFINITY and self._finite(right)) else None
 
     def assume(self, element: Element, value: Value) -> None:
-        """Set an element to a value, wherever the others in its place are."""
+        """Assume a value for an element of a tensor, and for all others of the tensor."""
         self.known[element.tensor], self.targets[element.tensor] = self._simple(value), element
 
     def element(self, element: Element) -> Value:
-        """The value of an element; the element where no step wrote it."""
+        """Return the value of an element; the element itself if no step wrote it."""
         known = self.known.get(element.tensor)
         if known is None:
             return element
@@ -144,7 +144,7 @@ class Values:
         return Operation(name, arguments)
 
     def _of_two(self, name: str, left: Value, right: Value) -> Value | None:
-        """The value of an operation that one argument determines; None where none does. Callers swap the arguments of symmetric ones."""
+        """Return the value of an operation that one argument determines, or None. Callers swap the arguments of symmetric operations."""
         match name:
             case "max" | "min" if left == right or right == (LEAST if name == "max" else INFINITY):
                 return left
@@ -170,7 +170,7 @@ class Values:
         return isinstance(value, Element) or (value.name in KEEP_FINITE and all(map(self._finite, value.arguments)))
 
     def _positive(self, value: Value) -> bool:
-        """Whether a value is finite and above 0: numbers, those that are `positive`, and their sums, products and quotients."""
+        """Whether a value is finite and positive: positive numbers, values declared `positive`, and their sums, products and quotients."""
         if isinstance(value, Number):
             return 0 < value.value < math.inf
         if isinstance(value, Element):

@@ -1,4 +1,4 @@
-"""Iterations of a loop, one element of a dimension each, whose tile is fully masked: left out by a branch of all threads of the block.
+"""Skip fully masked iterations of a loop over single elements of a dimension, by a branch that is uniform in the block.
 
 The mask compares coordinates of the tile with integers that operands have for the iteration, such as the rows of a group:
 `acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])`. The kernel reads these integers before the iteration.
@@ -21,9 +21,9 @@ from fireiron.values.tensor import View
 
 
 def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """An iteration of a loop, if its mask shows an element of the tile: a loop of one iteration or of none.
+    """Return an iteration as a loop that executes once if its mask has a visible element, and never otherwise.
 
-    Raises: DecompositionError where a masked iteration would change something, or no integer of the iteration bounds it.
+    Raises: DecompositionError if a masked iteration would change a value, or no integer of the iteration bounds the mask.
     """
     definition = fused(spec)
     assert definition is not None
@@ -57,7 +57,7 @@ def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: 
 
 
 def _condition(definition: FusedDefinition, spec: Spec) -> Value:
-    """The condition without which an iteration changes nothing: that of all its outputs, or that of a mask of all their inputs."""
+    """Return the condition without which an iteration changes nothing: that of all its outputs, or of a mask of all their inputs."""
     kept = {step.name: _kept(step) for step in definition.steps if step.formula.output in definition.uses}
     known = [condition for condition in kept.values() if condition is not None]
     if len(known) == len(kept):
@@ -83,7 +83,7 @@ def _condition(definition: FusedDefinition, spec: Spec) -> Value:
 
 
 def _kept(step: Step) -> Value | None:
-    """The condition of a formula that keeps its result where it does not hold; None for any other."""
+    """Return the condition of a formula that keeps its result if the condition fails; None for other formulas."""
     value = step.formula.value
     if not step.formula.joins and isinstance(value, Operation) and value.name == "where" and value.arguments[2] == step.formula.target:
         return value.arguments[0]
@@ -91,6 +91,6 @@ def _kept(step: Step) -> Value | None:
 
 
 def _reads_numbers(step: Step, definition: FusedDefinition) -> bool:
-    """Whether a mask's condition reads operands that have one element in an iteration."""
+    """Whether a mask's condition reads operands that have one element per iteration."""
     single = {*definition.scan, *definition.batch}
     return any(element.dims and set(element.dims) <= single for element in step.formula.elements)

@@ -1,7 +1,7 @@
-"""Masks over a tile: where a condition on coordinates holds for all of its elements, for some, and which iterations of a loop are masked.
+"""Masks over a tile: whether a condition on coordinates holds for all or some elements, and which loop iterations are fully masked.
 
-A condition is analyzed as far as it requires that a sum of coordinates, extents and integers is at least 0; coordinates of a tile are
-between those of its first and its last element.
+Only conjuncts are analyzed that require a sum of coordinates, extents and integers to be nonnegative. The coordinates of a tile are between
+those of its first and its last element.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from fireiron.values.tensor import View
 
 @attrs.frozen
 class AtLeast:
-    """A condition `0 <= sum of terms + number`: the factor of each coordinate, `index_n`, and of each extent, `size_n`."""
+    """A condition `0 <= sum of terms + number`; a term is the name of a coordinate `index_n` or extent `size_n` with its coefficient."""
 
     terms: tuple[tuple[str, int], ...]
     number: int
 
     def factor(self, name: str) -> int:
-        """The factor of a coordinate."""
+        """Return the coefficient of a coordinate."""
         return dict(self.terms).get(name, 0)
 
     def without(self, name: str) -> AtLeast:
-        """The rest of the sum."""
+        """Return the condition without a term."""
         return AtLeast(tuple(term for term in self.terms if term[0] != name), self.number)
 
     def implies(self, other: AtLeast) -> bool:
-        """Whether the other holds wherever this one does: the same sum, of which this one requires at least as much."""
+        """Whether this condition implies the other one: it has the same terms and is at least as tight."""
         return self.terms == other.terms and self.number <= other.number
 
     @property
     def of_numbers(self) -> bool:
-        """Whether it has other terms than coordinates and extents."""
+        """Whether it has terms other than coordinates and extents."""
         return any(not name.startswith((INDICES, EXTENTS)) for name, _ in self.terms)
 
     def compares(self, numbers: Collection[str]) -> bool:
-        """Whether it compares one coordinate with one of the numbers without a factor: then a number may be clamped to the dimension."""
+        """Whether it compares a coordinate with one of the numbers, without coefficients: then the number may be clamped to the extent."""
         kinds = sorted((name in numbers, name.startswith(INDICES), count) for name, count in self.terms)
         return kinds in ([(False, True, -1), (True, False, 1)], [(False, True, 1), (True, False, -1)]) and self.number in (0, -1)
 
     def parts(self, views: Mapping[str, View], last: bool, numbers: Mapping[str, Expr] | None = None) -> tuple[Expr, Expr]:
-        """The least value of the sum over a tile, or with `last` its greatest: its positive part and its negative part.
+        """Return the minimum of the sum over a tile, or with `last` its maximum, as its positive and its negative part.
 
         Terms that are neither coordinates nor extents are `numbers` by name.
         """
@@ -62,7 +62,7 @@ class AtLeast:
 
 
 def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
-    """The first or the last coordinate of a tile; an extent."""
+    """Return the first or the last coordinate of a tile, or an extent."""
     if name.startswith(EXTENTS):
         (size,) = views[f"{INDICES}{name[len(EXTENTS) :]}"].tensor.shape
         return as_expr(size)
@@ -74,8 +74,10 @@ def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
 
 
 def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[str] = ()) -> bool:
-    """Whether a value is a sum of coordinates, extents, operands that are `numbers`, each times an integer, and integers; they are
-    counted into a table, integers under ``."""
+    """Whether a value is an integer combination of coordinates, extents and operands `numbers`; adds their coefficients to a table.
+
+    The constant term has the empty name.
+    """
     if isinstance(value, Number):
         whole = float(value.value).is_integer()
         into[""] = into.get("", 0) + (sign * int(value.value) if whole else 0)
@@ -95,7 +97,7 @@ def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[s
 
 
 def all_of_them(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtLeast | None]:
-    """The conjuncts of a condition on coordinates, extents and operands that are `numbers`; None for one that is not analyzed."""
+    """Return the conjuncts of a condition on coordinates, extents and operands `numbers`; None for a conjunct that is not analyzed."""
     assert isinstance(condition, Operation)
     if condition.name == "and":
         for argument in condition.arguments:
@@ -127,7 +129,7 @@ def numbers_of(definition: FusedDefinition, views: Mapping[str, View], most: Exp
 
 
 def may_fail(condition: Value, views: Mapping[str, View], numbers: Mapping[str, Expr] | None = None) -> Expr:
-    """Whether a condition may fail somewhere in the tile with these views of coordinates; true where it is not analyzed.
+    """Whether a condition may fail somewhere in the tile with these views of coordinates; true if it is not analyzed.
 
     `numbers` are integers of which a kernel reads one for the tile, by operand.
     """
@@ -145,7 +147,7 @@ def may_fail(condition: Value, views: Mapping[str, View], numbers: Mapping[str, 
 
 
 def in_place(formula: Formula) -> Value | None:
-    """The condition of a formula that keeps elements where it holds, as `s[m,n] = where(n <= m, s[m,n], -inf)`; None for any other."""
+    """Return the condition of a formula that keeps elements if it holds, as `s[m,n] = where(n <= m, s[m,n], -inf)`; None for others."""
     value = formula.value
     if (
         formula.joins
@@ -159,11 +161,11 @@ def in_place(formula: Formula) -> Value | None:
 
 
 MOST_SAMPLES = 1024
-"""Coordinates of a dimension at which conditions are evaluated to count masked elements."""
+"""Number of coordinates per dimension at which conditions are evaluated to count masked elements."""
 
 
 def visible_shares(definition: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[frozenset[str], float]]:
-    """For each mask of a definition the dimensions of its condition, and the share of their elements that are visible."""
+    """Return, for each mask of a definition, the dimensions of its condition and the fraction of visible elements."""
     import numpy
 
     shares = []
@@ -189,16 +191,16 @@ def visible_shares(definition: FusedDefinition, sizes: Mapping[str, int]) -> lis
 
 @attrs.frozen
 class VisibleIterations:
-    """The iterations of a loop with visible elements: those before `end`, without those that the first `masked` elements fill."""
+    """The iterations of a loop with visible elements: those before `end`, without those whose elements are all among the first `masked`."""
 
     masked: Expr
     end: Expr
 
 
 def visible(spec: Spec, dim: str, size: int, whole: Expr) -> VisibleIterations:
-    """The iterations of a loop over `dim`, `size` elements each and `whole` of them, in which a mask shows an element.
+    """Return the iterations of a loop over `dim` with visible elements; it has `whole` iterations of `size` elements.
 
-    A `DecompositionError` where no mask bounds them, or an iteration whose elements are all masked would change what is carried.
+    Raises: DecompositionError if no mask bounds them, or a fully masked iteration would change a carried value.
     """
     definition = fused(spec)
     assert definition is not None
@@ -222,7 +224,7 @@ def visible(spec: Spec, dim: str, size: int, whole: Expr) -> VisibleIterations:
     first = changes[0]
     if first is not None and None not in changes:
         raise first
-    # A mask that other steps do not follow, whose iterations change something, bounds nothing: the others may be tighter.
+    # A mask is not used as a bound if fully masked iterations change a value: other masks may be tighter.
     for (_, bound), change in zip(bounds, changes, strict=True):
         if change is not None:
             continue
@@ -237,7 +239,7 @@ def visible(spec: Spec, dim: str, size: int, whole: Expr) -> VisibleIterations:
 
 
 def _conditions(definition: FusedDefinition, dim: str) -> str | None:
-    """The conditions of masks along a dimension, none of which bounds it: each with the reason."""
+    """Return the conditions of masks along a dimension, each with the reason why it does not bound the dimension."""
     texts = []
     for step in (step for step in definition.steps if mask_value(step) is not None and dim in step.formula.target.dims):
         parts = list(all_of_them(condition_of(step)))
@@ -252,7 +254,7 @@ def _larger(left: Expr, right: Expr) -> Expr:
 
 
 def mask_value(step: Step) -> Number | None:
-    """The number by which a mask replaces masked elements."""
+    """Return the number by which a mask replaces masked elements."""
     value = step.formula.value
     if step.formula.joins or not isinstance(value, Operation) or value.name != "where":
         return None
@@ -263,14 +265,14 @@ def mask_value(step: Step) -> Number | None:
 
 
 def condition_of(mask: Step) -> Value:
-    """The condition of a step that masks elements: where it holds they are visible."""
+    """Return the condition of a step that masks elements: elements for which it holds are visible."""
     value = mask.formula.value
     assert isinstance(value, Operation)
     return value.arguments[0]
 
 
 def failing(bound: AtLeast, numbers: Collection[str] = ()) -> Fails:
-    """Which conditions fail wherever a bound does: those with a conjunct that is the bound, or a tighter one."""
+    """Return the test for conditions that fail if a bound fails: those with a conjunct that implies the bound."""
 
     def fails(condition: Value) -> bool:
         return any(part is not None and part.implies(bound) for part in all_of_them(condition, numbers))
@@ -279,9 +281,9 @@ def failing(bound: AtLeast, numbers: Collection[str] = ()) -> Fails:
 
 
 def changed_without(definition: FusedDefinition, mask: Step, fails: Fails, spec: Spec) -> DecompositionError | None:
-    """Why iterations in which a mask masks all elements may not be left out; None where they change nothing that is carried.
+    """Return why iterations that a mask masks fully cannot be skipped; None if they change no carried value.
 
-    Raises: DecompositionError where every iteration writes an operand.
+    Raises: DecompositionError if every iteration writes an operand.
     """
     written = [step.formula.output for step in definition.steps if step.formula.output in definition.known]
     if written:

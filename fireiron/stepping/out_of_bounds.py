@@ -1,4 +1,4 @@
-"""Values that steps give elements past the end of a dimension that they reduce, derived from formulas: which are neutral already."""
+"""Derive from formulas the values past the end of a reduced dimension: neutral values need no mask."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fireiron.stepping.masked_tile_effects import Unknown, Values
 
 @attrs.define
 class OutOfBoundsValues(Values):
-    """The values past the end of `dim`: of tensors along it that steps wrote the known values, of all others their own.
+    """The values past the end of `dim`: known values of tensors that steps wrote, and the elements themselves of all others.
 
-    So for a score that is -inf there `exp2(s - mx)` is 0, which neither a sum nor a product has to exclude.
+    For example, if a score is -inf there, `exp2(s - mx)` is 0, which a sum need not exclude.
     """
 
     dim: str
@@ -25,11 +25,11 @@ class OutOfBoundsValues(Values):
             del self.known[step.formula.output], self.targets[step.formula.output]
 
     def element(self, element: Element) -> Value:
-        """The value of an element; not known for one that is read along other dimensions than it was written."""
+        """Return the value of an element; unknown if it is read along other dimensions than it was written."""
         if element.tensor in self.known and element.index != self.targets[element.tensor].index:
             return Unknown("written", (element,), str(element))
         return super().element(element)
 
     def is_number(self, element: Element, number: int | float) -> bool:
-        """Whether an element is a certain number."""
+        """Whether an element is the given number."""
         return self.element(element) == Number(number)

@@ -1,7 +1,7 @@
-"""Steps that warps may leave out where a condition holds: proof that this changes nothing, and that a warp decides for its own elements.
+"""Steps that a warp may skip under a condition: proof that the skip changes no value, and that each warp decides for its own elements.
 
-A step may be left out if, under the condition, it makes the previous value (`l = l * alpha` where alpha is 1, `mx = new` where both
-are the same), or a number (`alpha = exp2(mx - new)`), which is set before. That is proved on the formulas, as for masked iterations.
+A step may be skipped if, under the condition, it writes the previous value (`l = l * alpha` if alpha is 1, `mx = new` if both are equal),
+or a number (`alpha = exp2(mx - new)`), which is then set before the branch. This is proved on the formulas, as for masked iterations.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ WARP = 32
 
 @attrs.frozen
 class Run:
-    """Consecutive steps; if `skipped`, a region that warps may leave out, before which the `numbers` are set that the steps then make."""
+    """Consecutive steps; if `skipped`, a region that warps may skip, before which the outputs are set to `numbers`."""
 
     steps: tuple[Step, ...]
     skipped: Skipped | None = None
     numbers: tuple[tuple[Step, Number], ...] = ()
 
 
-def runs_of(definition: FusedDefinition) -> Iterator[Run]:
-    """The steps of a definition in their order; consecutive steps that are left out under one condition together."""
-    joined_regions = joined(definition)
+def group_steps(definition: FusedDefinition) -> Iterator[Run]:
+    """Return the steps of a definition in order; consecutive steps that are skipped under one condition are joined."""
+    joined_regions = merge_regions(definition)
     regions = {name: region for region in joined_regions for name in region.steps}
-    numbers = {name: value for region in joined_regions for name, value in left_out(definition, region).items()}
+    numbers = {name: value for region in joined_regions for name, value in values_if_skipped(definition, region).items()}
     run = Run(())
     for step in definition.steps:
         skipped, number = regions.get(step.name), numbers.get(step.name)
@@ -51,8 +51,8 @@ def runs_of(definition: FusedDefinition) -> Iterator[Run]:
     yield run
 
 
-def joined(definition: FusedDefinition) -> tuple[Skipped, ...]:
-    """The regions of a definition, a later one merged with the one before it where the condition of that is enough for both."""
+def merge_regions(definition: FusedDefinition) -> tuple[Skipped, ...]:
+    """Merge each region with the preceding one if the condition of the preceding one suffices for both."""
     kept = list(definition.skipped)
     for before, after in itertools.pairwise(definition.steps):
         first, second = (next((region for region in kept if step.name in region.steps), None) for step in (before, after))
@@ -60,17 +60,17 @@ def joined(definition: FusedDefinition) -> tuple[Skipped, ...]:
             continue
         both = Skipped((*first.steps, *second.steps), first.condition)
         try:
-            left_out(definition, both)
+            values_if_skipped(definition, both)
         except DecompositionError:
             continue
         kept = [both if region == first else region for region in kept if region != second]
     return tuple(kept)
 
 
-def left_out(definition: FusedDefinition, skipped: Skipped) -> dict[str, Number | None]:
-    """For each of the steps the number that it makes under the condition; None where it makes the previous value.
+def values_if_skipped(definition: FusedDefinition, skipped: Skipped) -> dict[str, Number | None]:
+    """Return, for each step, the number that it writes under the condition; None if it writes the previous value.
 
-    Raises: DecompositionError for a step that may make anything else.
+    Raises: DecompositionError for a step that may write another value.
     """
     places = [place for place, step in enumerate(definition.steps) if step.name in skipped.steps]
     values = Values(definition)
@@ -95,7 +95,7 @@ def left_out(definition: FusedDefinition, skipped: Skipped) -> dict[str, Number 
 
 
 def equalities(condition: Operation) -> Iterator[tuple[Element, Element | Number]]:
-    """The elements that a condition determines: each with its value."""
+    """Return the elements that a condition determines, with their values."""
     if condition.name == "and":
         for argument in condition.arguments:
             assert isinstance(argument, Operation)
@@ -115,19 +115,19 @@ def equalities(condition: Operation) -> Iterator[tuple[Element, Element | Number
 
 
 def knows(needed: Spec, context: Context) -> bool:
-    """Whether the distribution of the elements is decided that a spec computes."""
+    """Whether the distribution of the elements of a spec is decided."""
     return needed.operands[needed.outputs[0]].tensor.name in context.held
 
 
-def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
-    """Refuse to leave out a step whose threads have other elements than those by which the spec `needed` decides.
+def require_same_elements(spec: Spec, needed: Spec, context: Context) -> None:
+    """Refuse to skip a step whose threads have other elements than those that the spec `needed` tests.
 
-    Along each dimension of both a thread has the same elements: then no warp leaves out a step that one of its elements requires.
+    A thread must have the same elements along each common dimension, so that no warp skips a step that one of its elements requires.
     """
     following = Following.of(spec, context)
     if (context.workers or 0) % WARP:
         raise DecompositionError(
-            f"skip_steps: a block of {context.workers} threads is not divided into whole warps, each of which decides", within=spec,
+            f"skip_steps: a block of {context.workers} threads does not consist of complete warps, each of which decides", within=spec,
             at=context.origin,
             legal=f"multiples of {WARP} threads",
         )  # fmt: skip
@@ -145,10 +145,10 @@ def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
     if not same or distributed_differently(following, context):
         raise DecompositionError(
             "skip_steps: the threads that execute the step do not own the elements of the condition", got=f"{spec}, and {needed}",
-            within=spec, at=context.origin, hint="leave the step out of skip_steps(...), or distribute both in the same way",
+            within=spec, at=context.origin, hint="remove the step from skip_steps(...), or distribute both in the same way",
         )  # fmt: skip
 
 
 def _along(digit: Digit, needed: Spec, spec: Spec) -> Digit:
-    """A digit of a spec along the same dimension of another."""
+    """Return a digit of a spec along the same dimension of another spec."""
     return attrs.evolve(digit, dim=needed.dims.index(spec.dims[digit.dim]))

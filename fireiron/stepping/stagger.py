@@ -1,8 +1,8 @@
-"""Loops that each block begins at another iteration and wraps around, for `staggered` on a split.
+"""Loops that each block starts at a different iteration and that wrap around, for `stagger_blocks` on a split.
 
-Where a result does not depend on the order of iterations, a loop may begin anywhere. Iteration i of block b is step
-(i + start) % iterations, with start = b * shift % iterations: a rotation, in which each step occurs once. What is carried in order, such as
-the fill number of a ring, and whether an iteration is the first, is computed from i.
+If a result does not depend on the order of iterations, a loop may start anywhere. Iteration i of block b executes step
+(i + start) % iterations, with start = b * shift % iterations: a rotation, which executes each step once. Values that depend on the order,
+such as the fill index of a ring and whether an iteration is the first, are computed from i.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
         )
 
 
-def staggered(
+def staggered_loop(
     spec: Spec, views: dict[str, View], digit: Step, shift: int, unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-    """The loop over a digit, begun by block b at `b * shift` modulo the iterations; blocks of a cluster begin together."""
+    """Return the loop over a digit, which block b starts at `b * shift` modulo the iterations; blocks of a cluster start together."""
     label = spec.labels[spec.dims.index(digit.dim)]
     var = Var(draft.fresh(label), 0, max(digit.size.high - 1, 0))
-    start = draft.let(f"{label}_start", mod(_place(draft) * shift, digit.size))
+    start = draft.let(f"{label}_start", mod(_block_index(draft) * shift, digit.size))
     views = moved(views, spec, digit, mod(start + var, digit.size), unit=False)
     return views, (For(var, digit.size, inner, unroll, draft.origin),), [var]
 
 
-def _place(draft: Draft) -> Expr:
-    """The number of a block, or of its cluster, in the grid."""
+def _block_index(draft: Draft) -> Expr:
+    """Return the index of a block, or of its cluster, in the grid."""
     assert draft.whole.grid is not None
     blocks = constant(draft.whole.grid)
     block = draft.block if blocks is None else Var(draft.block.name, 0, blocks - 1)

@@ -1,6 +1,6 @@
-"""The steps of a fused definition, in order: each its own spec, with the strategy that was chosen for it or none.
+"""The steps of a fused definition, in order: each is a separate spec, with its strategy if the user gave one.
 
-What no strategy was chosen for follows the distribution of its registers; a MatMul requires a strategy.
+A step without a strategy follows the distribution of its registers; a MatMul requires a strategy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
-from fireiron.performing.layout_propagation import LARGEST, by_thread
+from fireiron.performing.layout_propagation import LARGEST, expand_definitions
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
@@ -30,7 +30,7 @@ from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
-from fireiron.stepping.predicated_region import Run, runs_of
+from fireiron.stepping.predicated_region import Run, group_steps
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
 from fireiron.values.machine import RF, SH, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
@@ -40,16 +40,16 @@ Chain = tuple[Decomposition, ...]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 OTHER_VARIABLES = (0, 1, 2, 5)
-"""Values of loops and blocks at which digits of threads are compared with copies."""
+"""Number of values of loops and blocks at which digits of threads are compared with copies."""
 
 
 def unchanged(spec: Spec) -> Expansion:
-    """The expansion by a verb of a part of a definition that has none of the names in it: the part unchanged."""
+    """Return the expansion of a part of a definition to which a verb does not apply: the part unchanged."""
     return Expansion((Child("body", spec),), (Hole("body"),))
 
 
 def without_single(spec: Spec, operand: str) -> Spec:
-    """A spec of several steps whose operand is without the dimensions of which all steps process one element."""
+    """Return a spec of several steps without the dimensions of which all steps process one element."""
     definition = fused(spec)
     assert definition is not None
     kept = tuple(dim for dim in definition.uses[operand] if dim not in (*definition.batch, *definition.scan) or spec.size(dim) != ONE)
@@ -59,14 +59,16 @@ def without_single(spec: Spec, operand: str) -> Spec:
 
 
 def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
-    """The steps of a spec, each a child; `last` ends the chains of those without a strategy."""
+    """Expand a spec to its steps, each a child; `last` ends the chains of those without a strategy."""
     return _Steps(spec, last, context.draft()).expansion()
 
 
 @attrs.frozen
 class StagedStore:
-    """How an accumulator in fragments is stored through shared memory: the steps of the copy to a buffer with rows that are `pad` elements
-    longer, which may `reuse` the bytes of others, and those of the copies after it."""
+    """The steps that store an accumulator in fragments through shared memory: those of the copy to the buffer, and of the copies after it.
+
+    `pad` is the padding of the buffer's rows in elements; with `reuse` it may share the bytes of other buffers.
+    """
 
     steps: Chain
     after: Chain = attrs.field(factory=default_copy)
@@ -77,31 +79,31 @@ class StagedStore:
 def around_product(
     spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context, through: StagedStore | None = None
 ) -> Expansion:
-    """A definition around a MatMul with an accumulator in `memory`: the rest of the chain decomposes the MatMul.
+    """Expand a definition around a MatMul with an accumulator in `memory`: the rest of the chain decomposes the MatMul.
 
     The init of the accumulator and the copies of results to memory have strategies; all other steps follow the distribution of the
-    accumulator. Fragments go `through` shared memory, by the steps of the store where it is None.
+    accumulator. Fragments are stored `through` shared memory; None: by the steps of the store.
     """
     definition = fused(spec)
     assert definition is not None
     if definition.product is None:
         raise DecompositionError(f"epilog: {spec.title} is not a MatMul of two operands followed by an epilogue", hint=".step(...)")
     placed = [*definition.placed, Placed(definition.product.formula.output, memory, dtype=dtype)]
-    if memory.fragment is not None:  # the owners of elements are not known: everything computed from them is in shared memory
+    if memory.fragment is not None:  # the owners of the elements are unknown, so all values computed from them are in shared memory
         placed += [Placed(name, SH) for name in definition.temporaries if all(placement.tensor != name for placement in placed)]
     inner = attrs.evolve(spec, kind=spec.kind.of(placed=tuple(placed)))  # type: ignore[attr-defined]
     return _Steps(inner, default_copy()[-1], context.draft(), (init, store), through).expansion()
 
 
 def implied(step: Decomposition, spec: Spec, context: Context) -> Expansion:
-    """A step for a MatMul on a definition around it, whose accumulator no `epilog` made: in registers, a step without a strategy."""
+    """Apply a step of a MatMul to a definition around it without `epilog`: the accumulator is in registers, without strategies."""
     outer = around_product(spec, RF, None, default_copy(), default_copy(), context)
     inner = step.expand(outer.child("body").spec, context.after(outer))
     return outer.followed("body", inner)
 
 
 def workers_of(spec: Spec, last: Decomposition, context: Context, copies: bool = False) -> int | None:
-    """The threads of a block that the strategies of the steps require: of those that copy, or of all others."""
+    """Return the threads per block that the strategies of the steps require: those of the copies, or else of all other steps."""
     steps = _Steps(spec, last, context.draft())
     steps.expansion()
     own = [child for child in steps.children if child.name in steps.own and child.spec.moves is copies]
@@ -110,7 +112,7 @@ def workers_of(spec: Spec, last: Decomposition, context: Context, copies: bool =
 
 
 def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) -> dict[str, View]:
-    """New tensors for temporaries of a definition, as large as the spec's part of their dimensions."""
+    """Return new tensors for temporaries of a definition, with the extents of the spec."""
     definition = fused(spec)
     assert definition is not None
     operands = {name: view.dtype for name, view in spec.operands.items()}
@@ -138,11 +140,11 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
 
 @attrs.define
 class _Steps:
-    """The steps of a spec, with the children that they become; `own` are those whose strategy the user chose.
+    """The steps of a spec and their children; `own` are the steps with a strategy of the user.
 
-    `outer` are the chains of an accumulator's init and of copies to memory, where the rest of the chain is that of the MatMul.
-    `out_of_bounds` are the values past the end of the dimensions where a tile may be partly out of bounds.
-    `need_specs` compute which warps require steps; `needed` is that of the steps being expanded.
+    `outer` are the chains of an accumulator's init and of copies to memory, if the rest of the chain is that of the MatMul.
+    `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds.
+    `need_specs` compute which warps require steps that may be skipped; `needed` is the one for the steps being expanded.
     """
 
     spec: Spec
@@ -161,7 +163,7 @@ class _Steps:
 
     @property
     def definition(self) -> FusedDefinition:
-        """The definition."""
+        """Return the definition."""
         definition = fused(self.spec)
         assert definition is not None
         return definition
@@ -176,7 +178,7 @@ class _Steps:
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
         self.views |= allocated(self.spec, self.definition.temporaries, self.draft)
         self.out_of_bounds = {dim: OutOfBoundsValues(self.definition, dim) for dim in self.definition.dims if self._may_overhang(dim)}
-        for run in runs_of(self.definition):
+        for run in group_steps(self.definition):
             self._run(run)
         return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((Zeroed(tuple(self.zeroed)),)))
 
@@ -200,7 +202,7 @@ class _Steps:
                 )  # fmt: skip
 
     def _require_whole(self) -> None:
-        """Refuse tiles of a dimension where a tensor is indexed by another than it is declared with: their tiles differ."""
+        """Refuse tiles of a dimension if an index of a tensor is not the declared dimension: the tiles of both differ."""
         for own, other, name in self.definition.equal_sizes:
             for dim in (own, other):
                 coordinate = self.spec.operands.get(f"{INDICES}{dim}")
@@ -215,10 +217,10 @@ class _Steps:
                     legal=f"all of {own} and of {other} in a tile", within=self.spec, at=self.draft.origin, hint=hint,
                 )  # fmt: skip
 
-    # ------------------------------------------------------------------------------------------ steps that warps may leave out
+    # ------------------------------------------------------------------------------------------ steps that warps may skip
 
     def _run(self, run: Run) -> None:
-        """Steps in their order; those that warps may leave out as one region, after the spec that computes which warps require it."""
+        """Expand steps in order; steps that warps may skip become one region, after the spec that computes which warps require it."""
         if run.skipped is None:
             for step in run.steps:
                 self._step(step)
@@ -231,7 +233,7 @@ class _Steps:
             view = self._view(step.formula.target)
             cleared = Init.on(self.spec.level, view, value=_nearest(number.value, view.dtype), names=self._dims(step.formula.target))
             self.program.append(Comment(f"{step.formula.target} = {number.value:g}, where {step.name} is skipped"))
-            self._child(f"{step.name}_left_out", cleared, None)
+            self._child(f"{step.name}_values_if_skipped", cleared, None)
         outer, self.program = self.program, []
         for step in run.steps:
             self._step(step)
@@ -241,7 +243,7 @@ class _Steps:
         self.program, self.needed = outer, None
 
     def _needed_for(self, skipped: Skipped) -> Spec:
-        """The spec that computes where a condition does not hold, before the first of the steps."""
+        """Return the spec that computes where a condition fails, before the first of the steps."""
         if skipped not in self.need_specs:
             elements = elements_of(skipped.condition)
             target = Element(
@@ -252,12 +254,14 @@ class _Steps:
             formula = Formula(target, "=", Operation("where", (skipped.condition, Number(0), Number(1))))
             self.program.append(Comment(f"{target.tensor}: {shown(formula)}"))
             self._pointwise(target.tensor, formula, None)
-            self.children[-1] = attrs.evolve(self.children[-1], alone=())  # it follows the owners of the elements and decides nothing
+            self.children[-1] = attrs.evolve(
+                self.children[-1], alone=()
+            )  # it follows the owners of the elements and determines no ownership
             self.need_specs[skipped] = self.children[-1].spec
         return self.need_specs[skipped]
 
     def _require_private(self, step: Step) -> None:
-        """Refuse to leave out a step that accesses memory shared with other threads, or has its own strategy."""
+        """Refuse to skip a step that accesses memory shared with other threads, or has a separate strategy."""
         names = (*step.reads, step.formula.output)
         wrong = next((name for name in names if not self._is_private(name)), None)
         if wrong is not None:
@@ -307,7 +311,7 @@ class _Steps:
             self._pointwise(step.name, formula, step)
 
     def _replace_by_floats(self, step: Step | None) -> bool:
-        """Whether a step makes floats of a product's integers: from here on a new tensor replaces that of the integers."""
+        """Whether a step converts the integers of a matmul to floats: later steps use a new tensor."""
         if step is None or self.views[step.formula.output].dtype.kind == "float":
             return False
         name, types = step.formula.output, {tensor: view.dtype for tensor, view in self.views.items()}
@@ -323,7 +327,7 @@ class _Steps:
         return True
 
     def _retyped(self, name: str, dtype: DType) -> View:
-        """A tensor like a temporary, with elements of another type."""
+        """Return a tensor like a temporary, with elements of another type."""
         view = self.views[name]
         copies, copy = copies_of(view.memory, self.spec, self.draft)
         tensor = attrs.evolve(
@@ -352,7 +356,7 @@ class _Steps:
             return
         if not formula.joins:
             self._child(f"{step.name}_init", cleared, None)
-        if self.definition.strategy_of(step.name) is None:  # an open leaf: nothing else decides the distribution of a MatMul
+        if self.definition.strategy_of(step.name) is None:  # an open leaf: no other statement determines the distribution of a MatMul
             self.program.append(Hole(step.name))
             self.children.append(Child(step.name, spec, (), self._first_unit(step), prefix=_prefix(step.name)))
             return
@@ -361,7 +365,7 @@ class _Steps:
     def _fragments_to_shared(self, name: str) -> None:
         """Copy an accumulator in fragments to shared memory: only its instructions know which elements a lane owns.
 
-        The copy is decomposed by the store's strategy: by its first part where it passes through shared memory.
+        The store's strategy decomposes the copy; if the store uses shared memory, its first part does.
         """
         view = self.views[name]
         if view.memory.fragment is None or self.outer is None:
@@ -397,7 +401,7 @@ class _Steps:
             self._child(f"{step.name}_added", added, None, self._first_unit(step, formula.over))
 
     def _part_of_sum(self, step: Step, target: View) -> View | None:
-        """A tensor for the part of a sum that a unit computes: all parts are added to memory, in no fixed order; None for a whole sum."""
+        """Return a tensor for a unit's part of a sum, which is added to memory in no fixed order; None for a complete sum."""
         formula = step.formula
         coordinates = [self.views[f"{INDICES}{dim}"] for dim in formula.over]
         if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates):
@@ -419,7 +423,7 @@ class _Steps:
         return whole_view(tensor, copy)
 
     def _require_all(self, step: Step, coordinates: Sequence[View]) -> None:
-        """Refuse a maximum, a minimum or a product of which a tile has a part: only sums are combined in memory."""
+        """Refuse a maximum, minimum or product of which a tile computes a part: only sums are combined in memory."""
         formula = step.formula
         part = next((dim for dim, view in zip(formula.over, coordinates, strict=True) if not _is_whole(view)), None)
         if part is not None:
@@ -431,9 +435,9 @@ class _Steps:
             )  # fmt: skip
 
     def _pointwise(self, name: str, formula: Formula, step: Step | None) -> None:
-        """Work on elements: a tensor that is read and written has two names, `x` and `x_before`.
+        """Expand an elementwise step; a tensor that is read and written has two names, `x` and `x_before`.
 
-        Only units whose tile has elements where the condition may fail execute a mask that keeps elements in place.
+        A mask that keeps elements in place is executed only by units whose tile has elements for which the condition may fail.
         """
         names = {
             element: f"{element.tensor}_before" if element.tensor == formula.output else element.tensor for element in formula.elements
@@ -457,7 +461,7 @@ class _Steps:
             self._child(name, spec, step, needed)
 
     def _numbers(self, condition: Value) -> Mapping[str, Expr]:
-        """The integers that a condition compares coordinates with, of which a tile reads one."""
+        """Return the integers with which a condition compares coordinates; a tile reads one of each."""
         coordinates = [element for element in elements_of(condition) if element.tensor.startswith(INDICES)]
         if not coordinates or not self.definition.over:
             return {}
@@ -465,10 +469,10 @@ class _Steps:
         return numbers_of(self.definition, self.views, most)
 
     def _masked(self, step: Step) -> Step:
-        """The step with terms past the end of a reduced dimension replaced by what changes no sum, or no maximum.
+        """Return the step with the terms past the end of a reduced dimension replaced by neutral values.
 
-        A copy of an operand has zeros there. Where these change the result, the step reads separate terms. Values that an earlier step
-        wrote there, such as an exponential of -inf, may require no replacement.
+        A copy of an operand has zeros there. If zeros change the result, the step reads separate terms. Values that an earlier step wrote
+        there, such as an exponential of -inf, may be neutral already.
         """
         for dim in step.formula.over:
             if dim in self.out_of_bounds:
@@ -478,12 +482,12 @@ class _Steps:
         return step
 
     def _may_overhang(self, dim: str) -> bool:
-        """Whether the tile may reach past the end of a dimension."""
+        """Whether the tile may extend past the end of a dimension."""
         coordinate = self.views.get(f"{INDICES}{dim}")
         return coordinate is not None and coordinate.bounded
 
     def _masked_along(self, dim: str, element: Element, step: Step) -> Step:
-        """The step with an element that changes nothing past the end of a dimension."""
+        """Return the step with a neutral element past the end of a dimension."""
         formula, view = step.formula, self.views[element.tensor]
         neutral_value = neutral((formula.reduction if formula.reduces else None) or "sum", view.dtype)
         if self.out_of_bounds[dim].is_number(element, neutral_value):
@@ -504,11 +508,11 @@ class _Steps:
     # ------------------------------------------------------------------------------------------ parts
 
     def _dims(self, element: Element) -> tuple[str, ...]:
-        """The dimensions of an element, without those of which all steps process one."""
+        """Return the dimensions of an element, without those of which all steps process one element."""
         return tuple(dim for dim in element.dims if dim not in (*self.definition.batch, *self.definition.scan))
 
     def _view(self, element: Element, order: tuple[str, ...] = ()) -> View:
-        """The view of an element's tensor for a step, its dimensions in an order."""
+        """Return the view of an element's tensor for a step, with its dimensions in the given order."""
         if element.tensor.startswith(EXTENTS):
             return extent_of(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
         view = self.views[element.tensor]
@@ -518,11 +522,11 @@ class _Steps:
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order else view
 
     def _child(self, name: str, spec: Spec, step: Step | None, needed: Expr = TRUE) -> None:
-        """A child with the strategy of its step, or one without; it does nothing where it is not `needed`."""
+        """Return a child with or without the strategy of its step; it executes only if it is `needed`."""
         chosen = None if step is None else self.definition.strategy_of(step.name)
         active = needed
         if step is not None and spec.operands[spec.outputs[0]].tensor == self.views[step.formula.output].tensor:
-            active = all_of((needed, self._first_unit(step)))  # all units compute a part of a sum, which has a separate tensor
+            active = all_of((needed, self._first_unit(step)))  # each unit computes a part of a sum in a separate tensor
         if self.outer is not None and spec.moves and not spec.dst.memory.private:
             self._outer(name, spec, self.outer[1], active)
             return
@@ -540,7 +544,7 @@ class _Steps:
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
 
     def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
-        """The init of an accumulator, or a copy to memory; without a strategy it follows the distribution of its registers."""
+        """Return the init of an accumulator, or a copy to memory; without a strategy it follows the distribution of its registers."""
         follows = steps == default_copy()
         self._require_owner(spec, steps)
         spec = without_ones(spec)
@@ -548,7 +552,7 @@ class _Steps:
         self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=_prefix(name)))
 
     def _require_owner(self, spec: Spec, steps: Chain) -> None:
-        """Refuse a store by a text of registers that no MatMul fills: only that text would define the owners of elements."""
+        """Refuse a store by a micro-kernel from registers that no MatMul fills: nothing else would define the owners of the elements."""
         product = self.definition.product
         texts = [step for step in steps if isinstance(getattr(step, "executable", None), MicroKernel)]
         if not texts or product is None or not spec.moves or not spec.src.memory.private:
@@ -561,11 +565,11 @@ class _Steps:
             )  # fmt: skip
 
     def _first_unit(self, step: Step, partial_dims: tuple[str, ...] = ()) -> Expr:
-        """The condition under which a unit writes a result to memory, or sums up a result that is only stored.
+        """Return the condition under which a unit writes a result to memory, or computes a sum that is only stored.
 
-        Of the units with the same elements of it, the first does. Units that differ along one of `partial_dims` have different
-        parts of a sum. Each block has separate shared memory, and may have a copy for each unit of a level: there a unit is the first
-        of those that share the copy.
+        Of the units with the same elements, the first one does. Units that differ along one of `partial_dims` have different parts of a
+        sum. Shared memory is separate for each block, and may have a copy for each unit of a level: then a unit is the first of those that
+        share it.
         """
         view = self.views[step.formula.output]
         memory = view.memory
@@ -580,7 +584,7 @@ class _Steps:
 
     def _differs_within_copy(self, digit: Fixed, copy: Expr) -> bool:
         """Whether a digit differs between threads that share a copy of a tensor: those of a block, or of one of its units."""
-        index, copy = (by_thread(value, self.draft) for value in (digit.index, copy))
+        index, copy = (expand_definitions(value, self.draft) for value in (digit.index, copy))
         thread = self.draft.thread
         if thread not in index.variables() or copy == ZERO:
             return thread in index.variables()
@@ -589,7 +593,7 @@ class _Steps:
 
 
 def _is_function(value: Expr, of: Expr, thread: Var, threads: Iterable[int], others: int) -> bool:
-    """Whether threads with the same value of `of` have the same `value`, where all variables but the thread's number are `others`."""
+    """Whether threads with the same value of `of` have the same `value`; `others` are all variables except the thread index."""
     known: dict[int, int] = {}
     environment = {var.name: others for var in value.variables() | of.variables()}
     pairs = ((of.evaluate(here), value.evaluate(here)) for here in ({**environment, thread.name: number} for number in threads))
@@ -597,35 +601,35 @@ def _is_function(value: Expr, of: Expr, thread: Var, threads: Iterable[int], oth
 
 
 def _prefix(name: str) -> str:
-    """The prefix of the names of a step's variables: in lowercase, as the names of pointers that the printer derives from them."""
+    """Return the prefix of the names of a step's variables: in lowercase, like the pointer names of the printer."""
     return f"{name.lower()}_"
 
 
 def _letters(dims: tuple[str, ...]) -> dict[str, str]:
-    """A letter for each dimension: its own name, where that is one."""
+    """Return a letter for each dimension: its name if that is a letter."""
     if all(len(dim) == 1 and dim.islower() for dim in dims):
         return dict(zip(dims, dims, strict=True))
     return dict(zip(dims, LETTERS, strict=False))
 
 
 def _nearest(value: int | float, dtype: DType) -> int | float:
-    """A number of a formula as the nearest float of a type; for an integer type the integer that is stored."""
+    """Round a number of a formula to the nearest float of a type; for an integer type return the integer that is stored."""
     return dtype.to_numpy().type(value).item() if dtype.kind == "float" else stored(Number(value), dtype)
 
 
 def _is_whole(coordinate: View) -> bool:
-    """Whether a tile covers all of a dimension, whose coordinates these are."""
+    """Whether a tile covers all of a dimension, given its coordinates."""
     size, extent = coordinate.shape[0], coordinate.tensor.shape[0]
     return _is_first(coordinate) and (size == extent or (constant(size) or 0) >= (constant(extent) or LARGEST))
 
 
 def _is_first(coordinate: View) -> bool:
-    """Whether a tile begins at the beginning of its dimension: other tiles after it would overwrite the whole sum."""
+    """Whether a tile starts at the first element of its dimension: later tiles would overwrite the complete sum."""
     return coordinate.dims[0].base.high == 0
 
 
 def extent_of(coordinate: View) -> View:
-    """The extent of a dimension: the coordinate past its last."""
+    """Return the extent of a dimension."""
     (size,) = coordinate.tensor.shape
     return View(coordinate.tensor, (Dim((), None, (Fixed(size + 1, 1, False, size),)),), coordinate.copy, ())
 
@@ -639,7 +643,7 @@ def _renamed(value: Value | None, names: Mapping[Element, Element]) -> Value | N
 
 
 def parts_of(spec: Spec, draft: Draft) -> tuple[Spec, dict[str, View]]:
-    """A spec whose carried temporaries are operands, as a loop needs them; with their views."""
+    """Return a spec whose carried temporaries are operands, as a loop requires, and their views."""
     definition = fused(spec)
     assert definition is not None
     fresh = allocated(spec, {name: dims for name, dims in definition.carried.items() if name not in definition.uses}, draft)

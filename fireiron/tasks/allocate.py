@@ -195,9 +195,9 @@ def _common(first: Shared, second: Shared) -> int:
     """The depth of the innermost block around two tensors, outside parallel loops within a thread block."""
     depth = first.space
     for depth in range(first.space, min(len(first.path), len(second.path))):
-        here, there = first.path[depth], second.path[depth]
+        here, other = first.path[depth], second.path[depth]
         last = (
-            depth + 1 >= min(len(first.path), len(second.path)) or here[1] != there[1] or isinstance(_statement_at(first.path, depth), Pfor)
+            depth + 1 >= min(len(first.path), len(second.path)) or here[1] != other[1] or isinstance(_statement_at(first.path, depth), Pfor)
         )
         if last or first.path[depth + 1][0] is not second.path[depth + 1][0]:
             break
@@ -280,8 +280,11 @@ def _by_block(orderings: list[Ordering]) -> list[tuple[Block, tuple[tuple[int, i
     return [(block, tuple(pairs)) for block, pairs in by_block.values()]
 
 
-def _overlap(tensors: list[Shared], packing: Packing, one: int, other: int) -> bool:
-    first, second = ((packing.offsets[each] * ALIGNMENT, packing.offsets[each] * ALIGNMENT + tensors[each].bytes) for each in (one, other))
+def _overlap(tensors: list[Shared], packing: Packing, first_number: int, second_number: int) -> bool:
+    first, second = (
+        (packing.offsets[each] * ALIGNMENT, packing.offsets[each] * ALIGNMENT + tensors[each].bytes)
+        for each in (first_number, second_number)
+    )
     return first[0] < second[1] and second[0] < first[1]
 
 
@@ -299,7 +302,7 @@ class Plan:
     carries: dict[int, list[tuple[Carry, Result, Events]]] = attrs.field(factory=dict, init=False)
     known: dict[tuple[int, str], str] = attrs.field(factory=dict, init=False)
     before: dict[tuple[int, str, int], str] = attrs.field(factory=dict, init=False)
-    met: list[Ordering] = attrs.field(factory=list, init=False)
+    orderings: list[Ordering] = attrs.field(factory=list, init=False)
     taken: set[str] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -316,7 +319,7 @@ class Plan:
     def wait_for_first(self, ordering: Ordering) -> None:
         """Let users of the second tensor wait for those of the first, and those of the first for the second's in previous iterations."""
         first, second = ordering.first, ordering.second
-        self.met.append(ordering)
+        self.orderings.append(ordering)
         for leaf, path in _last(self.implied, first):
             event = self._outside(leaf, path, ordering.depth)
             for user, _ in second.users:
@@ -369,7 +372,7 @@ class Plan:
 
     def program_with(self, places: dict[str, Alloc]) -> EventProgram:
         """The program with the additions, and with the offsets of tensors."""
-        orders = {id(block): _order(block, pairs) for block, pairs in _by_block(self.met)}
+        orders = {id(block): _order(block, pairs) for block, pairs in _by_block(self.orderings)}
         return attrs.evolve(self.program, body=self._block(self.program.body, places, orders))
 
     def _block(self, block: Block, places: dict[str, Alloc], orders: dict[int, list[int]]) -> Block:
@@ -436,8 +439,8 @@ def _own_events(leaf: Leaf, path: Path, depth: int, user: Leaf, tensor: Shared) 
     for level in range(len(path) - 2, depth - 1, -1):
         around = _statement_at(path, level)
         if isinstance(around, Pfor):
-            mine = level < len(tensor.path) - 1 and _statement_at(tensor.path, level) is around
-            index = (*(around.variables if mine else (EVERY,) * len(around.variables)), *index)
+            is_around_tensor = level < len(tensor.path) - 1 and _statement_at(tensor.path, level) is around
+            index = (*(around.variables if is_around_tensor else (EVERY,) * len(around.variables)), *index)
     return index
 
 
@@ -448,10 +451,10 @@ def _last(implied: Implied, tensor: Shared) -> list[tuple[Leaf, Path]]:
 
 def _waits(implied: Implied, user: tuple[Leaf, Path], other: tuple[Leaf, Path]) -> bool:
     """Whether a user surely runs after all accesses of another one."""
-    (leaf, path), (before, there) = user, other
-    depths = [depth for depth in range(min(len(path), len(there))) if path[depth][0] is there[depth][0]]
+    (leaf, path), (before, other_path) = user, other
+    depths = [depth for depth in range(min(len(path), len(other_path))) if path[depth][0] is other_path[depth][0]]
     depth = depths[-1]
-    wanted = _result_event(before, there, depth)
+    wanted = _result_event(before, other_path, depth)
     if wanted is None or not all(_surely_runs(_statement_at(path, level)) for level in range(depth, len(path) - 1)):
         return False
     given = Event(leaf.event, (EVERY,) * len(leaf.over))

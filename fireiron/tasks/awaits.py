@@ -63,10 +63,10 @@ def overlapping_processors(tensor: Alloc, use: Use, ref: Ref) -> tuple[Index, ..
     own = {foreign[var]: var for var in processor_variables(tensor.over) if var in foreign}
     sizes = {foreign[var]: dim.size for var, dim in zip(use.variables, use.dims, strict=True)}
     known: dict[Var, Expr] = dict(own)
-    for (by, place), (also, there) in zip(use.ref.at(foreign).path, ref.path, strict=False):
-        if by != also or not by.disjoint:
+    for (by, place), (other_by, other_place) in zip(use.ref.at(foreign).path, ref.path, strict=False):
+        if by != other_by or not by.disjoint:
             break
-        for left, right in zip(place, there, strict=True):
+        for left, right in zip(place, other_place, strict=True):
             moved = left.substitute(known)
             if isinstance(moved, Var) and moved in sizes:
                 if right.low >= 0 and right.high < sizes[moved].low:

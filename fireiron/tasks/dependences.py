@@ -135,7 +135,7 @@ class Analyst(Runner):
         ref: Ref = tensor.data
         return ref.piece(by, *place)
 
-    def apart(self, one: TaskTensor, other: TaskTensor) -> bool:
+    def apart(self, tensor: TaskTensor, other: TaskTensor) -> bool:
         """Arguments of one launch are not compared here; the compiler checks them."""
         return True
 
@@ -234,7 +234,9 @@ class Analyst(Runner):
         sizes, here = tuple(map(as_expr, extents)), self.here
         variables = self._variables(sizes, parallel)
         inside = here.variant.form is Form.Leaf
-        loop = LoopState(variables, sizes, here.one.proc, parallel, len(self.frames), {name: list(one) for name, one in self.done.items()})
+        loop = LoopState(
+            variables, sizes, here.mapping.proc, parallel, len(self.frames), {name: list(one) for name, one in self.done.items()}
+        )
         if not inside:
             self.out.append([])
             self.loops.append(loop)
@@ -268,8 +270,8 @@ class Analyst(Runner):
         self.out[-1].append(Pfor(results, loop.variables, loop.extents, loop.processor, attrs.evolve(body, yields=yields)))
         every, runs = (EVERY,) * len(loop.variables), all(size.low >= 1 for size in loop.extents)
         outer = [
-            self._access(_widened(one.ref, loop.variables), one.write, (Event(result.name, every),), one.awaited)
-            for one, result in zip(accesses, results, strict=False)
+            self._access(_widened(access.ref, loop.variables), access.write, (Event(result.name, every),), access.awaited)
+            for access, result in zip(accesses, results, strict=False)
         ]
         self._leave(loop, outer, lambda old, new: runs and _covers(new.ref, old.ref))
 
@@ -289,12 +291,12 @@ class Analyst(Runner):
                 body = _with_wait(body, conflicts[access.number], Event(name))
                 body = self._propagated(body, name)
         outer = [
-            self._access(_widened(one.ref, (variable,)), one.write, (Event(result.name),), one.awaited)
-            for one, result in zip(accesses, results, strict=True)
+            self._access(_widened(access.ref, (variable,)), access.write, (Event(result.name),), access.awaited)
+            for access, result in zip(accesses, results, strict=True)
         ]
         self._leave(loop, outer, lambda old, new: _covers(new.ref, old.ref) and any(old in one for one in own.values()))
         body = attrs.evolve(body, yields=tuple(one.events for one in accesses))
-        return For(results, variable, size, tuple(carries), body, max(self.here.one.pipeline, 1))
+        return For(results, variable, size, tuple(carries), body, max(self.here.mapping.pipeline, 1))
 
     def _new_accesses(self, loop: LoopState) -> list[Access]:
         """The accesses of a loop's iterations to tensors around it that later statements may have to wait for."""
@@ -380,12 +382,12 @@ def _conflict(access: Access, ref: Ref, write: bool) -> bool:
 
 def apart(first: Ref, second: Ref) -> bool:
     """Whether two pieces of a tensor are provably disjoint: different pieces of the same disjoint partition."""
-    for (by, place), (also, there) in zip(first.path, second.path, strict=False):
-        if by != also or not by.disjoint:
+    for (by, place), (other_by, other_place) in zip(first.path, second.path, strict=False):
+        if by != other_by or not by.disjoint:
             return False
-        if any(differ(left, right) for left, right in zip(place, there, strict=True)):
+        if any(differ(left, right) for left, right in zip(place, other_place, strict=True)):
             return True
-        if place != there:
+        if place != other_place:
             return False
     return False
 
@@ -411,8 +413,8 @@ def _covers(outer: Ref, inner: Ref) -> bool:
     if outer.tensor != inner.tensor or len(outer.path) > len(inner.path):
         return False
     return all(
-        by == also and all(one in (ANY, two) for one, two in zip(place, there, strict=True))
-        for (by, place), (also, there) in zip(outer.path, inner.path, strict=False)
+        by == other_by and all(one in (ANY, two) for one, two in zip(place, other_place, strict=True))
+        for (by, place), (other_by, other_place) in zip(outer.path, inner.path, strict=False)
     )
 
 

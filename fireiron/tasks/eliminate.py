@@ -89,9 +89,9 @@ class Reading:
         given = {argument.name for argument in self.program.arguments}
         return [alloc for name, alloc in self.tensors.items() if name not in given]
 
-    def before(self, one: str, other: str) -> bool:
+    def before(self, tensor: str, other: str) -> bool:
         """Whether a tensor is allocated before another."""
-        return self.places[one] < self.places[other]
+        return self.places[tensor] < self.places[other]
 
     def links(self, tensor: Alloc) -> dict[Ref, list[Seen]]:
         """The copies, in the block of a tensor, between all of it and pieces of tensors that were allocated before, by piece."""
@@ -238,10 +238,10 @@ def _same_owner(first: tuple[Ref, Leaf], second: tuple[Ref, Leaf], over: frozens
     """Whether two pieces are distributed over processors in the same way, or one belongs to a group as a whole."""
     paths = [ref.path for ref, _ in (first, second)]
     own = [{var for var in processor_variables(leaf.over) if var.high > 0} for _, leaf in (first, second)]
-    for level, ((by, place), (also, there)) in enumerate(zip(*paths, strict=False)):
-        if by != also:
+    for level, ((by, place), (other_by, other_place)) in enumerate(zip(*paths, strict=False)):
+        if by != other_by:
             return any(variables <= over | _variables(path[:level]) for path, variables in zip(paths, own, strict=True))
-        for left, right in zip(place, there, strict=True):
+        for left, right in zip(place, other_place, strict=True):
             moves = left.variables() & own[0] or right.variables() & own[1]
             if moves and left != right:
                 return False

@@ -6,7 +6,8 @@ each statement follows its precondition gives the same results. Events are not p
 statements.
 
 A statement with dimensions is executed by each of their processors. Its indices are variables named after the processors: `warp`, `thread`;
-the second dimension of a processor has `warp1`. A tensor with dimensions exists once per processor; the statement accesses that of its own.
+the second dimension of a processor has `warp1`. A tensor with dimensions exists once per processor; a statement accesses the copy of its
+processor.
 """
 
 from __future__ import annotations

@@ -372,20 +372,20 @@ class Places:
     """The elements of pieces, by their indices, cached for arrays of the same shape."""
 
     runner: Sequential
-    found: dict[Any, TaskTensor] = attrs.field(factory=dict)
+    pieces: dict[Any, TaskTensor] = attrs.field(factory=dict)
     masks: dict[Any, int] = attrs.field(factory=dict)
 
     def of(self, ref: Ref, store: Store, values: dict[str, int]) -> TaskTensor:
         """A piece of some array."""
         path = self._path(ref, values)
         key = (store.shape, store.alloc.dtype, path)
-        if key not in self.found:
+        if key not in self.pieces:
             piece = TaskTensor(self.runner.tensor(store.shape, store.alloc.dtype), store.shape, store.alloc.dtype)
             for by, place in path:
                 shape = by.shape(piece.extents)
                 piece = attrs.evolve(piece, data=self.runner.piece(piece, by, tuple(map(as_expr, place)), shape), extents=shape)
-            self.found[key] = piece
-        return self.found[key]
+            self.pieces[key] = piece
+        return self.pieces[key]
 
     def shape(self, ref: Ref, store: Store, values: dict[str, int]) -> Place:
         """The shape of a piece."""
@@ -479,12 +479,17 @@ def _hazards(whole: Unrolled) -> Iterator[Hazard]:
 
 
 def _hazards_of_shared_bytes(
-    whole: Unrolled, before: list[int], touched: dict[int, list[tuple[int, int, bool]]], there: dict[int, Store], store: Store, number: int
+    whole: Unrolled,
+    before: list[int],
+    touched: dict[int, list[tuple[int, int, bool]]],
+    present: dict[int, Store],
+    store: Store,
+    number: int,
 ) -> Iterator[Hazard]:
     """Whether the last access to a tensor conflicts with an access to another one in the same bytes; `there` are the tensors so far."""
-    there[store.number] = store
+    present[store.number] = store
     _, elements, writes = touched[store.number][-1]
-    for other in there.values():
+    for other in present.values():
         if other is store or not (store.span and other.span and store.span.overlaps(other.span)):
             continue
         own_bytes = _bytes(elements, store)

@@ -30,24 +30,24 @@ class Trace:
 
     actions: list[Action] = attrs.field(factory=list)
     variables: list[Var] = attrs.field(factory=list)
-    made: int = 0
+    allocations: int = 0
 
     def mark(self) -> tuple[int, int, int]:
         """The position at the start of an iteration."""
-        return len(self.actions), len(self.variables), self.made
+        return len(self.actions), len(self.variables), self.allocations
 
     def back_to(self, mark: tuple[int, int, int]) -> None:
         """Remove the actions of a second execution."""
-        actions, variables, self.made = mark
+        actions, variables, self.allocations = mark
         del self.actions[actions:], self.variables[variables:]
 
     def since(self, mark: tuple[int, int, int]) -> tuple[Action, ...]:
         """The actions of an iteration, with its own loops and tensors numbered by their order."""
-        actions, variables, made = mark
+        actions, variables, allocations = mark
         names: dict[Var, Var] = {}
         for number, var in enumerate(self.variables[variables:]):
-            names.setdefault(var, Var(f"turn{number}", var.low, var.high))
-        return tuple(attrs.evolve(one, values=_renamed(one.values, names, made)) for one in self.actions[actions:])
+            names.setdefault(var, Var(f"loop{number}", var.low, var.high))
+        return tuple(attrs.evolve(one, values=_renamed(one.values, names, allocations)) for one in self.actions[actions:])
 
 
 @attrs.frozen
@@ -58,24 +58,26 @@ class NewTensor:
     own: bool = False
 
 
-def _renamed(value: Any, names: dict[Var, Var], made: int) -> Any:
+def _renamed(value: Any, names: dict[Var, Var], allocations: int) -> Any:
     if isinstance(value, tuple):
-        return tuple(_renamed(one, names, made) for one in value)
+        return tuple(_renamed(one, names, allocations) for one in value)
     if isinstance(value, NewTensor):
-        return NewTensor(value.number - made, True) if value.number >= made else value
+        return NewTensor(value.number - allocations, True) if value.number >= allocations else value
     return value.substitute(dict(names)) if isinstance(value, Expr) else value
 
 
-def require_alike(variant: str, line: str | None, first: Sequence[Action], again: Sequence[Action]) -> None:
+def require_same_actions(variant: str, line: str | None, first: Sequence[Action], again: Sequence[Action]) -> None:
     """Refuse a loop whose second iteration differs from the first by more than its index."""
     for number in range(max(len(first), len(again))):
-        one = first[number] if number < len(first) else None
-        other = again[number] if number < len(again) else None
-        if one == other:
+        action = first[number] if number < len(first) else None
+        other_action = again[number] if number < len(again) else None
+        if action == other_action:
             continue
-        where = other or one
+        where = other_action or action
         assert where is not None
-        missing = "is missing in the first" if one is None else "is missing in the second" if other is None else "has other arguments"
+        missing = (
+            "is missing in the first" if action is None else "is missing in the second" if other_action is None else "has other arguments"
+        )
         raise DecompositionError(
             f"{variant}: iterations of a loop differ by more than their index: {where.what} {missing}",
             got=f"the loop at {line}", legal="tensors and numbers that the loop does not change, and its index",

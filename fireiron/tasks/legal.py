@@ -29,10 +29,10 @@ def distinct(path: Path, other_path: Path, free: Collection[Expr] = ()) -> bool:
     """Whether two pieces of a tensor, each a path of partitions and indices, are disjoint for all values of the indices.
 
     Variables that are `free` may have different values in the two paths."""
-    for (by, place), (also, there) in zip(path, other_path, strict=False):
-        if by != also or not by.disjoint:
+    for (by, place), (other_by, other_place) in zip(path, other_path, strict=False):
+        if by != other_by or not by.disjoint:
             return False
-        for left, right in zip(place, there, strict=True):
+        for left, right in zip(place, other_place, strict=True):
             if constant(equal(left, right)) == 0 and not any(var in free for var in (*left.variables(), *right.variables())):
                 return True
     return False
@@ -65,8 +65,8 @@ def _last(index: Expr, extents: Mapping[Expr, Expr]) -> Expr | None:
     for var in index.variables():
         if var not in extents:
             continue  # a size
-        grown = largest.substitute({var: var + 1}) - largest
-        if grown.low < 0:
+        increase = largest.substitute({var: var + 1}) - largest
+        if increase.low < 0:
             return as_expr(index.high) if constant(as_expr(index.high)) is not None else None
         largest = largest.substitute({var: extents[var] - 1})
     return largest
@@ -118,8 +118,8 @@ def _fault(by: Partition, shape: tuple[int, ...]) -> str:
         kept = by.axes(len(shape))
         sizes, wanted = tuple(len(coordinates[dim]) for dim in kept), tuple(by.shape(shape))
         if sizes != wanted or any((axis < 0).any() for axis in coordinates):
-            found = [axis.tolist() for axis in coordinates]
-            return f"piece {place} must have {' x '.join(map(str, wanted))} elements, its coordinates are {found}"
+            actual = [axis.tolist() for axis in coordinates]
+            return f"piece {place} must have {' x '.join(map(str, wanted))} elements, its coordinates are {actual}"
         if not by.raises and number < FEW:
             view = by.view(whole, tuple(map(as_expr, place)), frozenset())
             seen = [

@@ -53,11 +53,11 @@ class MappingOf:
             return self
         result = MappingOf(self.function, arguments)
         try:
-            return result if tunables_in(arguments) else result.made()
+            return result if tunables_in(arguments) else result.mapping()
         except FireironError:
             return result
 
-    def made(self) -> Mapping:
+    def mapping(self) -> Mapping:
         """Compute the mapping. Raises: ArgumentError if a tunable has no value, or the function does not return a mapping."""
         values = {name: chosen(value, f"{self.name}: {name}") if is_open(value) else value for name, value in self.arguments}
         try:
@@ -79,6 +79,6 @@ class Refused:
     error: FireironError
     first: ClassVar[None] = None
 
-    def made(self) -> Mapping:
+    def mapping(self) -> Mapping:
         """Raise the error."""
         raise self.error

@@ -53,49 +53,49 @@ class OpaqueDefinition(Definition):
 class OpaqueKind(Kind):
     """The kind of a call of a micro-kernel."""
 
-    made: OpaqueDefinition = attrs.field(kw_only=True)
+    opaque_definition: OpaqueDefinition = attrs.field(kw_only=True)
     kernel: MicroKernel = attrs.field(kw_only=True)
     meaning: Callable[..., None] | None = attrs.field(kw_only=True)
 
     def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
-        return self.made
+        return self.opaque_definition
 
     def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[Any, ...]) -> Definition:
-        return self.made
+        return self.opaque_definition
 
     def perform(
         self,
-        made: Definition,
+        definition: Definition,
         values: Mapping[str, Any],
         types: Mapping[str, DType],
         accumulate: Any,
-        made_in: DType | None = None,
+        compute_type: DType | None = None,
         ranges: Mapping[str, Range] | None = None,
     ) -> dict[str, Any]:
         """The arrays that are written, computed by the Python function, separately for each unit that executes the call."""
         import numpy
 
-        self.check_meaning(made)
+        self.check_meaning(definition)
         assert self.meaning is not None
-        inner = {name: len(dims) for name, dims in self.made.given}
+        inner = {name: len(dims) for name, dims in self.opaque_definition.given}
         units = numpy.broadcast_shapes(*(numpy.shape(values[name])[rank:] for name, rank in inner.items()))
         arrays = {}
         for name, rank in inner.items():
             shape = numpy.shape(values[name])
             own = numpy.broadcast_to(values[name], (*shape[:rank], *units))
-            unwritten = name in made.outputs and accumulate is False
+            unwritten = name in definition.outputs and accumulate is False
             arrays[name] = numpy.full_like(own, _unwritten(types[name])) if unwritten else own.copy()
         for unit in numpy.ndindex(*units):
             result = self.meaning(*(arrays[name][(..., *unit)] for name in inner))
             if result is not None:
                 raise ArgumentError(f"the meaning of {self.kernel} must change its arrays and return None", got=type(result).__name__)
-        return {name: arrays[name] for name in made.outputs}
+        return {name: arrays[name] for name in definition.outputs}
 
     @property
     def executes(self) -> bool:
         return self.meaning is not None
 
-    def check_meaning(self, made: Definition) -> None:
+    def check_meaning(self, definition: Definition) -> None:
         if self.meaning is None:
             hint = "call_external(..., meaning=a function of arrays)"
             raise DecompositionError(f"{self.kernel} cannot be simulated: its meaning is unknown", hint=hint)
@@ -135,7 +135,7 @@ def opaque(
     given = tuple(zip(names, _dims(kernel, ranks, dims), strict=True))
     formulas = tuple(Formula(Element(name, tuple(map(Index, dict(given)[name])))) for name in outputs)
     title = kernel.name if kernel.name.isidentifier() else "micro_kernel"
-    return OpaqueKind(title, "", made=OpaqueDefinition(formulas, given, bool(joined)), kernel=kernel, meaning=meaning)
+    return OpaqueKind(title, "", opaque_definition=OpaqueDefinition(formulas, given, bool(joined)), kernel=kernel, meaning=meaning)
 
 
 def _dims(kernel: MicroKernel, ranks: Sequence[int], dims: str | None) -> list[tuple[str, ...]]:

@@ -26,7 +26,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.specs.verbs import fitting
 from fireiron.tasks.digest import digest
 from fireiron.tasks.external import in_order
-from fireiron.tasks.iteration_trace import Action, NewTensor, Trace, require_alike
+from fireiron.tasks.iteration_trace import Action, NewTensor, Trace, require_same_actions
 from fireiron.tasks.mapping import Mapping, Processor, TaskMapping
 from fireiron.tasks.opaque import opaque
 from fireiron.tasks.partition import Axes, Blocks, First, Partition, Slices, mma_pieces
@@ -129,7 +129,7 @@ def task(name: str, form: Form, *, reads: Sequence[str] = (), writes: Sequence[s
         ):
             raise ArgumentError(f"task({shown(name)}): {word} must be names", got=names, legal=f'{word}=["C"]', at=call_site())
 
-    def made(function: Callable[..., Any]) -> Variant:
+    def decorated(function: Callable[..., Any]) -> Variant:
         origin = _require_function(function, name)
         parameters = inspect.signature(function).parameters.values()
         tensors = tuple(parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
@@ -145,7 +145,7 @@ def task(name: str, form: Form, *, reads: Sequence[str] = (), writes: Sequence[s
         tunables = tuple((keyword, default.kind) for keyword, default in named.items())
         return Variant(name, form, frozenset(reads), frozenset(writes), function, tensors, tunables, origin)
 
-    return made
+    return decorated
 
 
 def _require_function(function: Any, name: str) -> str:
@@ -269,7 +269,7 @@ def _check_instance(program: Tasks, variant: Variant, instance: TaskMapping) -> 
 class TaskTensor:
     """A tensor as a variant sees it: its shape, its element type, and parts of it, without data. `data` belongs to the runner.
 
-    `parameter` is the argument of the running variant that it is part of; None for a tensor that the variant allocated as number `made`.
+    `parameter` is the variant's argument that it is part of; None for a tensor that the variant allocated, with number `allocation`.
     `scope` is the execution of the variant that owns it. `taken` are the partitions and indices by which it is a piece.
     """
 
@@ -278,7 +278,7 @@ class TaskTensor:
     dtype: DType
     parameter: str | None = None
     scope: Any = attrs.field(default=None, repr=False)
-    made: int = attrs.field(default=0, repr=False)
+    allocation: int = attrs.field(default=0, repr=False)
     taken: tuple[Any, ...] = attrs.field(default=(), repr=False)
 
     @property
@@ -289,7 +289,7 @@ class TaskTensor:
     @property
     def known_as(self) -> tuple[Any, ...]:
         """Its identity for the variant that owns it: the tensor, and the part of it."""
-        return (self.parameter or NewTensor(self.made), *self.taken)
+        return (self.parameter or NewTensor(self.allocation), *self.taken)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -417,7 +417,7 @@ class Frame:
     """A variant that runs as an instance: the launches that it has made so far, by their positions in its text."""
 
     variant: Variant
-    one: TaskMapping
+    mapping: TaskMapping
     sites: dict[object, TaskMapping] = attrs.field(factory=dict)
     open: list[str | None] = attrs.field(factory=list)
     """The lines of the open loops of the variant."""
@@ -458,7 +458,7 @@ class Runner:
         """The context for executing an iteration a second time, to compare it with the first; None for no second time."""
         return None
 
-    def apart(self, one: TaskTensor, other: TaskTensor) -> bool:
+    def apart(self, tensor: TaskTensor, other: TaskTensor) -> bool:
         """Whether two tensors are known to be disjoint."""
         raise NotImplementedError
 
@@ -474,7 +474,7 @@ class Runner:
         """The data of the extent of the tensor of which it is a piece."""
         raise NotImplementedError
 
-    def enter(self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
+    def enter(self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
         """Run an instance on tensors."""
         raise NotImplementedError
 
@@ -510,7 +510,7 @@ class Runner:
 
     def _require_whole(self, frame: Frame, returned: object) -> None:
         """Refuse a variant that left a loop, did not launch all calls, or did nothing; `returned` is its return value."""
-        instance, variant = frame.one, frame.variant
+        instance, variant = frame.mapping, frame.variant
         if returned is not None:
             raise DecompositionError(
                 f"{variant.name}: a task returns nothing", got=returned, legal="tensors that it writes", at=variant.origin
@@ -562,7 +562,7 @@ class Runner:
                 with again, self._only_looking():
                     yield index
                 require_here()
-                require_alike(here.variant.name, line, first, here.trace.since(second_mark))
+                require_same_actions(here.variant.name, line, first, here.trace.since(second_mark))
                 here.trace.back_to(second_mark)
         if not turns:  # the positions of its launches count among the calls
             with self._only_looking():
@@ -603,7 +603,7 @@ class Runner:
         variant = self.program[instance.variant]
         if variant.task != name:
             raise DecompositionError(
-                f"instance {here.one.instance}: launches {name}, but its call is {instance.instance}, a {variant.task}",
+                f"instance {here.mapping.instance}: launches {name}, but its call is {instance.instance}, a {variant.task}",
                 legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
                 at=call_site(),
             )  # fmt: skip
@@ -637,20 +637,21 @@ class Runner:
 
     def _called(self, name: str, number: int) -> TaskMapping:
         here = self.here
-        if number >= len(here.one.calls):
+        if number >= len(here.mapping.calls):
             raise DecompositionError(
-                f'instance {here.one.instance}: launch("{name}") is launch {number + 1}, but the mapping has {len(here.one.calls)} calls',
+                f'instance {here.mapping.instance}: launch("{name}") is launch {number + 1}, '
+                f"but the mapping has {len(here.mapping.calls)} calls",
                 legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
                 hint=f'calls=[..., "an instance of {name}"]', at=call_site(),
             )  # fmt: skip
-        return self.mapping[here.one.calls[number]]
+        return self.mapping[here.mapping.calls[number]]
 
     def _check_privileges(self, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
         """Refuse a launch with more privileges on a tensor than the launching variant has."""
         caller = self.here.variant
         for name, tensor in zip(variant.tensors, tensors, strict=True):
-            for verb, theirs, own in (("reads", variant.reads, caller.reads), ("writes", variant.writes, caller.writes)):
-                if name in theirs and tensor.parameter is not None and tensor.parameter not in own:
+            for verb, callee_tensors, caller_tensors in (("reads", variant.reads, caller.reads), ("writes", variant.writes, caller.writes)):
+                if name in callee_tensors and tensor.parameter is not None and tensor.parameter not in caller_tensors:
                     raise DecompositionError(
                         f"{variant.name} {verb} {name}, which is {tensor.parameter} of {caller.name}, which has no such privilege",
                         legal=f'{verb}=[..., "{tensor.parameter}"] of {caller.name}', at=call_site(),
@@ -689,7 +690,7 @@ class Runner:
             raise ArgumentError(f"call_external({kernel}): no option {unknown[0]}", legal=("meaning", "dims"), at=call_site())
         ranks = [tensor.rank for tensor in tensors]
         kind = opaque(kernel, names, ranks, variant.reads, variant.writes, options.get("dims"), options.get("meaning"))
-        return kind.starter, {"accumulate": True} if kind.made.joins else {}
+        return kind.starter, {"accumulate": True} if kind.opaque_definition.joins else {}
 
 
 def _refuse_left(variant: Variant, line: str | None) -> NoReturn:
@@ -784,8 +785,8 @@ def make_tensor(shape: Sequence[Any], dtype: Any) -> TaskTensor:
     runner = running()
     record = runner.here.trace
     record.actions.append(Action("make_tensor", call_site(), (*map(as_expr, sizes), wanted.name)))
-    record.made += 1
-    return TaskTensor(runner.tensor(sizes, wanted), sizes, wanted, scope=runner.here, made=record.made - 1)
+    record.allocations += 1
+    return TaskTensor(runner.tensor(sizes, wanted), sizes, wanted, scope=runner.here, allocation=record.allocations - 1)
 
 
 def call_external(function: Any, *tensors: TaskTensor, **options: Any) -> None:

@@ -64,16 +64,16 @@ Path = tuple[tuple[Partition, tuple[Expr, ...]], ...]
 class Part:
     """A tensor of the program, or a piece: its view for its group, and the tensor it is a piece of (`root`), with the path.
 
-    `made` is the number of a tensor that variants allocated, 0 for others. `shares` are the partitions by which threads of the group own
-    parts of the view, with the shapes that they divide. `present` is the condition under which it has any elements. `origin` is the piece
-    of an operand that it is a copy of.
+    `allocation` is the number of a tensor that variants allocated, 0 for others. `shares` are the partitions by which threads of the
+    group own parts of the view, with the shapes that they divide. `present` is the condition under which it has any elements. `origin`
+    is the piece of an operand that it is a copy of.
     """
 
     view: View
     root: int
     path: Path = ()
     shares: tuple[tuple[Partition, tuple[int, ...]], ...] = ()
-    made: int = 0
+    allocation: int = 0
     present: Expr = TRUE
     origin: View | None = None
 
@@ -127,7 +127,7 @@ class Reader(Runner):
     launches: Expr = attrs.field(default=ONE, init=False)
     cluster: BlockCluster | None = attrs.field(default=None, init=False)
     roots: int = attrs.field(default=0, init=False)
-    made: int = attrs.field(default=0, init=False)
+    allocations: int = attrs.field(default=0, init=False)
     constant: set[int] = attrs.field(factory=set, init=False)
     unset: set[int] = attrs.field(factory=set, init=False)
     copies: list[dict[Any, Part]] = attrs.field(factory=lambda: [{}], init=False)
@@ -142,8 +142,8 @@ class Reader(Runner):
         """Read the program from its entry point."""
         variant = self.program[self.mapping.root.variant]
         operands = [name for name, view in self.spec.operands.items() if view.memory.of_grid]
-        for word, names, mine in (("no tensor for", operands, variant.tensors), ("no result for", self.spec.outputs, variant.writes)):
-            missing = [name for name in names if name not in mine]
+        for word, names, declared in (("no tensor for", operands, variant.tensors), ("no result for", self.spec.outputs, variant.writes)):
+            missing = [name for name in names if name not in declared]
             if missing:
                 raise DecompositionError(
                     f"{variant.name}: {word} {missing[0]} of {self.spec}", got=variant.tensors, legal=tuple(names), at=variant.origin
@@ -175,9 +175,9 @@ class Reader(Runner):
             if part.shares:
                 raise DecompositionError(f"{by}: the tensor is already one thread's part of an operand", at=call_site())
             present = all_of((part.present, by.present(place)))
-            if part.root <= self.given and self.here.one.proc.level.is_launch:
-                alike = self.present.get(part.root, present) == present
-                self.present[part.root] = present if alike else TRUE
+            if part.root <= self.given and self.here.mapping.proc.level.is_launch:
+                is_same = self.present.get(part.root, present) == present
+                self.present[part.root] = present if is_same else TRUE
             units = frozenset(self.units)
             origin = None if part.origin is None else by.view(part.origin, place, units)
             return attrs.evolve(part, view=by.view(part.view, place, units), path=path, present=present, origin=origin)
@@ -205,16 +205,16 @@ class Reader(Runner):
     @contextlib.contextmanager
     def _without_counting(self) -> Iterator[None]:
         """For a second execution of an iteration: loops and tensors in it are not counted."""
-        counters = self.roots, self.made, self.numbers
+        counters = self.roots, self.allocations, self.numbers
         yield
-        self.roots, self.made, self.numbers = counters
+        self.roots, self.allocations, self.numbers = counters
 
     def tensor(self, shape: tuple[Any, ...], dtype: DType) -> Part:
-        self.made += 1
-        number, sizes = self.made, tuple(map(as_expr, shape))
+        self.allocations += 1
+        number, sizes = self.allocations, tuple(map(as_expr, shape))
         if self.level.is_launch:
             raise DecompositionError(
-                f"make_tensor: a tensor of {self.here.one.proc}, but a kernel has no memory outside its blocks",
+                f"make_tensor: a tensor of {self.here.mapping.proc}, but a kernel has no memory outside its blocks",
                 legal="on BLOCK and inside",
                 at=call_site(),
             )
@@ -237,7 +237,7 @@ class Reader(Runner):
         owner = "accumulates" if number in self.known.sums else "reads"
         layout, stored = self.known.orders.get(number, ColMajor), self.known.layouts.get(number)
         view = self._new_tensor(name, sizes, dtype, memory or RF, layout, owner, stored)
-        part = Part(view, self._root(), made=number)
+        part = Part(view, self._root(), allocation=number)
         self.unset.add(part.root)
         return part
 
@@ -283,7 +283,7 @@ class Reader(Runner):
         self.numbers += 1
         sizes = tuple(map(as_expr, extents))
         if ZERO in sizes or (self.dry and self.draft is not None):
-            self.piped.add(self.here.one.instance)
+            self.piped.add(self.here.mapping.instance)
             return  # no iterations: the body is only examined
         number, level = self.numbers, self.known.levels.get(self.numbers, self.level)
         if number in self.known.shared or self.draft is None:
@@ -327,7 +327,7 @@ class Reader(Runner):
     def _on_blocks(self, loop: Loop) -> Iterator[Any]:
         """Distribute launches over blocks, each of which runs one or several."""
         assert self.draft is not None
-        blocks = distributed_over_blocks(loop.extents, self.here.one, self.draft)
+        blocks = distributed_over_blocks(loop.extents, self.here.mapping, self.draft)
         self._take_grid(blocks)
         with self._body() as body:
             yield from self._inside(loop, blocks.indices, Block)
@@ -344,7 +344,7 @@ class Reader(Runner):
         assert self.draft is not None
         names = "ijkl" if loop.parallel or len(loop.extents) > 1 else "k"
         variables = tuple(Var(self.draft.fresh(names[place % 4]), 0, max(size.high - 1, 0)) for place, size in enumerate(loop.extents))
-        here, inside = self.here.one, self.level not in (Kernel, Block)
+        here, inside = self.here.mapping, self.level not in (Kernel, Block)
         once = here.pipeline > 1 and not here.warpspecialize  # a single iteration cannot run ahead: no loop
         turning = [(var, size) for var, size in zip(variables, loop.extents, strict=True) if not once or size != ONE]
         kept = [var for var, _ in turning]
@@ -364,7 +364,7 @@ class Reader(Runner):
         assert self.draft is not None
         draft = self.draft
         if level == Block:
-            self._take_grid(distributed_over_blocks(sizes, self.here.one, draft))
+            self._take_grid(distributed_over_blocks(sizes, self.here.mapping, draft))
             return sizes, TRUE
         unit, active = self._unit(sizes, level)
         indices: list[Expr] = []
@@ -418,18 +418,18 @@ class Reader(Runner):
     ) -> None:
         """Record the level of the loop's launches, the threads of a block, and names and memories of new tensors."""
         of_this = inner is not None and inner.parallel and not shares
-        if of_this and level != self.here.one.proc.level:
+        if of_this and level != self.here.mapping.proc.level:
             assert inner is not None
             if self.known.levels.setdefault(inner.number, level) != level:
                 raise DecompositionError("launches of one prange run on different processors", got=str(level), at=call_site())
-        if self.here.one.proc.level == Block and level.threads is not None and not shares:
+        if self.here.mapping.proc.level == Block and level.threads is not None and not shares:
             total = _total(inner.extents, level) if of_this and inner is not None else 1
             self.known.threads = max(self.known.threads, threads_for(total, level))
         for name, place, tensor in zip(variant.tensors, instance.mems, tensors, strict=True):
-            self.known.names.setdefault(tensor.data.made, name)
-            if tensor.data.made and place.memory is not None and tensor.data.made not in self.known.memories:
-                self.known.memories[tensor.data.made] = place.memory
-                self.known.layouts[tensor.data.made] = dict(instance.layouts).get(name)
+            self.known.names.setdefault(tensor.data.allocation, name)
+            if tensor.data.allocation and place.memory is not None and tensor.data.allocation not in self.known.memories:
+                self.known.memories[tensor.data.allocation] = place.memory
+                self.known.layouts[tensor.data.allocation] = dict(instance.layouts).get(name)
 
     def _entered(self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
         """Run an instance on tensors in its places: copied before if it reads them, and copied back if it writes them."""
@@ -438,7 +438,7 @@ class Reader(Runner):
         wanted = self._needed_results(results)
         for name, place, tensor in zip(variant.tensors, instance.mems, tensors, strict=True):
             part: Part = tensor.data
-            if place == NONE or place.memory == self.known.memories.get(part.made, part.view.memory):
+            if place == NONE or place.memory == self.known.memories.get(part.allocation, part.view.memory):
                 passed.append(tensor)
                 continue
             assert place.memory is not None
@@ -514,7 +514,7 @@ class Reader(Runner):
         Concurrent launches have separate copies.
         """
         copies = self.stages.get((instance.instance, name), [])
-        if not self.here.one.warpspecialize or any(out is self.out[-1] for out, _ in copies):
+        if not self.here.mapping.warpspecialize or any(out is self.out[-1] for out, _ in copies):
             return None
         matching = (view for _, view in copies if (view.shape, view.dtype) == (source.shape, source.dtype) and view.memory.of_block)
         view = next(matching, None)
@@ -530,7 +530,7 @@ class Reader(Runner):
             variant.name, variant.reads, variant.writes, spec, {operand: tensor.parameter for operand, tensor in by_name.items()}
         )
         if spec.accumulate == TRUE:
-            self.known.sums |= {by_name[name].data.made for name in spec.outputs}
+            self.known.sums |= {by_name[name].data.allocation for name in spec.outputs}
         if spec.copies:
             self._record_order(by_name["dst"].data, by_name["src"].data)
         inputs, outputs = ([by_name[name].data for name in names] for names in (spec.inputs, spec.outputs))
@@ -547,16 +547,16 @@ class Reader(Runner):
         spec = _group_spec(spec, {operand: tensor.data.shares for operand, tensor in by_name.items()})
         if spec.title == "Pointwise":
             for operand, tensor in by_name.items():
-                self.known.names.setdefault(tensor.data.made, operand.removesuffix("_before"))
+                self.known.names.setdefault(tensor.data.allocation, operand.removesuffix("_before"))
             needed = _needed(spec)
             if needed == FALSE:
                 return
             wanted = all_of((wanted, needed))
         note = "" if isinstance(function, str) or kernel is not None else _comment_of(spec)
-        if self.here.one.strategy is None:
+        if self.here.mapping.strategy is None:
             self._child(_name_of_call(function, spec), spec, note, named=False, wanted=wanted, kernel=kernel)
         else:
-            self._by_strategy(_name_of_call(function, spec), spec, self.here.one.strategy, wanted)
+            self._by_strategy(_name_of_call(function, spec), spec, self.here.mapping.strategy, wanted)
 
     def _require_set(self, parts: list[Part], tensors: tuple[TaskTensor, ...]) -> None:
         """Refuse reads of tensors that no earlier launch has written."""
@@ -569,40 +569,43 @@ class Reader(Runner):
 
     def _by_strategy(self, name: str, spec: Spec, strategy: Strategy, wanted: Expr) -> None:
         """The work of a leaf as a child that the strategy of its instance performs."""
-        steps = steps_for(strategy, f"instance {self.here.one.instance}: strategy", (spec.kind.title,))
+        steps = steps_for(strategy, f"instance {self.here.mapping.instance}: strategy", (spec.kind.title,))
         if not strategy.finished:
             raise DecompositionError(
-                f"instance {self.here.one.instance}: its strategy is not complete", got=strategy, legal=".done() at its end", at=call_site()
+                f"instance {self.here.mapping.instance}: its strategy is not complete",
+                got=strategy,
+                legal=".done() at its end",
+                at=call_site(),
             )
         self.known.performed.append((spec, steps))
         if self.draft is not None:
-            self._perform(name, spec, f"by the strategy of {self.here.one.instance}", True, steps, follows=False, wanted=wanted)
+            self._perform(name, spec, f"by the strategy of {self.here.mapping.instance}", True, steps, follows=False, wanted=wanted)
 
     def _record_order(self, *parts: Part) -> None:
         """Give a new tensor in shared memory the storage order of its copy in global memory."""
         for part, other in (parts, parts[::-1]):
-            if part.made and other.view.memory.of_grid and other.view.order and self.known.memories.get(part.made, RF).of_block:
-                self.known.orders.setdefault(part.made, MatrixLayout(other.view.order))
+            if part.allocation and other.view.memory.of_grid and other.view.order and self.known.memories.get(part.allocation, RF).of_block:
+                self.known.orders.setdefault(part.allocation, MatrixLayout(other.view.order))
 
     def _record_flow(self, inputs: list[Part], outputs: list[Part]) -> None:
         """Record the data flow from new tensors to others, or to operands."""
         for part in inputs:
-            if part.made:
-                goes = self.known.data_flows.setdefault(part.made, set())
-                goes |= {-output.made if output.made else output.root if output.root <= self.given else 0 for output in outputs}
+            if part.allocation:
+                goes = self.known.data_flows.setdefault(part.allocation, set())
+                goes |= {-output.allocation if output.allocation else output.root if output.root <= self.given else 0 for output in outputs}
 
     def _needed_results(self, outputs: list[Part]) -> Expr:
         """The condition under which results are needed: they have elements, and if they only flow into one operand, so has that."""
         conditions: list[Expr] = [] if outputs else [TRUE]
         for part in outputs:
-            served = self._reached_operands(part.made) if part.made else set()
+            served = self._reached_operands(part.allocation) if part.allocation else set()
             further = [self.present.get(root, TRUE) for root in served] if len(served) == 1 else []
             conditions.append(all_of((*further, part.present)))
         return any_of(conditions)
 
-    def _reached_operands(self, made: int) -> set[int]:
+    def _reached_operands(self, allocation: int) -> set[int]:
         """The operands that a new tensor flows into, directly or indirectly; 0 among them if that is not known."""
-        reached, left = {made}, [made]
+        reached, left = {allocation}, [allocation]
         while left:
             goes = self.known.data_flows.get(left.pop(), {0})
             new = {-target for target in goes if target < 0} - reached
@@ -744,12 +747,12 @@ def _require_apart(loop: Loop, free: Collection[Expr]) -> None:
 
 def _separates(index: Expr, path: Path, other: Path) -> bool:
     """Whether pieces differ, as pieces of the same disjoint partition, whenever an index differs."""
-    for (by, place), (also, there) in zip(path, other, strict=False):
-        if by != also or not by.disjoint:
+    for (by, place), (other_by, other_place) in zip(path, other, strict=False):
+        if by != other_by or not by.disjoint:
             return False
-        if any(left == right == index for left, right in zip(place, there, strict=True)):
+        if any(left == right == index for left, right in zip(place, other_place, strict=True)):
             return True
-        if place != there:
+        if place != other_place:
             return False
     return False
 
@@ -858,7 +861,7 @@ class TaskProgram(Decomposition):
     @property
     def mapped(self) -> Mapping:
         """The mapping with known values. Raises: the error of the function that computes it."""
-        return self.mapping if isinstance(self.mapping, Mapping) else self.mapping.made()
+        return self.mapping if isinstance(self.mapping, Mapping) else self.mapping.mapping()
 
     @property
     def whole_kernel(self) -> tuple[str, str]:  # type: ignore[override]
@@ -922,7 +925,7 @@ class TaskProgram(Decomposition):
         """A copy of the first reading, to which the caller may add."""
         known = _first_reading(self, spec)
         copies: dict[str, Any] = {name: copy.copy(getattr(known, name)) for name in attrs.fields_dict(Known)}
-        return Known(**copies | {"data_flows": {made: set(targets) for made, targets in known.data_flows.items()}})
+        return Known(**copies | {"data_flows": {allocation: set(targets) for allocation, targets in known.data_flows.items()}})
 
     def stored(self, store: Store) -> dict[str, Any]:
         """The stored form: the name of the program, and its mapping in full."""
@@ -1021,4 +1024,4 @@ def strategy(program: Tasks, mapping: Mapping | Callable[..., Mapping], **values
             at=call_site(),
         )
     mapping_of = MappingOf(mapping, values)
-    return Strategy((TaskProgram(program, mapping_of if tunables_in(mapping_of.arguments) else mapping_of.made(), origin=call_site()),))
+    return Strategy((TaskProgram(program, mapping_of if tunables_in(mapping_of.arguments) else mapping_of.mapping(), origin=call_site()),))

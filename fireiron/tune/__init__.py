@@ -61,32 +61,34 @@ def tune(
 ) -> Tuning:
     """Measure a strategy's tunables for a spec, and find the fastest.
 
-    All but the first two are options by name, each with a default; they become a `Task` (what), `Options` (how) and a `Place` (where).
+    All but the first two arguments are keywords with a default. They form a `Task` (what), `Options` (how) and an `Execution` (where).
 
     Args:
-        strategy: with tunables; `spec` binds it, unless it is bound.
-        arch: the target; that of the GPU if none is named.
-        fixed: values of tunables that are not searched; `sizes` those of sizes known at run time.
-        search: "exhaustive", "random" or "tpe" (needs optuna); the last two stop after `trials` legal candidates (100).
-            With "exhaustive", `trials` keeps so many of the best predictions.
-        seconds: stop then, with the best so far.
-        prune: what is not measured: True, False, a factor of the best prediction, or a `Prune`.
+        strategy: a strategy with tunables; `spec` binds it, unless it is bound.
+        arch: the target; default: the target of the GPU.
+        fixed: values of tunables that are not searched.
+        sizes: values of sizes that are known only at run time.
+        search: "exhaustive", "random" or "tpe" (needs optuna).
+        trials: the number of legal candidates after which "random" and "tpe" stop (default 100). With "exhaustive", only the
+            candidates with the `trials` best predictions are measured.
+        seconds: stop after this time, with the best candidate so far.
+        prune: which candidates are not measured: True, False, a factor of the best prediction, or a `Prune`.
         timeout: seconds that verifying and timing one candidate may take; slow kernels get more.
-        seed: of the search.
-        finalists: so many of the best are measured again together at the end.
-        journal: the file of results, by default one in the cache folder for this task; results in it are not measured again.
-            `restart` empties it first.
-        gpu_ids: GPUs to use, one process each; by default the current one.
-        executor: a `concurrent.futures.Executor`, in place of GPUs here: each candidate is one job.
-        jobs: processes that lower and compile; by default one for each processor.
-        report: called with a `Progress` now and then.
-        measure: another measurement than `OnGpu()`.
-        name: what records call the strategy: a name of the library, or `path.py:name`.
-        instructions: the instruction set, if not the package's own.
+        seed: the seed of the search.
+        finalists: the number of best candidates that are measured again, together, at the end.
+        journal: the file of results; default: a file in the cache folder for this task. Results in it are not measured again.
+        restart: empty the journal first.
+        gpu_ids: GPUs to use, one process each; default: the current GPU.
+        executor: a `concurrent.futures.Executor` to use instead of local GPUs: each candidate is one job.
+        jobs: the number of processes that lower and compile; default: one for each processor.
+        report: a function that is called with a `Progress` several times per second.
+        measure: a measurement other than `OnGpu()`.
+        name: the name of the strategy in records: a name of the library, or `path.py:name`.
+        instructions: the instruction set, if it is not the package's.
 
     Raises:
-        ArgumentError, LaunchError, StoreError: the arguments do not fit, there is no GPU, the journal is another task's. A candidate
-            that fails, in whatever way, is a result, not an error.
+        ArgumentError, LaunchError, StoreError: the arguments do not match, there is no GPU, or the journal belongs to another task.
+            A candidate that fails is a result, not an error.
     """
     from fireiron.tune import run
     from fireiron.tune.measure import OnGpu
@@ -95,12 +97,12 @@ def tune(
     options = run.Options(
         search=search, trials=trials, seconds=seconds, prune=Prune.of(prune), seed=seed, finalists=finalists, report=report
     )
-    place = run.Place(gpu_ids=gpu_ids, executor=executor, jobs=jobs, timeout=timeout, journal=journal, restart=restart)
+    execution = run.Execution(gpu_ids=gpu_ids, executor=executor, jobs=jobs, timeout=timeout, journal=journal, restart=restart)
     gauge = OnGpu() if measure is None else run.checked_measure(measure)
-    # An executor's workers may be other machines: the GPU here says nothing about theirs.
+    # An executor's workers may run on other machines with other GPUs.
     target = arch or (None if executor is not None else gauge.architecture())
     task = run.task_of(strategy, spec, target, fixed=fixed, sizes=sizes, name=name, instructions=instructions)
-    return run.tuning(task, options, gauge, place)
+    return run.tuning(task, options, gauge, execution)
 
 
 def rank(
@@ -118,10 +120,10 @@ def rank(
 ) -> Tuning:
     """Rank all candidates by the cost model, without compiler, GPU and measurement. Arguments as for `tune`.
 
-    They are taken in a random order, always the same; after `seconds`, and 64 of them, the ranking is of those that were looked at, and
-    `stopped` says how many these are.
+    Candidates are lowered in a fixed random order. The search ends after `seconds`, but not before 64 candidates; `stopped` then reports
+    how many were examined.
 
-    Raises: ArgumentError: there is no prediction for any of them.
+    Raises: ArgumentError: the cost model has no prediction for any candidate.
     """
     from fireiron.tune import run
 

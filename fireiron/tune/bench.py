@@ -63,11 +63,11 @@ class Local:
         self.newest: tuple[int, int] | None = None
 
     def where(self) -> dict[str, Any]:
-        """Return the place, which is the same for all GPUs. Raises: `LaunchError` if they differ."""
+        """Return the GPU, driver and toolchain, the same for all GPUs. Raises: `LaunchError` if they differ."""
         places = self.pool.where()
         for place in places:
             if place != places[0]:
-                raise LaunchError("the GPUs are not alike, so their times cannot be compared", got=place, legal=f"{places[0]}")
+                raise LaunchError("the GPUs differ, so their times cannot be compared", got=place, legal=f"{places[0]}")
         self.newest = _newest(places[0])
         return places[0]
 
@@ -85,10 +85,10 @@ class Local:
                 self.pool.give(PREPARE, ("build", number, None), "build", (values[number], self.newest), BUILD_SECONDS)
                 busy += 1
             while built and self.pool.idle(MEASURE):
-                number, one = built.popleft()
+                number, compiled = built.popleft()
                 surveyed = known.get(number)
-                arguments = (values[number], one, None if surveyed is None else surveyed.predicted_us)
-                self.pool.give(MEASURE, ("one", number, one), "one", arguments, self.setting.seconds(surveyed))
+                arguments = (values[number], compiled, None if surveyed is None else surveyed.predicted_us)
+                self.pool.give(MEASURE, ("measure", number, compiled), "measure", arguments, self.setting.seconds(surveyed))
                 busy += 1
             outcomes = self.pool.outcomes(TICK) if busy or waiting or built else []
             for outcome in outcomes:
@@ -100,7 +100,7 @@ class Local:
                 yield None
 
     def _result(self, outcome: Outcome, known: Mapping[int, Surveyed], built: deque[tuple[int, Built]]) -> tuple[int, Result] | None:
-        verb, number, one = cast(tuple[str, int, Built | None], outcome.key)
+        verb, number, compiled = cast(tuple[str, int, Built | None], outcome.key)
         values, surveyed = self.setting.task.space[number], known.get(number)
         if verb == "build":
             if outcome.kind == "done":
@@ -108,8 +108,8 @@ class Local:
                 return None
             return number, unbuilt(values, surveyed, outcome)
         if outcome.kind in ("refused", "failed"):
-            self.pool.replace(MEASURE, outcome.place)  # it may have written where the next one reads
-        return number, verdict(values, surveyed, one, outcome, self.setting.seconds(surveyed))
+            self.pool.replace(MEASURE, outcome.place)  # it may have overwritten memory that the next candidate reads
+        return number, verdict(values, surveyed, compiled, outcome, self.setting.seconds(surveyed))
 
     def together(self, numbers: Sequence[int], known: Mapping[int, Surveyed]) -> Together | str:
         """Measure the finalists on the first GPU; return the reason if that fails."""
@@ -129,7 +129,7 @@ class Local:
 
     def _built(self, numbers: Sequence[int]) -> dict[int, Built] | str:
         """Compile the finalists, or read them from the disk cache; return the reason if that fails."""
-        waiting, found, busy = deque(numbers), dict[int, Built](), 0
+        waiting, compiled, busy = deque(numbers), dict[int, Built](), 0
         while waiting or busy:
             while waiting and self.pool.idle(PREPARE):
                 number = waiting.popleft()
@@ -139,8 +139,8 @@ class Local:
                 busy -= 1
                 if outcome.kind != "done":
                     return f"{self.setting.task.space[_number(outcome.key)]}: {_reason(outcome, BUILD_SECONDS)}"
-                found[_number(outcome.key)] = outcome.value
-        return found
+                compiled[_number(outcome.key)] = outcome.value
+        return compiled
 
 
 class Remote:
@@ -152,7 +152,7 @@ class Remote:
         self.place: dict[str, Any] = {}
 
     def where(self) -> dict[str, Any]:
-        """Return the place of one worker; a candidate that runs elsewhere fails."""
+        """Return the GPU, driver and toolchain of one worker; a candidate that runs on another GPU fails."""
         future = self._submit("", (), 0.0)
         self.place, _ = future.result()
         return self.place
@@ -195,7 +195,9 @@ class Remote:
             return _evolved(values, surveyed, None, status="crashed", reason=f"the executor's worker: {type(error).__name__}: {error}")
         where, outcome = future.result()
         if where != self.place:
-            return _evolved(values, surveyed, None, status="failed", reason=f"this worker is another place: {where}, not {self.place}")
+            return _evolved(
+                values, surveyed, None, status="failed", reason=f"this worker runs in another environment: {where}, not {self.place}"
+            )
         seconds = self.setting.seconds(surveyed) + BUILD_SECONDS
         if outcome.kind != "done":
             return verdict(values, surveyed, None, outcome, seconds)
@@ -213,7 +215,7 @@ class Remote:
         if error is not None:
             return f"the executor's worker: {type(error).__name__}: {error}"
         where, outcome = future.result()
-        return _together(outcome, seconds) if where == self.place else f"this worker is another place: {where}"
+        return _together(outcome, seconds) if where == self.place else f"this worker runs in another environment: {where}"
 
 
 # ---------------------------------------------------------------------------------------------- verdicts

@@ -99,19 +99,19 @@ class Worker:
         """Run the race check and the compiler."""
         return build(self.task, values, newest, self.compiles)
 
-    def one(self, values: dict[str, int], built: Built, predicted_us: float | None) -> Measured:
+    def measure(self, values: dict[str, int], built: Built, predicted_us: float | None) -> Measured:
         """Verify and time one candidate."""
-        measured: Measured = self.gauge.one(Candidate(self.task, values, built, predicted_us))
+        measured: Measured = self.gauge.measure(Candidate(self.task, values, built, predicted_us))
         return measured
 
     def whole(self, values: dict[str, int], newest: tuple[int, int] | None, predicted_us: float | None) -> tuple[Any, Any]:
-        """Build and measure in this process: return the built kernel and the outcome of `one` as a message, or the reason and None."""
+        """Build and measure in this process: return the built kernel and the outcome of `measure` as a message, or the reason and None."""
         try:
             built = self.build(values, newest)
         except FireironError as error:
             return (type(error).__name__, why(error)), None
         small = attrs.evolve(built, compiled=None)
-        return small, _answer(self, "one", (values, built, predicted_us))
+        return small, _answer(self, "measure", (values, built, predicted_us))
 
     def whole_together(self, contenders: list[tuple[dict[str, int], float | None]], newest: tuple[int, int] | None) -> Any:
         """Build and time the finalists in this process."""

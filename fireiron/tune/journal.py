@@ -1,7 +1,7 @@
 """The journal of a tuning: one JSON object per line, flushed to disk, so that no measurement is lost.
 
 The first line describes the task; then come lines of four kinds: `legal` (code can be generated; the prediction), `result` (a
-`Result`), `final` (the best measured together). A line torn by a kill is dropped; a journal of another task is refused.
+`Result`), `final` (the best measured together). A line torn by a kill is dropped; a journal of another task is rejected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fireiron.tune.result import Result
 from fireiron.tune.task import Surveyed, Task
 
 FORMAT: Final = 1
-"""Version of the format; others are refused."""
+"""Version of the format; others are rejected."""
 
 DESCRIBING: Final = ("kind", "search", "seed", "trials", "prune", "date", "code", "strategy")
 """Fields of the first line that do not identify the tuning: results hold for any search, and the strategy is identified by its hash."""
@@ -27,7 +27,7 @@ DESCRIBING: Final = ("kind", "search", "seed", "trials", "prune", "date", "code"
 class Journal:
     """An open journal; `results` and `surveyed` by index of the combination, `final` the last final measurement.
 
-    `notes` say what was dropped in reading.
+    `notes` report what was dropped while reading.
     """
 
     def __init__(self, path: Path, task: Task, head: Mapping[str, Any], restart: bool = False) -> None:
@@ -106,17 +106,17 @@ class Journal:
     def _bad(self, number: int, what: str) -> StoreError:
         return StoreError(f"{self.path}: line {number} of the journal: {what}", hint="correct it, or start over with --restart")
 
-    def _check_head(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        if found.get("kind") != "task":
+    def _check_head(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        if stored.get("kind") != "task":
             raise self._bad(1, "it does not describe a task")
-        names = [name for name in dict.fromkeys((*wanted, *found)) if name not in DESCRIBING and found.get(name) != wanted.get(name)]
+        names = [name for name in dict.fromkeys((*wanted, *stored)) if name not in DESCRIBING and stored.get(name) != wanted.get(name)]
         if names:
             name = names[0]
             raise StoreError(
-                f"{self.path}: the journal of another task: its {name} is {found.get(name)}, here it is {wanted.get(name)}",
+                f"{self.path}: the journal of another task: its {name} is {stored.get(name)}, here it is {wanted.get(name)}",
                 hint="give another --journal, or start over with --restart",
             )
-        if found.get("code") != wanted.get("code"):
+        if stored.get("code") != wanted.get("code"):
             self.notes.append(f"{self.path}: begun by other source code of this package; of its results the finalists are checked")
 
     def _take(self, plain: Mapping[str, Any], number: int) -> None:
@@ -129,7 +129,7 @@ class Journal:
         try:
             self.task.whole.number(plain["values"])
             if any(plain["values"][name] != value for name, value in self.task.fixed.items()):
-                return  # found when this value was not fixed
+                return  # measured when this value was not fixed
             place = self.space.number(plain["values"])
             if kind == "legal":
                 self.surveyed[place] = Surveyed.of(plain)

@@ -18,9 +18,9 @@ class GpuLostError(FireironError):
 
 
 def _times(owner: Any, field: Any, value: Any) -> None:
-    for one in value if isinstance(value, tuple) else (value,):
-        if one is not None and not (math.isfinite(one) and one > 0):
-            raise ArgumentError(f"Measured: {field.name} is no time", got=one, legal="a finite number above 0")
+    for time in value if isinstance(value, tuple) else (value,):
+        if time is not None and not (math.isfinite(time) and time > 0):
+            raise ArgumentError(f"Measured: {field.name} is not a time", got=time, legal="a finite number above 0")
 
 
 def _finite(owner: Any, field: Any, value: Any) -> None:
@@ -45,7 +45,7 @@ class Measured:
 class Together:
     """The finalists, measured alternately, in their order, and the vendor's library.
 
-    `texts` are the digests of their CUDA texts, filled in by who asked for the measurement.
+    `texts` are the digests of their CUDA texts, which the caller of the measurement fills in.
     """
 
     measured: tuple[Measured, ...]
@@ -56,20 +56,20 @@ class Together:
 class Measure:
     """Derive from it for a measurement other than `OnGpu`: a picklable object, with a class at the top level of a module.
 
-    It is pickled to processes of its own. There `start` is called once, then `one` for each candidate, never twice at a time.
-    Whatever `one` does, crash, hang, or raise, is the candidate's result; `WrongResultError` is the verdict "wrong". The process is
-    not used again after anything but a time.
+    It is pickled to separate processes. Each calls `start` once, then `measure` for each candidate, one at a time.
+    If `measure` crashes, hangs or raises, that is the candidate's result; `WrongResultError` is the verdict "wrong". Only a process that
+    returned a time is used again.
     """
 
     compiles: ClassVar[bool] = False
     """Whether candidates are compiled to machine code before the measurement."""
 
     def identity(self) -> str:
-        """The identity of the measurement: times of another identity are not comparable, and their journal is refused."""
+        """The identity of the measurement: times of another identity are not comparable, and their journal is rejected."""
         return repr(self)
 
     def architecture(self) -> str | None:
-        """The default target; None: that of the strategy."""
+        """Return the default target; None selects the strategy's target."""
         return None
 
     def devices(self, gpu_ids: Sequence[int]) -> tuple[str, ...]:
@@ -81,16 +81,16 @@ class Measure:
         return self
 
     def where(self) -> Mapping[str, Any]:
-        """The place: `gpu`, `driver`, `toolchain`, and `newest`, the newest CUDA that the driver supports, or None. Plain JSON."""
+        """Return `gpu`, `driver`, `toolchain` and `newest`, the newest CUDA version that the driver supports, or None. Plain JSON."""
         return {"gpu": "none", "driver": "none", "toolchain": "none", "newest": None}
 
-    def one(self, candidate: Candidate) -> Measured:
+    def measure(self, candidate: Candidate) -> Measured:
         """Verify and time a candidate; an error is the reason why it has no time."""
         raise NotImplementedError
 
     def together(self, candidates: Sequence[Candidate]) -> Together:
         """Verify and time the finalists; by default one after the other."""
-        return Together(measured=tuple(map(self.one, candidates)))
+        return Together(measured=tuple(map(self.measure, candidates)))
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ class _Gauge(Measure):
         self.settings = settings
         self.task = task
         self.data = Data.of(spec, sizes=task.sizes, seed=settings.seed)
-        for tolerance in (None, Derived()):  # what CuPy compiles for it is not to count as a candidate's time
+        for tolerance in (None, Derived()):  # CuPy's compilation must not count as a candidate's time
             self.data.verify(functools.partial(_write_truth, self.data), tolerance)
 
     def where(self) -> Mapping[str, Any]:
@@ -158,25 +158,25 @@ class _Gauge(Measure):
         chain = toolchain.compilation("", self.task.architecture, newest=newest).chain
         return {"gpu": str(state["gpu"]), "driver": str(state["driver"]), "toolchain": str(chain), "newest": list(newest)}
 
-    def one(self, candidate: Candidate) -> Measured:
+    def measure(self, candidate: Candidate) -> Measured:
         calls, error = _or_lost(lambda: self._verified(candidate))
         timing = _or_lost(lambda: _timed({"candidate": calls}, self.settings.rounds))["candidate"]
         return _measured(timing, error)
 
     def together(self, candidates: Sequence[Candidate]) -> Together:
         contenders: dict[str, Any] = {}
-        found: dict[str, Measured] = {}
+        results: dict[str, Measured] = {}
         for number, candidate in enumerate(candidates):
             try:
                 contenders[str(number)], error = _or_lost(functools.partial(self._verified, candidate))
-                found[str(number)] = Measured(error=error)
+                results[str(number)] = Measured(error=error)
             except WrongResultError as wrong:
-                found[str(number)] = Measured(reason=why(wrong))
+                results[str(number)] = Measured(reason=why(wrong))
         library = self._library()
         if library is not None:
             contenders["library"] = library
         timings = _or_lost(lambda: _timed(contenders, self.settings.final_rounds)) if contenders else {}
-        measured = (_measured(timings[name], one.error) if name in timings else one for name, one in found.items())
+        measured = (_measured(timings[name], one.error) if name in timings else one for name, one in results.items())
         return Together(measured=tuple(measured), library_us=timings["library"].us if "library" in timings else None)
 
     def _verified(self, candidate: Candidate) -> tuple[Any, float]:

@@ -1,7 +1,7 @@
 """A tuned record: measured values of a strategy's tunables for a spec on a GPU, with everything needed to judge it.
 
 A record is one JSON object on one line, with sorted keys. It names its strategy by a hash, its spec, the GPU, the toolchain, the
-driver and the date; reading it checks all of that. `records.py` keeps files of them and chooses among them.
+driver and the date; reading it checks all of these. `records/` stores files of records and chooses among them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ FORMAT: Final = 1
 def strategy_hash(strategy: Strategy) -> str:
     """Return 16 hex digits that identify a strategy: steps, refinements, tunables with their values, sub-strategies, micro-kernels.
 
-    Equal in every process and version of Python. The spec, the lines of the Python file and fields that have their default value
-    do not count, so that a strategy keeps its hash when the language grows. Of a user's own classes the name and fields count.
+    The hash is the same in every process and version of Python. It ignores the spec, line numbers and fields with their default value, so
+    that a strategy keeps its hash when the language gains a field. It includes the names and fields of a user's classes.
     """
     import hashlib  # takes milliseconds, and most programs that import this package need none
 
@@ -100,29 +100,31 @@ _RECORDED_AS: Final[Mapping[type, str]] = {TileOrder: "Layout"}
 
 
 def _recorded(value: Any) -> dict[str, Any]:
-    """The fields that count, under the names and in the form that they had when the first records were written; what the value says
-    itself where it is made of functions."""
-    said = getattr(value, "recorded", None)
-    if said is not None:
-        return dict(said)
+    """Return the fields that the hash includes, with the names and values that they had in the first records.
+
+    A value that consists of functions has an attribute `recorded` with these fields.
+    """
+    own_fields = getattr(value, "recorded", None)
+    if own_fields is not None:
+        return dict(own_fields)
     counted = [field for field in attrs.fields(type(value)) if field.eq and not _is_default(field, value)]
-    found: dict[str, Any] = {field.name: getattr(value, field.name) for field in counted}
-    if isinstance(value, Level) and "layout" in found:
-        del found["layout"]
-        found |= {"sizes": value.sizes, "strides": value.strides}
+    fields: dict[str, Any] = {field.name: getattr(value, field.name) for field in counted}
+    if isinstance(value, Level) and "layout" in fields:
+        del fields["layout"]
+        fields |= {"sizes": value.sizes, "strides": value.strides}
     if isinstance(value, LaneMap):
-        found |= {"lanes": _recorded_parts(value.lanes, value.tile), "values": _recorded_parts(value.values, value.tile)}
-    return found
+        fields |= {"lanes": _recorded_parts(value.lanes, value.tile), "values": _recorded_parts(value.values, value.tile)}
+    return fields
 
 
 def _recorded_parts(layout: Layout, tile: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """Return the leaves as (size, dimension, stride); one that repeats has the dimension of the next."""
-    found: list[tuple[int, int, int]] = []
+    """Return the leaves as (size, dimension, stride); a leaf with stride 0 has the dimension of the next one."""
+    leaves: list[tuple[int, int, int]] = []
     dim = 0
     for size, stride in reversed(layout.modes):
         dim = max((position for position, weight in enumerate(running_products(tile)) if weight <= stride), default=dim)
-        found.append((size, dim, stride // math.prod(tile[:dim])))
-    return found[::-1]
+        leaves.append((size, dim, stride // math.prod(tile[:dim])))
+    return leaves[::-1]
 
 
 def _is_default(field: Any, value: Any) -> bool:
@@ -133,7 +135,7 @@ def _is_default(field: Any, value: Any) -> bool:
 # ---------------------------------------------------------------------------------------------- specs
 
 KINDS: Final[Mapping[str, Starter]] = {"MatMul": MatMul, "Move": Move, "Init": Init}
-"""The kinds that a record identifies by name; it declares all others."""
+"""The kinds that a record identifies by name; a record declares all other kinds."""
 
 
 def definition_of(plain: Mapping[str, Any]) -> Definition:
@@ -141,7 +143,7 @@ def definition_of(plain: Mapping[str, Any]) -> Definition:
     kind = kind_of(plain)
     sizes = plain.get("sizes")
     if isinstance(kind, FusedKind):
-        return kind.made
+        return kind.fused_definition
     return kind.of_sizes(_parameters(kind, plain), len(sizes) if isinstance(sizes, Mapping) else 2, plain.get("signature", ""))
 
 
@@ -151,7 +153,7 @@ def kind_of(plain: Mapping[str, Any]) -> Kind:
     if declared is None:
         if not isinstance(name, str) or name not in KINDS:
             raise StoreError(
-                "spec: no such kind", got=name, legal=KINDS, hint="one of your own stands with its formula, as describe writes it"
+                "spec: no such kind", got=name, legal=KINDS, hint="a kind of your own needs its declaration, as describe writes it"
             )
         return KINDS[name].kind
     _need(isinstance(name, str), "spec: kind", "a text", name)
@@ -172,11 +174,13 @@ def _defined(name: object, fields: Any) -> Kind:
         raise StoreError("spec: no declaration of a definition", got=fields)
     pairs = {one: fields.get(one, []) for one in PAIRED}
     texts = {one: fields.get(one, "") for one in (*NAMES, "dims")}
-    for one, listed in pairs.items():
+    for field, listed in pairs.items():
         right = isinstance(listed, (list, tuple)) and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in listed)
-        _need(right and all(isinstance(part, str) for pair in listed for part in pair), f"spec: {one}", "a list of pairs of texts", listed)
-    for one, text in texts.items():
-        _need(isinstance(text, str), f"spec: {one}", "a text", text)
+        _need(
+            right and all(isinstance(part, str) for pair in listed for part in pair), f"spec: {field}", "a list of pairs of texts", listed
+        )
+    for field, text in texts.items():
+        _need(isinstance(text, str), f"spec: {field}", "a text", text)
     return _of_texts(str(name), tuple(texts.items()), tuple((one, tuple(map(tuple, listed))) for one, listed in pairs.items()))
 
 
@@ -201,8 +205,8 @@ def _declared(kind: Kind) -> dict[str, Any]:
 
 
 def _plain_parameter(parameter: Parameter) -> dict[str, Any]:
-    found = {field.name: getattr(parameter, field.name) for field in attrs.fields(Parameter) if not _is_default(field, parameter)}
-    return {name: _finite(value) for name, value in found.items()}
+    fields = {field.name: getattr(parameter, field.name) for field in attrs.fields(Parameter) if not _is_default(field, parameter)}
+    return {name: _finite(value) for name, value in fields.items()}
 
 
 def _parameter(plain: Mapping[str, Any]) -> Parameter:
@@ -229,20 +233,20 @@ _SYMBOL: Final = ("multiple_of", "low", "high")
 def describe(spec: Spec) -> dict[str, Any]:
     """Return a spec as a record stores it: plain JSON, by operand.
 
-    A kind that is not among `KINDS` stands with its declaration. `sizes` are integers, or names of run-time sizes, whose facts (where
-    they have any) stand under `symbols`; `leading` are leading dimensions where they are given; `layouts` are `row`, `col` or
-    `Strides(...)`; `align` is the byte alignment of an operand where it is not 16.
+    A kind that is not among `KINDS` is stored with its declaration. `sizes` are integers or names of run-time sizes; `symbols` has the
+    facts of these (multiple, bounds). `leading` has the specified leading dimensions. `layouts` are `row`, `col` or `Strides(...)`.
+    `align` has the byte alignment of each operand that is not aligned to 16 bytes.
 
     >>> from fireiron import *
     >>> describe(MatMul(64, 32, 8, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel))["layouts"]
     {'A': 'row', 'B': 'col', 'C': 'col'}
 
-    Raises: StoreError for a spec that is no kernel's, or with storage that a record has no words for.
+    Raises: StoreError for a spec that is not a kernel's, or whose storage a record cannot describe.
     """
     if not isinstance(spec, Spec):
         raise ArgumentError("describe: not a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
     if not spec.level.is_launch:
-        raise StoreError("records are kept for kernels", got=str(spec), hint="a spec at the level Kernel")
+        raise StoreError("records exist for kernels only", got=str(spec), hint="a spec at the level Kernel")
     symbols: dict[str, Any] = {}
     operands = {name: view for name, view in spec.operands.items() if not view.memory.counts}
     layouts = {name: view.tensor.layout for name, view in operands.items()}
@@ -260,14 +264,14 @@ def describe(spec: Spec) -> dict[str, Any]:
     }
     plain = {name: part for name, part in plain.items() if part != {}}
     if spec_of(plain) != spec:
-        raise StoreError("a record has no words for this spec", got=str(spec), legal="whole tensors in global memory, RowMajor or ColMajor")
+        raise StoreError("a record cannot describe this spec", got=str(spec), legal="whole tensors in global memory, RowMajor or ColMajor")
     return plain
 
 
 def _size_name(spec: Spec, dim: str) -> str:
     """Return the name of a dimension's size in a record: in capitals, as in the short form."""
     if sum(other.upper() == dim.upper() for other in spec.dims) > 1:
-        raise StoreError(f"records are not kept for {spec.title}: two dimensions are {dim.upper()}", got=spec.dims)
+        raise StoreError(f"a record cannot describe {spec.title}: two dimensions are called {dim.upper()}", got=spec.dims)
     return dim.upper()
 
 
@@ -277,7 +281,7 @@ def _options(spec: Spec) -> dict[str, Any]:
     if spec.accumulator is not None:
         plain["accumulator"] = spec.accumulator.name
     if spec.accumulate not in (FALSE, TRUE):
-        raise StoreError("records are not kept for a condition to accumulate", got=str(spec.accumulate), legal="True False")
+        raise StoreError("a record cannot describe a condition to accumulate", got=str(spec.accumulate), legal="True False")
     if spec.accumulate == TRUE:
         plain["accumulate"] = True
     if spec.signature:
@@ -302,11 +306,11 @@ def _read_finite(value: Any) -> Any:
 
 def _strides(spec: Spec, name: str, symbols: dict[str, Any]) -> str:
     """Return `Strides(m=ANY(8), k=1)`, with the names of symbols. Raises: `StoreError` if a dimension has several strides."""
-    found = strides_of(name, spec.uses[name], spec.operands[name].tensor.layout)
-    if found is None:
+    strides = strides_of(name, spec.uses[name], spec.operands[name].tensor.layout)
+    if strides is None:
         layout = str(spec.operands[name].tensor.layout)
-        raise StoreError(f"records are not kept for the storage of {name}", got=layout, legal="RowMajor ColMajor Strides(...)")
-    words = {dim: str(stride) if isinstance(stride, AnyStride) else _size(as_expr(stride), symbols) for dim, stride in found.by_dim}
+        raise StoreError(f"a record cannot describe the storage of {name}", got=layout, legal="RowMajor ColMajor Strides(...)")
+    words = {dim: str(stride) if isinstance(stride, AnyStride) else _size(as_expr(stride), symbols) for dim, stride in strides.by_dim}
     return f"Strides({', '.join(f'{dim}={stride}' for dim, stride in words.items())})"
 
 
@@ -355,13 +359,13 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
     elements = {name: as_dtype(dtype) for name, dtype in dtypes.items()}
     options = {**dict(_parameters(kind, plain)), **{name: plain[name] for name in _OPTIONS if name in plain}}
     extents = [_extent(size, symbols) for size in sizes.values()]
-    made: Spec
+    spec: Spec
     if isinstance(kind, FusedKind):
-        made = kind.starter(**dict(zip(declared.dims, extents, strict=True)), types=elements, **orders)
+        spec = kind.starter(**dict(zip(declared.dims, extents, strict=True)), types=elements, **orders)
     else:
-        made = _made(kind, declared, extents, elements, orders, options)
-    views = {name: attrs.evolve(view, tensor=_aligned(view.tensor, align[name])) for name, view in made.operands.items() if name in align}
-    return made.with_operands(**views) if views else made
+        spec = _made(kind, declared, extents, elements, orders, options)
+    views = {name: attrs.evolve(view, tensor=_aligned(view.tensor, align[name])) for name, view in spec.operands.items() if name in align}
+    return spec.with_operands(**views) if views else spec
 
 
 _OPTIONS: Final = ("accumulator", "accumulate", "signature")
@@ -373,8 +377,8 @@ def _made(
     """Return the spec by its short form."""
     inputs = tuple(dtypes[name] for name in declared.uses if name not in declared.outputs)
     results = {name: dtypes[name] for name in declared.outputs}
-    made: Spec = kind.starter.shape(sizes, inputs or next(iter(results.values())), results, layouts, **options)(*[GL] * len(dtypes))(Kernel)
-    return made
+    spec: Spec = kind.starter.shape(sizes, inputs or next(iter(results.values())), results, layouts, **options)(*[GL] * len(dtypes))(Kernel)
+    return spec
 
 
 def _exactly(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Mapping[str, Any]:
@@ -394,17 +398,17 @@ def _some(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Mappi
 
 def _read_strides(text: object) -> dict[str, Any]:
     """Return the strides of a text by dimension: integers, `AnyStride`, or names of symbols."""
-    found = re.fullmatch(r"Strides\(((?:\w+=[\w()]+(?:, (?=\w))?)*)\)", text) if isinstance(text, str) else None
-    if found is None:
+    match = re.fullmatch(r"Strides\(((?:\w+=[\w()]+(?:, (?=\w))?)*)\)", text) if isinstance(text, str) else None
+    if match is None:
         raise StoreError("spec: no strides", got=text, legal="Strides(m=ANY(8), k=1)")
-    pairs = dict(part.split("=") for part in found[1].split(", ")) if found[1] else {}
+    pairs = dict(part.split("=") for part in match[1].split(", ")) if match[1] else {}
     return {dim: _read_stride(stride, text) for dim, stride in pairs.items()}
 
 
 def _read_stride(stride: str, text: object) -> Any:
-    found = re.fullmatch(r"ANY(?:\(([1-9]\d{0,8})\))?", stride)
-    if found is not None:
-        return ANY if found[1] is None else ANY(int(found[1]))
+    match = re.fullmatch(r"ANY(?:\(([1-9]\d{0,8})\))?", stride)
+    if match is not None:
+        return ANY if match[1] is None else ANY(int(match[1]))
     if not re.fullmatch(r"\d{1,18}|[A-Za-z_]\w*", stride):
         raise StoreError("spec: no stride", got=text, legal="an integer, the name of a symbol, ANY or ANY(8)")
     return int(stride) if stride.isdecimal() else stride
@@ -540,21 +544,29 @@ class Record(Displayed):
     """A measurement: a verified strategy with values of its tunables for a spec, with everything needed to judge it later.
 
     Attributes:
-        strategy: a name of the library, or `path.py:name` of a user's own.
-        strategy_hash: `strategy_hash` of it, tunables without values.
-        values: of its tunables, by name.
-        spec: what `describe` makes of a spec.
+        strategy: a name of the library, or `path.py:name` of a user's strategy.
+        strategy_hash: the `strategy_hash` of the strategy, tunables without values.
+        values: the values of its tunables, by name.
+        spec: the spec, as `describe` returns it.
         architecture: the target of the compiler, `"sm_90"`.
-        gpu: its name as the driver tells it, `"NVIDIA H200"`.
-        us: the median time of one launch, in microseconds, with its `quartiles`.
-        tflops: 10**12 operations a second at that time.
-        regime: `"burst"` (after a pause) or `"busy"`; `l2`: `"rotated"`, `"flushed"` or `"hot"` buffers.
-        error: the relative error against float64 when it was verified.
-        registers: of a thread; `shared_bytes` of a block; `spills` in bytes of a thread.
-        library_us: the vendor's library in the same run, in microseconds; None where it was not run.
-        toolchain: `"NVRTC 13.0"`; `driver`: its version; `clocks`: of the multiprocessors before and after, in MHz, if known.
-        fireiron: the version that made the kernel; `date`: ISO 8601; `source`: `"exhaustive search of 314"`.
-        extra: further fields of the file, kept.
+        gpu: the name of the GPU as the driver reports it, `"NVIDIA H200"`.
+        us: the median time of one launch, in microseconds.
+        quartiles: the quartiles of that time.
+        tflops: 10**12 operations per second at that time.
+        regime: `"burst"` (after a pause) or `"busy"`.
+        l2: the state of the buffers: `"rotated"`, `"flushed"` or `"hot"`.
+        error: the relative error against float64 when the kernel was verified.
+        registers: registers of a thread.
+        shared_bytes: shared memory of a block, in bytes.
+        spills: spilled bytes of a thread.
+        library_us: the time of the vendor's library in the same run, in microseconds; None if it was not run.
+        toolchain: the compiler, `"NVRTC 13.0"`.
+        driver: the version of the driver.
+        clocks: the SM clock before and after, in MHz, if known.
+        fireiron: the version of Fireiron that generated the kernel.
+        date: the date in ISO 8601.
+        source: the search, `"exhaustive search of 314"`.
+        extra: further fields of the file, which are preserved.
     """
 
     strategy: str = attrs.field(validator=_text)
@@ -634,7 +646,7 @@ class Record(Displayed):
                 specs[text] = json.loads(text)
             known.append(specs[text])
             rests.append(line[:begin] + line[end:])
-        plain = json.loads(f"[{','.join(rests)}]")  # at once: names are kept once
+        plain = json.loads(f"[{','.join(rests)}]")  # in one call, so that each name is stored once
         return tuple(map(_unchecked, plain, known))
 
     @staticmethod
@@ -683,4 +695,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise StoreError(f"{name} is no value here")
+    raise StoreError(f"{name} is not a value of a record")

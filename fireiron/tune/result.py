@@ -16,10 +16,10 @@ from fireiron.errors import ArgumentError, StoreError
 from fireiron.tune.record import Record
 
 STATUSES: Final = ("ok", "predicted", "illegal", "pruned", "compile failed", "wrong", "crashed", "hung", "failed")
-"""ok: verified and timed. predicted: legal, and nothing was measured. illegal: no code for these values, or none that the target
-can hold. pruned: left out by a prediction. compile failed: the compiler refused it, crashed or took too long. wrong: the result is
-not the spec's. crashed: its process ended or the GPU reported an error. hung: stopped after the time limit. failed: anything else
-that was raised."""
+"""ok: verified and timed. predicted: legal, not measured. illegal: these values do not lower, or exceed the resources of the target.
+pruned: not measured because of its prediction. compile failed: the compiler rejected it, crashed or took too long. wrong: the result
+is not the spec's. crashed: its process ended or the GPU reported an error. hung: stopped after the time limit. failed: any other
+error."""
 
 MOST_REASON: Final = 200
 """Maximum characters of a reason in a table; results and the journal have the complete text."""
@@ -41,17 +41,19 @@ class Result(Displayed):
     """One candidate.
 
     Attributes:
-        values: of the strategy's tunables.
-        status: one of `STATUSES`; `reason` says why where it is not "ok".
-        us: the median time of a launch in microseconds, measured when its turn came; `quartiles` of it.
-        final_us: its time when the best were measured together at the end; None for the others.
-        predicted_us: what the cost model says; None where there is none.
+        values: the values of the strategy's tunables.
+        status: one of `STATUSES`.
+        reason: why the status is not "ok".
+        us: the median time of a launch in microseconds, in the first measurement.
+        quartiles: the quartiles of that time.
+        final_us: the time in the joint measurement of the finalists; None for other candidates.
+        predicted_us: the prediction of the cost model; None without one.
         error: the relative error against float64.
-        threads, shared_bytes: of a block; registers: of a thread; spills: bytes of a thread.
-        compile_seconds: of the compiler, when it ran.
+        threads, shared_bytes: per block; registers: per thread; spills: bytes per thread.
+        compile_seconds: the time of the compiler, if it ran.
         text: 16 hex digits of the digest of its CUDA text.
-        gpu: the number of the GPU that it ran on, among those given.
-        regime, l2, clocks: of the measurement, as in a `Record`.
+        gpu: the index of its GPU among the given ones.
+        regime, l2, clocks: conditions of the measurement, as in a `Record`.
     """
 
     values: Mapping[str, int] = attrs.field(converter=_values, hash=False)
@@ -90,7 +92,7 @@ class Result(Displayed):
         try:
             return Result(**{name: value for name, value in plain.items() if name in fields})
         except (TypeError, ValueError) as error:
-            raise StoreError(f"this is no result of tuning: {error}", got=dict(plain)) from None
+            raise StoreError(f"not a result of tuning: {error}", got=dict(plain)) from None
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.values.items())
@@ -105,9 +107,9 @@ def ranked(results: Iterable[Result]) -> tuple[Result, ...]:
 def failures(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
     """Return results without a time by status and kind of reason, ignoring numbers; the most frequent first."""
     groups: dict[str, dict[str, list[Result]]] = {}
-    for one in results:
-        if one.status not in ("ok", "predicted"):
-            groups.setdefault(one.status, {}).setdefault(re.sub(r"[\d.]+", "", one.reason), []).append(one)
+    for result in results:
+        if result.status not in ("ok", "predicted"):
+            groups.setdefault(result.status, {}).setdefault(re.sub(r"[\d.]+", "", result.reason), []).append(result)
     order = sorted(groups, key=STATUSES.index)
     return {status: dict(sorted(groups[status].items(), key=lambda pair: -len(pair[1]))) for status in order}
 
@@ -117,15 +119,15 @@ class Tuning(Displayed):
     """The result of `tune`.
 
     Attributes:
-        best: the fastest candidate as a record; None where none was verified and timed, nothing was measured, or no record is kept of
-            the spec (a note says so; then it is the first of `ranking`).
+        best: the fastest candidate as a record; None if no candidate was verified and timed, or if a record cannot describe the spec
+            (a note reports this; the first of `ranking` is then the best).
         results: one for each candidate, in the order in which the strategy enumerates them.
-        library_us: the vendor's library in the final measurement, in microseconds; None where it was not run.
-        complete: whether the search came to its end; `stopped` says why not.
-        notes: what a reader must know: a torn line of the journal, a final measurement that failed.
-        journal: the file with the results, one a line.
+        library_us: the time of the vendor's library in the final measurement, in microseconds; None if it was not run.
+        complete: whether the search ended by itself; otherwise `stopped` has the reason.
+        notes: remarks for the reader: a torn line of the journal, a final measurement that failed.
+        journal: the file with the results, one per line.
         where: the GPU, driver and toolchain.
-        seconds: of this run.
+        seconds: the duration of this run.
     """
 
     best: Record | None
@@ -147,8 +149,8 @@ class Tuning(Displayed):
     @property
     def counts(self) -> dict[str, int]:
         """Return the number of results by status."""
-        found = Counter(one.status for one in self.results)
-        return {status: found[status] for status in STATUSES if found[status]}
+        by_status = Counter(one.status for one in self.results)
+        return {status: by_status[status] for status in STATUSES if by_status[status]}
 
     def table(self, columns: int | None = None) -> str:
         """Return a table of the best ten, and the failures by kind with reasons, cut to the given number of columns."""
@@ -191,10 +193,10 @@ class Tuning(Displayed):
         """Append the best result to a file of records, which is created if missing.
 
         Raises:
-            ArgumentError: there is no best, or no record is kept of the spec.
+            ArgumentError: there is no best candidate, or a record cannot describe the spec.
         """
         if self.best is None and ranked(self.results):
-            raise ArgumentError("there is nothing to save: no record is kept of this spec", hint="the first of ranking has the values")
+            raise ArgumentError("there is nothing to save: a record cannot describe this spec", hint="the first of ranking has the values")
         if self.best is None:
             raise ArgumentError("there is nothing to save: no candidate was verified and timed")
         from fireiron.tune.records import Records
@@ -202,7 +204,7 @@ class Tuning(Displayed):
         Records.append_to(path, self.best)
 
     def plain(self) -> dict[str, Any]:
-        """Return everything that was found as JSON."""
+        """Return the complete result as JSON."""
         return {
             "best": None if self.best is None else json.loads(self.best.line()),
             "library_us": self.library_us,

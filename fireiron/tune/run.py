@@ -37,7 +37,7 @@ LEAST_PREDICTED: Final = 64
 """The number of candidates that the cost model ranks without a time limit: small spaces are ranked completely."""
 
 MOST_FINALS: Final = 3
-"""Maximum number of final measurements if one finds a wrong or outdated finalist; then the first order holds."""
+"""Maximum number of final measurements: one that detects a wrong or outdated finalist is repeated."""
 
 
 @attrs.frozen(kw_only=True)
@@ -59,8 +59,8 @@ class Options:
 
 
 @attrs.frozen(kw_only=True)
-class Place:
-    """The checked arguments of `tune` that specify the place and the journal."""
+class Execution:
+    """The checked arguments of `tune` that specify the processes, GPUs and the journal."""
 
     gpu_ids: Sequence[int] | None
     executor: Any
@@ -75,7 +75,7 @@ class Place:
         if self.gpu_ids is not None and (not self.gpu_ids or len(set(self.gpu_ids)) < len(self.gpu_ids)):
             raise ArgumentError("tune: gpu_ids are different numbers of GPUs, at least one", got=self.gpu_ids)
         if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
-            raise ArgumentError("tune: this is no executor", got=self.executor, legal="a concurrent.futures.Executor")
+            raise ArgumentError("tune: not an executor", got=self.executor, legal="a concurrent.futures.Executor")
 
 
 def _check_whole(what: str, value: Any, least: int) -> None:
@@ -90,9 +90,9 @@ def _check_positive(what: str, value: Any) -> None:
 
 
 def checked_measure(measure: Any) -> Measure:
-    """Return the measurement given to `tune`. Raises: `ArgumentError` if it is none."""
+    """Return the measurement given to `tune`. Raises: `ArgumentError` if it is not one."""
     if not isinstance(measure, Measure):
-        raise ArgumentError("tune: this is no measurement", got=measure, legal="OnGpu(), or an object of a class derived from Measure")
+        raise ArgumentError("tune: not a measurement", got=measure, legal="OnGpu(), or an object of a class derived from Measure")
     return measure
 
 
@@ -101,7 +101,7 @@ def task_of(strategy: Any, spec: Any, arch: Any, *, fixed: Any, sizes: Any, name
     return make_task(strategy, spec, arch, fixed=fixed or {}, sizes=sizes or {}, name=name, instructions=instructions)
 
 
-def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuning:
+def tuning(task: Task, options: Options, measure: Measure, execution: Execution) -> Tuning:
     """Start the processes, open the journal, and search. Raises: `ArgumentError` if an exhaustive search is too long."""
     if options.search == "exhaustive" and len(task.space) > MOST_EXHAUSTIVE:
         raise ArgumentError(
@@ -109,15 +109,15 @@ def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuni
             legal=f"at most {MOST_EXHAUSTIVE}",
             hint='search="tpe" or "random", or fix some tunables',
         )
-    setting = Setting(task, packed(task, measure), place.timeout)
-    devices: Sequence[str | None] = (None,) if place.gpu_ids is None else measure.devices(place.gpu_ids)
-    roles: dict[str, Sequence[str | None]] = {PREPARE: _preparing(task, place.jobs)}
-    with WorkerPool(setting.payload, roles if place.executor is not None else {**roles, MEASURE: devices}) as pool:
-        bench = Local(setting, pool) if place.executor is None else Remote(setting, place.executor)
+    setting = Setting(task, packed(task, measure), execution.timeout)
+    devices: Sequence[str | None] = (None,) if execution.gpu_ids is None else measure.devices(execution.gpu_ids)
+    roles: dict[str, Sequence[str | None]] = {PREPARE: _preparing(task, execution.jobs)}
+    with WorkerPool(setting.payload, roles if execution.executor is not None else {**roles, MEASURE: devices}) as pool:
+        bench = Local(setting, pool) if execution.executor is None else Remote(setting, execution.executor)
         where = bench.where()
         head = _head(task, options, measure, where)
-        path = _default_journal(head) if place.journal is None else Path(place.journal)
-        journal = Journal(path, task, head, place.restart)
+        path = _default_journal(head) if execution.journal is None else Path(execution.journal)
+        journal = Journal(path, task, head, execution.restart)
         try:
             return Run(task, options, pool, bench, journal, where).tuning()
         finally:
@@ -183,7 +183,7 @@ class Run:
         self.started = time.monotonic()
         self.phase_started = self.started
         self.phase = ("", 0, 0)
-        self.told = float("-inf")
+        self.reported = float("-inf")
         self.stopped = ""
         self.notes: list[str] = [] if journal is None else list(journal.notes)
         self.library_us: float | None = None
@@ -198,7 +198,7 @@ class Run:
         assert self.journal is not None
         best = next(iter(ranked(self.results.values())), None)
         if best is not None and self.task.unrecorded:
-            self.notes.append(f"the best is no record: {self.task.unrecorded}")
+            self.notes.append(f"the best cannot be recorded: {self.task.unrecorded}")
         return Tuning(
             best=None if best is None or self.task.unrecorded else self._record(best),
             results=tuple(self.results[number] for number in sorted(self.results)),
@@ -219,11 +219,11 @@ class Run:
         seen = len(self.surveyed) + len(self.results)
         if seen < total:
             limit = "" if self.options.seconds is None else f" after {self.options.seconds:g} s"
-            self.stopped = f"{limit}: {seen} of {total} combinations were looked at, drawn at random".strip()
-        for number, one in self.surveyed.items():
+            self.stopped = f"{limit}: {seen} of {total} combinations were examined, in random order".strip()
+        for number, surveyed in self.surveyed.items():
             self.results[number] = self._unmeasured(number, "predicted", "")
-            if one.predicted_us is None:
-                raise ArgumentError("there is no cost model here", hint="measure: tune without --predict")
+            if surveyed.predicted_us is None:
+                raise ArgumentError("the cost model has no prediction", hint="measure: tune without --predict")
         results = tuple(self.results[number] for number in sorted(self.results))
         spent = time.monotonic() - self.started
         return Tuning(best=None, results=results, complete=not self.stopped, stopped=self.stopped, seconds=spent, notes=tuple(self.notes))
@@ -236,7 +236,7 @@ class Run:
         self._measure(prune.reasons(self.surveyed))
 
     def _random(self) -> None:
-        """Draw candidates until enough are legal; in the order of the draws, whichever processes are faster."""
+        """Draw candidates until enough are legal; their order does not depend on the speed of the processes."""
         wanted = self.options.trials or TRIALS
         numbers = draws(self.task.space, self.options.seed)
         while len(self.surveyed) < wanted and not self._stop():
@@ -277,18 +277,18 @@ class Run:
                 self.results[number] = past[number]
         rest = [number for number in rest if number not in self.results]
         self._begin("lower", len(rest))
-        for found in surveys(self.pool, self.task, rest, self._stop):
-            if found is not None:
-                self._note_survey(*found)
-            self._tell(found is not None)
+        for outcome in surveys(self.pool, self.task, rest, self._stop):
+            if outcome is not None:
+                self._note_survey(*outcome)
+            self._report(outcome is not None)
 
-    def _note_survey(self, number: int, found: Surveyed | Result) -> None:
-        if isinstance(found, Result):
-            self._note(number, found)
+    def _note_survey(self, number: int, outcome: Surveyed | Result) -> None:
+        if isinstance(outcome, Result):
+            self._note(number, outcome)
         else:
-            self.surveyed[number] = found
+            self.surveyed[number] = outcome
             if self.journal is not None:
-                self.journal.add_surveyed(number, found)
+                self.journal.add_surveyed(number, outcome)
 
     def _measure(self, left_out: Mapping[int, str], numbers: Iterable[int] | None = None) -> None:
         """Measure the surveyed candidates, or those with the given indices, except pruned ones and those in the journal."""
@@ -306,16 +306,16 @@ class Run:
 
     def _run(self, todo: Sequence[int]) -> None:
         self._begin("measure", len(todo))
-        for found in self.bench.measured(todo, self.surveyed, self._stop):
-            if found is not None:
-                self._note(*found)
-            self._tell(found is not None)
+        for outcome in self.bench.measured(todo, self.surveyed, self._stop):
+            if outcome is not None:
+                self._note(*outcome)
+            self._report(outcome is not None)
         if self._stop():
             missing = sum(number not in self.results for number in todo)
             self.stopped = f"after {self.options.seconds:g} s; {missing} of {len(todo)} candidates were not measured"
 
     def _final(self) -> None:
-        """Measure the finalists together, because their first times are of different minutes and clock states."""
+        """Measure the finalists together, because their first times were measured minutes apart, with other clock states."""
         assert self.journal is not None
         for _ in range(MOST_FINALS):
             chosen = self._finalists()
@@ -324,14 +324,14 @@ class Run:
             if self._restored(chosen):
                 return
             self._begin("final", len(chosen))
-            self._tell(False)
+            self._report(False)
             together = self.bench.together(chosen, self.surveyed)
             if isinstance(together, str):
-                self.notes.append(f"the final measurement failed, the order is that of single ones: {together}")
+                self.notes.append(f"the final measurement failed; the ranking is that of the first measurements: {together}")
                 return
             if self._accepted(chosen, together):
                 return
-        self.notes.append("no final measurement succeeded, the order is that of single ones")
+        self.notes.append("no final measurement succeeded; the ranking is that of the first measurements")
 
     def _finalists(self) -> list[int]:
         timed = sorted((one.us, number) for number, one in self.results.items() if one.status == "ok" and one.us is not None)
@@ -382,20 +382,20 @@ class Run:
 
     def _take_final(self, chosen: Sequence[int], us: Any, quartiles: Any, clocks: Any, library_us: float | None) -> None:
         self.library_us = library_us
-        for number, one, pair, clock in zip(chosen, us, quartiles, clocks, strict=True):
-            self.results[number] = attrs.evolve(self.results[number], final_us=one, quartiles=pair, clocks=clock)
+        for number, final_us, pair, clock in zip(chosen, us, quartiles, clocks, strict=True):
+            self.results[number] = attrs.evolve(self.results[number], final_us=final_us, quartiles=pair, clocks=clock)
 
     # ------------------------------------------------------------------------------------------ book-keeping
 
     def _unmeasured(self, number: int, status: str, reason: str) -> Result:
-        one = self.surveyed[number]
+        surveyed = self.surveyed[number]
         return Result(
             values=self.task.space[number],
             status=status,
             reason=reason,
-            predicted_us=one.predicted_us,
-            threads=one.threads,
-            shared_bytes=one.shared_bytes,
+            predicted_us=surveyed.predicted_us,
+            threads=surveyed.threads,
+            shared_bytes=surveyed.shared_bytes,
         )
 
     def _note(self, number: int, result: Result) -> None:
@@ -410,17 +410,17 @@ class Run:
 
     def _begin(self, phase: str, total: int) -> None:
         self.phase = (phase, 0, total)
-        self.told = float("-inf")
+        self.reported = float("-inf")
         self.phase_started = time.monotonic()
 
-    def _tell(self, one_more: bool) -> None:
+    def _report(self, one_more: bool) -> None:
         phase, done, total = self.phase
         done += one_more
         self.phase = (phase, done, total)
         now = time.monotonic()
-        if self.options.report is None or (now - self.told < REPORT_SECONDS and done < total):
+        if self.options.report is None or (now - self.reported < REPORT_SECONDS and done < total):
             return
-        self.told = now
+        self.reported = now
         timed = [one for one in self.results.values() if one.status == "ok"]
         counts = Counter(one.status for one in self.results.values() if one.status not in ("ok", "pruned", "predicted"))
         self.options.report(

@@ -44,8 +44,8 @@ def _most(owner: Any, field: Any, value: Any) -> None:
 class Prune:
     """The pruning rules: pruned candidates are not compiled, and are reported as "pruned", with the reason.
 
-    `factor`: predicted to take longer than so many times the best prediction; `most`: not among so many best predictions;
-    `spills`: arrays that need more registers than a thread is given. None and False switch a rule off.
+    `factor`: the predicted time exceeds `factor` times the best prediction; `most`: the candidate is not among the `most` best
+    predictions; `spills`: its arrays need more registers than a thread has. None and False disable a rule.
     """
 
     factor: float | None = attrs.field(default=3.0, validator=_factor)
@@ -62,23 +62,23 @@ class Prune:
         return Prune(value)
 
     def reasons(self, surveyed: Mapping[int, Surveyed]) -> dict[int, str]:
-        """Return the reasons for pruned candidates. `surveyed` are all legal ones, by index."""
-        found: dict[int, str] = {}
+        """Return the reason for each pruned candidate, by index. `surveyed` has all legal candidates."""
+        reasons: dict[int, str] = {}
         if self.spills:
-            for number, one in surveyed.items():
-                if one.spilled:
-                    found[number] = f"its arrays do not fit into {one.registers} registers: about {one.spilled} would spill"
-        rest = {number: one.predicted_us for number, one in surveyed.items() if number not in found and one.predicted_us is not None}
+            for number, candidate in surveyed.items():
+                if candidate.spilled:
+                    reasons[number] = f"its arrays do not fit into {candidate.registers} registers: about {candidate.spilled} would spill"
+        rest = {number: one.predicted_us for number, one in surveyed.items() if number not in reasons and one.predicted_us is not None}
         best = min(rest.values(), default=0.0)
         if self.factor is not None:
             for number, us in list(rest.items()):
                 if us > self.factor * best:
-                    found[number] = f"predicted {us:.4g} us, {us / best:.2g} times the best prediction; the limit is {self.factor:g}"
+                    reasons[number] = f"predicted {us:.4g} us, {us / best:.2g} times the best prediction; the limit is {self.factor:g}"
                     del rest[number]
         if self.most is not None:
             for number in sorted(rest, key=lambda one: (rest[one], one))[self.most :]:
-                found[number] = f"predicted {rest[number]:.4g} us, not among the best {self.most} predictions"
-        return found
+                reasons[number] = f"predicted {rest[number]:.4g} us, not among the best {self.most} predictions"
+        return reasons
 
 
 def in_order(surveyed: Mapping[int, Surveyed]) -> list[int]:
@@ -86,8 +86,8 @@ def in_order(surveyed: Mapping[int, Surveyed]) -> list[int]:
     return sorted(surveyed, key=lambda number: (_predicted(surveyed[number]), number))
 
 
-def _predicted(one: Surveyed) -> float:
-    return float("inf") if one.predicted_us is None else one.predicted_us
+def _predicted(surveyed: Surveyed) -> float:
+    return float("inf") if surveyed.predicted_us is None else surveyed.predicted_us
 
 
 def draws(space: Space, seed: int) -> Iterator[int]:
@@ -98,7 +98,7 @@ def draws(space: Space, seed: int) -> Iterator[int]:
         yield from generator.sample(range(total), total)
         return
     seen: set[int] = set()
-    while len(seen) < total // 2:  # more would take ever longer to hit what is left
+    while len(seen) < total // 2:  # most further draws would repeat earlier ones
         number = generator.randrange(total)
         if number not in seen:
             seen.add(number)

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from fireiron.spec import Spec
 
 USER_FILE: Final = "fireiron file "
-"""How `library` names the module of a user's file."""
+"""The prefix of the module names that `library` gives to users' files."""
 
 
 @attrs.frozen(eq=False, slots=False)
 class Task:
     """A bound strategy with open tunables, for a target.
 
-    `fixed` are values that are not searched; `sizes` those of sizes known at run time; `name` is how records call the strategy.
+    `fixed` has the tunables that are not searched; `sizes` the values of run-time sizes; `name` is the strategy's name in records.
     """
 
     strategy: Strategy
@@ -97,21 +97,21 @@ class Task:
     def operations(self) -> float:
         """Return the floating-point operations of one launch: two for each multiplication of matmuls; 0 for other specs.
 
-        What a mask leaves out counts too.
+        Masked elements count too.
         """
         spec = self.strategy.spec
         assert spec is not None
-        made = fused(spec)
-        if made is None:
+        definition = fused(spec)
+        if definition is None:
             products: list[Iterable[str]] = [spec.dims] if spec.title == "MatMul" else []
         else:
-            products = [_dims_of(step, made) for step in made.steps if step.formula.contracts]
+            products = [_dims_of(step, definition) for step in definition.steps if step.formula.contracts]
         return sum(2.0 * math.prod(int(spec.size(dim).evaluate(self.sizes)) for dim in dims) for dims in products)
 
 
-def _dims_of(step: Step, made: FusedDefinition) -> set[str]:
-    """Return the dimensions along which a step is repeated: those of its formula, and of loops and parallel parts around it."""
-    around = (*made.scan, *made.batch, *made.over) if step.part == "body" else made.batch
+def _dims_of(step: Step, definition: FusedDefinition) -> set[str]:
+    """Return the dimensions over which a step is repeated: those of its formula, its loops and the parallel parts around it."""
+    around = (*definition.scan, *definition.batch, *definition.over) if step.part == "body" else definition.batch
     return {*step.formula.over, *step.formula.dims, *around}
 
 
@@ -204,7 +204,7 @@ class Space:
 class Surveyed:
     """The facts about a candidate before it is compiled: no IR, only numbers.
 
-    `reason` says why no code can be generated; None where it can. `registers` of a thread and those that spill are predicted.
+    `reason` explains why no code can be generated, and is None otherwise. `registers` and `spilled` are predictions, per thread.
     """
 
     reason: str | None = None
@@ -294,7 +294,7 @@ def build(task: Task, values: Mapping[str, int], newest: tuple[int, int] | None,
 
 @attrs.frozen(eq=False, slots=False)
 class Candidate:
-    """The argument of a measurement: values, and the kernel, which is made when needed."""
+    """The argument of a measurement: values, and the kernel, which is built on first use."""
 
     task: Task
     values: Mapping[str, int]
@@ -313,38 +313,38 @@ class Candidate:
 
         kernel = CompiledKernel(self.program)
         if self.built is not None and self.built.compiled is not None:
-            vars(kernel)["compiled"] = self.built.compiled  # where functools.cached_property keeps it
+            vars(kernel)["compiled"] = self.built.compiled  # functools.cached_property reads it there
         return kernel
 
 
 # ---------------------------------------------------------------------------------------------- sending it to other processes
 
 
-def packed(*things: Any) -> bytes:
-    """Things as bytes that `pickle.loads` reads in another process.
+def packed(*objects: Any) -> bytes:
+    """Return the objects as bytes that `pickle.loads` reads in another process.
 
-    Raises: ArgumentError: something cannot be sent, or its class is defined where another process does not find it.
+    Raises: ArgumentError: an object cannot be pickled, or another process cannot import its class.
     """
     body = io.BytesIO()
     try:
-        _Pickler(body).dump(things)
+        _Pickler(body).dump(objects)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ArgumentError(
-            f"what is tuned cannot be sent to another process: {error}", hint="no local functions; classes at the top of a module"
+            f"the tuning task cannot be sent to another process: {error}", hint="no local functions; classes at the top of a module"
         ) from None
     if "__main__" in _modules(body.getvalue()):
         raise ArgumentError(
-            "a class of what is tuned is defined in the program itself, where other processes do not find it",
-            hint="put it into a module of its own, or next to the strategy in path.py",
+            "the tuning task needs a class of the main program, which other processes cannot import",
+            hint="define it in a separate module, or next to the strategy in path.py",
         )
     return body.getvalue()
 
 
 class _Pickler(pickle.Pickler):
-    """Classes of a user's file are not found by the name of its module, which is no name of Python: the file is loaded anew."""
+    """Pickles classes of a user's file by the path of the file: its module has no importable name, so the file is loaded again."""
 
     def reducer_override(self, value: Any) -> Any:
-        function = getattr(value, "function", None)  # a variant of a task stands under the name of its function
+        function = getattr(value, "function", None)  # a variant of a task has the name of its function
         named = function if isinstance(value, Variant) else value
         place = getattr(named, "__module__", None) if isinstance(named, (type, FunctionType)) else None
         if isinstance(place, str) and place.startswith(USER_FILE):
@@ -379,13 +379,13 @@ def _modules(body: bytes) -> set[str]:
     """Return the modules that a pickle imports, and perhaps further texts in it."""
     import pickletools
 
-    found: set[str] = set()
+    modules: set[str] = set()
     texts: list[str] = []
     for opcode, argument, _ in pickletools.genops(body):
         if opcode.name == "GLOBAL":
-            found.add(str(argument).split(" ")[0])
+            modules.add(str(argument).split(" ")[0])
         elif opcode.name == "STACK_GLOBAL":
-            found.update(texts)  # the module is one of the texts before it
+            modules.update(texts)  # the module is one of the texts before it
         elif isinstance(argument, str):
             texts.append(argument)
-    return found
+    return modules

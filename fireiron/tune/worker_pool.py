@@ -169,13 +169,13 @@ class WorkerPool:
         until = min([time.monotonic() + seconds, *(process.deadline for _, process in waiting.values())])
         outcomes: list[Outcome] = []
         for connection in wait(list(waiting), max(0.0, until - time.monotonic())):
-            outcomes += self._heard(*waiting.pop(cast(Any, connection)))
+            outcomes += self._received(*waiting.pop(cast(Any, connection)))
         for role, process in waiting.values():
             if time.monotonic() >= process.deadline:
                 outcomes += self._lost(role, process, "late", process.end())
         return outcomes
 
-    def _heard(self, role: str, process: Process) -> list[Outcome]:
+    def _received(self, role: str, process: Process) -> list[Outcome]:
         message = process.receive()
         if message is None or message[0] == "broken":
             reason = process.end(ENDING_SECONDS)

@@ -49,7 +49,7 @@ class DType:
 
     `bits` is its size; `kind` is `"float"` or `"int"`; `cuda` is its name in CUDA C++; `numpy` is the name of the NumPy type (bfloat16 and
     the 8-bit floats come from `ml_dtypes`); `mantissa` is the number of significand bits of a float, including the hidden one. Inputs may
-    also be arrays of the types in `alike`, NumPy names of types with the same storage.
+    also be arrays of the types in `numpy_aliases`, NumPy names of types with the same storage.
     """
 
     name: str = attrs.field(validator=_text)
@@ -58,7 +58,7 @@ class DType:
     cuda: str = attrs.field(validator=_text)
     numpy: str = attrs.field(validator=_text)
     mantissa: int = attrs.field(default=0, validator=_count())
-    alike: tuple[str, ...] = ()
+    numpy_aliases: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         check_types(self)
@@ -127,12 +127,12 @@ int32 = DType("int32", 32, "int", "int", "int32")
 int8 = DType("int8", 8, "int", "signed char", "int8")
 """Signed bytes; MMAs accumulate their products in int32."""
 
-uint8 = DType("uint8", 8, "int", "unsigned char", "uint8", alike=("bool",))
+uint8 = DType("uint8", 8, "int", "unsigned char", "uint8", numpy_aliases=("bool",))
 """Bytes, mainly for masks; threads convert them to other types. Boolean arrays are stored as bytes 0 or 1, so they can be read as uint8."""
 
 DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int32, int8, uint8, tf32, float8_e4m3, float8_e5m2)
 
-_BY_NAME = {name: dtype for dtype in reversed(DTYPES) for name in (dtype.name, *dtype.alike)}
+_BY_NAME = {name: dtype for dtype in reversed(DTYPES) for name in (dtype.name, *dtype.numpy_aliases)}
 
 MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
 """Element types that only matrix instructions compute with; threads copy and convert them."""
@@ -147,7 +147,7 @@ def as_dtype(value: object) -> DType:
         return known
     value = "bool" if value is bool else value
     for dtype in DTYPES:
-        if isinstance(value, str) and value in (dtype.name, *dtype.alike):
+        if isinstance(value, str) and value in (dtype.name, *dtype.numpy_aliases):
             return dtype
     names = [dtype.name for dtype in DTYPES]
     raise ArgumentError("unknown element type", got=value, legal=names, hint=meant_dtype(value, names))

@@ -146,7 +146,7 @@ class Tensor:
       it (`"accumulates"`).
     - `free`: no layout was requested, so an instruction may choose one.
     - `stages`: the requested stages of its ring (0: as many as the loop around its load has).
-    - `shares`: the buffer in whose stages it is stored; it has none of its own.
+    - `shares`: the buffer in whose stages it is stored; it has no separate stages.
     """
 
     name: str
@@ -258,7 +258,7 @@ class Dim:
         return total
 
     @functools.cached_property
-    def dealt(self) -> tuple[UnitMode, ...]:
+    def unit_modes(self) -> tuple[UnitMode, ...]:
         """The fixed digits of known size and stride, regardless of their values."""
         known = ((constant(digit.size), constant(digit.stride), digit.unit) for digit in self.fixed)
         return tuple(UnitMode(size, stride, unit) for size, stride, unit in known if size is not None and stride is not None)

@@ -218,7 +218,7 @@ FAMILIES: Mapping[str, Callable[[int], object]] = {
     "pictures": lambda n: fireiron.draw(TINY(_matrix(_clip(n), _clip(n), 8)), "tree").svg,
     "the owners of a large tile": lambda n: fireiron.draw(MatMul.tile(512, 512).to(Block).tile(_clip(n), 16).to(Thread).split(1).tile(1, 1).done()(_matrix(512, 512, 8)), "tiles"),
     "a prediction": lambda n: fireiron.predict(TINY(_matrix(_clip(n), _clip(n), _clip(n))), "H200"),
-    "an export": lambda n: Unit.of(TINY(_matrix(sym("M", high=_clip(n)), sym("N", high=_clip(n)), _clip(n))).program("sm_80"), "gemm").refusal(),
+    "an export": lambda n: Unit.of(TINY(_matrix(sym("M", high=_clip(n)), sym("N", high=_clip(n)), _clip(n))).program("sm_80"), "gemm").check_function(),
     "names of exports": lambda n: Unit.of(TINY(_matrix(8, 8, 8)).program("sm_80"), "x" * min(n, 10**6)),
     "names of kernels": lambda n: TINY(_matrix(8, 8, 8)).program("sm_80", name="x" * min(n, 10**6)).cuda,
     "names of symbols": lambda n: sym("x" * min(n, 10**6)),

@@ -146,12 +146,14 @@ class Run:
 
     def _died(self, chunks: list[range]) -> str:
         """The seeds in progress, in any process, when one died."""
-        under_way = []
+        unfinished = []
         for note in map(self._note, chunks):
             if note.is_file():
-                under_way += [int(note.read_text(encoding="utf-8") or 0)]
+                unfinished += [int(note.read_text(encoding="utf-8") or 0)]
                 note.unlink()
-        again = "".join(f"\n  {reproduce(self.subject.name, seed)}" for seed in sorted(under_way) or [min(chunk.start for chunk in chunks)])
+        again = "".join(
+            f"\n  {reproduce(self.subject.name, seed)}" for seed in sorted(unfinished) or [min(chunk.start for chunk in chunks)]
+        )
         return f"{self.subject.name}: a process died (killed, out of memory, or a crash), by one of these; all complete chunks are kept:{again}"
 
 

@@ -223,7 +223,7 @@ def _made() -> Iterator[tuple[str, Callable[[], Item]]]:
 
     def of_attention(causal: bool, held: bool) -> Any:
         definition = attention.definition(causal=causal)
-        return attention.by_rows(definition, held).with_(**ATTENTION)(attention.spec(80, 70, 32, made=definition))
+        return attention.by_rows(definition, held).with_(**ATTENTION)(attention.spec(80, 70, 32, fused=definition))
 
     for name in names():
         find(name)

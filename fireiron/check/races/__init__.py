@@ -163,15 +163,15 @@ def _distinct_traces(agents: Traces) -> Iterable[Trace]:
 def _in_one_step(traces: Sequence[Traces], conflicts: Conflicts, report: Report, findings: dict[Any, Finding]) -> None:
     """Report conflicts between threads, or between units of threads, in one execution of a statement; and between copies of one thread."""
     compared: set[Any] = set()
-    for one, other in _pairs(traces):
-        pair = id(one.footprint.pattern), id(other.footprint.pattern), one.footprint.shift - other.footprint.shift
-        if pair in compared or mark(one, other) in findings:
+    for access, other in _pairs(traces):
+        pair = id(access.footprint.pattern), id(other.footprint.pattern), access.footprint.shift - other.footprint.shift
+        if pair in compared or mark(access, other) in findings:
             continue
         compared.add(pair)
-        distinct_threads = conflicts.distinct_threads(one.footprint, other.footprint)
+        distinct_threads = conflicts.distinct_threads(access.footprint, other.footprint)
         conflict = distinct_threads or (other.footprint.pattern.repeated if other.in_flight else None)
         if conflict is not None:
-            findings[mark(one, other)] = report.in_one_step(one, other, conflict, distinct_threads is None)
+            findings[mark(access, other)] = report.in_one_step(access, other, conflict, distinct_threads is None)
 
 
 def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[AccessEvent, AccessEvent]]:
@@ -184,10 +184,10 @@ def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[AccessEvent, AccessEvent]
                 yield from ((one, event) for one in step if _must_be_ordered(one, event))
 
 
-def _must_be_ordered(one: AccessEvent, other: AccessEvent) -> bool:
+def _must_be_ordered(access: AccessEvent, other: AccessEvent) -> bool:
     """Whether two accesses of one step conflict if they overlap."""
-    kinds = {one.kind, other.kind}
-    return kinds not in ({Kind.READ}, {Kind.ADD}) and one.footprint.space is other.footprint.space
+    kinds = {access.kind, other.kind}
+    return kinds not in ({Kind.READ}, {Kind.ADD}) and access.footprint.space is other.footprint.space
 
 
 __all__ = ["check_races"]

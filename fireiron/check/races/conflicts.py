@@ -34,35 +34,37 @@ class Conflicts:
 
     def same_thread(self, before: AccessEvent, after: AccessEvent, warp: int) -> bool:
         """Whether the same thread of a warp accesses each grain that both accesses share."""
-        one, other = before.footprint, after.footprint
-        key = id(one.pattern), id(other.pattern), one.shift - other.shift
+        first, second = before.footprint, after.footprint
+        key = id(first.pattern), id(second.pattern), first.shift - second.shift
         if key not in self.differing_warps:
-            places, (low, high), (other_low, other_high) = _common(one, other)
+            places, (low, high), (other_low, other_high) = _common(first, second)
             distinct_threads = np.flatnonzero((low != high) | (other_low != other_high) | (low != other_low))
             # The numbers combine grain and warp: the remainder is the warp. Each warp in which threads differ gets its bit.
             self.differing_warps[key] = int(np.bitwise_or.reduce(1 << (places[distinct_threads] % WARP), initial=0))
         return not self.differing_warps[key] >> warp & 1
 
-    def distinct_threads(self, one: Footprint, other: Footprint) -> tuple[int, int, int] | None:
+    def distinct_threads(self, first: Footprint, second: Footprint) -> tuple[int, int, int] | None:
         """A grain and the rows of two different units that both access it in one statement execution, if there is one."""
-        if one is other:
-            return one.pattern.distinct_threads
-        keys, rows = one.pattern.present
-        others, other_rows = other.pattern.present
-        units, other_units = one.pattern.threads.unit[rows], other.pattern.threads.unit[other_rows]
-        for grain in np.intersect1d(keys + one.shift, others + other.shift):
-            own_rows, other_rows_ = np.flatnonzero(keys + one.shift == grain), np.flatnonzero(others + other.shift == grain)
+        if first is second:
+            return first.pattern.distinct_threads
+        keys, rows = first.pattern.present
+        others, other_rows = second.pattern.present
+        units, other_units = first.pattern.threads.unit[rows], second.pattern.threads.unit[other_rows]
+        for grain in np.intersect1d(keys + first.shift, others + second.shift):
+            own_rows, other_rows_ = np.flatnonzero(keys + first.shift == grain), np.flatnonzero(others + second.shift == grain)
             pairs = np.argwhere(units[own_rows][:, None] != other_units[other_rows_][None, :])
             if len(pairs):
-                return int(grain) - one.shift, int(rows[own_rows[pairs[0][0]]]), int(other_rows[other_rows_[pairs[0][1]]])
+                return int(grain) - first.shift, int(rows[own_rows[pairs[0][0]]]), int(other_rows[other_rows_[pairs[0][1]]])
         return None
 
     def witnesses(
         self, before: AccessEvent, after: AccessEvent, warps: tuple[int, int], same_thread_allowed: bool
     ) -> Iterator[tuple[Point, Point]]:
         """Some conflicts of two operations. With `same_thread_allowed`, one thread may be on both sides."""
-        one, other = before.footprint, after.footprint
-        (keys, low, high), (others, other_low, other_high) = (_of_warp(part, warp) for part, warp in zip((one, other), warps, strict=True))
+        first_footprint, second_footprint = before.footprint, after.footprint
+        (keys, low, high), (others, other_low, other_high) = (
+            _of_warp(part, warp) for part, warp in zip((first_footprint, second_footprint), warps, strict=True)
+        )
         common, own_rows, other_rows_ = np.intersect1d(keys, others, assume_unique=True, return_indices=True)
         different = np.flatnonzero(
             (low[own_rows] != other_high[other_rows_]) | (high[own_rows] != other_low[other_rows_]) | same_thread_allowed
@@ -108,9 +110,9 @@ class Conflicts:
         return tuple(int(frame.value(part)) + step for part, step in zip(parts, offset, strict=True))
 
 
-def _common(one: Footprint, other: Footprint) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
-    (places, low, high), (others, other_low, other_high) = one.pattern.ends, other.pattern.ends
-    moved = (one.shift - other.shift) * WARP
+def _common(first: Footprint, second: Footprint) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
+    (places, low, high), (others, other_low, other_high) = first.pattern.ends, second.pattern.ends
+    moved = (first.shift - second.shift) * WARP
     both, own_rows, other_rows_ = np.intersect1d(places + moved, others, assume_unique=True, return_indices=True)
     return both, (low[own_rows], high[own_rows]), (other_low[other_rows_], other_high[other_rows_])
 

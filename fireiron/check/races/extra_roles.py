@@ -64,11 +64,11 @@ def agent_count(kernel: Kernel, before: Role | None = None) -> int:
 def issuers(kernel: Kernel) -> Mapping[int, tuple[int, int]]:
     """By statement identity, the thread and the agent of the single-threaded role that executes it."""
     return {
-        id(one): (role.first, agent_count(kernel, role))
+        id(stmt): (role.first, agent_count(kernel, role))
         for role in _roles(kernel)
         if role.elected
-        for one in statements(role.body)
-        if isinstance(one, Exec)
+        for stmt in statements(role.body)
+        if isinstance(stmt, Exec)
     }
 
 

@@ -49,17 +49,17 @@ class Report:
         assert finding is not None
         return finding
 
-    def in_one_step(self, one: AccessEvent, other: AccessEvent, meeting: tuple[int, int, int], in_flight: bool) -> Finding:
+    def in_one_step(self, access: AccessEvent, other: AccessEvent, conflict: tuple[int, int, int], in_flight: bool) -> Finding:
         """A conflict between two units of threads, or two threads, in one statement execution; or between two asynchronous copies of one
         thread.
         """
-        key, row, other_row = meeting
-        other_key = key + one.footprint.shift - other.footprint.shift
-        again = one is other and row == other_row  # in another iteration of a loop that is taken as a whole
-        points = self.conflicts.at_row(one, key, row), self.conflicts.at_row(other, other_key, other_row, again=again)
+        key, row, other_row = conflict
+        other_key = key + access.footprint.shift - other.footprint.shift
+        again = access is other and row == other_row  # in another iteration of a loop that is taken as a whole
+        points = self.conflicts.at_row(access, key, row), self.conflicts.at_row(other, other_key, other_row, again=again)
         ordered = points if points[0].thread <= points[1].thread else points[::-1]
-        touches = (one, other) if ordered is points else (other, one)
-        assumed = self._assumed(one)
+        touches = (access, other) if ordered is points else (other, access)
+        assumed = self._assumed(access)
         possible = not assumed or self._possible(assumed, points)
         return self._finding(touches, ordered, assumed, possible, IN_FLIGHT if in_flight else BETWEEN)
 
@@ -117,7 +117,7 @@ class Report:
 
 
 def trusted(findings: Iterable[Finding]) -> list[Finding]:
-    """Turn errors into warnings, as `.unchecked(reason)` requests."""
+    """Convert errors into warnings, as `.unchecked(reason)` requests."""
     return [attrs.evolve(finding, severity="warning") if finding.severity == "error" else finding for finding in findings]
 
 

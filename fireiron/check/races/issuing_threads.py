@@ -38,9 +38,9 @@ def _roles(access_trace: AccessTrace) -> Iterator[Role]:
     """The roles of a kernel, and a role for the statements outside of roles."""
     kernel = access_trace.kernel
     yield Role("the block", 0, kernel.threads, tuple(one for one in kernel.body if not isinstance(one, Roles)))
-    for one in kernel.body:
-        if isinstance(one, Roles):
-            yield from one.roles
+    for stmt in kernel.body:
+        if isinstance(stmt, Roles):
+            yield from stmt.roles
 
 
 def _load(access_trace: AccessTrace, role: Role, load: Exec) -> Iterator[Finding]:

@@ -11,12 +11,12 @@ from fireiron.values.expr import Expr, Mod, as_expr, constant, mod, replaced
 def at_lengths(value: Expr, lengths: Mapping[Expr, Expr]) -> Expr:
     """An expression with assumed trip counts in place of extents. It is built from extents, or is a constant distance from one."""
     # A software-pipelined loop has one iteration less than the original, whose fills are counted.
-    found = replaced(value, {extent + distance: length + distance for extent, length in lengths.items() for distance in (0, 1)})
+    result = replaced(value, {extent + distance: length + distance for extent, length in lengths.items() for distance in (0, 1)})
     for extent, length in lengths.items():
-        if found.variables() & extent.variables():
-            at = _at_length(found, extent, length)
-            found = found if at is None else at
-    return found
+        if result.variables() & extent.variables():
+            at = _at_length(result, extent, length)
+            result = result if at is None else at
+    return result
 
 
 def _at_length(value: Expr, extent: Expr, length: Expr) -> Expr | None:

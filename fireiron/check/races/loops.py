@@ -135,11 +135,11 @@ class Loops:
 
     def _common_course(self, loop: For) -> LoopCourse:
         """The course of a loop, shared by all roles that contain it: each role follows the fills that another one waits for."""
-        alike = self._same_in_all_roles(loop)
-        if len(alike) == 1:
+        copies = self._same_in_all_roles(loop)
+        if len(copies) == 1:
             return self._course(loop)
-        courses = [self._course(one) for one in alike]
-        steps = [one.step for one in alike]
+        courses = [self._course(one) for one in copies]
+        steps = [one.step for one in copies]
         period = None if any(one.period is None for one in courses) else math.lcm(*steps, *(one.period or 1 for one in courses))
         kept = (period or 1) + max(period or 1, *(one.kept - (one.period or 1) - 2 for one in courses)) + 2
         addresses = math.lcm(*steps, *(one.addresses for one in courses))
@@ -163,11 +163,11 @@ class Loops:
             groups = max(groups, reach or 0)
             period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
         addresses = period or 1
-        for one in statements(loop.body):
-            if isinstance(one, (Acquire, Release)) or (isinstance(one, Exec) and one.ring):
+        for stmt in statements(loop.body):
+            if isinstance(stmt, (Acquire, Release)) or (isinstance(stmt, Exec) and stmt.ring):
                 # An mbarrier distinguishes rounds by parity only, and counts the bytes of each fill.
-                rounds = 2 * self.access_trace.kernel.ring(one.ring).stages
-                step = _coefficient(self.access_trace.opened(one.fill_index), loop.var)
+                rounds = 2 * self.access_trace.kernel.ring(stmt.ring).stages
+                step = _coefficient(self.access_trace.opened(stmt.fill_index), loop.var)
                 period = math.lcm(period or 1, rounds // math.gcd(rounds, step or 1))
         kept = (period or 1) + max(period or 1, groups) + 2
         varies = bool(moving) or any(True for _ in self._conditions(loop))
@@ -236,7 +236,8 @@ class Loops:
             trip_counts = {extent: {max(counts)} for extent, counts in trip_counts.items()}
         nested = [one for loop, *_ in self.all.values() for one in self._nested(loop, trip_counts)]
         combinations = (
-            dict(zip(trip_counts, one, strict=True)) for one in itertools.product(*(sorted(counts) for counts in trip_counts.values()))
+            dict(zip(trip_counts, combination, strict=True))
+            for combination in itertools.product(*(sorted(counts) for counts in trip_counts.values()))
         )
         return [one for one in combinations if all(pair.is_new(one) for pair in nested)]
 
@@ -346,8 +347,8 @@ class Loops:
 
     def _iterations_of_tiles(self, loop: For, fixed: Mapping[str, int], number: int) -> Sequence[int]:
         """The iterations in which a block handles one part of a tile sequence, and of the following ones those that decide for all."""
-        one, course = self.varying_tiles[id(loop)], self.course(loop)
-        tile_count, count = len(one.part(number)), one.iterations(number)
+        tiles, course = self.varying_tiles[id(loop)], self.course(loop)
+        tile_count, count = len(tiles.part(number)), tiles.iterations(number)
         if course.period is None or count <= tile_count + course.kept:
             return range(count)
         changes = [self._changes(other, fixed, count) for other in self._same_in_all_roles(loop)]
@@ -407,9 +408,9 @@ class Loops:
         to hold.
         """
         ranges: dict[str, Array | range] = {"thread": self.access_trace.threads}
-        for one in statements(loop.body):
-            if isinstance(one, For):
-                ranges[one.var.name] = range(self._max_trip_count(one))
+        for stmt in statements(loop.body):
+            if isinstance(stmt, For):
+                ranges[stmt.var.name] = range(self._max_trip_count(stmt))
         free = self.access_trace.roots(value) - {loop.var.name} - set(fixed)
         if not free <= set(ranges):
             return None

@@ -356,8 +356,8 @@ class HappensBefore:
         """Synchronize all agents of all blocks of the cluster."""
         if not self._is_last_arrival(agent, (None, 0), self.agents):
             return False
-        for one in self.agents:
-            one.cluster_barriers += 1
+        for other in self.agents:
+            other.cluster_barriers += 1
         self._pass_barrier(agent, self.agents)
         return True
 
@@ -434,26 +434,26 @@ class HappensBefore:
         atoms = event.footprint.atoms[agent.warp] if event.footprint.atoms else ()
         if not atoms:
             return True
-        met = self._conflicting(event, atoms)
+        conflicting = self._conflicting(event, atoms)
         # `own` would not suffice: it is the knowledge of the issuing thread, and lanes are not distinguished here. `_report_unordered`
         # compares them.
-        late = met & ~(agent.seen | self._ordered_within(event))
+        late = conflicting & ~(agent.seen | self._ordered_within(event))
         if late:
             self._report_unordered(agent, event, late)
-        if event.by_engine and (unfenced := met & self.written & ~agent.fenced):  # also by the same thread
+        if event.by_engine and (unfenced := conflicting & self.written & ~agent.fenced):  # also by the same thread
             self._report_unordered(agent, event, unfenced, unfenced=True)
         self._record(agent, event, atoms)
         return True
 
     def _conflicting(self, event: AccessEvent, atoms: Sequence[int]) -> int:
         """The operations on these atoms that an access of this kind must know."""
-        met = 0
+        conflicting = 0
         for other in _ORDERED_WITH[event.kind]:
             if other in self.kinds:
                 former = self.operations_on[other]
                 for atom in atoms:
-                    met |= former[atom]
-        return met
+                    conflicting |= former[atom]
+        return conflicting
 
     def _ordered_within(self, event: AccessEvent) -> int:
         """The operations of the same execution of the same statement, which need no order."""
@@ -474,13 +474,13 @@ class HappensBefore:
         else:
             agent.own |= bit
         self.kinds.add(event.kind)
-        mine = self.operations_on[event.kind]
+        operations = self.operations_on[event.kind]
         if event.kind != Kind.WRITE:
             former_bit = self._previous_equal(agent, event, bit)
             # Of equal reads or additions the last one suffices: an agent that knows it knows the previous one.
             either = former_bit | bit
             for atom in atoms:
-                mine[atom] = (mine[atom] | either) ^ former_bit  # clears the former bit; a complement would take longer
+                operations[atom] = (operations[atom] | either) ^ former_bit  # clears the former bit; a complement would take longer
             return
         # An agent that knows this write knows what this agent knew, and those operations have been compared with it.
         for kind in self.kinds:
@@ -489,7 +489,7 @@ class HappensBefore:
                 if former[atom]:
                     former[atom] = (former[atom] | known) ^ known
         for atom in atoms:
-            mine[atom] |= bit
+            operations[atom] |= bit
 
     def _complete_bytes(self, agent: Agent, fill: StageEvent, bit: int, size: int) -> None:
         """Count the bytes of a load in each block that receives it."""
@@ -568,9 +568,9 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
     return indices
 
 
-def mark(one: AccessEvent, other: AccessEvent) -> Any:
+def mark(access: AccessEvent, other: AccessEvent) -> Any:
     """The key of a conflict: the statements and accesses of both sides. Conflicts with equal keys are reported once."""
-    return frozenset((id(touch.use.statement), touch.use.access) for touch in (one, other))
+    return frozenset((id(touch.use.statement), touch.use.access) for touch in (access, other))
 
 
 def bits(value: int) -> Iterator[int]:

@@ -109,11 +109,11 @@ def varying_tiles(access_trace: AccessTrace, course: Callable[[For], Any]) -> di
     return result
 
 
-def _extra_iterations(one: Persistence, block_tiles: Expr, course: Callable[[For], Any]) -> int:
+def _extra_iterations(persistence: Persistence, block_tiles: Expr, course: Callable[[For], Any]) -> int:
     """The number of iterations that are followed beyond those with new pairs."""
-    if any(isinstance(part, ExitIfDone) for part in one.loop.body):  # a block may finish in any iteration, when no tile is left
-        return int(course(one.loop).kept)
-    return 0 if constant(block_tiles) is None else max(one.loop.extent.high, 1)
+    if any(isinstance(part, ExitIfDone) for part in persistence.loop.body):  # a block may finish in any iteration, when no tile is left
+        return int(course(persistence.loop).kept)
+    return 0 if constant(block_tiles) is None else max(persistence.loop.extent.high, 1)
 
 
 def _separated(access_trace: AccessTrace, tiling: Persistence, course: Callable[[For], Any]) -> VaryingTiles | None:
@@ -156,9 +156,9 @@ def _lengths(access_trace: AccessTrace, tiling: Persistence) -> list[tuple[For, 
     return [(loop, length) for loop, length in pairs if tile in length.variables()]
 
 
-def _determines_all(one: Expr, lengths: Iterable[Expr], tile: Var) -> bool:
+def _determines_all(length: Expr, lengths: Iterable[Expr], tile: Var) -> bool:
     """Whether one trip count of a tile determines the others."""
-    return all(tile not in at_lengths(other, _placeholders(one)).variables() for other in lengths)
+    return all(tile not in at_lengths(other, _placeholders(length)).variables() for other in lengths)
 
 
 def _placeholders(length: Expr) -> dict[Expr, Expr]:
@@ -185,15 +185,15 @@ def _sides_of_barrier(access_trace: AccessTrace, body: Sequence[Stmt], loops: Se
 def _lists_always_run(access_trace: AccessTrace, body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
     """A statement list, and the nested lists of loops that run at least once."""
     yield body
-    for one in body:
-        if isinstance(one, For) and access_trace.opened(one.extent).low >= 1:
-            yield from _lists_always_run(access_trace, one.body)
+    for stmt in body:
+        if isinstance(stmt, For) and access_trace.opened(stmt.extent).low >= 1:
+            yield from _lists_always_run(access_trace, stmt.body)
 
 
 def _is_separating_barrier(body: Sequence[Stmt], place: int, mechanisms: Iterable[Mechanism]) -> bool:
     """Whether the statement at an index is a block barrier at which nothing of these mechanisms is in flight."""
-    one = body[place]
-    return isinstance(one, Barrier) and one.scope == BLOCK_SCOPE and all(_is_complete(body[:place], each) for each in mechanisms)
+    stmt = body[place]
+    return isinstance(stmt, Barrier) and stmt.scope == BLOCK_SCOPE and all(_is_complete(body[:place], each) for each in mechanisms)
 
 
 def _is_complete(body: Sequence[Stmt], mechanisms: Mechanism) -> bool:
@@ -206,11 +206,11 @@ def _is_complete(body: Sequence[Stmt], mechanisms: Mechanism) -> bool:
     return False
 
 
-def _placement_depends_on_iteration(access_trace: AccessTrace, one: Persistence) -> bool:
+def _placement_depends_on_iteration(access_trace: AccessTrace, persistence: Persistence) -> bool:
     """Whether the location of shared-memory accesses depends on the iteration in which a tile is executed."""
-    accesses = (use.access for use in access_trace.uses if any(loop is one.loop for loop in use.loops))
+    accesses = (use.access for use in access_trace.uses if any(loop is persistence.loop for loop in use.loops))
     shared = (access for access in accesses if access_trace.kernel.buffer(access.buffer).memory.of_block)
-    return any(one.loop.var.name in access_trace.needs((*access.base, access.copy)) for access in shared)
+    return any(persistence.loop.var.name in access_trace.needs((*access.base, access.copy)) for access in shared)
 
 
 def tile_lengths(loops: Iterable[VaryingTiles]) -> dict[Expr, Expr]:
@@ -261,9 +261,9 @@ def _covering_length(rings: Sequence[Ring]) -> int:
 
 def _all_adjacent_pairs(count: int, named: Callable[[int], int]) -> Iterator[int]:
     """A sequence of `count` items in which each follows each other one once, and that ends with the first one."""
-    for one in range(count):
-        yield named(one)
-        yield from map(named, itertools.chain.from_iterable((one, other) for other in range(one + 1, count)))
+    for first in range(count):
+        yield named(first)
+        yield from map(named, itertools.chain.from_iterable((first, other) for other in range(first + 1, count)))
     yield named(0)
 
 

@@ -459,9 +459,9 @@ class Tracer:
         stage, copy = (use.access.copy, ZERO) if ring else stages(self.access_trace, use.access.copy, ordered)
         parts = (*use.access.base, copy) if buffer.memory.of_block else self.places.parts(use.access)
         tests = tuple(
-            (one, elements)
-            for one, elements in element_tests(use)
-            if self.access_trace.roots(one) <= known and self.loops.is_trusted(one, use.loops)
+            (test, elements)
+            for test, elements in element_tests(use)
+            if self.access_trace.roots(test) <= known and self.loops.is_trusted(test, use.loops)
         )
         needed = tuple(sorted(self.access_trace.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
         # Stages differ by a shift only: one pattern serves all iterations of a ring.

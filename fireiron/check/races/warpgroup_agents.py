@@ -126,9 +126,9 @@ class WarpgroupOrder(SegmentOrder):
 
     def _join_knowledge(self, members: Sequence[Agent]) -> None:
         super()._join_knowledge(members)
-        for one in members:
-            assert isinstance(one, WarpgroupAgent)
-            one.known_to_all, one.fenced_for_all = one.own, one.fenced
+        for member in members:
+            assert isinstance(member, WarpgroupAgent)
+            member.known_to_all, member.fenced_for_all = member.own, member.fenced
 
     def _learn_from_phase(self, agent: Agent, known: int, fenced: int) -> None:
         super()._learn_from_phase(agent, known, fenced)

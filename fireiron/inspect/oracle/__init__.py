@@ -1,11 +1,11 @@
-"""Events as an oracle: every order that the events of a program of tasks ask for holds in its kernel's happens-before.
+"""Events as an oracle: the happens-before relation of a kernel must contain each order that the events of its task program require.
 
-The event program is derived from names and partitions alone, the kernel by the passes of all strategies. Each copy and call of the one is
-found in the other by the launch that it is of, and each turn by its number. Then the agents of the race check run the kernel's statements,
-and each statement must know of those that its launch waits for (Cypress, section 4.1).
+The event program is derived from names and partitions only, the kernel by the passes that all strategies use. Each copy and call of the
+event program is matched to statements of the kernel by its launch, and its iterations by their numbers. Then the agents of the race check
+execute the kernel's statements. Each statement must be ordered after those that its launch waits for (Cypress, section 4.1).
 
-What it does not see: orders that no event asks for, lanes of one warp where shared memory is not involved, and launches whose turns are not
-those of the event program (`Account.left_out`).
+Limits: the oracle does not check orders that no event requires, the lanes of a warp where shared memory is not involved, and launches whose
+iterations differ from those of the event program (`Account.left_out`).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from fireiron.tasks.step import TaskProgram
 from fireiron.values.expr import Var
 
 SIZE = 200
-"""Least elements of a run-time dimension, so that loops have several iterations."""
+"""Minimum extent of a run-time dimension, so that loops have several iterations."""
 
 
 def check_events(program: Program, kernel: Kernel | None = None, events: EventProgram | None = None) -> tuple[Finding, ...]:
-    """An error for each order of events that the kernel does not keep; nothing for strategies that are no program of tasks.
+    """Return an error for each order of events that the kernel does not guarantee; nothing if the strategy is not a task program.
 
-    Args: another `kernel` than the program's, or other `events`, for tests of the oracle itself.
+    Args: `kernel` and `events` replace those of the program, for tests of the oracle itself.
 
-    Raises: the program's own errors where it has no kernel.
+    Raises: the errors of the program if it has no kernel.
     """
     return account(program, kernel, events).findings
 
 
 def account(program: Program, kernel: Kernel | None = None, events: EventProgram | None = None) -> Account:
-    """The findings of `check_events`, and what they are about."""
+    """Return the findings of `check_events`, and which orders were compared."""
     task = _task(program.tree)
     if task is None:
         return Account()
@@ -50,19 +50,19 @@ def account(program: Program, kernel: Kernel | None = None, events: EventProgram
 
 
 def _task(tree: Node) -> tuple[int, Node] | None:
-    """The node that is a program of tasks, and how many names lead to it."""
+    """Return the node of the task program and the length of its path."""
     return next(((len(path), node) for path, node in tree.paths() if isinstance(node.step, TaskProgram)), None)
 
 
 def _events(node: Node, kernel: Kernel) -> EventProgram:
-    """The event program, in which no two tensors share bytes: that is the kernel's own affair, and the race check's."""
+    """Return the event program without aliasing of tensors in shared memory, which the race check covers."""
     assert isinstance(node.step, TaskProgram)
     mapping = node.step.mapped
     return allocated(events_of(node.step.program, mapping, node.spec, until="eliminate"), attrs.evolve(mapping, max_shared_bytes=0))
 
 
 def _size(symbol: Var) -> int:
-    """A size known at run time only, for which loops have a few turns."""
+    """Return a value for a run-time size with which loops have a few iterations."""
     step = max(symbol.multiple_of, 1)
     return max(min(-(-SIZE // step) * step, symbol.high), symbol.low)
 

@@ -1,4 +1,4 @@
-"""An event program beside a kernel: the statements of launches, their turns, and what the order of events asks of them."""
+"""Compare an event program with a kernel: match launches to statements, number their iterations, and check the required orders."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import attrs
 from fireiron.check import AccessTrace, Finding
 from fireiron.errors import VerificationError
 from fireiron.inspect.oracle.elements import Elements
-from fireiron.inspect.oracle.marks import Inner, Mark, Marker, Path, marks
-from fireiron.inspect.oracle.order import Found, Rule, Watching
-from fireiron.inspect.oracle.units import reaches
+from fireiron.inspect.oracle.marks import InnerLoops, Mark, Marker, Path, marks
+from fireiron.inspect.oracle.order import MissingOrder, OrderChecker, Rule
+from fireiron.inspect.oracle.units import awaited_warps
 from fireiron.ir import Exec, For, Hole, Kernel, located, statements
 from fireiron.language.tree import Node
 from fireiron.tasks.events import EventProgram
@@ -25,12 +25,12 @@ from fireiron.tasks.step import TaskProgram
 from fireiron.values.expr import Expr, compiled, constant
 
 Extents: TypeAlias = "tuple[int | None, ...]"
-"""How many turns the loops around a launch have; None where blocks differ, which only the outermost may."""
+"""The trip counts of the loops around a launch; None if it differs between blocks, which is legal for the outermost loop only."""
 
 
 @attrs.frozen
 class Account:
-    """What was compared: the findings, the needs that were looked at, all needs, and launches left out, with the reason."""
+    """The findings, the needs that were compared, all needs, and the omitted launches with the reason."""
 
     findings: tuple[Finding, ...] = ()
     compared: tuple[Need, ...] = ()
@@ -40,7 +40,7 @@ class Account:
 
 @attrs.define(eq=False, slots=False)
 class Comparison:
-    """An event program beside a kernel."""
+    """Compares an event program with a kernel."""
 
     node: Node
     depth: int
@@ -51,118 +51,116 @@ class Comparison:
     paths: dict[str, tuple[Path, ...]] = attrs.field(factory=dict, init=False)
     left_out: dict[str, str] = attrs.field(factory=dict, init=False)
     extents: dict[str, Extents] = attrs.field(factory=dict, init=False)
-    numbers: dict[Path, tuple[bool, int]] = attrs.field(factory=dict, init=False)
+    point_counts: dict[Path, tuple[bool, int]] = attrs.field(factory=dict, init=False)
     findings: list[Finding] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.leaves = placed(self.events, self._grids)
+        self.leaves = placed(self.events, self._grid_loops)
         self.extents = {event: tuple(self._extent(size) for _, size in one.loops) for event, one in self.leaves.items()}
 
     @property
-    def _grids(self) -> int:
-        """How many loops over blocks are dealt to blocks: none, where one block does all."""
+    def _grid_loops(self) -> int:
+        """Return how many loops over blocks are distributed over the grid: none if the grid is a single block."""
         assert isinstance(self.node.step, TaskProgram)
         return 0 if constant(self.kernel.grid) == 1 and not self.node.step.mapped.root.persistent else 1
 
     def account(self) -> Account:
-        """Run the kernel's statements, and compare; what cannot be followed is an error."""
+        """Execute the kernel's statements and compare; an error is reported if they cannot be followed."""
         for event in self.leaves:
-            self._find(event)
+            self._match_statements(event)
         wanted: tuple[Need, ...] = ()
         checked: set[int] = set()
         try:
-            marker = Marker(AccessTrace(self.kernel), self._inner(), self.sizes, self._tiles())
+            marker = Marker(AccessTrace(self.kernel), self._inner_loops(), self.sizes, self._tile_loop())
             traces = marker.traces({})
-            self._count(traces, marker.visited)
+            self._count_points(traces, marker.visited)
             known = self.paths.keys() - self.left_out.keys()
-            wanted = needs(self.events, lambda event: event in known, self._grids)
-            checked = self._run(Watching(traces, marker.blocks.count, self._all_rules(wanted), self._turn_of, self._meet))
+            wanted = needs(self.events, lambda event: event in known, self._grid_loops)
+            checked = self._run(OrderChecker(traces, marker.blocks.count, self._all_rules(wanted), self._iteration_of, self._may_conflict))
         except VerificationError as error:
             self._error(f"undecided: {error}")
         compared = tuple(need for need in wanted if id(need) in checked)
         return Account(tuple(self.findings), compared, wanted, tuple(self.left_out.items()))
 
-    def _run(self, watching: Watching) -> set[int]:
-        """Run the agents; the needs that were looked at."""
+    def _run(self, checker: OrderChecker) -> set[int]:
+        """Run the agents, and return the identities of the needs that were compared."""
         try:
-            watching.run()
+            checker.run()
         except VerificationError as error:
-            self._error(f"the kernel does not end: {error}")
-        for found in watching.missing.values():
-            self._report(found)
-        for text in watching.violations:
+            self._error(f"the kernel does not terminate: {error}")
+        for missing in checker.missing.values():
+            self._report(missing)
+        for text in checker.violations:
             self._error(text)
-        for mark in watching.unended.values():
+        for mark in checker.in_flight_at_end.values():
             text = f"{'/'.join(mark.path)} is still in flight at the end of the kernel: no thread waits for it"
             self._error(text, mark.statement.origin)
-        return watching.checked
+        return checker.checked
 
     def _error(self, text: str, at: str | None = None, **details: Any) -> None:
         self.findings.append(Finding("events", "error", None, text, at, None, details))
 
     def _all_rules(self, wanted: Sequence[Need]) -> dict[Path, list[Rule]]:
-        """The rules of all needs, by the path of the statement that waits."""
+        """Return the rules of all needs by the path of the waiting statement."""
         rules: dict[Path, list[Rule]] = {}
         for path, rule in itertools.chain.from_iterable(map(self._rules, wanted)):
             rules.setdefault(path, []).append(rule)
         return rules
 
     @functools.cached_property
-    def _meet(self) -> Callable[..., bool]:
-        return Elements(self.kernel, self.depth).meet
+    def _may_conflict(self) -> Callable[..., bool]:
+        return Elements(self.kernel, self.depth).may_conflict
 
     # -------------------------------------------------------------------------------------- launches and statements
 
-    def _find(self, event: str) -> None:
-        """The statements that carry out a copy or a call: those of the children of its launch."""
-        children = [name for name, launch in self.node.launches if launch == self.leaves[event].leaf.launch]
-        wanted = [path for name in children for path in _paths_below(self.node, name)]
+    def _match_statements(self, event: str) -> None:
+        """Find the statements of a copy or a call: those of the children of its launch."""
+        child_names = [name for name, launch in self.node.launches if launch == self.leaves[event].leaf.launch]
+        wanted = [path for name in child_names for path in _paths_below(self.node, name)]
         if not wanted:
-            self.left_out[event] = "it has no statement"
+            self.left_out[event] = "it has no statements"
             return
-        there = self._there
-        missing = [path for path in wanted if path not in there]
-        if not all(self._may_miss(path[0]) for path in missing):
-            text = f"{self._called(event)}: no statement of the kernel carries it out ({'/'.join(missing[0])})"
+        kernel_paths = self._kernel_paths
+        missing = [path for path in wanted if path not in kernel_paths]
+        if not all(self._may_be_omitted(path[0]) for path in missing):
+            text = f"{self._label(event)}: no statement of the kernel carries it out ({'/'.join(missing[0])})"
             self._error(text)
-        self.paths[event] = tuple(path for path in wanted if path in there)
+        self.paths[event] = tuple(path for path in wanted if path in kernel_paths)
         if not self.paths[event]:
             self.left_out[event] = "the kernel omits it"
 
     @property
-    def _there(self) -> frozenset[Path]:
-        """The paths of the kernel's statements."""
+    def _kernel_paths(self) -> frozenset[Path]:
+        """Return the paths of the kernel's statements."""
         return frozenset(_path(one, self.depth) for one in statements(self.kernel.body) if isinstance(one, Exec))
 
-    def _may_miss(self, child: str) -> bool:
-        """Whether a launch prepares registers that the first product overwrites, as it then does not add to them: it may be left out."""
+    def _may_be_omitted(self, child: str) -> bool:
+        """Whether a launch initializes registers that the first MMA overwrites: the kernel may omit it."""
         spec = self.node.child(child).spec
         if spec.contracts:
             return False
         buffers = {view.tensor.name for name, view in spec.operands.items() if name in spec.outputs and view.memory.private}
         return any(
-            isinstance(one, Exec)
-            and one.spec.contracts
-            and constant(one.accumulate) != 1
-            and any(each.write and each.buffer in buffers for each in one.accesses)
-            for one in statements(self.kernel.body)
+            isinstance(stmt, Exec)
+            and stmt.spec.contracts
+            and constant(stmt.accumulate) != 1
+            and any(access.write and access.buffer in buffers for access in stmt.accesses)
+            for stmt in statements(self.kernel.body)
         )
 
-    def _seldom(self, child: str) -> bool:
-        """Whether a launch does nothing in some iterations, or at some sizes, as its own condition says: where no element is masked, a mask
-        changes none.
-        """
+    def _is_conditional(self, child: str) -> bool:
+        """Whether a launch has a condition on iterations or sizes, such as a mask that is skipped if it masks no element."""
         loops = {one.var for one in statements(self.node.program) if isinstance(one, For)}
         return any(one.active.variables() & loops.union(self.kernel.symbols) for one, _ in self.node.child(child).execs)
 
-    def _inner(self) -> Inner:
-        """The loops inside the work of launches."""
+    def _inner_loops(self) -> InnerLoops:
+        """Return the loops inside of launches."""
         programs = [node.program for path, node in self.node.paths() if path]
         names = {one.var.name for program in programs for one in statements(program) if isinstance(one, For)}
-        return Inner(frozenset(names), self.depth)
+        return InnerLoops(frozenset(names), self.depth)
 
-    def _tiles(self) -> str | None:
-        """The variable of the loop in which a block takes several tiles."""
+    def _tile_loop(self) -> str | None:
+        """Return the variable of the loop in which a persistent block computes its tiles."""
         assert isinstance(self.node.step, TaskProgram)
         if not self.node.step.mapped.root.persistent:
             return None
@@ -172,131 +170,138 @@ class Comparison:
         outermost = {id(around[0]) if around else 0 for around in loops}
         return loops[0][0].var.name if len(outermost) == 1 and loops[0] else None
 
-    # -------------------------------------------------------------------------------------- turns
+    # -------------------------------------------------------------------------------------- iterations
 
     def _extent(self, size: Expr) -> int | None:
         names = {var.name for var in size.variables()}
         return int(compiled(size)(self.sizes)) if names <= self.sizes.keys() else None
 
-    def _count(self, traces: Sequence[Any], visited: Mapping[Path, int]) -> None:
-        """Which turn each point of a statement is of."""
+    def _count_points(self, traces: Sequence[Any], visited: Mapping[Path, int]) -> None:
+        """Assign iterations of launches to the points of all statements."""
         most = {path: [points, 0] for path, points in visited.items()}
         for trace in {id(one): one for one in traces}.values():
-            for one in marks(trace):
-                counts = most[one.path]
-                counts[1] = max(counts[1], one.performed + one.points)
+            for mark in marks(trace):
+                counts = most[mark.path]
+                counts[1] = max(counts[1], mark.performed + mark.points)
         for event, paths in self.paths.items():
             for path in paths:
-                self._numbered(event, path, most.get(path, [0, 0]))
+                self._number_iterations(event, path, most.get(path, [0, 0]))
 
-    def _numbered(self, event: str, path: Path, counts: Sequence[int]) -> None:
-        """Find out how many points a turn has; refuse a statement that has not as many turns as its launch."""
+    def _number_iterations(self, event: str, path: Path, counts: Sequence[int]) -> None:
+        """Compute how many points an iteration has; report a statement whose number of iterations differs from its launch's."""
         extents = self.extents[event]
         if None in extents[1:]:
             self.left_out.setdefault(event, "its number of launches differs between iterations of a loop")
             return
-        turns = None if None in extents else math.prod(one or 0 for one in extents)
-        seen = self._may_miss(path[0]) or self._seldom(path[0])
-        count, each = counts[0 if seen else 1], self._points(path)
-        self.numbers[path] = seen, each
-        if turns is not None and count != turns * each and count == self._read_turns(event) * each:
-            self.left_out.setdefault(event, "the kernel does it in each iteration of a loop, the events once")
-        elif turns is not None and count != turns * each:
-            text = f"{self._called(event)} has {turns} turns, and {'/'.join(path)} of the kernel {count / max(each, 1):g}"
+        iterations = None if None in extents else math.prod(extent or 0 for extent in extents)
+        by_visits = self._may_be_omitted(path[0]) or self._is_conditional(path[0])
+        count, points = counts[0 if by_visits else 1], self._points_per_iteration(path)
+        self.point_counts[path] = by_visits, points
+        if iterations is not None and count != iterations * points and count == self._source_iterations(event) * points:
+            self.left_out.setdefault(event, "the kernel executes it in each iteration of a loop, the event program once")
+        elif iterations is not None and count != iterations * points:
+            text = f"{self._label(event)} has {iterations} iterations, and {'/'.join(path)} of the kernel {count / max(points, 1):g}"
             self._error(text)
 
-    def _read_turns(self, event: str) -> int:
-        """How often a launch is made by the text of the program, before any copy is moved."""
+    def _source_iterations(self, event: str) -> int:
+        """Return the number of iterations of a launch in the source program, before passes move copies."""
         step = self.node.step
         assert isinstance(step, TaskProgram)
-        read = placed(events_of(step.program, step.mapped, self.node.spec, until="vectorize"), self._grids).values()
-        loops = next((one.loops for one in read if one.leaf.launch == self.leaves[event].leaf.launch), ())
+        source_leaves = placed(events_of(step.program, step.mapped, self.node.spec, until="vectorize"), self._grid_loops).values()
+        loops = next((leaf.loops for leaf in source_leaves if leaf.leaf.launch == self.leaves[event].leaf.launch), ())
         return math.prod(self._extent(size) or 0 for _, size in loops)
 
-    def _points(self, path: Path) -> int:
-        """How often a statement is executed in a turn of its launch, by the tree."""
+    def _points_per_iteration(self, path: Path) -> int:
+        """Return how often a statement is executed in an iteration of its launch, according to the tree."""
         node, points = self.node.child(path[0]), 1
         for name in path[1:]:
             points *= _iterations(next(around for one, around in located(node.program) if isinstance(one, Hole) and one.child == name))
             node = node.child(name)
         return points * _iterations(next(around for one, around in located(node.program) if isinstance(one, Exec)))
 
-    def _turn_of(self, mark: Mark) -> int | None:
-        known = self.numbers.get(mark.path)
-        return None if known is None else (mark.visit if known[0] else mark.performed) // max(known[1], 1)
+    def _iteration_of(self, mark: Mark) -> int | None:
+        counts = self.point_counts.get(mark.path)
+        return None if counts is None else (mark.visit if counts[0] else mark.performed) // max(counts[1], 1)
 
     # -------------------------------------------------------------------------------------- rules
 
     def _rules(self, need: Need) -> Iterator[tuple[Path, Rule]]:
-        """A need as pairs of statements, by the path of the second: those that meet in a buffer, or all if none do.
+        """Yield a need as pairs of statements, with the path of the second: those with conflicting accesses to a buffer, or all pairs.
 
-        Through a launch that the kernel does without only those wait that meet.
+        If the need goes through a launch that the kernel omits, only conflicting statements are compared.
         """
         first, second = self.leaves[need.first], self.leaves[need.second]
-        warps = reaches(second.leaf.over, first.leaf.over, need.index, self.kernel.workers)
-        rule = Rule(need, (), self._turns(need), warps)
+        warps = awaited_warps(second.leaf.over, first.leaf.over, need.index, self.kernel.workers)
+        rule = Rule(need, (), self._awaited_iterations(need), warps)
         pairs = list(itertools.product(self.paths[need.first], self.paths[need.second]))
-        met = {pair: self._met(*pair) for pair in pairs}
-        for one, other in [pair for pair in pairs if met[pair]] or ([] if need.through else pairs):
-            common = met[one, other]
-            shared = frozenset(each for each in common if not self.kernel.buffer(each).memory.private)
-            through = shared & self.touched[one][1]
-            yield other, attrs.evolve(rule, first=one, met=common, private=bool(common) and not shared, through=through)
+        conflicting = {pair: self._conflicting_buffers(*pair) for pair in pairs}
+        for first_path, second_path in [pair for pair in pairs if conflicting[pair]] or ([] if need.through else pairs):
+            buffers = conflicting[first_path, second_path]
+            shared_buffers = frozenset(buffer for buffer in buffers if not self.kernel.buffer(buffer).memory.private)
+            shared_writes = shared_buffers & self.accessed_buffers[first_path][1]
+            yield (
+                second_path,
+                attrs.evolve(
+                    rule, first=first_path, conflicting=buffers, private=bool(buffers) and not shared_buffers, shared_writes=shared_writes
+                ),
+            )
 
-    def _met(self, one: Path, other: Path) -> frozenset[str]:
-        """The buffers in which two statements meet, and one of them writes."""
-        (touched, wrote), (also, writes) = self.touched[one], self.touched[other]
-        return (wrote & also) | (writes & touched)
+    def _conflicting_buffers(self, first: Path, second: Path) -> frozenset[str]:
+        """Return the buffers that two statements access and one of them writes."""
+        (accessed, written), (also_accessed, also_written) = self.accessed_buffers[first], self.accessed_buffers[second]
+        return (written & also_accessed) | (also_written & accessed)
 
     @functools.cached_property
-    def touched(self) -> dict[Path, tuple[frozenset[str], frozenset[str]]]:
-        """The buffers that each path's statements touch, and those that they write."""
-        found: dict[Path, tuple[set[str], set[str]]] = {}
-        for one in statements(self.kernel.body):
-            if isinstance(one, Exec):
-                touched, written = found.setdefault(_path(one, self.depth), (set(), set()))
-                touched |= {access.buffer for access in one.accesses}
-                written |= {access.buffer for access in one.accesses if access.write}
-        return {path: (frozenset(one), frozenset(other)) for path, (one, other) in found.items()}
+    def accessed_buffers(self) -> dict[Path, tuple[frozenset[str], frozenset[str]]]:
+        """Return the buffers that the statements of each path access, and those that they write."""
+        by_path: dict[Path, tuple[set[str], set[str]]] = {}
+        for stmt in statements(self.kernel.body):
+            if isinstance(stmt, Exec):
+                accessed, written = by_path.setdefault(_path(stmt, self.depth), (set(), set()))
+                accessed |= {access.buffer for access in stmt.accesses}
+                written |= {access.buffer for access in stmt.accesses if access.write}
+        return {path: (frozenset(accessed), frozenset(written)) for path, (accessed, written) in by_path.items()}
 
-    def _turns(self, need: Need) -> Callable[[int], Sequence[int]]:
-        """The turns of the first launch, by the turn of the second."""
+    def _awaited_iterations(self, need: Need) -> Callable[[int], Sequence[int]]:
+        """Return a function from the iteration of the second launch to the iterations of the first that it waits for."""
         first, second = self.leaves[need.first], self.leaves[need.second]
-        mine, theirs = self.extents[need.second], self.extents[need.first]
+        own_extents, first_extents = self.extents[need.second], self.extents[need.first]
         names = [var.name for var, _ in second.loops]
-        further = self._further(need)
+        extra_stages = self._extra_stages(need)
 
-        def turns(number: int) -> Sequence[int]:
-            values = dict(zip(names, _digits(number, mine), strict=True))
-            each: list[Sequence[int]] = []
-            for turn, extent in zip(need.turns, theirs, strict=True):
-                each.append(_meant(turn, extent, values, further))
-            return [_number(one, theirs) for one in itertools.product(*each)]
+        def iterations(number: int) -> Sequence[int]:
+            values = dict(zip(names, _digits(number, own_extents), strict=True))
+            choices: list[Sequence[int]] = []
+            for iteration, extent in zip(need.turns, first_extents, strict=True):
+                choices.append(_selected_iterations(iteration, extent, values, extra_stages))
+            return [_number(combination, first_extents) for combination in itertools.product(*choices)]
 
-        return _remembered(turns) if first.loops else lambda number: (0,)
+        return _memoized(iterations) if first.loops else lambda number: (0,)
 
-    def _further(self, need: Need) -> int:
-        """How many stages more a ring of the kernel has than the loop of the mapping, where its buffer is filled again."""
+    def _extra_stages(self, need: Need) -> int:
+        """Return how many stages a ring of the kernel has in addition to those of the mapping, if its buffer is refilled."""
         before = max((one.before for one in need.turns), default=0)
-        written = frozenset[str]().union(*(self._met(*pair) for pair in itertools.product(self.paths[need.first], self.paths[need.second])))
-        stages = [ring.stages for ring in self.kernel.rings if written & set(ring.buffers)]
+        buffers = frozenset[str]().union(
+            *(self._conflicting_buffers(*pair) for pair in itertools.product(self.paths[need.first], self.paths[need.second]))
+        )
+        stages = [ring.stages for ring in self.kernel.rings if buffers & set(ring.buffers)]
         return max(max(stages, default=0) - before, 0) if before > 1 else 0
 
     # -------------------------------------------------------------------------------------- texts
 
-    def _called(self, event: str) -> str:
+    def _label(self, event: str) -> str:
         leaf = self.leaves[event].leaf
         return f"{event} ({leaf.launch})"
 
-    def _report(self, found: Found) -> None:
-        need = found.rule.need
+    def _report(self, missing: MissingOrder) -> None:
+        need = missing.rule.need
         text = (
-            f"{self._called(need.second)} waits for {self._called(need.first)} by {need.by}, and in the kernel "
-            f"{'/'.join(found.mark.path)} in turn {found.turns[1]} of warp {found.warps[1]} does not follow "
-            f"{'/'.join(found.rule.first)} in turn {found.turns[0]} of warp {found.warps[0]}: {found.why}"
+            f"{self._label(need.second)} waits for {self._label(need.first)} by {need.by}, and in the kernel "
+            f"{'/'.join(missing.mark.path)} in iteration {missing.iterations[1]} of warp {missing.warps[1]} does not follow "
+            f"{'/'.join(missing.rule.first)} in iteration {missing.iterations[0]} of warp {missing.warps[0]}: {missing.why}"
         )
-        turns, warps = list(found.turns), list(found.warps)
-        self._error(text, found.mark.statement.origin, first=need.first, second=need.second, turns=turns, warps=warps)
+        iterations, warps = list(missing.iterations), list(missing.warps)
+        self._error(text, missing.mark.statement.origin, first=need.first, second=need.second, iterations=iterations, warps=warps)
 
 
 def _path(statement: Exec, depth: int) -> Path:
@@ -304,49 +309,49 @@ def _path(statement: Exec, depth: int) -> Path:
 
 
 def _iterations(around: Sequence[Any]) -> int:
-    """How often what stands in loops of known length is done."""
+    """Return the product of the trip counts of enclosing loops."""
     return math.prod(constant(one.extent) or 0 for one in around if isinstance(one, For))
 
 
 def _paths_below(node: Node, name: str) -> Iterator[Path]:
-    """The paths of the statements of a child."""
+    """Yield the paths of the statements of a child."""
     for path, inner in node.child(name).paths((name,)):
         if any(isinstance(one, Exec) for one in statements(inner.program)):
             yield path
 
 
 def _digits(number: int, extents: Extents) -> list[int]:
-    """A number of turns as the turn of each loop, the outermost first."""
-    found: list[int] = []
+    """Return the iteration of each loop, outermost first, for a linear iteration number."""
+    digits: list[int] = []
     for extent in reversed(extents[1:]):
-        found.insert(0, number % (extent or 1))
+        digits.insert(0, number % (extent or 1))
         number //= extent or 1
-    return [number, *found] if extents else []
+    return [number, *digits] if extents else []
 
 
-def _number(turns: Sequence[int], extents: Extents) -> int:
+def _number(iterations: Sequence[int], extents: Extents) -> int:
     number = 0
-    for turn, extent in zip(turns, extents, strict=True):
-        number = number * (extent or 1) + turn
+    for iteration, extent in zip(iterations, extents, strict=True):
+        number = number * (extent or 1) + iteration
     return number
 
 
-def _meant(turn: Iteration, extent: int | None, values: Mapping[str, int], further: int) -> Sequence[int]:
-    """The turns of a loop that are meant."""
-    known = isinstance(turn.index, Expr) and {var.name for var in turn.index.variables()} <= values.keys()
-    if not known:
+def _selected_iterations(iteration: Iteration, extent: int | None, values: Mapping[str, int], extra: int) -> Sequence[int]:
+    """Return the iterations of a loop that `iteration` denotes."""
+    is_known = isinstance(iteration.index, Expr) and {var.name for var in iteration.index.variables()} <= values.keys()
+    if not is_known:
         return range(extent or 0)
-    before = turn.before + (further if turn.before > 1 else 0)
-    place = int(compiled(turn.index)(values)) - before
-    return (place,) if place >= 0 and (extent is None or place < extent) else ()
+    before = iteration.before + (extra if iteration.before > 1 else 0)
+    number = int(compiled(iteration.index)(values)) - before
+    return (number,) if number >= 0 and (extent is None or number < extent) else ()
 
 
-def _remembered(function: Callable[[int], Sequence[int]]) -> Callable[[int], Sequence[int]]:
-    known: dict[int, Sequence[int]] = {}
+def _memoized(function: Callable[[int], Sequence[int]]) -> Callable[[int], Sequence[int]]:
+    cache: dict[int, Sequence[int]] = {}
 
-    def remembered(number: int) -> Sequence[int]:
-        if number not in known:
-            known[number] = function(number)
-        return known[number]
+    def memoized(number: int) -> Sequence[int]:
+        if number not in cache:
+            cache[number] = function(number)
+        return cache[number]
 
-    return remembered
+    return memoized

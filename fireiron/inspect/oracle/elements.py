@@ -1,4 +1,4 @@
-"""Which warps touch common elements: an event is about a piece as a whole, of which two warps may have parts that are apart."""
+"""Determine which warps access common elements: an event orders a whole piece, of which two warps may access disjoint parts."""
 
 from __future__ import annotations
 
@@ -21,66 +21,66 @@ from fireiron.inspect.oracle.marks import Mark, Path
 from fireiron.inspect.oracle.order import Rule
 from fireiron.ir import Kernel
 
-Place = tuple[Path, str]
+PathAndBuffer = tuple[Path, str]
 
 
 @attrs.define(eq=False, slots=False)
 class Elements:
-    """The bytes that the statements of each path touch in shared buffers, by warp, in any of the turns that the race check follows."""
+    """The bytes of shared buffers that the statements of each path access, by warp, in all iterations that the race check traces."""
 
     kernel: Kernel
     depth: int
 
-    def meet(self, rule: Rule, mark: Mark, warps: tuple[int, int], lanes: bool) -> bool:
-        """Whether two warps touch a common element of a buffer, or other lanes of one do; as far as that is known."""
-        if not rule.met or rule.private:
+    def may_conflict(self, rule: Rule, mark: Mark, warps: tuple[int, int], lanes: bool) -> bool:
+        """Whether two warps, or two lanes of a warp, access a common element of a buffer; true if unknown."""
+        if not rule.conflicting or rule.private:
             return True
-        return any(self._common((rule.first, name), (mark.path, name), warps, lanes) for name in rule.met)
+        return any(self._share_element((rule.first, name), (mark.path, name), warps, lanes) for name in rule.conflicting)
 
-    def _common(self, first: Place, second: Place, warps: tuple[int, int], lanes: bool) -> bool:
-        if first not in self.touched or second not in self.touched:
+    def _share_element(self, first: PathAndBuffer, second: PathAndBuffer, warps: tuple[int, int], lanes: bool) -> bool:
+        if first not in self.grains or second not in self.grains:
             return True
         if lanes:
-            pairs = itertools.product(self.touches[first].values(), self.touches[second].values())
-            return not all(self.conflicts.same_thread(one, other, warps[1]) for one, other in pairs)
-        mine, theirs = (self.touched[place].get(warp) for place, warp in zip((first, second), warps, strict=True))
-        return mine is not None and theirs is not None and bool(np.intersect1d(mine, theirs).size)
+            pairs = itertools.product(self.accesses[first].values(), self.accesses[second].values())
+            return not all(self.conflicts.same_thread(access, other_access, warps[1]) for access, other_access in pairs)
+        grains, other_grains = (self.grains[key].get(warp) for key, warp in zip((first, second), warps, strict=True))
+        return grains is not None and other_grains is not None and bool(np.intersect1d(grains, other_grains).size)
 
     @functools.cached_property
     def conflicts(self) -> Conflicts:
-        """Who touches what, as the race check asks it."""
+        """Return the conflicts of the race check."""
         access_trace = with_free_ranks(AccessTrace(self.kernel))
         return Conflicts(Footprints(access_trace, local_coordinates(access_trace)))
 
     @functools.cached_property
-    def touches(self) -> dict[Place, dict[int, AccessEvent]]:
-        """By path and buffer a touch for each footprint."""
-        places = self.conflicts.places
-        access_trace = places.access_trace
+    def accesses(self) -> dict[PathAndBuffer, dict[int, AccessEvent]]:
+        """Return, by path and buffer, an access for each footprint."""
+        footprints = self.conflicts.places
+        access_trace = footprints.access_trace
         uses = [use for use in access_trace.uses if self.kernel.buffer(use.access.buffer).memory.of_block]
-        loops = Loops(access_trace, places, uses)
-        tracer = Tracer(access_trace, places, loops)
+        loops = Loops(access_trace, footprints, uses)
+        tracer = Tracer(access_trace, footprints, loops)
         traces = [trace for lengths in loops.lengths() for trace in tracer.traces(lengths)]
-        for space in places.spaces.values():
+        for space in footprints.spaces.values():
             if space.patterns:
                 space.number_grains()
-        found: dict[Place, dict[int, AccessEvent]] = {}
+        accesses: dict[PathAndBuffer, dict[int, AccessEvent]] = {}
         for event in itertools.chain(*{id(one): one for one in traces}.values()):
             if isinstance(event, AccessEvent):
-                place = (event.use.statement.path or ())[self.depth :], event.use.access.buffer
-                found.setdefault(place, {})[id(event.footprint)] = event
-        return found
+                key = (event.use.statement.path or ())[self.depth :], event.use.access.buffer
+                accesses.setdefault(key, {})[id(event.footprint)] = event
+        return accesses
 
     @functools.cached_property
-    def touched(self) -> dict[Place, dict[int, Array]]:
-        """By path and buffer the grains of each warp."""
-        return {place: _by_warp(several.values()) for place, several in self.touches.items()}
+    def grains(self) -> dict[PathAndBuffer, dict[int, Array]]:
+        """Return, by path and buffer, the grains that each warp accesses."""
+        return {key: _by_warp(events.values()) for key, events in self.accesses.items()}
 
 
-def _by_warp(touches: Iterable[AccessEvent]) -> dict[int, Array]:
-    found: dict[int, list[Array]] = {}
-    for one in touches:
-        ends = one.footprint.pattern.ends[0]
+def _by_warp(events: Iterable[AccessEvent]) -> dict[int, Array]:
+    parts_by_warp: dict[int, list[Array]] = {}
+    for event in events:
+        ends = event.footprint.pattern.ends[0]
         for warp in np.unique(ends % WARP):
-            found.setdefault(int(warp), []).append(ends[ends % WARP == warp] // WARP + one.footprint.shift)
-    return {warp: np.unique(np.concatenate(parts)) for warp, parts in found.items()}
+            parts_by_warp.setdefault(int(warp), []).append(ends[ends % WARP == warp] // WARP + event.footprint.shift)
+    return {warp: np.unique(np.concatenate(parts)) for warp, parts in parts_by_warp.items()}

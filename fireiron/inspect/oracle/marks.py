@@ -1,7 +1,7 @@
-"""Traces of the statements of a kernel, each with the turn of its launch: the race check's traces, with a mark for each statement.
+"""Trace the statements of a kernel: the race check's traces, with a mark for each statement instead of its accesses.
 
-All accesses are left out, so marks of registers cost no more than others. Loops run as often as they do for some sizes, in one block. Those
-inside the work of a launch run once, unless threads meet in them.
+Marks have no addresses, so statements on registers cost as much as others. Loops have their trip counts for given sizes, in one block.
+Loops inside of a launch are traced once, unless they contain synchronization.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from fireiron.values.expr import TRUE, Expr, compiled, conjuncts
 Path: TypeAlias = "tuple[str, ...]"
 
 TILES = 3
-"""Tiles that are followed in a block with several consecutive tiles."""
+"""Tiles that are traced of a block that computes several consecutive tiles."""
 
 
 @attrs.frozen(eq=False, slots=False)
 class Mark:
-    """A statement, executed: at which point of its path this `visit` of so many `points` begins, counted in each tile; `performed` counts
-    those alone that loops let be performed.
+    """An executed statement.
 
-    To the order of events it is a write of nothing: what a touch has, without a place. `warps` are those that perform it, none: all.
+    The executions of a path in a tile are numbered by points. This mark consists of `points` points, from `visit` on; `performed` is the
+    same number counted without executions that conditions on loops prevent. The race check treats a mark as a write to no address.
+    `warps` execute it (None: all).
     """
 
     statement: Exec
@@ -68,65 +69,63 @@ class Mark:
 
     @property
     def mechanism(self) -> Mechanism:
-        """By what it is done."""
+        """Return the completion mechanism of the statement."""
         return self.statement.mechanism
 
     @property
     def by_engine(self) -> bool:
-        """Whether it goes through the asynchronous proxy."""
+        """Whether it accesses memory through the async proxy."""
         return self.statement.instruction.mechanism.by_engine
 
     @property
     def in_flight(self) -> bool:
-        """Whether anything of it is done later than the statement."""
+        """Whether a part of it completes later than the statement."""
         return any(self.mechanism.is_late(access.write) for access in self.statement.accesses)
 
     @property
     def bytes(self) -> int:
-        """The bytes that it brings to a ring."""
+        """Return the bytes that it copies into a ring."""
         return self.width
 
 
 @attrs.frozen
-class Inner:
-    """What is inside the work of launches: the names of its loops; and how many names lead to the program of tasks."""
+class InnerLoops:
+    """The names of the loops inside of launches, and the length of the path to the task program."""
 
     loops: frozenset[str]
     depth: int
 
 
 @attrs.define(eq=False)
-class Points:
-    """How much of the work of a launch was done: a point for each iteration of its own loops; by place and loops where each visit began."""
+class PointCounter:
+    """Numbers the points of a path: one for each iteration of the loops in its launch. `starts` has the first point of each visit."""
 
     total: int = 0
-    begun: dict[Any, int] = attrs.field(factory=dict)
+    starts: dict[Any, int] = attrs.field(factory=dict)
 
     def at(self, key: Any, points: int) -> int:
-        """Where a visit begins, of so many points."""
-        if key not in self.begun:
-            self.begun[key] = self.total
+        """Return the first point of a visit; a new visit gets `points` points."""
+        if key not in self.starts:
+            self.starts[key] = self.total
             self.total += points
-        return self.begun[key]
+        return self.starts[key]
 
 
 class Marker(Tracer):
-    """The kernel as traces of marks and of what orders them, for sizes that are numbers; `visited` are the points that each path was
-    visited at, performed or not.
-    """
+    """Traces a kernel for given sizes: marks, and statements that order them. `visited` counts the points of each path, executed or not."""
 
-    def __init__(self, access_trace: AccessTrace, inner: Inner, sizes: Mapping[str, int], tiles: str | None) -> None:
+    def __init__(self, access_trace: AccessTrace, inner: InnerLoops, sizes: Mapping[str, int], tiles: str | None) -> None:
         self.access_trace = access_trace = with_free_ranks(access_trace)
         self.blocks, self.inner, self.sizes, self.tiles = cluster_blocks(access_trace.kernel), inner, sizes, tiles
-        self.rings = {one.name: one for one in access_trace.kernel.rings}
+        self.rings = {ring.name: ring for ring in access_trace.kernel.rings}
         self.turns: dict[Any, StageEvent] = {}
         self.place: list[int] = []
-        self.visits: dict[tuple[Path, int], Points] = {}
-        self.performed: dict[tuple[Path, int], Points] = {}
+        self.visits: dict[tuple[Path, int], PointCounter] = {}
+        self.performed: dict[tuple[Path, int], PointCounter] = {}
         self.visited: dict[Path, int] = {}
-        self.whole: dict[int, int] = {}
+        self.counted_loops: dict[int, int] = {}
         self.known: dict[Expr, Any] = {}
-        self.acting: dict[int, frozenset[int] | None] = {}
+        self.performing: dict[int, frozenset[int] | None] = {}
         self.steps = 0
 
     # -------------------------------------------------------------------------------------- walking
@@ -138,18 +137,18 @@ class Marker(Tracer):
         return tuple(walk.events)
 
     def _list(self, body: Sequence[Stmt], walk: TraceState) -> None:
-        for number, one in enumerate(body):
-            rule = _RULES.get(type(one))
+        for number, stmt in enumerate(body):
+            rule = _RULES.get(type(stmt))
             if rule is not None:
                 self.place.append(number)
-                rule(self, one, walk)
+                rule(self, stmt, walk)
                 self.place.pop()
 
     def _loop(self, statement: For, walk: TraceState) -> None:
         once = statement.var.name in self.inner.loops and not any(isinstance(one, ORDERING) for one in statements(statement.body))
         count = int(self._value(statement.extent, walk))
         if once:
-            self.whole[id(statement)] = count
+            self.counted_loops[id(statement)] = count
             self._list(statement.body if count else (), walk.into(statement, 0))
             return
         values: Sequence[int] = statement.values(count)
@@ -170,40 +169,40 @@ class Marker(Tracer):
         if not path:
             return
         tile = walk.fixed.get(self.tiles, 0) if self.tiles else 0
-        key = tuple(self.place), tuple(walk.fixed[one.var.name] for one in walk.loops if id(one) not in self.whole)
-        points = math.prod(self.whole.get(id(one), 1) for one in walk.loops)
-        visit = self.visits.setdefault((path, tile), Points()).at(key, points)
+        key = tuple(self.place), tuple(walk.fixed[one.var.name] for one in walk.loops if id(one) not in self.counted_loops)
+        points = math.prod(self.counted_loops.get(id(one), 1) for one in walk.loops)
+        visit = self.visits.setdefault((path, tile), PointCounter()).at(key, points)
         self.visited[path] = max(self.visited.get(path, 0), visit + points)
         if any(self._decided(one, walk) is False for one in conjuncts(statement.active)):
             return
-        performed = self.performed.setdefault((path, tile), Points()).at(key, points)
-        fill = self._loaded(statement, walk) if statement.ring else None
-        acting, width = self._acting(statement), self._bytes(statement)
+        performed = self.performed.setdefault((path, tile), PointCounter()).at(key, points)
+        fill = self._stage_event(statement, walk) if statement.ring else None
+        acting, width = self._performing_warps(statement), self._bytes(statement)
         events: list[Any] = walk.events
         events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, fill, width))
         self.steps += 1
 
-    def _loaded(self, statement: Exec, walk: TraceState) -> StageEvent:
-        """The turn of a ring that a load is of, in all blocks that it comes to."""
+    def _stage_event(self, statement: Exec, walk: TraceState) -> StageEvent:
+        """Return the event of a load: the fill of its ring, and the blocks that receive it."""
         peers = () if statement.multicast is None else (statement.multicast,)
         ranks = self.blocks.ranks(peers, walk.rank) or (walk.rank,)
         return self._interned(statement.ring, StageState.FULL, self._fill_index(statement.fill_index, walk), None, ranks)
 
     def _bytes(self, statement: Exec) -> int:
-        """The bytes of a load."""
+        """Return the bytes of a load."""
         written = (access for access in statement.accesses if access.write)
         return sum(math.prod(access.shape) * self.access_trace.kernel.buffer(access.buffer).dtype.bytes for access in written)
 
-    def _acting(self, statement: Exec) -> frozenset[int] | None:
-        """The warps of which some thread performs a statement, as far as the thread alone decides it; None for all."""
-        if id(statement) not in self.acting:
-            own = [one for one in conjuncts(statement.active) if self.access_trace.roots(one) == {"thread"}]
+    def _performing_warps(self, statement: Exec) -> frozenset[int] | None:
+        """Return the warps in which some thread executes a statement, according to conditions on the thread only; None for all."""
+        if id(statement) not in self.performing:
+            conditions = [one for one in conjuncts(statement.active) if self.access_trace.roots(one) == {"thread"}]
             acting = np.ones(self.access_trace.threads.shape, dtype=bool)
-            for one in own:
-                acting &= self.access_trace.frame([("thread", self.access_trace.threads)]).full(one).astype(bool)
-            warps = frozenset(int(one) for one in self.access_trace.threads[acting] // WARP)
-            self.acting[id(statement)] = warps if own else None
-        return self.acting[id(statement)]
+            for condition in conditions:
+                acting &= self.access_trace.frame([("thread", self.access_trace.threads)]).full(condition).astype(bool)
+            warps = frozenset(int(warp) for warp in self.access_trace.threads[acting] // WARP)
+            self.performing[id(statement)] = warps if conditions else None
+        return self.performing[id(statement)]
 
     # -------------------------------------------------------------------------------------- values
 
@@ -220,7 +219,7 @@ class Marker(Tracer):
         return int(self._value(value, walk, thread=thread))
 
     def _decided(self, condition: Expr, walk: TraceState) -> bool | None:
-        """Whether a condition on loops and sizes alone holds; those on blocks count as true."""
+        """Whether a condition on loops and sizes holds; None for conditions that depend on blocks or threads."""
         return bool(self._value(condition, walk)) if self.access_trace.roots(condition) <= walk.fixed.keys() - {"block"} else None
 
     def _arrivals(self, statement: Release, walk: TraceState) -> tuple[int, ...]:
@@ -228,14 +227,14 @@ class Marker(Tracer):
             return super()._arrivals(statement, walk)
         frame = self.access_trace.frame([("thread", self.access_trace.threads)], walk.fixed)
         speaking = np.broadcast_to(frame.full(statement.active).astype(bool), self.access_trace.threads.shape)
-        return tuple(int(one) for one in np.add.reduceat(speaking, np.arange(0, speaking.size, WARP)))
+        return tuple(int(count) for count in np.add.reduceat(speaking, np.arange(0, speaking.size, WARP)))
 
     def _tile(self, statement: ClaimTile, walk: TraceState) -> None:
-        """The number of a tile from a counter: here those of a block that is alone."""
+        """Ignore claimed tile indices: the only block computes all tiles."""
 
 
 def marks(trace: Trace) -> Iterator[Mark]:
-    """The marks of a trace."""
+    """Yield the marks of a trace."""
     return (one for one in trace if isinstance(one, Mark))
 
 
@@ -250,4 +249,4 @@ _RULES: Mapping[type[Stmt], Any] = {
     Acquire: Marker._turn,
     Release: Marker._turn,
 }
-"""What a statement adds to a trace; others add nothing."""
+"""The method that traces each class of statements; other classes are not traced."""

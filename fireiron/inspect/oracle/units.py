@@ -1,4 +1,4 @@
-"""Which warps a wait is about: processors of two launches, as threads of a block."""
+"""Determine which warps wait for which: maps the processors of two launches to threads of a block."""
 
 from __future__ import annotations
 
@@ -18,59 +18,62 @@ FREE = -1
 
 
 @attrs.frozen
-class Reach:
-    """Of a warp that waits those that it waits for; `alike` if of its own each thread waits for itself alone."""
+class AwaitedWarps:
+    """The warps that a warp waits for; `same_thread` if, within the warp, each thread waits only for itself."""
 
     warps: frozenset[int]
-    alike: bool
+    same_thread: bool
 
 
-def places(over: Type, threads: int) -> Array:
-    """The indices of each thread along the dimensions of processors, those of one level as digits; -1 where there is none."""
+def processor_indices(over: Type, threads: int) -> Array:
+    """Return the indices of each thread along processor dimensions; a negative index for threads without a processor.
+
+    Dimensions of the same level are digits of one number.
+    """
     every = np.arange(threads)
-    found = np.zeros((len(over), threads), dtype=np.int64)
+    indices = np.zeros((len(over), threads), dtype=np.int64)
     outer = threads
     position = 0
     while position < len(over):
         level = over[position].processor.level
-        behind = next((at for at in range(position, len(over)) if over[at].processor.level != level), len(over))
+        end = next((axis for axis in range(position, len(over)) if over[axis].processor.level != level), len(over))
         each = level.threads or threads
         unit = every % outer // each
-        sizes = [dim.size.high for dim in over[position:behind]]
+        sizes = [dim.size.high for dim in over[position:end]]
         absent = unit >= math.prod(sizes)
-        for at in reversed(range(position, behind)):
-            found[at] = unit if at == position else unit % over[at].size.high
-            unit = unit // over[at].size.high
-        found[:, absent] = FREE - 1
-        position, outer = behind, each
-    return found
+        for axis in reversed(range(position, end)):
+            indices[axis] = unit if axis == position else unit % over[axis].size.high
+            unit = unit // over[axis].size.high
+        indices[:, absent] = FREE - 1
+        position, outer = end, each
+    return indices
 
 
-def reaches(second: Type, first: Type, index: tuple[Index, ...], threads: int) -> dict[int, Reach]:
-    """For each warp of the second launch those of the first that an event with these indices is about."""
-    own, other = places(second, threads), places(first, threads)
-    wanted = np.stack([*_wanted(second, own, index, threads)]) if first else np.zeros((0, threads), dtype=np.int64)
-    fixed = [at for at in range(len(first)) if (wanted[at] != FREE).any()]
-    there: dict[tuple[int, ...], list[int]] = {}
+def awaited_warps(second: Type, first: Type, index: tuple[Index, ...], threads: int) -> dict[int, AwaitedWarps]:
+    """Return, for each warp of the second launch, the warps of the first that an event with these indices waits for."""
+    own, other = processor_indices(second, threads), processor_indices(first, threads)
+    wanted = np.stack([*_awaited_indices(second, own, index, threads)]) if first else np.zeros((0, threads), dtype=np.int64)
+    fixed = [axis for axis in range(len(first)) if (wanted[axis] != FREE).any()]
+    threads_at: dict[tuple[int, ...], list[int]] = {}
     for thread in range(threads):
         if (other[:, thread] >= 0).all():
-            there.setdefault(tuple(other[fixed, thread].tolist()), []).append(thread)
-    found: dict[int, tuple[set[int], bool]] = {}
+            threads_at.setdefault(tuple(other[fixed, thread].tolist()), []).append(thread)
+    by_warp: dict[int, tuple[set[int], bool]] = {}
     for thread in range(threads):
         if not (own[:, thread] >= 0).all():
             continue
-        warps, alike = found.get(thread // WARP, (set(), True))
-        meant = there.get(tuple(wanted[fixed, thread].tolist()), [])
-        mine = [one for one in meant if one // WARP == thread // WARP]
-        found[thread // WARP] = warps | {one // WARP for one in meant}, alike and mine in ([], [thread])
-    return {warp: Reach(frozenset(warps), alike) for warp, (warps, alike) in found.items()}
+        warps, same_thread = by_warp.get(thread // WARP, (set(), True))
+        matches = threads_at.get(tuple(wanted[fixed, thread].tolist()), [])
+        in_warp = [one for one in matches if one // WARP == thread // WARP]
+        by_warp[thread // WARP] = warps | {one // WARP for one in matches}, same_thread and in_warp in ([], [thread])
+    return {warp: AwaitedWarps(frozenset(warps), alike) for warp, (warps, alike) in by_warp.items()}
 
 
-def _wanted(over: Type, own: Array, index: tuple[Index, ...], threads: int) -> Iterator[Array]:
-    """The indices that each thread waits for; those that other variables say are any."""
+def _awaited_indices(over: Type, own: Array, index: tuple[Index, ...], threads: int) -> Iterator[Array]:
+    """Yield the indices that each thread waits for; indices that depend on other variables match any."""
     values = {var.name: own[at] for at, var in enumerate(processor_variables(over))}
-    for one in index:
-        if isinstance(one, Every) or not {var.name for var in as_expr(one).variables()} <= values.keys():
+    for component in index:
+        if isinstance(component, Every) or not {var.name for var in as_expr(component).variables()} <= values.keys():
             yield np.full(threads, FREE)
         else:
-            yield np.broadcast_to(np.asarray(compiled(as_expr(one))(values)), (threads,))
+            yield np.broadcast_to(np.asarray(compiled(as_expr(component))(values)), (threads,))

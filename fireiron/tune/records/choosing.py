@@ -1,6 +1,6 @@
-"""How a record is chosen for a spec: exactly what is asked where that is recorded, else the best of the neighbors.
+"""Choose a record for a spec: an exact record if there is one, else the best of the neighbors.
 
-The rules stand with `Records.find`. Nothing is measured: what is legal is found by lowering, what is fast by the cost model.
+`Records.find` documents the rules. Nothing is measured: lowering decides what is legal, and the cost model predicts what is fast.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fireiron.ir.rewrite import by_identity
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, describe
-from fireiron.tune.records.drift import current_strategy
 from fireiron.tune.records.format import problem_text, record_text, spec_text, tune_command
+from fireiron.tune.records.outdated import current_strategy
 from fireiron.tune.records.rules import FARTHEST, capability_of, distance_to, preference
 from fireiron.values.machine import Architecture
 
@@ -48,7 +48,7 @@ def any_program(program: Program) -> bool:
 
 
 Prove = Callable[["Program"], None]
-"""Makes the final, checked IR of a program; raises the errors of `Program.ir`."""
+"""Computes the final, checked IR of a program; raises the errors of `Program.ir`."""
 
 
 def prove_only(program: Program) -> None:
@@ -60,7 +60,7 @@ def prove_only(program: Program) -> None:
 class Choice(Displayed):
     """The choice for a spec: a record, `exact` if it was measured for this spec; `why` is the reason as a sentence.
 
-    `program` is the strategy with its values, lowered for the spec. `record` is None where the library's default stands in,
+    `program` is the strategy with its values, lowered for the spec. `record` is None if the library's default is used instead,
     which only `fireiron.matmul` does.
     """
 
@@ -79,8 +79,8 @@ class Choice(Displayed):
 class Question:
     """A spec on an architecture, a preferred GPU, a user's strategies, and further conditions on programs.
 
-    Programs are `lowered` for another spec of the same problem where one is named: its arrays lie otherwise. `prove` proves the one that
-    is taken.
+    `lowered` is the spec for which strategies are lowered, if the arrays of the same problem are stored differently. `prove` checks the
+    program that is chosen.
     """
 
     spec: Spec
@@ -92,20 +92,20 @@ class Question:
     prove: Prove = prove_only
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """The spec as in records."""
+    def described(self) -> dict[str, Any]:
+        """The spec as `describe` returns it."""
         return _described(self.spec)
 
     def program(self, record: Record) -> Program | None:
-        """The record's strategy for the spec; None where it has changed since, is not known, not legal or not accepted.
+        """Return the record's strategy for the spec; None if it has changed, is unknown, not legal or not accepted.
 
-        It is lowered as far as comparing it with others needs; whether it can be synchronized, `safe` says of the one that is taken.
-        Tunables that the record says nothing of have their first values, if these are legal.
+        It is lowered as far as comparisons need; `safe` checks later whether the chosen program can be synchronized.
+        Tunables without a value in the record have their first values, if these are legal.
         """
-        return self._made(record, first=True) or self._made(record, first=False)
+        return self._program(record, first=True) or self._program(record, first=False)
 
-    def _made(self, record: Record, first: bool) -> Program | None:
-        """The same, where tunables that the record says nothing of have their `first` values, or else those that are legal."""
+    def _program(self, record: Record, first: bool) -> Program | None:
+        """Return the same program; tunables without a value in the record have their `first` values, or else legal ones."""
         strategy = current_strategy(record, self.strategies)
         if strategy is None:
             return None
@@ -123,9 +123,9 @@ class Question:
         return program if self.accept(program) else None
 
     def safe(self, record: Record, program: Program | None) -> Program | None:
-        """Return a program of the record that passes synchronization and the independent checks: this one, if it does."""
+        """Return a program of the record that passes synchronization and the independent checks: `program`, if it does."""
         if program is not None and not self._is_safe(program):
-            program = self._made(record, first=False)
+            program = self._program(record, first=False)
             return program if program is not None and self._is_safe(program) else None
         return program
 
@@ -138,17 +138,17 @@ class Question:
         return True
 
 
-@by_identity  # a call asks for exact records and for neighbors, and a definition of several steps is compared with itself
+@by_identity  # one call searches exact records and neighbors; equality of definitions with several steps is slow
 def _described(spec: Spec) -> dict[str, Any]:
-    """`describe`, for readers."""
+    """`describe`, cached."""
     return describe(spec)
 
 
 def for_spec(records: Iterable[Record], spec: Spec, target: Architecture) -> list[Record]:
     """Return the records for exactly a spec and the compute capability of an architecture, the fastest first."""
-    asked = _described(spec)
-    found = [record for record in records if record.spec == asked and capability_of(record.architecture) == target.capability]
-    return sorted(found, key=preference)
+    requested = _described(spec)
+    matches = [record for record in records if record.spec == requested and capability_of(record.architecture) == target.capability]
+    return sorted(matches, key=preference)
 
 
 def exact(records: Iterable[Record], question: Question) -> Choice | None:
@@ -156,12 +156,12 @@ def exact(records: Iterable[Record], question: Question) -> Choice | None:
     for record in sorted(for_spec(records, question.spec, question.target), key=functools.partial(preference, gpu=question.gpu)):
         program = question.safe(record, question.program(record))
         if program is not None:
-            return Choice(record, True, f"tuned for just this: {record_text(record)}", program)
+            return Choice(record, True, f"tuned for exactly this spec: {record_text(record)}", program)
     return None
 
 
 def nearest(records: Iterable[Record], question: Question) -> Choice | None:
-    """Return, of the nearest records and those about as near, the one with the fastest prediction."""
+    """Return the record with the fastest prediction among the nearest records."""
     near = _neighbors(records, question)
     ranked = sorted(near, key=lambda one: _predicted(one[2], one[1].gpu)) if len(near) > 1 else near
     for distance, record, compared in ranked:
@@ -176,15 +176,16 @@ def nearest(records: Iterable[Record], question: Question) -> Choice | None:
 
 
 def _neighbors(records: Iterable[Record], question: Question) -> list[tuple[float, Record, Program]]:
-    """The nearest records whose tiles and resources are legal here, with different values, and about as near as the nearest of them.
+    """Return the legal records that are about as near as the nearest one, with different values.
 
-    Of the forms of one file that were measured for one problem only the fastest that is legal: how they compare was measured.
+    Of the strategies of one file that were measured for the same problem, only the fastest legal one is returned: no prediction is
+    needed to compare these.
     """
-    found: list[tuple[float, Record, Program]] = []
+    neighbors: list[tuple[float, Record, Program]] = []
     seen: set[str] = set()
     slower = 0
     for distance, record in _ranked(records, question):
-        if len(found) + slower >= MOST_COMPARED or (found and distance > found[0][0] + AS_NEAR):
+        if len(neighbors) + slower >= MOST_COMPARED or (neighbors and distance > neighbors[0][0] + AS_NEAR):
             break
         same = json.dumps([record.strategy, record.values], sort_keys=True)
         measured = json.dumps([record.strategy.rpartition(":")[0] or record.strategy, record.spec, record.architecture], sort_keys=True)
@@ -193,18 +194,18 @@ def _neighbors(records: Iterable[Record], question: Question) -> list[tuple[floa
         seen.add(same)
         if program is not None:
             seen.add(measured)
-            found.append((distance, record, program))
-    return found
+            neighbors.append((distance, record, program))
+    return neighbors
 
 
 def _ranked(records: Iterable[Record], question: Question) -> list[tuple[float, Record]]:
     """Return the neighbors, the nearest first: the best record of each strategy for each problem."""
-    asked = question.asked
+    requested = question.described
     ranked = sorted(
         (
             (distance, preference(record, gpu=question.gpu), record)
             for record in records
-            if (distance := distance_to(record, asked, question.target)) is not None and distance <= FARTHEST
+            if (distance := distance_to(record, requested, question.target)) is not None and distance <= FARTHEST
         ),
         key=lambda one: one[:2],
     )
@@ -216,20 +217,20 @@ def _ranked(records: Iterable[Record], question: Question) -> list[tuple[float, 
 
 def nothing_answers(records: Sequence[Record], spec: Spec, target: Architecture) -> StoreError:
     """Return the error that lists the existing records, and the command that tunes."""
-    asked = describe(spec)
-    alike = sorted({problem_text(record) for record in records if record.spec["kind"] == asked["kind"]})
-    shown = "; ".join(alike[:6]) + (f"; and {len(alike) - 6} more" if len(alike) > 6 else "")
+    requested = describe(spec)
+    problems = sorted({problem_text(record) for record in records if record.spec["kind"] == requested["kind"]})
+    shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
     return StoreError(
-        f"no record answers for {spec_text(asked)} on {target.name}",
-        legal=shown or f"none of {len(records)} records is for a {asked['kind']}",
+        f"there is no record for {spec_text(requested)} on {target.name}",
+        legal=shown or f"none of {len(records)} records is for a {requested['kind']}",
         hint=f"tune it on that GPU: {tune_command(spec, target.name)}",
     )
 
 
 def _predicted(program: Program, gpu: str) -> float:
-    """Microseconds by the cost model, on the GPU of a record, or on the usual one of the architecture where it is not known.
+    """Return the predicted microseconds on the GPU of a record, or on the architecture's default GPU if that one is unknown.
 
-    Barriers are guessed: finding them takes longer than all else, and of the compared programs only one needs them.
+    Barriers are estimated: their placement takes most of the time of lowering, and only the chosen program needs it.
     """
     from fireiron.cost import predict
     from fireiron.cost.expected import with_expected_barriers

@@ -19,9 +19,9 @@ from fireiron.spec import Spec
 from fireiron.tune.record import Record, strategy_hash
 from fireiron.tune.records import choosing
 from fireiron.tune.records.choosing import Accept, Choice, Question, any_program
-from fireiron.tune.records.drift import OutdatedRecord, is_file, of_library
 from fireiron.tune.records.files import append, read, read_checked, record_files, stamp
 from fireiron.tune.records.lock import locked
+from fireiron.tune.records.outdated import OutdatedRecord, is_file, of_library
 from fireiron.tune.records.rules import place, recency, same_measurement, target_of
 
 
@@ -45,10 +45,9 @@ class Records(Displayed):
 
     @staticmethod
     def load(*paths: str | Path) -> Records:
-        """The records of files, or of all `*.jsonl` in a folder, merged.
+        """Return the records of files, or of all `*.jsonl` in a folder, merged.
 
-        Raises: StoreError with file and line where a line is no record. A last line that was never finished is left out, with a
-        warning.
+        Raises: StoreError with file and line if a line is not a record. An incomplete last line is ignored, with a warning.
         """
         return Records().merged(*(Records(read(file, stamp(file))) for file in record_files(*paths)))
 
@@ -58,11 +57,11 @@ class Records(Displayed):
         return _of_library(tuple((file, stamp(file)) for file in record_files(*_shipped())))
 
     def merged(self, *others: Records) -> Records:
-        """This collection and others, each measurement once, in the order of `text`.
+        """Return this collection and others, each measurement once, in the order of `text`.
 
-        Records of the same strategy, hash, values, spec, architecture, GPU, regime and state of the L2 cache measure the same thing.
-        Of them the newest is kept: the latest date, then the newest toolchain, then the shorter time. So the result does not depend on
-        the order of files, and measuring again replaces what was measured before, also where it has become slower.
+        Two records are of the same measurement if they agree in strategy, hash, values, spec, architecture, GPU, regime and state of the
+        L2 cache. The newest is kept: the latest date, then the newest toolchain, then the shorter time. So the result does not depend on
+        the order of files, and a new measurement replaces an older one even if it is slower.
         """
         newest: dict[str, Record] = {}
         for record in (*self.records, *(record for other in others for record in other.records)):
@@ -72,15 +71,15 @@ class Records(Displayed):
         return Records(tuple(sorted(newest.values(), key=place)))
 
     def text(self) -> str:
-        """The content of a file: one record a line, by spec, architecture and GPU, the fastest first."""
+        """Return the content of a file: one record per line, by spec, architecture and GPU, the fastest first."""
         return "".join(f"{record.line()}\n" for record in sorted(self.records, key=place))
 
     @staticmethod
     def append_to(path: str | Path, record: Record) -> None:
-        """Add a record at the end of a file, made where there is none; all of the line, or nothing and a `StoreError`.
+        """Append a record to a file, which is created if missing. Either the complete line is written, or a `StoreError` is raised.
 
-        Processes that append at once wait for each other. A last line that was never finished is removed first, with a warning; one that
-        is no beginning of a record is somebody else's, and refused.
+        Processes that append concurrently wait for each other. An incomplete last line is removed first, with a warning; if it is not the
+        beginning of a record, the file is rejected.
         """
         if not isinstance(record, Record):
             raise ArgumentError("append_to: not a record", got=record)
@@ -92,19 +91,19 @@ class Records(Displayed):
         except files.NEVER_WRITTEN as error:
             raise files.unwritten(target, error) from None
 
-    def drift(self) -> tuple[OutdatedRecord, ...]:
-        """The records that are not used because their strategy has changed or is gone; those of files are not judged."""
+    def outdated(self) -> tuple[OutdatedRecord, ...]:
+        """Return the records that are not used because their strategy has changed or no longer exists; users' files are not examined."""
         counts: dict[tuple[str, str], int] = {}
         for record in self.records:
             if not is_file(record.strategy):
                 counts[record.strategy, record.strategy_hash] = counts.get((record.strategy, record.strategy_hash), 0) + 1
-        found = []
+        outdated = []
         for (name, recorded), number in sorted(counts.items()):
             strategy = of_library(name)
             now = None if strategy is None else strategy_hash(strategy)
             if now != recorded:
-                found.append(OutdatedRecord(name, recorded, now, number))
-        return tuple(found)
+                outdated.append(OutdatedRecord(name, recorded, now, number))
+        return tuple(outdated)
 
     # ------------------------------------------------------------------------------------------ choosing
 
@@ -139,23 +138,27 @@ class Records(Displayed):
         accept: Accept = any_program,
         lowered: Spec | None = None,
     ) -> Choice | None:
-        """The record to take for a spec on an architecture, or None. Nothing is measured.
+        """Choose a record for a spec on an architecture; return None if there is none. Nothing is measured.
 
-        1. Records of exactly this spec and this compute capability (`sm_90` serves `sm_90a`), the fastest first.
-        2. With `neighbors`, records of other sizes, leading dimensions and alignments, of the same kind, element types and storage
-           orders, and of the same major compute capability. The nearest first: the distance is
-           `|log2 M/M'| + |log2 N/N'| + |log2 K/K'| / 2`, one more for another capability, at most `FARTHEST`; of equally near ones the
-           fastest.
+        1. Records of exactly this spec and this compute capability (a record for `sm_90` also applies to `sm_90a`), the fastest first.
+        2. With `neighbors`, records of other sizes, leading dimensions and alignments, but of the same kind, element types, storage
+           orders and major compute capability. The nearest comes first, and of equally near records the fastest. The distance is
+           `|log2 M/M'| + |log2 N/N'| + |log2 K/K'| / 2`, plus one for another capability, and at most `FARTHEST`.
 
-        Only those count whose strategy is legal for the spec with the recorded values. Of the legal neighbors that are about as near as
-        the nearest one (`AS_NEAR`), at most `MOST_COMPARED`, the one is taken that the cost model predicts to be fastest here. Run-time
-        sizes are answered by rule 1 only.
-        Records of another `strategy_hash` than the strategy has now are skipped with an `OutdatedRecordWarning`.
+        A record applies only if its strategy is legal for the spec with the recorded values. Of the legal neighbors within `AS_NEAR` of
+        the nearest one, at most `MOST_COMPARED` are compared, and the one with the fastest prediction is chosen. Specs with run-time
+        sizes use rule 1 only. A record whose `strategy_hash` differs from the strategy's present hash is skipped with an
+        `OutdatedRecordWarning`.
 
-        Args: `gpu`, the name of a GPU whose records are preferred to those of others; `strategies` by the names under which they are
-            recorded, beside those of the library (a file that a record names is not executed); `accept`, what a lowered program must be
-            beyond legal; `lowered`, the spec for which strategies are lowered, and must be legal, where arrays of the same problem lie
-            otherwise than is asked for.
+        Args:
+            spec: a kernel's spec.
+            architecture: the target.
+            neighbors: whether rule 2 applies.
+            gpu: the name of a GPU whose records are preferred.
+            strategies: a user's strategies by their names in records, in addition to the library's (a file named by a record is never
+                executed).
+            accept: a further condition on the lowered program.
+            lowered: the spec for which strategies are lowered, if the arrays of the same problem are stored differently.
         """
         question = Question(spec, target_of(architecture), gpu, strategies or {}, accept, lowered)
         return choosing.exact(self.records, question) or (choosing.nearest(self.records, question) if neighbors else None)
@@ -163,11 +166,11 @@ class Records(Displayed):
     def by_tiles(
         self, spec: Spec, architecture: Any = None, *, gpu: str | None = None, accept: Accept = any_program, below: float = math.inf
     ) -> Choice | None:
-        """The tile for a product on Hopper's tensor cores that is expected to take least time, by records of other problems.
+        """Return the tile with the shortest expected time for a matmul on Hopper's tensor cores, by records of other problems.
 
-        The estimate of its waves for this problem, put right by how long the tile took where it was measured: at other sizes, in other
-        types and storage orders. None for other specs and targets, where no record tells of a tile, and where no legal one is expected to
-        take less than `below` microseconds.
+        The expected time is an estimate from the waves of blocks, corrected by measurements of the tile at other sizes, element types and
+        storage orders. None for other specs and targets, without records of tiles, and if no legal tile is expected to take less than
+        `below` microseconds.
         """
         from fireiron.tune.records import tiles
 
@@ -177,8 +180,8 @@ class Records(Displayed):
 @functools.lru_cache(maxsize=4)
 def _of_library(files: tuple[tuple[Path, tuple[int, int, int]], ...]) -> Records:
     """Return the records of files with these stamps, in the order of each file."""
-    found = [Records(read_checked(file)) for file, _ in files]
-    return found[0] if len(found) == 1 else Records().merged(*found)
+    collections = [Records(read_checked(file)) for file, _ in files]
+    return collections[0] if len(collections) == 1 else Records().merged(*collections)
 
 
 def _shipped() -> tuple[Path, ...]:
@@ -187,24 +190,24 @@ def _shipped() -> tuple[Path, ...]:
 
 
 def merge_files(sources: Iterable[str | Path], target: str | Path) -> tuple[int, int]:
-    """Merge files into one, which may be among them; return the number of records before and after.
+    """Merge files into a target, which may be one of them; return the number of records before and after.
 
-    A `StoreError` where one cannot be read, or the file cannot be written.
+    Other processes that append to the target wait until the merge is done, so that no record is lost.
 
-    What another process appends to the target meanwhile waits, and is not lost.
+    Raises: StoreError if a file cannot be read, or the target cannot be written.
     """
     path, read_first = files.path_of(target, "merge"), record_files(*sources)
     Records.load(*read_first)  # wrong lines are refused before the target is touched
     try:
         with locked(path):
-            found = [Records(read(file, stamp(file))) for file in read_first]
-            merged = Records().merged(*found)
+            collections = [Records(read(file, stamp(file))) for file in read_first]
+            merged = Records().merged(*collections)
             write_records(path, merged)
     except files.NEVER_WRITTEN as error:
         raise files.unwritten(path, error) from None
-    return sum(map(len, found)), len(merged)
+    return sum(map(len, collections)), len(merged)
 
 
 def write_records(path: str | Path, records: Records) -> None:
-    """Replace a file of records, all or nothing. Raises: `StoreError`. A link is followed."""
+    """Replace a file of records atomically; a link is followed. Raises: `StoreError` if it cannot be written."""
     files.write(path, records.text().encode(), overwrite=True)

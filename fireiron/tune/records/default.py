@@ -1,4 +1,4 @@
-"""The default choice without a record: strategies of the library, with values that are not measured."""
+"""The default choice without a record: strategies of the library, with values that were not measured."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fireiron.values.machine import Architecture
 
 
 def default_choice(spec: Spec, architecture: Architecture, accept: Accept = any_program) -> Choice:
-    """The first of the library's defaults that is legal for a spec, and accepted.
+    """Return the first of the library's defaults that is legal for a spec, and accepted.
 
-    Raises: ArgumentError where there is none; it says why each of them is not.
+    Raises: ArgumentError if there is none; it has the reason for each default.
     """
     refusals = []
     for name, values in defaults(spec, architecture):
@@ -23,9 +23,9 @@ def default_choice(spec: Spec, architecture: Architecture, accept: Accept = any_
             refusals.append(f"{name}: {error.headline}")
             continue
         if accept(program):
-            said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
+            text = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
             types = spec.operands[spec.inputs[0]].dtype
-            return Choice(None, False, f"no record answers; the default for {types} on {architecture}: {said}", program)
+            return Choice(None, False, f"no record applies; the default for {types} on {architecture}: {text}", program)
     kinds = ", ".join(str(view.dtype) for view in spec.operands.values())
-    asked = f"no strategy of the library computes {spec} of {kinds} on {architecture}"
-    raise ArgumentError(asked, got="; ".join(refusals), hint="other element types, or another target")
+    problem = f"no strategy of the library computes {spec} of {kinds} on {architecture}"
+    raise ArgumentError(problem, got="; ".join(refusals), hint="other element types, or another target")

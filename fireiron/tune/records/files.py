@@ -1,4 +1,4 @@
-"""Files of records: read lines, and append one, all or nothing."""
+"""Files of records: read their lines, and append a line atomically."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fireiron import files
 from fireiron.errors import StoreError
 from fireiron.files import path_of
 from fireiron.tune.record import Record
-from fireiron.tune.records.drift import OutdatedRecordWarning
+from fireiron.tune.records.outdated import OutdatedRecordWarning
 
 
 def record_files(*paths: str | Path) -> tuple[Path, ...]:
-    """The files that are meant: of a folder all `*.jsonl` in it; a `StoreError` where there is none."""
-    found: list[Path] = []
+    """Return the files of the given paths: all `*.jsonl` of a folder. Raises: `StoreError` if a path does not exist."""
+    record_paths: list[Path] = []
     for path in (path_of(one, "records") for one in paths):
         try:
-            there = path.exists()
-        except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+            exists = path.exists()
+        except (OSError, ValueError) as error:  # the name is too long, or contains a NUL
             raise StoreError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         if not path.is_dir() and not path.is_file():
-            raise StoreError(f"{path} is no file of records" if there else f"{path}: there is no such file of records")
-        found += sorted(one for one in path.glob("*.jsonl") if one.is_file()) if path.is_dir() else [path]  # a pipe would be waited for
-    return tuple(found)
+            raise StoreError(f"{path} is not a file of records" if exists else f"{path}: no such file of records")
+        record_paths += sorted(one for one in path.glob("*.jsonl") if one.is_file()) if path.is_dir() else [path]  # a pipe would block
+    return tuple(record_paths)
 
 
 def stamp(path: Path) -> tuple[int, int, int]:
@@ -40,13 +40,13 @@ def read(path: Path, stamp: tuple[int, int, int]) -> tuple[Record, ...]:
     """Return the records of a file, each checked."""
     lines = read_text(path).split("\n")
     if lines[-1] and not _is_whole(lines[-1]):
-        warnings.warn(f"{path}:{len(lines)}: the last line was never finished and is left out", OutdatedRecordWarning, stacklevel=3)
+        warnings.warn(f"{path}:{len(lines)}: the last line is incomplete and is ignored", OutdatedRecordWarning, stacklevel=3)
         lines.pop()
     return tuple(parse_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip())
 
 
 def read_checked(path: Path) -> tuple[Record, ...]:
-    """The records of a file that were checked before they were put there; where a line is none after all, as `read` says it."""
+    """Return the records of a file whose lines were checked before they were written; report an invalid line as `read` does."""
     try:
         return Record.checked(line for line in read_text(path).split("\n") if line)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -70,7 +70,7 @@ def parse_line(path: Path, number: int, line: str) -> Record:
     """Return the record of a line of a file; errors name both."""
     try:
         if line.startswith(("<<<<<<< ", "=======", ">>>>>>> ", "||||||| ")):
-            raise StoreError("a conflict that git left", hint="keep the lines of both sides, then: fireiron records merge FILE -o FILE")
+            raise StoreError("a merge conflict of git", hint="keep the lines of both sides, then: fireiron records merge FILE -o FILE")
         return Record.parse(line)
     except StoreError as error:
         error.at = f"{path}:{number}"
@@ -83,9 +83,9 @@ def append(path: Path, file: int, line: bytes) -> None:
     if tail and _is_whole(tail.decode("utf-8", "replace")):
         line = b"\n" + line
     elif tail and not tail.startswith(b"{"):
-        raise StoreError(f"{path}: the last line is no record, nor the beginning of one", hint="another file for records")
+        raise StoreError(f"{path}: the last line is not a record, nor the beginning of one", hint="use another file for records")
     elif tail:
-        warnings.warn(f"{path}: its last line was never finished and is removed", OutdatedRecordWarning, stacklevel=4)
+        warnings.warn(f"{path}: the last line is incomplete and is removed", OutdatedRecordWarning, stacklevel=4)
         os.ftruncate(file, size - len(tail))
     files.append(file, line)
 

@@ -31,18 +31,18 @@ def tune_command(spec: Spec, architecture: str, strategy: str | None = None) -> 
     """Return the command line that tunes a spec; a spec without options on the command line needs a file."""
     from fireiron.language.library import defaults
 
-    asked = describe(spec)
-    if {"declared", "signature"} & set(asked):
-        own = next((name for name, _ in defaults(spec, architecture) if "declared" in asked), "STRATEGY.py")
+    described = describe(spec)
+    if {"declared", "signature"} & set(described):
+        own = next((name for name, _ in defaults(spec, architecture) if "declared" in described), "STRATEGY.py")
         return f"fireiron tune {strategy or own} --arch {architecture}"
     words = ["fireiron tune", strategy or next((name for name, _ in defaults(spec, architecture)), "STRATEGY")]
-    words += [f"-{name} {_size_word(size, asked)}" for name, size in asked["sizes"].items()]
-    kinds = list(asked["dtypes"].values())
+    words += [f"-{name} {_size_word(size, described)}" for name, size in described["sizes"].items()]
+    kinds = list(described["dtypes"].values())
     words += [f"--dtype {kinds[0]}"] if kinds[0] != "float32" else []
-    words.append(f"--layouts {''.join('T' if order == 'row' else 'N' for order in asked['layouts'].values())}")
+    words.append(f"--layouts {''.join('T' if order == 'row' else 'N' for order in described['layouts'].values())}")
     return " ".join([*words, f"--arch {architecture}"])
 
 
-def _size_word(size: int | str, asked: Mapping[str, Any]) -> str:
-    multiple = asked.get("symbols", {}).get(size, {}).get("multiple_of", 1)
+def _size_word(size: int | str, described: Mapping[str, Any]) -> str:
+    multiple = described.get("symbols", {}).get(size, {}).get("multiple_of", 1)
     return f"{size}:{multiple}" if multiple != 1 else str(size)

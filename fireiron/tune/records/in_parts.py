@@ -1,7 +1,7 @@
 """Split-K for matmuls with few tiles and large K: the number of parts, and the expected time.
 
-Blocks of one tile each leave most multiprocessors idle where C is small, and each goes through all of K alone. So K is cut: the parts are
-a stack of products, whose results, float32, are added up by a second kernel (`strategies/add_parts.py`), which begins while the first ends.
+If C is small, one block per tile leaves most SMs idle, and each block loops over all of K. So K is split: the parts form a batched GEMM
+with float32 results, which a second kernel sums (`strategies/add_parts.py`); it starts by programmatic launch while the first one ends.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
 
 
 def numbers_for(spec: Spec, question: Question) -> list[int]:
-    """The same for a product of two matrices that is asked for; none for others, and on other targets."""
+    """Return the same numbers for a matmul spec; an empty list for other specs and other targets."""
     sizes = [constant(spec.size(dim)) for dim in "mnk"] if set(spec.dims) == set("mnk") else [None]
     dtype = spec.operands["A"].dtype
     if None in sizes or dtype not in TYPES or question.target.name != WARPGROUP_ARCHITECTURE:
@@ -70,10 +70,10 @@ def adding_us(rows: int, columns: int, parts: int) -> float:
 def expected(records: Sequence[Record], question: Question) -> float | None:
     """Return the expected microseconds of the preferred tile; None without an applicable record."""
     try:
-        found = candidates(records, question)
+        ranked = candidates(records, question)
     except FireironError:
         return None
-    return found[0].us if found else None
+    return ranked[0].us if ranked else None
 
 
 __all__ = ["adding_us", "expected", "numbers", "numbers_for"]

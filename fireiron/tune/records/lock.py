@@ -1,4 +1,4 @@
-"""A file that one process at a time appends to."""
+"""Lock a file, so that only one process at a time appends to it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LOCK_SECONDS: Final = 10.0
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """The file, open to append, while no other process appends; it is the file that has the name now.
+    """Open a file to append, after other processes have finished; it is the file that now has the name.
 
-    Raises: StoreError where it is no regular file, or was locked for too long by its lock file.
+    Raises: StoreError if it is not a regular file, or its lock file existed for too long.
     """
     try:
         import fcntl
@@ -47,7 +47,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _is_current(path: Path, file: int) -> bool:
-    """Whether an open file still has its name: a merge may have put another one in its place meanwhile."""
+    """Whether an open file still has its name: a merge may have replaced it."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file))
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def _is_current(path: Path, file: int) -> bool:
 
 @contextlib.contextmanager
 def _lock_file(path: Path) -> Iterator[None]:
-    """A file beside it that only one process can make, where the system has no locks."""
+    """Create a lock file next to it, on systems without file locks; only one process can create it."""
     lock, ends = path.with_name(f"{path.name}.lock"), time.monotonic() + LOCK_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Which records measure the same thing, which is the better one, and how far one is from what is asked for."""
+"""Compare records: which are of the same measurement, which is better, and how far one is from a requested spec."""
 
 from __future__ import annotations
 
@@ -40,53 +40,53 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def preference(record: Record, gpu: str | None = None) -> tuple[Any, ...]:
-    """The asked GPU first, then times after a pause on rotated buffers, then the fastest."""
+    """Return a sort key: the preferred GPU first, then times after a pause on rotated buffers, then the fastest."""
     return gpu is not None and record.gpu != gpu, record.regime != "burst", record.l2 != "rotated", record.us, record.line()
 
 
 def place(record: Record) -> tuple[Any, ...]:
-    """Where a record stands in a file: what it is for, sizes by their value, then the fastest."""
+    """Return the sort key of a record in a file: its problem, with sizes by value, then the fastest first."""
     described = {name: part for name, part in record.spec.items() if name != "sizes"}
     sizes = [(isinstance(size, str), size) for size in record.shape]
     return json.dumps(described, sort_keys=True), sizes, record.architecture, record.gpu, *preference(record)
 
 
-def distance_to(record: Record, asked: Mapping[str, Any], target: Architecture) -> float | None:
-    """How far a record is from what is asked for; None where it cannot answer.
+def distance_to(record: Record, requested: Mapping[str, Any], target: Architecture) -> float | None:
+    """Return the distance of a record from a requested spec; None if the record does not apply.
 
-    What a definition does in parallel, such as heads of attention, counts by its product: so many blocks there are.
+    The product of parallel sizes, such as batch and heads of attention, counts once: it determines the number of blocks.
     """
     capability = capability_of(record.architecture)
-    is_alike = record.spec["kind"] == asked["kind"] and capability // 10 == target.capability // 10
-    if not is_alike or _kept(record.spec) != _kept(asked):
+    is_comparable = record.spec["kind"] == requested["kind"] and capability // 10 == target.capability // 10
+    if not is_comparable or _invariant(record.spec) != _invariant(requested):
         return None
     total = 0.0 if capability == target.capability else OTHER_CAPABILITY
-    if set(asked["sizes"]) != set(record.spec["sizes"]):  # of another rank
+    if set(requested["sizes"]) != set(record.spec["sizes"]):  # of another rank
         return None
-    definition = definition_of(asked)
-    results, whole, stacks = {dim.upper() for dim in definition.tile_dims}, _whole(definition), 0.0
+    definition = definition_of(requested)
+    results, whole, parallel_factor = {dim.upper() for dim in definition.tile_dims}, _whole(definition), 0.0
     parallel = {dim.upper() for dim in definition.batch} if isinstance(definition, FusedDefinition) else set()
-    for name, size in asked["sizes"].items():
+    for name, size in requested["sizes"].items():
         other = record.spec["sizes"][name]
         if isinstance(size, str) or isinstance(other, str) or (name in whole and size != other):
             return None
         factor = math.log2(size / other)
         if name in parallel:
-            stacks += factor
+            parallel_factor += factor
         else:
             total += (1.0 if name in results else REDUCED) * abs(factor)
-    return total + abs(stacks)
+    return total + abs(parallel_factor)
 
 
 def _whole(definition: Definition) -> set[str]:
-    """The sizes of a definition of several steps that a step takes whole: values for other rows, or other heads, say nothing of these."""
+    """Return the sizes of a fused definition that one step covers completely; a record applies only if these are equal."""
     if not isinstance(definition, FusedDefinition):
         return set()
     return {dim.upper() for step in definition.steps for dim in step.formula.over if dim not in definition.over}
 
 
-def _kept(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What a neighbor has in common: all but sizes, leading dimensions and alignments."""
+def _invariant(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields in which a neighbor must agree: all but sizes, leading dimensions and alignments."""
     return {name: part for name, part in spec.items() if name not in ("sizes", "leading", "align", "symbols")}
 
 

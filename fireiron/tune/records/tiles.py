@@ -1,8 +1,8 @@
-"""Between records: which tile a product on Hopper's tensor cores is expected to take least time with.
+"""Choose the tile of a matmul on Hopper's tensor cores from records of other problems.
 
-What a tile takes is estimated by the waves of blocks of the problem at hand (`fireiron.language.waves`), and put right by what records say
-of that tile: how much longer or shorter than estimated it took where it was measured, near ones before far ones. So records of other sizes,
-types of as many bits, and storage orders all count, and none is taken for a size whose waves it does not suit.
+The time of a tile is estimated from the waves of blocks of the problem (`fireiron.language.waves`), and corrected by records of that tile:
+the ratio of the measured time to its estimate, weighted by the distance of the record's problem. So records of other sizes, of other
+element types and of other storage orders contribute, and the waves of the problem at hand decide.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fireiron.language.library import by_warpgroups, default_strategy, in_cluste
 from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
-from fireiron.tune.records.drift import current_strategy
 from fireiron.tune.records.format import record_text
+from fireiron.tune.records.outdated import current_strategy
 from fireiron.tune.records.rules import REDUCED, capability_of
 from fireiron.values.machine import as_dtype
 
@@ -36,7 +36,7 @@ OTHER_TYPE: Final = 0.05
 """Weight of another element type of the same size."""
 
 ACROSS: Final = 1.0
-"""Weight if the rows of an operand start at L2 lines in one problem only."""
+"""Weight if the rows of an operand start at L2 lines in only one of the two problems."""
 
 OTHER_BITS: Final = 2.0
 """Weight of a factor of two in the element size."""
@@ -51,15 +51,15 @@ UNSEEN: Final = 0.03
 """Relative time added to the estimate of a tile without a record: measured tiles were chosen from many."""
 
 FREE: Final = ("kind", "sizes", "dtypes", "layouts", "leading", "align", "symbols", "signature")
-"""What a record may say of its problem; others say what is done beside multiplying."""
+"""The fields of a plain matmul in a record; any other field specifies work in addition to the multiplication."""
 
 SAME: Final = {"hopper": "hopper_batched", "hopper_batched": "hopper"}
-"""The strategies that take each other's values: for a matrix, and for stacks of them."""
+"""Strategies that can use each other's values: of a GEMM, and of a batched GEMM."""
 
 
 @attrs.frozen
 class Problem:
-    """What counts of a product: its work, types and storage by operand."""
+    """The properties of a matmul that determine its time: work, element types and storage of its operands."""
 
     work: Work
     dtypes: tuple[str, ...]
@@ -67,7 +67,7 @@ class Problem:
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Problem | None:
-        """The problem of a described spec; None for what does more than multiply, and where sizes are known at run time only."""
+        """Return the problem of a described spec; None if it does more than multiply, or if sizes are known only at run time."""
         sizes = plain["sizes"]
         if plain["kind"] != "MatMul" or not set(plain) <= set(FREE) or not {"M", "N", "K"} <= set(sizes) <= {"B", "M", "N", "K"}:
             return None
@@ -77,36 +77,40 @@ class Problem:
         align, layouts = plain.get("align", {}), plain["layouts"]
         a = row_begins(_apart(plain, "A", "K", "M"), bytes["A"], align.get("A", 16))
         b = row_begins(_apart(plain, "B", "N", "K"), bytes["B"], align.get("B", 16))
-        along_c = (_lies_along(layouts["A"], "col", "m"), _lies_along(layouts["B"], "row", "n"))
+        along_c = (_is_contiguous_along(layouts["A"], "col", "m"), _is_contiguous_along(layouts["B"], "row", "n"))
         work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), along_c)
         return Problem(work, tuple(plain["dtypes"].values()), tuple(map(_order, layouts.values())))
 
     def apart(self, other: Problem) -> float:
-        """How far two problems are apart: factors of two in their sizes, and what is different besides."""
-        one, two = self.work, other.work
-        size = abs(math.log2(one.rows / two.rows)) + abs(math.log2(one.columns / two.columns)) + abs(math.log2(one.batch / two.batch))
-        size += REDUCED * abs(math.log2(one.depth / two.depth))
-        bits = OTHER_BITS * abs(math.log2(one.bytes / two.bytes))
-        (a, b), (other_a, other_b) = one.begins, two.begins
+        """Return the distance of two problems: the factors of two between their sizes, and the weights of other differences."""
+        work, other_work = self.work, other.work
+        size = (
+            abs(math.log2(work.rows / other_work.rows))
+            + abs(math.log2(work.columns / other_work.columns))
+            + abs(math.log2(work.batch / other_work.batch))
+        )
+        size += REDUCED * abs(math.log2(work.depth / other_work.depth))
+        bits = OTHER_BITS * abs(math.log2(work.bytes / other_work.bytes))
+        (a, b), (other_a, other_b) = work.begins, other_work.begins
         across = ((a < LINE_BYTES) != (other_a < LINE_BYTES)) + ((b < LINE_BYTES) != (other_b < LINE_BYTES))
         kinds = OTHER_TYPE * (self.dtypes != other.dtypes) + ACROSS * across
         orders = sum(map(operator.ne, self.layouts, other.layouts))
         return size + bits + kinds + OTHER_ORDER * int(orders)
 
     def same_size(self, other: Problem) -> bool:
-        """Whether as much is multiplied and read."""
+        """Whether two problems have the same number of operations and of bytes to read."""
         return self._read == other._read
 
     @functools.cached_property
     def _read(self) -> Work:
-        """The work without what is written, and how elements lie."""
+        """The work without the result's bytes and storage order."""
         return attrs.evolve(self.work, result_bytes=0, along_c=(False, False))
 
 
 def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tuple[int, ...]:
-    """What the distances of an operand's rows are multiples of, or of columns where these are contiguous, and by strides in a stack.
+    """Return what the strides of an operand are multiples of, in elements: of its rows, or columns if these are contiguous, and batches.
 
-    In elements; `along` and `across` are the sizes along a row and along a column. Nothing where neither are contiguous.
+    `along` and `across` are the sizes along a row and along a column. Empty if neither rows nor columns are contiguous.
     """
     layout, symbols = plain["layouts"][name], plain.get("symbols", {})
     if layout.startswith("Strides"):
@@ -118,36 +122,36 @@ def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tupl
 
 @functools.cache
 def _multiple_of(step: str) -> int | None:
-    """What a written distance is a multiple of; None for the name of a symbol."""
-    found = re.fullmatch(r"(?:ANY\()?(\d+)\)?", step)
-    return int(found[1]) if found else None
+    """Return what a stride in a record is a multiple of; None for the name of a symbol."""
+    match = re.fullmatch(r"(?:ANY\()?(\d+)\)?", step)
+    return int(match[1]) if match else None
 
 
 def _multiple(step: int | str, symbols: Mapping[str, Mapping[str, int]]) -> int:
-    """What a distance is a multiple of: a number, the name of a symbol, `ANY` or `ANY(8)`."""
+    """Return what a stride is a multiple of: a number, the name of a symbol, `ANY` or `ANY(8)`."""
     if isinstance(step, int):
         return step
-    found = _multiple_of(step)
-    return symbols.get(step, {}).get("multiple_of", 1) if found is None else found
+    multiple = _multiple_of(step)
+    return symbols.get(step, {}).get("multiple_of", 1) if multiple is None else multiple
 
 
 def _steps(layout: str) -> dict[str, str]:
-    """The strides of `Strides(m=ANY(8), k=1)` by dimension."""
+    """Return the strides of `Strides(m=ANY(8), k=1)` by dimension."""
     return dict(part.split("=") for part in layout[len("Strides(") : -1].split(", "))
 
 
 def _inner(layout: str) -> str:
-    """The contiguous dimension of a matrix by strides, or of each of a stack; empty where there is none."""
+    """Return the contiguous dimension of a matrix with strides, or of each matrix of a batch; "" if there is none."""
     return next((dim for dim, step in _steps(layout).items() if step == "1" and dim != "b"), "")
 
 
-def _lies_along(layout: str, order: str, dim: str) -> bool:
-    """Whether a matrix is stored in an order, in which neighbors along a dimension lie side by side."""
+def _is_contiguous_along(layout: str, order: str, dim: str) -> bool:
+    """Whether a matrix is contiguous along a dimension: by its strides, or because it has the given storage order."""
     return _inner(layout) == dim if layout.startswith("Strides") else layout == order
 
 
 def _order(layout: str) -> str:
-    """The order of a matrix, or of each matrix of a stack by strides: `col` where its rows are contiguous."""
+    """Return the storage order of a matrix, or of each matrix of a batch with strides."""
     if not layout.startswith("Strides"):
         return layout
     dims = [dim for dim in "mkn" if dim in _steps(layout)]  # A is m, k; B k, n; C m, n
@@ -156,7 +160,7 @@ def _order(layout: str) -> str:
 
 @attrs.frozen
 class Known:
-    """One record of a tile: its problem, and how its time compares with the estimate, as a logarithm."""
+    """A record of a tile: its problem, and `off`, the logarithm of measured by estimated time."""
 
     record: Record
     problem: Problem
@@ -164,30 +168,30 @@ class Known:
 
     @functools.cached_property
     def tile(self) -> tuple[int | None, ...]:
-        """What makes it the tile that it is."""
+        """The sizes that identify the tile."""
         return tile_of(self.record.values)
 
 
 def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
-    """The sizes of a tile and of a warpgroup's part of it, and of clusters of several."""
+    """Return the sizes of a tile, of a warpgroup's part of it, and of the cluster if it has several blocks."""
     bm, bn = values.get("bm"), values.get("bn")
     cluster = values.get("cluster_m", 1), values.get("cluster_n", 1)
     return bm, bn, values.get("wm", bm), values.get("wn", bn), *(cluster if cluster != (1, 1) else ())
 
 
 def known(records: Iterable[Record], names: Iterable[str], capability: int) -> tuple[Known, ...]:
-    """The records of some strategies that tell of tiles, with how they compare with the estimate."""
+    """Return the records of strategies that specify tiles, compared with the estimate."""
     wanted = {*names, *(SAME[name] for name in names if name in SAME)}
-    found = []
+    tiles = []
     for record in records:
         if record.strategy in wanted and {"bm", "bn"} <= record.values.keys() and capability_of(record.architecture) == capability:
-            one = _known(record)
-            if one is not None:
-                found.append(one)
-    return tuple(found)
+            known_tile = _known(record)
+            if known_tile is not None:
+                tiles.append(known_tile)
+    return tuple(tiles)
 
 
-@by_identities  # each call of a product asks all records, for the whole and for its parts
+@by_identities  # each call of a matmul reads all records, for the whole problem and for its parts
 def _known(record: Record) -> Known | None:
     problem = _problem_of(record.spec)
     return None if problem is None else Known(record, problem, math.log(record.us / estimated_us(problem.work, record.values)))
@@ -199,14 +203,14 @@ def _problem_of(spec: Mapping[str, Any]) -> Problem | None:
 
 
 Corrections = Mapping[tuple[int | None, ...], float]
-"""How much longer than estimated a tile is taken to need, as a logarithm, by tile."""
+"""The logarithm of expected by estimated time, by tile."""
 
 
 def corrections(near: Iterable[tuple[float, Known]]) -> Corrections:
-    """What records say of their tiles; `near` are records with their distances."""
+    """Return the corrections by records; `near` has records with their distances."""
     weights: dict[tuple[int | None, ...], list[tuple[float, float]]] = {}
-    for distance, one in near:
-        weights.setdefault(one.tile, []).append((1 / (distance**2 + CERTAIN), one.off))
+    for distance, known_tile in near:
+        weights.setdefault(known_tile.tile, []).append((1 / (distance**2 + CERTAIN), known_tile.off))
     return {
         tile: (DOUBT * UNSEEN + sum(weight * off for weight, off in each)) / (DOUBT + sum(weight for weight, _ in each))
         for tile, each in weights.items()
@@ -214,13 +218,13 @@ def corrections(near: Iterable[tuple[float, Known]]) -> Corrections:
 
 
 def expected_us(problem: Problem, values: Mapping[str, int], corrected: Corrections) -> float:
-    """The estimate for a tile, put right by what records say of it."""
+    """Return the estimate for a tile, corrected by records."""
     return estimated_us(problem.work, values) * math.exp(corrected.get(tile_of(values), UNSEEN))
 
 
 @attrs.frozen
 class Candidate:
-    """Values for a strategy, the record they are from (None: the library's own), how far that is, and the time that is expected."""
+    """Values for a strategy, their record (None: a tile of the library), its distance, and the expected time."""
 
     name: str
     values: Mapping[str, int]
@@ -230,11 +234,10 @@ class Candidate:
 
 
 def candidates(records: Iterable[Record], question: Question) -> list[Candidate]:
-    """The tiles of records, and those that the library states by itself, the one expected to be fastest first; none without records.
+    """Return the tiles of records and of the library, with the shortest expected time first; empty without records.
 
-    Of a tile with stages for about as much of k only one is left: the values of the nearest record, if it is near, else the library's.
-    Where just as much was multiplied and read in another type of as many bits, or another storage order, what was measured there comes
-    before all that is only expected.
+    Of tiles whose stages have about the same extent in k only one remains: that of the nearest record, if it is near, else the library's.
+    A measurement with the same work, in another element type of the same size or another storage order, precedes all estimates.
     """
     spec = question.spec
     names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
@@ -255,12 +258,12 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
                 by_tile[kind] = Candidate(name, values, record, distance, expected_us(problem, values, corrected))
 
     def add_records(near: Iterable[tuple[float, Known]]) -> None:
-        for distance, one in near:
-            name = one.record.strategy if one.record.strategy in names else SAME.get(one.record.strategy, "")
+        for distance, known_tile in near:
+            name = known_tile.record.strategy if known_tile.record.strategy in names else SAME.get(known_tile.record.strategy, "")
             if name in names:
-                here = _values_here(one, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes)
+                here = _values_here(known_tile, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes)
                 tiles = _with_kinds(in_clusters(name, problem.work, [here[1]])) if problem.work.across_lines else (here,)
-                add(name, tiles, one.record, distance)
+                add(name, tiles, known_tile.record, distance)
 
     add_records(itertools.takewhile(lambda pair: pair[0] <= AS_NEAR, near))
     for name in names:
@@ -271,7 +274,7 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
 
 
 Kind = tuple[tuple[int | None, ...], int]
-"""A tile, and how much of k its stages hold, to a factor of two: between less different values the nearest record decides."""
+"""A tile, and the extent of its stages in k, rounded to a power of two; within one kind the nearest record decides."""
 
 
 def _kind(values: Mapping[str, int]) -> Kind:
@@ -284,63 +287,63 @@ def _with_kinds(tiles: Iterable[Mapping[str, int]]) -> Iterator[tuple[Kind, Mapp
 
 @by_identities
 def _values_here(known: Known, bytes: int, result_bytes: int) -> tuple[Kind, Mapping[str, int]]:
-    """The values of a record for factors and a result of so many bytes."""
+    """Return the values of a record for operands with elements of `bytes` and a result with elements of `result_bytes`."""
     values = of_bytes(known.record.values, bytes, result_bytes, known.problem.work.bytes)
     return _kind(values), values
 
 
 def _in_order(near: Iterable[tuple[float, Known]]) -> list[tuple[float, Known]]:
-    """The nearest first; of equally near ones the fastest, and of those by their texts, which take long to make."""
+    """Sort by distance, then by time, then by the record's text, which takes long to compute."""
 
-    def key(one: tuple[float, Known]) -> tuple[float, float]:
-        return one[0], one[1].record.us
+    def key(pair: tuple[float, Known]) -> tuple[float, float]:
+        return pair[0], pair[1].record.us
 
-    found: list[tuple[float, Known]] = []
+    ordered: list[tuple[float, Known]] = []
     for _, group in itertools.groupby(sorted(near, key=key), key):
         equal = list(group)
-        found += equal if len(equal) == 1 else sorted(equal, key=lambda one: one[1].record.line())
-    return found
+        ordered += equal if len(equal) == 1 else sorted(equal, key=lambda one: one[1].record.line())
+    return ordered
 
 
 def by_tiles(records: Iterable[Record], question: Question, below: float = math.inf) -> Choice | None:
-    """The tile that is expected to be fastest among those that are legal; None where no record tells of any.
+    """Return the legal tile with the shortest expected time; None if there is none.
 
-    Args: `below`, the microseconds that it has to be expected to stay below.
+    Args: `below`, the upper limit of its expected time in microseconds.
     """
-    found = candidates(records, question)
-    for one in found[:MOST_TRIES]:
-        if one.us >= below:
+    ranked = candidates(records, question)
+    for candidate in ranked[:MOST_TRIES]:
+        if candidate.us >= below:
             continue
-        if one.record is not None and current_strategy(one.record, question.strategies) is None:
+        if candidate.record is not None and current_strategy(candidate.record, question.strategies) is None:
             continue
         try:
-            program = default_strategy(one.name, one.values, question.spec)(question.spec).program(question.target)
+            program = default_strategy(candidate.name, candidate.values, question.spec)(question.spec).program(question.target)
             if not question.accept(program):
                 continue
             question.prove(program)
         except FireironError:
             continue
-        return Choice(one.record, False, _why(one, question, len(found)), program)
+        return Choice(candidate.record, False, _why(candidate, question, len(ranked)), program)
     return None
 
 
-def _why(one: Candidate, question: Question, tiles: int) -> str:
-    """The rule that chose, and on what grounds."""
+def _why(candidate: Candidate, question: Question, tiles: int) -> str:
+    """Explain the choice of a tile."""
     work = work_of(question.spec)
     assert work is not None
-    cluster = one.values.get("cluster_m", 1), one.values.get("cluster_n", 1)
-    blocks = work.tiles(one.values["bm"], one.values["bn"], cluster)
-    waves = f"{blocks} blocks, {-(-blocks // at_once(math.prod(cluster)))} to a multiprocessor at most"
-    expected = f"{one.us:.4g} us expected, {waves}"
-    if one.record is None:
-        words = " ".join([one.name, *(f"{name}={value}" for name, value in one.values.items())])
-        return f"fastest of {tiles} tiles by their waves, and legal here: {words}, the library's own; {expected}"
-    sizes = "x".join(map(str, one.record.shape))
-    types, layouts = one.record.spec["dtypes"]["A"], " ".join(one.record.spec["layouts"].values())
-    there = f"{sizes} of {types}, {layouts} (distance {one.distance:.2f})"
-    measured = one.record.values.get("cluster_m", 1), one.record.values.get("cluster_n", 1)
+    cluster = candidate.values.get("cluster_m", 1), candidate.values.get("cluster_n", 1)
+    blocks = work.tiles(candidate.values["bm"], candidate.values["bn"], cluster)
+    waves = f"{blocks} blocks, at most {-(-blocks // at_once(math.prod(cluster)))} per SM"
+    expected = f"{candidate.us:.4g} us expected, {waves}"
+    if candidate.record is None:
+        words = " ".join([candidate.name, *(f"{name}={value}" for name, value in candidate.values.items())])
+        return f"shortest expected time of {tiles} tiles, and legal here: {words}, a tile of the library; {expected}"
+    sizes = "x".join(map(str, candidate.record.shape))
+    types, layouts = candidate.record.spec["dtypes"]["A"], " ".join(candidate.record.spec["layouts"].values())
+    problem_text = f"{sizes} of {types}, {layouts} (distance {candidate.distance:.2f})"
+    measured = candidate.record.values.get("cluster_m", 1), candidate.record.values.get("cluster_n", 1)
     legal = "legal here" if cluster == measured else f"in clusters of {cluster[0]}x{cluster[1]} legal here"
-    problem, other = Problem.of(describe(question.spec)), Problem.of(one.record.spec)
+    problem, other = Problem.of(describe(question.spec)), Problem.of(candidate.record.spec)
     if problem is not None and other is not None and problem.same_size(other):
-        return f"tuned for {there}, which multiplies and reads as much, and {legal}: {record_text(one.record)}; {expected}"
-    return f"fastest of {tiles} tiles by their waves, tuned for {there}, and {legal}: {record_text(one.record)}; {expected}"
+        return f"tuned for {problem_text}, which has the same work, and {legal}: {record_text(candidate.record)}; {expected}"
+    return f"shortest expected time of {tiles} tiles, tuned for {problem_text}, and {legal}: {record_text(candidate.record)}; {expected}"

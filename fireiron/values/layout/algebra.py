@@ -480,12 +480,12 @@ def right_inverse(layout: Layout) -> Layout:
     """
     modes = merge_modes(check_layout("an inverse is taken of", layout).modes)
     weights = running_products(tuple(size for size, _ in modes))
-    found: list[Mode] = []
+    runs_from_zero: list[Mode] = []
     contiguous = 1
     while runs := [(size, weight) for (size, stride), weight in zip(modes, weights, strict=True) if stride == contiguous]:
-        found.append(max(runs))
-        contiguous *= found[-1][0]
-    return _from_modes(merge_modes(found))
+        runs_from_zero.append(max(runs))
+        contiguous *= runs_from_zero[-1][0]
+    return _from_modes(merge_modes(runs_from_zero))
 
 
 def left_inverse(layout: Layout) -> Layout:
@@ -504,17 +504,17 @@ def left_inverse(layout: Layout) -> Layout:
     digits = sorted((stride, size, weight) for (size, stride), weight in zip(modes, weights, strict=True))
     if not digits:
         return Layout(1, 0)
-    found = [(digits[0][0], 0)]
+    inverse = [(digits[0][0], 0)]
     for (stride, size, weight), (above, _, _) in itertools.pairwise(digits):
         if stride == 0 or above % stride or above < size * stride:
             raise LayoutError(
                 f"{layout} has no left inverse: the mode {size}:{stride} and the mode of stride {above} overlap or do not divide",
                 legal="strides that divide the next greater one and leave room for what lies below",
             )
-        found.append((above // stride, weight))
+        inverse.append((above // stride, weight))
     if digits[0][0] == 0:
         raise LayoutError(f"{layout} has no left inverse: a mode of stride 0 is not injective", legal="strides of at least 1")
-    return _from_modes(merge_modes([*found, digits[-1][1:]]))
+    return _from_modes(merge_modes([*inverse, digits[-1][1:]]))
 
 
 @functools.lru_cache(maxsize=4096)

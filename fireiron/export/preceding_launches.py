@@ -1,6 +1,6 @@
-"""Launches before the last one of an exported program: what they take, and where temporaries are in the caller's scratch memory.
+"""The preceding launches of an exported program: their arguments, and the temporaries in the caller's scratch memory.
 
-Source: CUDA C++ Programming Guide, "Device Memory Accesses" (what allocations are multiples of).
+Source: CUDA C++ Programming Guide, "Device Memory Accesses" (alignment of allocations).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SCRATCH_ALIGN: Final = 256
 
 
 @attrs.frozen(eq=False)
-class Before:
-    """A launch before the last one: its kernel, which array each operand is, why, and the name of the operand if it copies one."""
+class PrecedingLaunch:
+    """A launch before the last one: its kernel, the array of each operand, the reason, and the operand that it copies, if any."""
 
     kernel: Kernel
     arrays: Mapping[str, str]
@@ -33,8 +33,8 @@ class Before:
     copied: str | None
 
     @staticmethod
-    def of(launch: Launch, name: str, program: Program) -> Before:
-        """The launch of an export called `name`; refused where its kernel needs more than pointers and sizes."""
+    def of(launch: Launch, name: str, program: Program) -> PrecedingLaunch:
+        """Return the launch for the export `name`; an error if its kernel takes arguments other than pointers and sizes."""
         copied = launch.name if launch.spec.copies else None
         suffix = f"copy_{launch.name.lower()}" if copied is not None else f"before_{launch.program.name.removeprefix(f'{program.name}_')}"
         kernel = attrs.evolve(launch.kernel, name=f"{name}_{suffix}")
@@ -43,37 +43,41 @@ class Before:
         if kernel.maps or kernel.effects[Zeroed].names or kernel.cluster is not None or kernel.effects[Chaining].chained or kernel.counter:
             what = f"the copy of {copied}" if copied is not None else f"the launch {launch.name}"
             raise ArgumentError(
-                f"export: {what} takes tensor maps, is chained or a cluster",
-                legal="loads and stores of threads",
-                hint=f"repack({copied}) without a strategy of its own" if copied is not None else "a strategy without these",
+                f"export: {what} uses tensor maps, programmatic launch or a cluster",
+                legal="loads and stores by threads",
+                hint=f"repack({copied}) without a separate strategy" if copied is not None else "use a strategy without these",
             )
-        return Before(kernel, launch.arrays, launch.reason, copied)
+        return PrecedingLaunch(kernel, launch.arrays, launch.reason, copied)
 
-    def arguments(self, place: Callable[[str], str]) -> list[str]:
-        """What its kernel is passed, in order; `place` names the address of an array."""
+    def arguments(self, address: Callable[[str], str]) -> list[str]:
+        """Return the arguments of its kernel, in order; `address` returns the name of an array's address."""
         return [
-            one.name if isinstance(one, Var) else place(self.arrays[one.name]) if one.name in self.arrays else one.name
-            for one in self.kernel.parameters
+            parameter.name
+            if isinstance(parameter, Var)
+            else address(self.arrays[parameter.name])
+            if parameter.name in self.arrays
+            else parameter.name
+            for parameter in self.kernel.parameters
         ]
 
 
 @attrs.frozen(eq=False)
 class Temporary:
-    """An array in scratch memory, as the launch that makes it stores it."""
+    """An array in scratch memory, with the buffer of the launch that writes it."""
 
     name: str
     buffer: Buffer
 
 
 def temporaries(program: Program) -> tuple[Temporary, ...]:
-    """The temporaries of a program, in the order in which launches make them."""
-    made: dict[str, Temporary] = {}
+    """Return the temporaries of a program, in the order of the launches that write them."""
+    temporaries_by_name: dict[str, Temporary] = {}
     for launch in program.preceding:
         for operand in launch.spec.outputs:
             array = launch.arrays[operand]
             if array not in program.spec.operands:
-                made.setdefault(array, Temporary(array, launch.kernel.buffer(operand)))
-    return tuple(made.values())
+                temporaries_by_name.setdefault(array, Temporary(array, launch.kernel.buffer(operand)))
+    return tuple(temporaries_by_name.values())
 
 
-__all__ = ["SCRATCH_ALIGN", "Before", "Temporary", "temporaries"]
+__all__ = ["SCRATCH_ALIGN", "PrecedingLaunch", "Temporary", "temporaries"]

@@ -1,7 +1,7 @@
 """Cached choices on disk, so that the next process need not compare records and strategies again.
 
-The key is the problem, the target, the GPU, the files of records that count, the compiler, and the build of this package and its library:
-all that a choice follows from. What is kept is the bound strategy with its values, and the record and the reason that are told.
+The key has everything that a choice depends on: the problem, the target, the GPU, the files of records in use, the compiler, and the build
+of this package and its library. The value is the bound strategy with its tunables, the record and the reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
-from fireiron import collecting, kept, settings
+from fireiron import collecting, disk_cache, settings
 from fireiron.compiler import Program
 from fireiron.errors import CacheWarning
 from fireiron.executable import INSTRUCTIONS
@@ -26,31 +26,31 @@ KIND: Final = "choice"
 
 
 def chosen(
-    call: str, architecture: Architecture, device: int | None, asked: tuple[Any, ...], choose: Callable[[], tuple[Choice, int]]
+    call: str, architecture: Architecture, device: int | None, inputs: tuple[Any, ...], choose: Callable[[], tuple[Choice, int]]
 ) -> tuple[Choice, int]:
     """Return the cached choice of another process for this GPU, else a new choice, which is cached; with the index of its problem.
 
-    Args: `call` names the function; `asked` is all that decides beside target, records and compiler, as values of the language, numbers and
-        texts. Where there is no GPU nothing is kept.
+    Args: `call` names the function; `inputs` has the other inputs of the choice, in addition to target, records and compiler: values of the
+        language, numbers and texts. Without a GPU nothing is cached.
     """
     with collecting.put_off():
         if device is None or not launch.gpu_available():
             return choose()
-        key = _key_on(call, architecture, device, asked)
-        found = recalled(key)
-        if found is None:
-            found = choose()
-            remember(key, *found)
-        return found
+        key = _key_on(call, architecture, device, inputs)
+        result = recalled(key)
+        if result is None:
+            result = choose()
+            remember(key, *result)
+        return result
 
 
-def decided(call: str, architecture: Architecture, device: int, asked: tuple[Any, ...], choice: Choice, number: int) -> None:
+def decided(call: str, architecture: Architecture, device: int, inputs: tuple[Any, ...], choice: Choice, number: int) -> None:
     """Cache a choice, instead of the one that `chosen` would find."""
-    remember(_key_on(call, architecture, device, asked), choice, number)
+    remember(_key_on(call, architecture, device, inputs), choice, number)
 
 
-def _key_on(call: str, architecture: Architecture, device: int, asked: tuple[Any, ...]) -> str | None:
-    return key_of(call, architecture, launch.driver_version(), *asked, device_name(device))
+def _key_on(call: str, architecture: Architecture, device: int, inputs: tuple[Any, ...]) -> str | None:
+    return key_of(call, architecture, launch.driver_version(), *inputs, device_name(device))
 
 
 def device_name(device: int) -> str:
@@ -59,13 +59,13 @@ def device_name(device: int) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-def key_of(call: str, architecture: Architecture, newest: tuple[int, int] | None, *asked: Any) -> str | None:
+def key_of(call: str, architecture: Architecture, newest: tuple[int, int] | None, *inputs: Any) -> str | None:
     """Return the key of a choice; None if it cannot be cached."""
     if not settings.cache_enabled():
         return None
     compiler = toolchain.serving(architecture.name, newest)
     identity = None if compiler is None else (compiler.version, compiler.identity)
-    return kept.key_of(KIND, call, architecture, identity, _records(), asked)
+    return disk_cache.key_of(KIND, call, architecture, identity, _records(), inputs)
 
 
 def _records() -> tuple[Any, ...]:
@@ -79,16 +79,16 @@ def _records() -> tuple[Any, ...]:
 def recalled(key: str | None) -> tuple[Choice, int] | None:
     """Return the cached choice with the index of its problem; None if there is none."""
     path = None if key is None else programs.place(KIND, key)
-    data = None if path is None else kept.bytes_at(path)
+    data = None if path is None else disk_cache.bytes_at(path)
     if key is None or path is None or data is None:
         return None
     try:
-        (record, exact, why, *program, made, number), _ = kept.read(KIND, key, data)
+        (record, exact, why, *program, program_key, number), _ = disk_cache.read(KIND, key, data)
         strategy, spec, architecture, name, chosen = program
-        answer = programs.recalled(Program(strategy, spec, architecture, INSTRUCTIONS, name, chosen), made)
+        answer = programs.recalled(Program(strategy, spec, architecture, INSTRUCTIONS, name, chosen), program_key)
         return Choice(record, exact, why, answer), int(number)
-    except (kept.DamagedError, TypeError, ValueError) as error:
-        warnings.warn(f"{path} is not used and made again: {error}", CacheWarning, stacklevel=3)
+    except (disk_cache.DamagedError, TypeError, ValueError) as error:
+        warnings.warn(f"{path} is not used, and is written again: {error}", CacheWarning, stacklevel=3)
         with contextlib.suppress(OSError):
             path.unlink()
         return None
@@ -99,13 +99,15 @@ def remember(key: str | None, choice: Choice, number: int) -> None:
     program = choice.program
     if key is None or program.instructions != INSTRUCTIONS:
         return
-    made = program.key if program.is_asked else programs.key_of(program)
-    parts = program.strategy, program.spec, program.architecture, program.name, dict(program.chosen), made
+    program_key = program.key if program.is_asked else programs.key_of(program)
+    parts = program.strategy, program.spec, program.architecture, program.name, dict(program.chosen), program_key
     about = {"kernels": [program.name], "about": str(program.spec)[:200], "arch": program.architecture.name}
-    data = kept.written(KIND, key, (choice.record, choice.exact, choice.why, *parts, number), {**about, "toolchain": [], "seconds": 0.0})
+    data = disk_cache.written(
+        KIND, key, (choice.record, choice.exact, choice.why, *parts, number), {**about, "toolchain": [], "seconds": 0.0}
+    )
     if data is not None:
         with contextlib.suppress(OSError):
-            kept.save(programs.place(KIND, key), data)
+            disk_cache.save(programs.place(KIND, key), data)
 
 
 __all__ = ["KIND", "chosen", "decided", "device_name", "key_of", "recalled", "remember"]
