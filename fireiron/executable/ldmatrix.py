@@ -76,7 +76,7 @@ class LdMatrix(MatrixCopy):
 
     def _next_along(self, spec: Spec, context: Context) -> int:
         """The dimension along which the instruction that reads the registers has its second one: the matrices come in this order."""
-        holding = context.held.get(spec.operands["dst"].tensor.name)
+        holding = context.owners.get(spec.operands["dst"].tensor.name)
         wanted = None if holding is None else lanes_of(spec, "dst", holding, context)
         if wanted is None or wanted.count < 4:
             return 0

@@ -85,7 +85,7 @@ class MovMatrix(Executable):
         """Whether the lanes own what they give, and receive what they have to own; an undecided distribution follows this copy."""
         mismatches: list[Mismatch] = []
         for name, lane_map in self.maps().items():
-            if spec.operands[name].tensor.name in context.held:
+            if spec.operands[name].tensor.name in context.owners:
                 mismatches += ownership_mismatch(lane_map, spec, name, context)
         return tuple(mismatches)
 

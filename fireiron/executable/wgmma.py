@@ -195,7 +195,7 @@ class Wgmma(Executable):
         """The chunks of an operand, which become its storage where it is still free."""
         view = spec.operands[name]
         wanted = self._wanted(spec, name) if view.tensor.free else None
-        storage = view.tensor.storage() if wanted is None else draft.settle(view.tensor, wanted)
+        storage = view.tensor.storage() if wanted is None else draft.choose_storage(view.tensor, wanted)
         layout = smem_layout_of(storage, view, view.dtype.bytes)
         assert isinstance(layout, SmemLayout), layout
         return layout

@@ -246,7 +246,7 @@ _RULES: Mapping[type[Stmt], Any] = {
     Commit: Marker._ordering,
     Wait: Marker._ordering,
     Fence: Marker._ordering,
-    Acquire: Marker._turn,
-    Release: Marker._turn,
+    Acquire: Marker._acquire_or_release,
+    Release: Marker._acquire_or_release,
 }
 """The method that traces each class of statements; other classes are not traced."""
