@@ -118,7 +118,7 @@ class Marker(Tracer):
         self.access_trace = access_trace = with_free_ranks(access_trace)
         self.blocks, self.inner, self.sizes, self.tiles = cluster_blocks(access_trace.kernel), inner, sizes, tiles
         self.rings = {ring.name: ring for ring in access_trace.kernel.rings}
-        self.turns: dict[Any, StageEvent] = {}
+        self.stage_events: dict[Any, StageEvent] = {}
         self.place: list[int] = []
         self.visits: dict[tuple[Path, int], PointCounter] = {}
         self.performed: dict[tuple[Path, int], PointCounter] = {}
