@@ -1100,7 +1100,7 @@ def wrong_outs(gpu):
         "an order": ((apart, total, transposed), "total has elements of another type", "float32"),
         "shape": ({**outs, "transposed": gpu.array((40, 50), "float64")}, "transposed does not have the shape", "(50, 40)"),
         "layout": ({**outs, "total": gpu.array((40, 50))}, "total has other strides", "total=RowMajor"),
-        "read-only": ({**outs, "apart": readonly}, "apart is read-only", "leave out= out"),
+        "read-only": ({**outs, "apart": readonly}, "apart is read-only", "remove out="),
         "nothing": ((total, None, transposed), "apart is not an array", "NoneType"),
         "host": ((total, np.zeros((40, 50), np.int32), transposed), "apart is a NumPy array, a, b, total, transposed not", ""),
         "twice": ({**outs, "apart": total}, "apart has elements of another type", ""),

@@ -330,7 +330,7 @@ def test_list_lowers_nothing(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "hmma_ampere" in out and "threads" not in out.splitlines()[0]
     assert main(["list", "--json"]) == 0
-    assert {"name", "sizes", "tunables", "tuned", "what it is"} == json.loads(capsys.readouterr().out)[0].keys()
+    assert {"name", "sizes", "tunables", "tuned", "description"} == json.loads(capsys.readouterr().out)[0].keys()
     with pytest.raises(AssertionError, match="nothing is lowered"):
         main(["list", "naive"])
 

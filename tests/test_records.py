@@ -930,7 +930,7 @@ def test_list_reports_what_is_tuned(fireiron, tmp_path, monkeypatch):
     status, out, _ = fireiron("list", "small")
     assert status == 0 and "2 (NVIDIA H200), best 1.80x the library, 1 outdated" in out
     (row,) = json.loads(fireiron("list", "small", "--json")[1])
-    assert row["tuned"] == {"records": 2, "outdated": 1, "gpus": ["NVIDIA H200"], "best of library": 1.8, "best TFLOP/s": 3.3}
+    assert row["tuned"] == {"records": 2, "outdated": 1, "gpus": ["NVIDIA H200"], "best speedup": 1.8, "best TFLOP/s": 3.3}
     (row,) = json.loads(fireiron("list", "naive", "--json")[1])
     assert row["tuned"]["records"] == 0
     assert "H200" not in fireiron("list", "small", "--arch", "sm_80")[1], "records of another target are not counted"
@@ -988,7 +988,7 @@ def test_records_check(fireiron, tmp_path):
     path.write_text(path.read_text() + '{"format": 9}\n' + synthetic(strategy_hash="0" * 16).line() + "\n")
     status, out, _ = fireiron("records", "check", path)
     assert status == 1 and f"{path}:3: another version" in out and "older version" in out and "2 errors" in out
-    assert len(json.loads(fireiron("records", "check", path, "--json")[1])["found"]) == 2
+    assert len(json.loads(fireiron("records", "check", path, "--json")[1])["errors"]) == 2
     assert fireiron("records", "check", path, "-o", path)[0] == 2
 
 

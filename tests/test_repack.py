@@ -328,7 +328,7 @@ def test_matrices_of_a_batch_with_gaps():
     """Rows are multiples of 16 bytes apart, matrices are not."""
     spec = MatMul(3, 16, 24, 8, dtype=float16, signature="bmk,bkn->bmn", A=Strides(b=129, m=8, k=1))(GL, GL, GL)(Kernel)
     program = MatMul.repack(A).tile(b=1).to(Block).then(BODY)(spec).program("sm_90a")
-    assert [one.reason for one in program.preceding] == ["A has matrices 129 elements of 2 bytes apart"]
+    assert [one.reason for one in program.preceding] == ["the matrix stride of A is 129 elements of 2 bytes"]
 
 
 # ---------------------------------------------------------------------------------------------- the library's choice
@@ -390,7 +390,7 @@ def test_the_text_is_one_unit_of_all_launches():
 
 def test_outputs_list_the_copies():
     program = HOPPER(ODD).program()
-    description = "matmul_repack_a: Move(95,99)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=128), since A has rows 99 elements of 2 bytes apart"
+    description = "matmul_repack_a: Move(95,99)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=128), since the row stride of A is 99 elements of 2 bytes"
     shown = "\n".join(show(program))
     assert f"launched first   {description}" in shown and "tile(16, 256).to(Block)" in shown
     assert as_dict(program)["launches"][0] == description
@@ -416,4 +416,4 @@ def test_stored_and_read_back():
 def test_exports_take_scratch_memory(tmp_path):
     """More of them in `test_export.py`."""
     header = export(HOPPER(ODD), tmp_path, "gemm", cubin=False).files[0].read_text()
-    assert "A has rows 99 elements of 2 bytes apart." in header and "size_t gemm_scratch_bytes(void);" in header
+    assert "the row stride of A is 99 elements of 2 bytes." in header and "size_t gemm_scratch_bytes(void);" in header

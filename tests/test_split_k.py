@@ -439,7 +439,7 @@ def test_refusals():
     refused(MatMul.tile(16, 16).to(Block).split_k(2, Block, 8).tile(16, 16).to(Warp), plain, "not below Block")
     no_epilog = MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
     assert "epilog" in refused(no_epilog, plain, "several blocks accumulate").hint
-    refused(MatMul.split_k(2, Block, 8, Reduction.tile(1, 1).done()), plain, "leave combine out")
+    refused(MatMul.split_k(2, Block, 8, Reduction.tile(1, 1).done()), plain, "remove combine=")
     refused(tiled(40, 8), plain, "1280 threads")
     refused(tiled(65, 8), plain, "1 ... 64")
     refused(MatMul.tile(16, 16).to(Block).tile(16, 16).to(Warpgroup).split_k(5, Warp, 8), plain, "has 4 units of level Warp")

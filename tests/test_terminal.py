@@ -170,7 +170,7 @@ def test_doctor_finds_errors(capsys, monkeypatch, tmp_path):
     wrong = {key for key, one in items.items() if one["state"] == "wrong"}
     assert {("packages", "tabulate"), ("environment", "FIREIRON_CASH_DIR"), ("environment", "value"), ("records", "tuned")} == wrong
     assert items["extras", "tune"]["do"] == "pip install 'fireiron[tune]'" and items["extras", "bf16"]["state"] == "ok"
-    assert str(tmp_path) in items["cache", "folder"]["found"] and not (tmp_path / "a").exists()
+    assert str(tmp_path) in items["cache", "folder"]["details"] and not (tmp_path / "a").exists()
 
 
 def items_of(look):
@@ -202,14 +202,14 @@ def test_doctor_reads_what_the_package_needs(monkeypatch):
     versions = {"numpy": "2.1", "matplotlib": "3.9"}
     monkeypatch.setattr(doctor, "_version_of", versions.get)
     items = items_of(doctor._packages)
-    assert items["numpy"].state == "ok" and items["plot"].found == "matplotlib 3.9"
-    assert (items["tune"].found, items["tune"].state, items["tune"].do) == ("without optuna, dask", "-", "pip install 'fireiron[tune]'")
+    assert items["numpy"].state == "ok" and items["plot"].details == "matplotlib 3.9"
+    assert (items["tune"].details, items["tune"].state, items["tune"].do) == ("without optuna, dask", "-", "pip install 'fireiron[tune]'")
 
     def absent(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "requires", absent)
-    assert "imported from its folder" in items_of(doctor._packages)["metadata"].found
+    assert "imported from its folder" in items_of(doctor._packages)["metadata"].details
 
 
 def test_doctor_knows_versions():
@@ -244,17 +244,17 @@ def test_doctor_with_a_gpu(monkeypatch):
     monkeypatch.setattr("fireiron.gpu.launch.driver_version", lambda: (12, 8))
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: None)
     items = items_of(doctor._gpu)
-    assert items["GPU"].found == "NVIDIA H200, sm_90; 2 visible" and items["driver"].found == "CUDA 12.8; CuPy 14.0"
+    assert items["GPU"].details == "NVIDIA H200, sm_90; 2 visible" and items["driver"].details == "CUDA 12.8; CuPy 14.0"
     assert (items["compiler"].state, items["compiler"].do) == ("wrong", "pip install 'fireiron[cuda12]'")
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: "NVRTC 12.8")
-    assert (items_of(doctor._gpu)["compiler"].state, items_of(doctor._gpu)["compiler"].found) == ("ok", "NVRTC 12.8 compiles for it")
+    assert (items_of(doctor._gpu)["compiler"].state, items_of(doctor._gpu)["compiler"].details) == ("ok", "NVRTC 12.8 compiles for it")
 
     def without():
         raise LaunchError("no CuPy")
 
     monkeypatch.setattr("fireiron.gpu.launch.require_cupy", without)
     items = items_of(doctor._gpu)
-    assert items["GPU"].found == "sm_90, reported by the driver" and (items["CuPy"].found, items["CuPy"].state) == ("no CuPy", "wrong")
+    assert items["GPU"].details == "sm_90, reported by the driver" and (items["CuPy"].details, items["CuPy"].state) == ("no CuPy", "wrong")
     monkeypatch.setattr("fireiron.gpu.launch.visible_arch", lambda: None)
     monkeypatch.setattr("fireiron.gpu.launch.cupy_builds", lambda: ())
     assert [(item.name, item.state, item.do) for item in doctor._gpu()] == [("CuPy", "-", "")]
@@ -264,20 +264,20 @@ def test_doctor_looks_at_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
     folder = items_of(doctor._cache)["folder"]
-    assert folder.state == "wrong" and folder.found == f"{tmp_path} is not writable" and "FIREIRON_CACHE_DIR" in folder.do
+    assert folder.state == "wrong" and folder.details == f"{tmp_path} is not writable" and "FIREIRON_CACHE_DIR" in folder.do
 
     def damaged():
         raise OSError("not a folder")
 
     monkeypatch.setattr("fireiron.gpu.cache.entries", damaged)
-    assert [(item.found, item.state) for item in doctor._cache()] == [("not a folder", "wrong")]
+    assert [(item.details, item.state) for item in doctor._cache()] == [("not a folder", "wrong")]
     monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
-    assert [(item.found, item.state) for item in doctor._cache()] == [("disabled by FIREIRON_NO_CACHE", "-")]
+    assert [(item.details, item.state) for item in doctor._cache()] == [("disabled by FIREIRON_NO_CACHE", "-")]
 
 
 def test_doctor_counts_records():
     (item,) = doctor._records()
-    assert re.fullmatch(r"[0-9]+ of [0-9]+ strategies, on .*", item.found) and item.state == "ok"
+    assert re.fullmatch(r"[0-9]+ of [0-9]+ strategies, on .*", item.details) and item.state == "ok"
 
 
 # ---------------------------------------------------------------------------------------------- bench

@@ -136,7 +136,7 @@ def _check(arguments: argparse.Namespace) -> int:
     findings += [_finding(None, outdated.message) for outdated in Records(tuple(good)).outdated()]
     duplicates = len(good) - len(Records().merged(Records(tuple(good))))
     if arguments.json:
-        print_json({"records": len(good), "measured twice": duplicates, "found": findings})
+        print_json({"records": len(good), "duplicates": duplicates, "errors": findings})
     else:
         for finding in findings:
             print(f"{finding['at']}: {finding['message']}" if finding["at"] else finding["message"])

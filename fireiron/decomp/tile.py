@@ -206,7 +206,7 @@ class Tile(Decomposition):
                 f"programmatic_launch: {context.architecture.name} cannot start a kernel before the end of the previous one",
                 got=context.architecture.name,
                 legal="sm_90 or newer",
-                hint="leave programmatic_launch() out",
+                hint="remove .programmatic_launch()",
             )
         _check_no_wait(plan.chaining.ready, spec)
         return _distributed(spec, views, digits, plan, context.draft())
