@@ -255,7 +255,7 @@ class TmaStore(Executable):
             called(function, f"&{box.map}", *(printer.expression(coordinate) for coordinate in box.coordinates), box.address)
             for box in _boxes(printer, statement, array=1)
         ]
-        lane = index_in(statement.spec.level, printer.kernel.thread)
+        lane = index_in(statement.spec.level, printer.kernel.thread) if statement.lane == ZERO else statement.lane
         return [If((printer.expression(equal(lane, 0)),), tuple(stores))]
 
 
