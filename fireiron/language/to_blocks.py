@@ -12,7 +12,7 @@ from fireiron.ir.effect import Effects
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.language.dealing import Dealing, Parts, Taken
 from fireiron.language.dividing import Step, moved
-from fireiron.language.grid import let_of_grid
+from fireiron.language.grid import let_of_grid, most_tiles
 from fireiron.language.tree import Child, Draft, Expansion
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, less, mod
@@ -40,7 +40,8 @@ def dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], deali
     blocks = grid * grouping.parts
     for _, number in outer:
         blocks = blocks * number
-    fits = _fits(blocks)
+    stride = dealing.taking.most * dealing.taking.groups
+    fits = _fits(blocks, most_tiles(stride))
     for permutation in (*dealing.renumberings, place):
         permutation.require(spec, order)
     dealing.check(stated, late=True)
@@ -56,7 +57,7 @@ def dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], deali
     return draft.expansion(
         (Child("body", spec.at_level(Block, **views)),),
         taken.around(Hole("body")),
-        facts=() if fits == TRUE else (("the grid has at most 2**31 - 1 blocks", fits),),
+        facts=() if fits == TRUE else ((f"the grid has at most {_most(stride)} {'tiles' if stride else 'blocks'}", fits),),
         grid=taken.blocks,
         effects=_of_tensors(effects, spec),
         cluster=gathered.cluster,
@@ -83,12 +84,17 @@ def _block(blocks: Expr, draft: Draft) -> Var:
     return Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
 
 
-def _fits(blocks: Expr) -> Expr:
+def _fits(tiles: Expr, most: int) -> Expr:
     """Return the condition under which a grid can be launched. Raises: `ResourceError` if it never can."""
-    fits = less(blocks, as_expr(2**31))
+    fits = less(tiles, as_expr(most + 1))
     if fits == FALSE:
-        raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
+        raise ResourceError(f"{tiles} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
     return fits
+
+
+def _most(stride: int) -> str:
+    """Return the text of the largest number of tiles, of which persistent blocks compute each `stride`-th one."""
+    return f"2**31 - {1 + stride}"
 
 
 def _without_outer(taken: Taken, grid: Expr, outer: Sequence[tuple[Var, Expr]]) -> Expr:

@@ -43,7 +43,7 @@ class PersistentBlocks(Taking):
         if together > 1:
             require_whole_clusters(self.blocks, together)
         names = Inside(draft)
-        tile, loop = taken_in_turns(tiles, self.blocks, self.dynamic, draft)
+        tile, loop = taken_in_turns(tiles, self.blocks, self.groups, self.dynamic, draft)
         return Taken(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.with_asks(ConsumerGroups(self.groups)), tile)
 
 
