@@ -44,13 +44,13 @@ def test_union_of_two():
 
 
 def test_shifts_and_remainders():
-    for known, bits in itertools.product(PARTLY, range(4)):
-        assert known.raised(bits) == best([number << bits for number in values(known)])
-        assert known.lowest(bits) == best([number % (1 << bits) for number in values(known)])
-        partly = bit_or(bit_and(J, as_expr(~(known.zeros | known.ones) & 7)), as_expr(known.ones))
-        assert KnownBits({}).of(partly % (1 << bits)) == best([number % (1 << bits) for number in values(known)])
-        known = known.shifted(bits).also(Bits(WORD & ~(WORD >> bits)))
-        assert known == best([number >> bits for number in values(known)])
+    for partial, bits in itertools.product(PARTLY, range(4)):
+        assert partial.raised(bits) == best([number << bits for number in values(partial)])
+        assert partial.lowest(bits) == best([number % (1 << bits) for number in values(partial)])
+        partly = bit_or(bit_and(J, as_expr(~(partial.zeros | partial.ones) & 7)), as_expr(partial.ones))
+        assert KnownBits({}).of(partly % (1 << bits)) == best([number % (1 << bits) for number in values(partial)])
+        known = partial.shifted(bits).also(Bits(WORD & ~(WORD >> bits)))
+        assert known == best([number >> bits for number in values(partial)])
 
 
 def test_products():
