@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, BlockSet, ClaimTile, Mechanism, Release, Ring, StageState
+from fireiron.ir import Acquire, BlockSet, ClaimTile, Mechanism, Release, Ring, StageState, execs
 from fireiron.sim.locations import ThreadGroup
 from fireiron.sim.plan import Operand, Plan, PlannedStatement
 from fireiron.values.expr import compiled
@@ -138,6 +138,8 @@ class Rings:
         self.released_warps: dict[tuple[str, int], int] = {}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in plan.kernel.rings}
         self.of_buffer = {name: ring.name for ring in plan.kernel.rings for name in ring.buffers}
+        stores = (stmt for stmt, _ in execs(plan.kernel.body) if stmt.mechanism.outlives)
+        self.stored = {self.of_buffer.get(access.buffer, "") for store in stores for access in store.accesses}
         self.mbarriers = {
             (ring.name, state, stage): MbarrierState(arrivals, arrivals)
             for ring in plan.kernel.rings
@@ -397,6 +399,8 @@ class Rings:
         """Which agents have arrived for a wait."""
         if state is StageState.FULL:
             releases = self.released.get((ring.name, state, fill), [])
+            if ring.producers > 1 and not ring.bytes:
+                return f"{len(releases)} threads have arrived"
             return "the producer has arrived" if releases else "the producer has not arrived"
         before = fill - ring.stages
         releases = self.released.get((ring.name, state, before), [])
@@ -411,6 +415,8 @@ class Rings:
             names = [f"{warps(warp for one, warp in releases if one == rank)} of block {rank} of the cluster" for rank in ranks]
             return f"fill {before} has been released by {' and '.join(names) or 'no warp'}, and the ring counts {ring.consumers} consumers"
         fill_owned = [warp for _, warp in releases]
+        if ring.name in self.stored:
+            return f"fill {before} has {'' if releases else 'not '}been released"
         missing = sorted(set(range(ring.consumers)) - set(fill_owned))
         if not missing:
             often = ", by some of them more than once" if len(releases) > ring.consumers else ""
