@@ -149,7 +149,10 @@ def test_pieces_replace_bounds():
 
 def test_uses_of_statements_with_their_loops():
     access_trace = trace_of(loop(3, writes(T), loop(2, reads(T), var=INNER), var=OUTER))
-    assert [(use.access.write, [loop_stmt.var.name for loop_stmt in use.loops]) for use in access_trace.uses] == [(True, ["i"]), (False, ["i", "j"])]
+    assert [(use.access.write, [loop_stmt.var.name for loop_stmt in use.loops]) for use in access_trace.uses] == [
+        (True, ["i"]),
+        (False, ["i", "j"]),
+    ]
     assert accesses_of(writes(T)) == writes(T).accesses
     scratch = Tensor("s", (as_expr(64),), float32, SH, ColMajor)
     uses = accesses_of(attrs.evolve(writes(T), scratch=scratch))

@@ -54,7 +54,9 @@ def test_each_global_array_is_reported_once():
     assert len(messages_of_access(reads(0), writes(wide))) == 1, "only the second access"
     assert messages_of_access(reads(wide), memory=GL, symbols=()) == [], "without run-time sizes every index fits"
     assert messages_of_access(reads(wide, instruction=Engine())) == [], "TMA uses coordinates"
-    assert [finding.severity for finding in beyond_64_bits(AccessTrace(kernel(reads(wide), buffers=(buffer("s", 4),), symbols=(U, V))))] == []
+    assert [
+        finding.severity for finding in beyond_64_bits(AccessTrace(kernel(reads(wide), buffers=(buffer("s", 4),), symbols=(U, V))))
+    ] == []
     two = AccessTrace(
         kernel(reads(wide), reads(wide, name="t"), buffers=(buffer("s", 4, memory=GL), buffer("t", 4, memory=GL)), symbols=(U, V))
     )

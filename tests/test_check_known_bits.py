@@ -31,7 +31,10 @@ def best(results):
 @pytest.mark.parametrize("does", [operator.add, operator.xor, operator.and_, operator.or_], ids=lambda one: one.__name__)
 def test_operations_are_exact(does):
     for first, second in itertools.product(PARTLY, repeat=2):
-        assert does(first, second) == best([does(left, right) for left, right in itertools.product(values(first), values(second))]), (first, second)
+        assert does(first, second) == best([does(left, right) for left, right in itertools.product(values(first), values(second))]), (
+            first,
+            second,
+        )
 
 
 def test_union_of_two():

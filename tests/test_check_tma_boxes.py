@@ -104,7 +104,9 @@ def test_buffers_with_other_storage(ringed):
     """The second stage and the offset count; each shifts readers and hardware equally."""
     name = next(item for item in ir.statements(ringed.body) if is_load(item)).accesses[-1].buffer
     changed = [attrs.evolve(item, offset=item.offset + 16) if item.name == name else item for item in ringed.buffers]
-    assert any(name in item for item in messages(attrs.evolve(ringed, buffers=tuple(changed)))), "swizzle spans start at multiples of 128 bytes"
+    assert any(name in item for item in messages(attrs.evolve(ringed, buffers=tuple(changed)))), (
+        "swizzle spans start at multiples of 128 bytes"
+    )
     changed = [attrs.evolve(item, offset=item.offset + 1024) if item.name == name else item for item in ringed.buffers]
     assert messages(attrs.evolve(ringed, buffers=tuple(changed))) == []
     plain = [attrs.evolve(item, storage=attrs.evolve(item.storage, swizzle=None)) if item.name == name else item for item in ringed.buffers]

@@ -94,7 +94,9 @@ def test_overhang_in_every_dimension(rows, columns, over, wide):
     for dim in over:
         extent = as_expr((rows, columns)[dim])
         for buffer, write in (("dst", True), ("src", False)):
-            dropped = with_conditions(kernel, buffer, write, lambda condition, extent=extent: None if condition.right == extent else condition)
+            dropped = with_conditions(
+                kernel, buffer, write, lambda condition, extent=extent: None if condition.right == extent else condition
+            )
             if dropped == kernel:
                 continue
             assert {finding.buffer for finding in errors(dropped)} >= {buffer} and f"< {extent}" in emit(kernel)

@@ -140,7 +140,9 @@ def test_lattice_is_exact_without_loops():
         state.wait(CP_ASYNC_GROUPS, 1).groups[CP_ASYNC_GROUPS] == {"b": Age(0, 0)}
         and not state.wait(CP_ASYNC_GROUPS, 0).groups[CP_ASYNC_GROUPS]
     )
-    assert state.wait(WGMMA_GROUPS, 0).groups[CP_ASYNC_GROUPS] == state.groups[CP_ASYNC_GROUPS], "groups of another mechanism are unaffected"
+    assert state.wait(WGMMA_GROUPS, 0).groups[CP_ASYNC_GROUPS] == state.groups[CP_ASYNC_GROUPS], (
+        "groups of another mechanism are unaffected"
+    )
 
 
 def test_repeated_statements_have_an_age_range():
