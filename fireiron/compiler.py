@@ -337,9 +337,11 @@ class Program(Displayed):
     @property
     def cuda(self) -> str:
         """CUDA C++: one unit with the kernels of all launches, in their order."""
+        if not self.preceding:
+            return self.text
         from fireiron import cuda as printer
 
-        return self.text if not self.preceding else printer.emit(*(launch.program.ir for launch in self.launches))
+        return printer.emit(*(launch.program.ir for launch in self.launches))
 
     @property
     def lines(self) -> tuple[printer.Line, ...]:
