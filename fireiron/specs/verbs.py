@@ -128,7 +128,7 @@ class Refusing:
 
 
 class Verbs(StepVerbs, Refusing):
-    """The verbs of all steps, each defined in the file of its step; added when the package is loaded."""
+    """The verbs of all steps, each defined in the file of its step, and `then`; added when the package is loaded."""
 
     __slots__ = ()
 
