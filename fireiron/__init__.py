@@ -1,6 +1,6 @@
 """Fireiron: a scheduling language for GPU kernels, embedded in Python.
 
-Extensions are found in their folders: each file says by `__all__` which of its names stand here. Type checkers read `__init__.pyi`,
+Extensions are found in their folders: `__all__` of each file lists its public names. Type checkers read `__init__.pyi`,
 which `make names` writes.
 """
 
@@ -44,7 +44,7 @@ from fireiron.values.strides import ANY, AnyStride, Strides
 from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, UnitMode, View
 
 _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *executable.MODULES)
-"""The modules that say themselves which of their names stand here."""
+"""The modules whose `__all__` lists public names of this package."""
 
 globals().update(folders.public(_STATED))
 _methods.add_found(decomp.MODULES, refine.MODULES)
@@ -62,7 +62,7 @@ def _pretty(value: object) -> str:
     return pretty(value)
 
 
-display.tell(_html, _pretty)
+display.set_display_functions(_html, _pretty)
 
 _LATER = {
     "Choice": "tune.records",

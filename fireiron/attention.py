@@ -5,7 +5,7 @@
 >>> fireiron.attention(q, k, v)[0, 0, :3]
 array([1., 1., 1.], dtype=float16)
 >>> print(fireiron.attention.choice(q, k, v).why)
-no record answers; the default for float16 on sm_90: attention:steady bm=64 stages=2 bn=64 wm=32 score_parts=1
+no record applies; the default for float16 on sm_90: attention:steady bm=64 stages=2 bn=64 wm=32 score_parts=1
 
 A call that `torch.compile` traces, or a call on fake tensors, uses the PyTorch operators `fireiron::attention` and
 `fireiron::attention_lse`. The first such call registers them.

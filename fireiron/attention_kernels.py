@@ -154,13 +154,13 @@ def _check(given: Given, sizes: Sizes, options: Options) -> None:
         raise ArgumentError("attention: no kernels for the element type of q", got=q.dtype, legal=TYPES, hint="convert q, k and v")
     wanted = {"q": q.shape, "k": given["k"].shape, "v": given["v"].shape, "out": q.shape, "lse": q.shape[:-1]}
     kinds = {name: "float32" if name == "lse" else q.dtype for name in wanted}
-    for name, one in given.items():
-        if one.shape != wanted[name]:
-            raise ArgumentError(f"attention: {name} has the shape {one.shape}", legal=f"{wanted[name]}")
-        if one.dtype != kinds[name]:
-            raise ArgumentError(f"attention: {name} has elements of {one.dtype}", legal=kinds[name], hint="convert one of the arrays")
-        if name in ("out", "lse") and one.repeats:
-            raise ArgumentError(f"attention: {name} repeats elements (broadcast)", got=one.steps, hint="pass a separate array")
+    for name, operand in given.items():
+        if operand.shape != wanted[name]:
+            raise ArgumentError(f"attention: {name} has the shape {operand.shape}", legal=f"{wanted[name]}")
+        if operand.dtype != kinds[name]:
+            raise ArgumentError(f"attention: {name} has elements of {operand.dtype}", legal=kinds[name], hint="convert one of the arrays")
+        if name in ("out", "lse") and operand.repeats:
+            raise ArgumentError(f"attention: {name} repeats elements (broadcast)", got=operand.steps, hint="pass a separate array")
     refuse_places(given, "attention: ", "all on one GPU, or all NumPy")
 
 
@@ -185,11 +185,11 @@ def _operands(request: Request) -> dict[str, Operand]:
 def result_steps(shape: Sequence[int], steps: Sequence[int]) -> Shape:
     """Return the strides of a new result: packed, with dimensions in the order of those of q, and contiguous along a head."""
     outer = sorted(range(len(shape) - 1), key=lambda dim: -steps[dim])
-    found, step = [1] * len(shape), shape[-1]
+    strides, step = [1] * len(shape), shape[-1]
     for dim in reversed(outer):
-        found[dim] = step
+        strides[dim] = step
         step = step * shape[dim]
-    return tuple(found)
+    return tuple(strides)
 
 
 def _as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
@@ -202,10 +202,10 @@ def _as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
     shared = extents["r"] if name in "QOL" else 1
     by_dim = {"b": batch, "m": along, "n": along, "g": heads * shared, "r": heads, "d": 1}
     extent = tuple(extents[dim] for dim in DIMS[name])
-    found = tuple(beyond if extents[dim] == 1 and dim != "d" else by_dim[dim] for dim in DIMS[name])
+    strides = tuple(beyond if extents[dim] == 1 and dim != "d" else by_dim[dim] for dim in DIMS[name])
     by_rows = packed(extent)
-    is_packed = all(size == 1 or step == row for size, step, row in zip(extent, found, by_rows, strict=True))
-    return extent, by_rows if is_packed else found
+    is_packed = all(size == 1 or step == row for size, step, row in zip(extent, strides, by_rows, strict=True))
+    return extent, by_rows if is_packed else strides
 
 
 def _storage(name: str, places: Places, align: int) -> dict[str, Strides]:
@@ -255,10 +255,10 @@ def _dtypes(q: Any) -> tuple[DType, DType]:
     return as_dtype(operand_of(q, "q").dtype), float32
 
 
-def _lies_oddly(one: Operand) -> bool:
+def _lies_oddly(operand: Operand) -> bool:
     """Return whether an array is not contiguous along a head, or has a negative stride."""
-    steps = [step for size, step in zip(*one.places, strict=True) if size > 1]
-    return any(step < 0 for step in steps) or (one.shape[-1] > 1 and one.steps[-1] != 1)
+    steps = [step for size, step in zip(*operand.places, strict=True) if size > 1]
+    return any(step < 0 for step in steps) or (operand.shape[-1] > 1 and operand.steps[-1] != 1)
 
 
 def _widened(array: Any, elements: int) -> Any:
@@ -422,7 +422,7 @@ def _kept_or_chosen(arrays: _Arrays, options: Options) -> Choice:
 
 
 def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
-    """Return the choice by records; else, if no exact record is required, the first default strategy that serves the problem."""
+    """Return the choice by records; else, if no exact record is required, the first default strategy that supports the problem."""
     recorded = _recorded(problems, arrays)
     if recorded is not None:
         return recorded
@@ -432,7 +432,7 @@ def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
 
 
 def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
-    """Return the first default strategy that serves the problem, preferably one without register spills."""
+    """Return the first default strategy that supports the problem, preferably one without register spills."""
     architecture, refusals, wide = arrays.place.architecture, list[str](), None
     for problem in problems:
         for name, values, strategy in _candidates(problem, architecture):
@@ -444,8 +444,8 @@ def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
             except FireironError as error:
                 refusals.append(f"{name}: {error.headline}")
                 continue
-            said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
-            why = f"no record answers; the default for {problem.spec.operands['Q'].dtype} on {architecture}: {said}"
+            values_text = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
+            why = f"no record applies; the default for {problem.spec.operands['Q'].dtype} on {architecture}: {values_text}"
             choice = Choice(None, False, "; ".join((why, *refusals)), program)
             if not spills:
                 return choice
@@ -485,16 +485,16 @@ def _of(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> C
 
 def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
     """The library's strategies for a definition with tunable values, the likely fastest first; with a `rescale_threshold` only Hopper's."""
-    spec, made = problem.spec, _definition(problem.options)
+    spec, definition = problem.spec, _definition(problem.options)
     if problem.options.rescale_threshold:
         file = _file(BY_TMA)
         for form in file.forms(spec):
-            yield _valued(f"{BY_TMA}:{form}", file.by_rows(made, **file.FORMS[form]), file.values_of(form, spec))
+            yield _valued(f"{BY_TMA}:{form}", file.by_rows(definition, **file.FORMS[form]), file.values_of(form, spec))
         return
     known = [(name, values, find(name).strategy) for name, values in defaults(spec, architecture)]
     if not known:
         file = _file("attention")
-        yield _valued("attention", file.by_rows(made), file.values(spec, architecture))
+        yield _valued("attention", file.by_rows(definition), file.values(spec, architecture))
     yield from ((name, values, strategy.with_(**values)) for name, values, strategy in known)
 
 

@@ -65,13 +65,13 @@ def result_shape(a: Sequence[int], b: Sequence[int]) -> Shape:
 def _broadcast(a: Sequence[int], b: Sequence[int]) -> Shape:
     """Return the dimensions before those of the matrices."""
     pairs = itertools.zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1)
-    found = [two if one == 1 else one for one, two in pairs if _meet(one, two, a, b)]
-    return tuple(reversed(found))
+    shape = [two if one == 1 else one for one, two in pairs if _meet(one, two, a, b)]
+    return tuple(reversed(shape))
 
 
-def _meet(one: int, two: int, a: Sequence[int], b: Sequence[int]) -> bool:
-    if one != two and one != 1 and two != 1:
-        what = f"a is a batch of {one} matrices, b of {two}"
+def _meet(size: int, other: int, a: Sequence[int], b: Sequence[int]) -> bool:
+    if size != other and size != 1 and other != 1:
+        what = f"a is a batch of {size} matrices, b of {other}"
         raise ArgumentError(what, got=(tuple(a), tuple(b)), legal="equal sizes, or 1, along each leading dimension")
     return True
 
@@ -123,15 +123,15 @@ def _stretched(shape: Shape, steps: Shape, front: Shape) -> Shape:
 
 def _merged(dims: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Return sizes with strides in each array, with dimensions merged that can be flattened in all arrays."""
-    found: list[tuple[int, ...]] = []
+    merged: list[tuple[int, ...]] = []
     for size, *steps in dims:
         if size == 1:
             continue
-        if found and all(outer == size * step for outer, step in zip(found[-1][1:], steps, strict=True)):
-            found[-1] = (found[-1][0] * size, *steps)
+        if merged and all(outer == size * step for outer, step in zip(merged[-1][1:], steps, strict=True)):
+            merged[-1] = (merged[-1][0] * size, *steps)
         else:
-            found.append((size, *steps))
-    return found
+            merged.append((size, *steps))
+    return merged
 
 
 def packed(shape: Sequence[int]) -> Shape:

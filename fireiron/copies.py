@@ -1,8 +1,8 @@
 """Copies of arrays that kernels cannot read, and results for arrays without elements.
 
-PyTorch and NumPy multiply matrices with any steps, reversed and repeated ones among them, and arrays of no rows, columns or terms. Kernels
-read rows or columns whose elements lie side by side. So what lies otherwise is copied in front, by its own library on its current stream,
-and a result that lies otherwise is computed apart and stored.
+PyTorch and NumPy multiply matrices with any strides, also negative and zero ones, and arrays without rows, columns or terms. Kernels read
+contiguous rows or columns. So other arrays are copied first, by their library on its current stream, and another result is computed into a
+contiguous array and then copied.
 """
 
 from __future__ import annotations

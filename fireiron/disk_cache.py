@@ -117,10 +117,10 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if not _is_ours(module) or "." in name:
             raise DamagedError(f"it names {module}.{name}")
-        found = getattr(importlib.import_module(module), name, None)
-        if not isinstance(found, type) or not is_readable(found):
+        cls = getattr(importlib.import_module(module), name, None)
+        if not isinstance(cls, type) or not is_readable(cls):
             raise DamagedError(f"it names {module}.{name}")
-        return found
+        return cls
 
 
 @functools.cache

@@ -50,10 +50,10 @@ def read(given: str | Path) -> bytes:
         raise StoreError(f"{shown(str(path))} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """Return whether a path exists.
 
-    Raises: StoreError where nobody can tell: a name that is too long, a folder that is shut.
+    Raises: StoreError if this cannot be determined: the name is too long, or a folder cannot be read.
     """
     try:
         return path.exists()

@@ -15,6 +15,6 @@ def modules(package: str, path: Iterable[str]) -> tuple[ModuleType, ...]:
     return tuple(importlib.import_module(f"{package}.{name}") for name in names)
 
 
-def public(found: Iterable[ModuleType]) -> dict[str, Any]:
+def public(modules: Iterable[ModuleType]) -> dict[str, Any]:
     """What modules say by `__all__` is public, by name; one without it has nothing that is."""
-    return {name: getattr(module, name) for module in found for name in getattr(module, "__all__", ())}
+    return {name: getattr(module, name) for module in modules for name in getattr(module, "__all__", ())}

@@ -130,11 +130,11 @@ class Function(Call, Displayed):
                 if sizes.setdefault(dim, size) != size:
                     got = {one: tuple(shape) for one, shape in zip(self.inputs, given, strict=True)}
                     raise ArgumentError(f"{self.name}: {name} has {size} along {dim}, another array has {sizes[dim]}", got=got)
-        found = {}
+        shapes = {}
         for name in self.outputs:
             own = tuple(sizes[dim] for dim in self.dims[name])
-            found[name] = (*lead, *own[1:]) if more and self.dims[name][:1] == (shared,) else own
-        return found
+            shapes[name] = (*lead, *own[1:]) if more and self.dims[name][:1] == (shared,) else own
+        return shapes
 
     def type_of(self, output: str) -> str:
         """Return the type of a new output: that of the definition, else float32 with fewer dimensions than the first array, else ""."""
@@ -219,7 +219,7 @@ class Function(Call, Displayed):
                 refusals.append(f"strategy {number}: {error.headline}")
                 continue
             if accepts(program):
-                return Choice(None, False, f"no record answers; strategy {number} of those given", program)
+                return Choice(None, False, f"no record applies; strategy {number} of the given ones", program)
         try:
             return default_choice(spec, place.architecture, accepts)
         except ArgumentError as error:
@@ -252,17 +252,17 @@ class _Functions:
 
         Args:
             what: the name of a strategy of the library that starts from a definition, `"layernorm"`, `"lstm:tanh"`; or a definition.
-            strategies: for it, not bound, the fastest first: the first legal one is taken where no record answers.
+            strategies: for it, not bound, the fastest first: without a record, the first legal one is used.
 
-        Raises: ArgumentError where there is no such strategy, or it starts from no definition.
+        Raises: ArgumentError if there is no such strategy, or it does not start from a definition.
         """
         key = what, tuple(strategies)
         with self._lock:
-            found = self._made.get(key)
-            if found is None:
+            function = self._made.get(key)
+            if function is None:
                 name = what if isinstance(what, str) and not strategies else f"function {len(self._named)}"
-                found = self._made[key] = self._named[name] = Function(name, _start_of(what), strategies)
-            return found
+                function = self._made[key] = self._named[name] = Function(name, _start_of(what), strategies)
+            return function
 
     def named(self, name: str) -> Function:
         """Return the function of a name."""
@@ -314,10 +314,10 @@ def _without_copy(array: Any, shape: tuple[int, ...]) -> Any:
     return view
 
 
-def _by_rows(one: Operand) -> bool:
+def _by_rows(operand: Operand) -> bool:
     """Return whether an array is row-major and aligned."""
-    by_rows = zip(one.shape, one.steps, packed(one.shape), strict=True)
-    return one.align >= ALIGNMENT and all(size == 1 or step == row for size, step, row in by_rows)
+    by_rows = zip(operand.shape, operand.steps, packed(operand.shape), strict=True)
+    return operand.align >= ALIGNMENT and all(size == 1 or step == row for size, step, row in by_rows)
 
 
 # ---------------------------------------------------------------------------------------------- PyTorch's operator
@@ -333,8 +333,8 @@ def _through_torch(name: str, dims: Mapping[str, Any], inputs: Sequence[str], ar
     _operator()
     tensors = [one for given, one in zip(inputs, arrays, strict=True) if dims[given]]
     numbers = [float(one) for given, one in zip(inputs, arrays, strict=True) if not dims[given]]
-    made = torch.ops.fireiron.function(tensors, numbers, name)
-    return tuple(made) if outputs > 1 else made[0]
+    results = torch.ops.fireiron.function(tensors, numbers, name)
+    return tuple(results) if outputs > 1 else results[0]
 
 
 @operators.constant
@@ -353,8 +353,8 @@ def register_operator() -> Any:
         return [next(tensors) if of.dims[name] else next(values) for name in of.inputs]
 
     def run(arrays: Sequence[Any], numbers: Sequence[float], name: str) -> Any:
-        made = function.named(name)(*given(function.named(name), arrays, numbers))
-        return list(made) if isinstance(made, tuple) else [made]
+        results = function.named(name)(*given(function.named(name), arrays, numbers))
+        return list(results) if isinstance(results, tuple) else [results]
 
     def shaped(arrays: Sequence[Any], numbers: Sequence[float], name: str) -> Any:
         of = function.named(name)

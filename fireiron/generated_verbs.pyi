@@ -239,13 +239,15 @@ class SplitVerbs:
         producer_threads: Integer = 32,
         copies: bool = False,
         separate: Operand | str | tuple[Operand | str, ...] = (),
+        store_stages: Integer = 0,
     ) -> Self:
         """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
         A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
         producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
 
-        Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`.
+        Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`. store_stages: if not 0, a separate
+        warp issues the TMA stores, from a circular buffer of that many stages which consumers fill.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
         """
 
@@ -558,10 +560,10 @@ class ForEvery:
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> EveryStrategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
 
-        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
-        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
+        not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
         shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
         row-major). The launcher allocates the new array for each call, or once for a prepared launch.
@@ -798,10 +800,10 @@ class ForMatMul:
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> MatMulStrategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
 
-        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
-        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
+        not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
         shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
         row-major). The launcher allocates the new array for each call, or once for a prepared launch.
@@ -1049,10 +1051,10 @@ class ForReduction:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
 
-        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
-        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
+        not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
         shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
         row-major). The launcher allocates the new array for each call, or once for a prepared launch.
@@ -1138,10 +1140,10 @@ class ForAtomicAdd:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
 
-        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
-        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
+        not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
         shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
         row-major). The launcher allocates the new array for each call, or once for a prepared launch.
@@ -1216,10 +1218,10 @@ class ForPointwise:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
 
-        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
-        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
+        not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
         shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
         row-major). The launcher allocates the new array for each call, or once for a prepared launch.
@@ -1330,10 +1332,10 @@ class ForFused:
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> FusedStrategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
 
-        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
-        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
+        not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
         shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
         row-major). The launcher allocates the new array for each call, or once for a prepared launch.

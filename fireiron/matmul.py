@@ -5,7 +5,7 @@
 >>> fireiron.matmul(a, b)[0]
 array([5., 5.], dtype=float32)
 >>> print(fireiron.matmul.choice(a, b).why)
-no record answers; the default for float32 on sm_90: gemm_tt bm=64 bn=64
+no record applies; the default for float32 on sm_90: gemm_tt bm=64 bn=64
 """
 
 from __future__ import annotations

@@ -65,10 +65,10 @@ class Many:
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """Return the result."""
-        made = new_like(inputs[0], self.plan.shape, self.dtype) if out is None else out
-        for product in _products(self.request._replace(inputs=tuple(inputs), out=made), self.plan, self.dtype):
+        result = new_like(inputs[0], self.plan.shape, self.dtype) if out is None else out
+        for product in _products(self.request._replace(inputs=tuple(inputs), out=result), self.plan, self.dtype):
             self.call.run(product, stream)
-        return made
+        return result
 
 
 @attrs.frozen(kw_only=True)
@@ -119,7 +119,7 @@ def _bound(request: Request, outs: Mapping[str, Any], kernel_of: KernelOf) -> Bo
         return finished(request, outs)
     key, views = key_and_views(request)
     kernel = kernel_of(key)
-    return BoundKernel(kernel, views, turned=frozenset(outs if kernel.transposed else ()))
+    return BoundKernel(kernel, views, transposed_outputs=frozenset(outs if kernel.transposed else ()))
 
 
 def _as_new(request: Request, outs: Mapping[str, Any]) -> Request:

@@ -50,9 +50,9 @@ def through_torch(
     arrays = [name for name in operands if _is_tensor(operands[name])]
     numbers = [name for name in operands if name not in arrays]
     values = [operands[name] for name in arrays], [float(operands[name]) for name in numbers]
-    said = [word for name in (types or {}) for word in (name, _name(types[name]))]
-    made = torch.ops.fireiron.matmul_epilogue(a, b, epilogue, *values, [*arrays, *numbers], said, *kinds)
-    return tuple(made) if len(made) > 1 else made[0]
+    type_words = [word for name in (types or {}) for word in (name, _name(types[name]))]
+    results = torch.ops.fireiron.matmul_epilogue(a, b, epilogue, *values, [*arrays, *numbers], type_words, *kinds)
+    return tuple(results) if len(results) > 1 else results[0]
 
 
 def recorded(a: Any, b: Any, out: Any, c_dtype: Any, ab_dtype: Any, epilogue: str | None, types: Any, operands: Mapping[str, Any]) -> Any:
@@ -94,9 +94,9 @@ def _multiply_on(
 ) -> list[Any]:
     operands = dict(zip(names, (*arrays, *numbers), strict=True))
     c_dtype, ab_dtype = kinds
-    said = dict(zip(types[::2], types[1::2], strict=True))
-    made = matmul.launched(request(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=said, **operands))
-    return list(made) if isinstance(made, tuple) else [made]
+    output_types = dict(zip(types[::2], types[1::2], strict=True))
+    results = matmul.launched(request(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=output_types, **operands))
+    return list(results) if isinstance(results, tuple) else [results]
 
 
 # ---------------------------------------------------------------------------------------------- results of traced tensors
@@ -119,10 +119,12 @@ def _shape(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> Any:
 
 
 def _shape_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | None) -> None:
-    made = _shape(a, b, c_dtype or _kind(out), ab_dtype)
-    if tuple(made.shape) != tuple(out.shape) or made.dtype != out.dtype:
+    expected = _shape(a, b, c_dtype or _kind(out), ab_dtype)
+    if tuple(expected.shape) != tuple(out.shape) or expected.dtype != out.dtype:
         got = f"{tuple(out.shape)} of {_kind(out)}"
-        raise ArgumentError("matmul: out does not match the result of a and b", got=got, legal=f"{tuple(made.shape)} of {_kind(made)}")
+        raise ArgumentError(
+            "matmul: out does not match the result of a and b", got=got, legal=f"{tuple(expected.shape)} of {_kind(expected)}"
+        )
 
 
 def _shape_on(
@@ -133,16 +135,16 @@ def _shape_on(
         raise ArgumentError("matmul: with an epilogue, a and b must be matrices or batches", got=got, legal="2 or 3 dimensions")
     product = _shape(a, b, *kinds)
     batched = len(product.shape) == 3
-    made = epilogue_of(epilogue, signature="bmk,bkn->bmn" if batched else "").fused_definition
+    definition = epilogue_of(epilogue, signature="bmk,bkn->bmn" if batched else "").fused_definition
     sizes = dict(zip("bmn" if batched else "mn", product.shape, strict=True))
-    said = dict(zip(types[::2], types[1::2], strict=True))
-    return [_output(product, name, made.uses[name], sizes, said) for name in made.outputs]
+    output_types = dict(zip(types[::2], types[1::2], strict=True))
+    return [_output(product, name, definition.uses[name], sizes, output_types) for name in definition.outputs]
 
 
-def _output(product: Any, name: str, dims: Sequence[str], sizes: Mapping[str, int], said: Mapping[str, str]) -> Any:
+def _output(product: Any, name: str, dims: Sequence[str], sizes: Mapping[str, int], output_types: Mapping[str, str]) -> Any:
     """Return an output of an epilogue: with the given type, else the type of the result, or float32 with fewer dimensions."""
     plain = product.dtype if len(dims) == len(product.shape) else _dtype("float32")
-    return product.new_empty([sizes[dim] for dim in dims], dtype=_dtype(said[name]) if name in said else plain)
+    return product.new_empty([sizes[dim] for dim in dims], dtype=_dtype(output_types[name]) if name in output_types else plain)
 
 
 # ---------------------------------------------------------------------------------------------- gradients
@@ -185,16 +187,16 @@ def _gradients_by(product: Product, grad: Any, a: Any, b: Any, shapes: tuple[Seq
 
 def _of_left(product: Product, grad: Any, b: Any, shape: Sequence[int]) -> Any:
     """Return dA = dC B^T, summed over the matrices for which A was broadcast."""
-    made = product(grad, b.transpose(-1, -2))
-    return made.sum_to_size((1, *shape) if len(shape) == 1 else shape).reshape(shape)
+    gradient = product(grad, b.transpose(-1, -2))
+    return gradient.sum_to_size((1, *shape) if len(shape) == 1 else shape).reshape(shape)
 
 
 def _of_right(product: Product, grad: Any, a: Any, shape: Sequence[int]) -> Any:
     """Return dB = A^T dC; if B is one matrix for a batch A, one matmul over all rows of A."""
     if len(shape) <= 2 and len(a.shape) > 2:
         return product(a.reshape(-1, a.shape[-1]).transpose(0, 1), grad.reshape(-1, grad.shape[-1])).reshape(shape)
-    made = product(a.transpose(-1, -2), grad)
-    return made.sum_to_size((*shape, 1) if len(shape) == 1 else shape).reshape(shape)
+    gradient = product(a.transpose(-1, -2), grad)
+    return gradient.sum_to_size((*shape, 1) if len(shape) == 1 else shape).reshape(shape)
 
 
 def _product_of(tensors: Sequence[Any], ab_dtype: str | None) -> Product:
@@ -283,9 +285,9 @@ def _mapped(info: Any, where: Sequence[int | None], a: Any, b: Any, c_dtype: str
     right = right.unsqueeze(-1) if ranks[1] == 1 else right
     rank = max(*ranks, 2)
     left, right = (_padded(one, rank, at is not None) for one, at in zip((left, right), where[:2], strict=True))
-    made = torch.ops.fireiron.matmul(left, right, c_dtype, ab_dtype)
-    made = made.squeeze(-2) if ranks[0] == 1 else made
-    return (made.squeeze(-1) if ranks[1] == 1 else made), 0
+    result = torch.ops.fireiron.matmul(left, right, c_dtype, ab_dtype)
+    result = result.squeeze(-2) if ranks[0] == 1 else result
+    return (result.squeeze(-1) if ranks[1] == 1 else result), 0
 
 
 def _padded(tensor: Any, rank: int, mapped: bool) -> Any:

@@ -38,18 +38,18 @@ def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], cou
         raise ArgumentError("matmul.tuned measures on a GPU", got="NumPy arrays", hint="pass CuPy arrays, or PyTorch's on a GPU")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ArgumentError("matmul.tuned: candidates must be a number of tiles", got=count, legal="0, 1, 2, ...")
-    made = [with_reduction(choice, key.problems[number], key.place.device) for choice, number in _contenders(key, count)]
-    names = [f"{number}: {one.choice.why}" for number, one in enumerate(made)]
-    launches = {name: [_prepared(one, views, arrays)] for name, one in zip(names, made, strict=True)}
+    kernels = [with_reduction(choice, key.problems[number], key.place.device) for choice, number in _contenders(key, count)]
+    names = [f"{number}: {one.choice.why}" for number, one in enumerate(kernels)]
+    launches = {name: [_prepared(one, views, arrays)] for name, one in zip(names, kernels, strict=True)}
     times = measure(launches, rounds=ROUNDS, pause=PAUSE, l2="hot")
     for name in names:
         report(f"{times[name].us:.2f} us  {name}")
-    best = min(range(len(made)), key=lambda number: times[names[number]].us)
-    taken = made[best]
-    why = f"fastest of {len(made)} that were measured for these arrays, {times[names[best]].us:.4g} us; {taken.choice.why}"
-    choice = attrs.evolve(taken.choice, why=why)
-    choice_cache.decided("matmul", key.place.architecture, key.place.device, key.disk_key, choice, key.problems.index(taken.problem))
-    return attrs.evolve(taken, choice=choice)
+    best = min(range(len(kernels)), key=lambda number: times[names[number]].us)
+    fastest = kernels[best]
+    why = f"fastest of {len(kernels)} that were measured for these arrays, {times[names[best]].us:.4g} us; {fastest.choice.why}"
+    choice = attrs.evolve(fastest.choice, why=why)
+    choice_cache.decided("matmul", key.place.architecture, key.place.device, key.disk_key, choice, key.problems.index(fastest.problem))
+    return attrs.evolve(fastest, choice=choice)
 
 
 def _contenders(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
@@ -67,26 +67,26 @@ def _tiles(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
     """Yield the most promising legal tiles."""
     problem = key.problems[0]
     question = Question(problem.spec, key.place.architecture, key.place.gpu, {}, problem.predicted)
-    found = 0
-    for one in by_tiles(key.place.records.records, question)[:MOST_TRIED]:
-        if found == count:
+    yielded = 0
+    for candidate in by_tiles(key.place.records.records, question)[:MOST_TRIED]:
+        if yielded == count:
             return
-        choice = _choice_of(one, question)
+        choice = _choice_of(candidate, question)
         if choice is not None:
-            found += 1
+            yielded += 1
             yield choice, 0
 
 
-def _choice_of(one: Candidate, question: Question) -> Choice | None:
+def _choice_of(candidate: Candidate, question: Question) -> Choice | None:
     try:
-        program = default_strategy(one.name, one.values, question.spec)(question.spec).program(question.target)
+        program = default_strategy(candidate.name, candidate.values, question.spec)(question.spec).program(question.target)
         _ = program.ir
     except FireironError:
         return None
     if not question.accept(program):
         return None
-    words = " ".join(f"{name}={value}" for name, value in one.values.items())
-    return Choice(one.record, False, f"{one.name} {words}, {one.us:.4g} us expected", program)
+    words = " ".join(f"{name}={value}" for name, value in candidate.values.items())
+    return Choice(candidate.record, False, f"{candidate.name} {words}, {candidate.us:.4g} us expected", program)
 
 
 def _parts(key: CacheKey) -> Iterator[tuple[Choice, int]]:
@@ -97,18 +97,18 @@ def _parts(key: CacheKey) -> Iterator[tuple[Choice, int]]:
             yield choice, 0
 
 
-def _prepared(made: ProductKernel, views: BatchViews, arrays: tuple[Any, Any, Any]) -> Callable[[], Any]:
+def _prepared(kernel: ProductKernel, views: BatchViews, arrays: tuple[Any, Any, Any]) -> Callable[[], Any]:
     """Return a prepared launch of a candidate on the arrays."""
     a, b, out = arrays
     a, b, c = views.a.of(a), views.b.of(b), None if out is None else views.c.of(out)
-    if made.sum_kernel is not None:
-        left, right = made.cut(a, b)
-        first = made.kernel.prepare(left, right)
-        second = made.sum_kernel.prepare(first.out, out=c)
+    if kernel.sum_kernel is not None:
+        left, right = kernel.cut(a, b)
+        first = kernel.kernel.prepare(left, right)
+        second = kernel.sum_kernel.prepare(first.out, out=c)
         return lambda: (first(), second())
-    if made.transposed:
-        return made.kernel.prepare(b.T, a.T, out=None if c is None else c.T)
-    return made.kernel.prepare(a, b, out=c)
+    if kernel.transposed:
+        return kernel.kernel.prepare(b.T, a.T, out=None if c is None else c.T)
+    return kernel.kernel.prepare(a, b, out=c)
 
 
 __all__ = ["measured"]

@@ -53,8 +53,8 @@ def watched(*tensors: Any) -> bool:
     modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
     if modes is not None and modes():
         return True
-    several = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", None)
-    return several is not None and any(map(several, tensors))
+    is_batched = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", None)
+    return is_batched is not None and any(map(is_batched, tensors))
 
 
 def _transformed(torch: Any) -> bool:
@@ -131,8 +131,8 @@ def on_host(operator: str, run: Callable[..., Any], *arguments: Any) -> Any:
 def refuse_on_host(operator: str, arguments: Sequence[Any]) -> None:
     """Refuse tensors that are not on a GPU, including traced ones."""
     every = [one for given in arguments for one in (given if isinstance(given, list | tuple) else (given,)) if hasattr(one, "is_cuda")]
-    for number, one in enumerate(every):
-        kind = getattr(getattr(one, "device", None), "type", SERVED[0])
+    for number, tensor in enumerate(every):
+        kind = getattr(getattr(tensor, "device", None), "type", SERVED[0])
         if kind not in SERVED:
             raise refused_on_host(f"{operator}: ", f"tensor {number}", kind)
 
@@ -147,12 +147,12 @@ def define(
         refuse_on_host(name, arguments)
         return shaped(*arguments)
 
-    made = torch.library.custom_op(
+    operator = torch.library.custom_op(
         name if "::" in name else f"fireiron::{name}", run, mutates_args=mutates, device_types=served, schema=schema
     )
-    made.register_kernel("cpu")(lambda *arguments: on_host(name, run, *arguments))
-    made.register_fake(checked)
-    return made
+    operator.register_kernel("cpu")(lambda *arguments: on_host(name, run, *arguments))
+    operator.register_fake(checked)
+    return operator
 
 
 def refuse_gradients(operator: Any, error: Callable[[Any], Exception]) -> None:

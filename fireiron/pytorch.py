@@ -1,4 +1,4 @@
-"""PyTorch's operators before a call asks for them, for programs of `torch.export` that have them: `fireiron.pytorch.register()`."""
+"""PyTorch's operators before a call requests them, for programs of `torch.export` that have them: `fireiron.pytorch.register()`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def register() -> None:
     from fireiron.function import register_operator as function
     from fireiron.matmul_operator import register_operators as matmul
 
-    for one in (attention, function, matmul):
-        one()
+    for register_operators in (attention, function, matmul):
+        register_operators()
 
 
 __all__ = ["register"]

@@ -18,7 +18,7 @@ class Recording:
     """
 
     launches: list[tuple[Any, Sequence[int]]] = attrs.field(factory=list)
-    made: list[Any] = attrs.field(factory=list)
+    allocated: list[Any] = attrs.field(factory=list)
     is_whole: bool = True
 
 
@@ -33,10 +33,10 @@ current = _Current()
 @contextlib.contextmanager
 def recorded() -> Iterator[Recording]:
     """Record the launches of this thread."""
-    before, found = current.recording, Recording()
-    current.recording = found
+    before, recording = current.recording, Recording()
+    current.recording = recording
     try:
-        yield found
+        yield recording
     finally:
         current.recording = before
 

@@ -58,18 +58,18 @@ class Replays:
         from fireiron.gpu.replays import AmbiguousError, recipe, stand_ins
 
         with recorded() as recording:
-            made = make(out, *inputs)
+            result = make(out, *inputs)
         try:
-            found = recipe(inputs, out, made, recording)
+            replay = recipe(inputs, out, result, recording)
         except AmbiguousError:  # calls are identified by their tensors; not during the capture of a graph, which would include the call
             if sys.modules["torch"].cuda.is_current_stream_capturing():
-                return made
+                return result
             others, other_out = stand_ins(inputs, out)
             with recorded() as recording:
                 other = make(other_out, *others)
-            found = recipe(others, other_out, other, recording)
-        self.again.add(options, out, inputs, found)
-        return made
+            replay = recipe(others, other_out, other, recording)
+        self.again.add(options, out, inputs, replay)
+        return result
 
 
 def _never() -> bool:

@@ -24,8 +24,8 @@ _NO = ("", "0", "false", "no", "off")
 def cache_folder() -> Path:
     """Return the cache folder: `FIREIRON_CACHE_DIR`, else `$XDG_CACHE_HOME/fireiron`, else `~/.cache/fireiron`.
 
-    It may not exist. `~` is expanded; a relative `XDG_CACHE_HOME` does not count, as its specification asks. A user without a
-    home gets a folder of his own among the temporary ones.
+    It may not exist. `~` is expanded; a relative `XDG_CACHE_HOME` is ignored, as its specification requires. A user without a home folder
+    gets a separate folder for temporary files.
     """
     own = os.environ.get("FIREIRON_CACHE_DIR", "")
     if own:

@@ -6,7 +6,7 @@ Heads of 64 to 256 elements, float16 and bfloat16, causal or not; sliding window
 projections; the log-sum-exp; packed sequences; one query; heads of 72 elements, padded. 16384 tokens. Compared with cuDNN and
 FlashAttention-2 (torch's scaled_dot_product_attention), with compiled flex_attention for changed scores and sliding windows, and with
 varlen_attn for packed sequences. The row of a changed score gives the fraction of the plain kernel's speed. Takes about 140 seconds; forms
-that remain when the time is over are reported. Writes `attention_forms.md` and `attention_forms.json`.
+that remain at the time limit are reported. Writes `attention_forms.md` and `attention_forms.json`.
 """
 
 import argparse

@@ -99,7 +99,7 @@ def program_of(name, arch, values):
 
 
 def forms(name):
-    """The finished strategies of a file for the spec of its `strategy`, as `name:form`; those with a target of their own only there."""
+    """The finished strategies of a file for the spec of its `strategy`, as `name:form`; those that specify a target only for that target."""
     module = importlib.import_module(f"fireiron.strategies.{name}")
     kind = type(module.strategy.start)
     known = {form: one for form, one in vars(module).items() if isinstance(one, Strategy) and isinstance(one.start, kind)}

@@ -46,7 +46,7 @@ class CublasLt:
                 return ctypes.CDLL(f"libcublasLt.so.{version}")
             except OSError:
                 continue
-        raise RuntimeError("no cuBLASLt beside PyTorch")
+        raise RuntimeError("PyTorch is installed without cuBLASLt")
 
     def call(self, name, *arguments):
         """A function of the library; raises an error if it reports one."""

@@ -60,8 +60,10 @@ def rows(module, *sizes):
     return module.strategy.with_(**module.values(module.spec(*sizes)))(module.spec(*sizes))
 
 
-def attended(made, by_rows=None, target="sm_80", **values):
-    return (by_rows or attention.by_rows)(made).with_(**{"bm": 64, "bn": 32, **values})(attention.spec(130, 200, 64, heads=2, fused=made))
+def attended(definition, by_rows=None, target="sm_80", **values):
+    return (by_rows or attention.by_rows)(definition).with_(**{"bm": 64, "bn": 32, **values})(
+        attention.spec(130, 200, 64, heads=2, fused=definition)
+    )
 
 
 def reduced(by="sum", dtype=float32):

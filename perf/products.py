@@ -71,7 +71,7 @@ def ratio(m, n, k):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("shapes", nargs="*", help="MxNxK")
-    parser.add_argument("--odd", type=int, default=0, help="so many sizes drawn")
+    parser.add_argument("--odd", type=int, default=0, help="the number of random sizes")
     parser.add_argument("--seed", type=int, default=5)
     options = parser.parse_args()
     shapes = [tuple(map(int, one.split("x"))) for one in options.shapes] + drawn_odd(options.odd, options.seed)

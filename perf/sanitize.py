@@ -84,7 +84,7 @@ class Control:
         text = program.cuda
         wrong, count = re.subn(self.pattern, self.replacement, text, count=self.places)
         if not count and self.pattern:
-            raise SystemExit(f"{self.name}: `{self.pattern}` does not stand in the text; adapt this fault")
+            raise SystemExit(f"{self.name}: `{self.pattern}` is not in the text; adapt this fault")
         return program.ir, text, wrong
 
 
@@ -164,7 +164,7 @@ def shares(names, count):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, nargs="?", help="where README.md and what the tools said are written")
+    parser.add_argument("folder", type=Path, nargs="?", help="folder for README.md and the output of the tools")
     parser.add_argument("--dry", action="store_true", help="compile everything without a GPU")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: one for each processor)")
     parser.add_argument("--only", default="", help="only kernels with this in their names")

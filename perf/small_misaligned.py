@@ -4,7 +4,7 @@ strategies that copy by threads.
     python perf/small_misaligned.py FOLDER [--rounds 5] [--seconds 50] [--only 255x255x255]
 
 Float16 GEMM, B row-major (NN) and column-major (NT). Each candidate is first verified against float64; all are measured together with
-cuBLAS (through PyTorch) in one run: bursts, buffers rotated through L2. Candidates that remain when the time is over are reported. Writes
+cuBLAS (through PyTorch) in one run: bursts, buffers rotated through L2. Candidates that remain at the time limit are reported. Writes
 `small_misaligned.json` and `small_misaligned.txt` into the folder; the library's rule for such sizes (`fireiron.language.library`) is
 derived from the table.
 """

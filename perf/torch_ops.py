@@ -56,7 +56,7 @@ def check(layer, size):
     right = torch.autograd.grad(expected, wide, grad.to(expected.dtype))
     result = layer(a, b)
     largest = max(
-        error(one, other) for one, other in zip((result, *torch.autograd.grad(result, (a, b), grad)), (expected, *right), strict=True)
+        error(got, want) for got, want in zip((result, *torch.autograd.grad(result, (a, b), grad)), (expected, *right), strict=True)
     )
     if not largest < TOLERANCE:
         raise SystemExit(f"{size}: an error of {largest}")

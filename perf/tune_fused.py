@@ -8,7 +8,7 @@ The problems are row-major float16: attention with 16384 tokens and 2048 element
 384: 16 heads of 64, batch 32). Other processes compile candidates meanwhile. Each candidate is first compared with float64, on an output
 initialized to NaN; then all candidates of a problem and PyTorch's function are measured alternately, in bursts, on operand sets that rotate
 through L2. The script appends the best of each problem, and the next ones that are nearly as fast, to `records.jsonl`, and writes
-`tune_fused.json` and `tune_fused.txt`. It reports problems that remain when the time is over: all take about 200 seconds on an H200.
+`tune_fused.json` and `tune_fused.txt`. It reports problems that remain when the time limit is reached: all take about 200 seconds on an H200.
 `hopper` are those of `tune_fused_hopper.py`, for sm_90a. `fireiron records merge FOLDER/records.jsonl strategies/records/h200.jsonl -o
 strategies/records/h200.jsonl` makes the shipped file.
 """

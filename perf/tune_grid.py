@@ -10,7 +10,7 @@ For each problem, one run measures the tiles that are expected to be the fastest
 once, then the best of each group alternately, in bursts, on operand sets that rotate through L2. Each result is first compared with float64
 (some rows) and with cuBLAS (all elements). Other processes compile meanwhile. `--chosen` measures only the choice of `fireiron.matmul`. The
 script writes `times.json`, `table.txt` and `records.jsonl` (the best tile of each problem, and the next ones that are nearly as fast) into
-the folder. Problems that remain when the time is over are reported.
+the folder. Problems that remain at the time limit are reported.
 
 `--judge` measures nothing. For each problem in files of times, it leaves out all records of the problem's sizes, lets the other records
 choose a tile, and reports how much slower that tile is than the best measured one. Without files it reads those of
@@ -212,9 +212,7 @@ def values_of(tile, case, group_m=4, blocks=None):
         "group_m": group_m,
     }
     own |= dict(zip(("cluster_m", "cluster_n"), cluster, strict=False))
-    producer = (
-        {"producer_threads": 128} if wm * wn >= 160 * 128 else {}
-    )  # with so many accumulators the producer gives up its registers to the consumers
+    producer = {"producer_threads": 128} if wm * wn >= 160 * 128 else {}  # tiles with many accumulators need the producer's registers
     return {**first, **own, **producer, "num_blocks": blocks or (132 if tiles > resident == 132 else 65536)}
 
 

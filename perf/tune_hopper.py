@@ -4,7 +4,7 @@
 
 Row-major float16 GEMM, also with a column-major B (NT), with the candidates below for each shape and the library's own tile. Each candidate
 is first verified against float64; all are measured together with cuBLAS (through PyTorch) in one run: bursts, buffers rotated through L2.
-Writes `hopper.json` (all times), `hopper.txt` (the table) and `records.jsonl` into the folder. Candidates that remain when the time is over
+Writes `hopper.json` (all times), `hopper.txt` (the table) and `records.jsonl` into the folder. Candidates that remain at the time limit
 are reported.
 """
 

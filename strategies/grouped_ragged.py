@@ -14,7 +14,7 @@
 
 The rows of all groups are contiguous. The kernel reads from memory where each group begins and ends: with an array `offsets` of G + 1
 int32, `begin` is offsets[:-1] and `end` is offsets[1:], without a copy. Tiles are those of the packed rows. A tile that several groups
-share iterates over these groups, and each row keeps the result of its own group. All tiles together therefore compute at most
+share iterates over these groups, and each row keeps the result of its group. All tiles together therefore compute at most
 tiles + groups products, whatever the offsets, and each block writes whole tiles. Groups may be empty. Rows of no group are zero; for rows
 of several groups the last group counts.
 """

@@ -8,10 +8,10 @@ from fireiron.spec import Spec, check_size
 from fireiron.values.expr import FALSE, TRUE
 from fireiron.values.tensor import Tensor, whole_view
 
-CROSS = Kind("Cross", "total[m,n] = a[m,n] + b[m,n]; apart[m,n] = a[m,n] - b[m,n]; turned[n,m] = a[m,n]")
+CROSS = Kind("Cross", "total[m,n] = a[m,n] + b[m,n]; apart[m,n] = a[m,n] - b[m,n]; transposed[n,m] = a[m,n]")
 """A sum, a difference truncated to an integer, and a transposed copy: three types, three storage orders, two dimension orders."""
 
-ADDED = Kind("Cross", "total[m,n] += a[m,n] + b[m,n]; apart[m,n] += a[m,n] - b[m,n]; turned[n,m] += a[m,n]")
+ADDED = Kind("Cross", "total[m,n] += a[m,n] + b[m,n]; apart[m,n] += a[m,n] - b[m,n]; transposed[n,m] += a[m,n]")
 """The same, accumulated into the outputs."""
 
 ROWS = Kind("Rows", "total[m] = sum(n, src[m,n]); largest[m] = max(n, src[m,n])")
@@ -63,7 +63,7 @@ def cross(M, N, *, kind=CROSS, total=ColMajor, apart=RowMajor, spec_class=Spec):
     m, n = check_size(M, "M"), check_size(N, "N")
     rows = (
         ("a", (m, n), float32, RowMajor), ("b", (m, n), float32, ColMajor), ("total", (m, n), float32, total),
-        ("apart", (m, n), int32, apart), ("turned", (n, m), float64, RowMajor),
+        ("apart", (m, n), int32, apart), ("transposed", (n, m), float64, RowMajor),
     )  # fmt: skip
     return spec_class(Kernel, kind, tuple(_view(*row) for row in rows), accumulate=TRUE if kind == ADDED else FALSE)
 

@@ -27,12 +27,12 @@ def product(
     *,
     producer=32,
     chunk=64,
-    in_flight=None,
-    bands=0,
+    mma_in_flight=None,
+    group_m=0,
     blocks=0,
     dynamic=False,
     tma=True,
-    turns=1,
+    pingpong=1,
     cluster=None,
     stagger=None,
 ):
@@ -44,11 +44,11 @@ def product(
         store = Move.tile(wm, wn).to(Warpgroup).tile(min(64, wm), min(chunk, wn)).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     chain = MatMul.tile(bm, bn).to(Block)
     chain = chain if cluster is None else chain.cluster(*cluster)
-    chain = chain.rasterize(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
+    chain = chain.rasterize(*(group_m if isinstance(group_m, tuple) else (group_m,))) if group_m else chain
     chain = chain.persistent(blocks, dynamic) if blocks else chain
-    chain = chain.pingpong(turns) if turns > 1 else chain
+    chain = chain.pingpong(pingpong) if pingpong > 1 else chain
     chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).warp_specialize(producer)
-    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain if mma_in_flight is None else chain.mma_in_flight(mma_in_flight)
     chain = chain if stagger is None else chain.stagger_blocks(stagger)
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(wm, wn).to(Warpgroup).done()
 
@@ -181,9 +181,9 @@ def dropped(_):
     return ()
 
 
-def later(turns):
+def later(fills):
     """The same wait or arrival, a given number of fills later."""
-    return lambda one: (attrs.evolve(one, fill_index=one.fill_index + turns),)
+    return lambda one: (attrs.evolve(one, fill_index=one.fill_index + fills),)
 
 
 def weaker(wait):
@@ -259,14 +259,14 @@ def ring_faults(kernel):
     """`(name, faulty kernel)`: synchronization between producer and consumers removed, moved or weakened, and stages exchanged."""
     rings = [one for one in kernel.rings if one.buffers]
     yield from cluster_faults(kernel)
-    turns = {"dropped": dropped, "a turn later": later(1), "a round later": lambda one: later(kernel.ring(one.ring).stages)(one)}
+    fill_faults = {"dropped": dropped, "a fill later": later(1), "a round later": lambda one: later(kernel.ring(one.ring).stages)(one)}
     if len(rings) > 1:
         others = {one.name: rings[number - 1].name for number, one in enumerate(rings)}
-        turns |= {"of another ring": lambda one: (attrs.evolve(one, ring=others.get(one.ring, one.ring)),)}
+        fill_faults |= {"of another ring": lambda one: (attrs.evolve(one, ring=others.get(one.ring, one.ring)),)}
         yield from early_releases(kernel)
     for kind, changes in (
-        (ir.Acquire, turns),
-        (ir.Release, {**turns, "by all lanes": by_all_lanes}),
+        (ir.Acquire, fill_faults),
+        (ir.Release, {**fill_faults, "by all lanes": by_all_lanes}),
         (ir.Wait, {"dropped": dropped, "weaker": weaker}),
         (ir.Commit, {"dropped": dropped}),
         (ir.Barrier, {"dropped": dropped}),

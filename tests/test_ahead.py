@@ -62,7 +62,7 @@ KERNELS = {
     "one tile": (product(), (128, 64, 192), 1),
     "blocks, overhanging": (product(), (200, 120, 72), 1),
     "persistent, overhanging": (product(blocks=2), (328, 72, 136), 2),
-    "taking turns": (product((64, 64, 64), (64, 64), blocks=2, turns=2), (256, 128, 64), 2),
+    "ping-pong": (product((64, 64, 64), (64, 64), blocks=2, pingpong=2), (256, 128, 64), 2),
     "swapped": (product((16, 128, 64), (16, 64), 3), (32, 128, 192), 1),
 }
 
@@ -77,7 +77,7 @@ def test_kernels_are_right(name):
         assert outcome(kernel, arrays, expected, order) == "right"
 
 
-@pytest.mark.parametrize(("name", "elements"), [("swapped", {"r_sh": 64, "bias_sh": 128}), ("taking turns", {"r_sh": 64, "bias_sh": 64})])
+@pytest.mark.parametrize(("name", "elements"), [("swapped", {"r_sh": 64, "bias_sh": 128}), ("ping-pong", {"r_sh": 64, "bias_sh": 64})])
 def test_each_stage_of_a_vector_begins_at_a_multiple_of_128_bytes(name, elements):
     """TMA writes to such addresses: 16 float16 values occupy as much as 64."""
     kernel, _, _ = kernel_of(*KERNELS[name][:2])

@@ -27,7 +27,7 @@ from fireiron.values.expr import as_expr, constant
 from fireiron.values.tensor import whole_view
 
 SMALL = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "stages": 2}
-THREE_BLOCKS = MatMul.tile(b=1).to(Block).then(product((64, 64, 64), stages=2, blocks=3, bands=2))
+THREE_BLOCKS = MatMul.tile(b=1).to(Block).then(product((64, 64, 64), stages=2, blocks=3, group_m=2))
 """Persistent blocks in raster groups, with tiles of several matrices."""
 
 LETTERS = ("bmk,bkn->bmn", "bmk,kn->bmn", "mk,bkn->bmn", "bkm,bnk->bmn", "mbk,bkn->bmn", "bmk,bnk->nbm")
@@ -115,7 +115,7 @@ def test_maps_and_coordinates():
 def test_stacks_of_stacks():
     """Two batch dimensions: arrays of four dimensions."""
     spec = MatMul(2, 3, 72, 64, 40, signature="abmk,abkn->abmn", dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
-    inner = product((64, 64, 64), stages=2, blocks=3, bands=2)
+    inner = product((64, 64, 64), stages=2, blocks=3, group_m=2)
     for chain in (MatMul.tile(a=1, b=1).to(Block), MatMul.tile(a=1).to(Block).tile(b=1).to(Block)):
         program = require_right(chain.then(inner), spec)
         assert by_tma(program) == {"A", "B", "C"} and "tensor.4d" in program.cuda
@@ -267,7 +267,7 @@ def test_printed_text(tmp_path):
 
 def in_clusters(cluster, **options):
     """A batched GEMM with clusters: multicast loads of three dimensions, or of one matrix for all."""
-    return MatMul.tile(b=1).to(Block).then(product(**{"tiles": (64, 64, 64), "cluster": cluster, "bands": 2, **options}))
+    return MatMul.tile(b=1).to(Block).then(product(**{"tiles": (64, 64, 64), "cluster": cluster, "group_m": 2, **options}))
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")

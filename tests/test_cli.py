@@ -341,10 +341,10 @@ class WrongSpec(outputs.Spec):
     '''The last element of the last output is another.'''
 
     def reference(self, *inputs):
-        total, apart, turned = super().reference(*inputs)
-        turned = turned.copy()
-        turned[-1, -1] += 1
-        return {"apart": apart, "total": total, "turned": turned}
+        total, apart, transposed = super().reference(*inputs)
+        transposed = transposed.copy()
+        transposed[-1, -1] += 1
+        return {"apart": apart, "total": total, "transposed": transposed}
 
 @attrs.frozen(repr=False)
 class OneSpec(outputs.Spec):
@@ -375,11 +375,11 @@ def test_several_outputs(fireiron, tmp_path: Path, command: str, name: str) -> N
 
 def test_run_compares_each_output(fireiron, wrong: Path) -> None:  # type: ignore[no-untyped-def]
     value = json.loads(fireiron("run", f"{SEVERAL}:elements", "--json")[1])
-    assert value["passed"] and value["operands"].endswith("total float32 ColMajor, apart int32 RowMajor, turned float64 RowMajor")
+    assert value["passed"] and value["operands"].endswith("total float32 ColMajor, apart int32 RowMajor, transposed float64 RowMajor")
     status, out, _ = fireiron("run", f"{wrong}:wrong")
-    assert status == 1 and "FAIL  turned: element (49, 39): got " in out and "1 of 2000 differ" in out
+    assert status == 1 and "FAIL  transposed: element (49, 39): got " in out and "1 of 2000 differ" in out
     value = json.loads(fireiron("run", f"{wrong}:wrong", "--json")[1])
-    assert value["wrong"]["output"] == "turned" and value["wrong"]["at"] == [49, 39]
+    assert value["wrong"]["output"] == "transposed" and value["wrong"]["at"] == [49, 39]
     status, _, err = fireiron("run", f"{wrong}:one")
     assert status == 2 and "Cross.reference: Cross has 3 outputs" in err
     assert fireiron("run", f"{wrong}:sized", "--size", "M=11")[0] == 0
@@ -390,8 +390,8 @@ def test_run_compares_each_output_of_a_sample(fireiron, wrong: Path) -> None:  #
         value = json.loads(fireiron("run", f"{SEVERAL}:{name}", "--blocks", "4", "--json")[1])
         assert value["passed"] and value["total"] == total and {0, total - 1} <= set(value["blocks"]) and len(value["blocks"]) == 4
     value = json.loads(fireiron("run", f"{wrong}:wrong", "--blocks", "1", "--json")[1])
-    assert value["wrong"]["output"] == "turned" and value["wrong"]["block"] == 0 and value["wrong"]["at"] == [15, 7]
-    assert value["wrong"]["message"].startswith("block 0: turned: element (15, 7): got ")
+    assert value["wrong"]["output"] == "transposed" and value["wrong"]["block"] == 0 and value["wrong"]["at"] == [15, 7]
+    assert value["wrong"]["message"].startswith("block 0: transposed: element (15, 7): got ")
 
 
 def test_a_sample_of_what_reads_nothing(fireiron, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -463,7 +463,7 @@ def test_run_on_a_gpu_compares_each_output(wrong: Path, monkeypatch: pytest.Monk
     program = library.find(f"{path}:{name}").strategy.program("sm_80")
     arrays, judge = simulated.data_for(program, {}, 3)
     found = cli_run._on_gpu(program, {}, arrays, judge, cli_run._Report(True))
-    assert found is None if name != "wrong" else found is not None and found["message"].startswith("turned: element (49, 39): got ")
+    assert found is None if name != "wrong" else found is not None and found["message"].startswith("transposed: element (49, 39): got ")
 
 
 def test_the_corners_are_in_the_sample() -> None:

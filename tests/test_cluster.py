@@ -142,16 +142,16 @@ def test_a_cluster_of_one_block_is_none():
 KERNELS = {
     "two along m": ({"cluster": (2, 1)}, (512, 128, 320)),
     "two along n": ({"cluster": (1, 2)}, (256, 256, 320)),
-    "four, a turn in flight": ({"cluster": (2, 2), **SMALL, "stages": 3}, (256, 128, 448)),
+    "four, an iteration in flight": ({"cluster": (2, 2), **SMALL, "stages": 3}, (256, 128, 448)),
     "eight": ({"cluster": (4, 2), **SMALL}, (512, 256, 128)),
     "sixteen": ({"cluster": (4, 4), **SMALL}, (256, 256, 128)),
-    "bands": ({"cluster": (2, 1), **SMALL, "bands": 4}, (640, 192, 128)),
-    "they stay": ({"cluster": (2, 2), **SMALL, "blocks": 4, "bands": 2}, (512, 256, 128)),
-    "they stay, a turn a tile": ({"cluster": (1, 2), **SMALL, "blocks": 2}, (192, 256, 64)),
+    "bands": ({"cluster": (2, 1), **SMALL, "group_m": 4}, (640, 192, 128)),
+    "persistent": ({"cluster": (2, 2), **SMALL, "blocks": 4, "group_m": 2}, (512, 256, 128)),
+    "persistent, one iteration per tile": ({"cluster": (1, 2), **SMALL, "blocks": 2}, (192, 256, 64)),
     "a warpgroup produces": ({"cluster": (2, 1), "producer": 128}, (512, 64, 192)),
     "stored by threads": ({"cluster": (2, 1), "tma": False}, (256, 64, 192)),
     "overhanging": ({"cluster": (2, 2), **SMALL}, (200, 72, 136)),
-    "overhanging, they stay": ({"cluster": (4, 1), **SMALL, "blocks": 4, "stages": 3}, (328, 136, 72)),
+    "overhanging, persistent": ({"cluster": (4, 1), **SMALL, "blocks": 4, "stages": 3}, (328, 136, 72)),
     "overhanging, stored by threads": ({"cluster": (2, 2), **SMALL, "tma": False}, (72, 200, 64)),
     "one tile": ({"cluster": (2, 2), **SMALL}, (8, 8, 8)),
 }
@@ -172,9 +172,9 @@ def stacked(**options):
 STACKS = {
     "a tile each": ({"cluster": (2, 2)}, "bmk,bkn->bmn"),
     "one matrix for all": ({"cluster": (2, 1)}, "bmk,kn->bmn"),
-    "bands": ({"cluster": (1, 2), "bands": 2}, "bmk,bkn->bmn"),
-    "they stay": ({"cluster": (2, 1), "blocks": 4, "bands": 2}, "bmk,bkn->bmn"),
-    "they stay, along a curve": ({"cluster": (2, 2), "blocks": 4, "bands": (1, 2)}, "bmk,kn->bmn"),
+    "bands": ({"cluster": (1, 2), "group_m": 2}, "bmk,bkn->bmn"),
+    "persistent": ({"cluster": (2, 1), "blocks": 4, "group_m": 2}, "bmk,bkn->bmn"),
+    "persistent, along a curve": ({"cluster": (2, 2), "blocks": 4, "group_m": (1, 2)}, "bmk,kn->bmn"),
 }
 
 
@@ -188,11 +188,13 @@ def test_stacks_of_matrices(name):
     assert ranks and all(f"tma_load_multicast{'' if rank == 2 else '_3d'}(" in program.cuda for rank in ranks)
 
 
-@pytest.mark.parametrize("options", [{"cluster": (2, 2)}, {"cluster": (2, 1), "blocks": 4}, {"cluster": (2, 2), "bands": (1, 2)}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"cluster": (2, 2)}, {"cluster": (2, 1), "blocks": 4}, {"cluster": (2, 2), "group_m": (1, 2)}], ids=str
+)
 def test_stacks_of_sizes_known_at_run_time(options):
     sizes = (sym(name, multiple_of=8, high=65536) for name in "MNK")
     spec = hopper_batched.spec(*sizes, sym("batch", high=64))
-    require_right(stacked(**{"bands": 2, **options}), spec, {"M": 200, "N": 136, "K": 72, "batch": 3}, orders=(1,))
+    require_right(stacked(**{"group_m": 2, **options}), spec, {"M": 200, "N": 136, "K": 72, "batch": 3}, orders=(1,))
 
 
 @pytest.mark.parametrize("run_time", [False, True])
@@ -200,7 +202,7 @@ def test_clusters_that_store_the_same_tile_are_reported(run_time):
     """A wrong cluster rank or matrix, so that two blocks store to one tile."""
     sizes = (sym(name, multiple_of=8, high=65536) for name in "MNK") if run_time else (256, 256, 72)
     spec = hopper_batched.spec(*sizes, sym("batch", high=64) if run_time else 3)
-    kernel = stacked(cluster=(2, 1), bands=2)(spec).program(TARGET).lowered
+    kernel = stacked(cluster=(2, 1), group_m=2)(spec).program(TARGET).lowered
     assert errors(kernel) == []
     for name in ("rank_m", "block_b"):
         is_let = lambda one, name=name: isinstance(one, ir.Let) and one.var.name == name
@@ -208,7 +210,7 @@ def test_clusters_that_store_the_same_tile_are_reported(run_time):
         assert any("two blocks touch" in one or "blocks" in one for one in errors(faulty)), (name, errors(faulty))
 
 
-@pytest.mark.parametrize("options", [{}, {"blocks": 4, "bands": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"blocks": 4, "group_m": 2}], ids=str)
 def test_a_cluster_with_programmatic_launch(options):
     """Cluster barriers access nothing that another kernel reads: the wait for the preceding kernel is after the first of them."""
     strategy = product(cluster=(2, 1), **SMALL, **options).at(Tile).refine(ProgrammaticLaunch())
@@ -252,7 +254,7 @@ def test_warps_also_consume_multicast_loads():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("options", [{}, {"blocks": 8, "bands": 4}, {"blocks": 4}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"blocks": 8, "group_m": 4}, {"blocks": 4}], ids=str)
 def test_sizes_known_at_run_time(options):
     """One kernel for all of them, checked once; clusters extend past the edge if they do not divide the grid."""
     program = product(cluster=(2, 2), **SMALL, **options)(float16_gemm(M, N, K)).program(TARGET)
@@ -270,8 +272,8 @@ def test_drawn_clusters():
         options = {
             "tiles": chance.choice(((64, 64, 64), (64, 128, 64), (64, 64, 128))),
             "stages": chance.randint(1, 3),
-            "in_flight": chance.choice((None, 0)),
-            "bands": chance.choice((0, 1, 2, 4)),
+            "mma_in_flight": chance.choice((None, 0)),
+            "group_m": chance.choice((0, 1, 2, 4)),
             "blocks": chance.choice((0, cluster[0] * cluster[1], 2 * cluster[0] * cluster[1])),
             "tma": chance.random() < 0.7,
         }
@@ -392,7 +394,7 @@ def test_blocks_of_a_cluster_run_the_same_iterations():
     assert any("differs between blocks of a cluster" in one or "may differ" in one for one in errors(faulty)), errors(faulty)
 
 
-@pytest.mark.parametrize("options", [{}, {"blocks": 2}, {"blocks": 4}, {"bands": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"blocks": 2}, {"blocks": 4}, {"group_m": 2}], ids=str)
 @pytest.mark.parametrize("sizes", [(512, 128, 64), (M, N, K)], ids=["static", "symbolic"])
 def test_blocks_with_one_tile_are_found(sizes, options):
     """Two blocks of a cluster that store to one address are reported."""
@@ -440,7 +442,7 @@ def test_refusals():
         chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(float16_gemm(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* are not proved"):
-        _ = product(cluster=(2, 1), **SMALL, blocks=4, turns=2)(spec).program(TARGET).ir
+        _ = product(cluster=(2, 1), **SMALL, blocks=4, pingpong=2)(spec).program(TARGET).ir
 
 
 def test_a_cluster_without_common_tiles_is_refused():
@@ -506,7 +508,7 @@ def test_printed_text():
     assert text.rindex("cluster_sync();") > text.rindex("tma_load_multicast(")
 
 
-@pytest.mark.parametrize("options", [{"cluster": (2, 1)}, {"cluster": (2, 2), "blocks": 120, "bands": 8, "producer": 128}], ids=str)
+@pytest.mark.parametrize("options", [{"cluster": (2, 1)}, {"cluster": (2, 2), "blocks": 120, "group_m": 8, "producer": 128}], ids=str)
 def test_it_compiles(options):
     """Without a warning: nothing spills, and MMAs are not serialized."""
     from fireiron.gpu.toolchain import compile_cuda, toolchains

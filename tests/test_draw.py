@@ -392,7 +392,7 @@ def test_timeline_reads_filled_stages():
 RING_STRATEGIES = {
     "in flight 0, staying": (product(stages=3, blocks=2), float16_gemm(512, 64, 320)),
     "in flight 1, staying": (product((64, 64, 64), stages=3, blocks=2), float16_gemm(256, 64, 320)),
-    "in flight 2": (product(stages=4, in_flight=2), float16_gemm(128, 64, 640)),
+    "in flight 2": (product(stages=4, mma_in_flight=2), float16_gemm(128, 64, 640)),
     "one stage": (product((64, 64, 64), stages=1), float16_gemm(64, 64, 320)),
     "warps": (by_warps(), float16_gemm(128, 64, 320)),
     "chained": (product(stages=2).at(Tile).refine(ProgrammaticLaunch()), float16_gemm(128, 64, 320)),

@@ -63,7 +63,7 @@ def test_any_order_is_right():
 
 def test_sizes_known_at_run_time():
     """Fewer tiles than blocks, and more."""
-    program = program_of(float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), 64), bands=2)
+    program = program_of(float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), 64), group_m=2)
     assert "gridDim.x)" in program.text
     for m, n in ((64, 64), (264, 136)):
         arrays, expected = factors(program.spec, {"M": m, "N": n}.items())
@@ -123,7 +123,7 @@ def test_waits_and_arrivals_that_are_missing_are_found():
     ("change", "message"),
     [
         (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, cluster=(2, 1)), "blocks of a cluster compute adjacent tiles"),
-        (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, turns=2), "groups alternate tiles"),
+        (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, pingpong=2), "groups alternate tiles"),
         (
             lambda: (
                 MatMul.tile(64, 64)

@@ -441,7 +441,7 @@ def test_contract_of_copies(tmp_path):
     folder = tmp_path / "files"
     header = export(case.program("sm_80"), folder, "gemm", cubin=False).files[0].read_text()
     assert "element (m, k) is A[K * m + k]" in header and "element (k, n) is B[N * k + n]" in header
-    assert "A has rows K elements of 2 bytes apart." in header and "B is contiguous along n, and ColMajor is requested." in header
+    assert "the row stride of A is K elements of 2 bytes." in header and "B is contiguous along n, and ColMajor is requested." in header
     assert "size_t gemm_scratch_bytes(int M, int N, int K);" in header and "#define GEMM_ALIGN_SCRATCH 256" in header
     assert "copied by TMA" not in header
 

@@ -209,7 +209,7 @@ def test_rfactor_refusals_by_position():
     own = rows.step("total", Reduction.done()).rfactor("total", 4).done()
     for strategy, message in (
         (late, "before split"), (alone, "one thread has all terms"), (in_memory, "the owners of the terms in registers determine the parts"),
-        (placed, "parts are in registers"), (own, "has its own strategy"),
+        (placed, "parts must be in registers"), (own, "has its own strategy"),
     ):  # fmt: skip
         with pytest.raises(DecompositionError, match=message):
             strategy(rows(**SHAPE)).cuda("sm_80")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_records import made, no_settings, written  # noqa: F401
+from test_records import no_settings, synthetic, written  # noqa: F401
 
 from fireiron import *
 from fireiron.language import library
@@ -16,7 +16,7 @@ def of_definition(name, spec, **changes):
     """A record of a strategy of the library for a definition."""
     strategy = library.find(name).strategy
     values = {one: tunable.values[0] for one, tunable in strategy.tunables().items()} | changes.pop("values", {})
-    return made(spec, strategy=name, strategy_hash=strategy_hash(strategy), values=values, **changes)
+    return synthetic(spec, strategy=name, strategy_hash=strategy_hash(strategy), values=values, **changes)
 
 
 def test_definitions_are_answered(tmp_path, monkeypatch):

@@ -78,7 +78,7 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"batch": "n", "body": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would overwrite it",)),
         (
             {"loop": "n", "init": {"a": "u[m] = 0"}, "body": {"y": "v[m] = u[m]"}, "final": {"z": "y[m] = sum(n, X[m,n])"}},
-            ("the loop is over n, which no step of body has",),
+            ("no step of body has the loop's dimension n",),
         ),
         ({"body": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = y[m] + t[m]"}}, ("step y: ",)),
         ({"body": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is not an operand", "did you mean total?")),

@@ -23,8 +23,8 @@ def outcome(name, steps=()):
     return Outcome.of_lines([Line(text, steps) for text in TEXTS[name]])
 
 
-def refusal(asked, hint=None):
-    return Outcome.refused(DecompositionError(asked, hint=hint))
+def refusal(message, hint=None):
+    return Outcome.refused(DecompositionError(message, hint=hint))
 
 
 @pytest.mark.parametrize(

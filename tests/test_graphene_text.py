@@ -57,7 +57,7 @@ def test_drawn_strategies(seed):
 
 
 @pytest.mark.parametrize(
-    "options", [{"bands": 2}, {"blocks": 4}, {"blocks": 2, "turns": 2, "tma": False}, {"blocks": 2, "dynamic": True}], ids=str
+    "options", [{"group_m": 2}, {"blocks": 4}, {"blocks": 2, "pingpong": 2, "tma": False}, {"blocks": 2, "dynamic": True}], ids=str
 )
 def test_rings_of_hopper(options):
     read_back(product(**options)(float16_gemm(256, 128, 192)).program("sm_90a"))

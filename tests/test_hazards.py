@@ -1,6 +1,6 @@
-"""Scopes of barriers chosen together, against all choices, and hazards of which not every access is enumerated.
+"""Joint choice of barrier scopes compared with all choices, and hazards whose accesses are not all enumerated.
 
-What each rule alone does is in `test_synchronize.py`.
+`test_synchronize.py` tests each rule separately.
 """
 
 import itertools
@@ -27,13 +27,13 @@ BLOCK = Var("block", 0, 7)
 # ---------------------------------------------------------------------------------------------- all scopes at once
 
 
-def test_a_barrier_of_the_block_stands_where_it_meets_a_hazard_of_a_warp_too():
-    several = [buffer(name, 128, offset=512 * number) for number, name in enumerate("xyz")]
+def test_a_block_barrier_is_placed_where_it_covers_a_warp_hazard_too():
+    buffers = [buffer(name, 128, offset=512 * number) for number, name in enumerate("xyz")]
     body = (writes(T, name="x"), writes(T, name="y"), reads(NEAR, name="y"), writes(T, name="z"), reads(FAR, name="x"))
-    assert placed(*body, buffers=several) == [".", ".", "block", ".", ".", "."]
+    assert placed(*body, buffers=buffers) == [".", ".", "block", ".", ".", "."]
 
 
-def test_split_k_has_no_barrier_that_nothing_needs():
+def test_split_k_has_no_superfluous_barrier():
     lowered = bind(find("split_k")).program("sm_80").lowered
     scopes = [one.scope for one in statements(lowered.body) if isinstance(one, Barrier)]
     assert scopes == [WARP_SCOPE, WARP_SCOPE, BLOCK_SCOPE]
@@ -47,12 +47,12 @@ def cost(barriers_):
     return tuple(sum(scope == one for one in barriers_.values()) for scope in (2, 1, 0))
 
 
-def meets(chosen, arcs):
+def covers(chosen, arcs):
     return all(any(at in one and scope >= least for at, scope in chosen.items()) for one, least in arcs)
 
 
-def test_all_choices_of_positions_and_scopes_in_turn():
-    """No cheaper set of barriers meets all arcs, on a line and on a circle, with positions taken out."""
+def test_the_cheapest_of_all_positions_and_scopes():
+    """No cheaper set of barriers covers all arcs, on a line and on a circle, with some positions removed."""
     for seed in range(600):
         generator = random.Random(seed)
         count = generator.randint(2, 6)
@@ -61,34 +61,34 @@ def test_all_choices_of_positions_and_scopes_in_turn():
         arcs = []
         for _ in range(generator.randrange(7)):
             ends = [generator.randrange(count) for _ in range(2)]
-            found = arc(*(ends if around else sorted(ends)), count) & frozenset(positions)
-            arcs += [(found, generator.randrange(3))] if found else []
+            covered = arc(*(ends if around else sorted(ends)), count) & frozenset(positions)
+            arcs += [(covered, generator.randrange(3))] if covered else []
         preferred = generator.sample(positions, len(positions))
         got = fewest_of_scopes(arcs, preferred)
-        assert meets(got, arcs), seed
+        assert covers(got, arcs), seed
         choices = itertools.product((None, 0, 1, 2), repeat=len(positions))
         drawn = ({at: scope for at, scope in zip(positions, scopes) if scope is not None} for scopes in choices)
-        assert cost(got) == min(cost(one) for one in drawn if meets(one, arcs)), (seed, arcs, preferred)
+        assert cost(got) == min(cost(one) for one in drawn if covers(one, arcs)), (seed, arcs, preferred)
 
 
 # ---------------------------------------------------------------------------------------------- loops
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3])
-def test_what_meets_iterations_later(shift):
-    """Reads, first in the body, of what was written last `shift` iterations ago: only what comes next binds the barrier to the end."""
+def test_conflicts_across_iterations(shift):
+    """The body reads first what it wrote last `shift` iterations ago: only a shift of 1 requires the barrier at the end."""
     read, written = reads((i + (4 - shift)) % 4 * 128 + FAR), writes(i % 4 * 128 + T)
-    found = placed(loop(16, read, making.sync_point(None, "s"), writes(T + 512), written, period=4))
-    assert found == [[".", ".", ".", "block"] if shift == 1 else [".", "block", ".", "."]]
+    barriers = placed(loop(16, read, making.sync_point(None, "s"), writes(T + 512), written, period=4))
+    assert barriers == [[".", ".", ".", "block"] if shift == 1 else [".", "block", ".", "."]]
 
 
 def test_data_of_the_iteration_before_is_complete_at_the_end_of_each():
-    """Read first, written last; wished elsewhere, the barrier stays between one iteration's write and the next one's read."""
+    """Read first, written last: a requested position elsewhere does not move the barrier between this write and the next read."""
     read, written = reads((i + 1) % 2 * 128 + FAR), writes(i % 2 * 128 + T)
     assert placed(loop(16, read, making.sync_point(None, "s"), written, period=2)) == [[".", ".", "block"]]
 
 
-def test_a_loop_of_one_iteration_carries_nothing_though_its_addresses_move():
+def test_a_loop_of_one_iteration_carries_nothing_although_its_addresses_vary():
     only = Var("only", 0, 0)
     assert placed(loop(1, reads(only + FAR), writes(only + T), var=only)) == [[".", "block", "."]]
 
@@ -100,7 +100,7 @@ def test_a_barrier_in_a_loop_counts_if_the_loop_surely_runs():
         assert placed(*body, symbols=symbols, grid=8) == [".", ["block"], *([] if runs else ["block"]), "."], extent
 
 
-# ---------------------------------------------------------------------------------------------- what is not enumerated
+# ---------------------------------------------------------------------------------------------- accesses that are not enumerated
 
 
 def test_a_condition_on_a_loop_of_unknown_length_counts_as_true():
@@ -108,19 +108,19 @@ def test_a_condition_on_a_loop_of_unknown_length_counts_as_true():
     assert placed(body, symbols=(K,)) == [[".", "block", ".", "block"]]
 
 
-def test_a_condition_on_a_repeating_loop_holds_at_some_iteration_of_its_place():
+def test_a_condition_on_a_periodic_loop_holds_at_some_iteration_of_its_stage():
     for condition, scopes in ((equal(i, 5), ["block"]), (equal(i, 9), []), (less(6, i), ["block"])):
         body = loop(8, writes(i % 2 * 128 + T, active=condition), reads(i % 2 * 128 + FAR), period=2)
         assert placed(body) == [[".", *scopes, "."]], condition
 
 
-def test_all_values_of_a_loop_whose_length_the_block_decides():
-    turn = Var("turn", 0, 2)
-    body = loop(BLOCK % 4, writes(turn * 128 + T), var=turn)
+def test_all_values_of_a_loop_whose_length_depends_on_the_block():
+    iteration = Var("turn", 0, 2)
+    body = loop(BLOCK % 4, writes(iteration * 128 + T), var=iteration)
     assert placed(body, reads(FAR + 2 * 128), grid=8) == [["."], "block", "."], "written in the third iteration"
     assert placed(body, reads(FAR + 3 * 128), grid=8) == [["."], "."]
 
 
-def test_an_address_that_cannot_be_told_is_refused():
+def test_an_unknown_address_is_refused():
     with pytest.raises(SynchronizationError, match="depends on block"):
         synchronize(kernel(writes(T + BLOCK % 2 * 128), reads(FAR), grid=8))

@@ -30,11 +30,11 @@ def test_tiles(tile):
     require_right(hopper.strategy.with_(**dict(tile)), float16_gemm(bm + 8, bn + 24, 2 * bk + 8))
 
 
-@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("mma_in_flight", [0, 1])
 @pytest.mark.parametrize("tile", SMALL_TILES, ids=str)
-def test_small_tiles(tile, in_flight):
+def test_small_tiles(tile, mma_in_flight):
     bm, bn, bk = (dict(tile)[name] for name in ("bm", "bn", "bk"))
-    require_right(hopper_small.strategy.with_(**dict(tile), mma_in_flight=in_flight), float16_gemm(bm + 8, bn + 24, 2 * bk + 8))
+    require_right(hopper_small.strategy.with_(**dict(tile), mma_in_flight=mma_in_flight), float16_gemm(bm + 8, bn + 24, 2 * bk + 8))
 
 
 @pytest.mark.parametrize("orders", ["NNN", "NTN", "NNT"])
@@ -98,7 +98,7 @@ def test_sizes_known_at_run_time():
     assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
 
 
-# ---------------------------------------------------------------------------------------------- what the library takes by itself
+# ---------------------------------------------------------------------------------------------- defaults of the library
 
 
 def chosen(spec, target="sm_90a"):
@@ -128,7 +128,7 @@ def test_rows_that_begin_inside_lines():
     assert work_of(float16_gemm(512, 512, 512)).begins == (128, 128) and work_of(float16_gemm(520, 520, 520)).begins == (16, 16)
 
 
-def test_few_rows_or_columns_have_a_strategy_of_their_own():
+def test_few_rows_or_columns_have_a_separate_strategy():
     """One tile contains all of them, so that the large matrix is read once."""
     for M in (1, 4, 16, 17, 64):
         few = 16 if M <= 16 else 32 if M <= 32 else 64

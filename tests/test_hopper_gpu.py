@@ -33,20 +33,20 @@ def test_storage_orders(orders, tile):
     check(hopper.strategy.with_(**dict(tile)), float16_gemm(520, 392, 328, orders=orders))
 
 
-@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("mma_in_flight", [0, 1])
 @pytest.mark.parametrize("tile", SMALL_TILES, ids=str)
-def test_small(tile, in_flight):
+def test_small(tile, mma_in_flight):
     for sizes in ((8, 8, 8), (256, 256, 256), (520, 392, 328)):
         for orders in ("NNN", "NTN", "NNT"):
-            check(hopper_small.strategy.with_(**dict(tile), mma_in_flight=in_flight), float16_gemm(*sizes, orders=orders))
+            check(hopper_small.strategy.with_(**dict(tile), mma_in_flight=mma_in_flight), float16_gemm(*sizes, orders=orders))
 
 
-@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("mma_in_flight", [0, 1])
 @pytest.mark.parametrize("tile", [*SKINNY_TILES, (("bm", 8), ("epi_m", 8), ("stages", 12))], ids=str)
-def test_skinny(tile, in_flight):
+def test_skinny(tile, mma_in_flight):
     for sizes in ((1, 8, 8), (16, 4096, 4096), (64, 1032, 2056), (1032, 24, 520)):
         for orders in ("NNN", "NTN", "NNT"):
-            check(hopper_skinny.strategy.with_(**dict(tile), mma_in_flight=in_flight), float16_gemm(*sizes, orders=orders))
+            check(hopper_skinny.strategy.with_(**dict(tile), mma_in_flight=mma_in_flight), float16_gemm(*sizes, orders=orders))
 
 
 @pytest.mark.parametrize("parts", [2, 8])

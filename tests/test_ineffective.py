@@ -8,7 +8,7 @@ from fireiron.errors import DecompositionError
 from fireiron.inspect.ineffective import ineffective
 
 
-def told(strategy):
+def findings_of(strategy):
     bound = strategy(MatMul(64, 64, 32)(GL, GL, GL)(Kernel))
     findings = [one for one in check(bound.program("sm_75").ir) if one.kind == "ineffective"]
     assert all(one.severity == "note" and "test_ineffective.py:" in one.at for one in findings)
@@ -21,26 +21,26 @@ def gemm(a=lambda load: load, b=lambda load: load, k=lambda split: split):
 
 
 def test_a_chain_without_such_refinements():
-    assert told(gemm()) == []
+    assert findings_of(gemm()) == []
 
 
 def test_no_sync_on_the_first_of_two_loads():
     """One barrier after both loads suffices in any case."""
-    assert told(gemm(a=lambda load: load.no_sync())) == [("no_sync", "a_sh")]
+    assert findings_of(gemm(a=lambda load: load.no_sync())) == [("no_sync", "a_sh")]
 
 
 def test_sync_next_to_an_existing_barrier():
-    assert told(gemm(k=lambda split: split.sync())) == [("sync", None)]
+    assert findings_of(gemm(k=lambda split: split.sync())) == [("sync", None)]
 
 
 def test_sync_that_adds_a_barrier():
     thread = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).sync().tile(1, 1).done()
-    assert told(thread) == []
+    assert findings_of(thread) == []
 
 
 def test_reuse_buffer_without_a_dead_buffer_is_refused():
     with pytest.raises(DecompositionError, match="no earlier shared buffer is dead while b_sh is live"):
-        told(gemm(b=lambda load: load.reuse_buffer()))
+        findings_of(gemm(b=lambda load: load.reuse_buffer()))
 
 
 @pytest.mark.parametrize("name", ["no_sync", "reuse_buffer"])
@@ -52,7 +52,7 @@ def test_shared_memory_refinements_on_registers_are_refused(name):
     assert caught.value.hint == f"drop .{name}()" and "test_ineffective.py:" in str(caught.value)
 
 
-def left_out(strategy, arch="sm_80"):
+def ineffective_without(strategy, arch="sm_80"):
     bound = strategy(MatMul(64, 64, 32)(GL, GL, GL)(Kernel))
     findings = list(ineffective(bound.program(arch)))
     assert all(one.severity == "note" and one.kind == "ineffective" and "test_ineffective.py:" in one.at for one in findings)
@@ -66,21 +66,21 @@ def test_refinements_without_which_the_kernel_is_the_same():
         chain = MatMul.tile(32, 32).to(Block).epilog(RF).split(8).load(A, SH, load)
         chain = chain.pad(4) if pad == "pad" else chain.storage_layout(ColMajor)
         chain = chain.load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1)
-        assert left_out(chain.done()) == reported
-        assert left_out(chain.unroll().done()) == [*reported, "unroll"]
+        assert ineffective_without(chain.done()) == reported
+        assert ineffective_without(chain.unroll().done()) == [*reported, "unroll"]
 
 
 def test_a_refinement_of_a_chain_used_twice_counts_where_it_matters():
     """Removed from one of two uses, it would change the kernel: neither is reported."""
     copy = Move.tile(1, 1).to(Thread).unroll().done()
     chain = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).load(B, SH, copy).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-    assert left_out(chain) == []
+    assert ineffective_without(chain) == []
 
 
 def test_needed_refinements_have_an_effect():
     """Without its pipeline a chain is another kernel, and without `unchecked` one with a race is refused."""
     chain = MatMul.tile(32, 32).to(Block).split(8).pipeline(2).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-    assert left_out(chain) == []
+    assert ineffective_without(chain) == []
 
 
 def test_the_command_line_shows_them_with_their_line(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What a compiled kernel tells: its forms as text, resources, occupancy, times; and what errors say where resources overflow."""
+"""Inspection of compiled kernels: texts, resources, occupancy, times; errors if resources overflow."""
 
 import json
 import os
@@ -40,12 +40,12 @@ def compiled(*arguments, **tunables):
     return CompiledKernel(program(*arguments, **tunables))
 
 
-# ---------------------------------------------------------------------------------------------- forms
+# ---------------------------------------------------------------------------------------------- texts
 
 
 @needs_nvrtc
 @needs_disassembler
-def test_the_forms_of_a_kernel():
+def test_the_texts_of_a_kernel():
     kernel = compiled("sgemm")
     assert "__global__" in kernel.asm["cuda"] and ".visible .entry matmul" in kernel.asm["ptx"] and kernel.asm["cubin"][:4] == b"\x7fELF"
     text = kernel.asm["sass"]
@@ -66,7 +66,7 @@ def test_tensor_cores_show_in_sass():
 
 @needs_nvrtc
 @needs_disassembler
-def test_the_command_writes_every_form(capsys, tmp_path):
+def test_the_command_writes_every_text(capsys, tmp_path):
     pytest.importorskip("cattrs")  # the store writes the files
     for form, token in (("cuda", "__global__"), ("ptx", ".target sm_80"), ("sass", "FFMA")):
         assert main(["emit", "listing_2", "--arch", "sm_80", "--form", form]) == 0
@@ -81,7 +81,7 @@ def test_the_command_writes_every_form(capsys, tmp_path):
 
 
 def tool(folder, name, script):
-    """A program that stands for nvdisasm or cuobjdump."""
+    """A fake nvdisasm or cuobjdump."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(f"#!{sys.executable}\nimport sys, time\n{script}\n")
@@ -131,7 +131,7 @@ def test_the_next_disassembler_is_tried(bare):
     assert disassembly.sass(b"code") == "['--dump-sass', 'kernel.cubin'] b'code'\n"
 
 
-def test_a_disassembler_that_hangs_or_says_nothing(bare, monkeypatch):
+def test_a_disassembler_that_hangs_or_has_no_output(bare, monkeypatch):
     monkeypatch.setattr(disassembly, "TIMEOUT", 0.5)
     tool(bare / "path", "nvdisasm", "time.sleep(60)")
     tool(bare / "path", "cuobjdump", "")
@@ -163,9 +163,9 @@ def test_times_of_all_stages():
 
 
 def test_times_of_a_search():
-    made = program()
-    _ = made.ir
-    assert next(iter(made.seconds)) == "tunables" and "print" not in made.seconds
+    searched = program()
+    _ = searched.ir
+    assert next(iter(searched.seconds)) == "tunables" and "print" not in searched.seconds
 
 
 def test_show_prints_times(capsys):
@@ -180,7 +180,7 @@ def test_show_prints_times(capsys):
 
 
 def shaped(threads, shared=0, target="sm_90"):
-    """A kernel with so many threads and shared bytes."""
+    """A kernel with `threads` threads and `shared` bytes."""
     return attrs.evolve(program("listing_2", size=128).ir, threads=threads, shared_bytes=shared, architecture=as_architecture(target))
 
 
@@ -188,32 +188,32 @@ def shaped(threads, shared=0, target="sm_90"):
     ("threads", "registers", "shared", "target", "blocks", "limit"),
     [
         (256, 32, 0, "sm_90", 8, "threads"),
-        (256, 33, 0, "sm_90", 6, "registers"),  # 40 x 32 = 1280 a warp: 12 warps in each of four partitions of 16384
-        (64, 168, 0, "sm_90", 6, "registers"),  # 5376 a warp: 3 in a partition, 12 in all
+        (256, 33, 0, "sm_90", 6, "registers"),  # 40 x 32 = 1280 per warp: 12 warps in each of four partitions of 16384
+        (64, 168, 0, "sm_90", 6, "registers"),  # 5376 per warp: 3 in a partition, 12 in total
         (96, 168, 0, "sm_90", 4, "registers"),
         (32, 24, 0, "sm_90", 32, "blocks"),
         (32, 24, 0, "sm_86", 16, "blocks"),
-        (128, 32, 48 * 1024, "sm_90", 4, "shared memory"),  # 228 KiB, of which each block takes 49 KiB
+        (128, 32, 48 * 1024, "sm_90", 4, "shared memory"),  # 228 KiB, of which each block uses 49 KiB
         (128, 32, 227 * 1024, "sm_90", 1, "shared memory"),
         (128, 32, 113 * 1024, "sm_90", 2, "shared memory"),
-        (128, 32, 113 * 1024 + 1, "sm_90", 1, "shared memory"),  # with the kilobyte of the system, more than half of 228 KiB
-        (128, 32, 32 * 1024, "sm_70", 3, "shared memory"),  # nothing is reserved there
+        (128, 32, 113 * 1024 + 1, "sm_90", 1, "shared memory"),  # with the reserved 1 KiB, more than half of 228 KiB
+        (128, 32, 32 * 1024, "sm_70", 3, "shared memory"),  # no shared memory is reserved
         (1024, 64, 0, "sm_90", 1, "registers"),
         (1024, 65, 0, "sm_90", 0, "registers"),
         (1024, 32, 0, "sm_90", 2, "threads"),
         (1024, 32, 0, "sm_86", 1, "threads"),
         (33, 16, 0, "sm_90", 32, "threads"),
-        (800, 80, 0, "sm_90", 0, "registers"),  # 2560 a warp: 6 warps in a partition, and 25 would take 7 of one
-        (160, 100, 0, "sm_60", 3, "registers"),  # two partitions: 3328 a warp, 9 in each
+        (800, 80, 0, "sm_90", 0, "registers"),  # 2560 per warp: 6 warps in a partition, and 25 warps would need 7 in one
+        (160, 100, 0, "sm_60", 3, "registers"),  # two partitions: 3328 per warp, 9 in each
     ],
 )
 def test_occupancy(threads, registers, shared, target, blocks, limit):
     """Numbers of NVIDIA's occupancy calculator."""
-    found = occupancy(shaped(threads, shared, target), registers)
-    assert (found.blocks, found.limited_by) == (blocks, limit)
-    assert found.warps == blocks * -(-threads // 32)
-    assert found.share == found.warps / (as_architecture(target).threads_per_sm // 32)
-    assert min(found.limits.values()) == blocks
+    result = occupancy(shaped(threads, shared, target), registers)
+    assert (result.blocks, result.limited_by) == (blocks, limit)
+    assert result.warps == blocks * -(-threads // 32)
+    assert result.share == result.warps / (as_architecture(target).threads_per_sm // 32)
+    assert min(result.limits.values()) == blocks
 
 
 @needs_nvrtc
@@ -273,7 +273,7 @@ LARGE = {"bm": 256, "bn": 128, "bk": 64, "wm": 64, "wn": 64}
 
 
 def test_shared_memory_overflows():
-    """Asked, by buffer with its line; legal; how many stages fit."""
+    """The error lists the bytes of each buffer with its line, the legal total, and the number of stages that fit."""
     with pytest.raises(ResourceError) as caught:
         _ = program(**LARGE, stages=5).lowered
     error = caught.value
@@ -285,14 +285,14 @@ def test_shared_memory_overflows():
     assert program(**LARGE, stages=4).lowered.shared_bytes == 196608, "the advice holds"
 
 
-def test_shared_memory_overflows_whatever_the_stages():
+def test_shared_memory_overflows_with_any_number_of_stages():
     with pytest.raises(ResourceError) as caught:
         too_large()
     assert "pipeline(" not in caught.value.hint and "smaller tiles" in caught.value.hint
 
 
 def too_large():
-    """Two stages of which not even one fits."""
+    """Two stages; not even one fits."""
     strategy = (
         MatMul.tile(128, 128)
         .to(Block)
@@ -309,7 +309,7 @@ def too_large():
 
 
 def test_options_of_the_compiler():
-    """They reach NVRTC, and tell entries of the cache apart."""
+    """They are passed to NVRTC, and are part of the key of the cache."""
     import pickle
 
     from fireiron.strategies import gemm_nn

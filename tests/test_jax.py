@@ -73,10 +73,10 @@ def gpu(driver, monkeypatch):
     attributes = jax_calls._attributes
     driver.launches.clear()
 
-    def named(kernel, held, given, symbols):
+    def named(kernel, kept, given, symbols):
         name = f"kernel{len(driver.known)}"
         driver.known[name] = kernel.program.spec, kernel.ir.parameters
-        return {**attributes(kernel, held, given, symbols), "name": name, "key": np.int64(len(driver.known))}
+        return {**attributes(kernel, kept, given, symbols), "name": name, "key": np.int64(len(driver.known))}
 
     monkeypatch.setattr(jax_calls, "_attributes", named)
     monkeypatch.setattr(jax_calls, "register", lambda: None)

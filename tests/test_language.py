@@ -1,4 +1,4 @@
-"""The language as its users meet it: specs, strategies, tunables, traces, micro-kernels, barriers asked for and refused."""
+"""The language as its users see it: specs, strategies, tunables, traces, micro-kernels, requested and refused barriers."""
 
 import os
 import re
@@ -25,7 +25,7 @@ from fireiron.values.units import index_in, unit_in
 REPOSITORY = Path(__file__).parent.parent
 PUBLIC = {name: value for name, value in vars(fireiron).items() if not name.startswith("_")}
 VALUES = PUBLIC | {name: getattr(tensor, name) for name in ("Dim", "Mode", "UnitMode")}
-"""What a `repr` may refer to: the public names, and the parts of a view."""
+"""The names that a `repr` may contain: the public ones, and the parts of a view."""
 
 M, N, K = sym("M", multiple_of=4), sym("N"), sym("K", multiple_of=2, high=4096)
 library = problems.library
@@ -41,7 +41,7 @@ def evaluates(value):
 
 
 def run(strategy, spec, generator=None, **symbols):
-    """A simulated kernel against NumPy; the output."""
+    """Simulate a kernel, compare it with NumPy, and return the output."""
     generator = generator or np.random.default_rng(17)
     shapes = {name: tuple(int(size.evaluate(symbols)) for size in spec.operands[name].shape) for name in spec.operands}
     arrays = {name: integers(shapes[name], spec.operands[name].dtype, generator) for name in spec.inputs}
@@ -55,14 +55,14 @@ def run(strategy, spec, generator=None, **symbols):
 
 
 def barriers(statements, inside=()):
-    """The loops around each barrier, by name of their variables."""
-    found = []
+    """The names of the variables of the loops around each barrier."""
+    stacks = []
     for statement in statements:
         if isinstance(statement, Barrier):
-            found.append(inside)
+            stacks.append(inside)
         elif isinstance(statement, For):
-            found += barriers(statement.body, (*inside, statement.var.name))
-    return found
+            stacks += barriers(statement.body, (*inside, statement.var.name))
+    return stacks
 
 
 # ---------------------------------------------------------------------------------------------- specs
@@ -271,11 +271,11 @@ def test_trace_equals_the_docstring(name):
     module = library(name)
     sizes = {"M": 256, "N": 256, "K": 128}
     text = re.sub(r"\b[MNK]\b", lambda match: str(sizes[match[0]]), module.__doc__)
-    said = re.findall(r"MatMul\([\d,]+\)\([A-Z,]+\)\([A-Z][a-z]+\)", text)
+    specs = re.findall(r"MatMul\([\d,]+\)\([A-Z,]+\)\([A-Z][a-z]+\)", text)
     spec = module.spec(**sizes)
     shown = iter([spec.notation, *(spec.notation.replace("FR<16,16,16>", "FR") for _, spec in module.strategy(spec).trace())])
-    assert said or name == "hgemm_nt"
-    assert all(one in shown for one in said), f"not in the trace, or not in this order: {said}"
+    assert specs or name == "hgemm_nt"
+    assert all(one in shown for one in specs), f"not in the trace, or not in this order: {specs}"
 
 
 def test_trace_of_a_single_step():
@@ -368,15 +368,15 @@ def test_library_repr_evaluates(name):
 
 
 def some_draws(name, count):
-    """Draws that need not be lowered."""
-    made, seed = 0, 0
-    while made < count:
+    """Random strategies that need not lower."""
+    count_done, seed = 0, 0
+    while count_done < count:
         seed += 1
         try:
             drawn = Drawn(f"{name} {seed}")
         except FireironError:
             continue
-        made += 1
+        count_done += 1
         yield drawn
 
 
@@ -449,15 +449,15 @@ def test_legal_tunables():
 
 
 def test_illegal_values_are_passed_over():
-    """Zero, negative, divided by zero, chunks that do not fit: the search goes on to a combination that is legal."""
-    one = Tunable("one", 16, 8, 12, 4)
+    """Zero, negative, divided by zero, chunks that do not fit: the search continues to a legal combination."""
+    tunable = Tunable("one", 16, 8, 12, 4)
     for step, values in (
-        (Tile((one % 8, 4)), [12, 4]),
-        (Tile((one // (16 - one), 4)), [8]),
-        (Tile((12 - one, 4)), [8, 4]),
-        (Tile((Strided((one // (16 - one), 16), (4, 16)),)), [8]),
-        (Tile((Strided((one - 8, one + 4), (4, 16)),)), [12]),
-        (Tile((one, 4 % (16 - one))), [8, 4]),
+        (Tile((tunable % 8, 4)), [12, 4]),
+        (Tile((tunable // (16 - tunable), 4)), [8]),
+        (Tile((12 - tunable, 4)), [8, 4]),
+        (Tile((Strided((tunable // (16 - tunable), 16), (4, 16)),)), [8]),
+        (Tile((Strided((tunable - 8, tunable + 4), (4, 16)),)), [12]),
+        (Tile((tunable, 4 % (16 - tunable))), [8, 4]),
     ):
         strategy = MatMul.tile(32, 32).to(Block).then(step).refine(To(Thread)).split(1).tile(1, 1).done()
         assert list(strategy(problem).legal_assignments()) == [{"one": value} for value in values]
@@ -480,7 +480,7 @@ def test_listing_1_takes_the_tile_that_fits():
 @pytest.mark.sampled(3)
 @LIBRARY
 def test_unrefined_gives_the_same(name):
-    """Row F065: without refinements but `to`, every strategy is correct."""
+    """Row F065: with no refinement but `to`, every strategy is correct."""
     module = library(name)
     spec = module.spec(130, 70, 9)
     np.testing.assert_array_equal(run(module.strategy, spec), run(module.strategy.unrefined(), spec))
@@ -492,7 +492,7 @@ def test_unrefined_gives_the_same(name):
 @pytest.mark.sampled(3)
 @LIBRARY
 def test_partial_trees(name):
-    """Rows F057, F058: every prefix can be held, shown and asked for its result; code for it is refused, with the open leaves."""
+    """Rows F057, F058: every prefix is a value, can be printed and has a result; code for it is refused, with the open leaves."""
     module = library(name)
     spec, whole = module.spec(256, 256, 16), module.strategy
     for count in range(len(whole.steps)):
@@ -563,11 +563,11 @@ def test_micro_kernel_from_text_and_from_a_file(tmp_path):
 
 
 def test_micro_kernel_states_what_it_performs():
-    one = MicroKernel("dot", "*c = 0;", performs_spec="MatMul(1, 1, 16)(GL, GL, GL)(Thread)")
+    kernel = MicroKernel("dot", "*c = 0;", performs_spec="MatMul(1, 1, 16)(GL, GL, GL)(Thread)")
     chain = MatMul.tile(16, 16).to(Block)
-    assert chain.tile(1, 1).to(Thread).done(one)(problem).program().tree.complete
+    assert chain.tile(1, 1).to(Thread).done(kernel)(problem).program().tree.complete
     with pytest.raises(MatchError, match=r"MatMul\(2,1,16\)\(GL,GL,GL\)\(Thread\)"):
-        _ = chain.tile(2, 1).to(Thread).done(one)(problem).result
+        _ = chain.tile(2, 1).to(Thread).done(kernel)(problem).result
 
 
 # ---------------------------------------------------------------------------------------------- tiles
@@ -587,8 +587,8 @@ def test_strided():
     evaluates(Strided((4, 32), (4, 16)))
 
 
-def test_turns_and_idle_units():
-    """More tiles than units: units take turns; fewer: the rest are idle. Both are right."""
+def test_repeated_and_idle_units():
+    """With more tiles than units, each unit computes several tiles; with fewer, the other units are idle."""
     for tiles in ((2, 2), (1, 4), (8, 8), (16, 16), (32, 32)):
         run(
             MatMul.tile(32, 32).to(Block).split(4).load(A, SH, Move.tile(*tiles[:1], 1).to(Thread).tile(1, 1).done()).then(inner),
@@ -603,7 +603,7 @@ Comb = Level("Comb", Block, Layout((4, 2), (1, 8)))
 
 
 @pytest.mark.parametrize("level", [QuadPair, Odd, Inner, Comb, Warp, Warpgroup], ids=str)
-def test_a_thread_is_its_place_in_a_unit_and_the_units_place(level):
+def test_a_thread_is_its_index_in_a_unit_and_the_index_of_the_unit(level):
     """The threads of a parent are the level's layout plus its complement."""
     threads = level.parent.threads or 256
     units = complement(level.layout, threads)
@@ -654,7 +654,7 @@ def test_swizzle_of_a_tile():
 # ---------------------------------------------------------------------------------------------- reuse
 
 warp_piece = MatMul.tile(1, 16).to(Lane).split(1).tile(1, 1).unroll().done()
-"""A warp-level GEMM of 32 x 16 tiles: each lane computes a row. Its operands may lie anywhere."""
+"""A warp-level GEMM of 32 x 16 tiles: each lane computes a row. Its operands may be in any memory."""
 
 
 def test_a_stored_piece_is_reused():
@@ -691,11 +691,11 @@ def test_accumulator_types():
     assert chain.epilog(RF, dtype=float32) == chain.epilog(RF, float32) != chain.epilog(RF)
     rest = MatMul.split(4).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     init, store = Init.tile(4, 4).to(Thread).tile(1, 1).done(), Move.tile(4, 4).to(Thread).tile(1, 1).done()
-    ones = np.ones((64, 4096), np.float16), np.ones((4096, 64), np.float16)
+    arrays = np.ones((64, 4096), np.float16), np.ones((4096, 64), np.float16)
     for dtype, expected in ((float16, 2048), (float32, 4096)):
         long = MatMul(64, 64, 4096, dtype=float16)(GL, GL, GL)(Kernel)
         kernel = chain.epilog(RF, dtype, init, store).then(rest)(long).program("sm_70").ir
-        got = simulate(kernel, {"A": ones[0], "B": ones[1]}, blocks=[0]).outputs["C"]
+        got = simulate(kernel, {"A": arrays[0], "B": arrays[1]}, blocks=[0]).outputs["C"]
         assert got[0, 0] == expected, "in half precision, 2048 + 1 is 2048"
         evaluates(chain.epilog(RF, dtype, init, store))
 
@@ -711,7 +711,7 @@ def test_epilog_forms_are_equal():
 @pytest.mark.sampled(2)
 @LIBRARY
 def test_accumulate(name):
-    """C is added to. T006: where init and compute deal C differently, only a uniform init is legal, and this one reads C."""
+    """C is added to. T006: if init and compute distribute C differently, only a uniform init is legal, and this one reads C."""
     module = library(name)
     spec = module.spec(33, 40, 9, accumulate=True)
     if name in ("maxwell", "hgemm_nt"):
@@ -735,7 +735,7 @@ def test_accumulate_known_at_run_time():
 
 
 def test_listing_2_has_two_barriers_in_its_k_loop():
-    """T004: the paper's template misses the second; unrefined, it is inferred. None stands elsewhere."""
+    """T004: the paper's template lacks the second barrier; unrefined, it is inferred. No other place has a barrier."""
     module = library("listing_2")
     for strategy in (module.strategy, module.strategy.unrefined()):
         kernel = strategy(module.spec(M, N, K)).program().ir
@@ -760,7 +760,7 @@ def test_no_barrier_without_shared_memory(strategy):
 
 
 def test_no_sync_on_the_first_load():
-    """T005: the barrier behind the second load covers both."""
+    """T005: the barrier after the second load covers both."""
     module = library("listing_2")
     strategy = module.strategy.at(Load, A).refine(NoSync())
     assert barriers(strategy(module.spec(M, N, K)).program().ir.body) == [("k",), ("k",)]
@@ -779,8 +779,8 @@ def test_no_sync_on_both_loads():
     assert len(threads) == 2 and threads[0] != threads[1]
     source = Path(module.__file__).read_text().splitlines()
     lines = {int(number) for number in re.findall(r"listing_2\.py:(\d+)", text)}
-    said = " ".join(source[number - 1] for number in lines)
-    assert ".load(A, SH, copy)" in said and ".load(B, SH, copy)" in said
+    quoted = " ".join(source[number - 1] for number in lines)
+    assert ".load(A, SH, copy)" in quoted and ".load(B, SH, copy)" in quoted
     assert len(lines) >= 2
     assert caught.value.hint
 
@@ -788,10 +788,10 @@ def test_no_sync_on_both_loads():
 def test_sync_adds_exactly_one_barrier():
     naive = library("naive")
     plain = naive.strategy(naive.spec(M, N, K)).program().ir
-    asked = naive.strategy.at(Split).refine(Sync())(naive.spec(M, N, K)).program().ir
+    explicit = naive.strategy.at(Split).refine(Sync())(naive.spec(M, N, K)).program().ir
     assert barriers(plain.body) == []
-    assert len(barriers(asked.body)) == 1
-    assert barriers(asked.body)[0], "in the loop"
+    assert len(barriers(explicit.body)) == 1
+    assert barriers(explicit.body)[0], "in the loop"
     module = library("listing_2")
     inner_sync = module.strategy.at(Split, index=1).refine(Sync())(module.spec(M, N, K)).program().ir
     assert barriers(inner_sync.body) == [("k",), ("k", "k2")], "the one asked for also frees the buffers, so the second is not needed"
@@ -835,7 +835,7 @@ def test_text_does_not_depend_on_the_hash_seed():
 
 
 def test_chains_for_any_kind_of_spec():
-    """One that says nothing of its kind goes where any goes, and takes the kind of what it meets."""
+    """A chain that does not fix the kind of its spec is legal for any spec, and takes the kind of the chain before it."""
     inner = AnySpec.tile(2, 2).to(Thread).tile(1, 1).done()
     assert (inner, repr(inner)) == (Strategy(inner.steps), "AnySpec.tile(2, 2).to(Thread).tile(1, 1).done()")
     assert eval(repr(inner)) == inner == Strategy.from_json(inner.to_json())

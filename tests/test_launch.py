@@ -1,4 +1,4 @@
-"""Launching, on a machine that only pretends to have GPUs (tests/fake_gpu.py): what reaches the driver, and what is refused before."""
+"""Launching on fake GPUs (tests/fake_gpu.py): what reaches the driver, and what is refused before."""
 
 import contextlib
 import copy
@@ -30,7 +30,7 @@ torch, jax = fake_gpu.torch, fake_gpu.jax
 
 
 def compiled(spec, strategy=None):
-    """A kernel whose machine code is pretended too."""
+    """A kernel with fake machine code."""
     kernel = (strategy or library("naive").strategy)(spec).compile("sm_90")
     kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     return kernel
@@ -99,7 +99,7 @@ def test_sizes_follow_the_addresses(gpu):
         assert grid == (kernel.grid(**given), 1, 1)
 
 
-def test_a_leading_dimension_is_read_off_the_array_or_a_keyword(gpu):
+def test_a_leading_dimension_is_read_from_the_array_or_a_keyword(gpu):
     gpu.parameters = 4
     kernel = compiled(library("naive").spec(20, 12, 8, A=RowMajor, B=RowMajor, C=RowMajor(ld=sym("ld"))))
     a, b, _ = operands(gpu)
@@ -181,27 +181,27 @@ def test_zero_is_on_the_current_stream_or_the_given_one(gpu):
 
 
 def test_a_fill_is_a_value(gpu):
-    """Whatever sets to zero."""
+    """The object that sets an array to zero."""
     fill = launch.fill_of((3, 5), (64, 4), 4)
     assert repr(fill) == "Fill(width=20, height=3, pitch=64, starts=(0,))"
     assert fill == launch.Fill(20, 3, 64, (0,), None) != launch.Fill(20, 3, 64, (4,), None)
     assert launch.fill_of((1, 5), (0, 4), 4) == launch.Fill(20, 1, 20, (0,), None), "one, whatever the stride of a single element"
 
 
-# ---------------------------------------------------------------------------------------------- what is asked of the driver
+# ---------------------------------------------------------------------------------------------- what is requested of the driver
 
 
 def loading(gpu, static=0):
-    """What the driver is told while kernels of so much static shared memory are loaded."""
-    told = []
+    """The function attributes that are set while kernels with `static` bytes of static shared memory are loaded."""
+    attributes_set = []
     gpu.cupy.cuda.driver.funcGetAttribute = lambda attribute, function: {1: static}[attribute]
-    gpu.cupy.cuda.driver.funcSetAttribute = lambda function, attribute, value: told.append((attribute, value))
-    return told
+    gpu.cupy.cuda.driver.funcSetAttribute = lambda function, attribute, value: attributes_set.append((attribute, value))
+    return attributes_set
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    "static, dynamic, asked",
+    "static, dynamic, expected",
     [
         (0, 49_152, []),
         (0, 49_153, [(8, 49_153)]),
@@ -211,11 +211,11 @@ def loading(gpu, static=0):
         (0, 232_448, [(8, 232_448)]),
     ],
 )
-def test_more_than_48_kib_of_shared_memory_are_asked_for(gpu, static, dynamic, asked):
-    """Static and dynamic together; the driver is told the dynamic part (CUDA C++ Programming Guide, compute capabilities)."""
-    told = loading(gpu, static)
+def test_more_than_48_kib_of_shared_memory_are_requested(gpu, static, dynamic, expected):
+    """Static and dynamic together; the attribute is the dynamic part (CUDA C++ Programming Guide, compute capabilities)."""
+    attributes_set = loading(gpu, static)
     launcher = launch.load(b"", "k", dynamic)
-    assert told == asked and launcher.dynamic_shared == dynamic and launcher.name == "k"
+    assert attributes_set == expected and launcher.dynamic_shared == dynamic and launcher.name == "k"
     gpu.parameters = 1
     launcher.fixed(0, 7, 64, 1, ())((4096,), 0)
     ((device, grid, block, shared, stream, _),) = gpu.launches
@@ -224,24 +224,24 @@ def test_more_than_48_kib_of_shared_memory_are_asked_for(gpu, static, dynamic, a
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("static, dynamic", [(0, 232_449), (1, 232_448), (232_449, 0), (0, -1)])
-def test_more_shared_memory_than_there_is_is_refused(gpu, static, dynamic):
-    told = loading(gpu, static)
+def test_more_shared_memory_than_available_is_refused(gpu, static, dynamic):
+    attributes_set = loading(gpu, static)
     with pytest.raises(LaunchError, match="bytes of shared memory a block") as caught:
         launch.load(b"", "k", dynamic)
-    assert caught.value.legal == "at most 232448 on this GPU" and not told
+    assert caught.value.legal == "at most 232448 on this GPU" and not attributes_set
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("cluster, asked", [(1, []), (8, []), (9, [(14, 1)]), (16, [(14, 1)])])
-def test_more_than_eight_blocks_of_a_cluster_are_asked_for(gpu, cluster, asked):
+@pytest.mark.parametrize("cluster, expected", [(1, []), (8, []), (9, [(14, 1)]), (16, [(14, 1)])])
+def test_more_than_eight_blocks_of_a_cluster_are_requested(gpu, cluster, expected):
     """CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
-    told = loading(gpu)
+    attributes_set = loading(gpu)
     launch.load(b"", "k", cluster=cluster)
-    assert told == asked
+    assert attributes_set == expected
 
 
-def test_the_driver_tells_the_sizes_of_parameters(monkeypatch):
-    """One after the other, until there is none of a number (`cuFuncGetParamInfo`)."""
+def test_sizes_of_parameters_are_read_from_the_driver(monkeypatch):
+    """One after the other, until no parameter has the number (`cuFuncGetParamInfo`)."""
     sizes = [8, 128, 4]
 
     def query(function, position, offset, size):
@@ -335,7 +335,7 @@ def test_a_given_stream(gpu, kernel, kind):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("stream", ["default", True, -1, 1.5])
-def test_what_is_no_stream(gpu, kernel, stream):
+def test_what_is_not_a_stream(gpu, kernel, stream):
     a, b, c = operands(gpu)
     with pytest.raises(LaunchError, match="not a CUDA stream"):
         kernel(a, b, out=c, stream=stream)
@@ -356,7 +356,7 @@ def test_libraries_must_agree_on_the_stream(gpu, torch, kernel):
 
 
 def test_a_capture_needs_nothing_but_the_launch(gpu, kernel):
-    """Between begin and end there is only what belongs into the graph, on the captured stream."""
+    """Between begin and end of a capture only the launch runs, on the captured stream."""
     a, b, c = operands(gpu)
     kernel.prepare(a, b, out=c)
     with gpu.cupy.cuda.Stream() as stream:
@@ -365,7 +365,7 @@ def test_a_capture_needs_nothing_but_the_launch(gpu, kernel):
     assert [step[0] for step in gpu.done] == ["launch"] and gpu.launches[0][4] == stream.ptr
 
 
-def test_a_refusal_in_a_capture_says_what_to_do(gpu, kernel):
+def test_a_refusal_in_a_capture_has_a_remedy(gpu, kernel):
     a, b, c = operands(gpu)
     gpu.refuse = "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: operation would make the legacy stream depend on a capturing stream"
     with pytest.raises(LaunchError, match=r"refuses to launch 'matmul' on GPU 0") as caught:
@@ -404,7 +404,7 @@ def test_allocated_outputs_have_the_layout(gpu, torch, jax):
     assert (c.shape, c.stride()) == ((20, 12), (1, 32))
 
 
-def test_jax_gets_a_column_major_output_turned(gpu, jax):
+def test_jax_gets_a_column_major_output_transposed(gpu, jax):
     kernel = compiled(library("naive").spec(20, 12, 8, A=RowMajor, B=RowMajor))
     c = kernel(jax.Array((20, 8)), jax.Array((8, 12)))
     assert c.shape == (20, 12) and c.host.flags.f_contiguous
@@ -427,7 +427,7 @@ def test_torch_allocates_on_the_given_stream(gpu, torch, kernel):
 
 
 def test_what_atomics_add_to_must_be_passed():
-    """New memory holds anything: a sum with it would be no sum."""
+    """New memory has arbitrary values, to which nothing can be added."""
     spec = AtomicAdd(8, 8)(GL, GL)(Kernel)
     kernel = AtomicAdd.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(spec).compile("sm_80")
     src, dst = np.ones((8, 8), "float32", order="F"), np.full((8, 8), 2, "float32", order="F")
@@ -450,7 +450,7 @@ def test_an_output_that_is_added_to_must_be_passed(gpu):
 
 
 def wrong(gpu):
-    """What is wrong with an array in place of A, and what the error says."""
+    """Wrong arrays instead of A, and the words of the error."""
     shared = gpu.array((20, 8))
     reversed_rows = gpu.array((20, 8))
     reversed_rows.host = reversed_rows.host[::-1]
@@ -487,8 +487,8 @@ def test_wrong_arrays_are_refused_before_a_launch(gpu, kernel, case):
     assert not gpu.launches
 
 
-def test_how_a_spec_says_another_type(gpu, kernel):
-    """Of all inputs by `dtype`; what is said is taken."""
+def test_a_refused_type_has_the_spec_that_takes_it(gpu, kernel):
+    """`dtype` is the type of all inputs; the kernel that the hint proposes takes the array."""
     move = Move(20, 8, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
     copy = compiled(move, Move.tile(20, 8).to(Block).tile(1, 1).to(Thread).done())
     a, b, c = operands(gpu)
@@ -572,7 +572,7 @@ def test_columns_of_one_matrix_do_not_overlap(gpu):
     assert len(gpu.launches) == 1
 
 
-def test_shared_memory_is_told_exactly():
+def test_share_memory_is_exact():
     generator = np.random.default_rng(2)
     for _ in range(300):
         views, where = [], []
@@ -662,14 +662,14 @@ def test_eight_bit_floats(gpu, torch):
         kernel(gpu.array((16, 8), ml_dtypes.float8_e5m2), out=target, stream=0)
 
 
-def test_ml_dtypes_in_cupy_and_behind_an_interface(gpu):
+def test_ml_dtypes_in_cupy_and_with_an_interface(gpu):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     kernel = compiled(library("naive").spec(20, 12, 8, dtype=bfloat16, **ROWS))
     a, b, c = (gpu.array(shape, ml_dtypes.bfloat16) for shape in ((20, 8), (8, 12), (20, 12)))
     kernel(a, b, out=c)
     named = Interfaced(a)
     with pytest.raises(LaunchError) as caught:
-        kernel(named, b, out=c)  # "<V2" says nothing
+        kernel(named, b, out=c)  # "<V2" does not name a type
     assert "V2" in caught.value.got or "void" in caught.value.got
     Typed = type("Typed", (Interfaced,), {"dtype": property(lambda self: self.array.dtype)})
     kernel(Typed(a), b, out=c)
@@ -681,13 +681,13 @@ def test_jax_inputs_are_waited_for_and_kept(gpu, jax, kernel):
     _, _, c = operands(gpu)
     kernel(a, b, out=c)
     assert (a.waited, b.waited) == (1, 1)
-    held = arrays.library_of(jax.Array).kept_alive
-    assert {id(thing) for _, thing in held._queue} == {id(a), id(b)}
-    for event, _ in held._queue:
+    kept_alive = arrays.library_of(jax.Array).kept_alive
+    assert {id(thing) for _, thing in kept_alive._queue} == {id(a), id(b)}
+    for event, _ in kept_alive._queue:
         event.done = True
     other = jax.Array((20, 8)), jax.Array((8, 12))
     kernel(*other, out=c)
-    assert {id(thing) for _, thing in held._queue} == set(map(id, other))
+    assert {id(thing) for _, thing in kept_alive._queue} == set(map(id, other))
 
 
 def test_jax_arrays_that_are_refused(gpu, jax, kernel):
@@ -715,8 +715,8 @@ def test_jax_layouts_are_read(gpu, jax, kernel):
 def test_a_producers_stream_is_waited_for_both_ways(gpu, kernel):
     a, b, c = operands(gpu)
     kernel(Interfaced(a, stream=640), b, out=Interfaced(c, stream=1))
-    (made, recorded), (waiting, waited) = gpu.of("record")[0], gpu.of("wait")[0]
-    assert (recorded, waiting) == (640, 0) and made == waited, "ours waits for the producer's"
+    (recorded_event, recorded), (waiting, waited) = gpu.of("record")[0], gpu.of("wait")[0]
+    assert (recorded, waiting) == (640, 0) and recorded_event == waited, "ours waits for the producer's"
     assert [step[0] for step in gpu.done] == ["record", "wait", "launch", "record", "wait"]
     assert gpu.of("record")[1][1] == 0 and gpu.of("wait")[1][0] == 640, "and the producer's for ours; 1 is the stream 0"
 
@@ -734,8 +734,8 @@ def test_dlpack_arrays_are_kept(gpu, kernel):
     assert gpu.launches[0][-1] == addresses(a, b, c)
     kernel(Capsule(a, 13), Capsule(b), out=Capsule(c))  # kDLCUDAManaged
     assert gpu.launches[1][-1] == addresses(a, b, c)
-    held = arrays.library_of(Capsule).kept_alive
-    assert {one.array for _, (one, _) in held._queue} >= {a, b, c}
+    kept_alive = arrays.library_of(Capsule).kept_alive
+    assert {one.array for _, (one, _) in kept_alive._queue} >= {a, b, c}
 
 
 # ---------------------------------------------------------------------------------------------- prepared launches
@@ -808,7 +808,7 @@ def test_a_tensor_that_moved_is_noticed(gpu, torch, kernel):
     assert gpu.launches[0][-1][0] != gpu.launches[1][-1][0] == a.data_ptr()
 
 
-def test_an_interface_without_a_stream_is_read_anew(gpu, kernel):
+def test_an_interface_without_a_stream_is_read_again(gpu, kernel):
     a, b, c = operands(gpu)
     moving = Interfaced(a)
     prepared = kernel.prepare(moving, b, out=c)
@@ -839,35 +839,35 @@ def test_prepared_launches_of_jax_give_new_arrays(gpu, jax, kernel):
     assert first.unsafe_buffer_pointer() != second.unsafe_buffer_pointer()
 
 
-# ---------------------------------------------------------------------------------------------- copies in front
+# ---------------------------------------------------------------------------------------------- preceding copies
 
 
 @pytest.fixture
 def copying(shared_kernels, gpu):
-    """A product of which both factors are copied in front: three launches, of which the first two arguments are compared."""
+    """A matmul after copies of both operands: three launches, of which the first two arguments are compared."""
     if "copying" not in shared_kernels:
         body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
         shared_kernels["copying"] = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).repack(B).then(body)).program
     kernel = CompiledKernel(shared_kernels["copying"])
-    for one in (kernel, *(before.kernel for before in kernel.route.before)):
-        one.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    for launched in (kernel, *(before.kernel for before in kernel.route.before)):
+        launched.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     gpu.parameters = 2
     return kernel
 
 
 def odd(gpu):
-    """Operands whose rows are no multiples of 16 bytes."""
+    """Operands whose rows are not multiples of 16 bytes."""
     return [gpu.array(shape) for shape in ((20, 7), (7, 13), (20, 13))]
 
 
 def copied(launches):
-    """Which arrays were copied, and whether the product took the copies."""
-    (a, first), (b, second), factors = (one[-1] for one in launches)
-    assert factors == [first, second]
+    """Which arrays were copied; the matmul reads the copies."""
+    (a, first), (b, second), operands = (launch[-1] for launch in launches)
+    assert operands == [first, second]
     return [a, b]
 
 
-def test_copies_stand_in_front_of_each_launch(gpu, copying):
+def test_copies_precede_each_launch(gpu, copying):
     (a, b, c), (d, e, f) = odd(gpu), odd(gpu)
     stream = gpu.cupy.cuda.Stream()
     assert copying(a, b, out=c, stream=stream) is c
@@ -878,7 +878,7 @@ def test_copies_stand_in_front_of_each_launch(gpu, copying):
     assert copied(gpu.launches) == addresses(d, e) and {one[4] for one in gpu.launches} == {stream.ptr}
 
 
-def test_prepared_copies_run_on_others(gpu, copying):
+def test_prepared_copies_run_on_other_arrays(gpu, copying):
     (a, b, c), (d, e, f) = odd(gpu), odd(gpu)
     prepared = copying.prepare(a, b, out=c)
     del gpu.done[:]
@@ -893,8 +893,8 @@ def test_prepared_copies_run_on_others(gpu, copying):
             prepared(*given)
 
 
-def test_one_factor_alone_is_copied(gpu, jax):
-    """The other one is passed on as it is, also to prepared launches that make their copies anew."""
+def test_one_operand_alone_is_copied(gpu, jax):
+    """The other one is passed as it is, also to prepared launches that copy again."""
     body = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     kernel = compiled(library("naive").spec(20, 13, 7, **ROWS), MatMul.repack(A).then(body))
     kernel.route.before[0].kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
@@ -902,9 +902,9 @@ def test_one_factor_alone_is_copied(gpu, jax):
     (a, b, c), (d, e, _) = odd(gpu), odd(gpu)
     prepared = kernel.prepare(a, b, out=c)
     given = jax.Array((20, 7)), jax.Array((7, 13))
-    anew = kernel.prepare(*given)
+    immutable = kernel.prepare(*given)
     del gpu.done[:]
-    prepared(), prepared(d, e), anew()
+    prepared(), prepared(d, e), immutable()
     passed = [one[-1] for one in gpu.launches]
     assert [one[0] for one in passed[::2]] == [a.data.ptr, d.data.ptr, given[0].unsafe_buffer_pointer()]
     assert [one[1] for one in passed[1::2]] == [b.data.ptr, e.data.ptr, given[1].unsafe_buffer_pointer()]
@@ -912,7 +912,7 @@ def test_one_factor_alone_is_copied(gpu, jax):
 
 
 def test_copies_of_jax_have_gaps_between_rows(gpu, jax, copying):
-    """As no JAX array has; the output is one, and what the product reads is kept until it has run."""
+    """No JAX array has such gaps. The output is a JAX array, and what the matmul reads is kept alive until it has run."""
     a, b = jax.Array((20, 7)), jax.Array((7, 13))
     out = copying(a, b)
     assert isinstance(out, jax.Array) and out.shape == (20, 13)
@@ -920,8 +920,8 @@ def test_copies_of_jax_have_gaps_between_rows(gpu, jax, copying):
     assert len(arrays.library_of(jax.Array).kept_alive) == 4
 
 
-def test_prepared_copies_of_jax_are_made_anew(gpu, jax, copying):
-    """Nobody may write to them again."""
+def test_prepared_copies_of_jax_are_made_again(gpu, jax, copying):
+    """JAX arrays are immutable: the copies of the last call cannot be overwritten."""
     a, b = jax.Array((20, 7)), jax.Array((7, 13))
     prepared = copying.prepare(a, b)
     del gpu.done[:]
@@ -933,14 +933,14 @@ def test_prepared_copies_of_jax_are_made_anew(gpu, jax, copying):
     assert gpu.launches[2][-1] != gpu.launches[5][-1]
 
 
-# ---------------------------------------------------------------------------------------------- launches of a level above
+# ---------------------------------------------------------------------------------------------- programs of several launches
 
 
 def in_launches(step, rest, count):
-    """A product of the level above a launch, with machine code that nobody runs."""
+    """A matmul in several launches, with fake machine code."""
     kernel = compiled(MatMul(16, 24, 32, **ROWS)(GL, GL, GL)(SEQUENCE), MatMul.then(step).then(rest))
-    for one in (kernel, *(before.kernel for before in kernel.route.before)):
-        one.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    for launched in (kernel, *(before.kernel for before in kernel.route.before)):
+        launched.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     assert len(kernel.route.before) == count - 1
     return kernel
 
@@ -954,15 +954,15 @@ def whole(gpu):
 
 
 def test_launches_that_add_to_one_output(gpu):
-    """All of them write the caller's array, or a new one that the first allocates."""
+    """All of them write the caller's array, or a new array that the first launch allocates."""
     kernel = in_launches(InLaunches("k", 4), BY_THREADS, 4)
     gpu.parameters = 3
     (a, b, c), (d, e, f) = whole(gpu), whole(gpu)
     stream = gpu.cupy.cuda.Stream()
     assert kernel(a, b, out=c, stream=stream) is c
     assert [one[-1] for one in gpu.launches] == [addresses(a, b, c)] * 4 and {one[4] for one in gpu.launches} == {stream.ptr}
-    made = kernel(a, b)
-    assert [one[-1] for one in gpu.launches[4:]] == [addresses(a, b, made)] * 4 and made is not c
+    new = kernel(a, b)
+    assert [one[-1] for one in gpu.launches[4:]] == [addresses(a, b, new)] * 4 and new is not c
     prepared = kernel.prepare(a, b, out=c)
     assert len(gpu.launches) == 8, "nothing is added before it runs"
     assert prepared() is c and prepared.out is c and repr(prepared).startswith("<prepared launches: 3 before, <prepared launch of")
@@ -981,14 +981,18 @@ def test_launches_with_temporaries(gpu):
     gpu.parameters = 3
     (a, b, c), (d, e, f) = whole(gpu), whole(gpu)
     assert kernel(a, b, out=c) is c
-    one, other, last = (launch[-1] for launch in gpu.launches)
-    assert one[:2] == other[:2] == addresses(a, b) and last == [one[2], other[2], *addresses(c)] and one[2] != other[2]
+    first_part, second_part, last = (launch[-1] for launch in gpu.launches)
+    assert (
+        first_part[:2] == second_part[:2] == addresses(a, b)
+        and last == [first_part[2], second_part[2], *addresses(c)]
+        and first_part[2] != second_part[2]
+    )
     prepared = kernel.prepare(a, b, out=c)
     del gpu.done[:]
     assert prepared() is c and prepared(d, e, out=f) is f
     for first, launches in ((addresses(a, b), gpu.launches[:3]), (addresses(d, e), gpu.launches[3:])):
-        one, other, last = (launch[-1] for launch in launches)
-        assert one[:2] == other[:2] == first and last[:2] == [one[2], other[2]]
+        first_part, second_part, last = (launch[-1] for launch in launches)
+        assert first_part[:2] == second_part[:2] == first and last[:2] == [first_part[2], second_part[2]]
     assert gpu.launches[0][-1] == [*addresses(a, b), gpu.launches[3][-1][2]], "the temporaries are made once"
     with pytest.raises(ArgumentError, match="a launch is prepared for arrays on a GPU"):
         kernel.prepare(np.zeros((16, 32), np.float32), np.zeros((32, 24), np.float32))
@@ -1028,7 +1032,7 @@ def crossed(gpu, device=None):
     return (a, b), {
         "total": total,
         "apart": gpu.array((40, 50), "int32", device=device),
-        "turned": gpu.array((50, 40), "float64", device=device),
+        "transposed": gpu.array((50, 40), "float64", device=device),
     }
 
 
@@ -1042,12 +1046,12 @@ def test_several_outputs_are_called_with_a_tuple_or_by_name(gpu, crossing):
 
 
 def test_several_outputs_are_allocated_in_their_storage(gpu, torch, jax, crossing):
-    total, apart, turned = crossing(*crossed(gpu)[0])
-    assert all(isinstance(one, gpu.cupy.ndarray) for one in (total, apart, turned))
-    assert [(one.shape, one.strides, one.dtype.name) for one in (total, apart, turned)] == [
+    total, apart, transposed = crossing(*crossed(gpu)[0])
+    assert all(isinstance(one, gpu.cupy.ndarray) for one in (total, apart, transposed))
+    assert [(one.shape, one.strides, one.dtype.name) for one in (total, apart, transposed)] == [
         ((40, 50), (4, 160), "float32"), ((40, 50), (200, 4), "int32"), ((50, 40), (320, 8), "float64"),
     ]  # fmt: skip
-    assert gpu.launches[-1][-1][2:] == addresses(total, apart, turned)
+    assert gpu.launches[-1][-1][2:] == addresses(total, apart, transposed)
     got = crossing(tensor(torch, (40, 50)), tensor(torch, (40, 50), "F"), stream=640)
     assert [(one.shape, one.stride(), one.dtype.name) for one in got] == [
         ((40, 50), (1, 40), "float32"), ((40, 50), (50, 1), "int32"), ((50, 40), (40, 1), "float64"),
@@ -1064,9 +1068,9 @@ def test_several_outputs_and_sizes(gpu):
     gpu.parameters = 7
     kernel = compiled(outputs.cross(sym("M"), sym("N"), apart=RowMajor(ld=64)), outputs.by_elements)
     a, b = gpu.array((9, 33)), gpu.array((9, 33), order="F")
-    total, apart, turned = kernel(a, b)
-    assert (total.shape, apart.strides, turned.shape) == ((9, 33), (256, 4), (33, 9))
-    assert gpu.launches[-1][-1] == [*addresses(a, b, total, apart, turned), 9, 33]
+    total, apart, transposed = kernel(a, b)
+    assert (total.shape, apart.strides, transposed.shape) == ((9, 33), (256, 4), (33, 9))
+    assert gpu.launches[-1][-1] == [*addresses(a, b, total, apart, transposed), 9, 33]
     assert gpu.launches[-1][1] == (kernel.grid(M=9, N=33), 1, 1)
 
 
@@ -1080,32 +1084,32 @@ def test_the_second_call_for_several_outputs_checks_only_addresses(gpu, crossing
 
 
 def wrong_outs(gpu):
-    """What is wrong with `out` of several outputs, and what the error says."""
+    """Wrong values of `out` for several outputs, and the words of the error."""
     outs = crossed(gpu)[1]
-    total, apart, turned = outs.values()
+    total, apart, transposed = outs.values()
     readonly = Interfaced(apart, readonly=True)
     return {
-        "one array": (total, "out: Cross has 3 outputs", "a tuple (total, apart, turned)"),
+        "one array": (total, "out: Cross has 3 outputs", "a tuple (total, apart, transposed)"),
         "NumPy's": (np.zeros((40, 50), np.float32), "out: Cross has 3 outputs", "ndarray"),
         "too few": ((total, apart), "out: 2 arrays, Cross has 3 outputs", "by name"),
         "too many": ((*outs.values(), total), "out: 4 arrays, Cross has 3 outputs", ""),
         "none": ((), "out: 0 arrays", ""),
         "another name": ({**outs, "C": total}, "out: Cross has no output 'C'", "total"),
         "an input's name": ({"a": total}, "out: Cross has no output 'a'", ""),
-        "a name is missing": ({"total": total, "turned": turned}, "out: apart missing", ""),
-        "an order": ((apart, total, turned), "total has elements of another type", "float32"),
-        "shape": ({**outs, "turned": gpu.array((40, 50), "float64")}, "turned does not have the shape", "(50, 40)"),
+        "a name is missing": ({"total": total, "transposed": transposed}, "out: apart missing", ""),
+        "an order": ((apart, total, transposed), "total has elements of another type", "float32"),
+        "shape": ({**outs, "transposed": gpu.array((40, 50), "float64")}, "transposed does not have the shape", "(50, 40)"),
         "layout": ({**outs, "total": gpu.array((40, 50))}, "total has other strides", "total=RowMajor"),
-        "read-only": ({**outs, "apart": readonly}, "apart is read-only", "leave out= out"),
-        "nothing": ((total, None, turned), "apart is not an array", "NoneType"),
-        "host": ((total, np.zeros((40, 50), np.int32), turned), "apart is a NumPy array, a, b, total, turned not", ""),
+        "read-only": ({**outs, "apart": readonly}, "apart is read-only", "remove out="),
+        "nothing": ((total, None, transposed), "apart is not an array", "NoneType"),
+        "host": ((total, np.zeros((40, 50), np.int32), transposed), "apart is a NumPy array, a, b, total, transposed not", ""),
         "twice": ({**outs, "apart": total}, "apart has elements of another type", ""),
     }
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", wrong_outs(FakeGpu()))
-def test_wrong_outs_of_several_are_refused(gpu, crossing, case):
+def test_wrong_out_of_several_outputs_is_refused(gpu, crossing, case):
     out, message, more = wrong_outs(gpu)[case]
     inputs, outs = crossed(gpu)
     ready = crossing.prepare(*inputs, out=outs)
@@ -1119,7 +1123,7 @@ def test_wrong_outs_of_several_are_refused(gpu, crossing, case):
 
 
 def test_overlap_of_outputs_is_checked_at_every_call(gpu, crossing):
-    """With inputs and with each other, wherever among the outputs they stand; columns of one matrix do not overlap."""
+    """With inputs and with each other, at any position among the outputs; columns of one matrix do not overlap."""
     gpu.parameters = 3
     kernel = compiled(outputs.rows(64, 5), outputs.by_rows)
     whole, src = fake_gpu.memory(4 * 400), gpu.array((64, 5))
@@ -1149,10 +1153,10 @@ def test_interleaved_outputs_do_not_overlap(gpu):
     kernel = compiled(outputs.cross(8, 8, total=wide, apart=wide), outputs.by_elements)
     whole = fake_gpu.memory(8 * 16 * 4)
     part = lambda start, dtype: gpu.cupy.ndarray((8, 8), dtype, whole[4 * start :], (64, 4))
-    a, b, turned = gpu.array((8, 8)), gpu.array((8, 8), order="F"), gpu.array((8, 8), "float64")
-    kernel(a, b, out=(part(8, "float32"), part(0, "int32"), turned))
+    a, b, transposed = gpu.array((8, 8)), gpu.array((8, 8), order="F"), gpu.array((8, 8), "float64")
+    kernel(a, b, out=(part(8, "float32"), part(0, "int32"), transposed))
     with pytest.raises(LaunchError, match="apart overlaps total"):
-        kernel(a, b, out=(part(4, "float32"), part(0, "int32"), turned))
+        kernel(a, b, out=(part(4, "float32"), part(0, "int32"), transposed))
     assert len(gpu.launches) == 1
 
 
@@ -1160,8 +1164,8 @@ def test_outputs_on_another_gpu(monkeypatch):
     gpu = installed(monkeypatch, FakeGpu(devices=2, parameters=5))
     kernel = compiled(outputs.cross(40, 50), outputs.by_elements)
     inputs, outs = crossed(gpu)
-    with pytest.raises(LaunchError, match="a is on GPU 0, turned on GPU 1"):
-        kernel(*inputs, out={**outs, "turned": crossed(gpu, 1)[1]["turned"]})
+    with pytest.raises(LaunchError, match="a is on GPU 0, transposed on GPU 1"):
+        kernel(*inputs, out={**outs, "transposed": crossed(gpu, 1)[1]["transposed"]})
     got = kernel(*crossed(gpu, 1)[0])
     assert [one.data.device_id for one in got] == [1, 1, 1] and gpu.launches[-1][0] == 1
 
@@ -1171,9 +1175,9 @@ def test_several_outputs_that_are_added_to_must_be_passed(gpu):
     kernel = compiled(outputs.cross(40, 50, kind=outputs.ADDED), outputs.by_elements)
     inputs, outs = crossed(gpu)
     for call in (kernel, kernel.prepare):
-        with pytest.raises(ArgumentError, match="adds to total, apart, turned") as caught:
+        with pytest.raises(ArgumentError, match="adds to total, apart, transposed") as caught:
             call(*inputs)
-        assert "pass them: kernel(..., out=(total, apart, turned))" in str(caught.value)
+        assert "pass them: kernel(..., out=(total, apart, transposed))" in str(caught.value)
     kernel(*inputs, out=outs)
     assert len(gpu.launches) == 1
 
@@ -1190,13 +1194,13 @@ def test_a_prepared_launch_of_several_outputs(gpu, torch, jax, crossing):
     assert [one[-1] for one in gpu.launches] == [
         *[addresses(*inputs, *outs.values())] * 2, addresses(*others, *more.values()), addresses(*inputs, *more.values()), addresses(*others, *fresh),
     ]  # fmt: skip
-    with pytest.raises(ArgumentError, match="turned is not like the array"):
-        ready(*inputs, out={**outs, "turned": gpu.array((50, 40), "float64", ld=48)})
-    made = crossing.prepare(tensor(torch, (40, 50)), tensor(torch, (40, 50), "F"))
-    assert made() is made() is made.out and len(made.out) == 3 and gpu.of("empty") == [(0,)] * 3
-    made.out[1].bytes = fake_gpu.memory(40 * 50 * 4)
-    made()
-    assert gpu.launches[-1][-1][2:] == addresses(*made.out), "a tensor that moved is noticed"
+    with pytest.raises(ArgumentError, match="transposed is not like the array"):
+        ready(*inputs, out={**outs, "transposed": gpu.array((50, 40), "float64", ld=48)})
+    allocating = crossing.prepare(tensor(torch, (40, 50)), tensor(torch, (40, 50), "F"))
+    assert allocating() is allocating() is allocating.out and len(allocating.out) == 3 and gpu.of("empty") == [(0,)] * 3
+    allocating.out[1].bytes = fake_gpu.memory(40 * 50 * 4)
+    allocating()
+    assert gpu.launches[-1][-1][2:] == addresses(*allocating.out), "a tensor that moved is noticed"
     gpu.parameters = 3
     foreign = compiled(outputs.rows(64, 5), outputs.by_rows).prepare(jax.Array((64, 5)))
     first, second = foreign(), foreign()
@@ -1227,8 +1231,8 @@ class TestSeveralOutputsOfNumpy:
         assert type(got) is tuple and [(one.dtype, one.strides) for one in got] == [
             (np.float32, (4, 160)), (np.int32, (200, 4)), (np.float64, (320, 8)),
         ]  # fmt: skip
-        for one, other in zip(got, right, strict=True):
-            np.testing.assert_array_equal(one, other)
+        for result, expected in zip(got, right, strict=True):
+            np.testing.assert_array_equal(result, expected)
         src = outputs.drawn(outputs.rows(64, 5))["src"]
         total, largest = compiled(outputs.rows(64, 5), outputs.by_rows)(src)
         np.testing.assert_array_equal(total, src.sum(axis=1))
@@ -1240,34 +1244,34 @@ class TestSeveralOutputsOfNumpy:
             outs = tuple(np.full_like(one, 7) for one in right)
             got = crossing(*arrays, out=given(outs))
             assert all(one is other for one, other in zip(got, outs, strict=True))
-            for one, other in zip(outs, right, strict=True):
-                np.testing.assert_array_equal(one, other)
+            for output, expected in zip(outs, right, strict=True):
+                np.testing.assert_array_equal(output, expected)
 
     def test_added_to(self, gpu, arrays):
         kernel = compiled(outputs.cross(40, 50, kind=outputs.ADDED), outputs.by_elements)
-        with pytest.raises(ArgumentError, match="adds to total, apart, turned"):
+        with pytest.raises(ArgumentError, match="adds to total, apart, transposed"):
             kernel(*arrays)
         more = kernel.program.spec.reference(*arrays)
         orders = ("F", "C", "C")
         outs = [np.asarray(np.full_like(one, 5), order=order) for one, order in zip(more, orders, strict=True)]
-        for one, other in zip(kernel(*arrays, out=outs), more, strict=True):
-            np.testing.assert_array_equal(one, other + 5)
+        for output, total in zip(kernel(*arrays, out=outs), more, strict=True):
+            np.testing.assert_array_equal(output, total + 5)
 
     def test_refusals(self, gpu, crossing, arrays):
-        total, apart, turned = outs = crossing(*arrays)
+        total, apart, transposed = outs = crossing(*arrays)
         frozen = total.copy(order="F")
         frozen.flags.writeable = False
         for out, message in (
             (total, "out: Cross has 3 outputs"),
             (np.zeros((3, 40, 50)), "out: Cross has 3 outputs"),
             (outs[:2], "out: 2 arrays, Cross has 3 outputs"),
-            ({"total": total}, "out: apart, turned missing"),
+            ({"total": total}, "out: apart, transposed missing"),
             ({"x": total}, "out: Cross has no output 'x'"),
             ("abc", "out: Cross has 3 outputs"),
-            ((total, turned, apart), "apart has elements of another type"),
-            ((frozen, apart, turned), "total is read-only"),
-            ((total, [1], turned), "apart is not an array"),
-            ((total, crossed(gpu)[1]["apart"], turned), "a is a NumPy array, apart not"),
+            ((total, transposed, apart), "apart has elements of another type"),
+            ((frozen, apart, transposed), "total is read-only"),
+            ((total, [1], transposed), "apart is not an array"),
+            ((total, crossed(gpu)[1]["apart"], transposed), "a is a NumPy array, apart not"),
         ):
             with pytest.raises((ArgumentError, LaunchError)) as caught:
                 crossing(*arrays, out=out)
@@ -1350,7 +1354,7 @@ def test_which_targets_a_gpu_runs(gpu, target, device, runs):
 
 
 def test_threads_do_not_mix_their_arguments(gpu, kernel, monkeypatch):
-    """The driver is slow here, and lets other threads run, between the filling of the arguments and their reading."""
+    """The driver is slow here: other threads run after the arguments are filled and before they are read."""
     sets = [operands(gpu) for _ in range(8)]
     launch_kernel, barrier = gpu._launch, threading.Barrier(8)
 
@@ -1374,10 +1378,10 @@ def test_threads_do_not_mix_their_arguments(gpu, kernel, monkeypatch):
             failed.append(error)
 
     threads = [threading.Thread(target=work, args=(one,)) for one in sets]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not failed
     assert len(gpu.loaded) == 1, "loaded once"
     seen = sorted(tuple(values) for *_, values in gpu.launches)
@@ -1412,7 +1416,7 @@ def test_a_kernel_describes_itself(kernel):
         symbolic.grid(M=0, N=1)
 
 
-def test_a_kernel_travels_without_what_is_loaded(gpu, kernel):
+def test_a_kernel_is_pickled_without_its_loaded_module(gpu, kernel):
     a, b, c = operands(gpu)
     kernel(a, b, out=c)
     for other in (copy.copy(kernel), copy.deepcopy(kernel)):
@@ -1436,7 +1440,7 @@ def test_a_kernel_travels_without_what_is_loaded(gpu, kernel):
         ("sm_72", "sm_70"),
     ],
 )
-def test_compile_is_for_the_gpu_that_is_there(monkeypatch, device, target):
+def test_compile_is_for_the_present_gpu(monkeypatch, device, target):
     monkeypatch.setattr(launch, "visible_arch", lambda: device)
     assert architecture_here() == target
     kernel = library("naive").strategy(library("naive").spec(8, 8, 8)).compile()
@@ -1451,7 +1455,7 @@ def test_a_gpu_of_an_unknown_generation(monkeypatch):
 
 
 class FakeDriver:
-    """The driver's own functions that tell a GPU's architecture."""
+    """The driver's functions that report a GPU's architecture."""
 
     def __init__(self, devices=("90",), current=None, status=0):
         self.devices, self.current, self.status = devices, current, status
@@ -1480,7 +1484,7 @@ class FakeDriver:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("driver", "found"),
+    ("driver", "arch"),
     [
         (None, None),
         (FakeDriver(status=100), None),
@@ -1490,10 +1494,10 @@ class FakeDriver:
         (FakeDriver(("80", "120"), current=1), "sm_120"),
     ],
 )
-def test_the_driver_is_asked_and_cupy_not_imported(monkeypatch, driver, found):
+def test_the_architecture_is_read_without_importing_cupy(monkeypatch, driver, arch):
     monkeypatch.setattr(launch, "_driver", lambda: driver)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert launch.visible_arch() == found
+    assert launch.visible_arch() == arch
 
 
 # ---------------------------------------------------------------------------------------------- what is missing
@@ -1519,7 +1523,7 @@ def cupy_that_counts(answer):
 
 
 class DriverMissing(RuntimeError):
-    """Stands for CuPy's CUDARuntimeError."""
+    """CuPy's CUDARuntimeError in these tests."""
 
 
 def test_cupy_is_not_installed(monkeypatch):

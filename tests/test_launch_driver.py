@@ -27,14 +27,14 @@ def gpu(monkeypatch):
 # ---------------------------------------------------------------------------------------------- structures and prototypes
 
 
-def places(structure):
+def field_offsets(structure):
     """The offset of each field of a structure, and its size."""
     return {name: (getattr(structure, name).offset, getattr(structure, name).size) for name, *_ in structure._fields_}
 
 
-def test_structures_lie_as_in_the_header():
+def test_structures_have_the_offsets_of_the_header():
     """cuda.h: `CUlaunchAttribute` is an id, 4 bytes of padding and a union of 64; `CUlaunchConfig` has 7 words, a stream, a pointer, a count."""
-    attribute, config = places(launch._Attribute), places(launch._Config)
+    attribute, config = field_offsets(launch._Attribute), field_offsets(launch._Config)
     assert attribute["id"] == (0, 4) and attribute["value"] == (8, 4) and ctypes.sizeof(launch._Attribute) == 72
     assert config == {"shape": (0, 24), "shared": (24, 4), "stream": (32, 8), "attributes": (40, 8), "count": (48, 4)}
     assert ctypes.sizeof(launch._Config) == 56
@@ -70,7 +70,7 @@ class Library:
 @pytest.mark.parametrize(
     "missing", [(), ("cuLaunchKernelEx",), ("cuTensorMapEncodeTiled",), ("cuLaunchKernelEx", "cuTensorMapEncodeTiled")]
 )
-def test_parameters_of_the_driver_are_as_wide_as_in_the_header(monkeypatch, missing):
+def test_parameters_of_the_driver_have_the_sizes_of_the_header(monkeypatch, missing):
     """Also an old driver, without launch attributes and tensor maps."""
     opened = []
     monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: (opened.append(name), Library(missing))[1])
@@ -79,7 +79,7 @@ def test_parameters_of_the_driver_are_as_wide_as_in_the_header(monkeypatch, miss
     assert widths == {name: given for name, given in PROTOTYPES.items() if name not in missing} and opened == ["libcuda.so.1"]
 
 
-def test_a_driver_that_lacks_what_all_have_is_none(monkeypatch):
+def test_a_driver_without_a_required_function_is_rejected(monkeypatch):
     monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: Library(("cuMemsetD2D8Async",)))
     assert launch._driver.__wrapped__() is None
     monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
@@ -90,7 +90,7 @@ def test_a_driver_that_lacks_what_all_have_is_none(monkeypatch):
 
 
 class Modes:
-    """The capture mode of a thread, as `cuThreadExchangeStreamCaptureMode` exchanges it."""
+    """The capture mode of a thread, which `cuThreadExchangeStreamCaptureMode` exchanges."""
 
     def __init__(self, mode=0, status=0):
         self.mode, self.status, self.seen = mode, status, []
@@ -103,8 +103,8 @@ class Modes:
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_code_is_loaded_in_the_relaxed_mode_which_ends_with_it(monkeypatch, before):
-    """CU_STREAM_CAPTURE_MODE_RELAXED is 2; the mode before comes back also after an error."""
+def test_code_is_loaded_in_the_relaxed_mode_and_the_mode_is_restored(monkeypatch, before):
+    """CU_STREAM_CAPTURE_MODE_RELAXED is 2; the previous mode is restored also after an error."""
     modes = Modes(before)
     monkeypatch.setattr(launch, "_driver", lambda: modes)
     with launch._loading_in_a_capture():
@@ -115,7 +115,7 @@ def test_code_is_loaded_in_the_relaxed_mode_which_ends_with_it(monkeypatch, befo
     assert modes.mode == before
 
 
-def test_a_driver_that_exchanges_no_modes_loads_all_the_same(monkeypatch):
+def test_a_driver_without_capture_modes_loads_code(monkeypatch):
     done = []
     for driver in (None, Modes(status=1)):
         monkeypatch.setattr(launch, "_driver", lambda driver=driver: driver)
@@ -124,7 +124,7 @@ def test_a_driver_that_exchanges_no_modes_loads_all_the_same(monkeypatch):
     assert len(done) == 2
 
 
-def test_a_gpu_is_current_for_a_while(monkeypatch):
+def test_a_gpu_is_current_within_a_context(monkeypatch):
     gpu = FakeGpu(devices=3)
     monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
     gpu.current = 2
@@ -135,7 +135,7 @@ def test_a_gpu_is_current_for_a_while(monkeypatch):
     assert gpu.current == 2
 
 
-def test_what_the_gpu_does_not_load(gpu):
+def test_code_that_the_gpu_does_not_load(gpu):
     """The message names the GPU and the CUDA version to compile for."""
     gpu.cupy.cuda.Module.load = lambda module, cubin: (_ for _ in ()).throw(DriverError("no binary for GPU"))
     with pytest.raises(LaunchError, match="the GPU does not load kernel 'k'") as caught:
@@ -144,7 +144,7 @@ def test_what_the_gpu_does_not_load(gpu):
     assert caught.value.hint == "compile it for sm_90 with a CUDA not newer than the driver's 13.0"
 
 
-def test_a_launcher_has_what_it_was_loaded_with(gpu, monkeypatch):
+def test_a_launcher_has_the_arguments_of_load(gpu, monkeypatch):
     requests = []
     monkeypatch.setattr(launch, "_parameter_sizes", lambda function: requests.append(function) or (8, 4))
     assert launch.load(b"", "k").parameters == (8, 4) and requests == [1]
@@ -183,7 +183,7 @@ def test_a_launcher_passes_shape_arguments_shared_memory_and_stream(gpu, calls):
 
 
 @pytest.mark.parametrize("what, shape", [("grid", 0), ("grid", ()), ("grid", (1, 1, 1, 1)), ("block", (1, 0)), ("block", -1)])
-def test_what_is_no_grid_or_block(gpu, calls, what, shape):
+def test_what_is_not_a_grid_or_block(gpu, calls, what, shape):
     with pytest.raises(LaunchError, match=f"a {what} has one to three sizes of at least 1") as caught:
         launcher(gpu, calls, ())(**{"grid": 1, "block": 1, "args": (), what: shape})
     assert caught.value.got == shape and not calls
@@ -193,7 +193,7 @@ INTEGERS = [(size, value) for size in (1, 2, 4, 8) for value in (-(2 ** (8 * siz
 
 
 @pytest.mark.parametrize("size, value", INTEGERS)
-def test_integers_become_signed_ones_of_the_size_of_the_parameter(gpu, calls, size, value):
+def test_integers_become_signed_integers_of_the_size_of_the_parameter(gpu, calls, size, value):
     launcher(gpu, calls, (size,))(1, 1, (value,))
     (value_passed,) = calls[0][2]
     assert value_passed == value and value_passed.nbytes == size and value_passed.dtype.kind == "i"
@@ -221,7 +221,7 @@ def test_numbers_become_floats_of_the_size_of_the_parameter(gpu, calls, size):
         (8, np.float32(1), "its parameter has 8 bytes, the argument 4"),
     ],
 )
-def test_what_fits_no_parameter(gpu, calls, size, value, message):
+def test_values_that_fit_no_parameter(gpu, calls, size, value, message):
     with pytest.raises(LaunchError, match=f"argument 1 of 'k': .*{message}") as caught:
         launcher(gpu, calls, None if size is None else (8, size))(1, 1, (gpu.array((1, 1)), value))
     expected = value if isinstance(value, (int, float, np.number)) else type(value).__name__
@@ -247,7 +247,7 @@ def test_the_number_of_arguments(gpu, calls, count):
     assert caught.value.got == count
 
 
-def test_what_the_driver_refuses_is_said_with_the_shape(gpu):
+def test_a_launch_that_the_driver_refuses_is_reported_with_its_shape(gpu):
     def refuse(*_):
         raise DriverError("CUDA_ERROR_INVALID_VALUE")
 
@@ -258,7 +258,7 @@ def test_what_the_driver_refuses_is_said_with_the_shape(gpu):
     assert caught.value.got == "CUDA_ERROR_INVALID_VALUE"
 
 
-# ---------------------------------------------------------------------------------------------- launches that are decided beforehand
+# ---------------------------------------------------------------------------------------------- launches with fixed arguments
 
 
 def fixed(gpu, sizes, *given, **options):
@@ -266,7 +266,7 @@ def fixed(gpu, sizes, *given, **options):
     return launch.Launcher("k", 96, sizes, gpu.cupy.cuda.Module().get_function("k"), gpu.cupy.ndarray).fixed(0, 7, 64, *given, **options)
 
 
-def test_values_stand_behind_the_addresses_and_the_counter(gpu):
+def test_values_follow_the_addresses_and_the_counter(gpu):
     """Also for a kernel without tensor maps, which takes all of them in order."""
     counted = fixed(gpu, (8, 8, 4, 8), 2, (5, 2**40), counter=lambda stream: stream + 1)
     for stream in (4096, 8192):
@@ -277,7 +277,7 @@ def test_values_stand_behind_the_addresses_and_the_counter(gpu):
     assert gpu.launches[-1][1:] == ((7, 1, 1), (64, 1, 1), 96, 0, [5, 64, 128])
 
 
-def test_the_bytes_of_numbers_in_the_place_of_addresses_are_checked(gpu):
+def test_the_sizes_of_numbers_instead_of_addresses_are_checked(gpu):
     fixed(gpu, (8, 2), 2, (), scalars={1: 2})((64, 7), 0)
     assert gpu.launches[-1][-1] == [64, 7]
     with pytest.raises(LaunchError, match="argument 1 of 'k': its parameter has 4 bytes, the argument 2"):
@@ -293,7 +293,7 @@ def test_large_values_have_eight_bytes(gpu, value, size):
         fixed(gpu, (12 - size,), 0, (value,))
 
 
-def test_arguments_of_a_call_lie_in_memory_that_is_used_again(gpu):
+def test_argument_memory_is_reused(gpu):
     """But not by two concurrent calls."""
     tables, nested = [], []
 
@@ -312,20 +312,20 @@ def test_arguments_of_a_call_lie_in_memory_that_is_used_again(gpu):
     assert set(tables[2:]) <= set(tables[:2]) and len(plan._idle) == 2
 
 
-def test_a_refusal_says_grid_block_gpu_and_where_work_of_a_graph_goes(gpu):
+def test_a_refusal_reports_grid_block_gpu_and_the_stream_for_a_graph(gpu):
     plan = fixed(gpu, (8,), 1, ())
-    for said, hint in (
+    for error, hint in (
         ("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", True),
         ("cudaErrorStreamCaptureImplicit", True),
         ("CUDA_ERROR_UNKNOWN", False),
     ):
-        gpu.refuse = said
+        gpu.refuse = error
         with pytest.raises(LaunchError, match=re.escape("'k' on GPU 0 with grid (7, 1, 1), block (64, 1, 1), 96 bytes")) as caught:
             plan((1,), 0)
-        assert caught.value.got == said and bool(caught.value.hint) is hint
+        assert caught.value.got == error and bool(caught.value.hint) is hint
 
 
-def test_a_frame_serves_for_many_launches(gpu):
+def test_a_frame_is_reused_for_many_launches(gpu):
     plan = fixed(gpu, (8, 8, 4), 2, (9,))
     frame = plan.frame((64, 128))
     for stream in (0, 4096):
@@ -333,31 +333,31 @@ def test_a_frame_serves_for_many_launches(gpu):
     assert [launched[-2:] for launched in gpu.launches] == [(0, [64, 128, 9]), (4096, [64, 128, 9])]
 
 
-def test_a_chained_launch_of_each_thread_has_a_configuration_of_its_own(gpu):
+def test_a_programmatic_launch_has_a_configuration_per_thread(gpu):
     """Shape, shared memory, stream and the attribute; reused by the launches of that thread."""
-    chained, seen = launch.ProgrammaticLaunch(1, SHAPE, 48), []
+    launch_plan, seen = launch.ProgrammaticLaunch(1, SHAPE, 48), []
     gpu.parameters = 1
     plain = gpu.cuLaunchKernelEx
-    chained._launch = lambda config, *rest: (seen.append(ctypes.addressof(config._obj)), plain(config, *rest))[1]
+    launch_plan._launch = lambda config, *rest: (seen.append(ctypes.addressof(config._obj)), plain(config, *rest))[1]
     frame = launch.Frame(fixed(gpu, (8,), 1, ())._pack, 1, (64,), ())
     for stream in (4096, 8192):
-        chained(stream, frame.table, 0)
-    thread = threading.Thread(target=lambda: chained(0, frame.table, 0))
+        launch_plan(stream, frame.table, 0)
+    thread = threading.Thread(target=lambda: launch_plan(0, frame.table, 0))
     thread.start()
     thread.join()
     assert gpu.launches == [(0, SHAPE[:3], SHAPE[3:], 48, stream, [64]) for stream in (4096, 8192, 0)]
     assert gpu.of("attributes") == [([(6, 1)],)] * 3 and seen[0] == seen[1] != seen[2]
 
 
-@pytest.mark.parametrize("tell, text", [
+@pytest.mark.parametrize("get_name, text", [
     (lambda status, name: _named(name), "CUDA_ERROR_TOO_LARGE (1)"),
     (lambda status, name: 1, "CUDA error 1"),
     (lambda status, name: 0, "CUDA error 1"),
     (None, "CUDA error 1"),
 ])  # fmt: skip
-def test_the_driver_names_its_errors(gpu, tell, text):
-    if tell is not None:
-        gpu.cuGetErrorName = tell
+def test_the_driver_names_its_errors(gpu, get_name, text):
+    if get_name is not None:
+        gpu.cuGetErrorName = get_name
     gpu.refuse = "yes"
     with pytest.raises(RuntimeError, match=re.escape(text)):
         launch.ProgrammaticLaunch(1, SHAPE, 0)(0, 0, 0)
@@ -401,33 +401,33 @@ def test_streams_of_another_gpu_are_refused_but_the_three_that_every_gpu_has(str
 
 
 @pytest.mark.parametrize(
-    "one, other, same", [(0, 1, True), (1, 0, True), (0, 0, True), (2, 2, True), (0, 2, False), (2, 1, False), (4, 8, False)]
+    "first, second, same", [(0, 1, True), (1, 0, True), (0, 0, True), (2, 2, True), (0, 2, False), (2, 1, False), (4, 8, False)]
 )
-def test_the_default_stream_has_two_addresses(gpu, one, other, same):
+def test_the_default_stream_has_two_addresses(gpu, first, second, same):
     """Nothing is recorded and nothing waits between identical streams."""
-    assert launch.same_stream(one, other) is same
-    launch.order(one, other)
+    assert launch.same_stream(first, second) is same
+    launch.order(first, second)
     assert [step[0] for step in gpu.done] == ([] if same else ["record", "wait"])
 
 
-def test_a_stream_waits_for_what_another_was_given(gpu, monkeypatch):
+def test_a_stream_waits_for_the_work_of_another(gpu, monkeypatch):
     """By an event without timing, recorded on the first stream."""
-    made = []
+    events = []
     plain = gpu.cupy.cuda.Event
-    monkeypatch.setattr(gpu.cupy.cuda, "Event", lambda **options: (made.append(options), plain(**options))[1])
+    monkeypatch.setattr(gpu.cupy.cuda, "Event", lambda **options: (events.append(options), plain(**options))[1])
     launch.order(4096, 8192)
     ((_, event, first), (_, then, waited)) = gpu.done
     assert (first, then, event) == (4096, 8192, waited)
     owned = launch.KeptAlive()
     owned.until_done("thing", 4096)
-    assert gpu.done[-1][0] == "record" and gpu.done[-1][2] == 4096 and made == [{"disable_timing": True}] * 2
+    assert gpu.done[-1][0] == "record" and gpu.done[-1][2] == 4096 and events == [{"disable_timing": True}] * 2
     for captured in ({4096}, {8192}):
         gpu.captured = captured
         launch.order(4096, 8192)
     assert len(gpu.done) == 3, "in a capture nothing waits"
 
 
-def test_what_is_kept_goes_when_its_work_is_done(gpu):
+def test_kept_arrays_are_released_after_their_work(gpu):
     owned = launch.KeptAlive()
     for thing in "abc":
         owned.until_done(thing, 4096)
@@ -466,7 +466,7 @@ def test_captures_have_numbers(gpu, name):
     assert launch.capture_of(4096) == 2**40 + 1 and launch.capture_of(4098) == 2**40 + 3
 
 
-def test_memory_that_stays_is_zero_on_its_gpu(monkeypatch):
+def test_permanent_memory_is_zero_on_its_gpu(monkeypatch):
     """Zeroed on a stream that waits for no other, in relaxed capture mode, and synchronized."""
     gpu = FakeGpu(devices=2)
     monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
@@ -489,7 +489,7 @@ def test_memory_that_stays_is_zero_on_its_gpu(monkeypatch):
 # ---------------------------------------------------------------------------------------------- setting to zero
 
 
-def test_rows_are_set_by_one_call_and_what_is_refused_is_said(gpu, monkeypatch):
+def test_rows_are_set_by_one_call_and_refusals_are_reported(gpu, monkeypatch):
     array = gpu.array((3, 16))
     launch.fill_of((3, 5), (64, 4), 4)(array.data.ptr, 4096)
     assert gpu.done == [("memset2d", 0, 20, 3, 4096)]

@@ -115,8 +115,8 @@ def test_allocated_and_passed_outputs(kernel, place):
     assert kernel(a, b, out=out) is out
     output = kernel(a, b)
     assert type(output) is type(out)
-    for one in (out, output):
-        np.testing.assert_array_equal(as_numpy(one), expected)
+    for array in (out, output):
+        np.testing.assert_array_equal(as_numpy(array), expected)
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +137,8 @@ def crossed(size=41):
 
 def check_all(got, right):
     assert type(got) is tuple
-    for one, other in zip(got, right, strict=True):
-        np.testing.assert_array_equal(as_numpy(one), other)
+    for result, expected in zip(got, right, strict=True):
+        np.testing.assert_array_equal(as_numpy(result), expected)
 
 
 def test_several_outputs(crossing):
@@ -167,12 +167,12 @@ def test_several_outputs_of_torch_prepared_and_captured(crossing):
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.graph(graph, stream=stream):
         ready()
-    for one in ready.out:
-        one.fill_(77)
+    for result in ready.out:
+        result.fill_(77)
     graph.replay()
     torch.cuda.synchronize()
-    for one, other in zip(ready.out, right, strict=True):
-        np.testing.assert_array_equal(one.cpu().numpy(), other)
+    for result, expected in zip(ready.out, right, strict=True):
+        np.testing.assert_array_equal(result.cpu().numpy(), expected)
 
 
 def test_several_outputs_of_jax():
@@ -186,7 +186,7 @@ def test_several_outputs_of_jax():
 
 
 @pytest.mark.parametrize("wrap", [Capsule, Interface])
-def test_arrays_of_nobody(kernel, wrap):
+def test_arrays_of_unknown_libraries(kernel, wrap):
     import cupy
 
     a, b, expected = problem()
@@ -268,19 +268,19 @@ def test_jax():
     row_major = library("gemm_nn").strategy(library("gemm_nn").spec(M, N, K, A=RowMajor, B=RowMajor)).compile()
     x, y = jax.device_put(a), jax.device_put(b)
     for kernel in (rows, row_major):
-        made = kernel(x + 0, y)  # an input that is still being computed
-        assert isinstance(made, jax.Array)
-        np.testing.assert_array_equal(np.asarray(made), expected)
-        np.testing.assert_array_equal(np.asarray(made + 1), expected + 1)
-    for _ in range(50):  # inputs that die at once, whose memory JAX takes again
-        made = rows(x * 1, y * 1)
+        result = kernel(x + 0, y)  # an input that is still being computed
+        assert isinstance(result, jax.Array)
+        np.testing.assert_array_equal(np.asarray(result), expected)
+        np.testing.assert_array_equal(np.asarray(result + 1), expected + 1)
+    for _ in range(50):  # inputs that are freed at once, whose memory JAX reuses
+        result = rows(x * 1, y * 1)
         _ = jax.numpy.full((M, K), 1000.0) * 2
-        np.testing.assert_array_equal(np.asarray(made), expected)
+        np.testing.assert_array_equal(np.asarray(result), expected)
     (out,) = on_cupy(np.zeros((M, N), np.float32))
     assert rows(x, y, out=out) is out
     np.testing.assert_array_equal(as_numpy(out), expected)
     with pytest.raises(LaunchError, match="cannot be written"):
-        rows(x, y, out=made)
+        rows(x, y, out=result)
     np.testing.assert_array_equal(np.asarray(jax.jit(lambda one: rows(one, y) + 1)(x)), expected + 1)
     prepared = rows.prepare(x, y)
     np.testing.assert_array_equal(np.asarray(prepared()), expected)
@@ -501,7 +501,7 @@ def test_prepared_launches(kernel, place):
         prepared(a[:-1], b, out=out)
 
 
-def test_a_tensor_that_got_other_memory(kernel):
+def test_a_tensor_with_new_memory(kernel):
     torch = pytest.importorskip("torch")
     a, b, expected = problem()
     a, b = on_torch(a, b)
@@ -538,7 +538,7 @@ def test_threads(kernel):
     assert not failed
 
 
-def test_a_thread_that_never_saw_the_gpu(kernel):
+def test_a_thread_without_a_context(kernel):
     a, b, expected = problem()
     a, b, out = on_cupy(a, b, np.zeros((M, N), np.float32))
     prepared, failed = kernel.prepare(a, b, out=out), []
@@ -599,9 +599,9 @@ def test_torchs_current_gpu_is_respected_and_kept(kernel, current, device):
         prepared()
         assert torch.cuda.current_device() == current
         assert torch.ones(1, device="cuda").device.index == current
-    for one in (out, prepared.out):
-        assert one.device.index == device
-        np.testing.assert_array_equal(one.cpu().numpy(), expected)
+    for result in (out, prepared.out):
+        assert result.device.index == device
+        np.testing.assert_array_equal(result.cpu().numpy(), expected)
 
 
 @two_gpus
@@ -610,8 +610,8 @@ def test_zeros_on_the_second_gpu(adding):
 
     a, b, expected = problem(shape=(100, 70, 333))
     with cupy.cuda.Device(1):
-        there = stored(a, ColMajor, cupy), stored(b, ColMajor, cupy)
-    np.testing.assert_array_equal(cupy.asnumpy(adding(*there)), expected)
+        on_second = stored(a, ColMajor, cupy), stored(b, ColMajor, cupy)
+    np.testing.assert_array_equal(cupy.asnumpy(adding(*on_second)), expected)
 
 
 @two_gpus

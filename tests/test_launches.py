@@ -1,4 +1,4 @@
-"""Programs of several launches: legal steps, the order of launches, and what the simulator knows of arrays."""
+"""Programs of several launches: legal steps, the order of launches, and what the simulator knows about arrays."""
 
 import types
 
@@ -54,7 +54,7 @@ def copied(source, target):
     return spec.with_operands(src=source, dst=target)
 
 
-# ---------------------------------------------------------------------------------------------- what a step makes
+# ---------------------------------------------------------------------------------------------- launches of a step
 
 
 def test_a_program_of_one_launch_is_itself():
@@ -72,7 +72,7 @@ def test_a_step_may_make_a_single_launch():
     assert "// 1 launches" not in single.cuda
 
 
-def test_levels_above_are_taken_apart_one_after_the_other():
+def test_outer_levels_are_split_one_after_the_other():
     """Each launch of the outer level is a separate sequence."""
     outer = Level("Graph", consists_of=SEQUENCE)
 
@@ -95,7 +95,7 @@ def _part(total, size, number):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda spec, given: Launches((), spec), r"made\(\): divides Sequence into MatMul\(16,24,32\)\(GL,GL,GL\)\(Sequence\)"),
         (lambda spec, given: Launches((), spec.at_level(Block)), "of Sequence"),
@@ -118,17 +118,17 @@ def _part(total, size, number):
         ),
     ],
 )  # fmt: skip
-def test_what_is_no_sequence_is_refused(make, said):
-    with pytest.raises(DecompositionError, match=said):
+def test_an_illegal_sequence_is_refused(make, message):
+    with pytest.raises(DecompositionError, match=message):
         _ = program(make).ir
 
 
 def _with(spec, name, shape, dtype, layout=RowMajor):
-    """The GEMM with a temporary in place of A."""
+    """The GEMM with a temporary instead of A."""
     return spec.at_level(Kernel, A=temporary(name, shape, dtype, layout))
 
 
-def test_a_step_that_makes_no_launches_says_so():
+def test_a_step_without_launches_is_refused():
     class Silent(Decomposition):
         verb, makes_launches = "silent", True
 
@@ -149,46 +149,46 @@ def rows_of(spec, start, size, total):
     return spec.at_level(Kernel, A=spec.A.with_dims({0: part}), C=spec.C.with_dims({0: part}))
 
 
-def said(spec, *launches):
+def messages(spec, *launches):
     return [finding.message for finding in check_launches(spec, launches)]
 
 
-def test_parts_of_sizes_of_run_time_are_whole_or_undecided():
+def test_parts_of_run_time_sizes_are_whole_or_undecided():
     M = sym("M", multiple_of=2)
     spec = MatMul(M, 24, 32, C=RowMajor)(GL, GL, GL)(SEQUENCE)
-    assert said(spec, launch("all", spec.at_level(Kernel))) == []
-    halves = [rows_of(spec, number, M // 2, M) for number in (0, 1)]
-    assert said(spec, *(launch(str(number), half) for number, half in enumerate(halves))) == [
+    assert messages(spec, launch("all", spec.at_level(Kernel))) == []
+    upper_and_lower = [rows_of(spec, number, M // 2, M) for number in (0, 1)]
+    assert messages(spec, *(launch(str(number), half) for number, half in enumerate(upper_and_lower))) == [
         "MatMul writes C: undecided whether the launches write all of it (legal: parts of known sizes, or whole arrays)"
     ]
 
 
 def test_every_part_of_an_output_is_written():
     parts = [launch(str(number), rows_of(SPEC, number, 4, 16)) for number in range(4)]
-    assert said(SPEC, *parts) == said(SPEC, *reversed(parts)) == []
+    assert messages(SPEC, *parts) == messages(SPEC, *reversed(parts)) == []
     for number in range(4):
-        assert said(SPEC, *parts[:number], *parts[number + 1 :]) == [f"MatMul writes C, but no earlier launch wrote C[{4 * number}, 0]"]
-    assert said(SPEC) == ["MatMul writes C, but no launch does"]
+        assert messages(SPEC, *parts[:number], *parts[number + 1 :]) == [f"MatMul writes C, but no earlier launch wrote C[{4 * number}, 0]"]
+    assert messages(SPEC) == ["MatMul writes C, but no launch does"]
 
 
-def test_what_is_added_to_was_written():
+def test_accumulation_needs_an_earlier_write():
     adding = launch("adds", SPEC.at_level(Kernel).with_options(accumulate=TRUE))
-    assert said(SPEC, adding) == ["the launch adds reads C, which no earlier launch wrote"]
-    assert said(SPEC.with_options(accumulate=TRUE), adding) == [], "the caller's array holds something"
+    assert messages(SPEC, adding) == ["the launch adds reads C, which no earlier launch wrote"]
+    assert messages(SPEC.with_options(accumulate=TRUE), adding) == [], "the caller's array holds something"
     half = launch("half", rows_of(SPEC, 0, 8, 16))
-    assert said(SPEC, half, adding) == ["the launch adds reads C, but no earlier launch wrote C[8, 0]"]
+    assert messages(SPEC, half, adding) == ["the launch adds reads C, but no earlier launch wrote C[8, 0]"]
 
 
-def test_inputs_are_read_and_outputs_are_no_other_operands():
+def test_inputs_are_read_and_outputs_are_separate_operands():
     spec = Move(16, 16)(GL, GL)(Kernel)
     whole = Move(16, 16)(GL, GL)(SEQUENCE)
-    assert "src is an input of Move, but a launch writes it" in said(whole, launch("back", spec, src="dst", dst="src"))
-    assert "the launch same writes dst as dst, but it is also its operand src" in said(
+    assert "src is an input of Move, but a launch writes it" in messages(whole, launch("back", spec, src="dst", dst="src"))
+    assert "the launch same writes dst as dst, but it is also its operand src" in messages(
         whole, launch("one", spec), launch("same", spec, src="dst")
     )
 
 
-def test_effects_of_kernels_keep_to_the_order():
+def test_effects_of_kernels_obey_the_order():
     first, half = launch("first", SPEC.at_level(Kernel)), launch("half", rows_of(SPEC, 1, 8, 16))
     nothing, zeroed, ready = Effects(), Effects((Zeroed(("C",)),)), Effects((Chaining(True, ("A",)),))
     assert list(check_effects([(first, nothing), (first, zeroed)])) == [], "all of it is written anew"
@@ -202,22 +202,22 @@ def test_effects_of_kernels_keep_to_the_order():
     assert list(check_effects([(reading, ready), (copy, nothing)])) == []
 
 
-def test_compilation_asks_what_kernels_say_of_earlier_launches():
-    """A part of C that blocks add to is zeroed as a whole, together with the rows of another launch."""
+def test_compilation_checks_requirements_on_earlier_launches():
+    """C, to which blocks add in one part, would be zeroed as a whole, with the rows of another launch."""
     parts = MatMul.then(InLaunches("m", 2)).split_k(2, Block, 16).tile(8, 8).to(Block).epilog(RF).split(16)
     parts = parts.tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(DecompositionError, match="sets all of C to zero, but an earlier launch wrote a part of it"):
         _ = parts(SPEC).program("sm_90").ir
-    chained = MatMul.repack(A).tile(8, 8).to(Block).programmatic_launch(no_wait=A).tile(1, 1).to(Thread).split(1).done()
+    programmatic = MatMul.repack(A).tile(8, 8).to(Block).programmatic_launch(no_wait=A).tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(DecompositionError, match="A is copied by the launch in front, for which the kernel has to wait"):
-        _ = chained(MatMul(16, 24, 33, A=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90").ir
+        _ = programmatic(MatMul(16, 24, 33, A=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90").ir
 
 
-# ---------------------------------------------------------------------------------------------- what the simulator knows
+# ---------------------------------------------------------------------------------------------- arrays in the simulator
 
 
 @pytest.mark.parametrize("dtype", [float32, int32], ids=str)
-def test_elements_that_hold_nothing_are_not_read(dtype):
+def test_uninitialized_elements_are_not_read(dtype):
     kernel = COPY(Move(16, 16, dtype=dtype)(GL, GL)(Kernel)).program("sm_90").ir
     given, known = np.ones((16, 16), dtype.to_numpy()), np.full((16, 16), True)
     whole = simulate(kernel, {"src": given}, known={"src": known})
@@ -228,7 +228,7 @@ def test_elements_that_hold_nothing_are_not_read(dtype):
         simulate(kernel, {"src": given}, known={"src": known})
 
 
-def test_what_a_launch_left_out_is_known():
+def test_elements_that_a_launch_omits_are_found():
     """Rows of the output that another launch writes; a maximum, which ignores NaN, does not hide them."""
     first = BODY(rows_of(SPEC, 0, 8, 16)).program("sm_90")
     arrays = {"A": np.ones((16, 32), np.float32), "B": np.ones((32, 24), np.float32)}
@@ -246,7 +246,7 @@ def test_what_a_launch_left_out_is_known():
 # ---------------------------------------------------------------------------------------------- calls
 
 
-def test_a_launch_makes_all_that_it_writes_or_finds_it():
+def test_a_launch_allocates_all_its_outputs_or_none():
     from fireiron.gpu.sequence import _require_all_new_or_existing
 
     written = types.SimpleNamespace(writes=("t", "C"), program=types.SimpleNamespace(name="both"))

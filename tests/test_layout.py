@@ -62,7 +62,7 @@ def size(tree):
 
 
 def at(shape, stride, i):
-    """The definition of a layout: the integer coordinate i is taken apart, the leftmost mode first."""
+    """The definition of a layout: the integer coordinate i is split into digits, the leftmost mode first."""
     if not isinstance(shape, tuple):
         return i * stride
     total = 0
@@ -102,7 +102,7 @@ def is_composition(r, a, b):
 
 
 def some_layout_is(values, shape):
-    """Whether any layout that refines `shape` takes these values: additive over leaves, each leaf a chain of linear runs."""
+    """Whether any layout that refines `shape` has these values: additive over leaves, each leaf a chain of linear runs."""
 
     def leaf_ok(f):
         if len(f) == 1:
@@ -140,7 +140,7 @@ def draw_shape(rng, limit=48, depth=2, sizes=(1, 2, 2, 3, 4, 4, 5, 6, 8)):
 
 
 def draw_layout(rng, limit=48):
-    """Half are compact in some order (perhaps padded), the others have any strides."""
+    """Half of them are compact in some order (perhaps padded), the others have arbitrary strides."""
     shape = draw_shape(rng, limit)
     extents = leaves(shape)
     if rng.random() < 0.6:
@@ -186,14 +186,14 @@ def test_composition_is_right_or_refused_for_a_reason(part):
 
 
 def test_a_composition_whose_carries_cancel():
-    """3 * 4 leaves the mode 6:1 for the mode of stride 6, and 4 + 8 does: the sums are right."""
+    """3 * 4 carries from the mode 6:1 into the mode of stride 6, and so does 4 + 8: the sums are right."""
     a = Layout(((6,), (2, 2, 2)), ((1,), (0, 6, 3)))
     assert composition(a, Layout(4, 4)) == Layout((2, 2), (4, 2))
     assert [a(4 * i) for i in range(4)] == composition(a, Layout(4, 4)).offsets()
 
 
 def test_a_composition_that_crosses_two_modes_at_once():
-    """3 = (1, 1, 0) and 6 = (0, 1, 1) in the digits of the left layout: no run is whole, and yet all steps are alike."""
+    """3 = (1, 1, 0) and 6 = (0, 1, 1) in the digits of the left layout: no run is whole, but all steps are equal."""
     for a, stride in ((Layout((2, 2, 2), (1, 6, 8)), 7), (Layout((2, 2, 2), (0, 4, 4)), 4)):
         assert composition(a, Layout(3, 3)) == Layout(3, stride) and [a(0), a(3), a(6)] == [0, stride, 2 * stride]
     crossing = Layout((2, 2, 2, 2), (1, 6, 8, 16))
@@ -253,7 +253,7 @@ def test_complement():
 
 
 def is_divide(r, a, b):
-    """Mode 0 composes with b, mode 1 with b's complement; each element of a comes exactly once."""
+    """Mode 0 composes with b, mode 1 with b's complement; each element of a occurs exactly once."""
     rest = complement(b, a.size())
     check_complement(b, rest, a.size())
     whole = make_layout(b, rest)
@@ -362,20 +362,20 @@ def complement_exists(a):
 
 
 def test_max_common_vector():
-    found = {}
+    lengths = {}
     for rng in draws("max common", 1500):
         a = draw_layout(rng)
         b = Layout(a.shape, draw_layout_like(rng, a)) if rng.random() < 0.6 else draw_layout(rng)
         if (r := attempt(max_common_layout, a, b)) is None:
             continue
         n = max_common_vector(a, b)
-        found[n] = found.get(n, 0) + 1
+        lengths[n] = lengths.get(n, 0) + 1
         assert n == r.size() and [table(a)[x] for x in table(r)] == [table(b)[x] for x in table(r)] == list(range(n))
-    assert len(found) > 4
+    assert len(lengths) > 4
 
 
 def draw_layout_like(rng, a):
-    """Some of a's strides, the others changed."""
+    """A layout with some strides of `a` and the others changed."""
     return fl.unflatten([d if rng.random() < 0.7 else rng.randint(0, 16) for d in leaves(a.stride)], like=a.shape)
 
 
@@ -459,11 +459,11 @@ def test_swizzled_expression_takes_arrays():
     assert (negative.expression(i, j) == np.array([[negative(x, y) for y in range(64)] for x in range(8)])).all()
 
 
-# --------------------------------------------------------------------------------------------------- other witnesses, planted lies
+# --------------------------------------------------------------------------------------------------- other implementations, injected wrong answers
 
 
-def test_agrees_with_pycute_wherever_pycute_is_right():
-    """And shows that the oracle finds pycute's silent errors."""
+def test_agrees_with_pycute_where_pycute_is_right():
+    """The oracle also finds pycute's silent errors."""
     pycute = pytest.importorskip("pycute")
     right = wrong = 0
     for rng in draws("pycute", 3000):
@@ -471,15 +471,15 @@ def test_agrees_with_pycute_wherever_pycute_is_right():
         if b.cosize() > a.size():
             continue
         try:
-            theirs = pycute.composition(pycute.Layout(a.shape, a.stride), pycute.Layout(b.shape, b.stride))
-            theirs = Layout(theirs.shape, theirs.stride)
+            expected = pycute.composition(pycute.Layout(a.shape, a.stride), pycute.Layout(b.shape, b.stride))
+            expected = Layout(expected.shape, expected.stride)
         except (AssertionError, ValueError, ZeroDivisionError, FireironError):
             continue
-        if not is_composition(theirs, a, b):
+        if not is_composition(expected, a, b):
             wrong += 1
             continue
         right += 1
-        assert table(composition(a, b)) == table(theirs)
+        assert table(composition(a, b)) == table(expected)
     print(f"  pycute right {right}, silently wrong {wrong}")
     assert right > 300 * SCALE and wrong > 10 * SCALE
 
@@ -491,13 +491,13 @@ def test_complement_and_divide_agree_with_pycute():
         a = draw_layout(rng, 16)
         target = a.cosize() * rng.randint(1, 3)
         if (r := attempt(complement, a, target)) is not None:
-            theirs = pycute.complement(pycute.Layout(a.shape, a.stride), target)
-            assert table(Layout(theirs.shape, theirs.stride)) == table(r)
+            expected = pycute.complement(pycute.Layout(a.shape, a.stride), target)
+            assert table(Layout(expected.shape, expected.stride)) == table(r)
             compared += 1
     assert compared > 300 * SCALE
 
 
-def lies(r):
+def wrong_answers_near(r):
     """Wrong answers close to a right one."""
     shape, strides = leaves(r.shape), leaves(r.stride)
     for k, (n, d) in enumerate(zip(shape, strides, strict=True)):
@@ -512,24 +512,24 @@ def lies(r):
                 yield Layout(r.shape, fl.unflatten(swapped, like=r.shape))
 
 
-def test_the_oracle_finds_planted_wrong_answers():
-    told = 0
+def test_the_oracle_finds_injected_wrong_answers():
+    wrong_answers = 0
     for rng in draws("lies", 400):
         a, b = draw_layout(rng), draw_layout(rng, 8)
         if (r := attempt(composition, a, b)) is not None:
-            for lie in lies(r):
-                told += 1
+            for lie in wrong_answers_near(r):
+                wrong_answers += 1
                 assert not is_composition(lie, a, b), f"{lie!r} passed for {a!r} o {b!r}"
         if (r := attempt(logical_product, a, b)) is not None and b.size() > 1 and len(set(table(b))) > 1:
             assert not is_product(
                 make_layout(r[0], Layout(r[1].shape, fl.unflatten([0] * len(leaves(r[1].stride)), like=r[1].shape))), a, b
             )
-            told += 1
+            wrong_answers += 1
         if (r := attempt(complement, a, a.cosize() * 2)) is not None and r.size() > 1:
             with pytest.raises(AssertionError):
-                check_complement(a, next(lies(r)), a.cosize() * 2)
-            told += 1
-    assert told > 300 * SCALE
+                check_complement(a, next(wrong_answers_near(r)), a.cosize() * 2)
+            wrong_answers += 1
+    assert wrong_answers > 300 * SCALE
 
 
 # ------------------------------------------------------------------------------------------------ refusals, errors and small facts
@@ -674,7 +674,7 @@ def test_illegal_requests_are_refused_with_a_message(call):
     assert len(str(refusal.value)) > 15
 
 
-def test_known_defects_of_pycute_are_none_here():
+def test_known_defects_of_pycute_do_not_occur():
     assert logical_product(Layout((2, 2), (4, 1)), 6) == Layout(((2, 2), (2, 3)), ((4, 1), (2, 8)))
     assert Swizzle(0, 4, 0)(7) == 7 and Swizzle(0, 2, 0).size() == 1
 
@@ -692,7 +692,7 @@ def test_figure_3_of_graphene():
     assert padded.cosize() == 35 and padded.is_injective() and not padded.is_bijective()
 
 
-def test_swizzled_layouts_answer_like_layouts():
+def test_swizzled_layouts_have_the_methods_of_layouts():
     inner = Layout((8, (8, 8)), (64, (1, 8)))
     s = inner.swizzled(Swizzle(3, 3, 3))
     assert (
@@ -723,8 +723,8 @@ def test_expressions_are_checked_where_they_are_numbers():
 
 
 @pytest.mark.parametrize("swizzle", [Swizzle(1, 0, 3), Swizzle(2, 3, 2), Swizzle(3, 3, 3), Swizzle(3, 4, 3), Swizzle(2, 2, -2)], ids=str)
-def test_storage_and_layouts_swizzle_alike(swizzle):
-    """What kernels compute of an address is what the layout says of it, every bit."""
+def test_storage_and_layouts_swizzle_equally(swizzle):
+    """The address that kernels compute is that of the layout, in every bit."""
     address = Var("address", 0, 2047)
     for offset in (0, 1, 8):
         text = compiled(swizzle.expression(address + offset))
@@ -797,13 +797,13 @@ def test_layouts_with_leaves_of_run_time():
     ],
 )
 def test_what_needs_integers_refuses_other_leaves(call):
-    """One guard stands before all operations but text, size, cosize, digits and address."""
+    """All operations but text, size, cosize, digits and address check this first."""
     for layout in (Layout((sym("M"), 4), (4, 1)), Layout((8, 4), (sym("ld"), 1))):
         with pytest.raises(LayoutError, match="known only at run time"):
             call(layout)
 
 
-def test_reading_digits_off_any_number():
+def test_digits_of_any_number():
     for rng in draws("reading", 600):
         parts, reached, weight = [], 1, 1
         for _ in range(rng.randint(0, 4)):
@@ -823,12 +823,12 @@ def test_reading_digits_off_any_number():
 
 
 def numbers(modes, count):
-    """The coordinates that a numeral of modes reaches, from one place on, in order."""
+    """The coordinates of the digits of modes from one position on, in order."""
     return [Dim(modes).at(index).value for index in range(count)]
 
 
 def test_a_cut_is_a_division():
-    """Tile `j` at index `i` is the dimension at `tile(i) + complement(j)`; numbers beyond a whole dimension overhang it."""
+    """Tile `j` at index `i` is the dimension at `tile(i) + complement(j)`; indices past the end of a dimension overhang it."""
     accepted = strided = overhang = 0
     for rng in draws("cut", 3000):
         sizes = [rng.choice((2, 3, 4, 6, 8)) for _ in range(rng.choice((1, 1, 2, 3)))]
@@ -839,8 +839,8 @@ def test_a_cut_is_a_division():
         size = rng.choice((1, 2, 3, 4, 6, 8, 12))
         repeat = None if rng.random() < 0.6 else size * rng.choice((1, 2, 3, 4))
         total = math.prod(sizes)
-        asked = size if repeat is None else chunks(size, repeat, total)
-        if asked is None or (result := cut(dim, asked, Const(1000))) is None:
+        requested = size if repeat is None else chunks(size, repeat, total)
+        if requested is None or (result := cut(dim, requested, Const(1000))) is None:
             continue
         accepted, strided = accepted + 1, strided + (repeat is not None)
         tile = Layout(size) if repeat is None else Layout((size, total // repeat), (1, repeat))
@@ -859,19 +859,19 @@ def test_a_cut_of_a_size_of_run_time():
     rows = sym("M", multiple_of=4)
     assert cut(Dim((Mode(rows, 1),)), 4, rows) == Cut((Mode(4, 1),), (Mode(rows // 4, 4),), None)
     assert cut(Dim((Mode(rows, 1),)), 8, rows) == Cut((Mode(8, 1),), (Mode((rows + 7) // 8, 8),), rows)
-    behind = Dim((Mode(2, 1), Mode(rows, 16)), None, (Fixed(8, 2, True, Var("x", 0, 7)),))
-    assert cut(behind, 8, rows) == Cut((Mode(2, 1), Mode(4, 16)), (Mode(rows // 4, 64),), None)
-    assert cut(behind, 16, rows) is None and chunks(2, 4, constant(behind.size)) is None
+    strided = Dim((Mode(2, 1), Mode(rows, 16)), None, (Fixed(8, 2, True, Var("x", 0, 7)),))
+    assert cut(strided, 8, rows) == Cut((Mode(2, 1), Mode(4, 16)), (Mode(rows // 4, 64),), None)
+    assert cut(strided, 16, rows) is None and chunks(2, 4, constant(strided.size)) is None
 
 
 @pytest.mark.parametrize(("product", "inner"), [(blocked_product, True), (raked_product, False)])
 def test_matrices_of_blocks(product, inner):
-    """Element (i, j) of repetition (p, q) lies where the block has (i, j), so many elements behind as the tiler has (p, q)."""
+    """Element (i, j) of repetition (p, q) is element (i, j) of the block, moved by the offset that the tiler has at (p, q)."""
     block, repeat = Layout((2, 4), (4, 1)), Layout((3, 2), (2, 1))
-    found = product(block, repeat)
+    blocks = product(block, repeat)
     for i, j, p, q in itertools.product(range(2), range(4), range(3), range(2)):
         place = (i + 2 * p, j + 4 * q) if inner else (p + 3 * i, q + 2 * j)
-        assert found(place) == block((i, j)) + 8 * repeat((p, q))
+        assert blocks(place) == block((i, j)) + 8 * repeat((p, q))
     with pytest.raises(LayoutError, match="ranks 2 and 1 differ(.|\n)*equal ranks"):
         product(block, Layout(4))
     assert product(Layout(4), Layout(2)).size() == 8

@@ -29,7 +29,7 @@ OPTIONS = {
 """Arguments of forms whose problem differs from their module's."""
 
 BLOCK_LEVEL = ("wmma_simple:warp_level",)
-"""Forms for the problem of one block, without sizes of their own."""
+"""Forms for the problem of one block, whose sizes are constants."""
 
 FORMS = [name for name in _forms() if name not in BLOCK_LEVEL]
 

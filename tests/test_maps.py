@@ -70,7 +70,7 @@ def test_a_kernel_gets_the_map_instead_of_the_pointer(gpu, program):
     assert gpu.maps == [(6, src.data.ptr, (96, 100), (192,), (64, 64), none_128_zeros)]
 
 
-def test_a_buffer_that_is_touched_both_ways_has_both(gpu):
+def test_a_buffer_that_is_accessed_both_ways_has_both(gpu):
     """Its maps first, each once, then the pointer."""
     other = making.tensor_map("src_tall", "src", (1, 0), (64, 128), 128)
     program = copying(maps=(MAP, other, None, MAP))
@@ -266,7 +266,7 @@ def test_a_prepared_launch_on_other_arrays(gpu, program):
 
 
 def test_threads_launch_at_once(gpu, program):
-    """Each launch has the map of its own array."""
+    """Each launch uses the map of its array."""
     kernel, pairs = kernel_of(program), [(float16_array(gpu, 100, 96), float16_array(gpu, 100, 96)) for _ in range(6)]
     failures = []
 
@@ -286,7 +286,7 @@ def test_threads_launch_at_once(gpu, program):
     assert sorted(set(map(tuple, values(gpu)))) == sorted((src.data.ptr, dst.data.ptr, 100, 96) for src, dst in pairs)
 
 
-# ---------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.sampled(1)
@@ -314,7 +314,7 @@ def test_arrays_unsupported_by_tma(gpu, changes, message):
     assert message in str(caught.value)
 
 
-def test_the_least_and_the_most_that_tma_takes(gpu):
+def test_the_least_and_the_most_that_tma_supports(gpu):
     form(extents=(2**32, 1), strides=(2**40 - 16,), box=(256, 256), span=16).encode(16)
     form(extents=(8,) * 5, strides=(16,) * 4, box=(8,) * 5).encode(16)
     form(extents=(1,), strides=(), box=(8,), span=32).encode(16)
@@ -322,7 +322,7 @@ def test_the_least_and_the_most_that_tma_takes(gpu):
     assert len(gpu.maps) == 4
 
 
-def test_arrays_that_tma_does_not_take(gpu):
+def test_arrays_that_tma_does_not_support(gpu):
     """Messages use the caller's name of the array."""
     program = copying(100, 100)
     with pytest.raises(LaunchError, match=r"src is read or written by TMA, which does not support this stride between rows") as caught:
@@ -331,7 +331,7 @@ def test_arrays_that_tma_does_not_take(gpu):
     assert not gpu.launches and not gpu.maps
 
 
-def test_addresses_that_tma_does_not_take(gpu):
+def test_addresses_that_tma_does_not_support(gpu):
     with pytest.raises(LaunchError, match="A is read or written by TMA, and starts at an address that is not a multiple of 16") as caught:
         form().encode(4104)
     assert caught.value.got == "0x1008, 8 bytes after a multiple" and "fresh array" in caught.value.hint

@@ -1,4 +1,4 @@
-"""What is known of a turn whose elements a mask hides (`stepping.masked_tile_effects`): each law of the real numbers, and where it does not hold."""
+"""The effect of an iteration whose elements are fully masked (`stepping.masked_tile_effects`): each law of the real numbers, and where it does not hold."""
 
 import math
 import types
@@ -12,19 +12,19 @@ NUMBERS = {"low": -math.inf, "high": math.inf, "zero": 0, "one": 1, "two": 2}
 
 
 def known(text, **before):
-    """What a formula makes of its output, as text; other tensors are numbers everywhere, by name, or what formulas made of them before.
+    """The known value of a formula's output, as text; other tensors are constants, by name, or results of the formulas `before`.
 
-    `low`, `high`, `zero`, `one` and `two` are numbers; `p` and `q` are above 0; of all others it is known that they are finite.
+    `low`, `high`, `zero`, `one` and `two` are numbers; `p` and `q` are positive; all others are known to be finite.
     """
     values = Values(types.SimpleNamespace(positive=("p", "q")))
     for name, number in NUMBERS.items():
-        made = formula_of(f"{name}[m,n] = 0")
-        values.perform(types.SimpleNamespace(formula=made), Number(number))
+        formula = formula_of(f"{name}[m,n] = 0")
+        values.perform(types.SimpleNamespace(formula=formula), Number(number))
     for earlier in before.values():
         values.perform(types.SimpleNamespace(formula=formula_of(earlier)))
-    made = formula_of(text)
-    values.perform(types.SimpleNamespace(formula=made))
-    return str(values.known[made.output])
+    formula = formula_of(text)
+    values.perform(types.SimpleNamespace(formula=formula))
+    return str(values.known[formula.output])
 
 
 SAME = "x[m,n]"
@@ -32,7 +32,7 @@ SAME = "x[m,n]"
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "expected"),
     [
         ("max(x[m,n], low[m,n])", SAME), ("max(low[m,n], x[m,n])", SAME), ("max(x[m,n], x[m,n])", SAME),
         ("min(x[m,n], high[m,n])", SAME), ("min(high[m,n], x[m,n])", SAME), ("min(x[m,n], x[m,n])", SAME),
@@ -47,8 +47,8 @@ SAME = "x[m,n]"
         ("exp2(x[m,n] - x[m,n]) * y[m,n]", "y[m,n]"),
     ],
 )  # fmt: skip
-def test_laws(value, found):
-    assert known(f"t[m,n] = {value}") == found
+def test_laws(value, expected):
+    assert known(f"t[m,n] = {value}") == expected
 
 
 @pytest.mark.sampled(1)
@@ -61,8 +61,8 @@ def test_laws(value, found):
         "low[m,n] * (p[m,n] - q[m,n])", "low[m,n] * abs(p[m,n])", "exp2(x[m,n]) - exp2(x[m,n])", "x[m,n] - low[m,n]", "exp2(x[m,n])",
     ],
 )  # fmt: skip
-def test_where_no_law_says_it_nothing_is_concluded(value):
-    """Of any x: a factor may be negative or 0, a function infinite."""
+def test_without_a_law_nothing_is_concluded(value):
+    """For any x: a factor may be negative or 0, a function infinite."""
     assert known(f"t[m,n] = {value}") not in (SAME, "y[m,n]", "0", "inf", "-inf", "1")
 
 
@@ -77,8 +77,8 @@ def test_where_no_law_says_it_nothing_is_concluded(value):
     ],
 )  # fmt: skip
 def test_conditions_hold_where_one_side_is_infinite_and_the_other_finite(condition, holds):
-    found = known(f"t[m,n] = where({condition}, x[m,n], y[m,n])")
-    assert found == {True: "x[m,n]", False: "y[m,n]"}.get(holds, f"where({condition}, x[m,n], y[m,n])")
+    effect = known(f"t[m,n] = where({condition}, x[m,n], y[m,n])")
+    assert effect == {True: "x[m,n]", False: "y[m,n]"}.get(holds, f"where({condition}, x[m,n], y[m,n])")
 
 
 def test_a_condition_makes_no_difference_between_equals():
@@ -88,7 +88,7 @@ def test_a_condition_makes_no_difference_between_equals():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("formula", "found"),
+    ("formula", "expected"),
     [
         ("t[m] = sum(n, zero[m,n])", "0"), ("t[m] = sum(n, one[m,n])", "sum(n, 1)"), ("t[m] = sum(n, x[m,n])", "sum(n, x[m,n])"),
         ("t[m] = max(n, low[m,n])", "-inf"), ("t[m] = max(n, two[m,n])", "2"), ("t[m] = min(n, high[m,n])", "inf"),
@@ -96,17 +96,17 @@ def test_a_condition_makes_no_difference_between_equals():
         ("t[m] += sum(n, zero[m,n])", "t[m]"), ("t[m] += sum(n, one[m,n])", "t[m] + sum(n, 1)"),
     ],
 )  # fmt: skip
-def test_reductions_of_one_number_are_known_where_they_do_not_count(formula, found):
-    """A sum of zeroes, the largest or least of equal numbers; a sum of ones is how many there are."""
-    assert known(formula) == found
+def test_reductions_of_a_constant_are_known_if_independent_of_the_extent(formula, expected):
+    """A sum of zeros, a maximum or minimum of equal numbers; a sum of ones is the extent."""
+    assert known(formula) == expected
 
 
-def test_what_was_written_is_what_it_was_made_of():
+def test_a_written_tensor_has_the_value_of_its_formula():
     assert known("t[m] = s[m] - s[m]", s="s[m] = f[m] * g[m]") == "0"
     assert known("t[m] = max(s[m], f[m])", s="s[m] = f[m]") == "f[m]"
 
 
-def test_of_another_place_of_what_was_written_nothing_is_known():
-    """Numbers are the same everywhere; a value of other coordinates is another one."""
+def test_other_elements_of_a_written_tensor_are_unknown():
+    """Constants are equal at all coordinates; other values are not."""
     assert known("t[m,n] = s[n,m] - x[m,n]", s="s[m,n] = x[m,n]") != "0"
     assert known("t[m,n] = s[n,m]", s="s[m,n] = 0") == "0"

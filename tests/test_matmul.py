@@ -32,24 +32,24 @@ def fresh(monkeypatch):
 
 
 def array(shape, dtype, stored, seed=0):
-    """Small integers, in an array stored in a certain way: sums are exact in every type."""
+    """Small integers in a given storage order: sums are exact in every type."""
     rows, columns = shape
-    made = {
+    arrays = {
         "row": lambda: np.empty(shape, dtype),
         "col": lambda: np.empty((columns, rows), dtype).T,
         "row slice": lambda: np.empty((rows + 2, columns + 5), dtype)[1 : rows + 1, 3 : columns + 3],
         "col slice": lambda: np.empty((columns + 2, rows + 5), dtype)[1 : columns + 1, 3 : rows + 3].T,
     }[stored]()
-    made[...] = np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
-    return made
+    arrays[...] = np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+    return arrays
 
 
-def stack(shape, dtype, stored, seed=0):
-    """Small integers, in a stack of matrices stored in a certain way; a matrix if the shape has two sizes."""
+def batch(shape, dtype, stored, seed=0):
+    """Small integers in a batch of matrices with a given storage order; a matrix if the shape has two sizes."""
     if len(shape) == 2:
         return array(shape, dtype, stored if stored in STORED else "row", seed)
     height, rows, columns = shape
-    made = {
+    arrays = {
         "row": lambda: np.empty(shape, dtype),
         "col": lambda: np.empty((height, columns, rows), dtype).swapaxes(1, 2),
         "row slice": lambda: np.empty((height + 1, rows + 2, columns + 5), dtype)[1:, 1 : rows + 1, 3 : columns + 3],
@@ -57,8 +57,8 @@ def stack(shape, dtype, stored, seed=0):
         "interleaved": lambda: np.empty((rows, height, columns), dtype).swapaxes(0, 1),
         "every second": lambda: np.empty((2 * height, rows, columns), dtype)[::2],
     }[stored]()
-    made[...] = np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
-    return made
+    arrays[...] = np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+    return arrays
 
 
 TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
@@ -102,17 +102,17 @@ SHAPES = [
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
-def test_stacks(dtype, shapes):
-    """As NumPy multiplies them: a matrix, or a stack of one, goes with each matrix of the other."""
-    a, b = (stack(shape, dtype, "row", seed) for seed, shape in enumerate(shapes))
+def test_batches(dtype, shapes):
+    """As in NumPy: a matrix, or a batch of one, is multiplied with each matrix of the other batch."""
+    a, b = (batch(shape, dtype, "row", seed) for seed, shape in enumerate(shapes))
     expected = a.astype("float64") @ b.astype("float64")
     got = matmul(a, b)
     assert got.dtype == RESULTS.get(dtype, dtype) and got.shape == expected.shape
     np.testing.assert_array_equal(got.astype("float64"), expected)
 
 
-def storages_of_stacks():
-    """Each storage of the factors with each of the result for one element type and target; for the others with one each, and with none."""
+def storages_of_batches():
+    """All pairs of storage orders of operands and result for one element type and target; for the others one each, and no `out`."""
     yield from itertools.product([("float16", "sm_90a")], STACKED, [None, *STACKED])
     for shift, kind in enumerate([("float16", "sm_80"), ("float32", "sm_90")]):
         for number, stored in enumerate(STACKED):
@@ -120,20 +120,20 @@ def storages_of_stacks():
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(("kind", "stored", "out"), list(storages_of_stacks()))
-def test_storage_of_stacks(kind, stored, out):
+@pytest.mark.parametrize(("kind", "stored", "out"), list(storages_of_batches()))
+def test_storage_of_batches(kind, stored, out):
     dtype, arch = kind
     for left, right in (((3, 24, 16), (3, 16, 32)), ((3, 24, 16), (16, 32))):
-        a, b = stack(left, dtype, stored), stack(right, dtype, stored, 1)
-        target = None if out is None else stack((3, 24, 32), dtype, out, 2)
+        a, b = batch(left, dtype, stored), batch(right, dtype, stored, 1)
+        target = None if out is None else batch((3, 24, 32), dtype, out, 2)
         got = matmul(a, b, target, arch=arch)
         assert target is None or got is target
         np.testing.assert_array_equal(got.astype("float64"), a.astype("float64") @ b.astype("float64"))
 
 
-def test_one_matrix_for_all_without_a_copy():
-    """Repeated by strides of 0: it is read as one matrix; repeated on both sides, too."""
-    a, b = stack((3, 24, 16), "float16", "row"), array((16, 40), "float16", "row", 1)
+def test_a_repeated_matrix_is_not_copied():
+    """A matrix that is repeated by strides of 0 is read as one matrix, also if both operands are repeated."""
+    a, b = batch((3, 24, 16), "float16", "row"), array((16, 40), "float16", "row", 1)
     repeated = np.broadcast_to(b, (3, 16, 40))
     np.testing.assert_array_equal(matmul(a, repeated), a @ b)
     np.testing.assert_array_equal(
@@ -141,25 +141,25 @@ def test_one_matrix_for_all_without_a_copy():
     )
 
 
-def test_how_stacks_are_multiplied():
-    """Rows of a stack as those of one matrix, where they lie so; else the tiles of all matrices."""
+def test_the_spec_of_a_batch():
+    """The rows of a batch are those of one matrix if they are contiguous; otherwise the grid has the tiles of all matrices."""
 
     def spec(a, b, out=None):
         return matmul.choice(a, b, out, arch="sm_90a").strategy.spec
 
-    a, b = stack((4, 64, 64), "float16", "row"), array((64, 64), "float16", "row")
+    a, b = batch((4, 64, 64), "float16", "row"), array((64, 64), "float16", "row")
     assert spec(a, b).notation == spec(a, np.broadcast_to(b, (4, 64, 64))).notation == "MatMul(256,64,64)(GL,GL,GL)(Kernel)"
-    assert spec(stack((4, 64, 64), "float16", "interleaved"), b).signature == "bmk,kn->bmn"
-    assert spec(a, b, stack((4, 64, 64), "float16", "col")).signature == "bmk,kn->bmn", "the result's rows do not lie so"
+    assert spec(batch((4, 64, 64), "float16", "interleaved"), b).signature == "bmk,kn->bmn"
+    assert spec(a, b, batch((4, 64, 64), "float16", "col")).signature == "bmk,kn->bmn", "the result's rows do not lie so"
     assert spec(b, a).signature == "mk,bkn->bmn" and spec(a, a).signature == "bmk,bkn->bmn"
     assert spec(a[:1], a[:1]).notation == "MatMul(64,64,64)(GL,GL,GL)(Kernel)"
     wanted = MatMul(4, 64, 64, 64, signature="bmk,bkn->bmn", dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     assert spec(a, a) == wanted
-    turned = spec(a.swapaxes(1, 2), a)
-    assert str(turned.A.tensor.layout) == "(4,64,64):(4096,1,64)" and turned.B.tensor.layout == RowMajor
+    swapped = spec(a.swapaxes(1, 2), a)
+    assert str(swapped.A.tensor.layout) == "(4,64,64):(4096,1,64)" and swapped.B.tensor.layout == RowMajor
 
 
-def test_defaults_of_stacks():
+def test_defaults_of_batches():
     def why(shape, arch, dtype="float16"):
         array = big(shape, dtype, strides=tuple(np.cumprod([1, *shape[:0:-1]])[::-1] * np.dtype(dtype).itemsize))
         return matmul.choice(array, array, arch=arch).why.split(": ")[1]
@@ -171,8 +171,8 @@ def test_defaults_of_stacks():
     assert why((3, 63, 63), "sm_90a").startswith("split_k") and why((3, 127, 127), "sm_90").startswith("split_k"), "too small for copies"
 
 
-def test_kernels_of_stacks_are_kept():
-    a, b = stack((2, 8, 8), "float32", "row"), array((8, 8), "float32", "row")
+def test_kernels_of_batches_are_kept():
+    a, b = batch((2, 8, 8), "float32", "row"), array((8, 8), "float32", "row")
     assert matmul.kernel(a, a) is matmul.kernel(a.copy(), a) and matmul.kernel(a, b) is matmul.kernel(a.reshape(16, 8), b)
     assert matmul(a, b).shape == (2, 8, 8) and matmul(a.reshape(16, 8), b).shape == (16, 8)
 
@@ -190,7 +190,7 @@ def test_result_type():
 
 
 def big(shape, dtype="float16", **options):
-    """An array that takes no memory: only its shape, type and strides count."""
+    """An array without memory: only its shape, type and strides are read."""
     return np.lib.stride_tricks.as_strided(
         np.empty(1, dtype), shape, options.get("strides", (shape[1] * np.dtype(dtype).itemsize, np.dtype(dtype).itemsize))
     )
@@ -198,28 +198,28 @@ def big(shape, dtype="float16", **options):
 
 # ---------------------------------------------------------------------------------------------- what is refused
 
-ones = np.ones((4, 4), "float32")
+ONES = np.ones((4, 4), "float32")
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((np.ones((2, 2, 2, 2), "float32"), ones), "a has 2 columns, b 4 rows"),
-        ((ones, np.ones(5, "float32")), "a has 4 columns, b 5 rows"),
-        ((ones, np.ones((5, 4), "float32")), "a has 4 columns, b 5 rows"),
-        ((ones, np.ones((4, 4), "float16")), "a has elements of float32, b of float16"),
-        ((ones, np.ones((4, 4), "complex64")), "b: no kernels for its element type"),
-        ((ones, np.ones((4, 4), "bool")), "b: no kernels"),
-        ((ones, ones, np.ones((4, 5), "float32")), "out has the shape"),
-        ((np.ones((2, 3, 4, 4), "float32"), np.ones((2, 1, 4, 4), "float32"), ones), r"the result \(2, 3, 4, 4\)"),
+        ((np.ones((2, 2, 2, 2), "float32"), ONES), "a has 2 columns, b 4 rows"),
+        ((ONES, np.ones(5, "float32")), "a has 4 columns, b 5 rows"),
+        ((ONES, np.ones((5, 4), "float32")), "a has 4 columns, b 5 rows"),
+        ((ONES, np.ones((4, 4), "float16")), "a has elements of float32, b of float16"),
+        ((ONES, np.ones((4, 4), "complex64")), "b: no kernels for its element type"),
+        ((ONES, np.ones((4, 4), "bool")), "b: no kernels"),
+        ((ONES, ONES, np.ones((4, 5), "float32")), "out has the shape"),
+        ((np.ones((2, 3, 4, 4), "float32"), np.ones((2, 1, 4, 4), "float32"), ONES), r"the result \(2, 3, 4, 4\)"),
         ((np.ones((2, 4, 4), "float32"), np.ones((3, 4, 4), "float32")), "a is a batch of 2 matrices, b of 3"),
-        ((np.ones((2, 4, 5), "float32"), ones), "a has 5 columns, b 4 rows"),
-        ((np.ones((2, 4, 4), "float32"), ones, ones), r"out has the shape \(4, 4\), the result \(2, 4, 4\)"),
-        (([[1.0]], ones), "the array is neither an array on a GPU"),
-        ((ones, None), "neither an array on a GPU"),
-        ((np.float32(3), ones), "a has 0 dimensions"),
-        ((np.ones((4, 4), [("x", "f4"), ("y", "i1")])["x"], ones), "strides"),
+        ((np.ones((2, 4, 5), "float32"), ONES), "a has 5 columns, b 4 rows"),
+        ((np.ones((2, 4, 4), "float32"), ONES, ONES), r"out has the shape \(4, 4\), the result \(2, 4, 4\)"),
+        (([[1.0]], ONES), "the array is neither an array on a GPU"),
+        ((ONES, None), "neither an array on a GPU"),
+        ((np.float32(3), ONES), "a has 0 dimensions"),
+        ((np.ones((4, 4), [("x", "f4"), ("y", "i1")])["x"], ONES), "strides"),
     ],
     ids=range(15),
 )
@@ -228,29 +228,29 @@ def test_what_is_refused(arguments, message):
         matmul(*arguments)
 
 
-def test_what_no_strategy_computes():
+def test_what_no_strategy_supports():
     with pytest.raises(ArgumentError, match="no strategy of the library computes .* of int8, int8, float16 on sm_90"):
         matmul(np.ones((4, 4), "int8"), np.ones((4, 4), "int8"), c_dtype="float16")
     with pytest.raises(ArgumentError, match="on sm_75"):
         matmul(array((4, 4), element("bfloat16"), "row"), array((4, 4), element("bfloat16"), "row"), arch="sm_75")
     with pytest.raises(ArgumentError, match="out has elements of float32, c_dtype is float16"):
-        matmul(ones, ones, np.empty((4, 4), "float32"), c_dtype="float16")
+        matmul(ONES, ONES, np.empty((4, 4), "float32"), c_dtype="float16")
     with pytest.raises(ArgumentError, match="unknown element type"):
-        matmul(ones, ones, c_dtype="float17")
+        matmul(ONES, ONES, c_dtype="float17")
     with pytest.raises(ArgumentError, match="unknown architecture"):
-        matmul(ones, ones, arch="sm_1")
+        matmul(ONES, ONES, arch="sm_1")
     with pytest.raises(ArgumentError, match="must be True, False or None"):
-        matmul(ones, ones, require_record="yes")
+        matmul(ONES, ONES, require_record="yes")
 
 
 def test_read_only_out():
     out = np.ones((4, 4), "float32")
     out.flags.writeable = False
     with pytest.raises(LaunchError, match="read-only"):
-        matmul(ones, ones, out)
+        matmul(ONES, ONES, out)
 
 
-# ---------------------------------------------------------------------------------------------- what is chosen
+# ---------------------------------------------------------------------------------------------- choice of strategies and records
 
 
 def test_defaults_by_type_and_target():
@@ -274,7 +274,7 @@ def test_defaults_by_type_and_target():
 @pytest.mark.parametrize("arch", ["sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_120"])
 @pytest.mark.parametrize("size", [1, 33, 1024])
 def test_defaults_are_legal(arch, size):
-    """The first default of every type serves every size, so nothing falls back in silence."""
+    """The first default of every type supports every size, so no call falls back silently."""
     for dtype in (float16, float32, float64):
         for layouts in ({}, {"A": RowMajor, "B": RowMajor, "C": RowMajor}):
             spec = MatMul(size, size, size, dtype=dtype, **layouts)(GL, GL, GL)(Kernel)
@@ -304,7 +304,7 @@ def float16_gemm(M, N, K, **options):
     return MatMul(M, N, K, **{"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options})(GL, GL, GL)(Kernel)
 
 
-def test_record_answers(tmp_path, monkeypatch):
+def test_a_record_is_used(tmp_path, monkeypatch):
     record = recorded(tmp_path, monkeypatch, float16_gemm(32, 48, 64), bm=16, bn=16, wm=16, wn=16, bk=32)
     a, b = array((32, 64), "float16", "row"), array((64, 48), "float16", "row", 1)
     choice = matmul.choice(a, b)
@@ -316,7 +316,7 @@ def test_record_answers(tmp_path, monkeypatch):
     assert matmul.choice(a.astype("float32"), b.astype("float32")).record is None
 
 
-def test_pinned(tmp_path, monkeypatch):
+def test_require_record(tmp_path, monkeypatch):
     a, b = array((32, 64), "float16", "row"), array((64, 48), "float16", "row", 1)
     with pytest.raises(StoreError, match="no file of records"):
         matmul(a, b, require_record=True)
@@ -350,43 +350,43 @@ def test_kernels_are_kept(monkeypatch):
 @pytest.mark.parametrize("kind", ["cupy", "torch"])
 def test_a_call_with_out_takes_the_kernel_of_the_call_without(gpu, monkeypatch, kind, dtype):
     """The result that a call makes is row-major and aligned: an `out` like it is the same problem, so nothing is compiled again."""
-    made, real = [], matmul_choice.decided
-    monkeypatch.setattr(matmul_choice, "decided", lambda asked: made.append(asked) or real(asked))
+    decisions, real = [], matmul_choice.decided
+    monkeypatch.setattr(matmul_choice, "decided", lambda asked: decisions.append(asked) or real(asked))
     a, b = pretended(kind, (64, 32), dtype), pretended(kind, (32, 48), dtype, address=0x4000)
     first = matmul.kernel(a, b)
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x8000)) is first
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x9000), c_dtype=dtype) is first
     assert matmul.kernel(a, b, c_dtype=dtype) is first and matmul.kernel(a, b, arch="sm_90a", require_record=False) is first
-    assert len(made) == 1
+    assert len(decisions) == 1
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x8008)) is not first, "an unaligned result"
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, strides=(50, 1))) is not first, "a leading dimension"
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, strides=(1, 64))) is not first, "the other storage order"
     assert matmul.kernel(a, b, arch="sm_80") is not first
 
 
-def test_another_tile_where_the_compiler_refuses_one(gpu, monkeypatch):
-    """ptxas of one version serializes products that another does not: the kernel is refused, and the next tile taken."""
-    asked, error = [], LaunchError("NVRTC refuses the source for sm_90a: 1 warning")
-    monkeypatch.setattr(place, "refused_by_compiler", lambda kernel: asked.append(kernel) or (error if len(asked) < 3 else None))
+def test_the_next_tile_if_the_compiler_refuses_one(gpu, monkeypatch):
+    """Some versions of ptxas serialize wgmma that others do not: the kernel is refused, and the next tile is used."""
+    kernels, error = [], LaunchError("NVRTC refuses the source for sm_90a: 1 warning")
+    monkeypatch.setattr(place, "refused_by_compiler", lambda kernel: kernels.append(kernel) or (error if len(kernels) < 3 else None))
     a, b = pretended("cupy", (2048, 64), "float16"), pretended("cupy", (64, 2048), "float16", address=0x400000)
     kernel = matmul.kernel(a, b, arch="sm_90a")
-    assert len(asked) == 3 and kernel.program is asked[2].program is not asked[0].program
+    assert len(kernels) == 3 and kernel.program is kernels[2].program is not kernels[0].program
     assert "was preferred, but NVRTC refuses the source" in matmul.choice(a, b, arch="sm_90a").why
 
 
-def test_one_kernel_for_threads_that_ask_at_once(monkeypatch):
-    made, real = [], matmul_choice.decided
-    monkeypatch.setattr(matmul_choice, "decided", lambda *given: made.append(given) or real(*given))
+def test_one_kernel_for_concurrent_threads(monkeypatch):
+    decisions, real = [], matmul_choice.decided
+    monkeypatch.setattr(matmul_choice, "decided", lambda *given: decisions.append(given) or real(*given))
     a = array((8, 8), "float32", "row")
     threads = [threading.Thread(target=matmul.kernel, args=(a, a)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(made) == 1
+    assert len(decisions) == 1
 
 
-# ---------------------------------------------------------------------------------------------- arrays on a GPU, pretended
+# ---------------------------------------------------------------------------------------------- fake arrays on a GPU
 
 
 @attrs.frozen
@@ -396,7 +396,7 @@ class Pointer:
 
 
 def pretended(library_name, shape, dtype, address=0x1000, strides=None, device=0):
-    """An array as a library on a GPU has it: the few attributes that are read."""
+    """A fake array of a GPU library, with the few attributes that are read."""
     size = np.dtype(element(dtype)).itemsize
     steps = (shape[1], 1) if strides is None else strides
     if library_name == "cupy":
@@ -418,7 +418,7 @@ def pretended(library_name, shape, dtype, address=0x1000, strides=None, device=0
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A machine with GPUs of which only names and architectures are asked; of PyTorch, whether it traces."""
+    """A machine with GPUs that have only names and architectures; and a PyTorch that does not trace."""
     torch = types.ModuleType("torch")
     torch.Tensor, torch.nn = type("Tensor", (), {}), types.SimpleNamespace(Parameter=None)
     torch.compiler = types.SimpleNamespace(is_compiling=lambda: False)
@@ -442,7 +442,7 @@ def gpu(monkeypatch):
     )
     monkeypatch.setattr(launch, "require_cupy", lambda: type("cupy", (), {"cuda": cuda}))
     monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
-    monkeypatch.setattr(launch, "gpu_available", lambda: False)  # of its driver no version is asked
+    monkeypatch.setattr(launch, "gpu_available", lambda: False)  # the version of its driver is not queried
 
 
 @pytest.mark.parametrize("kind", ["cupy", "torch", "jaxlib"])
@@ -468,8 +468,8 @@ def test_steps_and_alignment(gpu, kind):
     assert loose.asm["cuda"] != text and loose.ir.buffer("A").tensor.align == 2
 
 
-def test_strategies_that_need_more_alignment_are_passed_over(gpu, tmp_path, monkeypatch):
-    """A WMMA load from global memory takes 32 bytes; arrays at multiples of 16 get another strategy."""
+def test_strategies_that_need_more_alignment_are_skipped(gpu, tmp_path, monkeypatch):
+    """A WMMA load from global memory needs an alignment of 32 bytes; arrays at multiples of 16 get another strategy."""
     wmma = library.find("wmma_simple").strategy
     record = attrs.evolve(
         recorded(tmp_path, monkeypatch, float16_gemm(64, 64, 64, c_dtype=float32)),
@@ -488,7 +488,7 @@ def test_devices(gpu):
     with pytest.raises(ArgumentError, match="different places"):
         matmul.choice(pretended("cupy", (8, 8), "float32"), pretended("cupy", (8, 8), "float32", device=1))
     with pytest.raises(ArgumentError, match="different places"):
-        matmul.choice(pretended("cupy", (4, 4), "float32"), ones)
+        matmul.choice(pretended("cupy", (4, 4), "float32"), ONES)
     host = type(
         "Tensor",
         (),
@@ -520,7 +520,7 @@ def test_architecture_of_the_gpu(gpu, monkeypatch):
         matmul.choice(a, a)
 
 
-def test_kernel_is_called_with_what_was_given(monkeypatch, gpu):
+def test_kernel_is_called_with_the_given_arrays(monkeypatch, gpu):
     from fireiron.gpu.kernel import CompiledKernel
 
     calls = []
@@ -554,24 +554,24 @@ def test_row_major_floats_are_computed_transposed(monkeypatch, gpu):
     assert {spec.A.tensor.layout, spec.B.tensor.layout} == {ColMajor}
 
 
-def test_arrays_of_two_libraries_are_not_turned(gpu):
+def test_arrays_of_two_libraries_are_not_transposed(gpu):
     """A new result is of the library of the first array, which is `a` in either order of the elements."""
     a, b = pretended("cupy", (40, 24), "float32"), pretended("torch", (24, 8), "float32")
     spec = matmul.choice(a, b).strategy.spec
     assert [str(size) for size in spec.C.shape] == ["40", "8"] and spec.C.tensor.layout == RowMajor
 
 
-def test_records_of_this_gpu_come_first_for_the_transposed_product_too(gpu, tmp_path, monkeypatch):
-    turned = MatMul(48, 32, 64, dtype=float16, A=ColMajor, B=ColMajor, C=ColMajor)(GL, GL, GL)(Kernel)
-    here = recorded(tmp_path, monkeypatch, turned)
+def test_records_of_this_gpu_come_first_for_the_transposed_matmul_too(gpu, tmp_path, monkeypatch):
+    transposed_spec = MatMul(48, 32, 64, dtype=float16, A=ColMajor, B=ColMajor, C=ColMajor)(GL, GL, GL)(Kernel)
+    here = recorded(tmp_path, monkeypatch, transposed_spec)
     elsewhere = attrs.evolve(recorded(tmp_path, monkeypatch, float16_gemm(32, 48, 64)), gpu="NVIDIA GH200", us=1.0, quartiles=(1.0, 1.0))
     (tmp_path / "records.jsonl").write_text(f"{here.line()}\n{elsewhere.line()}\n")
     a, b = pretended("torch", (32, 64), "float16"), pretended("torch", (64, 48), "float16")
     assert matmul.choice(a, b).record == here
 
 
-def test_records_of_hopper_answer_only_where_tma_takes_the_arrays(gpu, monkeypatch):
-    """A neighbor's values are for its copies by TMA; where threads copy in their place, other strategies are faster."""
+def test_records_of_hopper_are_used_only_if_tma_can_load_the_arrays(gpu, monkeypatch):
+    """The values of a nearest record are for copies by TMA; if threads copy instead, other strategies are faster."""
     monkeypatch.setenv("FIREIRON_RECORDS", str(library.library_folder() / "records" / "h200.jsonl"))
     near = matmul.choice(pretended("cupy", (4096, 4096), "float16"), pretended("cupy", (4096, 4136), "float16"), c_dtype="float16")
     assert near.record is not None and near.record.strategy == "hopper" and not near.exact
@@ -582,8 +582,8 @@ def test_records_of_hopper_answer_only_where_tma_takes_the_arrays(gpu, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["cupy", "torch"])
-def test_stacks_of_other_libraries(gpu, monkeypatch, kind):
-    """The arrays go to the kernel as they are; folded where their rows lie as those of one matrix, and the result back into a stack."""
+def test_batches_of_other_libraries(gpu, monkeypatch, kind):
+    """The arrays are passed unchanged; batches whose rows are contiguous become one matrix, and the result a batch again."""
     from fireiron.gpu.kernel import CompiledKernel
 
     calls = []
@@ -592,7 +592,7 @@ def test_stacks_of_other_libraries(gpu, monkeypatch, kind):
         shape = (96, 48)
 
         def reshape(self, *shape):
-            return "a stack", shape
+            return "a batch", shape
 
     monkeypatch.setattr(
         CompiledKernel, "__call__", lambda self, *arrays, **named: calls.append((self.program.spec, arrays, named)) or Result()
@@ -605,17 +605,19 @@ def test_stacks_of_other_libraries(gpu, monkeypatch, kind):
     assert spec.signature == "bmk,bkn->bmn" and arrays == (stacked, other) and named == {"out": None, "stream": None}
     assert "hopper_batched" in matmul.choice(stacked, other).why
     type(stacked).reshape = lambda self, *shape: ("folded", shape)
-    assert matmul(stacked, matrix, stream=5) == ("a stack", (3, -1, 48))
+    assert matmul(stacked, matrix, stream=5) == ("a batch", (3, -1, 48))
     spec, arrays, named = calls.pop()
     assert spec.notation == "MatMul(96,48,64)(GL,GL,GL)(Kernel)" and arrays == (("folded", (-1, 64)), matrix) and named["stream"] == 5
     kernel = matmul.kernel(pretended(kind, (96, 64), "float16"), matrix)
     assert kernel is matmul.kernel(stacked, matrix), "the same problem"
 
 
-def test_products_of_bytes_are_no_dp4a():
-    """ptxas loses some of what NVVM makes of three products of bytes in a row; `docs/decisions/0067-compilers.md`."""
-    mine = lambda start: start.tile(4, 4).to(Thread).tile(1, 1).done()
-    chain = MatMul.tile(4, 4).to(Block).epilog(RF, mine(Init), mine(Move)).split(3).load(A, SH).load(B, SH).tile(4, 4).to(Thread)
+def test_products_of_bytes_do_not_become_dp4a():
+    """ptxas miscompiles NVVM's code for three consecutive products of bytes; `docs/decisions/0067-compilers.md`."""
+    by_threads = lambda start: start.tile(4, 4).to(Thread).tile(1, 1).done()
+    chain = (
+        MatMul.tile(4, 4).to(Block).epilog(RF, by_threads(Init), by_threads(Move)).split(3).load(A, SH).load(B, SH).tile(4, 4).to(Thread)
+    )
     chain = chain.load(A, RF, Move.done()).load(B, RF, Move.done()).split(1).tile(1, 1).unroll().done()
     text = chain(MatMul(8, 8, 6, dtype=int8)(GL, GL, GL)(Kernel)).cuda("sm_80")
     assert 'asm("" : "+r"(value));' in text and "widened(a_rf" in text

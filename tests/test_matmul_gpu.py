@@ -16,7 +16,7 @@ pytestmark = [
 SIZES = [(256, 256, 256), (33, 65, 17), (1, 1, 1), (1, 200, 99), (200, 1, 64), (1000, 1024, 96), (2048, 2048, 64)]
 STORED = ("row", "col", "row slice", "col slice")
 ODD = ("odd row", "odd col")
-"""Slices that begin at an odd element, so at no multiple of 16 bytes."""
+"""Slices that begin at an odd element, so not at a multiple of 16 bytes."""
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def fresh(monkeypatch):
 
 
 def empty(xp, shape, dtype, stored):
-    """An array of CuPy or PyTorch, stored in a certain way."""
+    """An array of CuPy or PyTorch with a given storage order."""
     rows, columns = shape
     if stored.startswith(("col", "odd col")):
         return empty(xp, (columns, rows), dtype, stored.replace("col", "row")).T
@@ -97,7 +97,7 @@ def test_large_default_at_an_odd_address():
 
 
 def test_more_dimensions():
-    """Vectors, and dimensions in front that are repeated or lie the other way round, into an output that is given."""
+    """Vectors, and leading dimensions that are repeated or reversed in memory, into a given output."""
     cupy = pytest.importorskip("cupy")
     drawn = lambda *shape: cupy.asarray(np.random.default_rng(shape).integers(-2, 3, shape)).astype("float16")
     a, b, out = drawn(3, 2, 40, 32).swapaxes(0, 1), drawn(3, 32, 24), cupy.zeros((2, 3, 40, 24), "float16")
@@ -137,7 +137,7 @@ def test_jax():
 
 
 def test_stream_and_graph():
-    """What is compiled once can be captured."""
+    """A call whose kernel is compiled can be captured."""
     cupy = pytest.importorskip("cupy")
     a, left = filled(cupy, (256, 256), "float16", "row", 1)
     out = cupy.zeros((256, 256), "float16")
@@ -181,8 +181,8 @@ def test_other_gpu():
             check(cupy, (64, 64, 64), "float32", ("row", "row", None))
 
 
-def test_tuned_products(monkeypatch, tmp_path):
-    """What is measured is taken, in this process and by the cache, and is right; parts of K among them."""
+def test_tuned_matmul(monkeypatch, tmp_path):
+    """The measured choice is used in this process and in the cache, and is right; also with parts of K."""
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
     for m, n, k in ((300, 520, 1000), (128, 128, 8192)):

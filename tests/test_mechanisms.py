@@ -17,12 +17,12 @@ TABLE = {
     # bulk copies and wgmma are named under "Async proxy", so it is of the generic one.
     "cp_async_group": (Order.GROUPS, False, True, False, False, False, False),
     # "wgmma.mma_async": "performed in the async proxy"; ".sync.aligned": all threads of the warpgroup; "accessing the registers ... before
-    # wgmma.wait_group ... is undefined"; factors in shared memory are read meanwhile.
+    # wgmma.wait_group ... is undefined"; operands in shared memory are read meanwhile.
     "wgmma_group": (Order.GROUPS, True, False, True, True, False, True),
     # "cp.async.bulk.tensor ... .mbarrier::complete_tx::bytes": async proxy, one thread, complete when the barrier has counted the bytes.
     "mbarrier": (Order.COUNTED, False, True, True, False, False, False),
     # "cp.async.bulk.tensor ... .bulk_group", source in shared memory; "cp.async.bulk.wait_group.read": the source has been read. Shared memory of a
-    # block that has exited is given to another one. Ours are issued by one lane for a warp or warpgroup, and all of them wait.
+    # block that has exited is assigned to another block. Here one lane issues them for a warp or warpgroup, and all lanes wait.
     "bulk_group": (Order.GROUPS, True, False, True, False, True, True),
 }
 
@@ -63,7 +63,7 @@ def test_commits_and_waits_are_the_instructions_of_the_ptx_isa(mechanism):
 
 # "cp.async.mbarrier.arrive": "an arrive-on operation triggered by the system on the mbarrier object upon the completion of all the prior cp.async
 # operations initiated by the executing thread"; without .noinc the pending count is incremented first, so that the arrival must not be counted by
-# mbarrier.init; with it, it must be. An ordinary "mbarrier.arrive" is no later than its statement. Of bulk copies and of wgmma there is none.
+# mbarrier.init; with it, it must be. An ordinary "mbarrier.arrive" is never deferred. Bulk copies and wgmma have no deferred arrivals.
 ARRIVALS = {"cp_async_group": "cp.async.mbarrier.arrive.noinc.shared::cta.b64", "none": "mbarrier.arrive.shared::cta.b64"}
 
 
@@ -92,7 +92,7 @@ def test_deferred_arrivals_are_the_instructions_of_the_ptx_isa(mechanism):
         ("CP_ASYNC", "cp_async_group"),
     ],
 )
-def test_instructions_name_their_own(prefix, name):
+def test_instructions_name_their_mechanism(prefix, name):
     instructions = [one for one in INSTRUCTIONS if one.name.startswith(prefix)]
     assert instructions and {one.mechanism.name for one in instructions} == {name}
 

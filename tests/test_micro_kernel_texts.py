@@ -12,9 +12,9 @@ GOLDEN = Path(__file__).resolve().parent / "goldens" / "micro_kernels.cu"
 
 DOT = "for (int p = 0; p < a_size_k; ++p) c_at(0, 0) = (accumulate || p ? c_at(0, 0) : c_type(0)) + a_at(0, p) * b_at(p, 0);"
 STRIDES = """
-// by pointers; a_at, scratch and "c_size_m" stand only here
+// by pointers; a_at, scratch and "c_size_m" appear only here
 c[0] = accumulate ? c[0] + a[0] * b[0] : a[0] * b[0];
-/* b_stride_n is not used */ const char* said = "b_size_n";
+/* b_stride_n is not used */ const char* name = "b_size_n";
 c[c_stride_m] = a[a_stride_m] * b[b_stride_k] + float(a_size_m + b_size_k + c_size_n);
 """
 WITH_REGISTERS = """
@@ -92,6 +92,6 @@ def text():
     return "\n".join(parts)
 
 
-def test_the_texts_are_those_that_were_read():
+def test_the_texts_equal_the_golden():
     changes = differences(GOLDEN, text())
     assert not changes, changes

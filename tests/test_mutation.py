@@ -86,17 +86,17 @@ def test_excluded_code_is_not_mutated(text, monkeypatch):
     assert not changes(text, monkeypatch)
 
 
-def test_lines_stay_where_they_are():
+def test_line_numbers_do_not_change():
     for mutant in mutants("lower/guard.py"):
         assert mutant.source().count("\n") == source("lower/guard.py").count("\n"), mutant.difference()
         ast.parse(mutant.source())
 
 
-def test_the_order_is_the_same_everywhere_and_holds_all():
+def test_the_order_is_the_same_everywhere_and_contains_all():
     mutants_of_both = sample(("lower/guard.py", "lower/peeled_fills.py"))
     assert mutants_of_both == sample(("lower/peeled_fills.py", "lower/guard.py"))
-    assert sorted(one.name for one in mutants_of_both) == sorted(
-        one.name for name in ("guard", "peeled_fills") for one in mutants(f"lower/{name}.py")
+    assert sorted(mutant.name for mutant in mutants_of_both) == sorted(
+        mutant.name for name in ("guard", "peeled_fills") for mutant in mutants(f"lower/{name}.py")
     )
     assert len({one.module for one in mutants_of_both[:20]}) == 2
 
@@ -132,7 +132,7 @@ def test_code_that_runs_at_import_cannot_be_changed_in_place():
         zygote.swap(outside.module, outside.source())
 
 
-def test_a_process_of_its_own_has_the_change(tmp_path):
+def test_a_separate_process_has_the_change(tmp_path):
     """Also for a module that is imported only after pytest starts, and whose import hook comes first."""
     (tmp_path / "test_it.py").write_text("from fireiron.cuda.types import INT_MIN\n\n\ndef test_it():\n    assert INT_MIN == -(2**31)\n")
     (tmp_path / "kernels.json").write_text("[]")
@@ -200,7 +200,7 @@ class Text:
     kernels = ()
 
     def __init__(self, now, wrong="", before="", before_wrong=""):
-        self.now, self.text, self.said = now, before or "text", {now: wrong, before or "text": before_wrong}
+        self.now, self.text, self.verdicts = now, before or "text", {now: wrong, before or "text": before_wrong}
 
     def printed(self):
         if isinstance(self.now, Exception):
@@ -208,7 +208,7 @@ class Text:
         return self.now
 
     def wrong(self, text):
-        return self.said[text]
+        return self.verdicts[text]
 
 
 def test_only_texts_with_wrong_results_kill():
@@ -230,10 +230,10 @@ def test_a_kernel_is_printed_and_run():
     lowered = kernel("naive")
     item.arrays = {"A": np.ones((40, 40), np.float32), "B": np.ones((40, 48), np.float32)}
     item.expected = {"C": item.arrays["A"] @ item.arrays["B"]}
-    one = printing.Lowered(item, (lowered,), emit(lowered))
-    assert one.printed() == one.text and one.wrong(one.text) == ""
+    case = printing.Lowered(item, (lowered,), emit(lowered))
+    assert case.printed() == case.text and case.wrong(case.text) == ""
     if COMPILER is not None:
-        assert one.wrong(one.text.replace("k > 0 ?", "k > 1 ?")) == "C is not what NumPy says"
+        assert case.wrong(case.text.replace("k > 0 ?", "k > 1 ?")) == "C is not what NumPy says"
 
 
 def test_tests_that_fail_without_a_change_kill_nothing(monkeypatch):
@@ -282,7 +282,7 @@ def test_every_detector_has_near_test_files():
     assert all(len(few.files(one)) <= few.MOST_FILES for one in detector_modules)
 
 
-def test_only_the_nearest_files_are_asked(monkeypatch):
+def test_only_the_nearest_files_run(monkeypatch):
     """A near test that fails kills, in a child as in a process that imports the change; without one the mutant survives."""
     outside = next(one for one in mutants("lower/allocate.py") if not one.inside and one.is_one())
     chosen = [(3, rounding()), (4, outside)]
@@ -308,7 +308,7 @@ def test_the_score_leaves_out_equivalents():
     assert [one.killed for one in verdicts] == [True, True, False, False, False]
 
 
-def test_equivalents_are_of_mutants_that_are():
+def test_equivalents_belong_to_existing_mutants():
     """A removed line takes its mutants with it."""
     listed = judge.equivalents()
     known = {one.name for module in {name.partition(":")[0] for name in listed} for one in mutants(module)}
@@ -331,7 +331,7 @@ def test_the_shortest_tests_of_each_file_are_stored_for_a_line():
     assert len(kept) == MOST_TESTS and {many[one][0][0] for one in kept} == set("abc") and max(kept) < MOST_TESTS + 3
 
 
-def test_strategies_of_the_corpus_are_asked_by_function(tmp_path):
+def test_strategies_of_the_corpus_run_by_function(tmp_path):
     names, seconds = keeping._traced(KEPT[0])
     assert {"lower/walk.py:grow_tree", "compiler.py:Program.lowered"} <= names and seconds > 0
     stored = keeping.Kept({"lower/walk.py:a.b": [2, 0]})
@@ -350,7 +350,7 @@ def test_a_strategy_that_is_another_kills(monkeypatch):
     assert keeping.judged([0, 2], 0.0)["what"] == "only some of the corpus"
 
 
-def test_a_process_of_its_own_stops_when_it_has_run_long_enough():
+def test_a_separate_process_stops_at_its_time_limit():
     watch = fresh.Until(1e9)
     watch.pytest_runtest_logfinish()
     assert watch.pytest_runtest_protocol() is None
@@ -365,7 +365,7 @@ def test_a_mutant_name_is_stable_under_other_changes():
 
 
 @pytest.mark.parametrize(("module", "name"), [("lower/walk.py", "fireiron.lower.walk"), ("ir/__init__.py", "fireiron.ir")])
-def test_a_process_of_its_own_imports_the_change(module, name, tmp_path):
+def test_a_separate_process_imports_the_change(module, name, tmp_path):
     """Also for a module that is not imported when pytest starts, and which finds the package's files itself."""
     assert zygote.dotted(module) == name
     request = tmp_path / "request.json"

@@ -54,7 +54,7 @@ def own_strategies(tmp_path: Path) -> Path:
 
 
 def used(own_strategies: Path, place: Path) -> Path:
-    """The path of a library strategy's file, as a user gets it whose own package comes first on the path."""
+    """The path of a library strategy's file if a user's package comes first on the path."""
     script = own_strategies / "uses.py"
     script.write_text(USES)
     run = subprocess.run([sys.executable, script, own_strategies, place], capture_output=True, text=True, cwd=own_strategies)
@@ -153,7 +153,7 @@ def test_matmul_takes_arrays_that_start_anywhere():
 # ---------------------------------------------------------------------------------------------- the cost model
 
 
-def test_a_strategy_is_predicted_for_the_gpu_that_is_named():
+def test_a_strategy_is_predicted_for_the_named_gpu():
     """As docs/cost-model.md states: the strategy names no target, so it is lowered for the target of the GPU."""
     module = library("small")
     bound = module.strategy(module.spec(256, 256, 256))
@@ -330,18 +330,18 @@ def test_list_lowers_nothing(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "hmma_ampere" in out and "threads" not in out.splitlines()[0]
     assert main(["list", "--json"]) == 0
-    assert {"name", "sizes", "tunables", "tuned", "what it is"} == json.loads(capsys.readouterr().out)[0].keys()
+    assert {"name", "sizes", "tunables", "tuned", "description"} == json.loads(capsys.readouterr().out)[0].keys()
     with pytest.raises(AssertionError, match="nothing is lowered"):
         main(["list", "naive"])
 
 
 def test_list_of_a_target_appears_row_by_row(capsys, monkeypatch):
-    def grown(spec, steps, *rest):
+    def recording(spec, steps, *rest):
         printed.append(capsys.readouterr().out)
         return real(spec, steps, *rest)
 
     real, printed = lowering.grow_tree, []
-    monkeypatch.setattr(lowering, "grow_tree", grown)
+    monkeypatch.setattr(lowering, "grow_tree", recording)
     assert main(["list", "--arch", "sm_80"]) == 0
     assert printed[0].splitlines()[0].split()[:2] == ["name", "sizes"] and "shared bytes" in printed[0]
     rows = "".join(printed[1:])
@@ -363,13 +363,13 @@ def test_progress_is_shown_on_a_terminal(command, capsys, monkeypatch, tmp_path)
     monkeypatch.setattr(sys, "stderr", terminal)
     before = []
 
-    def grown(spec, steps, *rest):
+    def recording(spec, steps, *rest):
         before.append(terminal.getvalue())
         return real(spec, steps, *rest)
 
     real = lowering.grow_tree
     for module in (lowering, inspect_explain):
-        monkeypatch.setattr(module, "grow_tree", grown)
+        monkeypatch.setattr(module, "grow_tree", recording)
     name = "listing_1" if command == "tune" else "naive"
     extra = ["--jobs", "1"] if command == "tune" else []
     assert main([command, name, *COMMANDS[command], *SMALL, *extra]) == 0
@@ -415,7 +415,7 @@ def test_missing_fragment_loads_are_suggested(end):
     assert "mma.sync" in TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(FLOAT16).cuda("sm_80")
 
 
-def test_a_strategy_that_emit_refuses_is_not_explained_as_done(tmp_path, capsys):
+def test_a_strategy_that_emit_refuses_is_not_explained_as_complete(tmp_path, capsys):
     """Every leaf matches, but the store distributes elements differently from the compute path."""
     path = tmp_path / "mine.py"
     path.write_text(
@@ -438,7 +438,7 @@ def test_a_strategy_that_emit_refuses_is_not_explained_as_done(tmp_path, capsys)
     capsys.readouterr()
 
 
-def test_no_reason_is_empty_and_the_instruction_is_the_one_that_is_used():
+def test_no_reason_is_empty_and_the_instruction_is_the_selected_one():
     explanation = explain(TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(FLOAT16), "sm_80")
     by_place = {leaf.place: leaf for leaf in explanation.leaves}
     copies = [leaf for place, leaf in by_place.items() if "SH" in place]
@@ -474,7 +474,7 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("way", OUTPUTS)
-def test_the_spec_of_a_file_is_the_one_that_is_analyzed(way, tmp_path, capsys):
+def test_the_spec_of_a_file_is_analyzed(way, tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(PLAIN + OUTPUTS[way])
     assert main(["show", str(path)]) == 0

@@ -160,15 +160,15 @@ def test_an_installation_works_outside_the_checkout(built: Path, tmp_path: Path)
         archive.extractall(place)
     env = {"PYTHONPATH": str(place), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
 
-    def said(*words: str) -> str:
+    def output_of(*words: str) -> str:
         run = subprocess.run([sys.executable, *words], cwd=outside, env=env, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout + run.stderr
         return run.stdout
 
-    texts = [said("-m", "fireiron", *words) for words in COMMANDS]
+    texts = [output_of("-m", "fireiron", *words) for words in COMMANDS]
     assert "maxwell" in texts[0] and "tile(128, 128).to(Block)" in texts[1] and "PASS" in texts[2]
     script = "import fireiron, fireiron.strategies.maxwell as one; print(fireiron.__file__, one.__file__, len(fireiron.Records.shipped().records))"
-    package, strategy, records = said("-c", script).split()
+    package, strategy, records = output_of("-c", script).split()
     assert package.startswith(str(place)) and strategy.startswith(str(place)) and int(records) > 0
     (outside / "test_mine.py").write_text("def test_mine(pytestconfig):\n    assert pytestconfig.getoption('fireiron_rounds') == 20\n")
-    assert "1 passed" in said("-m", "pytest", "-q", "-p", "pytest_fireiron", "test_mine.py")
+    assert "1 passed" in output_of("-m", "pytest", "-q", "-p", "pytest_fireiron", "test_mine.py")

@@ -13,10 +13,10 @@ np = pytest.importorskip("numpy")
 BLOCKS = 3
 
 
-def plain(blocks=BLOCKS, bands=0):
+def plain(blocks=BLOCKS, group_m=0):
     """Without a ring: every thread has elements of each tile."""
     chain = MatMul.tile(16, 16).to(Block)
-    chain = chain.rasterize(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
+    chain = chain.rasterize(*(group_m if isinstance(group_m, tuple) else (group_m,))) if group_m else chain
     return chain.persistent(blocks).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
 
 
@@ -43,7 +43,7 @@ def tiles_of(kernel, sizes=None):
 
 
 @pytest.mark.parametrize("tiles", range(1, 14))
-def test_each_tile_is_taken_once(tiles):
+def test_each_tile_is_computed_once(tiles):
     """For any number of tiles; at most as many blocks as tiles are launched."""
     kernel = plain()(singles(16 * tiles, 16, 8)).program("sm_80").ir
     if tiles <= BLOCKS:
@@ -54,7 +54,7 @@ def test_each_tile_is_taken_once(tiles):
     assert tiles_by_block == [list(range(block, tiles, BLOCKS)) for block in range(BLOCKS)]
 
 
-def test_a_last_band_of_few_rows():
+def test_a_last_raster_group_of_few_rows():
     """The last iteration has fewer tiles than blocks: a group after the last one, of height zero, is never accessed."""
     kernel = plain(132, 4)(singles(16 * 43 - 3, 16 * 43 - 5, 8)).program("sm_80").ir
     assert errors(kernel) == [] and len(persistence(kernel)) > 0
@@ -67,10 +67,10 @@ def test_tiles_known_at_run_time(tiles):
     assert tiles_by_block == [list(range(block, tiles, BLOCKS)) for block in range(min(BLOCKS, tiles))]
 
 
-@pytest.mark.parametrize("bands", [0, 2, (2, 1), (1, 2)])
+@pytest.mark.parametrize("group_m", [0, 2, (2, 1), (1, 2)])
 @pytest.mark.parametrize("sizes", [(48, 32, 16), (64, 48, 8), (70, 33, 19), (16, 16, 8)])
-def test_without_a_ring(sizes, bands):
-    program = plain(bands=bands)(singles(*sizes)).program("sm_80")
+def test_without_a_ring(sizes, group_m):
+    program = plain(group_m=group_m)(singles(*sizes)).program("sm_80")
     assert errors(program.ir) == []
     arrays, expected = inputs_of(program.spec)
     assert [outcome(program.ir, arrays, expected, order) for order in (None, 1)] == ["right", "right"]
@@ -80,13 +80,13 @@ def test_without_a_ring(sizes, bands):
 @pytest.mark.parametrize("sizes", [(384, 128, 128), (392, 72, 192)])
 def test_with_a_ring(sizes, blocks):
     """Numbers of tiles that the blocks divide, and others; the fills of a ring begin at any stage."""
-    require_right(product(stages=3, blocks=blocks, bands=2), float16_gemm(*sizes))
+    require_right(product(stages=3, blocks=blocks, group_m=2), float16_gemm(*sizes))
 
 
-@pytest.mark.parametrize("bands", [2, (2, 1), (1, 2)])
-def test_sizes_known_at_run_time_without_a_ring(bands):
+@pytest.mark.parametrize("group_m", [2, (2, 1), (1, 2)])
+def test_sizes_known_at_run_time_without_a_ring(group_m):
     spec = singles(sym("M"), sym("N"), sym("K"))
-    program = plain(bands=bands)(spec).program("sm_80")
+    program = plain(group_m=group_m)(spec).program("sm_80")
     assert errors(program.ir) == []
     for sizes in ((70, 33, 19), (1, 1, 1), (100, 16, 8)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -94,7 +94,7 @@ def test_sizes_known_at_run_time_without_a_ring(bands):
         assert outcome(program.ir, arrays, expected, 1, values) == "right"
 
 
-# ---------------------------------------------------------------------------------------------- what is recognized
+# ---------------------------------------------------------------------------------------------- recognized loops
 
 
 def test_the_loop_of_each_role_is_recognized():
@@ -166,14 +166,14 @@ def test_the_loop_determines_the_number_of_tiles(trip_count, tiles):
 
 
 @pytest.mark.parametrize("grid", [BLOCKS + 1, BLOCKS - 1, 7])
-def test_another_grid_is_none(grid):
+def test_a_loop_with_another_grid_is_not_recognized(grid):
     """If the grid has more blocks than the loop's step, tiles would be computed twice; with fewer, some never."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
     assert persistence(attrs.evolve(kernel, grid=as_expr(grid))) == ()
     assert persistence(attrs.evolve(kernel, grid=minimum(as_expr(7), as_expr(BLOCKS)))) != ()
 
 
-def test_tiles_taken_twice_are_found():
+def test_tiles_computed_twice_are_found():
     """Other loops are checked as they are: two blocks that store the same tile are detected, or the absence is unproved."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
     assert errors(kernel) == []

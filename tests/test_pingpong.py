@@ -1,4 +1,4 @@
-"""Groups of consumers that take tiles in turns: kernels against NumPy, their text, and faults in their order that both detectors must find."""
+"""Ping-pong consumer groups: kernels against NumPy, their text, and faults in their order that both detectors must find."""
 
 import os
 import random
@@ -35,24 +35,24 @@ SEED = 20271204
 M, N, K = sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of=8)
 
 
-def in_turns(tiles=(64, 64, 64), warpgroup=(64, 64), stages=3, blocks=2, **options):
-    """A product of which two groups of consumers take the tiles of a block in turns."""
-    return product(tiles, warpgroup, stages, blocks=blocks, turns=2, **options)
+def alternating(tiles=(64, 64, 64), warpgroup=(64, 64), stages=3, blocks=2, **options):
+    """A GEMM in which two consumer groups alternate the tiles of a block (ping-pong)."""
+    return product(tiles, warpgroup, stages, blocks=blocks, pingpong=2, **options)
 
 
 # ---------------------------------------------------------------------------------------------- against NumPy
 
 KERNELS = {
-    "a warpgroup each": (in_turns(), (512, 64, 192)),
-    "two warpgroups each": (in_turns((128, 64, 64), stages=2), (640, 64, 192)),
-    "an odd number of tiles": (in_turns(blocks=3), (64 * 20, 64, 128)),
-    "one block, many tiles": (in_turns(blocks=1), (64 * 18, 64, 320)),
-    "a warpgroup produces": (in_turns(producer=128), (512, 128, 128)),
-    "no turn in flight": (in_turns(in_flight=0), (512, 64, 192)),
-    "swapped, one stage": (in_turns((16, 64, 64), (16, 64), 1), (96, 128, 192)),
-    "along a curve, ragged": (in_turns(bands=(1, 2), blocks=3), (520, 136, 72)),
-    "more stages than turns": (in_turns((64, 128, 64), (64, 128), 4), (320, 256, 64)),
-    "stored by threads": (in_turns(tma=False), (256, 128, 192)),
+    "a warpgroup each": (alternating(), (512, 64, 192)),
+    "two warpgroups each": (alternating((128, 64, 64), stages=2), (640, 64, 192)),
+    "an odd number of tiles": (alternating(blocks=3), (64 * 20, 64, 128)),
+    "one block, many tiles": (alternating(blocks=1), (64 * 18, 64, 320)),
+    "a warpgroup produces": (alternating(producer=128), (512, 128, 128)),
+    "no iteration in flight": (alternating(mma_in_flight=0), (512, 64, 192)),
+    "swapped, one stage": (alternating((16, 64, 64), (16, 64), 1), (96, 128, 192)),
+    "along a curve, ragged": (alternating(group_m=(1, 2), blocks=3), (520, 136, 72)),
+    "more stages than iterations": (alternating((64, 128, 64), (64, 128), 4), (320, 256, 64)),
+    "stored by threads": (alternating(tma=False), (256, 128, 192)),
 }
 
 
@@ -64,8 +64,8 @@ def test_kernels_are_right(name):
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=("by TMA", "by all threads"))
-def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
-    """Groups passed the order on in each iteration of the loop around, and one overtook the other: refused as a race."""
+def test_a_tile_whose_ring_is_in_a_loop_has_one_position_in_the_order(copied):
+    """If groups arrived for the next in each iteration of the loop around, one would overtake the other: a race."""
     chain = MatMul.tile(64, 64).to(Block).persistent(2).pingpong(2).epilog(RF).split(64)
     chain = chain.pipeline(2).load(B, SH).split(32) if copied else chain.split(32)
     chain = chain.pipeline(3).warp_specialize().load(A, SH, Move.done())
@@ -80,8 +80,8 @@ def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
 
 @pytest.mark.nightly
 def test_sizes_known_at_run_time():
-    """One kernel for all of them; blocks without a second tile leave a group without work."""
-    program = in_turns(bands=2)(float16_gemm(M, N, K)).program(TARGET)
+    """One kernel for all sizes; in a block without a second tile, a group has no work."""
+    program = alternating(group_m=2)(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (400, 136, 328)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -94,17 +94,17 @@ def test_drawn(seed):
     chance = random.Random(SEED + seed)
     wm, wn = chance.choice(((64, 64), (64, 32), (16, 64)))
     tiles = (wm * chance.choice((1, 2)), wn, 64)
-    strategy = in_turns(tiles, (wm, wn), chance.randint(1, 4), chance.randint(1, 3), producer=chance.choice((32, 128)))
+    strategy = alternating(tiles, (wm, wn), chance.randint(1, 4), chance.randint(1, 3), producer=chance.choice((32, 128)))
     sizes = (tiles[0] * chance.randint(3, 8) - 8, tiles[1] * chance.randint(1, 3), 64 * chance.randint(1, 4) - chance.choice((0, 24)))
     print(strategy, sizes)
     require_right(strategy, float16_gemm(*sizes), orders=(seed,))
 
 
-# ---------------------------------------------------------------------------------------------- what it becomes
+# ---------------------------------------------------------------------------------------------- the lowered kernel
 
 
 def test_each_group_has_its_iterations_and_its_memory():
-    kernel = in_turns()(float16_gemm(512, 64, 192)).program(TARGET).ir
+    kernel = alternating()(float16_gemm(512, 64, 192)).program(TARGET).ir
     groups = roles_of(kernel)[:2]
     loops = [next(one for one in group.body if isinstance(one, ir.For)) for group in groups]
     assert [(one.first, one.step) for one in loops] == [(0, 2), (1, 2)] and loops[0].extent == loops[1].extent
@@ -114,7 +114,7 @@ def test_each_group_has_its_iterations_and_its_memory():
 
 
 def test_text():
-    text = in_turns()(float16_gemm(512, 64, 192)).program(TARGET).cuda
+    text = alternating()(float16_gemm(512, 64, 192)).program(TARGET).cuda
     assert ".persistent(2).pingpong(2)" in text and "const int group_thread = threadIdx.x % 128;" in text
     assert re.findall(r"for \(int tile = .*\)", text) == [
         "for (int tile = blockIdx.x, iteration = 0; tile < num_tiles; tile += 2 * num_blocks, iteration += 2)",
@@ -126,7 +126,7 @@ def test_text():
     assert "__syncthreads();" in text and text.count("__syncthreads();") == 1
 
 
-def test_a_tunable_of_one_is_as_without():
+def test_a_tunable_of_one_group_is_as_without():
     spec, groups = float16_gemm(512, 64, 192), Tunable("groups", 1, 2)
     rest = (
         MatMul.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
@@ -135,17 +135,17 @@ def test_a_tunable_of_one_is_as_without():
     store = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     chains = [one.epilog(RF, float32, Init.done(), store).then(rest) for one in (start, start.pingpong(groups))]
     texts = [chain(spec).program(TARGET).cuda for chain in (chains[0], chains[1].with_(groups=1), chains[1].with_(groups=2))]
-    assert texts[0] == texts[1].replace(".pingpong(1)", "") != texts[2] == in_turns()(spec).program(TARGET).cuda
+    assert texts[0] == texts[1].replace(".pingpong(1)", "") != texts[2] == alternating()(spec).program(TARGET).cuda
 
 
-def test_groups_of_several_warpgroups_have_barriers_of_their_own():
-    """Where a barrier holds all threads of a group, the other group has another one."""
-    kernel = in_turns((128, 64, 64), stages=2)(float16_gemm(640, 64, 192)).program(TARGET).ir
+def test_groups_of_several_warpgroups_have_separate_barriers():
+    """A barrier of all threads of a group has another number in the other group."""
+    kernel = alternating((128, 64, 64), stages=2)(float16_gemm(640, 64, 192)).program(TARGET).ir
     groups = roles_of(kernel)[:2]
     wider = [making.scope(group.name, group.threads) for group in groups]
 
-    def widened(one):
-        return (attrs.evolve(one, scope=wider[0]),) if isinstance(one, ir.Barrier) and one.scope.threads == 128 else (one,)
+    def widened(stmt):
+        return (attrs.evolve(stmt, scope=wider[0]),) if isinstance(stmt, ir.Barrier) and stmt.scope.threads == 128 else (stmt,)
 
     kernel = attrs.evolve(kernel, body=ir.rewritten(kernel.body, widened))
     assert errors(kernel) == []
@@ -155,15 +155,15 @@ def test_groups_of_several_warpgroups_have_barriers_of_their_own():
 
 def test_without_further_tiles_and_without_tma_there_is_one_group():
     for spec in (float16_gemm(128, 64, 64), float16_gemm(520, 63, 33)):
-        program = require_right(in_turns(), spec, orders=(None,))
+        program = require_right(alternating(), spec, orders=(None,))
         assert "group_thread" not in program.cuda
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
 @pytest.mark.parametrize("producer", [32, 128])
 def test_compiles(producer):
-    """ptxas takes it, without spills, and finds no reason to make products wait for each other."""
-    program = in_turns((64, 256, 64), (64, 256), 3, 132, producer=producer)(float16_gemm(4096, 4096, 4096)).program(TARGET)
+    """ptxas compiles it without spills, and does not serialize its wgmma."""
+    program = alternating((64, 256, 64), (64, 256), 3, 132, producer=producer)(float16_gemm(4096, 4096, 4096)).program(TARGET)
     compiled = compile_cuda(program.cuda, TARGET)
     (resources,) = compiled.resources.values()
     assert resources.spill_stores == resources.spill_loads == 0 and "serializ" not in compiled.log
@@ -171,9 +171,9 @@ def test_compiles(producer):
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_the_printed_text(tmp_path):
-    """Executed on the CPU, with phases and landings of its own."""
+    """Executed on the CPU, with its mbarrier phases and asynchronous copies."""
     specs = [float16_gemm(512, 64, 192), float16_gemm(520, 136, 72)]
-    strategies = [in_turns(), in_turns((128, 64, 64), stages=2, blocks=3, bands=2)]
+    strategies = [alternating(), alternating((128, 64, 64), stages=2, blocks=3, group_m=2)]
     host = HostProgram([Printed.of(strategy(spec).program(TARGET)) for strategy, spec in zip(strategies, specs, strict=True)], tmp_path)
     for number, spec in enumerate(specs):
         arrays, expected = inputs_of(spec)
@@ -197,13 +197,13 @@ def test_refused(name):
         _ = strategy().split(64).tile(4, 4).to(Thread).tile(1, 1).split(1).done()(float16_gemm(512, 64, 192)).program(TARGET).ir
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 IN_ORDER = of_kind(ir.Acquire, ring="iteration_order"), of_kind(ir.Release, ring="iteration_order")
 
 
 def same_tiles(kernel):
-    """Both groups take the tiles of the first."""
+    """Both groups compute the tiles of the first."""
     loops = [one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and one.step > 1]
     return attrs.evolve(kernel, body=ir.rewritten(kernel.body, lambda one: (attrs.evolve(one, first=0),) if one is loops[1] else (one,)))
 
@@ -211,9 +211,9 @@ def same_tiles(kernel):
 def same_copy(kernel):
     """Both groups stage their result in the same memory."""
 
-    def moved(one):
-        accesses = tuple(attrs.evolve(a, copy=a.copy * 0) if a.buffer == "store_c_sh" else a for a in one.accesses)
-        return attrs.evolve(one, accesses=accesses)
+    def moved(stmt):
+        accesses = tuple(attrs.evolve(a, copy=a.copy * 0) if a.buffer == "store_c_sh" else a for a in stmt.accesses)
+        return attrs.evolve(stmt, accesses=accesses)
 
     return attrs.evolve(kernel, body=tuple(ir.edited(kernel.body, moved)))
 
@@ -245,27 +245,27 @@ def test_faults_of_the_order_are_found_by_both(fault, problem):
 
 
 def test_other_speeds_are_found_without_running_them():
-    """In the run that the check makes, the group that does not wait happens to be late enough."""
-    kernel = in_turns()(float16_gemm(512, 64, 192)).program(TARGET).ir
-    said = errors(FAULTS["no wait of the first group"](kernel))
+    """In the simulated run of the check, the group that does not wait happens to be late enough."""
+    kernel = alternating()(float16_gemm(512, 64, 192)).program(TARGET).ir
+    findings = errors(FAULTS["no wait of the first group"](kernel))
     assert any(
         re.search(
             r"k_ring: the wait for fill \d+ to be full may pass by parity alone: the agent knows that 1 of 2 earlier phases are complete",
-            one,
+            finding,
         )
-        for one in said
+        for finding in findings
     )
 
 
 def test_faults_of_the_ring_are_found_by_both():
-    """Those of any ring: everything that orders who fills it and who uses it, and the order of groups."""
+    """Faults of any ring: in each statement that orders producers, consumers and groups."""
     strategy, sizes = KERNELS["a warpgroup each"]
     kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
-    # The loop waits for its stores itself; and turns a round later are other turns of the same stage.
+    # The loop waits for its stores itself; and a later fill of the same stage is as good.
     harmless = ("a round later: Release", "all stores have read")
-    found = [(name, faulty) for name, faulty in ring_faults(kernel) if not any(one in name for one in harmless)]
-    count = len(found) if SCALE > 1 else 24
-    for name, faulty in random.Random(SEED).sample(found, count):
+    faults = [(name, faulty) for name, faulty in ring_faults(kernel) if not any(one in name for one in harmless)]
+    count = len(faults) if SCALE > 1 else 24
+    for name, faulty in random.Random(SEED).sample(faults, count):
         assert errors(faulty), f"the race check misses {name}"
         assert {outcome(faulty, arrays, expected, order) for order in (3, 4, 5)} != {"right"}, f"the simulator misses {name}"

@@ -1,4 +1,4 @@
-"""The pass `pipeline` on IR made by hand: which loads run ahead, into which stage, under which condition, and what is refused."""
+"""The pass `pipeline` on hand-made IR: which loads run ahead, into which stage, under which condition, and what is refused."""
 
 import attrs
 import making
@@ -21,7 +21,7 @@ K = Var("k", 0, 15)
 STEP = Var("step", 0, 3)
 TILE = local("tile", (32, 4), SH)
 OTHER = local("other", (32, 4), SH)
-HELD = local("held", (4, 1), RF)
+REGISTERS = local("held", (4, 1), RF)
 
 
 def load(target="tile", k=K, source="A", **fields):
@@ -36,7 +36,7 @@ def fill(step=STEP, source="tile"):
 
 
 def use(source="tile", memory=SH, column=0):
-    """A product that reads what was loaded."""
+    """A matmul that reads what was loaded."""
     spec = MatMul(1, 1, 1)(memory, GL, GL)(Thread)
     where = (THREAD, column) if memory == SH else (0, 0)
     return execution(FFMA, spec, access(source, where), access("B", (0, THREAD)), access("C", (THREAD, 0), write=True), accumulate=TRUE)
@@ -46,7 +46,7 @@ def loop(*body, stages=3, extent=16, var=K, **fields):
     return making.loop(var, as_expr(extent), body, stages=stages, **fields)
 
 
-def passed(*body, buffers=(TILE, OTHER, HELD), **options):
+def passed(*body, buffers=(TILE, OTHER, REGISTERS), **options):
     return ir.verify(pipeline(kernel_of(SPEC, body, *buffers, **options)))
 
 
@@ -55,7 +55,7 @@ def copies(kernel):
 
 
 def stages_of(statement, **values):
-    """The stage of each access at values of the loops."""
+    """The stage of each access at given values of the loop variables."""
     return [one.copy.evaluate({"thread": 0, **values}) for one in statement.accesses]
 
 
@@ -89,17 +89,17 @@ def test_only_what_was_loaded_has_stages():
 
 
 def test_copies_of_units_come_before_their_stages():
-    """A buffer that warps have apart keeps their copies: a stage of a copy is the copy's number times the stages and the stage."""
+    """A buffer with a copy per warp keeps its copies: stage s of copy c has the index c * stages + s."""
     first = attrs.evolve(load(), accesses=tuple(attrs.evolve(one, copy=THREAD // 16) for one in load().accesses))
     two = attrs.evolve(TILE, tensor=attrs.evolve(TILE.tensor, copies=2))
-    kernel = passed(loop(first, use()), buffers=(two, OTHER, HELD))
+    kernel = passed(loop(first, use()), buffers=(two, OTHER, REGISTERS))
     producer = kernel.body[-1].body[1]
     assert [producer.accesses[1].copy.evaluate({"thread": thread, "k": 0}) for thread in (0, 16)] == [2, 5]
     assert copies(kernel)["tile"] == 6
 
 
-def test_copies_between_global_and_shared_memory_may_be_under_way():
-    """Those alone: what goes on from shared memory is read by the same thread at once."""
+def test_copies_between_global_and_shared_memory_may_be_in_flight():
+    """Only those: what is copied from shared memory is read by the same thread at once."""
     kernel = passed(loop(load(), use()))
     assert {one.mechanism for one, _ in ir.execs(kernel.body) if one.spec.title == "Move"} == {CP_ASYNC_GROUPS}
     inner = passed(loop(fill(), use("held", RF), extent=4, var=STEP))
@@ -133,7 +133,7 @@ def test_a_condition_of_the_load_stays():
     assert [producer.active.evaluate({"thread": thread, "k": k}) for thread, k in ((7, 13), (7, 14), (8, 0))] == [1, 0, 0]
 
 
-def test_comments_go_with_what_they_stand_before():
+def test_comments_move_with_the_next_statement():
     kernel = passed(loop(making.comment("a"), load(), making.comment("the product"), use()))
     _, prologue, steady = kernel.body
     assert [one.text for one in prologue.body if isinstance(one, Comment)] == ["a"]
@@ -142,7 +142,7 @@ def test_comments_go_with_what_they_stand_before():
 
 
 def test_wishes_between_the_loads_are_for_loads_that_stay():
-    """`no_sync` and the best place between loads lose their meaning; a barrier of the user, and what stands behind, stay."""
+    """`no_sync` and the best place between loads lose their meaning; the user's barrier and the requests after it stay."""
     points = [making.sync_point(False, "tile"), making.sync_point(None, "k"), making.sync_point(True, "tile")]
     kept = []
     for point in points:
@@ -152,11 +152,11 @@ def test_wishes_between_the_loads_are_for_loads_that_stay():
     assert making.sync_point(False, "C") in passed(loop(load(), use(), making.sync_point(False, "C"))).body[-1].body
 
 
-def test_what_is_no_load_stays():
+def test_what_is_not_a_load_stays():
     """A move out of what the loop writes, and one into global memory, belong to the iteration."""
     out = execution(MOVE, Move(1, 1)(SH, GL)(Thread), access("tile", (THREAD, 0)), access("C", (THREAD, 0), write=True))
-    chained = execution(MOVE, Move(1, 1)(SH, SH)(Thread), access("tile", (THREAD, 0)), access("other", (THREAD, 0), write=True))
-    for other in (out, chained):
+    second_copy = execution(MOVE, Move(1, 1)(SH, SH)(Thread), access("tile", (THREAD, 0)), access("other", (THREAD, 0), write=True))
+    for other in (out, second_copy):
         _, prologue, steady = passed(loop(load(), other, use())).body
         assert len(prologue.body) == 2
         at = steady.body.index(making.commit())
@@ -167,9 +167,9 @@ def test_what_is_no_load_stays():
         passed(loop(out, use(), making.comment("nothing to load")))
 
 
-def test_a_name_that_is_taken():
-    taken = making.loop(Var("k_ahead", 0, 1), as_expr(2), (use(),))
-    assert passed(taken, loop(load(), use())).body[2].var.name == "k_ahead2"
+def test_a_used_name_gets_a_number():
+    earlier_loop = making.loop(Var("k_ahead", 0, 1), as_expr(2), (use(),))
+    assert passed(earlier_loop, loop(load(), use())).body[2].var.name == "k_ahead2"
 
 
 def test_kernels_without_a_marked_loop_are_left_alone():
@@ -179,8 +179,8 @@ def test_kernels_without_a_marked_loop_are_left_alone():
 
 def test_marked_loops_inside_others_are_found():
     inside = making.loop(Var("outer", 0, 1), as_expr(2), (loop(load(), use()),))
-    (found,) = passed(inside).body
-    assert [type(one) for one in found.body] == [Comment, For, For] and found.body[2].period == 3
+    (outer,) = passed(inside).body
+    assert [type(one) for one in outer.body] == [Comment, For, For] and outer.body[2].period == 3
 
 
 # ---------------------------------------------------------------------------------------------- registers
@@ -236,7 +236,7 @@ def test_fragments_stay_in_their_iteration_where_there_is_no_next_stage(outer):
     assert across == (outer > 1)
 
 
-def test_shared_memory_filled_inside_has_groups_of_its_own():
+def test_shared_memory_filled_inside_has_separate_groups():
     inner = loop(load("other", STEP), use("other"), stages=2, extent=4, var=STEP)
     steady = passed(loop(load(), inner)).body[-1]
     assert [type(one) for one in steady.body] == [SyncPoint, Exec, Commit, Comment, For, For]
@@ -246,18 +246,18 @@ def test_shared_memory_filled_inside_has_groups_of_its_own():
 # ---------------------------------------------------------------------------------------------- spread
 
 
-ITERATION = Var("turn", 0, 9)
+FILL = Var("turn", 0, 9)
 
 
-def spread(turns=10, steps=4, **fields):
-    turning = making.loop(ITERATION, as_expr(turns), (load(k=K + ITERATION),))
-    return loop(turning, making.loop(STEP, as_expr(steps), (use(),)), interleave=True, **fields)
+def spread(iterations=10, steps=4, **fields):
+    fill_loop = making.loop(FILL, as_expr(iterations), (load(k=K + FILL),))
+    return loop(fill_loop, making.loop(STEP, as_expr(steps), (use(),)), interleave=True, **fields)
 
 
-@pytest.mark.parametrize(("turns", "steps"), [(10, 4), (8, 4), (3, 4), (4, 1)])
-def test_shares_of_a_copy_are_issued_in_the_steps(turns, steps):
-    """Every turn in exactly one step, and the group committed behind the last of them."""
-    steady = passed(spread(turns, steps)).body[-1]
+@pytest.mark.parametrize(("iterations", "steps"), [(10, 4), (8, 4), (3, 4), (4, 1)])
+def test_shares_of_a_copy_are_issued_in_the_steps(iterations, steps):
+    """Every iteration of the copy is in exactly one step, and the group is committed after the last."""
+    steady = passed(spread(iterations, steps)).body[-1]
     wish, inner, commit = steady.body
     assert (type(wish), commit, tuple(steady.asks)) == (SyncPoint, making.commit(), ())
     share = inner.body[0]
@@ -267,12 +267,12 @@ def test_shares_of_a_copy_are_issued_in_the_steps(turns, steps):
         statement = share
         if isinstance(share, For):
             (statement,) = share.body
-            values = [{**values[0], share.var.name: turn} for turn in range(int(str(share.extent)))]
-        for one in values:
-            if statement.active.evaluate(one):
-                issued.append(statement.accesses[0].base[1].evaluate(one) // 4 - 2)
-    assert issued == list(range(turns))
-    assert isinstance(share, For) == (-(-turns // steps) > 1)
+            values = [{**values[0], share.var.name: iteration} for iteration in range(int(str(share.extent)))]
+        for value in values:
+            if statement.active.evaluate(value):
+                issued.append(statement.accesses[0].base[1].evaluate(value) // 4 - 2)
+    assert issued == list(range(iterations))
+    assert isinstance(share, For) == (-(-iterations // steps) > 1)
 
 
 def test_there_must_be_steps_to_spread_over():

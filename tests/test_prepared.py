@@ -66,14 +66,14 @@ def test_plans_are_cached_by_signatures_and_sizes(gpu, programs, monkeypatch):
     with pytest.raises(ArgumentError, match="A has the shape"):
         kernel(a, b, out=c, M=21)
     outputs = []
-    monkeypatch.setattr(prepared.Calls, "_output_for", lambda calls, *given: outputs.append(given) or _Made(c))
+    monkeypatch.setattr(prepared.Calls, "_output_for", lambda calls, *given: outputs.append(given) or _ExistingOutput(c))
     for _ in range(2):
         kernel(a, b)
         kernel(a, b, M=20)
     assert len(outputs) == 2
 
 
-class _Made:
+class _ExistingOutput:
     """An existing output."""
 
     def __init__(self, array):
@@ -132,7 +132,7 @@ def refused(plan, *addresses):
 
 
 @pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
-def test_an_output_may_touch_an_input_and_share_no_byte(gpu, kind):
+def test_an_output_may_be_adjacent_to_an_input(gpu, kind):
     """For each distance between four elements and three, they overlap if a byte is in both."""
     plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("b"), a_buffer("out", written=True)], [a_view(4), a_view(4), a_view(3)])
     for place, distance in itertools.product((0, 1), range(-24, 28, 4)):
@@ -155,7 +155,7 @@ def test_each_output_shares_no_byte_with_another(gpu):
 
 
 @pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
-def test_arrays_apart_are_not_looked_at_any_closer(gpu, kind, monkeypatch):
+def test_distant_arrays_are_not_compared_byte_by_byte(gpu, kind, monkeypatch):
     """Each launch compares twice; a comparison byte by byte would take longer than the launch."""
     plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("b"), a_buffer("out", written=True)], [a_view(4), a_view(4), a_view(3)])
     monkeypatch.setattr(prepared._Plan, "_refuse", None)
@@ -183,7 +183,7 @@ def test_each_address_is_a_multiple_of_its_alignment(gpu, kind):
     assert refused(plan, 4096, 3, 8200) is None
 
 
-def test_addresses_go_where_the_kernel_takes_them(gpu):
+def test_addresses_are_passed_in_the_order_of_parameters(gpu):
     buffers = [a_buffer("a"), a_buffer("b"), a_buffer("out", written=True)]
     views = [a_view(4)] * 3
     for places, expected in (((0, 1, 2), (4096, 8192, 0)), ((2, 0, 1), (0, 4096, 8192)), ((2, 0), (0, 4096)), ((0, 1), (4096, 8192))):

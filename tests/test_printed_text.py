@@ -201,10 +201,10 @@ def test_descriptors_with_many_static_arrays(tmp_path):
 
 RINGS = {
     "warps consume": (by_warps(tma=True), float16_gemm(128, 64, 192, c_dtype=float32), None),
-    "persistent, a turn in flight": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=2), float16_gemm(200, 72, 168), None),
-    "persistent, along a curve": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=(1, 2)), float16_gemm(200, 136, 72), None),
+    "persistent, an iteration in flight": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, group_m=2), float16_gemm(200, 72, 168), None),
+    "persistent, along a curve": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, group_m=(1, 2)), float16_gemm(200, 136, 72), None),
     "along a curve, sizes at run time": (
-        ring_product((64, 64, 64), (64, 64), 2, blocks=2, bands=(1, 2)),
+        ring_product((64, 64, 64), (64, 64), 2, blocks=2, group_m=(1, 2)),
         float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (300, 136, 72),
     ),
@@ -212,13 +212,13 @@ RINGS = {
     "swapped, TT": (ring_product((16, 64, 64), (16, 64), 2), float16_gemm(32, 128, 192, orders="TT"), None),
     "steps of 128, narrow stores": (ring_product((64, 128, 128), (64, 64), 2, chunk=32), float16_gemm(64, 128, 256, orders="TN"), None),
     "sizes at run time": (
-        ring_product((64, 64, 64), (64, 64), 3, blocks=3, bands=2, in_flight=2),
+        ring_product((64, 64, 64), (64, 64), 3, blocks=3, group_m=2, mma_in_flight=2),
         float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (131, 72, 200),
     ),
     "clusters of 2": (ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)), float16_gemm(200, 72, 200), None),
     "clusters of 4 that stay": (
-        ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 2), blocks=4, bands=4, in_flight=1),
+        ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 2), blocks=4, group_m=4, mma_in_flight=1),
         float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (300, 72, 136),
     ),
@@ -461,7 +461,7 @@ RING_FAULTS = {
 def test_faults_in_rings_are_found(name, tmp_path):
     pattern, replacement, expected = RING_FAULTS[name]
     spec = float16_gemm(64, 128, 448)
-    body = Printed.of(ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(spec).program("sm_90a"))
+    body = Printed.of(ring_product((64, 64, 64), (64, 64), 2, mma_in_flight=0)(spec).program("sm_90a"))
     results = outcomes(body.changed(pattern, replacement, 0), (64, 128, 448), tmp_path, 4)
     # Early completion of loads hides a missing wait.
     required = any if name == "the wait for full stages" else all
@@ -481,7 +481,7 @@ def with_maps(kernel, name, **changed):
 @pytest.mark.parametrize("name", ["A_map", "C_map"])
 def test_tensor_maps_are_taken_as_the_launcher_encodes_them(name, tmp_path):
     """A span or a box that differs from what the text assumes: this test and the static check both detect it from the map's numbers."""
-    program = ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(float16_gemm(64, 128, 192)).program("sm_90a")
+    program = ring_product((64, 64, 64), (64, 64), 2, mma_in_flight=0)(float16_gemm(64, 128, 192)).program("sm_90a")
     (box,) = {one.box for one in program.ir.maps if one.name == name}
     assert box == (64, 64) and not check_tma_boxes(AccessTrace(program.ir))
     for number, changed in enumerate(({"span": 16}, {"box": (32, 64)}, {"box": (64, 32)})):

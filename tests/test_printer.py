@@ -25,7 +25,7 @@ def lines_of(*statements, buffers=(), spec=None):
     return [line.strip() for line in text.splitlines()]
 
 
-def converted(count, first, target=float16, registers=16, before=RF):
+def conversion(count, first, target=float16, registers=16, before=RF):
     """The printed conversion of `count` floats, from element `first` of a register array on."""
     r, h = local("r", (16, 1), before), local("h", (registers, 1), RF, target)
     move = execution(
@@ -36,23 +36,23 @@ def converted(count, first, target=float16, registers=16, before=RF):
 
 def test_floats_are_converted_in_pairs():
     """Two adjacent results that share a register, from an even element on, are converted together."""
-    assert converted(2, 0) == ["*reinterpret_cast<__half2*>(h) = __floats2half2_rn(r[0], r[1]);"]
-    assert converted(4, 2) == [
+    assert conversion(2, 0) == ["*reinterpret_cast<__half2*>(h) = __floats2half2_rn(r[0], r[1]);"]
+    assert conversion(4, 2) == [
         "*reinterpret_cast<__half2*>(&h[2]) = __floats2half2_rn(r[0], r[1]);",
         "*reinterpret_cast<__half2*>(&h[4]) = __floats2half2_rn(r[2], r[3]);",
     ]
-    assert converted(2, 0, bfloat16) == ["*reinterpret_cast<__nv_bfloat162*>(h) = __floats2bfloat162_rn(r[0], r[1]);"]
+    assert conversion(2, 0, bfloat16) == ["*reinterpret_cast<__nv_bfloat162*>(h) = __floats2bfloat162_rn(r[0], r[1]);"]
 
 
 def test_single_elements_are_converted_one_by_one():
-    assert converted(3, 0) == [f"h[{one}] = __float2half_rn(r[{one}]);" for one in range(3)], "the last one is left over"
-    assert converted(2, 1) == ["h[1] = __float2half_rn(r[0]);", "h[2] = __float2half_rn(r[1]);"], "two registers"
-    assert converted(1, 0) == ["h[0] = __float2half_rn(r[0]);"]
-    assert converted(2, 0, before=SH) == ["h[0] = __float2half_rn(r[0]);", "h[1] = __float2half_rn(r[1]);"], "from shared memory"
-    assert converted(2, 0, float64) == ["h[0] = static_cast<double>(r[0]);", "h[1] = static_cast<double>(r[1]);"]
+    assert conversion(3, 0) == [f"h[{one}] = __float2half_rn(r[{one}]);" for one in range(3)], "the last one is left over"
+    assert conversion(2, 1) == ["h[1] = __float2half_rn(r[0]);", "h[2] = __float2half_rn(r[1]);"], "two registers"
+    assert conversion(1, 0) == ["h[0] = __float2half_rn(r[0]);"]
+    assert conversion(2, 0, before=SH) == ["h[0] = __float2half_rn(r[0]);", "h[1] = __float2half_rn(r[1]);"], "from shared memory"
+    assert conversion(2, 0, float64) == ["h[0] = static_cast<double>(r[0]);", "h[1] = static_cast<double>(r[1]);"]
 
 
-def streamed(dtype, shape):
+def evict_first_move(dtype, shape):
     r = local("r", (16, 1), RF, dtype)
     load = execution(EVICT_FIRST, Move(*shape)(GL, RF)(Thread), access("src", (0, 0), shape), access("r", (0, 0), shape, write=True))
     store = execution(EVICT_FIRST, Move(*shape)(RF, GL)(Thread), access("r", (0, 0), shape), access("dst", (0, 0), shape, write=True))
@@ -62,7 +62,7 @@ def streamed(dtype, shape):
 @pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
 def test_single_elements_with_cache_operators_keep_their_type(dtype):
     """As an integer of equal width, the element would be converted."""
-    lines = streamed(dtype, (1, 1))
+    lines = evict_first_move(dtype, (1, 1))
     if toolchains():
         compile_cuda("\n".join(lines), "sm_80")
     assert "r[0] = __ldcs(src);" in lines and "__stcs(dst, r[0]);" in lines
@@ -90,7 +90,7 @@ def printer_of(statement, *buffers, spec=None):
     return KernelPrinter(kernel_of(spec or Move(16, 1)(GL, GL), (statement,), *buffers, threads=1), Names(set()))
 
 
-def apart(name, step, write=False):
+def registers_at_distance(name, step, write=False):
     """Three registers, `step` apart."""
     return attrs.evolve(
         access(name, (1, 0), (3, 1), write=write), modes=((Mode(as_expr(3), as_expr(step)),), (Mode(as_expr(1), as_expr(1)),))
@@ -101,16 +101,18 @@ def gathered(write, step=2, accumulate=ZERO):
     """The name of registers gathered into an array, and the lines before and after its use."""
     kinds = (GL, RF) if write else (RF, GL)
     sides = (
-        (access("src", (0, 0), (3, 1)), apart("r", step, True)) if write else (apart("r", step), access("dst", (0, 0), (3, 1), write=True))
+        (access("src", (0, 0), (3, 1)), registers_at_distance("r", step, True))
+        if write
+        else (registers_at_distance("r", step), access("dst", (0, 0), (3, 1), write=True))
     )
     statement = execution(MOVE, Move(3, 1)(*kinds)(Thread), *sides, accumulate=accumulate)
     gathered_registers = printer_of(statement, local("r", (8, 1), RF)).registers(statement, int(write))
     return str(gathered_registers.place), *(
-        tuple(str(item).rstrip(";") for item in one) for one in (gathered_registers.before, gathered_registers.after)
+        tuple(str(item).rstrip(";") for item in side) for side in (gathered_registers.before, gathered_registers.after)
     )
 
 
-def test_registers_that_lie_apart_are_gathered():
+def test_registers_at_a_distance_are_gathered():
     """They are loaded before the statement if it reads them, and stored after it if it writes them."""
     declaration, stores = "__align__(16) float r_values[3]", ("r[1] = r_values[0]", "r[3] = r_values[1]", "r[5] = r_values[2]")
     values = f"{declaration} = {{r[1], r[3], r[5]}}"
@@ -124,7 +126,7 @@ def test_registers_that_lie_apart_are_gathered():
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
-def test_pieces_of_one_element_are_no_integers(dtype):
+def test_pieces_of_one_element_are_not_read_as_integers(dtype):
     """An integer of equal width would be converted to the element's type."""
     move = execution(
         MOVE, Move(4, 1, dtype=dtype)(GL, GL)(Thread), access("src", (0, 0), (4, 1)), access("dst", (0, 0), (4, 1), write=True)

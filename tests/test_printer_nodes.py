@@ -19,7 +19,7 @@ DIVISORS = [(1, 1), (1, 7), (3, 3), (4, 7), (8, 200)]
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", RANGES, ids=str)
 @pytest.mark.parametrize("divisor", DIVISORS, ids=str)
-def test_quotients_and_remainders_lie_between(number, divisor):
+def test_bounds_of_quotients_and_remainders(number, divisor):
     left, right = Var("x", *number), Var("d", *divisor)
     pairs = [*itertools.product(range(number[0], number[1] + 1), range(divisor[0], divisor[1] + 1))]
     quotient = Quotient(left, right, "by_d", None)
@@ -40,17 +40,17 @@ def test_nodes_are_rebuilt_from_new_parts():
     assert Wrapped(x, d).rebuilt((y, d)) == Wrapped(y, d) and Wrapped(x, d).children == (x, d)
 
 
-def test_steps_are_wrapped_where_that_is_proven_and_saves_a_division():
+def test_steps_are_wrapped_if_proven_and_cheaper_than_a_division():
     """A remainder by a power of two is a mask already."""
     iteration = Var("turn", 0, 11)
-    once, several = (SimpleNamespace(whole=lambda step, is_whole=said: is_whole) for said in (True, False))
+    once, repeated = (SimpleNamespace(whole=lambda step, is_whole=constant: is_whole) for constant in (True, False))
     for stages in range(1, 18):
         step = Mod(iteration + Var("start", 0, 11), as_expr(stages))
         power = stages in (1, 2, 4, 8, 16)
         assert shown(step, once) == (step if power else Wrapped(step.left, step.right)), stages
-        assert shown(step, several) == step
+        assert shown(step, repeated) == step
     unknown = Mod(iteration + Var("start", 0, 11), N)
-    assert shown(unknown, once) == Wrapped(unknown.left, N) and shown(unknown, several) == unknown
+    assert shown(unknown, once) == Wrapped(unknown.left, N) and shown(unknown, repeated) == unknown
 
 
 ASKED = """\
@@ -82,7 +82,7 @@ for (int g_base = 0; g_base < {size}; g_base += 32) {{
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", (2, 31, 32, 33, 63, 64, 65, 96, "N"))
-def test_skip_flags_are_read_a_word_at_a_time(size):
+def test_skip_flags_are_read_one_word_at_a_time(size):
     """If the number of iterations is not a multiple of the word's bits, the last word reads the last iteration again and ignores it."""
     skipping_loop = chosen_turns(loop(N if size == "N" else size, UNUSED, BEGIN, SEEN))
     items = skipping_loop.items(str(size), lambda name: name, ("asked;",), ("body;",))

@@ -34,20 +34,20 @@ READY = ("TMA, persistent", "TMA")
 """Strategies whose producer loads by TMA: no kernel of the chain writes the second operands, so they may be loaded before the wait."""
 
 
-def chained(name, ready=()):
+def with_programmatic_launch(name, ready=()):
     return STRATEGIES[name].at(Tile).refine(ProgrammaticLaunch(ready))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_single_launch(name):
-    check(chained(name), float16_gemm(256, 264, 128))
+    check(with_programmatic_launch(name), float16_gemm(256, 264, 128))
 
 
 @pytest.mark.parametrize("name", READY)
 def test_single_launch_with_no_wait(name):
     """Loops with fewer iterations than stages, as many, and more."""
     for K in (64, 384, 1000):
-        check(chained(name, B), float16_gemm(256, 264, K))
+        check(with_programmatic_launch(name, B), float16_gemm(256, 264, K))
 
 
 def steps(name, size, ready=()):
@@ -55,7 +55,7 @@ def steps(name, size, ready=()):
     import cupy
 
     generator = np.random.default_rng(5)
-    kernel = chained(name, ready)(float16_gemm(size, size, size)).compile()
+    kernel = with_programmatic_launch(name, ready)(float16_gemm(size, size, size)).compile()
     first = cupy.asarray(generator.integers(-1000, 1000, (size, size)).astype(np.float16))
     orders = [generator.permutation(size) for _ in range(3)]
     factors = [cupy.asarray(np.eye(size, dtype=np.float16)[order]) for order in orders]
@@ -82,7 +82,7 @@ def test_each_kernel_reads_the_output_of_its_predecessor(name, size):
 def test_chain_with_no_wait_operands(name, size):
     """They are loaded before the preceding kernel exits, and its output afterwards. Length 128 has fewer iterations than stages."""
     launches, pair, expected = steps(name, size, B)
-    assert making.effect_of(chained(name, B)(float16_gemm(size, size, size)).program("sm_90a").ir, "ready") == ("B",)
+    assert making.effect_of(with_programmatic_launch(name, B)(float16_gemm(size, size, size)).program("sm_90a").ir, "ready") == ("B",)
     require_exact(launches, pair, expected)
 
 
@@ -126,7 +126,7 @@ def test_mixed_with_ordinary_launches():
     import cupy
 
     a, b = (cupy.asarray(np.random.default_rng(seed).integers(-3, 4, (512, 512)).astype(np.float16)) for seed in (1, 2))
-    kernel = chained("TMA")(float16_gemm(512, 512, 512)).compile()
+    kernel = with_programmatic_launch("TMA")(float16_gemm(512, 512, 512)).compile()
     out, stream = cupy.empty((512, 512), np.float16), cupy.cuda.Stream(non_blocking=True)
     expected = (2 * a.astype(np.float32)) @ b.astype(np.float32) + 1
     for _ in range(50):

@@ -29,24 +29,27 @@ from fireiron.values.expr import Const
 WAIT = making.grid_dep_control(GridDepAction.WAIT)
 
 
-def chained(ready, strategy):
+def with_programmatic_launch(ready, strategy):
     return strategy.at(Tile).refine(ProgrammaticLaunch(ready))
 
 
 small = product((64, 64, 64), (64, 64), 3)
 
 CASES = {
-    "B, more iterations than stages": (chained("B", small), float16_gemm(128, 72, 320)),
-    "A, more iterations than stages": (chained("A", small), float16_gemm(128, 72, 264)),
-    "B, fewer iterations than stages": (chained("B", small), float16_gemm(64, 64, 128, orders="NT")),
-    "an iteration in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, in_flight=1)), float16_gemm(64, 64, 640)),
-    "a warpgroup produces": (chained("B", product((128, 64, 64), (64, 64), 2, producer=128)), float16_gemm(128, 64, 192)),
+    "B, more iterations than stages": (with_programmatic_launch("B", small), float16_gemm(128, 72, 320)),
+    "A, more iterations than stages": (with_programmatic_launch("A", small), float16_gemm(128, 72, 264)),
+    "B, fewer iterations than stages": (with_programmatic_launch("B", small), float16_gemm(64, 64, 128, orders="NT")),
+    "an iteration in flight, four stages": (
+        with_programmatic_launch("B", product((64, 64, 64), (64, 64), 4, mma_in_flight=1)),
+        float16_gemm(64, 64, 640),
+    ),
+    "a warpgroup produces": (with_programmatic_launch("B", product((128, 64, 64), (64, 64), 2, producer=128)), float16_gemm(128, 64, 192)),
 }
 
 
 def copied(a, b, ready, **options):
     """A GEMM whose producer copies by threads what TMA does not load, with `no_wait` inputs."""
-    return chained(ready, fed(a, b, (64, 64, 64), **options))
+    return with_programmatic_launch(ready, fed(a, b, (64, 64, 64), **options))
 
 
 CASES |= {
@@ -83,7 +86,7 @@ def test_printed_text_on_a_cpu(tmp_path):
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5, 11, 19, 20, 21, 22, 23, 24, 25, 26, 40])
 def test_race_check_decides_each_trip_count(iterations):
     """The check shortens the loops of consumers and producer alike, for any number of fills before the wait."""
-    kernel = chained("B", small)(float16_gemm(64, 64, 64 * iterations)).program(TARGET).ir
+    kernel = with_programmatic_launch("B", small)(float16_gemm(64, 64, 64 * iterations)).program(TARGET).ir
     assert errors(kernel) == []
 
 
@@ -95,7 +98,7 @@ def of_any_length(request):
     """A problem with run-time K, and its program."""
     ready, cluster = ("B", None) if request.param.startswith("B") else ("A", (2, 1))
     spec = float16_gemm(128, 64, K)
-    return spec, chained(ready, product((64, 64, 64), (64, 64), 3, cluster=cluster))(spec).program(TARGET)
+    return spec, with_programmatic_launch(ready, product((64, 64, 64), (64, 64), 3, cluster=cluster))(spec).program(TARGET)
 
 
 def test_race_check_decides_run_time_trip_counts(of_any_length):
@@ -117,7 +120,7 @@ def test_run_time_trip_counts(of_any_length, length):
 def with_own_stages(ready, of_a, of_b):
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(2).warp_specialize()
     chain = chain.load(A, SH, Move.done()).stages(of_a).load(B, SH, Move.done()).stages(of_b)
-    return chained(ready, chain.tile(64, 64).to(Warpgroup).done())
+    return with_programmatic_launch(ready, chain.tile(64, 64).to(Warpgroup).done())
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5, 9])
@@ -138,7 +141,7 @@ BIASED = {
 
 
 def prefetched(strategy, ready):
-    return chained(ready, strategy).at(Epilog).refine(PrefetchEpilogue())
+    return with_programmatic_launch(ready, strategy).at(Epilog).refine(PrefetchEpilogue())
 
 
 @pytest.mark.parametrize("name", BIASED)
@@ -159,7 +162,7 @@ def test_prefetched_vectors_wait_unless_no_wait(name):
 
 def test_no_wait_with_shared_stages():
     """K and V of attention share the stages of one ring, two fills per iteration; Q is loaded before the loop."""
-    strategy = chained("K", keys_and_values(attention.definition(), shares=True))
+    strategy = with_programmatic_launch("K", keys_and_values(attention.definition(), shares=True))
     require_attention(strategy(attention.spec(64, 160, 64, fused=attention.definition())).program(TARGET), orders=(None,))
 
 
@@ -253,7 +256,7 @@ def test_fill_faults_are_found_at_run_time_lengths(name, of_any_length):
 
 def test_fault_at_all_lengths_stops_the_check_early(monkeypatch):
     """If further lengths add no new facts, the check refuses the kernel without examining the remaining ones."""
-    program = chained("B", product((64, 64, 64), (64, 64), 5))(float16_gemm(64, 64, K)).program(TARGET)
+    program = with_programmatic_launch("B", product((64, 64, 64), (64, 64), 5))(float16_gemm(64, 64, K)).program(TARGET)
     given, followed = [], []
     unordered, run = races._unordered, HappensBefore.run
     monkeypatch.setattr(races, "_unordered", lambda *arguments: given.append(len(arguments[0])) or unordered(*arguments))
@@ -303,10 +306,10 @@ def test_copying_producers_load_no_wait_inputs_before_the_wait(name):
 def test_all_roles_wait_before_any_load_without_no_wait(strategy):
     """Copies read the output of the preceding kernel, so no thread issues one before the wait."""
     spec = float16_gemm(128, 64, 320)
-    kernel = chained((), strategy)(spec).program(TARGET).ir
+    kernel = with_programmatic_launch((), strategy)(spec).program(TARGET).ir
     place = next(place for place, one in enumerate(kernel.body) if isinstance(one, ir.Roles))
     assert kernel.body.index(WAIT) < place and not any(True for _ in ir.execs(kernel.body[: kernel.body.index(WAIT)]))
-    require_right(chained((), strategy), spec)
+    require_right(with_programmatic_launch((), strategy), spec)
 
 
 @pytest.mark.parametrize("name", ["TMA and copies, A", "TMA and copies, B", "all copied, A"])
@@ -390,12 +393,12 @@ REFUSED = {
 def test_no_wait_refusals(name):
     ready, strategy, spec, message = REFUSED[name]
     with pytest.raises(DecompositionError, match=f"(?s){message}"):
-        _ = chained(ready, strategy)(spec).program(TARGET).ir
+        _ = with_programmatic_launch(ready, strategy)(spec).program(TARGET).ir
 
 
 def test_no_wait_with_ordinary_consumers():
     """Consumers that do not use wgmma: they read stages by ordinary loads and wait before their stores."""
-    require_right(chained("B", by_threads()), float16_gemm(64, 64, 192, c_dtype=float32))
+    require_right(with_programmatic_launch("B", by_threads()), float16_gemm(64, 64, 192, c_dtype=float32))
 
 
 def test_no_wait_names_are_checked():
@@ -408,7 +411,7 @@ def test_no_wait_names_are_checked():
 
 def test_no_wait_is_refused_for_repacked_operands():
     """Rows of 146 bytes are illegal for TMA, so a preceding kernel copies B, and this kernel waits for it."""
-    strategy = chained("B", MatMul.repack(A).repack(B).then(small))
+    strategy = with_programmatic_launch("B", MatMul.repack(A).repack(B).then(small))
     with pytest.raises(DecompositionError, match="B is copied by the launch in front"):
         _ = strategy(float16_gemm(64, 73, 128)).program(TARGET).ir
     assert making.effect_of(strategy(float16_gemm(64, 72, 128)).program(TARGET).ir, "ready") == ("B",)

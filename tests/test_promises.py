@@ -14,9 +14,8 @@ from touching import BLOCK_BARRIER, MMA_GROUPS, REGISTERS_FENCE, SHARED, T, buff
 
 import fireiron
 from fireiron import *
-from fireiron import check as checks
 from fireiron import ir
-from fireiron.check import ADVICE, CHECKS, PROMISES, AccessTrace, Finding, safety
+from fireiron.check import ADVICE, CHECKS, PROMISES, AccessTrace, Finding, checks, safety
 from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.gpu.kernel import CompiledKernel
@@ -120,7 +119,7 @@ def test_each_promise_has_a_kernel_that_it_alone_refuses():
     assert {check for check, _, _ in FAULTS.values()} == {check.__name__ for check in PROMISES}
 
 
-def test_all_checks_promise_or_advise():
+def test_all_checks_are_errors_or_advice():
     """Compilation runs every check that reports errors: those that only advise report warnings and notes."""
     assert (*PROMISES, *ADVICE) == CHECKS
     for check in ADVICE:
@@ -136,18 +135,18 @@ def test_errors_alone_are_returned():
 # ---------------------------------------------------------------------------------------------- all paths to code
 
 
-class Planted:
+class AlwaysRefuses:
     """A check that reports an error for every kernel, and counts its calls."""
 
     def __init__(self, kind):
-        self.kind, self.asked = kind, 0
+        self.kind, self.calls = kind, 0
 
     def __call__(self, access_trace):
-        self.asked += 1
-        return (Finding(self.kind, "error", None, "planted: refused"),)
+        self.calls += 1
+        return (Finding(self.kind, "error", None, "injected: refused"),)
 
 
-def halves_of(*shape):
+def float16_array(*shape):
     return np.random.default_rng(1).standard_normal(shape).astype(np.float16)
 
 
@@ -163,8 +162,8 @@ WAYS = {
     "cuda": lambda folder: SMALL.cuda("sm_80"),
     "compile": lambda folder: SMALL.compile("sm_80"),
     "export": lambda folder: fireiron.export(SMALL, folder / "out", arch="sm_80"),
-    "matmul": lambda folder: fireiron.matmul(halves_of(24, 40), halves_of(40, 56)),
-    "attention": lambda folder: fireiron.attention(*(halves_of(1, 2, 24, 64) for _ in range(3))),
+    "matmul": lambda folder: fireiron.matmul(float16_array(24, 40), float16_array(40, 56)),
+    "attention": lambda folder: fireiron.attention(*(float16_array(1, 2, 24, 64) for _ in range(3))),
     "function": lambda folder: fireiron.function("softmax")(np.ones((3, 40), np.float32)),
     "tune": tuned,
     "run": lambda folder: SMALL.compile("sm_80")(np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)),
@@ -173,9 +172,9 @@ WAYS = {
 
 @pytest.mark.parametrize("kind", ["race", "resources", "bounds", "shared"])
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_to_code_asks(monkeypatch, tmp_path, way, kind):
-    planted = Planted(kind)
-    monkeypatch.setattr(checks, "PROMISES", (planted,))
-    with pytest.raises(FireironError, match="planted: refused"):
+def test_each_path_to_code_runs_the_checks(monkeypatch, tmp_path, way, kind):
+    injected = AlwaysRefuses(kind)
+    monkeypatch.setattr(checks, "PROMISES", (injected,))
+    with pytest.raises(FireironError, match="injected: refused"):
         WAYS[way](tmp_path)
-    assert planted.asked
+    assert injected.calls

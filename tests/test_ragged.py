@@ -239,7 +239,8 @@ def test_writes_of_iterations_to_global_memory_are_not_uniform(program):
     this.
     """
     buffers = tuple(
-        attrs.evolve(one, tensor=attrs.evolve(one.tensor, memory=GL)) if one.name == "product_a_sh" else one for one in program.ir.buffers
+        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, memory=GL)) if buffer.name == "product_a_sh" else buffer
+        for buffer in program.ir.buffers
     )
     assert with_counted_iterations(program.ir) != program.ir
     elsewhere = attrs.evolve(program.ir, buffers=buffers)
@@ -252,15 +253,15 @@ def test_iterations_without_data_dependence_are_not_uniform(program):
     (g,) = {var for one in statements(program.ir.body) if isinstance(one, Let) for var in one.value.variables() if var.name == "g"}
     second_barrier = [one for one in statements(program.ir.body) if isinstance(one, Barrier)][1]
 
-    def found(value):
+    def findings(value):
         changed = {seen: (attrs.evolve(seen, value=value),), second_barrier: ()}
         body = rewritten(program.ir.body, lambda one: next((new for old, new in changed.items() if one is old), (one,)))
         return {one.buffer for one in safety(attrs.evolve(program.ir, body=body))}
 
-    assert "product_a_sh" in found(seen.value) and "product_a_sh" not in found(less(g, 1))
+    assert "product_a_sh" in findings(seen.value) and "product_a_sh" not in findings(less(g, 1))
 
 
-def test_elements_outside_are_refused(program):
+def test_elements_out_of_bounds_are_refused(program):
     here = next(one for one in statements(program.ir.body) if isinstance(one, Let) and one.var.name == "end_here")
     arrays, _ = arrays_of(OFFSETS["some empty"], 140)
     for value, error, message in (

@@ -65,13 +65,13 @@ SHAPES = {1: (100,), 2: (70, 20), 3: (20, 16, 6), 4: (8, 6, 4, 5)}
 def test_copies_of_any_rank(rank, tmp_path):
     """Default copies, coalesced ones in both storage orders, and explicit tiles whose last one overhangs."""
     (block, thread), shape, cases = TILES[rank], SHAPES[rank], []
-    ones = (1,) * rank
+    unit_tile = (1,) * rank
     for order in (ColMajor, RowMajor):
         spec = Move(*shape, src=order, dst=order)(GL, GL)(Kernel)
         assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
         array = whole_numbers(shape)
-        for copy in (None, Move.coalesced_copy(4).done(), Move.tile(*ones).to(Thread).done()):
-            chain = Move.tile(*block).to(Block).load(Move.src, SH, copy).tile(*thread).to(Thread).tile(*ones).done()
+        for copy in (None, Move.coalesced_copy(4).done(), Move.tile(*unit_tile).to(Thread).done()):
+            chain = Move.tile(*block).to(Block).load(Move.src, SH, copy).tile(*thread).to(Thread).tile(*unit_tile).done()
             assert loads(dumps(chain)) == chain
             cases.append((chain(spec), {"src": array}, array))
         cases.append((Move.tile(*block).to(Block).coalesced_copy(2).done()(spec), {"src": array}, array))
@@ -91,10 +91,10 @@ def test_coalesced_follows_the_storage_order():
 def test_view_keeps_the_storage_order_of_its_matrix():
     """A view with one dimension fixed has the storage order of the remaining dimensions."""
     steps = {RowMajor: "tile(1, 4).to(Thread).layout(RowMajor).unroll()", ColMajor: "tile(1, 1).to(Thread).layout(ColMajor).unroll()"}
-    steps[Layout((3, 16, 8), (128, 1, 16))] = "tile(4, 1).to(Thread).layout(ColMajor).unroll()"  # each matrix of the stack by columns
+    steps[Layout((3, 16, 8), (128, 1, 16))] = "tile(4, 1).to(Thread).layout(ColMajor).unroll()"  # each matrix of the batch by columns
     for order, label in steps.items():
         matrix = whole_view_of((3, 16, 8), order=order).at(0, as_expr(2), unit=False)
-        counting = SimpleNamespace(workers=None)  # while threads are counted, all turns are unrolled
+        counting = SimpleNamespace(workers=None)  # while threads are counted, all iterations are unrolled
         assert CoalescedCopy(4)._tile(Move.on(Block, matrix, whole_view_of((16, 8), SH)), counting).label() == label
 
 
@@ -152,8 +152,8 @@ def test_reductions_along_the_last_dimension(by, dtype, tmp_path):
         array = whole_numbers(shape, dtype)
         spec = Reduction(*shape, dtype=dtype, by=by)(GL, GL)(Kernel)
         assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
-        ones = (1,) * (len(shape) - 1)
-        chain = Reduction.tile(4, *ones[1:]).to(Block).tile(*ones).to(Thread)
+        unit_tile = (1,) * (len(shape) - 1)
+        chain = Reduction.tile(4, *unit_tile[1:]).to(Block).tile(*unit_tile).to(Thread)
         expected = getattr(array, by)(axis=-1).astype(array.dtype)
         np.testing.assert_array_equal(spec.reference(array), expected)
         cases += [(steps.done()(spec), {"src": array}, expected) for steps in (chain, chain.split(2))]
@@ -170,8 +170,8 @@ def test_reductions_along_any_axes(axes, tmp_path):
         assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
         expected = getattr(array, by)(axis=axes)
         np.testing.assert_array_equal(spec.reference(array), expected)
-        ones = (1,) * expected.ndim
-        agree([(Reduction.tile(*ones).to(Block).tile(*ones).to(Thread).done()(spec), {"src": array}, expected)], tmp_path)
+        unit_tile = (1,) * expected.ndim
+        agree([(Reduction.tile(*unit_tile).to(Block).tile(*unit_tile).to(Thread).done()(spec), {"src": array}, expected)], tmp_path)
 
 
 RAGGED = {
@@ -292,8 +292,8 @@ def test_unary_functions(dtype, tmp_path):
         shape = ((36,), (6, 6), (3, 4, 3))[rank % 3]
         spec = UnaryPointwise(name, *shape, dtype=dtype)(GL, GL)(Kernel)
         assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
-        ones = (1,) * len(shape)
-        chain = UnaryPointwise.tile(3, *ones[1:]).to(Block).tile(*ones).to(Thread).done()
+        unit_tile = (1,) * len(shape)
+        chain = UnaryPointwise.tile(3, *unit_tile[1:]).to(Block).tile(*unit_tile).to(Thread).done()
         given = array.reshape(shape) * (-1 if name in ("abs", "relu") else 1)
         cases.append((chain(spec), {"src": given}, spec.reference(given)))
     agree(cases, tmp_path, close(min(dtype.mantissa - 1, 21 if dtype != float64 else 50)))
@@ -426,10 +426,10 @@ def test_leaf_with_several_results(tmp_path):
 
 
 def test_a_transposed_copy_of_single_elements(tmp_path):
-    turn = Kind("Turn", "dst[n,m] = src[m,n]")
-    spec = turn.starter(9, 7)(GL, GL)(Kernel)
+    transpose = Kind("Turn", "dst[n,m] = src[m,n]")
+    spec = transpose.starter(9, 7)(GL, GL)(Kernel)
     array = whole_numbers((7, 9))
-    agree([(turn.starter.tile(4, 4).to(Block).tile(1, 1).to(Thread).done()(spec), {"src": array}, array.T)], tmp_path)
+    agree([(transpose.starter.tile(4, 4).to(Block).tile(1, 1).to(Thread).done()(spec), {"src": array}, array.T)], tmp_path)
 
 
 def test_leaf_refusals():
@@ -467,8 +467,8 @@ def test_products_of_any_signature(signature, tmp_path):
     arrays = {name: whole_numbers(tuple(extents[dim] for dim in spec.uses[name]), seed=number) for number, name in enumerate("AB")}
     expected = np.einsum(signature, arrays["A"], arrays["B"])
     np.testing.assert_array_equal(spec.reference(arrays["A"], arrays["B"]), expected)
-    ones = (1,) * len(block)
-    one_each = MatMul.tile(*thread).to(Thread).split(*(1 for _ in steps)).tile(*ones).done()
+    unit_tile = (1,) * len(block)
+    one_each = MatMul.tile(*thread).to(Thread).split(*(1 for _ in steps)).tile(*unit_tile).done()
     through = MatMul.tile(*block).to(Block).epilog(RF).split(*steps).load(A, SH).load(B, SH).then(one_each)
     cases = [(chain(spec), arrays, expected) for chain in (MatMul.tile(*block).to(Block).then(one_each), through)]
     agree(cases, tmp_path)
@@ -485,7 +485,7 @@ def test_products_of_other_types(dtype, tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: MatMul(8, 8, 8, 8), "4 sizes given"),
         (lambda: MatMul(8, 8, 8, signature="bmk,bkn->bmn"), "3 sizes given"),
@@ -498,8 +498,8 @@ def test_products_of_other_types(dtype, tmp_path):
         (lambda: Reduction(8, 8, signature="mn->mn"), "reduces some dimension"),
     ],
 )
-def test_signatures_that_say_nothing_are_refused(make, says):
-    with pytest.raises(ArgumentError, match=says):
+def test_signatures_without_meaning_are_refused(make, message):
+    with pytest.raises(ArgumentError, match=message):
         make()
 
 
@@ -559,14 +559,14 @@ def test_shuffle_groups_are_not_split():
 
 
 def test_shuffle_refusals():
-    for spec, says in (
+    for spec, message in (
         (Shfl(1, 16, 4)(RF, RF)(Warp), "32 threads|shape"),
         (Shfl(1, 32, 4)(SH, RF)(Warp), "RF"),
         (Shfl(1, 32, 4, dtype=int8)(RF, RF)(Warp), "float32 or"),
         (Shfl(1, 32, 4)(RF, RF)(Block), "Warp"),
     ):
-        found = SHUFFLE.mismatches(spec, ARCHITECTURES[-1])
-        assert any(re.search(says, one.wanted) for one in found), found
+        mismatches = SHUFFLE.mismatches(spec, ARCHITECTURES[-1])
+        assert any(re.search(message, one.wanted) for one in mismatches), mismatches
 
 
 def test_sizes_of_matrices_by_name():

@@ -109,7 +109,7 @@ def test_texts_of_constant_sizes_have_none():
 
 
 @pytest.mark.parametrize("stages", [3, 4])
-def test_addresses_of_products_are_those_of_a_warp(stages):
+def test_mma_addresses_are_uniform_in_a_warp(stages):
     """If the compiler cannot see that stages are uniform: loops whose trip count is known at run time."""
     text = printed(hopper.spec(*SIZES), stages=stages, epi_n=64).cuda
     consumers, producer = text.split("// consumers\n")[1].split("// producer\n")
@@ -121,7 +121,7 @@ def test_addresses_of_products_are_those_of_a_warp(stages):
 
 
 @pytest.mark.skipif(not disassemblers() or not toolchains(), reason="no NVRTC, or no disassembler (pip install 'fireiron[check]')")
-def test_addresses_of_products_stay_in_registers_of_the_warp():
+def test_mma_addresses_stay_in_registers_of_the_warp():
     """The machine code of an iteration moves at most two words to uniform registers (R2UR), not four for each of its MMAs."""
     program = printed(hopper.spec(*SIZES))
     lines = [re.sub(r"/\*.*?\*/", "", line).strip() for line in sass(compile_cuda(program.cuda, "sm_90a").cubin).splitlines()]
@@ -150,10 +150,10 @@ def test_names_do_not_collide(everywhere):
         _ = strategy(MatMul(sym("quotient"), 64, 64)(GL, GL, GL)(Kernel)).program("sm_80").ir
 
 
-@pytest.mark.parametrize("bands", [3, 4])
-def test_every_tile_belongs_to_a_block(bands, everywhere):
+@pytest.mark.parametrize("group_m", [3, 4])
+def test_every_tile_belongs_to_a_block(group_m, everywhere):
     """The simulator, which does not use reciprocals, and the numbers of the text agree for all ragged grids."""
-    strategy = MatMul.tile(8, 8).to(Block).rasterize(group_m=bands).persistent(5).tile(4, 2).to(Thread).tile(1, 1).split(1).done()
+    strategy = MatMul.tile(8, 8).to(Block).rasterize(group_m=group_m).persistent(5).tile(4, 2).to(Thread).tile(1, 1).split(1).done()
     program = strategy(MatMul(*map(sym, "MNK"), dtype=int32, c_dtype=int32)(GL, GL, GL)(Kernel)).program("sm_80")
     kernel, names = program.ir, {}
     for stmt in statements(kernel.body):
@@ -187,7 +187,7 @@ def test_kernels_without_a_producer_have_none():
     assert "quotient" not in text and " / " in text
 
 
-def test_kernels_made_by_hand_have_none():
+def test_hand_made_kernels_have_none():
     program = printed(hopper.spec(*SIZES))
     assert program.stages["programmatic_launch"].reciprocals == () and len(program.ir.reciprocals) == 2
     assert attrs.evolve(program.ir, reciprocals=()).parameters == program.ir.parameters[:-2]

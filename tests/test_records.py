@@ -38,8 +38,8 @@ def float16_gemm(M=256, N=256, K=256, **options):
     return MatMul(M, N, K, **{**HALF, **options})(GL, GL, GL)(Kernel)
 
 
-def made(problem=None, name="small", **changes):
-    """A synthetic record of a strategy of the library, as it is now."""
+def synthetic(problem=None, name="small", **changes):
+    """A synthetic record of a strategy of the library in its present form."""
     fields = {
         "strategy": name,
         "strategy_hash": strategy_hash(library.find(name).strategy),
@@ -183,7 +183,7 @@ def test_wrong_specs(change):
     with pytest.raises(StoreError):
         spec_of({**describe(float16_gemm()), **change})
     with pytest.raises(StoreError):
-        Record.of({**json.loads(made().line()), "spec": {**describe(float16_gemm()), **change}})
+        Record.of({**json.loads(synthetic().line()), "spec": {**describe(float16_gemm()), **change}})
 
 
 def test_kinds_are_starters():
@@ -226,8 +226,8 @@ VARIANTS = {
 
 def test_hash_depends_on_everything_in_a_strategy():
     hashes = {name: strategy_hash(strategy) for name, strategy in VARIANTS.items()}
-    for (one, left), (other, right) in itertools.combinations(hashes.items(), 2):
-        assert left != right, f"{one} and {other} have one hash"
+    for (name, left), (other_name, right) in itertools.combinations(hashes.items(), 2):
+        assert left != right, f"{name} and {other_name} have one hash"
     assert all(len(value) == 16 and int(value, 16) >= 0 for value in hashes.values())
 
 
@@ -235,9 +235,9 @@ def test_hash_ignores_lines_and_specs():
     def build():
         return MatMul.tile(Tunable("bm", 64, 32), 64).to(Block).split(8).load(A, SH, Move.tile(1, 4).to(Thread).done())
 
-    one, other = build(), build()
+    strategy, other = build(), build()
     other = attrs.evolve(other, steps=tuple(attrs.evolve(step, origin="elsewhere.py:3") for step in other.steps))
-    assert strategy_hash(one) == strategy_hash(other) == strategy_hash(one(float16_gemm()))
+    assert strategy_hash(strategy) == strategy_hash(other) == strategy_hash(strategy(float16_gemm()))
 
 
 def test_library_has_different_hashes():
@@ -246,7 +246,7 @@ def test_library_has_different_hashes():
 
 
 def test_former_hashes_are_stable():
-    """Of values whose fields had other names when records were first written."""
+    """For values whose fields had other names when records were first written."""
     odd = Level("Odd", Warp, Layout((2, 4), (1, 8)))
     assert strategy_hash(MatMul.tile(8, 8).to(odd)) == "3bc6ec86731eb965"
     assert strategy_hash(MatMul.done(HMMA_16816_F32)) == "90fb58fe58120fe3"
@@ -285,7 +285,12 @@ def test_unhashable_strategies():
 
 
 def test_record_survives():
-    for record in (made(), made(clocks=None, library_us=None), made(extra={"note": [1, {"x": None}]}), made(us=3, gpu="β")):
+    for record in (
+        synthetic(),
+        synthetic(clocks=None, library_us=None),
+        synthetic(extra={"note": [1, {"x": None}]}),
+        synthetic(us=3, gpu="β"),
+    ):
         line = record.line()
         assert "\n" not in line and list(json.loads(line)) == sorted(json.loads(line))
         assert Record.parse(line) == record and hash(Record.parse(line)) == hash(record)
@@ -293,21 +298,21 @@ def test_record_survives():
 
 
 def test_unknown_fields_are_kept():
-    line = json.dumps({**json.loads(made().line()), "power_w": 512.5, "note": {"by": "hand"}})
+    line = json.dumps({**json.loads(synthetic().line()), "power_w": 512.5, "note": {"by": "hand"}})
     assert Record.parse(line).extra == {"power_w": 512.5, "note": {"by": "hand"}}
     assert json.loads(Record.parse(line).line()) == json.loads(line)
 
 
-def test_record_does_not_follow_what_it_was_made_from():
+def test_record_is_independent_of_its_arguments():
     values = {"bm": 32}
-    record = made(values=values)
+    record = synthetic(values=values)
     values["bm"] = 64
     assert record.values == {"bm": 32}
 
 
 def test_ratio_and_shape():
-    assert made(us=10.0, library_us=9.0).ratio == 0.9 and made(library_us=None).ratio is None
-    assert made(float16_gemm(1, 2, 3)).shape == (1, 2, 3) and made(float16_gemm(sym("M"), 2, 3)).shape == ("M", 2, 3)
+    assert synthetic(us=10.0, library_us=9.0).ratio == 0.9 and synthetic(library_us=None).ratio is None
+    assert synthetic(float16_gemm(1, 2, 3)).shape == (1, 2, 3) and synthetic(float16_gemm(sym("M"), 2, 3)).shape == ("M", 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +356,7 @@ def test_ratio_and_shape():
 )
 def test_wrong_records(change):
     with pytest.raises(StoreError) as caught:
-        made(**change)
+        synthetic(**change)
     (field,) = change
     assert caught.value.asked.startswith(field)
 
@@ -381,7 +386,7 @@ def test_wrong_lines(line, message):
 
 @pytest.mark.parametrize("field", [field.name for field in attrs.fields(Record) if field.name not in ("extra", "library_us", "clocks")])
 def test_missing_fields(field):
-    plain = json.loads(made().line())
+    plain = json.loads(synthetic().line())
     del plain[field]
     with pytest.raises(StoreError, match=f"'{field}' is missing"):
         Record.of(plain)
@@ -389,31 +394,31 @@ def test_missing_fields(field):
 
 def test_infinity_by_an_exponent():
     with pytest.raises(StoreError, match="us"):
-        Record.parse(made().line().replace('"us": 10.0', '"us": 1e999'))
+        Record.parse(synthetic().line().replace('"us": 10.0', '"us": 1e999'))
 
 
 # ---------------------------------------------------------------------------------------------- files
 
 
 def test_files(tmp_path):
-    one = written(tmp_path / "a.jsonl", made(us=1.0), made(float16_gemm(512), us=2.0))
-    written(tmp_path / "b.jsonl", made(float16_gemm(1024), us=3.0))
+    first = written(tmp_path / "a.jsonl", synthetic(us=1.0), synthetic(float16_gemm(512), us=2.0))
+    written(tmp_path / "b.jsonl", synthetic(float16_gemm(1024), us=3.0))
     (tmp_path / "notes.txt").write_text("no records")
-    assert len(Records.load(one)) == 2 and len(Records.load(tmp_path)) == 3
+    assert len(Records.load(first)) == 2 and len(Records.load(tmp_path)) == 3
     assert [record.shape[0] for record in Records.load(tmp_path)] == [256, 512, 1024]
-    assert Records.load(tmp_path).text() == Records.load(tmp_path / "b.jsonl", one).text()
+    assert Records.load(tmp_path).text() == Records.load(tmp_path / "b.jsonl", first).text()
 
 
 def test_blank_lines_and_last_line_without_end(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text(f"\n{made().line()}\r\n\n{made(us=3.0, values={}).line()}")
+    path.write_text(f"\n{synthetic().line()}\r\n\n{synthetic(us=3.0, values={}).line()}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(Records.load(path)) == 2
 
 
 def test_wrong_line_is_named(tmp_path):
-    path = written(tmp_path / "a.jsonl", made())
+    path = written(tmp_path / "a.jsonl", synthetic())
     path.write_text(path.read_text() + '{"format": 1}\n' + path.read_text())
     with pytest.raises(StoreError) as caught:
         Records.load(path)
@@ -422,18 +427,18 @@ def test_wrong_line_is_named(tmp_path):
 
 def test_conflict_of_git(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text(f"<<<<<<< HEAD\n{made().line()}\n=======\n{made(us=3).line()}\n>>>>>>> other\n")
+    path.write_text(f"<<<<<<< HEAD\n{synthetic().line()}\n=======\n{synthetic(us=3).line()}\n>>>>>>> other\n")
     with pytest.raises(StoreError, match="conflict that git left"):
         Records.load(path)
 
 
 def test_truncated_last_line(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text(f"{made().line()}\n{made(us=3.0).line()[:100]}")
+    path.write_text(f"{synthetic().line()}\n{synthetic(us=3.0).line()[:100]}")
     with pytest.warns(OutdatedRecordWarning, match="a.jsonl:2: the last line is incomplete"):
         assert len(Records.load(path)) == 1
     with pytest.warns(OutdatedRecordWarning, match="is removed"):
-        Records.append_to(path, made(values={}))
+        Records.append_to(path, synthetic(values={}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(Records.load(path)) == 2 and path.read_text().count("\n") == 2
@@ -455,31 +460,31 @@ def test_unreadable_files(tmp_path, content, message):
 
 
 def test_changed_file_is_read_again(tmp_path):
-    path = written(tmp_path / "a.jsonl", made(us=1.0))
+    path = written(tmp_path / "a.jsonl", synthetic(us=1.0))
     assert len(Records.load(path)) == 1
-    Records.append_to(path, made(us=2.0, values={}))
+    Records.append_to(path, synthetic(us=2.0, values={}))
     assert len(Records.load(path)) == 2
 
 
 def test_append_makes_the_file(tmp_path):
     path = tmp_path / "new" / "a.jsonl"
-    Records.append_to(path, made())
-    assert path.read_text() == f"{made().line()}\n"
+    Records.append_to(path, synthetic())
+    assert path.read_text() == f"{synthetic().line()}\n"
     path.write_text(path.read_text().rstrip("\n"))
-    Records.append_to(path, made(values={}))
+    Records.append_to(path, synthetic(values={}))
     assert len(Records.load(path)) == 2, "a whole line without an end is kept"
 
 
 def test_append_refuses(tmp_path):
     with pytest.raises(ArgumentError):
-        Records.append_to(tmp_path / "a.jsonl", made().line())
+        Records.append_to(tmp_path / "a.jsonl", synthetic().line())
     with pytest.raises(StoreError, match="cannot be written"):
-        Records.append_to(tmp_path, made())
+        Records.append_to(tmp_path, synthetic())
     assert not (tmp_path / "a.jsonl").exists()
 
 
 def test_append_leaves_nothing_where_the_disk_is_full(tmp_path, monkeypatch):
-    path = written(tmp_path / "a.jsonl", made())
+    path = written(tmp_path / "a.jsonl", synthetic())
     real, calls = os.write, []
 
     def full(file, data):
@@ -490,14 +495,14 @@ def test_append_leaves_nothing_where_the_disk_is_full(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(StoreError, match="No space left"):
-        Records.append_to(path, made(us=3.0))
+        Records.append_to(path, synthetic(us=3.0))
     monkeypatch.undo()
-    assert path.read_text() == f"{made().line()}\n"
+    assert path.read_text() == f"{synthetic().line()}\n"
 
 
 def append_many(path, number):
     for position in range(20):
-        Records.append_to(path, made(values={"bm": number * 100 + position}))
+        Records.append_to(path, synthetic(values={"bm": number * 100 + position}))
 
 
 def test_processes_append_at_once(tmp_path):
@@ -524,16 +529,16 @@ def test_append_without_locks_of_the_system(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "LOCK_SECONDS", 0.05)
     (tmp_path / "a.jsonl.lock").touch()
     with pytest.raises(StoreError, match="locked by another process"):
-        Records.append_to(path, made())
+        Records.append_to(path, synthetic())
 
 
 def test_append_to_a_file_that_was_replaced_meanwhile(tmp_path):
     """An append that waits for a merge adds to the merged file."""
-    path = written(tmp_path / "a.jsonl", made())
+    path = written(tmp_path / "a.jsonl", synthetic())
     with lock.locked(path):
-        waiting = threading.Thread(target=Records.append_to, args=(path, made(us=4.0, values={"bm": 64})))
+        waiting = threading.Thread(target=Records.append_to, args=(path, synthetic(us=4.0, values={"bm": 64})))
         waiting.start()
-        records.write_records(path, Records((made(float16_gemm(512)),)))
+        records.write_records(path, Records((synthetic(float16_gemm(512)),)))
     waiting.join(30)
     assert {record.shape[0] for record in Records.load(path)} == {512, 256} and len(Records.load(path)) == 2
 
@@ -543,14 +548,14 @@ def test_append_to_a_file_that_was_replaced_meanwhile(tmp_path):
 
 def test_merging_does_not_depend_on_order():
     some = [
-        made(us=10.0, date="2026-11-20"),
-        made(us=12.0, date="2026-11-21"),
-        made(us=11.0, date="2026-11-21", toolchain="NVRTC 12.6"),
-        made(us=9.0, date="2026-11-20T23:00:00"),
-        made(us=1.0, gpu="NVIDIA H100"),
-        made(us=2.0, regime="busy"),
-        made(us=2.0, values={"bm": 64}),
-        made(float16_gemm(512), us=1.0),
+        synthetic(us=10.0, date="2026-11-20"),
+        synthetic(us=12.0, date="2026-11-21"),
+        synthetic(us=11.0, date="2026-11-21", toolchain="NVRTC 12.6"),
+        synthetic(us=9.0, date="2026-11-20T23:00:00"),
+        synthetic(us=1.0, gpu="NVIDIA H100"),
+        synthetic(us=2.0, regime="busy"),
+        synthetic(us=2.0, values={"bm": 64}),
+        synthetic(float16_gemm(512), us=1.0),
     ]
     results = {
         Records().merged(*(Records((record,)) for record in order)).text()
@@ -564,23 +569,23 @@ def test_merging_does_not_depend_on_order():
 
 
 def test_numbers_in_toolchains_count_as_numbers():
-    old, new = made(us=1.0, toolchain="NVRTC 12.9"), made(us=2.0, toolchain="NVRTC 12.10")
+    old, new = synthetic(us=1.0, toolchain="NVRTC 12.9"), synthetic(us=2.0, toolchain="NVRTC 12.10")
     assert Records((new,)).merged(Records((old,))).records == (new,)
 
 
 def test_merged_text_is_stable():
-    one, other = made(float16_gemm(64), us=3.0), made(float16_gemm(1024), us=2.0)
-    text = Records((other, one)).text()
+    small, large = synthetic(float16_gemm(64), us=3.0), synthetic(float16_gemm(1024), us=2.0)
+    text = Records((large, small)).text()
     assert [json.loads(line)["spec"]["sizes"]["M"] for line in text.splitlines()] == [64, 1024], "by number, not by text"
-    assert Records.merged(Records((one,)), Records((other,))).text() == text
+    assert Records.merged(Records((small,)), Records((large,))).text() == text
 
 
 def test_merge_files(tmp_path):
-    one = written(tmp_path / "a.jsonl", made(us=1.0, date="2026-11-20"))
-    other = written(tmp_path / "b.jsonl", made(us=2.0, date="2026-11-21"), made(float16_gemm(64)))
-    assert merge_files([one, other], one) == (3, 2)
+    first = written(tmp_path / "a.jsonl", synthetic(us=1.0, date="2026-11-20"))
+    other = written(tmp_path / "b.jsonl", synthetic(us=2.0, date="2026-11-21"), synthetic(float16_gemm(64)))
+    assert merge_files([first, other], first) == (3, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
-    assert len(Records.load(one)) == 2 and {record.us for record in Records.load(one)} == {2.0, 10.0}
+    assert len(Records.load(first)) == 2 and {record.us for record in Records.load(first)} == {2.0, 10.0}
     other.write_text("{}\n")
     with pytest.raises(StoreError):
         merge_files([other], tmp_path / "c.jsonl")
@@ -591,7 +596,7 @@ def test_merge_files(tmp_path):
 
 
 def test_exact():
-    some = Records((made(us=10.0), made(us=8.0, values={"bm": 64, "bn": 32}), made(float16_gemm(512), us=1.0)))
+    some = Records((synthetic(us=10.0), synthetic(us=8.0, values={"bm": 64, "bn": 32}), synthetic(float16_gemm(512), us=1.0)))
     choice = some.best(float16_gemm(), "sm_90")
     assert choice.exact and choice.record.us == 8.0 and choice.record.values["bm"] == 64
     assert choice.strategy.spec == float16_gemm() and not choice.strategy.tunables()
@@ -600,25 +605,25 @@ def test_exact():
 
 
 def test_exact_of_another_gpu_comes_second():
-    some = Records((made(us=1.0, gpu="NVIDIA H100"), made(us=2.0)))
+    some = Records((synthetic(us=1.0, gpu="NVIDIA H100"), synthetic(us=2.0)))
     assert some.best(float16_gemm(), "sm_90", gpu="NVIDIA H200").record.us == 2.0
     assert some.best(float16_gemm(), "sm_90", gpu="NVIDIA H20").record.us == 1.0
 
 
-def test_measured_alike_comes_first():
-    some = Records((made(us=1.0, l2="hot"), made(us=1.5, regime="busy"), made(us=2.0)))
+def test_equal_conditions_of_measurement_come_first():
+    some = Records((synthetic(us=1.0, l2="hot"), synthetic(us=1.5, regime="busy"), synthetic(us=2.0)))
     assert some.best(float16_gemm(), "sm_90").record.us == 2.0
 
 
 def test_architectures():
-    some = Records((made(),))
+    some = Records((synthetic(),))
     assert some.best(float16_gemm(), "sm_90a").exact
-    exclusive = Records((made(architecture="sm_90a"), made(us=50.0)))
+    exclusive = Records((synthetic(architecture="sm_90a"), synthetic(us=50.0)))
     assert exclusive.best(float16_gemm(), "sm_90").record == exclusive.best(float16_gemm(), "sm_90a").record == exclusive.records[0], (
         "where it is legal"
     )
     assert some.find(float16_gemm(), "sm_80") is None and some.find(float16_gemm(), "sm_100") is None
-    ampere = Records((made(architecture="sm_80"),))
+    ampere = Records((synthetic(architecture="sm_80"),))
     choice = ampere.best(float16_gemm(), "sm_86")
     assert not choice.exact and "distance 1.00" in choice.why, "the same major number, as a neighbor"
     assert ampere.find(float16_gemm(), "sm_86", neighbors=False) is None
@@ -626,7 +631,11 @@ def test_architectures():
 
 def test_nearest_records_by_distance():
     some = Records(
-        (made(float16_gemm(512, 256, 256), us=50.0), made(float16_gemm(256, 256, 1024), us=9.0), made(float16_gemm(128, 128, 256), us=1.0))
+        (
+            synthetic(float16_gemm(512, 256, 256), us=50.0),
+            synthetic(float16_gemm(256, 256, 1024), us=9.0),
+            synthetic(float16_gemm(128, 128, 256), us=1.0),
+        )
     )
     near = some.best(float16_gemm(), "sm_90")
     assert not near.exact and near.record.shape == (256, 256, 1024), "equally near, and faster; K counts half"
@@ -636,14 +645,14 @@ def test_nearest_records_by_distance():
 
 
 def test_distant_records_are_not_used():
-    some = Records((made(float16_gemm(256, 256, 256)),))
+    some = Records((synthetic(float16_gemm(256, 256, 256)),))
     assert FARTHEST == 6.0
     assert some.find(float16_gemm(1024, 1024, 4096), "sm_90") is not None
     assert some.find(float16_gemm(1024, 2048, 4096), "sm_90") is None
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "spec",
     [
         float16_gemm(dtype=bfloat16),
         float16_gemm(c_dtype=float32),
@@ -654,8 +663,8 @@ def test_distant_records_are_not_used():
     ],
     ids=["dtype", "c_dtype", "B", "C", "accumulate", "accumulator"],
 )
-def test_records_of_other_problems_are_not_used(asked):
-    assert Records((made(),)).find(asked, "sm_90") is None
+def test_records_of_other_problems_are_not_used(spec):
+    assert Records((synthetic(),)).find(spec, "sm_90") is None
 
 
 def test_user_defined_kinds_are_looked_up():
@@ -669,8 +678,8 @@ def test_user_defined_kinds_are_looked_up():
     strategy = Strategy((), start=rows.starter).tile(block).to(Block).tile(1).to(Thread).split(1).done(ROWS)
     digest = strategy_hash(strategy)
     some = tuple(
-        made(one, us=us, strategy="mine.py:rows", strategy_hash=digest, values={"block": value})
-        for one, us, value in ((spec(0.5, 256, 64), 3.0, 64), (spec(0.5, 256, 256), 2.0, 32), (spec(2, 256, 64), 1.0, 32))
+        synthetic(definition, us=us, strategy="mine.py:rows", strategy_hash=digest, values={"block": value})
+        for definition, us, value in ((spec(0.5, 256, 64), 3.0, 64), (spec(0.5, 256, 256), 2.0, 32), (spec(2, 256, 64), 1.0, 32))
     )
     again = Records(tuple(Record.parse(one.line()) for one in some))
     assert [one.shape for one in again] == [(256, 64), (256, 256), (256, 64)]
@@ -703,60 +712,60 @@ ROWS = Row("ROWS")
 
 
 def test_batched_records_do_not_answer_for_matrices():
-    stack = Records((made(Move(64, 64, 4)(GL, GL)(Kernel)),))
+    stack = Records((synthetic(Move(64, 64, 4)(GL, GL)(Kernel)),))
     assert stack.find(Move(64, 64)(GL, GL)(Kernel), "sm_90") is None
     batch = MatMul(4, 256, 256, 256, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
-    assert Records((made(batch),)).for_spec(batch, "sm_90") and not Records((made(),)).for_spec(batch, "sm_90")
+    assert Records((synthetic(batch),)).for_spec(batch, "sm_90") and not Records((synthetic(),)).for_spec(batch, "sm_90")
 
 
 def test_leading_dimensions_and_alignment_affect_the_distance():
     views = float16_gemm(A=RowMajor(ld=264))
-    choice = Records((made(),)).best(views, "sm_90")
+    choice = Records((synthetic(),)).best(views, "sm_90")
     assert not choice.exact and choice.strategy.spec == views
     odd = float16_gemm(255, 257, 255, A=RowMajor(ld=259))
-    assert Records((made(),)).best(odd, "sm_90").strategy.spec == odd, "copies become narrow where rows are not aligned"
-    assert Records((made(views),)).best(views, "sm_90").exact
+    assert Records((synthetic(),)).best(odd, "sm_90").strategy.spec == odd, "copies become narrow where rows are not aligned"
+    assert Records((synthetic(views),)).best(views, "sm_90").exact
 
 
 def test_run_time_sizes_are_answered_exactly_or_not():
     free = float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of=8))
-    some = Records((made(), made(free, us=77.0)))
+    some = Records((synthetic(), synthetic(free, us=77.0)))
     assert some.best(free, "sm_90").record.us == 77.0
     assert some.find(float16_gemm(sym("M"), 256, 256), "sm_90") is None
-    assert Records((made(free),)).find(float16_gemm(), "sm_90") is None
+    assert Records((synthetic(free),)).find(float16_gemm(), "sm_90") is None
 
 
 def test_illegal_records_are_skipped():
     """Stages of two million bytes do not fit, so the next nearest record answers."""
-    crowded = made(us=1.0, name="hmma_ampere", values={"bm": 256, "bn": 256, "bk": 64, "wm": 64, "wn": 64, "stages": 5})
-    fits = made(float16_gemm(512), us=5.0)
+    crowded = synthetic(us=1.0, name="hmma_ampere", values={"bm": 256, "bn": 256, "bk": 64, "wm": 64, "wn": 64, "stages": 5})
+    fits = synthetic(float16_gemm(512), us=5.0)
     choice = Records((crowded, fits)).best(float16_gemm(), "sm_90")
     assert choice.record == fits and not choice.exact
-    edited = made(us=1.0, values={"bm": 33})
+    edited = synthetic(us=1.0, values={"bm": 33})
     assert Records((edited,)).find(float16_gemm(), "sm_90") is None, "values that the tunable does not have"
-    assert Records((made(values={"nosuch": 3}),)).find(float16_gemm(), "sm_90") is None
+    assert Records((synthetic(values={"nosuch": 3}),)).find(float16_gemm(), "sm_90") is None
 
 
 def test_not_every_neighbor_is_tried():
-    illegal = [made(float16_gemm(256 + 8 * number), us=1.0, values={"bm": 33}) for number in range(1, MOST_TRIES + 1)]
-    fits = made(float16_gemm(1024), us=5.0)
+    illegal = [synthetic(float16_gemm(256 + 8 * number), us=1.0, values={"bm": 33}) for number in range(1, MOST_TRIES + 1)]
+    fits = synthetic(float16_gemm(1024), us=5.0)
     assert Records((*illegal[:-1], fits)).find(float16_gemm(), "sm_90") is not None
     assert Records((*illegal, fits)).find(float16_gemm(), "sm_90") is None
 
 
 def test_what_is_accepted():
-    some = Records((made(us=1.0, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32}), made(us=2.0)))
+    some = Records((synthetic(us=1.0, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32}), synthetic(us=2.0)))
     small = some.best(float16_gemm(), "sm_90", accept=lambda program: program.ir.threads <= 64)
     assert small.record.us == 2.0 and some.best(float16_gemm(), "sm_90").record.us == 1.0
 
 
 def test_outdated_records_are_skipped_with_a_warning():
-    old, new = made(us=1.0, strategy_hash="0123456789abcdef"), made(us=2.0)
+    old, new = synthetic(us=1.0, strategy_hash="0123456789abcdef"), synthetic(us=2.0)
     with pytest.warns(OutdatedRecordWarning, match="older version of the strategy.*0123456789abcdef"):
         assert Records((old, new)).best(float16_gemm(), "sm_90").record.us == 2.0
     with pytest.warns(OutdatedRecordWarning):
         assert Records((old,)).find(float16_gemm(), "sm_90") is None
-    gone = made(strategy_hash="0123456789abcdef")
+    gone = synthetic(strategy_hash="0123456789abcdef")
     gone = attrs.evolve(gone, strategy="no_such_strategy")
     with pytest.warns(OutdatedRecordWarning, match="no strategy has this name"):
         assert Records((gone,)).find(float16_gemm(), "sm_90") is None
@@ -765,16 +774,16 @@ def test_outdated_records_are_skipped_with_a_warning():
 def test_files_that_records_name_do_not_run(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("raise SystemExit('ran')\n")
-    mine = library.find("small").strategy
-    record = attrs.evolve(made(), strategy=f"{path}:mine")
+    strategy = library.find("small").strategy
+    record = attrs.evolve(synthetic(), strategy=f"{path}:mine")
     assert Records((record,)).find(float16_gemm(), "sm_90") is None
-    choice = Records((record,)).best(float16_gemm(), "sm_90", strategies={f"{path}:mine": mine})
-    assert choice.exact and current_strategy(record, {f"{path}:mine": mine}) is mine
+    choice = Records((record,)).best(float16_gemm(), "sm_90", strategies={f"{path}:mine": strategy})
+    assert choice.exact and current_strategy(record, {f"{path}:mine": strategy}) is strategy
 
 
 def test_no_record():
     with pytest.raises(StoreError) as caught:
-        Records((made(), made(float16_gemm(512)))).best(float16_gemm(dtype=bfloat16), "sm_90")
+        Records((synthetic(), synthetic(float16_gemm(512)))).best(float16_gemm(dtype=bfloat16), "sm_90")
     text = str(caught.value)
     assert "there is no record for MatMul 256x256x256, bfloat16" in text
     assert "MatMul 512x256x256, float16 float16 float16, row row row on sm_90" in text
@@ -796,7 +805,7 @@ def test_tune_command_is_understood():
 
 
 def test_best_reads_the_named_file(tmp_path, monkeypatch):
-    path = written(tmp_path / "mine.jsonl", made(us=1.0))
+    path = written(tmp_path / "mine.jsonl", synthetic(us=1.0))
     with pytest.raises(StoreError, match="there is no record"):
         best_strategy(float16_gemm())
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
@@ -805,7 +814,7 @@ def test_best_reads_the_named_file(tmp_path, monkeypatch):
 
 
 def test_require_record(tmp_path, monkeypatch):
-    path = written(tmp_path / "mine.jsonl", made(us=1.0))
+    path = written(tmp_path / "mine.jsonl", synthetic(us=1.0))
     with pytest.raises(StoreError, match="no file of records is named"):
         best_strategy(float16_gemm(), require_record=True)
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
@@ -824,9 +833,9 @@ def test_require_record(tmp_path, monkeypatch):
 def test_require_record_ignores_shipped_records(tmp_path, monkeypatch):
     folder = tmp_path / "shipped"
     folder.mkdir()
-    written(folder / "h200.jsonl", made(float16_gemm(512)))
+    written(folder / "h200.jsonl", synthetic(float16_gemm(512)))
     monkeypatch.setattr(collection, "_shipped", lambda: (folder,))
-    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", made())))
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", synthetic())))
     assert {record.shape[0] for record in available()} == {256, 512}
     assert {record.shape[0] for record in available(require_record=True)} == {256}
 
@@ -835,29 +844,29 @@ def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
     """The tuner runs once with the library's default strategy; its result is cached."""
     import importlib
 
-    asked, found = [], [made(float16_gemm(), us=1.5, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32})]
+    calls, results = [], [synthetic(float16_gemm(), us=1.5, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32})]
 
     class Tuning:
         @property
         def best(self):
-            return found[0]
+            return results[0]
 
     def tune(strategy, spec, **named):
-        asked.append((strategy, spec, named))
+        calls.append((strategy, spec, named))
         return Tuning()
 
     monkeypatch.setattr(importlib.import_module("fireiron.tune"), "tune", tune)
     path = tmp_path / "mine.jsonl"
-    monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made(float16_gemm(512)))))
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, synthetic(float16_gemm(512)))))
     assert best_strategy(float16_gemm(), "sm_90", tune=True) == library.find("small").strategy.with_(
         bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, lookahead=2
     )(float16_gemm())
-    assert asked == [(library.find("small").strategy, float16_gemm(), {"arch": "sm_90", "name": "small"})]
+    assert calls == [(library.find("small").strategy, float16_gemm(), {"arch": "sm_90", "name": "small"})]
     assert len(Records.load(path)) == 2
-    assert best_strategy(float16_gemm(), "sm_90", tune=True).spec == float16_gemm() and len(asked) == 1, "recorded now"
+    assert best_strategy(float16_gemm(), "sm_90", tune=True).spec == float16_gemm() and len(calls) == 1, "recorded now"
     with pytest.raises(ArgumentError, match="require_record"):
         best_strategy(float16_gemm(), require_record=True, tune=True)
-    found[0] = None
+    results[0] = None
     with pytest.raises(StoreError, match="found no legal values"):
         best_strategy(float16_gemm(64), tune=True)
     with pytest.raises(StoreError, match="no default strategy"):
@@ -871,7 +880,7 @@ def test_nothing_measures(tmp_path, monkeypatch):
         raise AssertionError("touched the GPU")
 
     monkeypatch.setattr(launch, "require_cupy", no)
-    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", made())))
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", synthetic())))
     assert best_strategy(float16_gemm()) is not None
 
 
@@ -886,9 +895,9 @@ def test_shipped_records_are_whole(monkeypatch):
             assert path.read_text() == Records.load(path).text(), f"fireiron records merge {path.name} -o {path.name}"
 
 
-def test_a_shipped_line_that_is_no_record(tmp_path, monkeypatch):
+def test_a_shipped_line_that_is_not_a_record(tmp_path, monkeypatch):
     broken = tmp_path / "h200.jsonl"
-    broken.write_text(f"{made().line()}\n<<<<<<< HEAD\n{made(float16_gemm(512)).line()}\n")
+    broken.write_text(f"{synthetic().line()}\n<<<<<<< HEAD\n{synthetic(float16_gemm(512)).line()}\n")
     monkeypatch.setattr(collection, "_shipped", lambda: (tmp_path,))
     with pytest.raises(StoreError, match="a merge conflict of git") as caught:
         Records.shipped()
@@ -912,14 +921,16 @@ def fireiron(capsys):
     return run
 
 
-def test_list_says_what_is_tuned(fireiron, tmp_path, monkeypatch):
-    path = written(tmp_path / "a.jsonl", made(us=10.0), made(float16_gemm(512), us=5.0), made(us=1.0, strategy_hash="0" * 16))
-    Records.append_to(path, made(name="split_k", strategy_hash="0" * 16))
+def test_list_reports_what_is_tuned(fireiron, tmp_path, monkeypatch):
+    path = written(
+        tmp_path / "a.jsonl", synthetic(us=10.0), synthetic(float16_gemm(512), us=5.0), synthetic(us=1.0, strategy_hash="0" * 16)
+    )
+    Records.append_to(path, synthetic(name="split_k", strategy_hash="0" * 16))
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     status, out, _ = fireiron("list", "small")
     assert status == 0 and "2 (NVIDIA H200), best 1.80x the library, 1 outdated" in out
     (row,) = json.loads(fireiron("list", "small", "--json")[1])
-    assert row["tuned"] == {"records": 2, "outdated": 1, "gpus": ["NVIDIA H200"], "best of library": 1.8, "best TFLOP/s": 3.3}
+    assert row["tuned"] == {"records": 2, "outdated": 1, "gpus": ["NVIDIA H200"], "best speedup": 1.8, "best TFLOP/s": 3.3}
     (row,) = json.loads(fireiron("list", "naive", "--json")[1])
     assert row["tuned"]["records"] == 0
     assert "H200" not in fireiron("list", "small", "--arch", "sm_80")[1], "records of another target are not counted"
@@ -929,7 +940,7 @@ def test_list_says_what_is_tuned(fireiron, tmp_path, monkeypatch):
 
 def test_list_records(fireiron, tmp_path, monkeypatch):
     monkeypatch.setenv(
-        "FIREIRON_RECORDS", str(written(tmp_path / "a.jsonl", made(float16_gemm(64, 48, 32, A=RowMajor(ld=40))), made(us=5.0)))
+        "FIREIRON_RECORDS", str(written(tmp_path / "a.jsonl", synthetic(float16_gemm(64, 48, 32, A=RowMajor(ld=40))), synthetic(us=5.0)))
     )
     status, out, _ = fireiron("list", "--records")
     assert status == 0 and "64x48x32" in out and "row(40) row row" in out and "1.800" in out and "bm=32 bn=32" in out
@@ -944,10 +955,10 @@ def test_list_records(fireiron, tmp_path, monkeypatch):
 
 def test_list_outdated(fireiron, tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
-    monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made())))
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, synthetic())))
     assert fireiron("list", "--outdated")[0] == 0
-    old = made(us=1.0, strategy_hash="0" * 16)
-    written(path, made(), old, attrs.evolve(old, strategy="gone"), attrs.evolve(old, strategy="mine.py:s"))
+    old = synthetic(us=1.0, strategy_hash="0" * 16)
+    written(path, synthetic(), old, attrs.evolve(old, strategy="gone"), attrs.evolve(old, strategy="mine.py:s"))
     status, out, _ = fireiron("list", "--outdated")
     assert (
         status == 1
@@ -959,30 +970,30 @@ def test_list_outdated(fireiron, tmp_path, monkeypatch):
 
 
 def test_records_merge(fireiron, tmp_path):
-    one = written(tmp_path / "a.jsonl", made(us=1.0, date="2026-11-20"))
-    other = written(tmp_path / "b.jsonl", made(us=2.0))
-    status, out, _ = fireiron("records", "merge", one, other)
+    first = written(tmp_path / "a.jsonl", synthetic(us=1.0, date="2026-11-20"))
+    other = written(tmp_path / "b.jsonl", synthetic(us=2.0))
+    status, out, _ = fireiron("records", "merge", first, other)
     assert status == 0 and out == Records.load(other).text()
-    assert fireiron("records", "merge", one, "-o", other)[0] == 2, "not among those merged"
-    status, out, _ = fireiron("records", "merge", one, other, "-o", other)
+    assert fireiron("records", "merge", first, "-o", other)[0] == 2, "not among those merged"
+    status, out, _ = fireiron("records", "merge", first, other, "-o", other)
     assert status == 0 and "1 records, 1 replaced" in out and len(Records.load(other)) == 1
-    assert fireiron("records", "merge", one, "-o", other, "--force")[0] == 0 and Records.load(other).records[0].us == 1.0
+    assert fireiron("records", "merge", first, "-o", other, "--force")[0] == 0 and Records.load(other).records[0].us == 1.0
     assert fireiron("records", "merge")[0] == 2
 
 
 def test_records_check(fireiron, tmp_path):
-    path = written(tmp_path / "a.jsonl", made(), made(us=3.0, date="2026-11-22"))
+    path = written(tmp_path / "a.jsonl", synthetic(), synthetic(us=3.0, date="2026-11-22"))
     status, out, _ = fireiron("records", "check", path)
     assert status == 0 and "2 records, 1 of them duplicates; 0 errors" in out
-    path.write_text(path.read_text() + '{"format": 9}\n' + made(strategy_hash="0" * 16).line() + "\n")
+    path.write_text(path.read_text() + '{"format": 9}\n' + synthetic(strategy_hash="0" * 16).line() + "\n")
     status, out, _ = fireiron("records", "check", path)
     assert status == 1 and f"{path}:3: another version" in out and "older version" in out and "2 errors" in out
-    assert len(json.loads(fireiron("records", "check", path, "--json")[1])["found"]) == 2
+    assert len(json.loads(fireiron("records", "check", path, "--json")[1])["errors"]) == 2
     assert fireiron("records", "check", path, "-o", path)[0] == 2
 
 
 def test_records_show(fireiron, tmp_path):
-    path = written(tmp_path / "a.jsonl", made(), made(float16_gemm(512)))
+    path = written(tmp_path / "a.jsonl", synthetic(), synthetic(float16_gemm(512)))
     assert "512x256x256" in fireiron("records", "show", path)[1]
     assert "no records" in fireiron("records", "show", path, "--strategy", "naive")[1]
     assert "no records" in fireiron("records", "show")[1]

@@ -72,7 +72,7 @@ def test_conditional_accumulator_is_printed_in_parentheses():
     assert ") + (" in text.replace("\n", "") and "? c_target[" in text
 
 
-def test_an_accumulate_that_holds_needs_its_output():
+def test_a_true_accumulate_needs_its_output():
     strategy = MatMul.tile(8, 8).to(Block).then(INNER)
     compiled = kernel(strategy, 16, 16, 8, accumulate=sym("flag") > 1).compile()
     a, b, c = (np.ones(shape, np.float32, order="F") for shape in ((16, 8), (8, 16), (16, 16)))
@@ -82,7 +82,7 @@ def test_an_accumulate_that_holds_needs_its_output():
         compiled(a, b, flag=2)
 
 
-def test_a_leading_dimension_holds_a_column():
+def test_a_leading_dimension_is_at_least_a_column():
     compiled = kernel(MatMul.tile(8, 8).to(Block).then(INNER), 16, 16, 8, C=ColMajor(ld=sym("ld"))).compile()
     a, b = np.ones((16, 8), np.float32, order="F"), np.ones((8, 16), np.float32, order="F")
     assert (compiled(a, b, ld=17) == 8).all()
@@ -90,7 +90,7 @@ def test_a_leading_dimension_holds_a_column():
         compiled(a, b, ld=3)
 
 
-def test_more_blocks_than_a_grid_has():
+def test_more_blocks_than_a_grid_can_have():
     with pytest.raises(ResourceError, match="blocks"):
         kernel(MatMul.tile(1, 1).to(Block).tile(1, 1).to(Thread).split(1).done(), 2**20, 2**20, 1).cuda()
 
@@ -269,7 +269,7 @@ def test_excessive_sizes_are_refused_before_enumeration(name):
     assert time.process_time() - start < 30, "refused at once, not when it has been enumerated"
 
 
-def test_chains_are_not_deeper_than_python_can_go_down():
+def test_chains_are_not_deeper_than_the_recursion_limit():
     right(kernel(chain_of(100), 8, 8, 4).program(), 8, 8, 4)
     for steps in (101, 2000):
         with pytest.raises(DecompositionError, match="has more than 100 steps") as caught:
@@ -284,7 +284,7 @@ PARTS = MatMul.tile(16, 16).to(Block).split_k(2, Warp, 4)
 STORE = Move.tile(4, 2).to(Lane)
 
 
-def test_the_simulator_takes_tiles_at_fixed_coordinates():
+def test_the_simulator_accepts_tiles_at_fixed_coordinates():
     """Each warp has its own element of the partial sums: a two-dimensional view of a three-dimensional buffer."""
     init, rest = Init.tile(4, 2).to(Lane).tile(1, 1).done(), MatMul.split(4).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
     chains = (
@@ -298,7 +298,7 @@ def test_the_simulator_takes_tiles_at_fixed_coordinates():
         np.testing.assert_array_equal(simulate(program.ir, {"A": a, "B": b}).outputs["C"], a @ b)
 
 
-def test_names_that_passes_make_are_new():
+def test_names_that_passes_create_are_new():
     """The loop of the first loads had the name of the symbol."""
     chain = MatMul.tile(8, 8).to(Block).split(4).pipeline(3).load(A, SH).load(B, SH).then(INNER)
     program = kernel(chain, 16, sym("k_ahead"), 20).program()
@@ -431,7 +431,7 @@ def test_operands_as_the_paper_names_them():
     assert (str(MatMul.c), repr(Move.dst), repr(Init.dst)) == ("C", "'dst'", "'dst'")
 
 
-def test_combinations_that_fit_are_found_where_the_first_ones_do_not():
+def test_combinations_that_fit_are_found_although_the_first_ones_do_not_fit():
     """Two tunables must change together, and the error differs from one combination to the next."""
     entry = library.find("hmma_ampere")
     chosen = entry.strategy(entry.problem(256, 384, 320)).program("sm_75").chosen
@@ -502,13 +502,13 @@ def test_registers_of_other_warps_are_not_exchanged_in_a_warp():
         _ = chain(Move(1, 16, 5)(GL, GL)(Kernel)).program("sm_80").ir
 
 
-def test_clusters_of_more_blocks_than_stay():
+def test_clusters_of_more_blocks_than_are_persistent():
     chain = MatMul.tile(64, 80).to(Block).persistent(1).cluster(2, 2).done()
     with pytest.raises(ResourceError, match="1 blocks are not a multiple of 4"):
         _ = kernel(chain, 1, 1, 1).program("sm_90a").ir
 
 
-def test_staggered_iterations_of_data_in_shared_memory():
+def test_stagger_blocks_iterations_of_data_in_shared_memory():
     chain = (
         MatMul.tile(32, 96).to(Block).epilog(RF).load(B, SH).split(16).stagger_blocks(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     )
@@ -582,7 +582,7 @@ def test_fewer_blocks_than_a_cluster_has_are_refused():
 # ---------------------------------------------------------------------------------------------- found in printed texts
 
 
-def test_lanes_that_are_left_over_are_proved_inside_at_sizes_of_run_time():
+def test_idle_lanes_are_proved_in_bounds_at_run_time_sizes():
     """48 elements of a warp in two iterations, half of the lanes active in the second: their condition keeps them within the 12 rows of the
     tile for any N.
 
@@ -680,7 +680,7 @@ def test_roles_follow_the_same_iterations_of_a_long_loop(stages):
     assert safety(attrs.evolve(lowered, body=released))
 
 
-def test_loads_of_an_engine_inside_the_loop_of_a_producer_have_a_ring_of_their_own():
+def test_loads_of_an_engine_inside_the_loop_of_a_producer_have_a_separate_ring():
     """This raised KeyError in the pipeline pass."""
     chain = wide(200).epilog(RF).split(96).pipeline(2).warp_specialize().load(A, SH, Move.done()).split(32).load(B, SH, Move.done())
     kernel = right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), 200)
@@ -700,11 +700,11 @@ def test_parts_of_terms_that_have_fewer_dimensions():
         name="rows", dims="m n", operands={"X": "m n", "w": "n", "Y": "m n"},
         body={"least": "s_sh[m] = min(n, abs(w[n]))", "store": "Y[m,n] = where(X[m,n] >= s_sh[m], X[m,n], n + 0)"},
     )  # fmt: skip
-    with pytest.raises(DecompositionError, match="no threads have parts of one"):
+    with pytest.raises(DecompositionError, match="threads have no parts of a result"):
         _ = rows.rfactor("least", 32).tile(m=2).to(Block).done()(rows(m=sym("M", high=4096), n=1)).program("sm_90").lowered
 
 
-def test_the_cost_of_loops_that_data_and_tiles_decide():
+def test_the_cost_of_loops_that_depend_on_data_and_tiles():
     """Whether a group has an iteration depends on the tile of the block: `predict` raised KeyError."""
     groups = Fused(
         name="of_groups", dims="m n k g", scan="g", operands={"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
@@ -721,7 +721,7 @@ def test_the_cost_of_loops_that_data_and_tiles_decide():
     assert predict(strategy(problem), "H200").us > 0
 
 
-def test_pretended_tensors_without_pytorch(monkeypatch):
+def test_fake_tensors_without_pytorch(monkeypatch):
     """An object with every attribute raised ModuleNotFoundError."""
     monkeypatch.setitem(sys.modules, "torch", None)
     assert not operators.traced(types.SimpleNamespace(is_cuda=True))
@@ -766,7 +766,7 @@ def test_maxima_of_an_only_tile_with_tiles_past_the_end_are_refused():
 
 @pytest.mark.parametrize("threads", [8, 17, 20, 24, 48])
 def test_quad_pairs_of_a_block_are_whole(threads):
-    """A quad-pair is threads 0-3 and 16-19 of a warp. Eight contiguous threads are not one: the threads of two such halves wrote the same
+    """A quad-pair is threads 0-3 and 16-19 of a warp. Eight contiguous threads are not a quad-pair: the threads of two such groups wrote the same
     elements.
     """
     copy = Move.tile(1).to(QuadPair).tile(1, 1).to(Thread).done()

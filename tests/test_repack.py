@@ -108,7 +108,7 @@ def test_arrays_of_any_strides():
     assert [launch.reason for launch in kernel.program.preceding] == ["A is contiguous along no dimension"]
 
 
-def test_a_copy_of_ones_own():
+def test_a_user_defined_copy():
     move = Move.tile(8, 32).to(Block).tile(2, 1).to(Thread).tile(1, 1).done()
     spec = float16_gemm(33, 40, 17)
     program = require_right(MatMul.repack(A, move).then(BODY), spec, (33, 40, 17))
@@ -242,7 +242,7 @@ def test_transposing_copies_compile(dtype):
         program = product_of(dtype)(float16_gemm(*sizes, "TNN", dtype=dtype, c_dtype=TYPES[dtype])).program("sm_90a")
         resources = compile_cuda(program.cuda, "sm_90a").resources
         assert set(resources) == {"matmul_repack_a", "matmul_repack_b", "matmul"} and all(
-            one.spill_stores == 0 for one in resources.values()
+            usage.spill_stores == 0 for usage in resources.values()
         )
 
 
@@ -312,7 +312,7 @@ def test_the_printed_copies_on_a_cpu(tmp_path):
     ("sizes", "signature"), [((3, 65, 33, 17), "bmk,bkn->bmn"), ((2, 40, 72, 31), "bmk,kn->bmn"), ((2, 33, 65, 24), "mk,bkn->bmn")]
 )
 @pytest.mark.parametrize("dtype", [float16, int8], ids=str)
-def test_stacks(sizes, signature, orders, dtype):
+def test_batches(sizes, signature, orders, dtype):
     batch, M, N, K = sizes
     layouts = {name: RowMajor if order == "N" else ColMajor for name, order in zip("AB", orders, strict=True)}
     library_strategy = hopper_batched.integers if dtype == int8 else hopper_batched.strategy
@@ -324,11 +324,11 @@ def test_stacks(sizes, signature, orders, dtype):
     assert program.ir.rings and "tma_load" in program.text
 
 
-def test_matrices_of_a_stack_apart():
+def test_matrices_of_a_batch_with_gaps():
     """Rows are multiples of 16 bytes apart, matrices are not."""
     spec = MatMul(3, 16, 24, 8, dtype=float16, signature="bmk,bkn->bmn", A=Strides(b=129, m=8, k=1))(GL, GL, GL)(Kernel)
     program = MatMul.repack(A).tile(b=1).to(Block).then(BODY)(spec).program("sm_90a")
-    assert [one.reason for one in program.preceding] == ["A has matrices 129 elements of 2 bytes apart"]
+    assert [one.reason for one in program.preceding] == ["the matrix stride of A is 129 elements of 2 bytes"]
 
 
 # ---------------------------------------------------------------------------------------------- the library's choice
@@ -390,7 +390,7 @@ def test_the_text_is_one_unit_of_all_launches():
 
 def test_outputs_list_the_copies():
     program = HOPPER(ODD).program()
-    description = "matmul_repack_a: Move(95,99)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=128), since A has rows 99 elements of 2 bytes apart"
+    description = "matmul_repack_a: Move(95,99)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=128), since the row stride of A is 99 elements of 2 bytes"
     shown = "\n".join(show(program))
     assert f"launched first   {description}" in shown and "tile(16, 256).to(Block)" in shown
     assert as_dict(program)["launches"][0] == description
@@ -416,4 +416,4 @@ def test_stored_and_read_back():
 def test_exports_take_scratch_memory(tmp_path):
     """More of them in `test_export.py`."""
     header = export(HOPPER(ODD), tmp_path, "gemm", cubin=False).files[0].read_text()
-    assert "A has rows 99 elements of 2 bytes apart." in header and "size_t gemm_scratch_bytes(void);" in header
+    assert "the row stride of A is 99 elements of 2 bytes." in header and "size_t gemm_scratch_bytes(void);" in header

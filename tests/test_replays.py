@@ -103,18 +103,18 @@ class Machine:
         self.capsule = new(ctypes.addressof(self.exchange), self.name, None)
         pointer, unsigned, number, size = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_size_t
         self.functions = (
-            self.made(self.launch, pointer, *(unsigned,) * 7, *(pointer,) * 3),
-            self.made(self.launch_with, *(pointer,) * 4),
-            self.made(self.encode, pointer, number, ctypes.c_uint32, *(pointer,) * 5, *(number,) * 4),
-            self.made(self.fill, ctypes.c_uint64, ctypes.c_ubyte, size, pointer),
-            self.made(self.fill_rows, ctypes.c_uint64, size, ctypes.c_ubyte, size, size, pointer),
-            self.made(self.context, ctypes.POINTER(pointer)),
-            self.made(self.push, pointer),
-            self.made(self.pop, ctypes.POINTER(pointer)),
-            self.made(self.is_capturing, pointer, ctypes.POINTER(number)),
+            self.callback_of(self.launch, pointer, *(unsigned,) * 7, *(pointer,) * 3),
+            self.callback_of(self.launch_with, *(pointer,) * 4),
+            self.callback_of(self.encode, pointer, number, ctypes.c_uint32, *(pointer,) * 5, *(number,) * 4),
+            self.callback_of(self.fill, ctypes.c_uint64, ctypes.c_ubyte, size, pointer),
+            self.callback_of(self.fill_rows, ctypes.c_uint64, size, ctypes.c_ubyte, size, size, pointer),
+            self.callback_of(self.context, ctypes.POINTER(pointer)),
+            self.callback_of(self.push, pointer),
+            self.callback_of(self.pop, ctypes.POINTER(pointer)),
+            self.callback_of(self.is_capturing, pointer, ctypes.POINTER(number)),
         )
 
-    def made(self, function, *arguments):
+    def callback_of(self, function, *arguments):
         callback = ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)(function)
         self.keep.append(callback)
         return ctypes.cast(callback, ctypes.c_void_p).value
@@ -156,10 +156,10 @@ class Machine:
         self.launches.append((function, shape, "chained", stream, self.arguments(table), self.contexts[-1]))
         return 0
 
-    def encode(self, to, element, rank, address, extents, strides, box, ones, interleave, swizzle, promotion, fill):
+    def encode(self, to, element, rank, address, extents, strides, box, element_strides, interleave, swizzle, promotion, fill):
         assert to % 64 == 0 and (interleave, fill) == (0, 0)
         sizes = tuple((ctypes.c_uint64 * rank).from_address(extents)), tuple((ctypes.c_uint64 * (rank - 1)).from_address(strides))
-        boxes = tuple((ctypes.c_uint32 * rank).from_address(box)), tuple((ctypes.c_uint32 * rank).from_address(ones))
+        boxes = tuple((ctypes.c_uint32 * rank).from_address(box)), tuple((ctypes.c_uint32 * rank).from_address(element_strides))
         if address % 32:
             return 1
         self.maps.append((element, address, *sizes, *boxes, swizzle, promotion))
@@ -218,12 +218,12 @@ FUNCTION, SHAPE = 4096, (3, 2, 1, 128, 1, 1)
 ADDRESS, WORD, MAP, COUNTER = replays.ADDRESS, replays.WORD, replays.MAP, replays.COUNTER
 
 
-def launched(*parameters, fills=(), chained=False):
-    return FUNCTION, SHAPE, 1024, chained, parameters, tuple(fills)
+def launched(*parameters, fills=(), programmatic=False):
+    return FUNCTION, SHAPE, 1024, programmatic, parameters, tuple(fills)
 
 
-def described(*launches, makers=(), results=(), several=False, spans=(), device=0, context=77):
-    return device, context, tuple(makers), tuple(results), several, tuple(spans), tuple(launches)
+def described(*launches, makers=(), results=(), is_tuple=False, spans=(), device=0, context=77):
+    return device, context, tuple(makers), tuple(results), is_tuple, tuple(spans), tuple(launches)
 
 
 def bytes_of(*tensors):
@@ -254,7 +254,7 @@ def test_call_is_replayed_on_other_tensors(module, machine):
     assert len(results) == len(machine.launches) == 3
 
 
-def test_an_output_that_is_given_is_given_back(module, machine):
+def test_a_given_output_is_returned(module, machine):
     calls, a = module.Replays(), Tensor((4, 8))
     out = Tensor((4, 8))
     assert calls(None, out, a) is NotImplemented
@@ -271,7 +271,7 @@ def test_several_results_form_a_tuple(module, machine):
     calls, a = module.Replays(), Tensor((4,))
     results = [Tensor((4,)), Tensor((2,)), Tensor((1,))]
     makers = [lambda one=one: one for one in results]
-    recipe = described(launched((ADDRESS, 3, 4)), makers=makers, results=[0, 1], several=True, spans=bytes_of(a, *results))
+    recipe = described(launched((ADDRESS, 3, 4)), makers=makers, results=[0, 1], is_tuple=True, spans=bytes_of(a, *results))
     calls.add(None, None, (a,), recipe)
     machine.parameters = 1
     assert calls(None, None, a) == tuple(results[:2])
@@ -398,7 +398,7 @@ def test_launches_run_in_order_with_intermediate_tensors(module, machine):
     calls, a = module.Replays(), Tensor((4,))
     between, result = Tensor((64,)), Tensor((4,))
     first = launched((ADDRESS, 0, 0), (ADDRESS, 2, 0))
-    second = launched((ADDRESS, 2, 128), (ADDRESS, 1, 0), fills=[(1, 4, 12, 1, 12), (2, 0, 4, 3, 16)], chained=True)
+    second = launched((ADDRESS, 2, 128), (ADDRESS, 1, 0), fills=[(1, 4, 12, 1, 12), (2, 0, 4, 3, 16)], programmatic=True)
     recipe = described(first, second, makers=[lambda: result, lambda: between], results=[0], spans=bytes_of(a, result, between))
     calls.add(None, None, (a,), recipe)
     machine.parameters = 2
@@ -492,7 +492,7 @@ def test_memory_that_runs_out_is_an_error(module, machine):
     assert not machine.launches
 
 
-def test_calls_may_be_forgotten_while_one_is_made(module, machine):
+def test_calls_may_be_cleared_during_a_call(module, machine):
     calls, a, result = module.Replays(), Tensor((4,)), Tensor((4,))
 
     def maker():
@@ -525,8 +525,8 @@ def test_tensors_are_not_kept_alive(module, machine):
     assert seen() is None
 
 
-def test_the_oldest_calls_go(module, machine):
-    """All entries are dropped at once: a program with so many signatures gains nothing from replays."""
+def test_the_oldest_calls_are_dropped(module, machine):
+    """All entries are dropped at once: a program with more signatures than that gains nothing from replays."""
     calls = module.Replays()
     for size in range(1, 1026):
         a = Tensor((size,))
@@ -538,7 +538,7 @@ def test_the_oldest_calls_go(module, machine):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "recipe",
     [
         described(launched((ADDRESS, 1, 0)), spans=[16]),
         described(launched((ADDRESS, -1, 0)), spans=[16]),
@@ -555,10 +555,10 @@ def test_the_oldest_calls_go(module, machine):
         (1, 2),
     ],
 )
-def test_recipes_that_make_no_sense_are_refused(module, machine, said):
+def test_malformed_recipes_are_refused(module, machine, recipe):
     calls, a = module.Replays(), Tensor((4,))
     with pytest.raises((ValueError, TypeError)):
-        calls.add(None, None, (a,), said)
+        calls.add(None, None, (a,), recipe)
     assert len(calls) == 0 and calls(None, None, a) is NotImplemented
 
 
@@ -612,8 +612,8 @@ def pytorch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake)
 
 
-def recording(*launches, made=()):
-    return Recording([(plan, addresses) for plan, addresses in launches], list(made))
+def recording(*launches, outputs=()):
+    return Recording([(plan, addresses) for plan, addresses in launches], list(outputs))
 
 
 def test_recipe_describes_a_call():
@@ -623,10 +623,10 @@ def test_recipe_describes_a_call():
     plan = Plan(
         Fixed((5, 1 << 40), [(0, fill)]), [view(part), view(b), ArrayView((), (), "float32", 4, 0, True), view(c)], {2}, (3, 0, 2, 1)
     )
-    recipe = replays.recipe((a, b, 2.0), None, c, recording((plan, (part.address, b.address, 77, c.address)), made=[c]))
-    device, context, makers, results, several, spans, ((function, shape, shared, chained, parameters, fills),) = recipe
-    assert (device, context, results, several, spans) == (0, 77, (0,), False, (128, 192, 96))
-    assert (function, shape, shared, chained) == (FUNCTION, SHAPE, 512, False)
+    recipe = replays.recipe((a, b, 2.0), None, c, recording((plan, (part.address, b.address, 77, c.address)), outputs=[c]))
+    device, context, makers, results, is_tuple, spans, ((function, shape, shared, programmatic, parameters, fills),) = recipe
+    assert (device, context, results, is_tuple, spans) == (0, 77, (0,), False, (128, 192, 96))
+    assert (function, shape, shared, programmatic) == (FUNCTION, SHAPE, 512, False)
     assert parameters == ((ADDRESS, 2, 0), (ADDRESS, 0, 32), (WORD, 77), (ADDRESS, 1, 0), (WORD, 5), (WORD, 1 << 40))
     assert fills == ((2, 0, 96, 1, 96), (2, 96, 96, 1, 96))
     (maker,) = makers
@@ -650,17 +650,17 @@ def test_intermediate_tensors_are_allocated_for_each_replay():
     a, between, result = Tensor((4, 8)), Tensor((64,)), Tensor((4, 8))
     first = Plan(Fixed(), [view(a), view(between)]), (a.address, between.address)
     second = Plan(Fixed(), [view(between), view(result)]), (between.address, result.address)
-    recipe = replays.recipe((a,), None, result, recording(first, second, made=[between, result]))
+    recipe = replays.recipe((a,), None, result, recording(first, second, outputs=[between, result]))
     assert len(recipe[2]) == 2 and recipe[3] == (0,) and recipe[5] == (128, 128, 256)
     assert [one[4] for one in recipe[-1]] == [((ADDRESS, 0, 0), (ADDRESS, 2, 0)), ((ADDRESS, 2, 0), (ADDRESS, 1, 0))]
 
 
-def test_a_result_seen_otherwise_is_made_as_the_caller_sees_it():
+def test_a_result_that_is_a_view_is_returned_as_that_view():
     """The result is a view, with the same bytes, of the tensor that the launch wrote."""
     a, written = Tensor((4, 8)), Tensor((4, 8))
     transposed = Tensor((8, 4), (1, 8), address=written.address)
     recipe = replays.recipe(
-        (a,), None, transposed, recording((Plan(Fixed(), [view(a), view(written)]), (a.address, written.address)), made=[written])
+        (a,), None, transposed, recording((Plan(Fixed(), [view(a), view(written)]), (a.address, written.address)), outputs=[written])
     )
     assert len(recipe[2]) == 1 and recipe[2][0]().strides == (1, 8)
     smaller = Tensor((2, 8), address=written.address)
@@ -715,7 +715,7 @@ def product(calls, a, b, plan_of, requests):
         result = Tensor((a.shape[0], b.shape[1]))
         if current.recording is not None:
             current.recording.launches.append((plan_of(a, b, result), (a.address, b.address, result.address)))
-            current.recording.made.append(result)
+            current.recording.allocated.append(result)
         return result
 
     return calls.call(None, None, (a, b), make)

@@ -49,7 +49,7 @@ def forms(torch):
     """Calls by name: ours and PyTorch's on the same tensors, which are allocated again each time."""
     softmax, norm = torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.layer_norm
 
-    def made(*shapes, **options):
+    def tensors(*shapes, **options):
         return [float16_array(torch, *shape, **options) for shape in shapes]
 
     def plain(a, b):
@@ -70,39 +70,39 @@ def forms(torch):
         return attention(q, k, v, lse=True)[0], softmax(q, k, v)
 
     return {
-        "plain": lambda: plain(*made((64, 96), (96, 80))),
-        "wide": lambda: plain(*made((256, 512), (512, 384))),
-        "out": lambda: filled(*made((64, 96), (96, 80))),
-        "halves": lambda: plain(*made((64, 96), (96, 80), dtype="float16")),
-        "floats": lambda: plain(*made((64, 96), (96, 80), dtype="float32")),
+        "plain": lambda: plain(*tensors((64, 96), (96, 80))),
+        "wide": lambda: plain(*tensors((256, 512), (512, 384))),
+        "out": lambda: filled(*tensors((64, 96), (96, 80))),
+        "halves": lambda: plain(*tensors((64, 96), (96, 80), dtype="float16")),
+        "floats": lambda: plain(*tensors((64, 96), (96, 80), dtype="float32")),
         "by columns": lambda: plain(float16_array(torch, 96, 64).T, float16_array(torch, 80, 96).T),
-        "odd": lambda: plain(*made((33, 65), (65, 17))),
+        "odd": lambda: plain(*tensors((33, 65), (65, 17))),
         "a slice": lambda: plain(float16_array(torch, 64, 104)[:, 3:99], float16_array(torch, 96, 80)),
-        "stack": lambda: plain(*made((4, 64, 96), (96, 80))),
-        "stacks": lambda: plain(*made((4, 64, 96), (4, 96, 80))),
-        "broadcast": lambda: plain(*made((2, 1, 64, 48), (3, 48, 80))),
-        "vector": lambda: plain(*made((96,), (96, 80))),
+        "stack": lambda: plain(*tensors((4, 64, 96), (96, 80))),
+        "stacks": lambda: plain(*tensors((4, 64, 96), (4, 96, 80))),
+        "broadcast": lambda: plain(*tensors((2, 1, 64, 48), (3, 48, 80))),
+        "vector": lambda: plain(*tensors((96,), (96, 80))),
         "Gram": lambda: (lambda a: plain(a, a.T))(float16_array(torch, 64, 96)),
         "square": lambda: (lambda a: plain(a, a))(float16_array(torch, 64, 64)),
         "steps": lambda: plain(float16_array(torch, 64, 192)[:, ::2], float16_array(torch, 96, 80)),
-        "epilogue": lambda: biased(*made((64, 96), (96, 80), (80,))),
+        "epilogue": lambda: biased(*tensors((64, 96), (96, 80), (80,))),
         "attention": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(
-            *made((2, 4, 200, 64), (2, 4, 256, 64), (2, 4, 256, 64))
+            *tensors((2, 4, 200, 64), (2, 4, 256, 64), (2, 4, 256, 64))
         ),
         "causal": lambda: (lambda q, k, v: (attention(q, k, v, causal=True), softmax(q, k, v, is_causal=True)))(
-            *made(*[(2, 4, 256, 64)] * 3)
+            *tensors(*[(2, 4, 256, 64)] * 3)
         ),
         "sequence first": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(
-            *(one.transpose(1, 2) for one in made(*[(2, 256, 4, 64)] * 3))
+            *(one.transpose(1, 2) for one in tensors(*[(2, 256, 4, 64)] * 3))
         ),
         "self": lambda: (lambda q: (attention(q, q, q), softmax(q, q, q)))(float16_array(torch, 2, 4, 256, 64)),
         "decode": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(
-            *made((2, 4, 1, 128), (2, 4, 4096, 128), (2, 4, 4096, 128))
+            *tensors((2, 4, 1, 128), (2, 4, 4096, 128), (2, 4, 4096, 128))
         ),
-        "narrow": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(*made(*[(2, 4, 256, 40)] * 3)),
-        "with sums": lambda: both(*made(*[(2, 4, 256, 64)] * 3)),
-        "layernorm": lambda: normed(*made((96, 256), (256,))),
-        "layernorm of more": lambda: normed(*made((4, 32, 256), (256,))),
+        "narrow": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(*tensors(*[(2, 4, 256, 40)] * 3)),
+        "with sums": lambda: both(*tensors(*[(2, 4, 256, 64)] * 3)),
+        "layernorm": lambda: normed(*tensors((96, 256), (256,))),
+        "layernorm of more": lambda: normed(*tensors((4, 32, 256), (256,))),
     }
 
 
@@ -302,7 +302,7 @@ def test_compiled(torch):
         close(torch, results[1], torch.nn.functional.scaled_dot_product_attention(q, q, q))
 
 
-def test_memory_is_given_back(torch):
+def test_memory_is_released(torch):
     a, b = float16_array(torch, 1024, 1024), float16_array(torch, 1024, 1024)
     matmul(a, b), matmul(a, b)
     gc.collect()

@@ -46,15 +46,15 @@ M, N, K = sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of
 KERNELS = {
     "two warpgroups along m": (product(), (256, 128, 320)),
     "two along n": (product((64, 128, 64), (64, 64), 3), (128, 256, 192)),
-    "one warpgroup, a turn in flight": (product((64, 64, 64), (64, 64), 3), (128, 64, 448)),
+    "one warpgroup, an iteration in flight": (product((64, 64, 64), (64, 64), 3), (128, 64, 448)),
     "swapped": (product((16, 128, 64), (16, 64), 3), (32, 128, 192)),
     "128 rows a warpgroup": (product((128, 64, 64), (128, 64), 2), (256, 64, 192)),
     "steps of 128": (product((64, 64, 128), (64, 64), 2), (64, 128, 384)),
     "a warpgroup produces": (product(producer=128), (128, 128, 192)),
     "stored by threads": (product(tma=False), (128, 64, 192)),
     "one stage": (product(stages=1), (128, 64, 192)),
-    "more stages than turns": (product(stages=4), (128, 64, 128)),
-    "persistent, bands": (product(blocks=3, bands=2), (512, 128, 192)),
+    "more stages than iterations": (product(stages=4), (128, 64, 128)),
+    "persistent, bands": (product(blocks=3, group_m=2), (512, 128, 192)),
 }
 
 
@@ -85,14 +85,14 @@ def test_ordinary_consumers(strategy):
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_sizes_that_are_no_multiples_of_tiles(sizes, blocks):
     """TMA loads zeros for out-of-bounds elements and does not store them."""
-    program = require_right(product(blocks=blocks, bands=2 * (blocks > 0)), float16_gemm(*sizes), orders=(None,))
+    program = require_right(product(blocks=blocks, group_m=2 * (blocks > 0)), float16_gemm(*sizes), orders=(None,))
     assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
 
 
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_sizes_known_at_run_time(blocks):
     """One kernel for all sizes, checked once."""
-    program = product(blocks=blocks, bands=2 * (blocks > 0))(float16_gemm(M, N, K)).program(TARGET)
+    program = product(blocks=blocks, group_m=2 * (blocks > 0))(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (200, 136, 328)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -114,8 +114,8 @@ def generated(seed):
     options = {
         "producer": chance.choice((32, 128)),
         "chunk": 32 if wn % 64 else 64 if wm < 64 else chance.choice((64, 32)),
-        "in_flight": chance.choice((None, *range(min(stages, 3)))),
-        "bands": chance.choice((0, 2)),
+        "mma_in_flight": chance.choice((None, *range(min(stages, 3)))),
+        "group_m": chance.choice((0, 2)),
         "blocks": chance.choice((0, 0, 2, 3)),
         "tma": chance.random() < 0.7,
     }
@@ -138,7 +138,7 @@ FAULTY = {
     "one tile": (product(), (128, 64, 448)),
     "an iteration in flight": (product((64, 64, 64), (64, 64), 3, blocks=2), (256, 64, 192)),
     "one iteration per tile": (product(blocks=2), (768, 64, 64)),
-    "both, with several stores": (product((128, 128, 64), (64, 128), 2, blocks=2, chunk=32, in_flight=1), (768, 128, 64)),
+    "both, with several stores": (product((128, 128, 64), (64, 128), 2, blocks=2, chunk=32, mma_in_flight=1), (768, 128, 64)),
 }
 
 

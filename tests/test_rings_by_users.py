@@ -39,7 +39,7 @@ STEPS = {
 }
 
 
-def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=64, shares=(), in_flight=None):
+def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=64, shares=(), mma_in_flight=None):
     """Bind a definition with two MMAs per iteration and separate accumulators; `low` and `high` access these and change no value.
 
     `shares` maps a load to the load whose stages it shares.
@@ -56,7 +56,7 @@ def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=
     chain = definition.tile(m=rows, n=64).to(Block)
     chain = chain.persistent(blocks) if blocks else chain
     chain = chain.split(k=64).pipeline(stages).warp_specialize()
-    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain if mma_in_flight is None else chain.mma_in_flight(mma_in_flight)
     for name in loads:
         chain = chain.load(name, SH, COPY)
         chain = chain.share_stages(dict(shares)[name]) if name in dict(shares) else chain
@@ -64,10 +64,10 @@ def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=
     return chain(definition(**dict(zip("mnk", sizes, strict=True)), dtype=float16))
 
 
-def of_library(module, steps, loads, sizes, *, rows=128, stages=2, in_flight=None):
+def of_library(module, steps, loads, sizes, *, rows=128, stages=2, mma_in_flight=None):
     """Bind a definition of the library with rings."""
     chain = module.definition.tile(m=rows, n=64).to(Block).split(k=64).pipeline(stages).warp_specialize(128)
-    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain if mma_in_flight is None else chain.mma_in_flight(mma_in_flight)
     for name in loads.split():
         chain = chain.load(name, SH, COPY)
     chain = chain.tile(m=64).to(Warpgroup)
@@ -182,7 +182,7 @@ UP_MMA = ["full b2 k", "product u", "commit"]
 
 
 @pytest.mark.parametrize(
-    ("stages", "in_flight", "rows", "expected"),
+    ("stages", "mma_in_flight", "rows", "expected"),
     [
         (2, None, 128, ["wait 0", "empty a k", "empty b1 k", "empty b2 k"]),
         (2, 1, 64, ["wait 1", "empty a k - 1 later", "empty b2 k - 1 later", *UP_MMA, "wait 1", "empty b1 k"]),
@@ -190,12 +190,12 @@ UP_MMA = ["full b2 k", "product u", "commit"]
         (1, None, 64, ["wait 0", "empty a k", "empty b1 k", "empty b2 k"]),
     ],
 )
-def test_releases_follow_the_groups_in_flight(stages, in_flight, rows, expected):
+def test_releases_follow_the_groups_in_flight(stages, mma_in_flight, rows, expected):
     """A stage is released as soon as the groups that read it are complete.
 
     With `mma_in_flight` a wait follows each group; otherwise it follows the last one of the iteration.
     """
-    bound = of_library(gated, "gate up", "A B1 B2", (128, 64, 320), rows=rows, stages=stages, in_flight=in_flight)
+    bound = of_library(gated, "gate up", "A B1 B2", (128, 64, 320), rows=rows, stages=stages, mma_in_flight=mma_in_flight)
     body, _ = loop_of_fills(bound.program(TARGET))
     place = next(number for number, one in enumerate(body) if one.startswith("wait"))
     end = expected.index("commit") if "commit" in expected else len(expected)
@@ -206,12 +206,12 @@ def test_ordinary_readers_synchronize_the_warp_before_a_release():
     """One warp barrier precedes the release of a stage that lanes and an MMA both read. Lanes and MMA share one ring."""
     body, _ = loop_of_fills(of_library(gemm_row_sum, "product", "A B", (128, 64, 320)).program(TARGET))
     assert body[-4:] == ["do s", "wait 0", "barrier warp", "empty k_ring k"]
-    body, after = loop_of_fills(of_library(gemm_row_sum, "product", "A B", (128, 64, 320), in_flight=1).program(TARGET))
+    body, after = loop_of_fills(of_library(gemm_row_sum, "product", "A B", (128, 64, 320), mma_in_flight=1).program(TARGET))
     assert body[-4:] == ["wait 1", "barrier warp", "empty k_ring k - 1 later", "do s"]
     assert after == ["wait 0", "barrier warp", "empty k_ring 4"]
 
 
-# ---------------------------------------------------------------------------------------------- by hand
+# ---------------------------------------------------------------------------------------------- hand-made programs
 
 
 BUFFERS = (buffer("a", 4096), buffer("c", 4096, offset=16384), *(buffer(name, 4, memory=RF) for name in "urpq"))
@@ -326,7 +326,7 @@ RIGHT = {
     "u v low": pair("u v low", (192, 64, 320), blocks=2, stages=3),
     "u v low high": pair("u v low high", rows=128),
     "one stage": pair("u v low", stages=1),
-    "gated": of_library(gated, "gate up", "A B1 B2", (64, 64, 320), rows=64, stages=3, in_flight=2),
+    "gated": of_library(gated, "gate up", "A B1 B2", (64, 64, 320), rows=64, stages=3, mma_in_flight=2),
     "row sum": of_library(gemm_row_sum, "product", "A B", (128, 64, 320)),
 }
 

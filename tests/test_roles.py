@@ -1,5 +1,5 @@
-"""Roles as a partition of statements, and arrivals deferred until copies complete: copying producers with and without TMA; several
-producers; each fault of theirs, which both detectors find; the text, executed on a CPU.
+"""Roles as a partition of statements, and arrivals deferred until copies complete: copying producers with and without TMA, several
+producers, their faults, which both detectors find, and the text executed on a CPU.
 """
 
 import functools
@@ -36,9 +36,9 @@ from fireiron.values.expr import Var, less
 TMA = Move.done()
 COPIES = Move.coalesced_copy(8).done()
 ELEMENTS = Move.coalesced_copy(1).done()
-"""Copies of 2 bytes, which cp.async does not do."""
+"""Copies of 2 bytes, which cp.async does not support."""
 
-HALVES = float16_gemm(128, 64, 320)
+FLOAT16 = float16_gemm(128, 64, 320)
 
 
 def fed(a, b, tiles=(128, 64, 64), stages=3, threads=32, blocks=0):
@@ -59,15 +59,15 @@ def warps_fed():
     return chain.tile(16, 16).unroll().mma_tile().done()
 
 
-# Of each kernel its strategy, problem, roles with their threads, and the arrivals and bytes that fill a stage.
+# For each kernel: strategy, problem, roles with their threads, and the arrivals and bytes that fill a stage.
 KERNELS = {
-    "A by TMA, B copied": (fed(TMA, COPIES), HALVES, (256, 32, 32), 33, 128 * 64 * 2),
-    "A copied, B by TMA": (fed(COPIES, TMA, stages=2), HALVES, (256, 32, 32), 33, 64 * 64 * 2),
-    "all copied": (fed(COPIES, COPIES), HALVES, (256, 32), 32, 0),
-    "all copied by a warpgroup": (fed(COPIES, COPIES, threads=128), HALVES, (256, 128), 128, 0),
+    "A by TMA, B copied": (fed(TMA, COPIES), FLOAT16, (256, 32, 32), 33, 128 * 64 * 2),
+    "A copied, B by TMA": (fed(COPIES, TMA, stages=2), FLOAT16, (256, 32, 32), 33, 64 * 64 * 2),
+    "all copied": (fed(COPIES, COPIES), FLOAT16, (256, 32), 32, 0),
+    "all copied by a warpgroup": (fed(COPIES, COPIES, threads=128), FLOAT16, (256, 128), 128, 0),
     "rows of 8 bytes": (fed(TMA, TMA), float16_gemm(128, 60, 320), (256, 32, 32), 33, 128 * 64 * 2),
     "rows of odd length": (fed(TMA, ELEMENTS, stages=2), float16_gemm(128, 63, 192), (256, 32, 32), 33, 128 * 64 * 2),
-    "cp.async and elements": (fed(COPIES, ELEMENTS, stages=2), HALVES, (256, 32), 64, 0),
+    "cp.async and elements": (fed(COPIES, ELEMENTS, stages=2), FLOAT16, (256, 32), 64, 0),
     "ragged": (fed(TMA, COPIES), float16_gemm(200, 72, 136), (256, 32, 32), 33, 128 * 64 * 2),
     "persistent": (fed(TMA, COPIES, (64, 64, 64), blocks=2), float16_gemm(128, 128, 192), (128, 32, 32), 33, 64 * 64 * 2),
     "read by warps": (warps_fed(), float16_gemm(128, 64, 160, c_dtype=float32), (128, 32), 32, 0),
@@ -105,13 +105,13 @@ def test_sizes_known_at_run_time():
 
 
 def test_without_copies_all_threads_load():
-    """A TMA producer fills a ring alone, or there is none."""
+    """Either a TMA producer fills the ring, or there is no producer."""
     plain = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize()
-    assert plain.load(A, SH, TMA).load(B, SH, COPIES).tile(64, 64).to(Warpgroup).done()(HALVES).program(TARGET).ir.rings == ()
+    assert plain.load(A, SH, TMA).load(B, SH, COPIES).tile(64, 64).to(Warpgroup).done()(FLOAT16).program(TARGET).ir.rings == ()
 
 
 def test_copies_change_nothing_where_tma_loads_all():
-    with_copies, without = (fed(TMA, TMA)(HALVES).program(TARGET), product(stages=3, tma=False)(HALVES).program(TARGET))
+    with_copies, without = (fed(TMA, TMA)(FLOAT16).program(TARGET), product(stages=3, tma=False)(FLOAT16).program(TARGET))
     assert with_copies.ir.body == without.ir.body and with_copies.ir.rings == without.ir.rings
 
 
@@ -173,16 +173,16 @@ def test_faults_of_texts_are_found(fault, tmp_path):
             np.testing.assert_array_equal(host.run(0, arrays, {}, seed)["C"], expected)
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
-def is_arrival(one):
+def is_arrival(stmt):
     """Whether it is an arrival of copying threads."""
-    return isinstance(one, ir.Release) and one.by is not None
+    return isinstance(stmt, ir.Release) and stmt.by is not None
 
 
-def is_proxy_fence(one):
-    return isinstance(one, ir.Fence) and one.kind is ir.FenceKind.ASYNC_PROXY
+def is_proxy_fence(stmt):
+    return isinstance(stmt, ir.Fence) and stmt.kind is ir.FenceKind.ASYNC_PROXY
 
 
 def edited(kernel, edit):
@@ -201,26 +201,26 @@ def counting(change):
     return lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, producers=one.producers + change) for one in kernel.rings))
 
 
-def moved(is_meant, behind):
-    """The selected statement directly after the first one of the list that satisfies `behind`."""
+def moved(is_meant, is_anchor):
+    """The selected statement directly after the first one of the list that satisfies `is_anchor`."""
 
-    def edit(one):
-        if not isinstance(one, ir.For) or not any(map(is_meant, one.body)) or not any(map(behind, one.body)):
-            return (one,)
-        rest = [part for part in one.body if not is_meant(part)]
-        place = next(number for number, part in enumerate(rest) if behind(part))
-        return (attrs.evolve(one, body=(*rest[: place + 1], *filter(is_meant, one.body), *rest[place + 1 :])),)
+    def edit(stmt):
+        if not isinstance(stmt, ir.For) or not any(map(is_meant, stmt.body)) or not any(map(is_anchor, stmt.body)):
+            return (stmt,)
+        rest = [part for part in stmt.body if not is_meant(part)]
+        place = next(number for number, part in enumerate(rest) if is_anchor(part))
+        return (attrs.evolve(stmt, body=(*rest[: place + 1], *filter(is_meant, stmt.body), *rest[place + 1 :])),)
 
     return lambda kernel: edited(kernel, edit)
 
 
-def fence_in_front(kernel):
+def fence_before_wait(kernel):
     """The consumers' fence before the wait for the stage."""
 
-    def edit(one):
-        if not isinstance(one, ir.For) or not any(map(is_proxy_fence, one.body)):
-            return (one,)
-        return (attrs.evolve(one, body=(*filter(is_proxy_fence, one.body), *(part for part in one.body if not is_proxy_fence(part)))),)
+    def edit(stmt):
+        if not isinstance(stmt, ir.For) or not any(map(is_proxy_fence, stmt.body)):
+            return (stmt,)
+        return (attrs.evolve(stmt, body=(*filter(is_proxy_fence, stmt.body), *(part for part in stmt.body if not is_proxy_fence(part)))),)
 
     return edited(kernel, edit)
 
@@ -228,11 +228,11 @@ def fence_in_front(kernel):
 def in_copiers(is_meant):
     """Without some statements of the copying role."""
 
-    def parted(one):
-        if not isinstance(one, ir.Roles):
-            return (one,)
+    def parted(stmt):
+        if not isinstance(stmt, ir.Roles):
+            return (stmt,)
         drop = lambda part: () if is_meant(part) else (part,)
-        roles = (attrs.evolve(role, body=ir.rewritten(role.body, drop)) if role.name == "copying producer" else role for role in one.roles)
+        roles = (attrs.evolve(role, body=ir.rewritten(role.body, drop)) if role.name == "copying producer" else role for role in stmt.roles)
         return (making.roles(tuple(roles)),)
 
     return lambda kernel: attrs.evolve(kernel, body=tuple(part for one in kernel.body for part in parted(one)))
@@ -242,17 +242,17 @@ FAULTS = {
     "arrival not deferred": arrivals_as(by=AT_ONCE),
     "arrival that announces bytes": arrivals_as(by=None),
     "arrival of half the lanes": arrivals_as(active=less(Var("thread", 0, 319), 272)),
-    "arrival at the next turn": lambda kernel: edited(
+    "arrival at the next fill": lambda kernel: edited(
         kernel, lambda one: (attrs.evolve(one, fill_index=one.fill_index + 1),) if is_arrival(one) else (one,)
     ),
-    "arrival in front of the copies": moved(is_arrival, lambda one: isinstance(one, ir.Acquire)),
+    "arrival before the copies": moved(is_arrival, lambda one: isinstance(one, ir.Acquire)),
     "no arrival": without(is_arrival),
     "two arrivals": lambda kernel: edited(kernel, lambda one: (one, one) if is_arrival(one) else (one,)),
     "a count of one less": counting(-1),
     "a count of one more": counting(1),
     "a count of one": lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, producers=1) for one in kernel.rings)),
     "no fence": without(is_proxy_fence),
-    "fence in front of the wait": fence_in_front,
+    "fence before the wait": fence_before_wait,
     "no wait for empty stages": in_copiers(lambda one: isinstance(one, ir.Acquire)),
 }
 
@@ -263,34 +263,34 @@ def test_faults_are_found_by_both(name, fault):
     kernel = program(name).ir
     wrong = FAULTS[fault](kernel)
     assert wrong != kernel and errors(wrong)
-    arrays, expected = inputs_of(HALVES)
-    found = [outcome(wrong, arrays, expected, order) for order in (None, 1, 2)]
-    assert not {"right", "wrong"} & {*found}, found
+    arrays, expected = inputs_of(FLOAT16)
+    outcomes = [outcome(wrong, arrays, expected, order) for order in (None, 1, 2)]
+    assert not {"right", "wrong"} & {*outcomes}, outcomes
 
 
-SAID = {
+FINDINGS = {
     "arrival not deferred": ("while the asynchronous copy is in flight", "b_sh: stage 0 is read while a copy to it is in flight"),
     "a count of one less": ("in flight", "ends with an incomplete phase"),
     "no fence": ("no fence.proxy.async is between", "b_sh: stage 0 is read through the async proxy"),
 }
 
 
-@pytest.mark.parametrize("fault", SAID)
-def test_what_is_said_of_faults(fault):
+@pytest.mark.parametrize("fault", FINDINGS)
+def test_findings_of_faults(fault):
     wrong = FAULTS[fault](program("A by TMA, B copied").ir)
-    static, simulated = SAID[fault]
+    static, simulated = FINDINGS[fault]
     assert any(static in one for one in errors(wrong))
-    assert simulated in outcome(wrong, *inputs_of(HALVES))
+    assert simulated in outcome(wrong, *inputs_of(FLOAT16))
 
 
-@pytest.mark.parametrize("fault", ["arrival in front of the copies", "no fence", "a count of one less", "no arrival"])
+@pytest.mark.parametrize("fault", ["arrival before the copies", "no fence", "a count of one less", "no arrival"])
 def test_faults_of_elements_are_found_by_both(fault):
     wrong = FAULTS[fault](program("rows of odd length").ir)
     arrays, expected = inputs_of(KERNELS["rows of odd length"][1])
     assert errors(wrong) and outcome(wrong, arrays, expected, 1) not in ("right", "wrong")
 
 
-def test_a_fence_of_elements_behind_their_arrival_is_found_by_both():
+def test_a_fence_of_elements_after_their_arrival_is_found_by_both():
     wrong = moved(is_proxy_fence, is_arrival)(program("rows of odd length").ir)
     arrays, expected = inputs_of(KERNELS["rows of odd length"][1])
     assert any("no fence.proxy.async is between" in one for one in errors(wrong))
@@ -314,7 +314,7 @@ def by_two(elected):
     return divide
 
 
-# With the arrivals and the bytes that fill a stage, and the parts of these that each arrival announces.
+# With the arrivals and the bytes that fill a stage, and the bytes that each arrival expects.
 TWO = {
     "TMA": (product(stages=3, tma=False), True, 2, (128 + 64) * 64 * 2, [128 * 64 * 2, 64 * 64 * 2]),
     "copies": (fed(COPIES, COPIES), False, 64, 0, [None, None]),
@@ -324,13 +324,13 @@ TWO = {
 @pytest.mark.parametrize("name", TWO)
 def test_two_producers_fill_one_ring(name):
     strategy, elected, arrivals, size, parts = TWO[name]
-    kernel = in_roles(strategy, HALVES, by_two(elected))
+    kernel = in_roles(strategy, FLOAT16, by_two(elected))
     (ring,) = kernel.rings
     assert (ring.buffers, ring.producers, ring.bytes, ring.consumers) == (("a_sh", "b_sh"), arrivals, size, 8)
     assert [role.name for role in roles_of(kernel)] == ["consumers", "producer of A", "producer of B"]
     assert [one.part for one in all_of_kind(kernel, ir.Release) if one.state is ir.StageState.FULL] == parts
     assert errors(kernel) == []
-    arrays, expected = inputs_of(HALVES)
+    arrays, expected = inputs_of(FLOAT16)
     assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2, 3)] == ["right"] * 4
     text = cuda.emit(kernel)
     if toolchain.serving(TARGET, None) is not None:
@@ -341,8 +341,8 @@ def test_two_producers_fill_one_ring(name):
 @pytest.mark.parametrize("name", TWO)
 def test_texts_of_two_producers_on_a_cpu(name, tmp_path):
     strategy, elected, *_ = TWO[name]
-    kernel = in_roles(strategy, HALVES, by_two(elected))
-    arrays, expected = inputs_of(HALVES)
+    kernel = in_roles(strategy, FLOAT16, by_two(elected))
+    arrays, expected = inputs_of(FLOAT16)
     host = HostProgram([Printed(cuda.emit(kernel), kernel)], tmp_path)
     assert all(np.array_equal(host.run(0, arrays, {}, seed)["C"], expected) for seed in range(3))
 
@@ -352,25 +352,25 @@ def test_texts_of_two_producers_on_a_cpu(name, tmp_path):
 @pytest.mark.parametrize("role", [1, 2])
 def test_faults_of_two_producers_are_found_by_both(name, kind, role):
     strategy, elected, *_ = TWO[name]
-    kernel = in_roles(strategy, HALVES, by_two(elected))
+    kernel = in_roles(strategy, FLOAT16, by_two(elected))
     roles = list(roles_of(kernel))
     drop = lambda one: () if isinstance(one, kind) else (one,)
     roles[role] = attrs.evolve(roles[role], body=ir.rewritten(roles[role].body, drop))
     wrong = attrs.evolve(kernel, body=tuple(making.roles(tuple(roles)) if isinstance(one, ir.Roles) else one for one in kernel.body))
     assert errors(wrong)
-    arrays, expected = inputs_of(HALVES)
+    arrays, expected = inputs_of(FLOAT16)
     assert outcome(wrong, arrays, expected, 1) not in ("right", "wrong")
 
 
 @pytest.mark.parametrize("change", [-128, 128])
 def test_bytes_of_one_producer_are_found_by_both(change):
-    kernel = in_roles(TWO["TMA"][0], HALVES, by_two(True))
+    kernel = in_roles(TWO["TMA"][0], FLOAT16, by_two(True))
     wrong = edited(kernel, lambda one: (attrs.evolve(one, part=one.part + change),) if isinstance(one, ir.Release) and one.part else (one,))
-    arrays, expected = inputs_of(HALVES)
+    arrays, expected = inputs_of(FLOAT16)
     assert errors(wrong) and outcome(wrong, arrays, expected, 1) not in ("right", "wrong")
 
 
-# ---------------------------------------------------------------------------------------------- operands with a producer of their own
+# ---------------------------------------------------------------------------------------------- operands with a separate producer
 
 
 def separated(a, b, separate, threads=32, copies=True, stages=3, own=None, blocks=0, before=None):
@@ -383,7 +383,7 @@ def separated(a, b, separate, threads=32, copies=True, stages=3, own=None, block
     return (chain if own is None else chain.stages(own)).tile(64, 64).to(Warpgroup).done()
 
 
-# Of each kernel its strategy, and the names and threads of its producers.
+# For each kernel: strategy, and the names and threads of its producers.
 SEPARATED = {
     "B, by TMA": (separated(TMA, TMA, B, copies=False), [("producer", 32), ("producer of B", 32)]),
     "both, by TMA": (separated(TMA, TMA, (A, B), copies=False), [("producer of A", 32), ("producer of B", 32)]),
@@ -400,24 +400,24 @@ SEPARATED = {
 
 
 @pytest.mark.parametrize("name", SEPARATED)
-def test_operands_with_a_producer_of_their_own(name):
+def test_operands_with_a_separate_producer(name):
     strategy, producers = SEPARATED[name]
     spec = float16_gemm(256, 64, 320)
-    made = strategy(spec).program(TARGET)
-    assert [(role.name, role.threads) for role in roles_of(made.ir)] == [("consumers", 256), *producers]
-    assert errors(made.ir) == []
+    program = strategy(spec).program(TARGET)
+    assert [(role.name, role.threads) for role in roles_of(program.ir)] == [("consumers", 256), *producers]
+    assert errors(program.ir) == []
     arrays, expected = inputs_of(spec)
-    assert [outcome(made.ir, arrays, expected, order) for order in (None, 1, 2)] == ["right"] * 3
-    assert all(f"  // {producer}\n" in made.cuda for producer, _ in producers)
+    assert [outcome(program.ir, arrays, expected, order) for order in (None, 1, 2)] == ["right"] * 3
+    assert all(f"  // {producer}\n" in program.cuda for producer, _ in producers)
     if toolchain.serving(TARGET, None) is not None:
-        assert toolchain.compile_cuda(made.cuda, TARGET).cubin
+        assert toolchain.compile_cuda(program.cuda, TARGET).cubin
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 @pytest.mark.parametrize("name", ["B, by TMA", "B, copied"])
 def test_texts_of_separate_producers_on_a_cpu(name, tmp_path):
-    arrays, expected = inputs_of(HALVES)
-    host = HostProgram([Printed.of(SEPARATED[name][0](HALVES).program(TARGET))], tmp_path)
+    arrays, expected = inputs_of(FLOAT16)
+    host = HostProgram([Printed.of(SEPARATED[name][0](FLOAT16).program(TARGET))], tmp_path)
     assert all(np.array_equal(host.run(0, arrays, {}, seed)["C"], expected) for seed in range(3))
 
 
@@ -425,16 +425,16 @@ def test_texts_of_separate_producers_on_a_cpu(name, tmp_path):
 @pytest.mark.parametrize("kind", [ir.Acquire, ir.Release])
 @pytest.mark.parametrize("role", [1, 2])
 def test_faults_of_separate_producers_are_found_by_both(name, kind, role):
-    kernel = SEPARATED[name][0](HALVES).program(TARGET).ir
+    kernel = SEPARATED[name][0](FLOAT16).program(TARGET).ir
     roles = list(roles_of(kernel))
     roles[role] = attrs.evolve(roles[role], body=ir.rewritten(roles[role].body, lambda one: () if isinstance(one, kind) else (one,)))
     wrong = attrs.evolve(kernel, body=tuple(making.roles(tuple(roles)) if isinstance(one, ir.Roles) else one for one in kernel.body))
-    arrays, expected = inputs_of(HALVES)
+    arrays, expected = inputs_of(FLOAT16)
     assert errors(wrong) and outcome(wrong, arrays, expected, 1) not in ("right", "wrong")
 
 
 def test_keys_and_values_have_a_producer_each():
-    """In attention, where they are used and released at different times."""
+    """In attention they are used and released at different times."""
     strategy = keys_and_values(attention.definition())
     separate = strategy.at(Split).refine(WarpSpecialize(32, False, ("K", "V")))
     kernel = separate(attention.spec(64, 160, 64, fused=attention.definition())).program(TARGET)
@@ -448,8 +448,8 @@ def test_separate_is_written_and_read():
     assert str(chain.warp_specialize(separate="B")).endswith("warp_specialize(separate=B)")
     strategy = SEPARATED["both, by TMA"][0]
     assert eval(repr(strategy)) == strategy and loads(dumps(strategy)) == strategy
-    made = strategy(HALVES).program(TARGET)
-    assert parse_kernel(graphene_text(made)).cuda == made.cuda
+    program = strategy(FLOAT16).program(TARGET)
+    assert parse_kernel(graphene_text(program)).cuda == program.cuda
     ask = ProducerThreads(32, True, ("A", "B"))
     assert ProducerThreads.read(ask.written(str), lambda text: None) == ask
 
@@ -484,7 +484,7 @@ def test_a_role_that_fills_no_ring_is_refused():
         (Part("consumers", kernel.workers, lambda one: True), Part("stores", 32, lambda one: one.accesses[-1].buffer == "C"), by_two(True)(kernel, 32).parts[1]),
     )  # fmt: skip
     with pytest.raises(DecompositionError, match="the role stores would perform .*, which fills no ring"):
-        in_roles(product(stages=3, tma=False), HALVES, divide)
+        in_roles(product(stages=3, tma=False), FLOAT16, divide)
 
 
 # ---------------------------------------------------------------------------------------------- refusals
@@ -522,8 +522,8 @@ def test_copies_is_a_flag():
     with pytest.raises(DecompositionError, match="warp_specialize: copies is True or False"):
         chain.warp_specialize(copies=1)
     assert "specialize(128, copies=True)" in str(chain.warp_specialize(128, copies=True))
-    said = ProducerThreads(32, True)
-    assert ProducerThreads.read(said.written(str), lambda text: None) == said and ProducerThreads.read(
+    option = ProducerThreads(32, True)
+    assert ProducerThreads.read(option.written(str), lambda text: None) == option and ProducerThreads.read(
         {"producer_threads": "32"}, None
     ) == ProducerThreads(32)
 
@@ -561,9 +561,9 @@ def test_what_the_verifier_refuses(role, text):
 def test_copies_by_name_need_no_commit():
     """A deferred arrival covers all copies of its thread."""
     single = Move.tile(1, 8).to(Thread).done(CP_ASYNC[0])
-    kernel = fed(TMA, single)(HALVES).program(TARGET).ir
+    kernel = fed(TMA, single)(FLOAT16).program(TARGET).ir
     assert not all_of_kind(kernel, ir.Commit) or all(one.mechanism is WGMMA_GROUPS for one in all_of_kind(kernel, ir.Commit))
-    arrays, expected = inputs_of(HALVES)
+    arrays, expected = inputs_of(FLOAT16)
     assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
 
 
@@ -575,9 +575,9 @@ GIVEN = numbered((TILES * ROWS, COLUMNS))
 
 def emptied_late(consumer=tuple, consumers=32):
     """A kernel whose consumers store each stage by TMA and release it by an arrival that is deferred until TMA has read it."""
-    turn = Var("k", 0, TILES - 1)
+    step = Var("k", 0, TILES - 1)
     shape = ROWS, COLUMNS
-    accesses = attrs.evolve(access("tile", (0, 0), shape), copy=turn % STAGES), access("dst", (turn * ROWS, 0), shape, write=True)
+    accesses = attrs.evolve(access("tile", (0, 0), shape), copy=step % STAGES), access("dst", (step * ROWS, 0), shape, write=True)
     store = making.execution(
         COUNTED_STORE,
         Move(*shape, dtype=float16)(SH, GL)(Warp),
@@ -585,8 +585,8 @@ def emptied_late(consumer=tuple, consumers=32):
         mechanism=COUNTED_STORES,
         tensor_map=making.tensor_map("dst_map", "dst", (1, 0), (COLUMNS, ROWS), 128),
     )
-    release = making.release("ring", ir.StageState.EMPTY, turn, by=COUNTED_STORES)
-    body = (making.acquire("ring", ir.StageState.FULL, turn), store, release)
+    release = making.release("ring", ir.StageState.EMPTY, step, by=COUNTED_STORES)
+    body = (making.acquire("ring", ir.StageState.FULL, step), store, release)
     return streamed(TILES, consumer=lambda _: consumer(body), consumers=consumers)
 
 
@@ -639,7 +639,7 @@ def test_faults_of_deferred_arrivals_that_release_empty_are_found_by_both(fault)
             copied(kernel, GIVEN, None if order is None else random.Random(order))
 
 
-# ---------------------------------------------------------------------------------------------- what was read is overwritten
+# ---------------------------------------------------------------------------------------------- stages that are overwritten after they are read
 
 
 @pytest.mark.parametrize("name", ["A by TMA, B copied", "all copied"])
@@ -649,6 +649,6 @@ def test_stages_are_released_after_the_wait_for_their_mmas(name):
     assert [one for one, _ in ir.execs(kernel.body) if one.mechanism is WGMMA_GROUPS]
     faults = dict(early_releases(kernel))
     assert faults
-    arrays, expected = inputs_of(HALVES)
+    arrays, expected = inputs_of(FLOAT16)
     for wrong in faults.values():
         assert errors(wrong) and outcome(wrong, arrays, expected, 1) not in ("right", "wrong")

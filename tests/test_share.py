@@ -18,14 +18,14 @@ from fireiron.values.notation import parse_tensor, tensor_text
 from fireiron.values.tensor import Tensor
 
 BOTH = (("C", "A"), ("E", "B"))
-"""C takes turns with A, E with B."""
+"""C alternates with A in a ring, and E with B."""
 
 AFTER = ["full a k * 2 + 1", *V[1:]]
 FIRST = ["full a k * 2", *U[1:]]
 
 
-def test_one_ring_has_the_turns_of_both():
-    """With the stages that `pipeline` specifies for all loads together, of any number; only A's and B's buffers."""
+def test_one_ring_has_the_fills_of_both_loads():
+    """It has the number of stages that `pipeline` specifies, and only A's and B's buffers."""
     kernel = pair("u v low", stages=3, shares=BOTH).program(TARGET).ir
     assert [(ring.buffers, ring.stages) for ring in kernel.rings] == [(("a_sh", "b_sh"), 3)]
     assert {one.name for one in kernel.buffers if one.memory.of_block} == {"a_sh", "b_sh", "store_u_sh"}
@@ -36,22 +36,22 @@ def test_one_ring_has_the_turns_of_both():
 
 
 @pytest.mark.parametrize(
-    ("order", "stages", "in_flight", "found"),
+    ("order", "stages", "mma_in_flight", "expected"),
     [
         ("u v", 4, 0, [*FIRST, "wait 0", "empty a k * 2", *AFTER, "wait 0", "empty a k * 2 + 1"]),
         ("u v", 3, 1, [*FIRST, "wait 1", "empty a k * 2 - 1 later", *AFTER, "wait 1", "empty a k * 2"]),
         ("u v low high", 2, None, [*FIRST, *AFTER, "wait 1", "empty a k * 2", "do u", "wait 0", "empty a k * 2 + 1", "do v"]),
     ],
 )
-def test_slots_are_given_back_one_by_one(order, stages, in_flight, found):
-    body, _ = loop_of_fills(pair(order, stages=stages, shares=BOTH, in_flight=in_flight).program(TARGET))
-    assert body == found
+def test_stages_are_released_one_by_one(order, stages, mma_in_flight, expected):
+    body, _ = loop_of_fills(pair(order, stages=stages, shares=BOTH, mma_in_flight=mma_in_flight).program(TARGET))
+    assert body == expected
 
 
 RIGHT = {
     "three stages, tiles": pair("u low v", (192, 64, 192), blocks=2, stages=3, shares=BOTH),
     "two stages": pair("u v low high", stages=2, shares=BOTH, rows=128),
-    "one later": pair("u v", (192, 64, 192), blocks=2, stages=3, shares=BOTH, in_flight=1),
+    "one later": pair("u v", (192, 64, 192), blocks=2, stages=3, shares=BOTH, mma_in_flight=1),
 }
 
 
@@ -68,8 +68,8 @@ def test_kernels_are_right(name):
 def test_the_printed_text_on_a_cpu(tmp_path):
     program = RIGHT["three stages, tiles"].program(TARGET)
     arrays = given(program.spec)
-    made = HostProgram([Printed.of(program)], tmp_path).run(0, arrays, {}, 1)
-    assert all(np.allclose(made[name], value, rtol=1e-2) for name, value in wanted(program.spec, arrays).items())
+    results = HostProgram([Printed.of(program)], tmp_path).run(0, arrays, {}, 1)
+    assert all(np.allclose(results[name], value, rtol=1e-2) for name, value in wanted(program.spec, arrays).items())
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,12 @@ def test_faults_are_found_by_both(which, count):
     arrays = given(kernel.spec)
     expected = wanted(kernel.spec, arrays)
     fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.WGMMA_REGISTERS]
-    spare = with_changed(kernel, lambda one: one is fences[1], 0, dropped).body  # of registers that nobody touched since the last one
-    found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and faulty.body != spare]
-    assert len(found) > 30
-    for name, faulty in random.Random(5).sample(found, min(count, len(found))):
+    spare = with_changed(
+        kernel, lambda one: one is fences[1], 0, dropped
+    ).body  # of registers that no statement accessed after the previous fence
+    faults = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and faulty.body != spare]
+    assert len(faults) > 30
+    for name, faulty in random.Random(5).sample(faults, min(count, len(faults))):
         assert errors(faulty), f"the race check misses {name}"
         assert any(outcome(faulty, arrays, expected, one) != "right" for one in (None, 3)), f"the simulator misses {name}"
 
@@ -94,7 +96,7 @@ def test_faults_are_found_by_both(which, count):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"shares": (("C", "E"), ("E", "B"))}, "share_stages('E'): no load to SH above this one allocates a buffer for that operand"),
         ({"shares": (("B", "A"),)}, "share_stages: a_sh, b_sh are used together"),
@@ -107,10 +109,10 @@ def test_faults_are_found_by_both(which, count):
         ({"shares": (("C", "B"),), "rows": 128}, "share_stages('B'): a stage holds tiles of one shape"),
     ],
 )
-def test_refused(options, said):
+def test_refused(options, message):
     with pytest.raises(DecompositionError) as caught:
         _ = pair("u v low", **options).program(TARGET).ir
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_a_ring_is_needed():
@@ -133,7 +135,7 @@ def test_texts():
     assert tensor.shares == "x_sh" and parse_tensor(tensor_text(tensor)) == tensor
 
 
-def test_two_that_are_used_together_need_two_slots():
+def test_operands_of_one_mma_cannot_share_stages():
     """With a ring of one buffer they would have the same bytes in each iteration."""
     ring = Tensor("a_sh", (64, 64), float16, SH, RowMajor)
     both = [attrs.evolve(ring, name=name, shares="a_sh") for name in ("c_sh", "e_sh")]

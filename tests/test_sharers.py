@@ -1,4 +1,4 @@
-"""Who shares a memory, and levels above a launch, as values: order, names, and what is refused."""
+"""Which threads share a memory, and levels above a launch, as values: order, names, and refusals."""
 
 import pickle
 
@@ -14,7 +14,7 @@ SEQUENCE = Level("Sequence", consists_of=Kernel)
 BY_THREADS = Move.tile(1, 1).to(Thread).done()
 
 
-def test_sharers_are_ordered_by_how_many_share():
+def test_sharers_are_ordered_by_their_number_of_threads():
     assert [str(one) for one in SHARERS] == ["system", "grid", "cluster", "block", "warpgroup", "warp", "thread"]
     for number, outer in enumerate(SHARERS):
         assert [outer.includes(other) for other in SHARERS] == [False] * number + [True] * (len(SHARERS) - number)
@@ -38,7 +38,7 @@ def test_an_unknown_sharer_is_refused(given):
     assert "warpgroup" in caught.value.legal
 
 
-def test_a_sharer_is_no_other_one_of_its_name():
+def test_a_sharer_differs_from_another_with_its_name():
     with pytest.raises(ArgumentError, match="sharer block: the name is taken"):
         Memory("NEAR", 1, Sharer("block", 5), "near memory")
     for given in (("", 3), (None, 3), ("pair", "3"), ("pair", True)):
@@ -47,15 +47,15 @@ def test_a_sharer_is_no_other_one_of_its_name():
 
 
 @pytest.mark.parametrize("sharer", [one for one in (*SHARERS, Sharer("pair", 25)) if one not in (GRID, BLOCK, THREAD)], ids=str)
-def test_no_tensor_is_in_a_memory_that_no_pass_orders(sharer):
-    """It is a value; what would be in it is refused where a strategy, or a spec, asks for it."""
+def test_a_memory_that_no_pass_orders_has_no_tensors(sharer):
+    """Such a memory is a value, but a strategy or spec that stores a tensor in it is refused."""
     memory = Memory("NEAR", 1, sharer, "near memory")
     assert not (memory.of_grid or memory.of_block or memory.private or memory.in_shared)
     steps = MatMul.tile(8, 8).to(Block).split(8).load(A, memory, BY_THREADS).tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(ArgumentError, match=r"a_near in NEAR: passes do not order accesses") as caught:
         _ = steps(MatMul(16, 16, 16)(GL, GL, GL)(Kernel)).program("sm_90").ir
-    said = str(caught.value)
-    assert f"shared by a {sharer}" in said and "legal   grid block thread" in said and "load(A, NEAR)" in said
+    message = str(caught.value)
+    assert f"shared by a {sharer}" in message and "legal   grid block thread" in message and "load(A, NEAR)" in message
     with pytest.raises(ArgumentError, match="C in NEAR"):
         MatMul(16, 16, 16)(GL, GL, memory)(Kernel)
 
@@ -91,7 +91,7 @@ def test_operands_above_a_launch_are_in_global_memory():
         MatMul(16, 16, 16)(SH, GL, GL)(SEQUENCE)
 
 
-def test_what_divides_a_launch_does_not_divide_several():
+def test_decompositions_of_a_launch_do_not_apply_to_multiple_launches():
     with pytest.raises(DecompositionError, match=r"consists of launches: tile\(8, 8\).to\(Block\) divides the work of one launch"):
         _ = MatMul.tile(8, 8).to(Block)(MatMul(16, 16, 16)(GL, GL, GL)(SEQUENCE)).program("sm_90").tree
     for level in (Block, Warp, Thread):

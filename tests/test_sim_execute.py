@@ -98,7 +98,7 @@ def test_the_first_fence_of_each_role(form, seed):
             assert "wgmma.fence" in message, message
 
 
-@pytest.mark.parametrize("name", ["a turn in flight", "B, swapped"])
+@pytest.mark.parametrize("name", ["an iteration in flight", "B, swapped"])
 def test_a_factor_in_registers(name):
     """It is written by ordinary statements before each product, which requires a fence after them."""
     strategy, spec = RINGS[name]

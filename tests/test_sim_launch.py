@@ -120,7 +120,7 @@ def with_blocks(kernel, more):
     return attrs.evolve(kernel, grid=as_expr(grid), body=body)
 
 
-@pytest.mark.parametrize("options", [{}, {"tma": False}, {"bands": 2}, {"cluster": (2, 1)}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"tma": False}, {"group_m": 2}, {"cluster": (2, 1)}], ids=str)
 @pytest.mark.parametrize("sizes", [(128, 128, 64), (100, 128, 64), (100, 72, 64), (256, 64, 64)])
 def test_one_more_block_of_a_tma_gemm(sizes, options):
     """Two rows and two columns of tiles; the tile of one more block is out of bounds, or another block stores it too."""

@@ -364,7 +364,7 @@ WHERE = "outside loops"
 
 def rings_of(*rings, workers=64, blocks=1):
     """Rings of the blocks of a cluster, nothing of which has happened."""
-    plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=rings or (RING,), workers=workers))
+    plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=rings or (RING,), workers=workers, body=()))
     rings_by_rank = [Rings(plan, rank) for rank in range(blocks)]
     for ring_state in rings_by_rank:
         ring_state.cluster = rings_by_rank
@@ -532,7 +532,7 @@ TILES = making.ring("tiles", 2, (), bytes=0, consumers=1, tiles=True)
 
 def test_numbers_of_tiles_in_stages():
     """The claiming thread stores the number in the stage, where the others read it; after the last tile there is none."""
-    plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=(TILES,), workers=32))
+    plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=(TILES,), workers=32, body=()))
     rings, producer, consumer = Rings(plan, 0, (4, 7)), warp(1), warp()
     take, read = (making.claim_tile(Var("tile", 0, 9), as_expr(9), "tiles", FILL, takes=takes) for takes in (True, False))
     for fill, number in ((0, 4), (1, 7), (2, 9), (3, 9)):

@@ -1,4 +1,4 @@
-"""`clamp` on programs made by hand: a clamping moves into its readers where all of them clamp, behind it, whatever it wrote; else it stays."""
+"""`sink_relu` on hand-made programs: max(x, 0) moves into its readers if all of them can apply it to everything that it wrote; else it stays."""
 
 import attrs
 import making
@@ -17,7 +17,7 @@ SPEC = Move(1, 1)(RF, RF)(Thread)
 
 @attrs.frozen
 class Plain(Step):
-    """It neither ends with a clamping nor can clamp."""
+    """It neither ends with max(x, 0) nor can apply it to its operand."""
 
     name: str = "plain"
 
@@ -46,10 +46,10 @@ class Rounds(Plain):
 
 def move(instruction, source, target, **options):
     """A statement from an element of one array to an element of another; each is `(name, number)`."""
-    found = [
+    accesses = [
         access(name, (number,), (size,), write=write) for (name, number, size), write in ((_sized(source), False), (_sized(target), True))
     ]
-    return making.execution(instruction, SPEC, tuple(found), **options)
+    return making.execution(instruction, SPEC, tuple(accesses), **options)
 
 
 def _sized(place):
@@ -70,15 +70,15 @@ def loop(var, extent, *body):
 
 
 def after(*body, registers=4):
-    """What becomes of the instructions, in order."""
+    """The names of the instructions after the pass, in order."""
     arrays = [local(name, (registers,), RF) for name in "rxy"] + [local("s", (registers,), SH)]
     kernel = kernel_of(Move(8, 8)(GL, GL), body, *arrays)
-    made = sink_relu(kernel)
-    assert made is kernel or len([*execs(made.body)]) == len([*execs(kernel.body)])
-    return [one.instruction.name for one, _ in execs(made.body)]
+    result = sink_relu(kernel)
+    assert result is kernel or len([*execs(result.body)]) == len([*execs(kernel.body)])
+    return [one.instruction.name for one, _ in execs(result.body)]
 
 
-STAYS = ["clamps", "rounds"]
+UNCHANGED = ["clamps", "rounds"]
 MOVED = ["no longer", "clamps in its place"]
 
 
@@ -88,7 +88,7 @@ def test_a_clamping_moves_to_its_reader():
     assert after(move(Clamps(), ("x", 0, 4), ("r", 0, 4)), read("r")) == MOVED, "all elements in one statement"
 
 
-def test_without_one_nothing_is_asked():
+def test_without_a_clamping_readers_are_not_examined():
     assert after(fill("r", instruction=Plain()), read("r")) == ["plain", "rounds"]
 
 
@@ -96,19 +96,19 @@ def test_without_one_nothing_is_asked():
 @pytest.mark.parametrize(
     "body",
     [
-        (fill("r", 3), read("r")),  # a register keeps what it has
+        (fill("r", 3), read("r")),  # a register keeps its value
         (fill("r", 2, 1), read("r")),
         (loop(N, 2, loop(J, 4, move(Clamps(), ("x", J), ("r", J)))), read("r")),  # each twice
         (fill("r", active=TRUE, guard=less(T, 5)), read("r")),
         (fill("r", pieces=((making.piece(0),), (making.piece(0, 1, condition=less(T, 5)),))), read("r")),
         (fill("r", Var("n", 1, 4, 1, True)), read("r")),
         (loop(N, 4, move(Clamps(), ("x", N), ("r", (T + N) % 4))), read("r")),  # another for each thread
-        (fill("s"), read("s")),  # others read it too
+        (fill("s"), read("s")),  # other threads read it too
         (loop(N, 4, move(Clamps(), ("x", N), ("r", N)), move(Plain(), ("x", N), ("r", N))), read("r")),
         (loop(N, 4, move(Clamps(), ("x", N), ("r", N)), move(Clamps(), ("x", N), ("y", N))), read("r")),
     ],
 )
-def test_what_is_not_filled_whole_once_keeps_its_clamping(body):
+def test_a_buffer_that_is_not_filled_once_and_wholly_keeps_its_clamping(body):
     assert {"clamps"} <= {*after(*body)} and "clamps in its place" not in after(*body)
 
 
@@ -116,15 +116,15 @@ def test_what_is_not_filled_whole_once_keeps_its_clamping(body):
 @pytest.mark.parametrize(
     "body",
     [
-        (fill("r"),),  # nobody reads it
-        (read("r"), fill("r")),  # who does comes before
+        (fill("r"),),  # no statement reads it
+        (read("r"), fill("r")),  # its reader comes before
         (fill("r"), read("r", instruction=Plain())),
         (fill("r"), read("r"), read("r", instruction=Plain())),
         (fill("r"), read("r"), fill("r", instruction=Plain())),  # another writes it
         (fill("r"), making.if_any_lane("x", (read("r"),))),
-        (fill("r", active=less(T, 5)), read("r")),  # of other threads nobody clamped
-        (loop(Var("k", 0, 3), 4, fill("r"), read("r")),),  # what it adds to may be of the turn before
-        (loop(Var("k", 0, 3), 4, fill("r")), read("r")),  # the reader stands in another list
+        (fill("r", active=less(T, 5)), read("r")),  # values of other threads are not clamped
+        (loop(Var("k", 0, 3), 4, fill("r"), read("r")),),  # it may add to a value of the previous iteration
+        (loop(Var("k", 0, 3), 4, fill("r")), read("r")),  # the reader is in another list
     ],
 )
 def test_readers_that_do_not_clamp_all_of_it(body):
@@ -136,15 +136,15 @@ def test_the_same_condition_on_both_sides():
     assert after(fill("r"), read("r", active=less(T, 5))) == MOVED
 
 
-def test_in_a_loop_registers_begin_anew():
-    """By a statement that fills them whole and adds to nothing."""
+def test_registers_are_overwritten_in_each_iteration():
+    """By a statement that writes all of them and accumulates nothing."""
     zeros = loop(N, 4, making.execution(Plain("zeros"), Init(1, 1)(RF)(Thread), (access("r", (N,), write=True),)))
     some = loop(N, 3, making.execution(Plain("zeros"), Init(1, 1)(RF)(Thread), (access("r", (N,), write=True),)))
-    turns = Var("k", 0, 3)
-    assert after(loop(turns, 4, zeros, fill("r"), read("r"))) == ["zeros", *MOVED]
-    assert after(loop(turns, 4, some, fill("r"), read("r"))) == ["zeros", *STAYS]
+    var = Var("k", 0, 3)
+    assert after(loop(var, 4, zeros, fill("r"), read("r"))) == ["zeros", *MOVED]
+    assert after(loop(var, 4, some, fill("r"), read("r"))) == ["zeros", *UNCHANGED]
 
 
-def test_more_turns_than_are_followed():
+def test_more_iterations_than_are_analyzed():
     assert after(fill("r", MOST_ITERATIONS), read("r", MOST_ITERATIONS), registers=MOST_ITERATIONS) == MOVED
-    assert after(fill("r", MOST_ITERATIONS + 1), read("r", MOST_ITERATIONS + 1), registers=MOST_ITERATIONS + 1) == STAYS
+    assert after(fill("r", MOST_ITERATIONS + 1), read("r", MOST_ITERATIONS + 1), registers=MOST_ITERATIONS + 1) == UNCHANGED

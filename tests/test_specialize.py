@@ -95,7 +95,7 @@ def test_fill_indices_count_across_outer_loops():
 
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_stage_is_released_after_its_wgmma_group_completes(late):
-    kernel = stages_of(product(stages=3, in_flight=late))["wgmma_waits"]
+    kernel = stages_of(product(stages=3, mma_in_flight=late))["wgmma_waits"]
     consumers, producer = roles_of(kernel)
     assert shape_of(producer.body) == ["for[acquire empty, release full, load, load]"]
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
@@ -144,7 +144,7 @@ def test_ring_expects_bytes_and_consumer_warps():
 
 def test_producer_contains_only_loads_and_the_loops_around_them():
     """The producer has its loads and the loops and names that they need."""
-    kernel = stages_of(product(blocks=2, bands=2), float16_gemm(512, 64, 192))["specialize"]
+    kernel = stages_of(product(blocks=2, group_m=2), float16_gemm(512, 64, 192))["specialize"]
     consumers, producer = roles_of(kernel)
     assert all(is_load(one) for one, _ in ir.execs(producer.body)) and not any(is_load(one) for one, _ in ir.execs(consumers.body))
     assert shape_of(producer.body) == ["for[for[acquire empty, release full, load, load]]"]
@@ -356,7 +356,7 @@ def test_named_barrier_numbers_are_constants(strategy):
 @pytest.mark.parametrize("stages", [3, 4])
 def test_stage_indices_are_named_variables(stages, late, blocks):
     """Stages of this iteration and of earlier ones, counted through the tiles of a block."""
-    text = product((64, 64, 64), (64, 64), stages, blocks=blocks, in_flight=late)(float16_gemm(256, 64, 320)).program(TARGET).cuda
+    text = product((64, 64, 64), (64, 64), stages, blocks=blocks, mma_in_flight=late)(float16_gemm(256, 64, 320)).program(TARGET).cuda
     declared = re.findall(r"int (\w*stage[^=]*) = (?!0; )", text)
     assert declared and all(one.isidentifier() for one in declared), declared
     if stages == 3:
@@ -367,13 +367,13 @@ def test_stage_indices_are_named_variables(stages, late, blocks):
 
 def test_full_phases_per_tile_need_no_first_fill():
     """Eight iterations per tile use each of four stages twice, so each tile starts at stage 0, like the first."""
-    text = product((64, 64, 64), (64, 64), 4, blocks=2, in_flight=0)(float16_gemm(256, 64, 512)).program(TARGET).cuda
+    text = product((64, 64, 64), (64, 64), 4, blocks=2, mma_in_flight=0)(float16_gemm(256, 64, 512)).program(TARGET).cuda
     assert "first_fill" not in text and "mbarrier_wait(k_ring_full + k_stage * 8, k / num_stages)" in text, "0 or 1"
 
 
 def test_as_many_stages_as_iterations_need_no_counter():
     """Each iteration has its own stage, so no counter is needed, not even across tiles."""
-    body = body_of(product((64, 64, 64), (64, 64), 3, blocks=2, in_flight=0)(float16_gemm(512, 64, 192)).program(TARGET).cuda)
+    body = body_of(product((64, 64, 64), (64, 64), 3, blocks=2, mma_in_flight=0)(float16_gemm(512, 64, 192)).program(TARGET).cuda)
     waits = re.findall(WAITED, body)
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"] and "_phase" not in body[body.index("// consumers") :]
     for (_, _, parity), shift in zip(waits, (0, 1), strict=True):
@@ -432,13 +432,13 @@ def test_roles_must_cover_all_threads():
 
 def test_maximum_mma_in_flight():
     """At most stages - 1 groups are in flight; the producer waits for the oldest one."""
-    kernel = product(stages=4, in_flight=3)(FLOAT16_SPEC).program(TARGET).ir
+    kernel = product(stages=4, mma_in_flight=3)(FLOAT16_SPEC).program(TARGET).ir
     assert errors(kernel) == []
     arrays, expected = inputs_of(FLOAT16_SPEC)
     assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2)] == ["right"] * 3
 
 
-# ---------------------------------------------------------------------------------------------- fills of one statement list, by hand
+# ---------------------------------------------------------------------------------------------- fills of one hand-made statement list
 
 ITERATION = Var("k", 0, 99)
 

@@ -1,4 +1,4 @@
-"""Split-k, inside a block and across blocks: exact results, clean checks, planted faults, refusals, compilers."""
+"""Split-k inside a block and across blocks: exact results, clean checks, injected faults, refusals, compilers."""
 
 import itertools
 import random
@@ -29,8 +29,8 @@ copy = Move.tile(1, 1).to(Lane).done()
 
 def tiled(parts, step, level=Warp, combine=None, inner=lambda chain: chain.tile(4, 4).to(Lane)):
     """Multiply-adds of lanes: each part loads its own chunks."""
-    deal = (Init.tile(4, 4).to(Lane).tile(1, 1).done(), Move.tile(4, 4).to(Lane).tile(1, 1).done())
-    chain = MatMul.tile(16, 32).to(Block).split_k(parts, level, step, combine).epilog(RF, *deal).split(step)
+    tilings = (Init.tile(4, 4).to(Lane).tile(1, 1).done(), Move.tile(4, 4).to(Lane).tile(1, 1).done())
+    chain = MatMul.tile(16, 32).to(Block).split_k(parts, level, step, combine).epilog(RF, *tilings).split(step)
     chain = chain.load(A, SH, copy).load(B, SH, copy)
     return inner(chain).split(1).tile(1, 1).done()
 
@@ -48,8 +48,8 @@ def verify(strategy, spec, target="sm_90", order=None, **sizes):
     given = {name: arrays[name] for name in "AB"}
     added = spec.accumulate == all_of(())
     expected = spec.reference(*given.values()) + (arrays["C"] if added else 0)
-    for one in (None, random.Random(3)) if order is None else (order,):
-        result = simulate(kernel, {**given, "C": arrays["C"]} if added else given, sizes, order=one)
+    for warp_order in (None, random.Random(3)) if order is None else (order,):
+        result = simulate(kernel, {**given, "C": arrays["C"]} if added else given, sizes, order=warp_order)
         np.testing.assert_array_equal(result.outputs["C"], expected)
     return kernel
 
@@ -110,8 +110,8 @@ def test_accumulator_and_result_differ():
     assert kernel.buffer("C").dtype == float16
 
 
-def test_a_sum_that_one_factor_knows_nothing_of():
-    """Its parts are dealt all the same: all of them read the other factor."""
+def test_a_sum_over_a_dimension_that_one_operand_does_not_have():
+    """Its parts are distributed as well: each of them reads the whole other operand."""
     spec = MatMul(32, 16, 8, 4, signature="bmk,kn->mn")(GL, GL, GL)(Kernel)
     inside = MatMul.tile(16, 8).to(Block).split_k(2, Warp, 2).tile(4, 4).to(Lane).split(b=1, k=1).tile(1, 1).done()
     among = (
@@ -132,12 +132,12 @@ def test_adds_to_c():
 
 def test_warpgroups_share_k_and_warps_tiles():
     """Three dimensions: two warpgroups in k, in each four warps in m and n."""
-    deal = (
+    tilings = (
         Init.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(),
         Move.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(),
     )
     strategy = (
-        MatMul.tile(32, 16).to(Block).split_k(2, Warpgroup, 8).epilog(RF, *deal).split(8).load(A, SH).load(B, SH)
+        MatMul.tile(32, 16).to(Block).split_k(2, Warpgroup, 8).epilog(RF, *tilings).split(8).load(A, SH).load(B, SH)
         .tile(16, 8).to(Warp).tile(2, 2).to(Lane).split(1).tile(1, 1).done()
     )  # fmt: skip
     kernel = verify(strategy, MatMul(50, 40, 44)(GL, GL, GL)(Kernel))
@@ -207,7 +207,7 @@ def test_reduction_of_an_array():
 
 @pytest.mark.nightly
 def test_random_arrangements():
-    """Parts, chunks, tiles, levels, storage orders, copies and sizes drawn together; half the sizes are no powers of two."""
+    """Random parts, chunks, tiles, levels, storage orders, copies and sizes; half the sizes are not powers of two."""
     draw = random.Random(11)
     for _ in range(40):
         step, parts, level = draw.choice((1, 2, 3, 4, 8)), draw.randint(1, 5), draw.choice((Warp, Warp, Warpgroup))
@@ -216,7 +216,7 @@ def test_random_arrangements():
         part = draw.choice(((2, 4), (4, 2), (8, 8), (1, 1)))
         part = tuple(size if whole % size == 0 else 1 for size, whole in zip(part, tile, strict=True))
         unit = (lambda start, size: start.tile(*size).to(Lane)) if level == Warp else (lambda start, size: start.tile(*size).to(Thread))
-        deal = (unit(Init, part).tile(1, 1).done(), unit(Move, part).tile(1, 1).done())
+        tilings = (unit(Init, part).tile(1, 1).done(), unit(Move, part).tile(1, 1).done())
         across = draw.random() < 0.4
         start = (
             MatMul.split_k(parts, Block, step).tile(*tile).to(Block) if across else MatMul.tile(*tile).to(Block).split_k(parts, level, step)
@@ -224,9 +224,9 @@ def test_random_arrangements():
         if not across and draw.random() < 0.3:
             start = start.pad(draw.randint(0, 5))
         if across:
-            deal = (Init.tile(*part).to(Thread).tile(1, 1).done(), Move.tile(*part).to(Thread).tile(1, 1).done())
+            tilings = (Init.tile(*part).to(Thread).tile(1, 1).done(), Move.tile(*part).to(Thread).tile(1, 1).done())
             unit = lambda start, size: start.tile(*size).to(Thread)
-        chain = start.epilog(RF, *deal).split(step)
+        chain = start.epilog(RF, *tilings).split(step)
         if draw.random() < 0.5:
             chain = chain.pipeline(draw.randint(1, 4))
         move = Move.coalesced_copy(draw.choice((1, 2, 4))).done()
@@ -254,8 +254,8 @@ def test_random_arrangements():
 
 
 def blocks(parts, step, tile=(16, 32)):
-    deal = (Init.tile(4, 4).to(Thread).tile(1, 1).done(), Move.tile(4, 4).to(Thread).tile(1, 1).done())
-    chain = MatMul.split_k(parts, Block, step).tile(*tile).to(Block).epilog(RF, *deal).split(step).load(A, SH).load(B, SH)
+    tilings = (Init.tile(4, 4).to(Thread).tile(1, 1).done(), Move.tile(4, 4).to(Thread).tile(1, 1).done())
+    chain = MatMul.split_k(parts, Block, step).tile(*tile).to(Block).epilog(RF, *tilings).split(step).load(A, SH).load(B, SH)
     return chain.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 
 
@@ -289,24 +289,24 @@ def test_partial_results_are_of_32_bits_or_as_the_spec_accumulates(dtype, accumu
 
 
 @pytest.mark.parametrize(("parts", "named"), [(4, False), (3, True)])
-def test_a_part_has_a_name_of_its_own_only_where_units_are_left_over(parts, named):
-    """Otherwise the unit is the part; also of a group of warps that is not the whole block."""
-    deal = (Init.tile(4, 4).to(Lane).tile(1, 1).done(), Move.tile(4, 4).to(Lane).tile(1, 1).done())
-    chain = MatMul.tile(32, 32).to(Block).tile(16, 32).to(Warpgroup).split_k(parts, Warp, 8).epilog(RF, *deal).split(8)
+def test_a_part_has_a_separate_name_only_if_units_are_idle(parts, named):
+    """Otherwise the index of the unit is that of the part, also in a group of warps that is not the whole block."""
+    tilings = (Init.tile(4, 4).to(Lane).tile(1, 1).done(), Move.tile(4, 4).to(Lane).tile(1, 1).done())
+    chain = MatMul.tile(32, 32).to(Block).tile(16, 32).to(Warpgroup).split_k(parts, Warp, 8).epilog(RF, *tilings).split(8)
     chain = chain.tile(4, 4).to(Lane).split(1).tile(1, 1).done()
     kernel = chain(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program("sm_90").walked
     assert kernel.workers == 256
     assert ("warp_part" in {one.var.name for one in ir.statements(kernel.body) if isinstance(one, ir.Let)}) == named
 
 
-def test_what_is_said_about_zero():
+def test_texts_name_the_zeroing_of_c():
     spec = MatMul(20, 37, 50)(GL, GL, GL)(Kernel)
     text = blocks(3, 8)(spec).cuda()
     assert "// requires: C is zero before the launch" in text
     assert "atomicAdd(" in text
     a, b = (np.asfortranarray(arrays_of(spec)[name]) for name in "AB")
     out = np.full((20, 37), 9, np.float32, order="F")
-    assert np.array_equal(blocks(3, 8)(spec).compile()(a, b, out=out), a @ b), "zeroed by who launches"
+    assert np.array_equal(blocks(3, 8)(spec).compile()(a, b, out=out), a @ b), "zeroed by the launch"
 
 
 # ---------------------------------------------------------------------------------------------- checks
@@ -342,11 +342,11 @@ def without(kernel, number):
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_90"])
 def test_missing_barrier_before_the_sum_is_found(target):
-    """Parts wait for each other once, and there they must."""
+    """Parts wait for each other once, and this wait is necessary."""
     spec = library("split_k").spec(40, 40, 300)
     kernel = library("split_k").strategy(spec).program(target).ir
-    found = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier) and one.scope == ir.BLOCK_SCOPE]
-    assert len(found) == 1 and "p_sh" in found[0].reason
+    barriers = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier) and one.scope == ir.BLOCK_SCOPE]
+    assert len(barriers) == 1 and "p_sh" in barriers[0].reason
     planted = without(kernel, 0)
     assert {one.buffer for one in check_races(AccessTrace(planted)) if one.severity == "error"} == {"p_sh"}
     with pytest.raises(SimulationError, match="race on p_sh"):
@@ -354,7 +354,7 @@ def test_missing_barrier_before_the_sum_is_found(target):
 
 
 def with_plain_access(kernel, verb):
-    """The kernel with a plain copy from or to C beside the additions."""
+    """The kernel with a plain copy from or to C after each atomic addition."""
     add = next(one for one, _ in ir.execs(kernel.body) if one.atomic)
     move = Move.on(Thread, add.spec.src, add.spec.dst)
     if verb == "reads":
@@ -363,17 +363,17 @@ def with_plain_access(kernel, verb):
     accesses = (source, target) if verb == "writes" else (attrs.evolve(target, write=False), attrs.evolve(source, write=True))
     plain = attrs.evolve(add, spec=move, accesses=accesses, instruction=ThreadMove("Move"))
 
-    def beside(body):
-        for one in body:
-            yield attrs.evolve(one, body=tuple(beside(one.body))) if isinstance(one, ir.For) else one
-            if one is add:
+    def next_to(body):
+        for stmt in body:
+            yield attrs.evolve(stmt, body=tuple(next_to(stmt.body))) if isinstance(stmt, ir.For) else stmt
+            if stmt is add:
                 yield plain
 
-    return attrs.evolve(kernel, body=tuple(beside(kernel.body)))
+    return attrs.evolve(kernel, body=tuple(next_to(kernel.body)))
 
 
 @pytest.mark.parametrize("verb", ["writes", "reads"])
-def test_plain_accesses_beside_additions_are_found(verb):
+def test_plain_accesses_next_to_additions_are_found(verb):
     spec = MatMul(16, 32, 50)(GL, GL, GL)(Kernel)
     planted = with_plain_access(blocks(3, 8)(spec).program().ir, verb)
     assert any(one.severity == "error" and one.buffer == "C" for one in check_races(AccessTrace(planted)))
@@ -384,25 +384,25 @@ def test_plain_accesses_beside_additions_are_found(verb):
 
 @pytest.mark.parametrize("verb", ["writes", "reads"])
 def test_additions_of_one_block_need_order_with_plain_accesses(verb):
-    """Threads that add to one element are no race; one that reads or writes it is."""
+    """Threads that add to the same element do not race; a thread that reads or writes it does."""
     spec = AtomicAdd(64, 1, dtype=int32)(GL, GL)(Kernel)
     chain = spec.tile(64, 1).to(Block).tile(1, 1).to(Thread).done()
     kernel = chain.program().ir
 
     def onto_one(body):
         """All threads add to element 0."""
-        for one in body:
-            if isinstance(one, ir.Exec):
-                source, target = one.accesses
-                one = attrs.evolve(one, accesses=(source, attrs.evolve(target, base=tuple(part * 0 for part in target.base))))
-            yield one
+        for stmt in body:
+            if isinstance(stmt, ir.Exec):
+                source, target = stmt.accesses
+                stmt = attrs.evolve(stmt, accesses=(source, attrs.evolve(target, base=tuple(part * 0 for part in target.base))))
+            yield stmt
 
     planted = attrs.evolve(kernel, body=tuple(onto_one(kernel.body)))
     data = {"src": np.arange(64, dtype=np.int32).reshape(64, 1), "dst": np.ones((64, 1), np.int32)}
     assert safety(planted) == ()
     assert simulate(planted, data).outputs["dst"][0, 0] == 1 + np.arange(64).sum()
     worse = with_plain_access(planted, verb)
-    if verb == "reads":  # every thread reads element 0 and keeps it in its own
+    if verb == "reads":  # every thread reads element 0 into its own element
         worse = attrs.evolve(worse, buffers=tuple(attrs.evolve(one, written=True) for one in worse.buffers))
     assert any(one.severity == "error" and one.buffer == "dst" for one in check_races(AccessTrace(worse)))
     with pytest.raises(SimulationError, match="race on dst"):
@@ -427,8 +427,8 @@ def refused(strategy, spec, match, kind=FireironError):
 
 def test_refusals():
     plain = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
-    halves = MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel)
-    assert "c_dtype=float32" in refused(blocks(2, 8), halves, "float16, and the addition of each block would round").hint
+    float16_spec = MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel)
+    assert "c_dtype=float32" in refused(blocks(2, 8), float16_spec, "float16, and the addition of each block would round").hint
     refused(blocks(2, 8), MatMul(64, 64, 64, dtype=bfloat16)(GL, GL, GL)(Kernel), "bfloat16")
     refused(MatMul.split_k(2, Warp, 8), plain, "not below Kernel")
     refused(MatMul.tile(16, 16).to(Block).split_k(2, Block, 8), plain, "not below Block")
@@ -439,7 +439,7 @@ def test_refusals():
     refused(MatMul.tile(16, 16).to(Block).split_k(2, Block, 8).tile(16, 16).to(Warp), plain, "not below Block")
     no_epilog = MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
     assert "epilog" in refused(no_epilog, plain, "several blocks accumulate").hint
-    refused(MatMul.split_k(2, Block, 8, Reduction.tile(1, 1).done()), plain, "leave combine out")
+    refused(MatMul.split_k(2, Block, 8, Reduction.tile(1, 1).done()), plain, "remove combine=")
     refused(tiled(40, 8), plain, "1280 threads")
     refused(tiled(65, 8), plain, "1 ... 64")
     refused(MatMul.tile(16, 16).to(Block).tile(16, 16).to(Warpgroup).split_k(5, Warp, 8), plain, "has 4 units of level Warp")
@@ -467,7 +467,7 @@ def test_pascal_is_the_first_to_add_doubles():
 @pytest.mark.parametrize("blocks", [(), ("--blocks", "3")], ids=["all", "sample"])
 @both
 def test_run(name, blocks, capsys):
-    """A sample of blocks has all parts of its tiles: only their sum can be compared."""
+    """A sample of blocks contains all parts of its tiles: only their sum can be compared."""
     from fireiron.cli import main
 
     assert main(["run", name, "--simulate", "-M", "130", "-N", "70", "-K", "300", *blocks]) == 0, capsys.readouterr().out
@@ -525,16 +525,16 @@ def test_types_compile():
     )
 
 
-def test_what_is_no_product_has_no_sum_to_split():
-    """Told apart from a definition around a product, which computes with whole sums."""
-    for made in (fused_examples.specs()["layernorm"][1], Move(64, 64)(GL, GL)(Kernel)):
+def test_specs_without_a_matmul_cannot_be_split():
+    """Distinguished from a definition around a matmul, which computes with whole sums."""
+    for definition in (fused_examples.specs()["layernorm"][1], Move(64, 64)(GL, GL)(Kernel)):
         with pytest.raises(FireironError, match="is not a matrix multiplication"):
-            made.split_k(2, Block, 16).done().cuda("sm_80")
+            definition.split_k(2, Block, 16).done().cuda("sm_80")
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_blocks_add_once_to_what_is_there(accumulate):
-    """Each of them begins with nothing, whatever C holds, which is added to, or zeroed before."""
+def test_blocks_add_once_to_the_values_of_c(accumulate):
+    """Each block starts at zero; C is added to, or zeroed before."""
     chain = (
         MatMul.split_k(3, Block, 8).tile(16, 16).to(Block).epilog(RF, Init.tile(4, 4).to(Thread).done(), Move.tile(4, 4).to(Thread).done())
     )

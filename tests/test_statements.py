@@ -1,4 +1,4 @@
-"""One statement tree: the walker and the rewriter, and what every pass and reader does with a statement it has never seen."""
+"""The statement tree: traversal and rewriting; every pass and reader handles or refuses an unknown statement."""
 
 import tempfile
 
@@ -37,7 +37,7 @@ from fireiron.values.tensor import Dim
 
 @attrs.frozen(cache_hash=True)
 class Wrapped(ir.Stmt):
-    """A statement that no pass and no reader has a rule for, around statements that they all know."""
+    """A statement for which no pass or reader has a rule, around statements that all of them know."""
 
     body: tuple[ir.Stmt, ...]
 
@@ -53,11 +53,11 @@ def wrapped(kernel):
     """The kernel with each loop at the top, or at the top of a role, wrapped."""
 
     def wrap(body):
-        for one in body:
-            if isinstance(one, ir.Roles):
-                yield one.rebuilt(tuple(tuple(wrap(child)) for child in one.children))
+        for stmt in body:
+            if isinstance(stmt, ir.Roles):
+                yield stmt.rebuilt(tuple(tuple(wrap(child)) for child in stmt.children))
             else:
-                yield Wrapped((one,)) if isinstance(one, ir.For) else one
+                yield Wrapped((stmt,)) if isinstance(stmt, ir.For) else stmt
 
     body = tuple(wrap(kernel.body))
     assert any(isinstance(one, Wrapped) for one in ir.statements(body))
@@ -65,14 +65,14 @@ def wrapped(kernel):
 
 
 def unwrapped(kernel):
-    """The kernel with what was wrapped in its place."""
+    """The kernel with each wrapper replaced by its statements."""
 
     def unwrap(body):
-        for one in body:
-            if isinstance(one, Wrapped):
-                yield from unwrap(one.body)
+        for stmt in body:
+            if isinstance(stmt, Wrapped):
+                yield from unwrap(stmt.body)
             else:
-                yield one.rebuilt(tuple(tuple(unwrap(child)) for child in one.children))
+                yield stmt.rebuilt(tuple(tuple(unwrap(child)) for child in stmt.children))
 
     return attrs.evolve(kernel, body=tuple(unwrap(kernel.body)))
 
@@ -91,21 +91,21 @@ PROGRAMS = {name: make().program("sm_90a" if name in ON_HOPPER else "sm_80") for
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("name", [name for name, _ in PASSES])
-def test_a_pass_handles_or_refuses_what_it_does_not_know(problem, name):
-    """What comes out is what comes out without the wrapping; or the statement is named."""
+def test_a_pass_handles_or_refuses_an_unknown_statement(problem, name):
+    """The result is that of the kernel without wrappers, or the error names the statement."""
     stages = PROGRAMS[problem].stages
     names = ["walk", *(one for one, _ in PASSES)]
     before = stages[names[names.index(name) - 1]]
     try:
-        found = unwrapped(dict(PASSES)[name](wrapped(before)))
+        result = unwrapped(dict(PASSES)[name](wrapped(before)))
     except VerificationError as error:
         assert "Wrapped" in str(error)
         return
-    assert found == stages[name]
+    assert result == stages[name]
 
 
 def program_of(kernel):
-    """A program whose final kernel is another than its own."""
+    """A program with another final kernel."""
     hopper = "warpgroups" if kernel.architecture.name == "sm_90a" else "threads"
     known = PROGRAMS["clusters" if kernel.cluster else "counter" if kernel.counter else "roles" if kernel.rings else hopper]
     program = Program(known.strategy, known.spec, known.architecture, known.instructions, known.name)
@@ -145,19 +145,19 @@ READERS = {
 
 @pytest.mark.parametrize("problem", ["threads", "warpgroups", "roles"])
 @pytest.mark.parametrize("name", READERS)
-def test_a_reader_handles_or_refuses_what_it_does_not_know(name, problem):
-    """What it says of the kernel is what it says without the wrapping; or the statement is named."""
+def test_a_reader_handles_or_refuses_an_unknown_statement(name, problem):
+    """The reader's output is that for the kernel without wrappers, or the error names the statement."""
     kernel, read = PROGRAMS[problem].lowered, READERS[name]
     try:
-        found = read(wrapped(kernel))
+        result = read(wrapped(kernel))
     except VerificationError as error:
         assert "Wrapped" in str(error)
         return
-    assert found == read(kernel) and name != "verify"
+    assert result == read(kernel) and name != "verify"
 
 
 def test_statements_of_rings_are_all_read():
-    """A persistent kernel with a producer has every statement that there is but holes; every reader takes them, and so does a picture."""
+    """A persistent kernel with a producer has every kind of statement but holes; every reader handles them, and so does a picture."""
     kernel = PROGRAMS["roles"].lowered
     kinds = {type(one) for one in ir.statements(kernel.body)}
     assert kinds >= {ir.Roles, ir.Acquire, ir.Release, ir.Fence, ir.Commit, ir.Wait, ir.Barrier, ir.For, ir.Let, ir.Exec, ir.Comment}
@@ -167,7 +167,7 @@ def test_statements_of_rings_are_all_read():
 
 
 def test_statements_of_clusters_are_all_read():
-    """Both barriers of the cluster, loads for several blocks and arrivals in them; every reader takes them."""
+    """Both cluster barriers, multicast loads and remote arrivals; every reader handles them."""
     kernel = PROGRAMS["clusters"].lowered
     assert sum(isinstance(one, ir.ClusterBarrier) for one in kernel.body) == 2
     assert any(one.multicast for one, _ in ir.execs(kernel.body))
@@ -176,8 +176,8 @@ def test_statements_of_clusters_are_all_read():
         assert read(kernel) is not None or read is ir.verify
 
 
-def test_statements_of_a_counter_are_all_read():
-    """Numbers of tiles are taken by the producer and read by the consumers, and both leave the loop; every reader takes them."""
+def test_statements_of_the_dynamic_scheduler_are_all_read():
+    """The producer claims tiles, consumers read their numbers, and both exit the loop; every reader handles them."""
     kernel = PROGRAMS["counter"].lowered
     assert [one.takes for one in ir.statements(kernel.body) if isinstance(one, ir.ClaimTile)] == [False, True]
     assert sum(isinstance(one, ir.ExitIfDone) for one in ir.statements(kernel.body)) == 2
@@ -186,8 +186,8 @@ def test_statements_of_a_counter_are_all_read():
     assert READERS["sim"](kernel) == READERS["sim"](PROGRAMS["roles"].lowered)
 
 
-def test_links_of_a_chain_are_all_read():
-    """A chained kernel says and reads what it does otherwise, but for its text and its launch."""
+def test_statements_of_a_programmatic_launch_are_all_read():
+    """Every reader has the same output for a kernel with a programmatic launch, except for its text and its launch."""
     kernel = programmatic_launch(making.evolved(PROGRAMS["roles"].lowered, chained=True))
     assert {one.action for one in ir.statements(kernel.body) if isinstance(one, ir.GridDepControl)} == set(ir.GridDepAction)
     for name, read in READERS.items():
@@ -195,8 +195,8 @@ def test_links_of_a_chain_are_all_read():
         assert same != (name in ("verify", "emit", "sync", "export")), name
 
 
-def test_statements_of_products_are_all_read():
-    """The kernel of warpgroups has both fences, and commits and waits of products and of copies; every reader takes them."""
+def test_statements_of_wgmma_are_all_read():
+    """A warpgroup kernel has both fences, and commits and waits of wgmma and of copies; every reader handles them."""
     kernel = PROGRAMS["warpgroups"].lowered
     kinds = {(type(one).__name__, getattr(one, "mechanism", getattr(one, "kind", None))) for one in ir.statements(kernel.body)}
     wanted = {("Fence", reach) for reach in ir.FenceKind}
@@ -206,11 +206,11 @@ def test_statements_of_products_are_all_read():
         read(kernel)
 
 
-def test_what_is_written_out_keeps_every_field():
-    """Loops, specs and digits that are made anew for speed: a field that is new in their classes must be named there too."""
-    asks, taken = Asks((Pipelined(3),)), Var("taken", 0, 7)
+def test_fast_constructors_keep_every_field():
+    """Loops, specs and digits are rebuilt without attrs for speed: that code must copy every field of their classes."""
+    asks, prior = Asks((Pipelined(3),)), Var("taken", 0, 7)
     loop = making.loop(
-        Var("i", 0, 7), as_expr(8), (), unroll=True, origin="a.py:1", period=3, first=1, step=2, prior_iterations=taken, increment=as_expr(2), pinned_registers=("a",),
+        Var("i", 0, 7), as_expr(8), (), unroll=True, origin="a.py:1", period=3, first=1, step=2, prior_iterations=prior, increment=as_expr(2), pinned_registers=("a",),
         asks=asks,
     )  # fmt: skip
     assert all(getattr(loop, one.name) != one.default for one in attrs.fields(ir.For) if one.default is not attrs.NOTHING)
@@ -220,7 +220,7 @@ def test_what_is_written_out_keeps_every_field():
     stack = MatMul(2, 8, 8, 8, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
     for spec in (attrs.evolve(product, in_parts=True), Reduction(8, 8, by="max")(RF, RF)(Warp), stack):
         assert attrs.asdict(spec.at_level(Block), recurse=False) == attrs.asdict(attrs.evolve(spec, level=Block), recurse=False)
-    digit = Digit(1, 4, 2, DigitKind.THREADS, taken, False)
+    digit = Digit(1, 4, 2, DigitKind.THREADS, prior, False)
     assert digit.along(0) == attrs.evolve(digit, dim=0) and digit.between(16, 32) == attrs.evolve(digit, size=1)
-    assert digit.between(4, 8) == attrs.evolve(digit, size=2, stride=4, index=taken // 2)
+    assert digit.between(4, 8) == attrs.evolve(digit, size=2, stride=4, index=prior // 2)
     assert tuple(attrs.fields_dict(Dim)) == ("modes", "bound", "fixed")

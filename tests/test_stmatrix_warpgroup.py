@@ -99,13 +99,13 @@ def test_the_fence_is_needed(tile):
 @pytest.mark.sampled(3)
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("order", [RowMajor, ColMajor], ids=str)
-@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("mma_in_flight", [0, 1])
 @pytest.mark.parametrize(("bm", "bk", "stages"), [(16, 64, 8), (16, 128, 8), (16, 256, 4), (64, 128, 6), (8, 128, 8), (32, 256, 4)])
-def test_products_are_not_serialized(bm, bk, stages, in_flight, order):
+def test_mma_is_not_serialized(bm, bk, stages, mma_in_flight, order):
     """The compiler moves conversions of single accumulators before the wait, and then serializes all MMAs (C7514); not conversions of
     pairs.
     """
-    skinny = hopper_skinny.strategy.with_(bm=bm, epi_m=bm, bk=bk, stages=stages, mma_in_flight=in_flight)
+    skinny = hopper_skinny.strategy.with_(bm=bm, epi_m=bm, bk=bk, stages=stages, mma_in_flight=mma_in_flight)
     for K in (bk, 4 * bk, 4096):
         program_of_tile = skinny(hopper_skinny.spec(16, 128, K, B=order)).program("sm_90a")
         (resources,) = compile_cuda(program_of_tile.cuda, "sm_90a").resources.values()

@@ -46,7 +46,7 @@ class Turbo(Refinement):
     level: int = 3
 
     def plan(self, plan: Any) -> Any:
-        """Leaves everything as it is."""
+        """Changes nothing."""
         return plan
 
 
@@ -122,7 +122,7 @@ def test_repr_of_library_strategies_evaluates(name: str) -> None:
         assert again.start == strategy.start
 
 
-def test_files_that_say_matmul_of_any_bound_chain_are_read() -> None:
+def test_files_that_start_any_bound_chain_from_matmul_are_read() -> None:
     """Before the start counted, a bound chain of a sum was stored as one that starts from MatMul."""
     strategy = Reduction(8, 8, 4)(GL, GL)(Kernel).tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
     text = dumps(strategy)
@@ -152,16 +152,16 @@ def test_specs_survive_and_bind() -> None:
 
 
 def test_every_class_that_extends_the_language_is_stored() -> None:
-    found: set[type] = set()
+    classes: set[type] = set()
     for module in pkgutil.walk_packages(fireiron.__path__, "fireiron."):
         if not module.name.endswith("__main__"):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, type) and issubclass(value, (Decomposition, Refinement, Executable, Spec)):
-                    found.add(value)
+                    classes.add(value)
     abstract = {Decomposition, Refinement, Executable, Spec, End, MatrixCopy}
     abstract.add(Written)  # a program as text, which is stored as text
-    abstract.add(TaskProgram)  # of the room above, which `later` knows
-    assert found - abstract - set(CLASSES.values()) == set()
+    abstract.add(TaskProgram)  # of a higher layer, which `later` names
+    assert classes - abstract - set(CLASSES.values()) == set()
 
 
 def test_own_values_survive() -> None:
@@ -176,8 +176,8 @@ def test_own_values_survive() -> None:
     assert '"bits": 16' in dumps(pretender)
 
 
-def test_levels_of_before_are_read() -> None:
-    """Documents that say a level's threads as sizes and strides, and hashes that were taken of them."""
+def test_former_levels_are_read() -> None:
+    """Documents with the threads of a level as sizes and strides, and their hashes."""
     level = Level("Odd", Warp, Layout((2, 4), (1, 8)))
     strategy = MatMul.tile(8, 8).to(level)
     text = dumps(strategy)
@@ -193,8 +193,8 @@ def test_levels_of_before_are_read() -> None:
         loads(json.dumps(document))
 
 
-def test_lane_maps_of_before_are_read() -> None:
-    """Documents that say layouts as lists of (size, dimension, stride)."""
+def test_former_lane_maps_are_read() -> None:
+    """Documents with layouts as lists of (size, dimension, stride)."""
     form = attrs.evolve(HMMA_16816_F32, name="MINE")
     document = json.loads(dumps(MatMul.done(form)))
     stored = document["strategy"]["steps"][0]["executable"]
@@ -252,12 +252,12 @@ def test_expressions_survive() -> None:
      "Var('M', 0, 1, True, True)", "uid ** 9", "uid < uid < 3", "uid if 1 else 2", "9" * 5000, "(" * 500 + "uid",
      "-" * 99999 + "uid", "all_of(uid)", "equal(1)", "1_000x", "uid\n+ 1;", "uid \\d", "{}", True, None, 1.0, [], {}],
 )  # fmt: skip
-def test_texts_that_are_no_expression(text: object) -> None:
+def test_texts_that_are_not_expressions(text: object) -> None:
     with pytest.raises(FireironError):
         expression(text)
 
 
-# ---------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------------------- refusals
 
 
 def document(strategy: Strategy | None = None) -> dict:  # type: ignore[type-arg]
@@ -366,7 +366,7 @@ def test_a_wrong_spec_is_refused(change, message: str) -> None:  # type: ignore[
      '{"fireiron": "strategy", "version": 1, "strategy": NaN}', "[" * 100000, "[" + "9" * 6000 + "]",
      '{"fireiron": "strategy", "version": 1, "strategy": {"start": "MatMul", "spec": null, "steps": ' + "[" * 300 + "]" * 300 + "}}"],
 )  # fmt: skip
-def test_a_text_that_is_no_document(text: str) -> None:
+def test_a_text_that_is_not_a_document(text: str) -> None:
     refused(text)
 
 
@@ -400,23 +400,23 @@ def mutated(value: object, choose: random.Random) -> object:
     value = copy.deepcopy(value)
     for _ in range(choose.randint(1, 3)):
         path = choose.choice(places(value)[1:])
-        holder = value
+        container = value
         for key in path[:-1]:
-            holder = holder[key]  # type: ignore[index]
+            container = container[key]  # type: ignore[index]
         action = choose.randrange(4)
         if action == 0:
-            del holder[path[-1]]  # type: ignore[attr-defined]
-        elif action == 1 and isinstance(holder, list):
-            holder.insert(choose.randint(0, len(holder)), copy.deepcopy(holder[path[-1]]))  # type: ignore[call-overload]
-        elif action == 1 and isinstance(holder, dict):
-            holder[choose.choice(["sizes", "type", "x", "memory"])] = holder.pop(path[-1])
+            del container[path[-1]]  # type: ignore[attr-defined]
+        elif action == 1 and isinstance(container, list):
+            container.insert(choose.randint(0, len(container)), copy.deepcopy(container[path[-1]]))  # type: ignore[call-overload]
+        elif action == 1 and isinstance(container, dict):
+            container[choose.choice(["sizes", "type", "x", "memory"])] = container.pop(path[-1])
         elif action == 2:
             other = value
             for key in choose.choice(places(value)):
                 other = other[key]  # type: ignore[index]
-            holder[path[-1]] = copy.deepcopy(other)  # type: ignore[index]
+            container[path[-1]] = copy.deepcopy(other)  # type: ignore[index]
         else:
-            holder[path[-1]] = copy.deepcopy(choose.choice(ODD))  # type: ignore[index]
+            container[path[-1]] = copy.deepcopy(choose.choice(ODD))  # type: ignore[index]
     return value
 
 
@@ -459,7 +459,7 @@ def test_files(tmp_path) -> None:  # type: ignore[no-untyped-def]
     assert link.is_symlink() and load(path) == MatMul.tile(2, 2)
 
 
-def test_files_that_cannot_be(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_files_that_cannot_be_written_or_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
     for path in (tmp_path, tmp_path / "no" / "x.json", tmp_path / ("x" * 400)):
         with pytest.raises(StoreError):
             save(mixed(), path, overwrite=True)
@@ -478,7 +478,7 @@ def test_files_that_cannot_be(tmp_path) -> None:  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("name", ALL_NAMES)
 def test_every_strategy_of_the_library_evaluates_from_its_repr(name):
-    """Those of task programs as they are stored: a program is no expression."""
+    """Strategies of task programs evaluate in their stored form, because a program is not an expression."""
     known = {form: value for form, value in vars(library_file(name)).items() if isinstance(value, Strategy)}
     assert known
     for form, strategy in known.items():

@@ -25,7 +25,7 @@ from fireiron.values.machine import as_architecture, float16
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A cache of its own, for programs that take no time too."""
+    """An empty cache, which also keeps programs that compile quickly."""
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(programs, "WORTH", 0.0)
     return tmp_path
@@ -37,7 +37,7 @@ def bound(name="listing_2", **values):
 
 
 def fresh(strategy, architecture="sm_80", **options):
-    """A program that nothing was made of."""
+    """A program of which nothing is computed yet."""
     return strategy.program(architecture, **options)
 
 
@@ -48,16 +48,16 @@ def of_kind(kind):
 # ---------------------------------------------------------------------------------------------- programs
 
 
-def test_explain_says_that_a_proof_was_kept():
+def test_explain_reports_a_kept_proof():
     from fireiron.inspect.explain import explain, text
 
-    made = text(explain(bound(), "sm_80"))
-    assert "proof:" not in made
+    explanation = text(explain(bound(), "sm_80"))
+    assert "proof:" not in explanation
     CompiledKernel(fresh(bound())).ready()
     again = text(explain(bound(), "sm_80"))
     head, line, *rest = again.splitlines()
     assert line.startswith("proof: checked on 20") and line.endswith("as the cache on disk kept it")
-    assert "\n".join((head, *rest)) == made, "and nothing else is said otherwise"
+    assert "\n".join((head, *rest)) == explanation, "and nothing else is said otherwise"
 
 
 def test_the_second_program_is_not_made_again(monkeypatch):
@@ -72,7 +72,7 @@ def test_the_second_program_is_not_made_again(monkeypatch):
     assert second.program.seconds.keys() <= {"kept", "nvrtc"}
 
 
-def test_copies_in_front_are_kept_too(monkeypatch):
+def test_preceding_copies_are_kept_too(monkeypatch):
     module = library("hopper")
     values = {name: tunable.values[0] for name, tunable in module.strategy.tunables().items()}
     strategy = module.strategy.with_(**values)(module.spec(130, 129, 131))
@@ -85,7 +85,7 @@ def test_copies_in_front_are_kept_too(monkeypatch):
     )
 
 
-def test_what_a_program_follows_from_changes_its_key(monkeypatch):
+def test_inputs_of_a_program_change_its_key(monkeypatch):
     keys = {
         "as it is": programs.key_of(fresh(bound())),
         "another spec": programs.key_of(fresh(library("listing_2").strategy(library("listing_2").spec(256, 256, 128)))),
@@ -105,7 +105,7 @@ def test_keys_are_the_same_in_every_process():
         " print(key_of(m.strategy(m.spec(*m.SIZES)).program('sm_80')))"
     )
     path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
-    found = {
+    keys = {
         subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
@@ -115,15 +115,15 @@ def test_keys_are_the_same_in_every_process():
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(found) == 1 and len(found.pop().strip()) == disk_cache.DIGITS
+    assert len(keys) == 1 and len(keys.pop().strip()) == disk_cache.DIGITS
 
 
 class Mine(Executable):
     """An instruction whose code this package does not know."""
 
 
-def test_what_is_not_of_this_package_is_not_kept(monkeypatch):
-    """Code of a user's own may change, and nothing says so."""
+def test_programs_with_foreign_code_are_not_kept(monkeypatch):
+    """The user's code may change without a new version."""
     program = fresh(bound())
     assert programs.key_of(attrs.evolve(program, instructions=program.instructions[1:])) is None
 
@@ -181,7 +181,7 @@ def test_every_changed_byte_is_found():
 
 
 class Runs:
-    """Runs something when it is read by a reader that lets it."""
+    """Calls a function when an unrestricted unpickler reads it."""
 
     def __init__(self, function, *given):
         self.called = function, given
@@ -205,8 +205,8 @@ class Runs:
     ],
     ids=range(9),
 )
-def test_what_is_read_calls_no_function(value):
-    """An entry that somebody wrote with a right digest makes no value of a class that is not kept, and calls nothing."""
+def test_reading_an_entry_calls_no_function(value):
+    """An entry with a right digest cannot create values of foreign classes, and calls nothing."""
     head = {"key": "0" * 64, "created": 0.0}
     data = disk_cache.encoded(disk_cache.first_line("program"), head, pickle.dumps(value, 5))
     with pytest.raises(DamagedError, match="it names"):
@@ -214,20 +214,20 @@ def test_what_is_read_calls_no_function(value):
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x80\x05.", b"\x80\x05K\x01", b"N.", pickle.dumps(float16, 5)[:-8]], ids=range(5))
-def test_what_is_no_program_is_made_again(rest):
-    """A digest that is right says nothing of what it is of."""
+def test_an_entry_that_is_not_a_program_is_generated_again(rest):
+    """A right digest does not prove that the entry is a program."""
     program = fresh(bound())
     key = programs.key_of(program)
     disk_cache.save(
         programs.place("program", key), disk_cache.encoded(disk_cache.first_line("program"), {"key": key, "created": 0.0}, rest)
     )
     with pytest.warns(CacheWarning, match="generated again"):
-        made = CompiledKernel(program).ready()
-    assert made.proof == "checked in this process" and "__global__" in made.program.cuda
+        compiled = CompiledKernel(program).ready()
+    assert compiled.proof == "checked in this process" and "__global__" in compiled.program.cuda
     assert len(of_kind("program")) == 1 and not cache.verify()
 
 
-def test_the_program_of_another_name_is_not_taken():
+def test_an_entry_with_the_name_of_another_is_not_used():
     first, other = fresh(bound()), fresh(bound(), name="other")
     CompiledKernel(first).ready()
     data = programs.place("program", programs.key_of(first)).read_bytes()
@@ -260,7 +260,7 @@ def test_choices(monkeypatch, tmp_path):
     choices.remember(key, Choice(None, False, "for a reason", program), 1)
     choice, number = choices.recalled(key)
     assert number == 1 and choice.why == "for a reason" and choice.record is None and choice.strategy == program.strategy
-    assert choice.program.is_made and choice.program.ir == program.ir and choice.program.kept_since is not None
+    assert choice.program.is_complete and choice.program.ir == program.ir and choice.program.kept_since is not None
     other = tmp_path / "records.jsonl"
     other.write_text("")
     monkeypatch.setenv("FIREIRON_RECORDS", str(other))
@@ -273,8 +273,8 @@ def test_choices(monkeypatch, tmp_path):
     assert not path.exists()
 
 
-def test_a_call_takes_what_another_process_chose(monkeypatch):
-    """On a GPU; here one that is pretended, whose compiler is not asked."""
+def test_a_call_uses_the_choice_of_another_process(monkeypatch):
+    """On a fake GPU, whose compiler is not called."""
     import numpy as np
 
     from fireiron import matmul_choice
@@ -283,18 +283,18 @@ def test_a_call_takes_what_another_process_chose(monkeypatch):
     from fireiron.matmul_problem import key_and_views
 
     a = np.ones((32, 48), "float16")
-    asked, _ = key_and_views(request(a, a.T, arch="sm_80"))
-    asked = attrs.evolve(asked, place=attrs.evolve(asked.place, device=0))
+    key, _ = key_and_views(request(a, a.T, arch="sm_80"))
+    key = attrs.evolve(key, place=attrs.evolve(key.place, device=0))
     monkeypatch.setattr(launch, "gpu_available", lambda: True)
     monkeypatch.setattr(launch, "driver_version", lambda: (13, 0))
     monkeypatch.setattr(choices, "device_name", lambda device: "NVIDIA H200")
-    first = matmul_choice.cached_or_chosen(asked)
+    first = matmul_choice.cached_or_chosen(key)
     monkeypatch.setattr(matmul_choice, "decided", lambda asked: pytest.fail("it is chosen again"))
-    second = matmul_choice.cached_or_chosen(asked)
+    second = matmul_choice.cached_or_chosen(key)
     assert second.choice.why == first.choice.why and second.problem == first.problem
     assert second.kernel.program.strategy == first.kernel.program.strategy
     with pytest.raises(pytest.fail.Exception):
-        matmul_choice.cached_or_chosen(attrs.evolve(asked, aligned=(16, 16, 16)))
+        matmul_choice.cached_or_chosen(attrs.evolve(key, aligned=(16, 16, 16)))
 
 
 # ---------------------------------------------------------------------------------------------- the command
@@ -311,10 +311,10 @@ def test_the_command_shows_and_removes_them(capsys):
     assert main(["cache", "prune", "--all"]) == 0 and not cache.entries()
 
 
-# ---------------------------------------------------------------------------------------------- garbage that can wait
+# ---------------------------------------------------------------------------------------------- deferred garbage collection
 
 
-def test_collection_is_put_off_and_resumed():
+def test_collection_is_deferred_and_resumed():
     import gc
 
     from fireiron.collecting import put_off

@@ -1,4 +1,4 @@
-"""Barrier positions: each rule on hand-made programs, and generated programs in which every barrier is needed."""
+"""Barrier positions: each rule on hand-made programs, and random programs in which every barrier is needed."""
 
 import itertools
 import random
@@ -55,7 +55,7 @@ def free(name="s"):
     return making.sync_point(False, name, origin="hand.py:7")
 
 
-# ---------------------------------------------------------------------------------------------- how many
+# ---------------------------------------------------------------------------------------------- number of barriers
 
 
 @pytest.mark.sampled(1)
@@ -75,9 +75,9 @@ def test_hazards_that_share_a_position_share_a_barrier(count):
 
 def test_the_latest_position_is_preferred_and_a_best_one_before_it():
     other = touch(T, write=True, name="t")
-    several = (buffer("s", 128), buffer("t", 128, offset=512))
-    assert placed(writes(T), other, reads(FAR), buffers=several) == [".", ".", "block", "."]
-    assert placed(writes(T), making.sync_point(None, "s"), other, reads(FAR), buffers=several) == [".", "block", ".", "."]
+    buffers = (buffer("s", 128), buffer("t", 128, offset=512))
+    assert placed(writes(T), other, reads(FAR), buffers=buffers) == [".", ".", "block", "."]
+    assert placed(writes(T), making.sync_point(None, "s"), other, reads(FAR), buffers=buffers) == [".", "block", ".", "."]
 
 
 def test_what_no_other_thread_touches_needs_no_barrier():
@@ -90,7 +90,7 @@ def test_what_no_other_thread_touches_needs_no_barrier():
 # ---------------------------------------------------------------------------------------------- scopes
 
 
-def test_the_narrowest_scope_that_holds_every_conflict():
+def test_the_narrowest_scope_that_contains_every_conflict():
     inside = T256 // 128 * 128 + (127 - T256 % 128)
     neighbor = T256 // 2 * 2 + (T256 + 1) % 2
     for place, scope in ((neighbor, "warp"), (inside, "warpgroup"), (255 - T256, "block")):
@@ -102,8 +102,8 @@ def test_the_narrowest_scope_that_holds_every_conflict():
 
 def test_the_scopes_of_a_block():
     names = {threads: [str(scope) for scope in scopes_of(kernel(threads=threads))] for threads in (32, 128, 160, 256, 384)}
-    several = ["warp", "warpgroup", "block"]
-    assert names == {32: ["warp", "block"], 128: ["warp", "block"], 160: ["warp", "block"], 256: several, 384: several}
+    all_scopes = ["warp", "warpgroup", "block"]
+    assert names == {32: ["warp", "block"], 128: ["warp", "block"], 160: ["warp", "block"], 256: all_scopes, 384: all_scopes}
     thread = Var("thread", 0, 159)
     assert placed(writes(thread), reads((thread + 64) % 128, active=less(thread, as_expr(128))), threads=160) == [".", "block", "."]
 
@@ -117,14 +117,14 @@ def test_the_scopes_of_roles(threads, scopes):
     assert [scope.name for scope in scopes_of(attrs.evolve(kernel(threads=threads), body=(roles,)))] == scopes
 
 
-def test_a_wide_barrier_meets_narrow_hazards_too():
-    several = (buffer("s", 128), buffer("t", 128, offset=512))
+def test_a_wide_barrier_covers_narrow_hazards_too():
+    buffers = (buffer("s", 128), buffer("t", 128, offset=512))
     body = (writes(T), writes(T, name="t"), reads(NEAR), reads(FAR, name="t"))
-    assert placed(*body, buffers=several) == [".", ".", "block", ".", "."]
-    assert placed(writes(T), writes(T, name="t"), reads(FAR, name="t"), reads(NEAR), buffers=several) == [".", ".", "block", ".", "."]
+    assert placed(*body, buffers=buffers) == [".", ".", "block", ".", "."]
+    assert placed(writes(T), writes(T, name="t"), reads(FAR, name="t"), reads(NEAR), buffers=buffers) == [".", ".", "block", ".", "."]
 
 
-def test_a_barrier_that_is_there_counts_for_its_scope():
+def test_an_existing_barrier_counts_for_its_scope():
     assert placed(writes(T), BLOCK_BARRIER, reads(FAR)) == [".", "block", "."]
     assert placed(writes(T), WARP_BARRIER, reads(NEAR)) == [".", "warp", "."]
     assert placed(writes(T), WARP_BARRIER, reads(FAR)) == [".", "warp", "block", "."]
@@ -137,15 +137,15 @@ def test_what_a_barrier_is_for():
     assert reasons(writes(T), reads(FAR)) == ["s complete"]
     assert reasons(writes(T), writes(FAR)) == ["s complete"]
     assert reasons(reads(FAR), writes(T)) == ["s free again"]
-    several = (buffer("s", 128), buffer("t", 128, offset=512))
+    buffers = (buffer("s", 128), buffer("t", 128, offset=512))
     both = (writes(T), reads(T, name="t"), reads(FAR), writes(FAR, name="t"))
-    assert reasons(*both, buffers=several) == ["s complete; t free again"]
+    assert reasons(*both, buffers=buffers) == ["s complete; t free again"]
     assert reasons(writes(T), reads(T), writes(FAR)) == ["s complete and free again"]
-    assert reasons(writes(T), writes(T, name="t"), reads(FAR), reads(FAR, name="t"), buffers=several) == ["s, t complete"]
+    assert reasons(writes(T), writes(T, name="t"), reads(FAR), reads(FAR, name="t"), buffers=buffers) == ["s, t complete"]
     assert reasons(making.sync_point(True, "k")) == ["requested by sync"]
 
 
-def test_each_hazard_is_credited_to_the_first_barrier_behind_it():
+def test_each_hazard_is_credited_to_the_first_barrier_after_it():
     """The back edge of the loop crosses both barriers and is credited to one."""
     assert reasons(loop(4, writes(T), reads(FAR))) == ["s complete", "s free again"]
     assert reasons(writes(T), reads(FAR), writes(T), reads(FAR)) == ["s complete", "s free again", "s complete"]
@@ -156,7 +156,7 @@ def test_each_hazard_is_credited_to_the_first_barrier_behind_it():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("extent", [2, 3, 1000, K])
-def test_the_way_back_of_a_loop(extent):
+def test_the_back_edge_of_a_loop(extent):
     symbols = (K,) if extent is K else ()
     assert placed(loop(extent, writes(T), reads(FAR)), symbols=symbols) == [[".", "block", ".", "block"]]
     assert placed(loop(extent, reads(FAR)), writes(T), symbols=symbols) == [["."], "block", "."]
@@ -178,7 +178,7 @@ def test_a_loop_that_may_not_run_orders_nothing():
     assert placed(writes(T), sure, reads(FAR)) == [".", [".", "block"], "."]
 
 
-def test_a_barrier_of_an_inner_loop_counts_on_the_way_back():
+def test_a_barrier_of_an_inner_loop_counts_on_the_back_edge():
     """The arc from the write after an inner loop around to the read before it contains the loop's barrier."""
     inner = loop(2, BLOCK_BARRIER, reads(T + 512), var=Var("j", 0, 1))
     assert placed(loop(4, reads(FAR), inner, writes(T))) == [[".", ["block", "."], ".", "block"]]
@@ -187,7 +187,7 @@ def test_a_barrier_of_an_inner_loop_counts_on_the_way_back():
     ]
 
 
-def test_stages_that_meet_in_the_next_iteration_or_later():
+def test_stages_that_conflict_in_the_next_iteration_or_later():
     """Two stages written ahead of their reads, with the same addresses every second or third iteration."""
 
     def ring(stages, ahead):
@@ -200,14 +200,14 @@ def test_stages_that_meet_in_the_next_iteration_or_later():
     assert ring(1, 0) == [[".", "block", ".", "block"]]
 
 
-def test_what_meets_only_later_takes_any_position():
+def test_what_conflicts_only_later_takes_any_position():
     """Written in one iteration and read two iterations later: one barrier anywhere, at the latest position."""
     body = (reads(FAR + i % 3 * 128), reads(T + 512), writes(T + (i + 2) % 3 * 128))
     assert placed(loop(50, *body, period=3)) == [[".", ".", ".", "block"]]
     assert placed(loop(50, writes(T + i % 3 * 128), reads(FAR + (i + 1) % 3 * 128), period=3)) == [[".", ".", "block"]]
 
 
-def test_before_and_behind_a_pipelined_loop_its_first_and_last_iteration():
+def test_statements_before_and_after_a_pipelined_loop_conflict_with_its_first_and_last_iteration():
     body = (writes(T + i % 2 * 128), reads(FAR + i % 2 * 128))
     first = writes(FAR + 128)
     assert placed(first, loop(50, *body, period=2)) == [".", [".", "block", "."]]
@@ -230,30 +230,30 @@ def test_conditions_and_extents_of_a_block_count_as_true():
     late = less(as_expr(3), block)
     assert placed(writes(T, active=late), reads(FAR), grid=8) == [".", "block", "."]
     named = Var("half", 0, 1)
-    behind = (making.let(named, block // 4), writes(T, active=less(0, named)), reads(FAR))
-    assert placed(*behind, grid=8) == [".", "block", "."]
+    after_let = (making.let(named, block // 4), writes(T, active=less(0, named)), reads(FAR))
+    assert placed(*after_let, grid=8) == [".", "block", "."]
     extent = loop(block, writes(T + 512), BLOCK_BARRIER)
     assert placed(writes(T), extent, reads(FAR), grid=8) == [".", [".", "block"], "block", "."]
 
 
-# ---------------------------------------------------------------------------------------------- wishes
+# ---------------------------------------------------------------------------------------------- requested positions
 
 
-def test_a_required_barrier_stands_and_serves():
+def test_a_required_barrier_is_placed_and_covers_hazards():
     assert placed(writes(T), making.sync_point(True, "k"), writes(T + 512), reads(FAR)) == [".", "block", ".", "."]
     assert placed(loop(3, writes(T), reads(T), making.sync_point(True, "k"))) == [[".", ".", "block"]]
 
 
-def test_a_forbidden_position_is_left():
+def test_a_forbidden_position_is_avoided():
     assert placed(writes(T), writes(T + 512), free(), reads(FAR)) == [".", "block", ".", "."]
 
 
 def test_a_position_that_is_needed_cannot_be_forbidden():
-    with pytest.raises(SynchronizationError) as found:
+    with pytest.raises(SynchronizationError) as caught:
         placed(writes(T), free("s of mine"), reads(FAR))
-    message = str(found.value)
+    message = str(caught.value)
     assert "thread 0 writes s[0] (Move(1,1)(RF,SH)(Thread) at hand.py:1), thread 127 reads it" in message
-    assert "no_sync on s of mine (hand.py:7)" in message and found.value.at == "hand.py:7"
+    assert "no_sync on s of mine (hand.py:7)" in message and caught.value.at == "hand.py:7"
     with pytest.raises(SynchronizationError, match=r"thread 0 writes s\[0\] .*, thread 0 reads it"):
         placed(copies(T), free("s of mine"), reads(T))
     with pytest.raises(SynchronizationError, match=r"thread 0 writes s\[0\] .*, thread 1 reads it"):
@@ -261,7 +261,7 @@ def test_a_position_that_is_needed_cannot_be_forbidden():
     assert placed(writes(T), free(), reads(FAR), unchecked=("I know",)) == [".", "."]
 
 
-def test_wishes_that_change_nothing():
+def test_requests_that_change_nothing():
     def ineffective(*body):
         return [(one.require, one.subject) for one in synchronize(kernel(*body)).ineffective]
 
@@ -301,7 +301,7 @@ def test_a_spread_access_belongs_to_the_whole_warp():
     assert placed(writes(T, spread=True), reads(T, active=last)) == [".", "warp", "."], "any lane of the warp may have written it"
 
 
-def test_what_threads_do_together_is_done_by_all_of_them():
+def test_a_collective_statement_belongs_to_all_its_threads():
     tile = T // 32 * 32
     assert placed(writes(tile, width=32, level=Warp), reads(T)) == [".", "warp", "."]
     assert placed(writes(0, width=128, level=Block), reads(T)) == [".", "block", "."]
@@ -318,8 +318,8 @@ def test_buffers_that_overlap():
     assert placed(*body, buffers=apart) == [".", "."]
     at_the_end = (buffer("a", 128), buffer("b", 128, offset=512 - 4))
     only_last, only_first = equal(T, 127), equal(T, 0)
-    for one, other in itertools.permutations((writes(T, name="a", active=only_last), reads(T, name="b", active=only_first))):
-        assert placed(one, other, buffers=at_the_end) == [".", "block", "."], "one element is enough"
+    for writer, reader in itertools.permutations((writes(T, name="a", active=only_last), reads(T, name="b", active=only_first))):
+        assert placed(writer, reader, buffers=at_the_end) == [".", "block", "."], "one element is enough"
     types = (buffer("a", 128), buffer("b", 128, dtype=float16))
     assert placed(writes(T, name="a"), reads(T, name="b"), buffers=types) == [".", "block", "."]
     assert placed(writes(T, name="a"), reads(2 * T, name="b", width=2, active=less(T, as_expr(64))), buffers=types) == [".", "."]
@@ -327,21 +327,21 @@ def test_buffers_that_overlap():
 
 def test_buffers_that_overlap_in_another_order():
     """Element 9 of one buffer is element 8 of the other, which is not swizzled."""
-    one, other = buffer("a", 128), buffer("b", 128)
-    swizzled = attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=Swizzle(1, 0, 3)))
+    plain, other = buffer("a", 128), buffer("b", 128)
+    swizzled = attrs.evolve(plain, storage=attrs.evolve(plain.storage, swizzle=Swizzle(1, 0, 3)))
     body = (writes(T, name="a"), reads(T, name="b"))
-    assert placed(*body, buffers=(one, other)) == [".", "."]
+    assert placed(*body, buffers=(plain, other)) == [".", "."]
     assert placed(*body, buffers=(swizzled, other)) == [".", "warp", "."]
 
 
-def test_a_name_for_what_other_names_say():
+def test_a_name_for_an_expression_of_other_names():
     row, place = Var("row", 0, 1 << 12), Var("place", 0, 1 << 12)
     named = (making.let(row, i * 128), making.let(place, row + T), writes(place))
     assert placed(loop(4, *named, reads(FAR + i * 128), period=4)) == [[".", "block", "."]]
     assert placed(loop(4, *named, reads(T + i * 128), period=4)) == [[".", "."]]
 
 
-def test_elements_beyond_a_shared_buffer_are_none_of_it():
+def test_elements_past_the_end_of_a_shared_buffer_do_not_conflict():
     two = (buffer("a", 96), buffer("b", 128, offset=384))
     assert placed(writes(T, name="a"), reads(FAR, name="b"), buffers=two) == [".", "."]
     assert placed(writes(T, name="a"), reads(95 - T, name="a", active=less(T, as_expr(96))), buffers=two) == [".", "block", "."]
@@ -388,19 +388,19 @@ def test_arrays_of_several_dimensions():
         assert shape(synchronize(kernel_of(Move(32, 64)(GL, GL), (write, read))).body) == expected
 
 
-def test_memory_of_a_statement_is_written_by_all_who_take_part():
+def test_scratch_memory_of_a_statement_is_written_by_all_participants():
     scratch = buffer("scratch", 128, offset=2048)
     uses = writes(T + 128, level=Block, scratch=scratch.tensor)
-    several = (buffer("s", 512), scratch)
-    assert placed(reads(T), reads(T, name="scratch"), buffers=several) == [".", "."]
-    assert placed(uses, reads(T, name="scratch"), buffers=several) == [".", "block", "."]
-    assert placed(reads(T, name="scratch"), uses, buffers=several) == [".", "block", "."]
+    buffers = (buffer("s", 512), scratch)
+    assert placed(reads(T), reads(T, name="scratch"), buffers=buffers) == [".", "."]
+    assert placed(uses, reads(T, name="scratch"), buffers=buffers) == [".", "block", "."]
+    assert placed(reads(T, name="scratch"), uses, buffers=buffers) == [".", "block", "."]
 
 
 # ---------------------------------------------------------------------------------------------- asynchronous copies
 
 
-def test_a_copy_under_way_needs_a_barrier_behind_its_commit():
+def test_a_copy_in_flight_needs_a_barrier_after_its_commit():
     assert placed(copies(T), reads(T)) == [".", "warp", "."]
     assert placed(copies(T), making.commit(), making.sync_point(None, "s"), reads(T)) == [".", "commit", "warp", "."]
     early = (copies(T), making.sync_point(None, "s"), writes(T + 512), making.commit(), reads(FAR))
@@ -416,11 +416,11 @@ def test_a_barrier_in_a_loop_of_copies_is_too_early_before_their_commit():
     steps = loop(2, copies(T), making.sync_point(True, "i"))
     assert placed(steps, making.commit(), reads(T)) == [[".", "block"], "commit", "warp", "."]
     assert placed(steps, loop(2, writes(T + 512), making.sync_point(True, "i")), making.commit(), reads(T))[2:] == ["commit", "warp", "."]
-    behind = placed(steps, making.commit(), loop(2, writes(T + 512), making.sync_point(True, "i")), reads(T))
-    assert behind == [[".", "block"], "commit", [".", "block"], "."], "the mbarriers of a loop behind the commit are late enough"
+    committed_before = placed(steps, making.commit(), loop(2, writes(T + 512), making.sync_point(True, "i")), reads(T))
+    assert committed_before == [[".", "block"], "commit", [".", "block"], "."], "the mbarriers of a loop after the commit are late enough"
 
 
-def test_what_a_loop_has_committed_needs_no_commit_behind_it():
+def test_what_a_loop_has_committed_needs_no_commit_after_it():
     """Next to a copy that it leaves in flight, for which only barriers after the next commit count."""
     steps = loop(2, copies(T + i * 128), making.commit(), copies(T + 512 + i * 128))
     between = loop(2, writes(T + 1024), making.sync_point(True, "i"))
@@ -428,14 +428,14 @@ def test_what_a_loop_has_committed_needs_no_commit_behind_it():
     assert placed(steps, between, making.commit(), reads(T + 512)) == [[".", "commit", "."], [".", "block"], "commit", "warp", "."]
 
 
-def test_a_statement_whose_iterations_lie_apart_does_not_meet_itself():
+def test_a_statement_with_disjoint_iterations_does_not_conflict_with_itself():
     """A copy is in flight, and lanes of a spread access are unspecified; but accesses of one iteration are ordered."""
     for make in (copies, lambda place: writes(place, spread=True)):
         assert placed(loop(3, make(T + i * 128))) == [["."]]
         assert placed(loop(3, make(T + i % 2 * 128))) == [[".", "warp"]]
 
 
-def test_a_copy_in_a_ring_meets_itself_where_the_ring_comes_round():
+def test_a_copy_in_a_ring_conflicts_with_itself_where_the_stage_is_reused():
     ring = copies(T + i % 2 * 128)
     assert placed(loop(2, ring, period=2)) == [["."]]
     assert placed(loop(3, ring, period=2)) == [[".", "warp"]], "the third iteration copies to where the first one did"
@@ -468,7 +468,7 @@ def test_an_unknown_statement_is_refused():
     ]
 
 
-# ---------------------------------------------------------------------------------------------- drawn programs
+# ---------------------------------------------------------------------------------------------- random programs
 
 
 def drawn(generator, extents, asynchronous):
@@ -489,8 +489,8 @@ def drawn(generator, extents, asynchronous):
             if var is not None and generator.random() < 0.2:
                 condition = less(var + generator.choice((1, 2)), as_expr(generator.choice((3, 9, *extents[-2:]))))
             make = generator.choice((writes, reads, reads, copies if asynchronous else writes))
-            one = make(place(var, make is not reads), width=generator.choice((1, 2, 2)), active=condition)
-            return (one, making.commit()) if make is copies else (one,)
+            access_stmt = make(place(var, make is not reads), width=generator.choice((1, 2, 2)), active=condition)
+            return (access_stmt, making.commit()) if make is copies else (access_stmt,)
         inner = Var(f"i{depth}", 0, 63)
         body = tuple(one for _ in range(generator.choice((1, 2, 3, 4))) for one in statement(inner, depth + 1))
         plain = any(isinstance(one, Exec) for one in body)
@@ -503,11 +503,11 @@ def drawn(generator, extents, asynchronous):
 def without(body, barrier):
     """The program without a barrier and the wait before it."""
     kept = []
-    for one in body:
-        if one is barrier:
+    for stmt in body:
+        if stmt is barrier:
             del kept[len(kept) - 1 if kept and isinstance(kept[-1], Wait) else len(kept) :]
         else:
-            kept.append(one.rebuilt(tuple(without(child, barrier) for child in one.children)) if one.children else one)
+            kept.append(stmt.rebuilt(tuple(without(child, barrier) for child in stmt.children)) if stmt.children else stmt)
     return tuple(kept)
 
 
@@ -520,8 +520,8 @@ def is_guessed(program):
 
 @pytest.mark.parametrize("chunk", range(4))
 @pytest.mark.parametrize("extents, asynchronous", [((1, 2, 3, 8, 20), False), ((1, 2, 3, 8, 20), True), ((2, K), True)])
-def test_drawn_programs_are_ordered_and_each_barrier_is_needed(extents, asynchronous, chunk):
-    """Judged by the race check: nothing is missed, and without any barrier something is.
+def test_random_programs_are_ordered_and_each_barrier_is_needed(extents, asynchronous, chunk):
+    """The race check finds no race, and finds one if any barrier is removed.
 
     Extra barriers are accepted only for a hazard between phases of a ring in a loop that ends before it revisits the stage, and for one
     whose condition is false in the conflicting iterations.

@@ -97,7 +97,7 @@ def test_many_tensors_have_places():
         assert not meet or ((i, j) in placement.dropped and (i, j) in free)
 
 
-# ---------------------------------------------------------------------------------------------- storage that is really shared
+# ---------------------------------------------------------------------------------------------- tensors that share bytes
 
 SIZES = dict(M=32, N=32, K=32, U=16, V=16, W=4)
 BOUNDS = {"apart": 0, "A": 1279, "A and B": 768}
@@ -127,7 +127,7 @@ def test_any_order_on_shared_bytes(name):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("{e3[:]}", "{e3[warpgroup]}", "As and Cs: shared byte"),  # a warpgroup that is not done yet has its A where C is stored
+        ("{e3[:]}", "{e3[warpgroup]}", "As and Cs: shared byte"),  # the A of a warpgroup that has not finished is in the bytes of C
         ("copy(Ap[i, k], As), {p2[:]}", "copy(Ap[i, k], As), {}", "As and As: shared byte"),
         ("copy(Ap[i, k], As), {p2[:]}", "copy(Ap[i, k], As), {p2[0]}", "As and As: shared byte"),
         ("3 iterations before", "4 iterations before", "As and As: shared byte"),
@@ -157,7 +157,7 @@ yield e3, e4
 """
 
 
-def test_events_say_what_interferes_not_the_text():
+def test_events_and_not_the_text_determine_interference():
     """Two tensors whose lifetimes overlap in the text but not in the events; one is finished before the other starts."""
     program = allocated(parse(CHAINS.replace("yield e3, e4", "yield {e3, e4}")), mapping(256))
     assert [one.event for one in walk(program.body) if not hasattr(one, "shape")] == ["e1", "e3", "e2", "e4"]
@@ -215,12 +215,12 @@ yield e1[:]
 """
 
 
-def test_turns_of_a_parallel_loop_have_bytes_of_their_own():
+def test_iterations_of_a_parallel_loop_have_separate_bytes():
     program = allocated(parse(GROUP), mapping())
     assert [one.bytes for one in shared_tensors(program)] == [192] and hazards(program) == ()
 
 
-def test_who_waits_for_the_turn_before_waits_for_those_before_it():
+def test_a_wait_for_an_iteration_covers_earlier_iterations():
     lines = """\
 task work(D: write)
 X = argument([6, 8], float32, GLOBAL)
@@ -268,7 +268,7 @@ def test_figure_12():
     assert "dma" not in roles.report(program, unasked) and "crosses" not in roles.report(program, unasked)
 
 
-def test_a_partition_of_ones_own():
+def test_a_user_defined_partition_of_roles():
     """Separate warps copy out the result, so its event crosses roles, too."""
     program = allocated(product(512, 512, 512, 256, 256, 64), mapping())
 
@@ -305,5 +305,5 @@ def test_the_kernel_has_the_same_roles(name):
     full = {one.ring for one in consumers if isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL}
     empty = {one.ring for one in producer if isinstance(one, ir.Acquire) and one.state is ir.StageState.EMPTY}
     assert full == {filled[loads[one.first]] for one in partition.crossing if one.first in loads}
-    backwards = {(filled[loads[one.second]], one.turns) for one in partition.crossing if one.second in loads and one.turns}
+    backwards = {(filled[loads[one.second]], one.distance) for one in partition.crossing if one.second in loads and one.turns}
     assert backwards == {(ring, count) for ring, count in stages.items() if count > 1} and {ring for ring, _ in backwards} <= empty

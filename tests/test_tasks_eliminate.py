@@ -57,7 +57,7 @@ CASES = {
 }
 """Programs with a mapping, a problem, and the memories between which they copy in the end.
 
-A of the two products is loaded once; accumulators and sums, which have no memory in the mapping, are copied nowhere.
+A of the dual GEMM is loaded once; accumulators and sums, which have no memory in the mapping, are never copied.
 """
 
 HEADS = attention.spec(64, 32, 16), attention.spec(32, 32, 16)
@@ -103,7 +103,7 @@ def broadcasts(program):
         "FlashAttention-2, hopper",
     ],
 )
-def test_what_is_copied_in_the_end(name):
+def test_remaining_copies(name):
     """The kernel copies operands to shared memory and from there to registers. All other copies were redundant."""
     before, after = before_and_after(name)
     verify(after)
@@ -119,10 +119,10 @@ def test_any_order_of_events_is_right(name):
     program, mapping, *_ = ALL[name]
     _, after = before_and_after(name)
     assert hazards(after) == ()
-    made, arrays, variant = numpy.random.default_rng(5), [], program[mapping.root.variant]
+    generator, arrays, variant = numpy.random.default_rng(5), [], program[mapping.root.variant]
     for tensor in after.arguments:
         shape = tuple(int(size.low) for size in tensor.shape)
-        values = made.integers(-2, 3, shape) / 4
+        values = generator.integers(-2, 3, shape) / 4
         arrays.append(numpy.array(values, tensor.dtype.numpy))
     written = [number for number, tensor in enumerate(variant.tensors) if tensor in variant.writes]
     wanted = [one.copy() for one in arrays]
@@ -151,7 +151,7 @@ def test_any_order_of_rewrites_leaves_as_many_copies(name):
         assert (sorted(copies(other)), broadcasts(other)) == (sorted(copies(after)), broadcasts(after))
 
 
-def test_what_keeps_tensors_comes_later():
+def test_spills_come_before_other_rewrites():
     """Spills first: copies of copies move out of loops and are no longer arguments of launches."""
     before, after = before_and_after("dual, ampere")
     moved = eliminated(rewritten(before, *STEPS[1]))
@@ -159,7 +159,7 @@ def test_what_keeps_tensors_comes_later():
     assert hazards(moved) == ()
 
 
-# ---------------------------------------------------------------------------------------------- what must stay
+# ---------------------------------------------------------------------------------------------- copies and events that are needed
 
 WAITING = """\
 task load(dst: write, src: read)
@@ -180,7 +180,7 @@ yield e4
 """A reader of a copy: the next iteration may write the source."""
 
 
-def test_writers_wait_for_those_who_read_what_is_no_copy_any_more():
+def test_writers_wait_for_readers_of_an_eliminated_copy():
     before = parse(WAITING.replace("  yield e3\nyield e4", "  yield e3, e4\nyield e5").replace("e1: () = for", "e1: (), e5: () = for"))
     assert hazards(before) == ()
     after = eliminated(before)
@@ -191,7 +191,7 @@ def test_writers_wait_for_those_who_read_what_is_no_copy_any_more():
 
 
 @pytest.mark.parametrize("figure", ["10a", "10b"])
-def test_a_memory_of_the_mapping_stays(figure):
+def test_a_memory_of_the_mapping_is_kept(figure):
     """A tensor with a memory in the mapping is copied there and back in each iteration; spills affect tensors without one."""
     before = parse((GOLDENS / f"figure_{figure}_before.events").read_text().replace("float32, NONE", "float32, SHARED"))
     assert copies(eliminated(before)) == copies(before)
@@ -204,7 +204,7 @@ def test_a_memory_of_the_mapping_stays(figure):
         ("e4: () = call(use, Dp[k, 0], X), {e3}", "e6: () = call(load, S, Ap[0, 0]), {e3}\n  e4: () = call(use, Dp[k, 0], X), {e3, e6}"),
     ],
 )
-def test_a_copy_that_is_needed_stays(old, new):
+def test_a_needed_copy_is_kept(old, new):
     """The copy is in another memory, or its source changes."""
     assert old in WAITING
     program = (
@@ -215,7 +215,7 @@ def test_a_copy_that_is_needed_stays(old, new):
     assert len(copies(eliminated(parse(program)))) == 1
 
 
-def test_a_copy_that_all_turns_read_is_made_once():
+def test_a_copy_that_all_iterations_read_is_made_once():
     """Q of attention, which each iteration copied."""
     text_of = WAITING.replace("call(load, S, Ap[k, 0])", "copy(Ap[0, 0], S)").replace("S = tensor([1, 8], float32, SHARED)\n", "", 1)
     text_of = text_of.replace("  e2:", "  S = tensor([1, 8], float32, SHARED)\n  e2:").replace("{p1: () = {}}", "{}").replace("{p1}", "{}")
@@ -223,13 +223,13 @@ def test_a_copy_that_all_turns_read_is_made_once():
     assert [isinstance(one, Copy) for one in after.body.statements] == [False, True, False] and len(copies(after)) == 1
 
 
-def test_the_accumulator_of_a_product_is_in_registers():
+def test_the_accumulator_of_a_gemm_is_in_registers():
     _, after = before_and_after("gemm, hopper")
     places = {one.name: one.place for one in tensors_of(after).values()}
     assert places["t"] == REGISTER and {places[name] for name in ("A2", "B2")} == {SHARED}
 
 
-def test_a_tensor_that_others_read_meanwhile_is_another():
+def test_a_tensor_that_others_read_meanwhile_is_separate():
     program = """\
 task work(X: read write)
 task show(D: write, S: read)

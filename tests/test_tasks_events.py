@@ -62,7 +62,7 @@ def test_figures_8_and_9():
 
 
 @pytest.mark.parametrize("name", MAPPINGS)
-def test_text_is_read_again(name):
+def test_text_round_trip(name):
     for _, program in after_each_pass(product(name), MAPPINGS[name][0]):
         verify(program)
         assert parse(text(program)) == program
@@ -186,14 +186,14 @@ def pieces_of_others(D, X):
 
 
 def part_of_what_was_written(D, X):
-    """The other part is still that of the first task."""
+    """The other part is still the result of the first task."""
     launch("mix", D, X)
     launch("mix", rows(D, 2)[0, 0], rows(X, 2)[0, 0])
     launch("mix", rows(D, 2)[1, 0], rows(X, 2)[1, 0])
 
 
 def group_in_a_part(D, X):
-    """Parallel launches in the first half; the second is still that of the previous task."""
+    """Parallel launches in the first half; the second half is still the result of the previous task."""
     launch("mix", D, X)
     for i in prange(2):
         launch("mix", rows(rows(D, 2)[0, 0], 1)[i, 0], rows(X, 1)[i, 0])
@@ -240,7 +240,7 @@ def columns(tensor):
         (pieces_backwards, 1, "{}"), (nested_iterations, 1, "{p2: () = p1}"), (single_iteration, 1, ""),
     ],
 )  # fmt: skip
-def test_who_waits_for_whom(function, launches, carried):
+def test_preconditions_of_each_call(function, launches, carried):
     """The minimum set of events; `carried` are the preconditions of the innermost loop."""
     variant = task("mix", Inner, reads=["D", "X"], writes=["D"])(function)
     mapping = Mapping(
@@ -262,7 +262,7 @@ def twice(dst, src, *, R=tunable(int), C=tunable(int)):
         launch("copy", to[i, 0], of[i, 0])
 
 
-def test_launches_at_once_that_meet_are_refused():
+def test_concurrent_launches_that_conflict_are_refused():
     mapping = copying(R=4, C=4).with_("grid", variant="twice", calls=["thread"])
     with pytest.raises(FireironError, match=r"the same elements of dst, and one writes(?s:.*)test_tasks_events.py:\d+"):
         analyzed(Tasks(twice, blocks, whole), mapping, *[((16, 8), "float32")] * 2)
@@ -274,7 +274,7 @@ def counted(dst, src):
     call_external(Pointwise, y=dst, **places, formula="y[m,n] = 1000 * size + 100 * row[m] + column[n]")
 
 
-def test_copies_lie_where_their_elements_are_from():
+def test_copies_keep_the_coordinates_of_their_source():
     """Each argument is a separate tensor whose elements keep the coordinates of their source."""
     program, mapping, spec = Tasks(blocks, counted), copying().with_("thread", variant="counted"), [((18, 10), "float32")] * 2
     wanted, out = 18000 + 100 * numpy.arange(18)[:, None] + numpy.arange(10), numpy.zeros((18, 10), "f4")
@@ -295,7 +295,7 @@ def test_sizes_known_at_run_time():
         assert (c == a.astype("f4") @ b.astype("f4")).all()
 
 
-# ---------------------------------------------------------------------------------------------- what is needless
+# ---------------------------------------------------------------------------------------------- redundant events
 
 HEAD = """\
 M = sym(multiple_of=8, low=8, high=64)
@@ -319,7 +319,7 @@ e2: [(2, WARP)] = call(work, C), {e1[warp]}
         "e3: () = for k in [0, M // 8 - 1), {p1: () = e2[:]} do\n  e4: () = call(work, C), {}\n  yield e4\ne5: () = call(work, C), {e3}",
     ],
 )
-def test_what_others_do_not_imply_stays(lines):
+def test_events_that_others_do_not_imply_are_kept(lines):
     program = parse(f"{HEAD}{lines}\nyield {_last(lines)}\n")
     assert text(reduced(program)) == text(program)
 
@@ -339,12 +339,12 @@ def _last(lines):
         ("e3: [(2, WARP)] = call(work, C), {e1[warp], e2[warp]}", "{e2[warp]}"),
     ],
 )
-def test_what_others_imply_goes(lines, less):
+def test_events_that_others_imply_are_removed(lines, less):
     program = reduced(parse(f"{HEAD}{lines}\nyield {_last(lines)}\n"))
     assert text(program).splitlines()[-2].endswith(less)
 
 
-def test_loops_whose_turns_differ_by_processor_stay():
+def test_loops_whose_trip_counts_differ_by_processor_are_kept():
     lines = (
         "e3: [(4, WARP)] = pfor i in [0, 4), {} do\n  e4: () = for k in [0, i), {} do\n    e5: () = call(work, C), {e1[i]}\n"
         "    yield e5\n  yield e4"
@@ -410,7 +410,7 @@ task turn(C: write)
 C = argument([8, 8], float32, GLOBAL)
 Cp = partition_by_blocks(C, (1, 8))
 e1: () = call(turn, C), {{}}
-e2: () = for k in [0, {turns}), {{p1: () = {before}}} do
+e2: () = for k in [0, {count}), {{p1: () = {before}}} do
   e3: () = if k < 2 do
     e4: () = call(turn, Cp[k, 0]), {{{first}}}
     yield {yielded}
@@ -424,21 +424,21 @@ yield e6
 
 
 @pytest.mark.parametrize(
-    ("changes", "found"),
+    ("changes", "expected"),
     [
         ({}, ""),
-        ({"turns": 0}, ""),
-        ({"turns": 0, "before": "{}"}, "e1-e6"),
+        ({"count": 0}, ""),
+        ({"count": 0, "before": "{}"}, "e1-e6"),
         ({"before": "{}"}, "e1-e4 e1-e5 e1-e6"),
-        ({"turns": 2, "first": ""}, "e1-e4"),
+        ({"count": 2, "first": ""}, "e1-e4"),
         ({"yielded": "p1"}, "e4-e5 e4-e6"),
     ],
 )
-def test_turns_wait_for_what_they_say(changes, found):
+def test_iterations_wait_for_their_preconditions(changes, expected):
     """A loop with a branch: waits between iterations. A statement after a loop without iterations waits for those before it."""
-    values = {"turns": 4, "before": "e1", "first": "p1", "yielded": "e4"} | changes
+    values = {"count": 4, "before": "e1", "first": "p1", "yielded": "e4"} | changes
     pairs = [(one.first[:2], one.second[:2]) for one in hazards(parse(LOOPS.format(**values)), most=99)]
-    assert " ".join(sorted({"-".join(one) for one in pairs if "th" not in one})) == found
+    assert " ".join(sorted({"-".join(one) for one in pairs if "th" not in one})) == expected
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_an_index_is_one_event_and_a_broadcast_all(old, new):
 
 
 def test_branches_run_one_of_their_blocks():
-    steps = [str(one) for one in unrolled(parse(LOOPS.format(turns=4, before="e1", first="p1", yielded="e4"))).steps if one.leaf]
+    steps = [str(one) for one in unrolled(parse(LOOPS.format(count=4, before="e1", first="p1", yielded="e4"))).steps if one.leaf]
     assert [one.partition(":")[0] for one in steps] == ["e1", "e4", "e4", "e5", "e5", "e6"]
 
 
@@ -486,13 +486,13 @@ def test_the_command_line_shows_events(tmp_path, capsys):
     assert main(["show", str(path), "--events", *sizes]) == 0
     *_, (_, last) = after_each_pass(product("ffma"), MAPPINGS["ffma"][0])
     assert re.sub("^#.*\n", "", capsys.readouterr().out, flags=re.MULTILINE) == text(last)
-    assert main(["show", str(path), "--events", "vectorize", *sizes]) != 0
+    assert main(["show", str(path), "--events", "vectorized", *sizes]) != 0
     assert "vectorize?" in capsys.readouterr().err
     assert main(["show", "maxwell", "--events"]) != 0
     assert "not a program of tasks" not in (error := capsys.readouterr().err) and "only task programs have events" in error
 
 
 @pytest.mark.parametrize(("seed", "depth"), [(21003525, 2), (21001173, 2), (21001403, 2)])
-def test_launches_from_the_turns_of_a_loop_outside_have_shared_memory_of_their_own(seed, depth):
+def test_launches_from_iterations_of_an_outer_loop_have_separate_shared_memory(seed, depth):
     """Two unordered launches use one block index: their bytes must differ."""
     check_drawn(seed, depth)

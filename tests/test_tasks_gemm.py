@@ -1,4 +1,4 @@
-"""GEMM as a program of tasks: one program with mappings to Ampere and Hopper, correct and race-free in each (Cypress, Figure 5)."""
+"""GEMM as a task program: one program with mappings to Ampere and Hopper, correct and race-free in each (Cypress, Figure 5)."""
 
 import re
 from collections import Counter
@@ -63,7 +63,7 @@ OFTEN = ("mma.sync, ragged", "accumulator in shared memory", "multiply-adds", "F
 
 
 @pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.nightly) for name in CASES])
-def test_a_mapping_changes_no_result(name):
+def test_mappings_do_not_change_results(name):
     mapping, sizes, target, words = CASES[name]
     bound = tasks.strategy(gemm.program, mapping)(float16_gemm(*sizes))
     program = bound.program(target)
@@ -76,7 +76,7 @@ def test_a_mapping_changes_no_result(name):
 
 
 @pytest.mark.parametrize("mapping", [gemm.ampere(16, 8, 16, 1, 1, 2), gemm.ffma(8, 8, 4, (1, 1), (2, 2))], ids=["mma", "ffma"])
-def test_the_sequential_meaning_is_the_product(mapping):
+def test_the_sequential_semantics_are_a_matmul(mapping):
     """Launches of a prange in any order, and tiles that overhang."""
     a, b = arrays(9, 8, 17)
     for seed in (None, 3):
@@ -155,5 +155,5 @@ def test_amperes_mapping_has_the_statements_of_its_fluent_twin():
     def counted(strategy):
         return Counter(re.findall(r"\b(\w+)\(", normalized(strategy(problem).cuda("sm_80"))))
 
-    found = counted(tasks.strategy(gemm.program, SMALL))
-    assert found == counted(fluent) and {"cp_async_16", "ldmatrix_x4", "mma_m16n8k16_f32_f16"} <= set(found)
+    counts = counted(tasks.strategy(gemm.program, SMALL))
+    assert counts == counted(fluent) and {"cp_async_16", "ldmatrix_x4", "mma_m16n8k16_f32_f16"} <= set(counts)

@@ -15,7 +15,7 @@ from fireiron.values.expr import Var, as_expr, constant
 from fireiron.values.machine import as_architecture
 
 BLOCK = Var("block", 0, 2**31 - 1)
-"""The block index, as in the walk of a tree."""
+"""The block index, as in `walk`."""
 
 
 def draft():
@@ -30,18 +30,18 @@ def launches_by_block(sizes, values=None, **fields):
     """The launches of each block, by iteration, and the grid; `values` are those of run-time sizes."""
     names, given = draft(), dict(values or {})
     distribution = distributed_over_blocks(tuple(map(as_expr, sizes)), host(**fields), names)
-    blocks = int(distribution.taken.blocks.evaluate(given))
+    blocks = int(distribution.selected.blocks.evaluate(given))
     lets = {var: named.value for named, var in names._lets.items()}
     every = []
     for number in range(blocks):
         known = {**given, BLOCK.name: number}
         for var, value in lets.items():
             known[var.name] = int(value.evaluate(known))
-        iterations = 1 if distribution.taken.loop is None else int(distribution.taken.loop.extent.evaluate(known))
+        iterations = 1 if distribution.selected.loop is None else int(distribution.selected.loop.extent.evaluate(known))
         launches = []
         for iteration in range(iterations):
-            here = known if distribution.taken.loop is None else {**known, distribution.taken.loop.var.name: iteration}
-            for let in distribution.taken.named:
+            here = known if distribution.selected.loop is None else {**known, distribution.selected.loop.var.name: iteration}
+            for let in distribution.selected.named:
                 here[let.var.name] = int(let.value.evaluate(here))
             launches.append(tuple(int(one.evaluate(here)) for one in distribution.indices))
         every.append(launches)
@@ -58,7 +58,7 @@ def by_hand(sizes, cluster=(), group_m=0, raster=0):
         band = max(group_m // along[across], 1)
         order.sort(key=lambda one: (*one[:-2], one[across] // band, one[on], one[across]))
     places = [[]]
-    for part in reversed(along):  # the first of a cluster's dimensions goes fastest
+    for part in reversed(along):  # the first dimension of a cluster varies fastest
         places = [[one, *others] for others in places for one in range(part)]
     return [tuple(n * part + one for n, part, one in zip(each, along, place, strict=True)) for each in order for place in places]
 
@@ -77,7 +77,7 @@ CASES = [
 ]
 
 
-def test_each_launch_is_some_blocks_once():
+def test_each_launch_belongs_to_one_block_once():
     """The order of the enumeration: blocks of a cluster, group_m clusters, iterations of persistent blocks."""
     for sizes, fields in CASES:
         for persistent in (0, 8, 1000):
@@ -89,13 +89,13 @@ def require_as_by_hand(sizes, fields, persistent):
     wanted = by_hand(sizes, **{name: fields[name] for name in ("cluster", "group_m", "raster") if name in fields})
     is_persistent = 0 < persistent < len(wanted)
     blocks = persistent if is_persistent else len(wanted)
-    assert (len(every), constant(grid.launches), grid.taken.loop is not None) == (blocks, len(wanted), is_persistent)
+    assert (len(every), constant(grid.launches), grid.selected.loop is not None) == (blocks, len(wanted), is_persistent)
     assert every == [wanted[first::blocks] for first in range(blocks)]
     assert (1 if grid.cluster is None else grid.cluster.blocks) == math.prod(fields.get("cluster", ()))
 
 
 @pytest.mark.parametrize("fields", [{"group_m": 2}, {"group_m": 2, "raster": 1}, {"cluster": (2, 1), "group_m": 4}])
-def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
+def test_run_time_sizes_are_distributed_like_constant_ones(fields):
     """With run-time sizes the number of blocks is the minimum of `persistent` and the launches."""
     rows, columns = sym("rows", multiple_of=2), sym("columns")
     for values in ((4, 3), (2, 1), (6, 5)):
@@ -104,23 +104,23 @@ def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
             every, grid = launches_by_block((rows, columns), {"rows": values[0], "columns": values[1]}, **fields, persistent=persistent)
             assert every == [wanted[first :: len(every)] for first in range(len(every))]
             assert len(every) == (min(persistent, len(wanted)) if persistent else len(wanted))
-            assert (grid.taken.loop is not None) == bool(persistent)
+            assert (grid.selected.loop is not None) == bool(persistent)
 
 
-def test_a_curve_meets_every_launch_and_goes_on_to_neighbors():
+def test_a_curve_visits_every_launch_and_continues_to_neighbors():
     every, _ = launches_by_block((4, 8), group_m=1, raster=2)
     places = numpy.array([one for (one,) in every])
     assert len({*map(tuple, places)}) == 32 and (abs(numpy.diff(places, axis=0)).sum(axis=1) == 1).all()
 
 
 @pytest.mark.parametrize(
-    ("sizes", "fields", "said"),
+    ("sizes", "fields", "message"),
     [
         ((8, 6), {"cluster": (3, 1)}, "not a multiple of the cluster"),
         ((8, 6), {"cluster": (2, 1), "persistent": 3}, "3 blocks are not a multiple of 2"),
         ((8,), {"cluster": (2, 1)}, "launches with 1 indices"),
     ],
 )
-def test_refused(sizes, fields, said):
-    with pytest.raises(FireironError, match=said):
+def test_refused(sizes, fields, message):
+    with pytest.raises(FireironError, match=message):
         launches_by_block(sizes, **fields)

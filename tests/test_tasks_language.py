@@ -1,4 +1,4 @@
-"""Programs of tasks and mappings as values: meaning in NumPy, other kinds of specs, and refusals with their line."""
+"""Task programs and mappings as values: semantics in NumPy, other kinds of specs, and refusals with their line."""
 
 import attrs
 import numpy
@@ -57,7 +57,7 @@ def test_a_program_of_another_kind():
     assert (out == a).all()
 
 
-def test_two_products_of_one_accumulator():
+def test_two_gemms_with_one_accumulator():
     """The definition of a dual GEMM by the tasks of a GEMM: two launches in one loop."""
 
     @task("dual", Inner, reads=["A", "B1", "B2"], writes=["D"])
@@ -111,7 +111,7 @@ def test_a_mapping_is_a_value():
 
 
 def test_a_machine_is_data():
-    """A level of two warpgroups with a memory of its own."""
+    """A level of two warpgroups with a separate memory."""
     pair = places.Processor("PAIR", Block)
     tensor = places.Place("TENSOR", SH)
     machine = Machine("mine", (HOST, pair, THREAD), ((HOST, (GLOBAL,)), (pair, (GLOBAL, tensor)), (THREAD, (GLOBAL, REGISTER))))
@@ -137,16 +137,16 @@ def test_parts_of_an_accumulator_are_those_of_the_instruction():
     assert (owner[8] == owner[0]).all() and owner[16, 0] == 32 and (numpy.bincount(owner.ravel()) == 12).all()
 
 
-def test_parts_of_an_operand_are_disjoint_where_it_says_so():
+def test_declared_disjoint_parts_of_an_operand_are_disjoint():
     """No two processors own the same element of the result or of an accumulator; operands are shared."""
     from fireiron.tasks.partition import mma_pieces
 
     shapes = {"A": (16, 16), "B": (16, 8), "C": (16, 8), "rows": (16,), "parts": (16, 4)}
     for operand, shape in shapes.items():
-        by, taken = mma_pieces("mma.m16n8k16", THREAD, operand), numpy.zeros(shape, int)
+        by, owners = mma_pieces("mma.m16n8k16", THREAD, operand), numpy.zeros(shape, int)
         for lane in range(32):
-            taken[numpy.ix_(*by.coordinates(shape, (lane,)))] += 1
-        assert taken.min() >= 1 and by.disjoint == (taken.max() == 1), operand
+            owners[numpy.ix_(*by.coordinates(shape, (lane,)))] += 1
+        assert owners.min() >= 1 and by.disjoint == (owners.max() == 1), operand
     warps = mma_pieces("wgmma", WARP, "B")
     assert not warps.disjoint and warps.coordinates((16, 8), (0,)) == warps.coordinates((16, 8), (3,))
 
@@ -300,7 +300,7 @@ def test_refused(name):
     assert "test_tasks_language.py:" in str(caught.value) or "tasks_gemm.py:" in str(caught.value), "the line"
 
 
-def test_the_meaning_refuses_launches_that_meet_with_the_element():
+def test_numpy_semantics_refuse_conflicting_launches_and_name_the_element():
     out, a = numpy.zeros((16, 8), "f4"), numpy.ones((16, 8), "f4")
     mapping = copying(R=4, C=4).with_("grid", variant="twice", calls=["thread"])
     with pytest.raises(FireironError, match=r"access element \(0, 0\), and one writes it"):
@@ -331,7 +331,7 @@ class EveryOther(Partition):
         return tiled.at((place[0], 0), unit=bool(units & place[0].variables()))
 
 
-def test_a_partition_of_ones_own():
+def test_a_user_defined_partition():
     """Non-contiguous pieces, with coordinates from zero."""
 
     @task("copy", Inner, reads=["src"], writes=["dst"])

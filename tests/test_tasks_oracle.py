@@ -42,12 +42,12 @@ def require_kept(program):
     report = account(program)
     assert [str(one) for one in report.findings] == []
     assert report.compared and all(
-        one.through or any(turn.before for turn in one.turns) for one in set(report.needs) - set(report.compared)
+        need.through or any(iteration.before for iteration in need.iterations) for need in set(report.needs) - set(report.compared)
     )
     return report
 
 
-# ---------------------------------------------------------------------------------------------- kernels keep them
+# ---------------------------------------------------------------------------------------------- kernels obey event orders
 
 
 LIBRARY = [
@@ -101,7 +101,7 @@ def test_every_order_of_the_products():
     ]  # fmt: skip
 
 
-def test_no_program_of_tasks_has_no_events():
+def test_other_programs_have_no_events():
     assert account(hopper.strategy(hopper.spec(256, 256, 256)).program("sm_90a")) == type(account(gemm("FFMA")))()
 
 
@@ -178,18 +178,18 @@ def faulty(program, wanted):
         ("FFMA", "For k and For copy_m", "it executes first"),
     ],
 )  # fmt: skip
-def test_a_finding_says_who_waits_for_whom(name, fault, message):
+def test_a_finding_names_both_calls(name, fault, message):
     messages = faulty(gemm(name), fault)
     assert any(message in one for one in messages), messages
 
 
-# ---------------------------------------------------------------------------------------------- orders that are not there
+# ---------------------------------------------------------------------------------------------- orders that no kernel obeys
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("wgmma", "e5: () = copy(Bpp[k, 0], B2), {", "e5: () = copy(Bpp[k, 0], B2), {e4, "),  # two loads fly together
+        ("wgmma", "e5: () = copy(Bpp[k, 0], B2), {", "e5: () = copy(Bpp[k, 0], B2), {e4, "),  # two loads are in flight together
         ("mma.sync", "e6: () = copy(Bpp[k, 0], B2), {", "e6: () = copy(Bpp[k, 0], B2), {e5, "),
         ("mma.sync", "e13: () = call(copy_out, Cp[i, j], t1), {e12[:, :]}", "e13: () = call(copy_out, Cp[i, j], t1), {}"),
     ],
@@ -207,7 +207,7 @@ def test_an_order_that_the_kernel_does_not_keep_is_refused(name, old, new):
     assert bool(findings) == ("{}" not in new), findings
 
 
-def test_an_order_between_stages_that_have_no_byte_in_common_is_not_asked():
+def test_an_order_between_stages_without_a_common_byte_is_not_required():
     """The producer is three iterations ahead; two would require an order between bytes of different stages."""
     program = gemm("wgmma")
     mapping, _, sizes = GEMM["wgmma"]
@@ -227,10 +227,10 @@ def labeled(program, labels):
 
     def of(block):
         statements = (
-            attrs.evolve(one, launch=labels[one.event])
-            if isinstance(one, (Copy, Call))
-            else with_blocks(one, tuple(map(of, blocks_of(one))))
-            for one in block.statements
+            attrs.evolve(stmt, launch=labels[stmt.event])
+            if isinstance(stmt, (Copy, Call))
+            else with_blocks(stmt, tuple(map(of, blocks_of(stmt))))
+            for stmt in block.statements
         )
         return Block(tuple(statements), block.yields)
 
@@ -241,7 +241,7 @@ def test_needs_follow_loops_and_what_they_carry():
     mapping, _, sizes = GEMM["mma.sync"]
     events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
     orders = {str(one): one for one in needs(events)}
-    assert [str(iteration.index) for iteration in orders["e8 before e5, 3 iterations before"].turns] == ["k", ":"]
+    assert [str(iteration.index) for iteration in orders["e8 before e5, 3 iterations before"].iterations] == ["k", ":"]
     without = needs(events, lambda event: event != "e12")
     assert [(one.first, one.through) for one in without if one.second == "e13"] == [("e3", "e12"), ("e11", "e12")]
 

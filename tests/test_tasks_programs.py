@@ -120,13 +120,13 @@ def require_right(case, inputs, outputs):
     outputs = outputs if isinstance(outputs, (tuple, list)) else [outputs]
     with numpy.errstate(over="ignore"):
         wanted = case.wanted(*inputs)
-    for one, right in zip(outputs, wanted, strict=True):
-        assert numpy.allclose(numpy.asarray(one, "float32"), right, rtol=case.most, atol=case.most)
+    for output, right in zip(outputs, wanted, strict=True):
+        assert numpy.allclose(numpy.asarray(output, "float32"), right, rtol=case.most, atol=case.most)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "mapped"), ALL)
-def test_a_mapping_changes_no_result(name, mapped):
+def test_mappings_do_not_change_results(name, mapped):
     """Overhanging tiles, persistent blocks, no races."""
     case, sizes = CASES[name], SIZES[mapped]
     bound, inputs = tasks.strategy(case.program, case.mappings[mapped])(case.spec(*sizes)), case.inputs(*sizes)
@@ -165,7 +165,7 @@ OFTEN = (("row_sum", "ampere"),)
 
 
 @pytest.mark.parametrize(("name", "mapped"), [one if one in OFTEN else pytest.param(*one, marks=pytest.mark.nightly) for one in ALL])
-def test_the_sequential_meaning(name, mapped):
+def test_the_sequential_semantics(name, mapped):
     """Launches of each prange in any order."""
     case, sizes = CASES[name], SIZES[mapped]
     results, inputs = results_of(case, sizes), case.inputs(*sizes)
@@ -177,22 +177,22 @@ def test_the_sequential_meaning(name, mapped):
 
 
 WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 64, "stages": 4, "group_m": 8}
-STAYS = {"epi_n": 64, "group_m": 8, "persistent": 132}
+PERSISTENT = {"epi_n": 64, "group_m": 8, "persistent": 132}
 TWINS = {
-    "gemm, Hopper": (gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS), hopper.product.with_(**WIDE), hopper.spec, "sm_90a"),
+    "gemm, Hopper": (gemm, gemm.hopper(128, 256, 64, 2, 4, **PERSISTENT), hopper.product.with_(**WIDE), hopper.spec, "sm_90a"),
     "gemm, Hopper, clusters": (
-        gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS, cluster=(2, 1)), hopper.product.with_(**WIDE, cluster_m=2), hopper.spec, "sm_90a",
+        gemm, gemm.hopper(128, 256, 64, 2, 4, **PERSISTENT, cluster=(2, 1)), hopper.product.with_(**WIDE, cluster_m=2), hopper.spec, "sm_90a",
     ),
     "gemm, Ampere": (
         gemm, gemm.ampere(128, 256, 32, 2, 4, 4, lookahead=2, staged=True, group_m=8), hmma_ampere.strategy.with_(bm=128, bn=256, bk=32, stages=4),
         hmma_ampere.spec, "sm_80",
     ),
     "gemm, Hopper, 128 rows a warpgroup": (
-        gemm, gemm.hopper(256, 128, 64, 2, 4, **STAYS, pieces=False), hopper.product.with_(**WIDE | {"bm": 256, "bn": 128, "wm": 128, "wn": 128}), hopper.spec,
+        gemm, gemm.hopper(256, 128, 64, 2, 4, **PERSISTENT, pieces=False), hopper.product.with_(**WIDE | {"bm": 256, "bn": 128, "wm": 128, "wn": 128}), hopper.spec,
         "sm_90a",
     ),
     "batched, Hopper": (
-        batched, batched.hopper(128, 256, 64, 2, 4, **STAYS), hopper_batched.strategy.with_(**WIDE), hopper_batched.spec, "sm_90a",
+        batched, batched.hopper(128, 256, 64, 2, 4, **PERSISTENT), hopper_batched.strategy.with_(**WIDE), hopper_batched.spec, "sm_90a",
     ),
     "dual, Hopper": (dual, dual.hopper(), fluent_dual.hopper, fluent_dual.spec, "sm_90a"),
     "dual, Ampere": (dual, dual.ampere(), fluent_dual.strategy, fluent_dual.spec, "sm_80"),
@@ -238,8 +238,8 @@ def compiled(program, target):
 def test_the_opcodes_are_those_of_the_fluent_twin(name):
     """Equal opcode counts and registers, no spills, and no serialized MMAs without a message."""
     programs, target = both(name)
-    (mine, uses), (fluent, others) = (compiled(one, target) for one in programs)
-    assert mine == fluent and uses.registers == others.registers
+    (opcodes, uses), (fluent, others) = (compiled(one, target) for one in programs)
+    assert opcodes == fluent and uses.registers == others.registers
     assert not uses.spill_stores and not uses.spill_loads
 
 
@@ -271,7 +271,7 @@ def test_sums_in_shared_memory_are_a_change_of_the_mapping():
     assert row_sum.hopper().diff(row_sum.hopper(parts=0))
 
 
-def test_one_copy_serves_all_launches_that_read_it():
+def test_all_launches_that_read_a_copy_share_it():
     """A is one buffer for both GEMMs, and for the GEMM and the sums."""
     for module, spec, names in ((dual, fluent_dual.spec, {"a_sh", "b_sh", "b_sh2"}), (row_sum, gemm_row_sum.spec, {"a_sh", "b_sh"})):
         lowered = tasks.strategy(module.program, module.hopper(num_blocks=8))(spec(256, 256, 128)).program("sm_90a").lowered
@@ -344,7 +344,7 @@ def dual_at_once(D, A, B1, B2, *, W=tunable(int)):
     launch("copy", D, total)
 
 
-def test_launches_side_by_side_have_copies_of_their_own():
+def test_adjacent_launches_have_separate_copies():
     """Both operands of one instance are loaded by the producer in one iteration: one ring per operand."""
     mapping = dual.hopper(**GROUP, num_blocks=2)
     mapping = mapping.with_("dual_block", variant="dual_at_once", calls=["clear_tile", "gemm_tile", "gemm_tile", "copy_tile"])
@@ -374,18 +374,18 @@ def test_a_copy_of_an_iteration_is_not_reused_after_the_loop():
     assert [name for name, _ in bound.program("sm_80").tree.children] == ["src_sh", "z", "src_sh2", "z2"]
 
 
-@task("stack", Inner, reads=["src"], writes=["dst"])
-def stack(dst, src):
+@task("batch_program", Inner, reads=["src"], writes=["dst"])
+def batch_program(dst, src):
     to, of = partition_by_slices(dst), partition_by_slices(src)
     for b in prange(dst.shape[0]):
         launch("twice", to[b], of[b])
 
 
-def test_the_matrices_of_a_stack():
+def test_the_matrices_of_a_batch():
     """Each is a piece without the batch dimension, in NumPy and in the kernel."""
     mapping = Mapping(
         [
-            TaskMapping("stack", "stack", HOST, [GLOBAL, GLOBAL], {}, ["block"], entrypoint=True),
+            TaskMapping("batch_program", "batch_program", HOST, [GLOBAL, GLOBAL], {}, ["block"], entrypoint=True),
             TaskMapping("block", "rows", BLOCK, [GLOBAL, GLOBAL], {}, ["row"]),
             TaskMapping("row", "between", THREAD, [GLOBAL, GLOBAL], {}, ["move", "move", "add", "move"]),
             TaskMapping("move", "move", THREAD, [NONE, NONE]),
@@ -393,7 +393,7 @@ def test_the_matrices_of_a_stack():
         ],
         AMPERE,
     )
-    program, a = Tasks(stack, rows, between, move, add), numpy.random.default_rng(1).random((3, 8, 5), numpy.float32)
+    program, a = Tasks(batch_program, rows, between, move, add), numpy.random.default_rng(1).random((3, 8, 5), numpy.float32)
     out = numpy.zeros_like(a)
     tasks.run(program, mapping, out, a, seed=2)
     assert (out == a + a).all()
@@ -401,7 +401,7 @@ def test_the_matrices_of_a_stack():
     assert (simulated(tasks.strategy(program, mapping)(problem), "sm_80")(a) == a + a).all()
 
 
-def test_fields_of_a_mapping_travel_as_json():
+def test_fields_of_a_mapping_are_stored_as_json():
     for module in (gemm, batched, dual, gated, row_sum):
         for mapping in (module.ampere(), module.hopper()):
             assert Mapping.from_json(mapping.to_json()) == mapping
@@ -411,7 +411,7 @@ def test_fields_of_a_mapping_travel_as_json():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"gemm_host": {"cluster": (3, 1)}}, "not a multiple of the cluster"),
         ({"gemm_host": {"cluster": (2, 1), "persistent": 3}}, "3 blocks are not a multiple of 2"),
@@ -425,8 +425,8 @@ def test_fields_of_a_mapping_travel_as_json():
         ({"gemm_tile": {"WN": 0}}, "gemm_tile divides by zero"),
     ],
 )
-def test_refused(changes, said):
-    with pytest.raises(FireironError, match=re.escape(said)):
+def test_refused(changes, message):
+    with pytest.raises(FireironError, match=re.escape(message)):
         mapping = gemm.hopper(64, 64, WGS=1)
         for name, fields in changes.items():
             mapping = mapping.with_(name, **fields)
@@ -438,15 +438,15 @@ def test_processors_of_other_machines_are_refused():
         gemm.ampere().with_("gemm_tile", proc=WARPGROUP)
 
 
-def test_a_pipeline_of_one_turn():
-    """All of k in one step: no asynchronous loads, but fragments."""
+def test_a_pipeline_of_one_iteration():
+    """All of k in one iteration: no asynchronous loads, but fragments."""
     mapping, inputs = gemm.ampere(16, 8, 32, 1, 1, stages=3, lookahead=2), factors(16, 8, 30)
     bound = tasks.strategy(gemm.program, mapping)(gemm.spec(16, 8, 30))
     require_right(CASES["gemm"], inputs, simulated(bound, "sm_80")(*inputs))
 
 
 def test_a_load_waits_for_the_order_of_its_reader():
-    """Of 8 columns wgmma reads B by columns, and a box by rows is another matrix: whoever loads it turns it."""
+    """For 8 columns, wgmma reads B by columns, and TMA loads a box by rows: the load transposes it."""
     bound = tasks.strategy(gemm.program, gemm.hopper(64, 8, 16, 1, 1, pieces=False))(gemm.spec(64, 8, 16))
     text = bound.cuda("sm_90a")
     assert "wgmma_m64n8k16_row_col" in text and "&B_map" not in text
@@ -487,8 +487,8 @@ def test_grids_at_random(seed):
     require_right(CASES["gemm"], inputs, simulated(bound, "sm_90a")(*inputs))
 
 
-def test_blocks_that_stay_at_sizes_without_a_bound():
-    """That launches can be counted is a fact for the launcher, however few blocks there are; and where they cannot, it is refused."""
+def test_persistent_blocks_at_sizes_without_a_bound():
+    """The launcher checks that the number of tiles fits into 32 bits, for any number of blocks; a number that may not fit is refused."""
     problem = hopper.spec(*(sym(dim, multiple_of=8) for dim in "MNK"))
     facts = tasks.strategy(gemm.program, gemm.hopper(**GROUP, group_m=2, persistent=2))(problem).program("sm_90a").ir.facts
     assert [str(fact) for _, fact in facts] == ["(M + 63) // 64 * ((N + 15) // 16) < 2147483648"]

@@ -1,6 +1,6 @@
-"""What a program of tasks, a mapping or a run refuses: with the task, the argument, the line of who wrote it, and what would be legal.
+"""What a task program, a mapping or a run refuses: with the task, the argument, the user's line, and what would be legal.
 
-Programs that are accepted here and refused by the other reader are those that only one of them can see through.
+Some programs are legal for the run in NumPy and refused by the compiler, which cannot evaluate them.
 """
 
 import json
@@ -79,13 +79,13 @@ WRONG = {}
 
 
 def wrong(message, *calls, form=Inner, meant=True):
-    """A variant that the compiler refuses; the run in NumPy too where it is `meant`, or with a message of its own."""
+    """A variant that the compiler refuses; the run in NumPy too if it is `meant`, or with a different message."""
 
-    def made(function):
+    def variant(function):
         WRONG[function.__name__] = task("copy", form, reads=["src"], writes=["dst"])(function), calls, message, meant
         return function
 
-    return made
+    return variant
 
 
 EARLY = "a loop of a task must run to its end"
@@ -352,7 +352,7 @@ def test_a_wrong_variant(name):
         meaning(program, mapping)
 
 
-# ---------------------------------------------------------------------------------------------- what only a run can see
+# ---------------------------------------------------------------------------------------------- faults that only a run finds
 
 
 @task("copy", Inner, reads=["src"], writes=["dst"])
@@ -367,7 +367,7 @@ def before_it_is_written(dst, src):
     launch("copy", dst, make_tensor(dst.shape, "int32"))
 
 
-def test_a_result_written_in_part_would_differ_from_mapping_to_mapping():
+def test_a_partly_written_result_would_depend_on_the_mapping():
     refused(lambda: meaning(*of_block(half, "move")), r"half writes dst only in part(.|\n)*element \(8, 0\)")
 
 
@@ -375,7 +375,7 @@ def test_elements_that_nothing_has_written():
     refused(lambda: meaning(*of_block(before_it_is_written, "keep", "keep")), "were not written")
     refused(lambda: compiled(*of_block(before_it_is_written, "keep", "keep")), "which was not written before")
     program, mapping = of_block(before_it_is_written, "keep", "move")
-    mapping = mapping.with_("move", mems=[NONE, SHARED]).with_("thread", mems=[NONE, REGISTER])  # a copy of it is as it is
+    mapping = mapping.with_("move", mems=[NONE, SHARED]).with_("thread", mems=[NONE, REGISTER])  # its copy stays the same
     refused(lambda: compiled(program, mapping), "which was not written before")
 
 
@@ -390,7 +390,7 @@ def test_arrays_of_a_run():
         refused(lambda arrays=arrays: tasks.run(program, mapping, *arrays), message)
 
 
-# ---------------------------------------------------------------------------------------------- right ones, nearby
+# ---------------------------------------------------------------------------------------------- legal programs close to these
 
 
 @task("copy", Inner, reads=["src"], writes=["dst"])
@@ -399,14 +399,14 @@ def provable(dst, src):
     rows = partition_by_blocks(own, (4, 8))
     launch("copy", own, src)
     for k in srange(3):
-        if k >= 0:  # the same for all turns
+        if k >= 0:  # the same in all iterations
             launch("copy", rows[k + 1, 0], rows[k, 0])
     for _ in srange(0):
         launch("copy", own, src)
     launch("copy", dst, own)
 
 
-def test_pieces_that_are_apart_and_loops_of_no_turns():
+def test_disjoint_pieces_and_loops_without_iterations():
     """A copy to the next rows in a loop; the launch of a loop without iterations is listed among the calls."""
     program, mapping = of_block(provable, "keep", "move", "keep", "move")
     result = meaning(program, mapping)
@@ -423,7 +423,7 @@ def empty_iterations(dst, src):
     launch("copy", dst, src)
 
 
-def test_a_loop_without_turns_is_only_looked_at():
+def test_a_loop_without_iterations_is_only_analyzed():
     """Its pieces need not exist, and its result is unused."""
     program, mapping = of_block(empty_iterations, "move", "move")
     mapping = mapping.with_("block", pipeline=2)
@@ -448,7 +448,7 @@ def test_blocks_from_two_places():
 
 
 @pytest.mark.parametrize("walked", [dict(group_m=2), dict(group_m=2, raster=1, persistent=4), dict(group_m=1, raster=2)])
-def test_every_block_is_walked_to(walked):
+def test_every_block_runs(walked):
     """3 x 5 of them."""
     grid = attrs.evolve(INSTANCES[0], calls=("move",), **walked)
     assert (compiled(Tasks(blocks, whole), Mapping([grid, *INSTANCES[2:]]), 48, 40) != 0).all()
@@ -483,14 +483,14 @@ def by_the_first(dst, src):
         launch("copy", to[0, 0, i], of[0, 0])
 
 
-def test_what_the_first_taker_makes_it_stores_alone():
+def test_the_first_of_several_tasks_stores_its_result_alone():
     grid = TaskMapping("grid", "by_the_first", HOST, [GLOBAL] * 2, calls=["keep"], entrypoint=True)
     program, mapping = Tasks(by_the_first, blocks, whole), Mapping([grid, *INSTANCES[1:]])
     assert (compiled(program, mapping) == meaning(program, mapping)).all()
     assert not [one for one in check(tasks.strategy(program, mapping)(moved()).program("sm_80").ir) if one.severity == "error"]
 
 
-# ---------------------------------------------------------------------------------------------- partitions of one's own
+# ---------------------------------------------------------------------------------------------- user-defined partitions
 
 
 @attrs.frozen
@@ -521,12 +521,12 @@ class Rows(Partition):
 
 def by(rows):
     @task("copy", Inner, reads=["src"], writes=["dst"])
-    def own_pieces(dst, src):
+    def user_pieces(dst, src):
         to, of = partition(dst, rows), partition(src, rows)
         for i in prange((16 - rows.size) // rows.step + 1):
             launch("copy", to[i], of[i])
 
-    return of_block(own_pieces, "move")
+    return of_block(user_pieces, "move")
 
 
 @pytest.mark.parametrize(
@@ -537,15 +537,15 @@ def by(rows):
         (Rows(4, 4, "view"), "and as a view"),
     ],
 )
-def test_a_partition_that_does_not_do_as_it_says(rows, message):
+def test_a_partition_that_contradicts_its_declaration(rows, message):
     refused(lambda: compiled(*by(rows)), message)
 
 
-def test_a_partition_that_does():
+def test_a_partition_that_obeys_its_declaration():
     assert (compiled(*by(Rows(4, 4))) == meaning(*by(Rows(4, 4)))).all()
 
 
-def test_disjointness_is_not_known_for_sizes_of_the_run():
+def test_disjointness_is_unknown_for_run_time_sizes():
     @task("copy", Inner, reads=["src"], writes=["dst"])
     def rows_of_all(dst, src):
         to, of = partition(dst, Rows(4, 4)), partition(src, Rows(4, 4))
@@ -563,7 +563,7 @@ def test_disjointness_is_not_known_for_sizes_of_the_run():
 SOME = Mapping([*INSTANCES, TaskMapping("block", "whole", BLOCK, [GLOBAL] * 2)])
 
 
-def one(**fields):
+def entry(**fields):
     given = {"instance": "a", "variant": "whole", "proc": BLOCK, "mems": [GLOBAL] * 2, "entrypoint": True}
     return TaskMapping(**{**given, **fields})
 
@@ -595,13 +595,13 @@ VALUES = {
     "too many stages": (lambda: Stored(stages=1000), "Stored: stages of a circular buffer(.|\n)*legal +0 to "),
     "stages below zero": (lambda: Stored(stages=-1), "Stored: stages of a circular buffer"),
     "a swizzle of two": (lambda: Stored(swizzle=2), "Stored: swizzle must be true or false(.|\n)*got +2"),
-    "a memory too few": (lambda: Tasks(whole).check(Mapping([one(mems=[GLOBAL])])), "one memory per tensor(.|\n)*legal +.*dst.*src"),
-    "a tunable too many": (lambda: Tasks(whole).check(Mapping([one(tunables={"Z": 1})])), "no tunable Z(.|\n)*legal +none"),
-    "two instances of one name": (lambda: Mapping([one(), one(entrypoint=False)]), "two instances are called a"),
+    "a memory too few": (lambda: Tasks(whole).check(Mapping([entry(mems=[GLOBAL])])), "one memory per tensor(.|\n)*legal +.*dst.*src"),
+    "a tunable too many": (lambda: Tasks(whole).check(Mapping([entry(tunables={"Z": 1})])), "no tunable Z(.|\n)*legal +none"),
+    "two instances of one name": (lambda: Mapping([entry(), entry(entrypoint=False)]), "two instances are called a"),
     "a launch outside": (lambda: launch("copy", 1, 2), "outside a task"),
     "values beside a mapping": (lambda: tasks.strategy(Tasks(blocks, whole), SOME, R=3), "values are for a function(.|\n)*got .*R"),
-    "an entry point of one": (lambda: one(entrypoint=1), "a: entrypoint(.|\n)*got +1"),
-    "a layout in words": (lambda: one(layouts={"dst": "padded"}), "layouts must be Stored"),
+    "an entry point of one": (lambda: entry(entrypoint=1), "a: entrypoint(.|\n)*got +1"),
+    "a layout in words": (lambda: entry(layouts={"dst": "padded"}), "layouts must be Stored"),
     "an instance that there is not": (lambda: SOME["nothing"], "no instance nothing(.|\n)*legal +grid keep"),
     "JSON with one instance": (stored(lambda found: found.update(instances={})), "its instances must be a list"),
     "JSON with a memory for all": (stored(lambda found: found["instances"][0].update(mems="GLOBAL")), "mems: not a list of names"),
@@ -622,21 +622,21 @@ VALUES = {
     "two variants of one name": (lambda: Tasks(whole, task("copy", Leaf, writes=["dst"])(whole.function)), "two variants are called whole"),
     "variants of other tensors": (lambda: Tasks(whole, task("copy", Leaf)(lambda C: None)), "variants of copy must have the same tensors"),
     "a list of variants": (lambda: Tasks([whole]), "not a variant of a task"),
-    "an instance that launches itself": (lambda: Mapping([one(variant="blocks", calls=["a"])]), "a launches itself"),
+    "an instance that launches itself": (lambda: Mapping([entry(variant="blocks", calls=["a"])]), "a launches itself"),
     "two that launch each other": (
-        lambda: Mapping([one(calls=["b"]), one(instance="b", calls=["a"], entrypoint=False)]), "a launches itself(.|\n)*a -> b -> a",
+        lambda: Mapping([entry(calls=["b"]), entry(instance="b", calls=["a"], entrypoint=False)]), "a launches itself(.|\n)*a -> b -> a",
     ),
-    "calls in one text": (lambda: one(calls="abc"), "a list of values"),
-    "one memory": (lambda: one(mems=GLOBAL), "a list of values"),
-    "a memory in words": (lambda: one(mems=["GLOBAL"]), "mems must be places"),
-    "a processor in words": (lambda: one(proc="BLOCK"), "proc is not a processor"),
-    "tunables without names": (lambda: one(tunables=[1, 2]), "values by name"),
-    "a list for a tunable": (lambda: one(tunables={"U": [1]}), "the tunable U"),
-    "a variant itself": (lambda: one(variant=whole), "variant"),
-    "no instances": (lambda: Mapping(one()), "a list of values"),
+    "calls in one text": (lambda: entry(calls="abc"), "a list of values"),
+    "one memory": (lambda: entry(mems=GLOBAL), "a list of values"),
+    "a memory in words": (lambda: entry(mems=["GLOBAL"]), "mems must be places"),
+    "a processor in words": (lambda: entry(proc="BLOCK"), "proc is not a processor"),
+    "tunables without names": (lambda: entry(tunables=[1, 2]), "values by name"),
+    "a list for a tunable": (lambda: entry(tunables={"U": [1]}), "the tunable U"),
+    "a variant itself": (lambda: entry(variant=whole), "variant"),
+    "no instances": (lambda: Mapping(entry()), "a list of values"),
     "instances in words": (lambda: Mapping(["a"]), "not an instance"),
-    "a target for a machine": (lambda: Mapping([one()], "sm_80"), "not a machine"),
-    "a bound in words": (lambda: Mapping([one()], max_shared_bytes="48 KB"), "max_shared_bytes must be a number of bytes"),
+    "a target for a machine": (lambda: Mapping([entry()], "sm_80"), "not a machine"),
+    "a bound in words": (lambda: Mapping([entry()], max_shared_bytes="48 KB"), "max_shared_bytes must be a number of bytes"),
     "a machine with a hole": (lambda: Machine("mine", (BLOCK, THREAD), ((BLOCK, (GLOBAL,)),)), "reaches must list the places of each processor"),
     "no text": (lambda: Mapping.from_json(None), "not a text"),
     "no JSON": (lambda: Mapping.from_json("{"), "no JSON"),
@@ -651,10 +651,10 @@ VALUES = {
     "another variant": (lambda: tasks.strategy(Tasks(whole), SOME), "no variant blocks"),
     "another spec": (lambda: tasks.strategy(Tasks(blocks, whole), SOME)(gemm_of(16, 8)).cuda("sm_80"), "no tensor for A of MatMul"),
     "a memory that is not reached": (
-        lambda: Mapping([one(proc=THREAD, mems=[Place("TENSOR", SH)] * 2)]), "a of whole: THREAD cannot access TENSOR",
+        lambda: Mapping([entry(proc=THREAD, mems=[Place("TENSOR", SH)] * 2)]), "a of whole: THREAD cannot access TENSOR",
     ),
-    "a processor of another machine": (lambda: Mapping([one(proc=WARPGROUP)], AMPERE), "Ampere has no WARPGROUP"),
-    "a processor of one's own": (lambda: Mapping([one(proc=Processor("PAIR", Block))]), "Hopper has no PAIR"),
+    "a processor of another machine": (lambda: Mapping([entry(proc=WARPGROUP)], AMPERE), "Ampere has no WARPGROUP"),
+    "a processor of one's own": (lambda: Mapping([entry(proc=Processor("PAIR", Block))]), "Hopper has no PAIR"),
 }  # fmt: skip
 
 
@@ -805,14 +805,14 @@ def naming(value):
     return function
 
 
-def test_digests_tell_values_that_a_function_names():
-    for one, other in (((1, 2), (1, 3)), ({"a": 1}, {"a": 2}), ([1], (1,)), (json, pickle), ({1, 2}, {1, 3}), (1, 2), (None, False)):
-        assert digest(naming(one)) == digest(naming(one)) != digest(naming(other))
+def test_digests_depend_on_values_that_a_function_names():
+    for value, other in (((1, 2), (1, 3)), ({"a": 1}, {"a": 2}), ([1], (1,)), (json, pickle), ({1, 2}, {1, 3}), (1, 2), (None, False)):
+        assert digest(naming(value)) == digest(naming(value)) != digest(naming(other))
     assert digest(naming({"a", "b", "c"})) == digest(naming({"c", "b", "a"}))
     assert digest(naming(whole)) != digest(naming(blocks))
 
 
-def test_digests_of_functions_that_name_themselves_and_what_is_not_there_yet():
+def test_digests_of_functions_that_name_themselves_or_later_definitions():
     def early():
         return early, later
 
@@ -833,7 +833,7 @@ def test_digests_of_functions_that_name_themselves_and_what_is_not_there_yet():
         (["src", "extra"], ["dst"], "alone: Move has no operand extra(.|\n)*legal"),
     ],
 )
-def test_privileges_that_the_spec_has_not(reads, writes, message):
+def test_privileges_that_the_spec_does_not_have(reads, writes, message):
     def alone(dst, src):
         call_external("copy", dst, src)
 
@@ -851,7 +851,7 @@ def test_a_program_is_a_whole_kernel():
     refused(lambda: bound(Move(16, 8)(GL, GL)(Block)).cuda("sm_80"), "is a whole kernel(.|\n)*legal +Kernel", "")
 
 
-def test_a_stored_step_says_all_of_it():
+def test_a_stored_step_contains_the_program():
     for fields, message in (
         ({"program": {}}, "a program and a mapping"),
         ({"program": {}, "mapping": {}, "more": 1}, "a program and a mapping"),
@@ -869,7 +869,7 @@ def through_a_temporary(dst, src):
 
 @pytest.mark.parametrize("blocks_of", [16, 4], ids=["one block", "several blocks"])
 def test_a_temporary_in_global_memory_is_refused(blocks_of):
-    """A kernel has none of its own: the text named what nothing declared, and several blocks were called a race."""
+    """A kernel cannot allocate global memory: the text would name an undeclared array."""
     grid = attrs.evolve(INSTANCES[0], tunables={"R": blocks_of, "C": 8})
     block = TaskMapping("block", "through_a_temporary", BLOCK, [GLOBAL] * 2, calls=["stay", "move"])
     stay = TaskMapping("stay", "blocks", BLOCK, [GLOBAL, NONE], SIZES, ["thread"])

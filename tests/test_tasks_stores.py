@@ -1,4 +1,4 @@
-"""Programs of tasks as strategies: JSON, hashes and records, tunables in mappings, all commands; micro-kernels and machines."""
+"""Task programs as strategies: JSON, hashes and records, tunables in mappings, all commands; micro-kernels and machines."""
 
 import json
 import pickle
@@ -135,20 +135,20 @@ SIZES = (40, 70)
 '''
 
 
-def mine(folder, name="mine", **changes):
-    """A program in a file of one's own."""
+def user_program(folder, name="mine", **changes):
+    """A task program in a user's file."""
     path = folder / f"{name}.py"
     path.write_text(MINE.format(**{"before": "", "helper": "rows", "R": "helper(R)", "remark": "", **changes}))
     return library.find(str(path)).strategy
 
 
-def test_a_program_of_ones_own_is_given_to_who_loads_it(tmp_path):
-    strategy = mine(tmp_path)
+def test_a_user_program_is_passed_to_loads(tmp_path):
+    strategy = user_program(tmp_path)
     text, program = dumps(strategy), strategy.steps[0].program
     assert loads(text, programs=[gemm.program, program]) == strategy
     with pytest.raises(StoreError, match=r"the program mine is not given(.|\n)*programs="):
         loads(text)
-    same = mine(tmp_path, "again", remark="in other words", before="# nothing")
+    same = user_program(tmp_path, "again", remark="in other words", before="# nothing")
     assert strategy_hash(same) == strategy_hash(strategy), "comments do not count"
     assert loads(text, programs=[same.steps[0].program]) == same
 
@@ -156,14 +156,14 @@ def test_a_program_of_ones_own_is_given_to_who_loads_it(tmp_path):
 @pytest.mark.parametrize(
     "change", [{"R": "helper(R) + 0"}, {"helper": "rows + 0"}, {"before": "cdiv = abs"}], ids=["text", "helper", "global"]
 )
-def test_another_program_is_not_taken_for_the_stored_one(tmp_path, change):
-    strategy, other = mine(tmp_path), mine(tmp_path, "other", **change)
+def test_a_changed_program_does_not_replace_the_stored_one(tmp_path, change):
+    strategy, other = user_program(tmp_path), user_program(tmp_path, "other", **change)
     assert strategy_hash(strategy) != strategy_hash(other)
     with pytest.raises(StoreError, match=r"has changed since it was stored(.|\n)*tiles has changed"):
         loads(dumps(strategy), programs=[other.steps[0].program])
 
 
-def test_what_has_no_text_is_not_stored():
+def test_functions_without_source_are_not_stored():
     scope = {}
     exec("from fireiron.tasks import *\n@task('copy', Leaf, reads=['src'], writes=['dst'])\ndef typed(dst, src):\n    pass", scope)
     mapping = Mapping([TaskMapping("a", "typed", HOST, [GLOBAL, GLOBAL], entrypoint=True)])
@@ -218,14 +218,14 @@ def test_tunables_are_values_of_mappings():
     with pytest.raises(ArgumentError, match="not among its values"):
         strategy.with_(U=96)
     with_tunables = gemm.hopper().with_("gemm_block", pipeline=Tunable("stages", 0, 2), warpspecialize=Tunable("ahead", 0, 1))
-    refused = tasks.strategy(gemm.program, with_tunables).with_(stages=0, ahead=1)  # not here, where a sweep puts in values
+    refused = tasks.strategy(gemm.program, with_tunables).with_(stages=0, ahead=1)  # refused only with values
     with pytest.raises(FireironError, match="warpspecialize without a pipeline"):
         refused(BOUND).cuda()
     with pytest.raises(FireironError, match=r"U: Tunable.'U', 128, 64. has no value"):
         tasks.run(gemm.program, gemm.hopper(U=U), *(numpy.zeros((8, 8), "f2"),) * 3)
 
 
-def test_a_function_says_what_arithmetic_cannot():
+def test_a_function_computes_what_arithmetic_cannot():
     """Also memories of tensors; a combination that the mapping refuses is illegal."""
     strategy = tasks.strategy(gemm.program, placed, U=Tunable("U", 33, 64), swizzled=Tunable("swizzled", 0, 1))
     assert strategy.with_(U=64, swizzled=1) == tasks.strategy(gemm.program, placed(64, True))
@@ -235,11 +235,11 @@ def test_a_function_says_what_arithmetic_cannot():
         tasks.strategy(gemm.program, placed, U=U)
 
 
-def test_candidates_are_sent_and_predicted(tmp_path, monkeypatch):
+def test_candidates_are_pickled_and_predicted(tmp_path, monkeypatch):
     """`tune` measures each combination in other processes; records of its results."""
     for strategy in (
         hopper(U=U, WGS=U // 64, stages=STAGES)(BOUND),
-        mine(tmp_path)(Move(40, 70, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)),
+        user_program(tmp_path)(Move(40, 70, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)),
     ):
         task = make_task(strategy, None, None, fixed={}, sizes={}, name="tasks")
         ((sent,),) = [pickle.loads(packed(task))]
@@ -253,8 +253,8 @@ def test_candidates_are_sent_and_predicted(tmp_path, monkeypatch):
     facts |= {"l2": "rotated", "error": 1e-4, "registers": 90, "shared_bytes": 32768, "spills": 0, "library_us": 9.0, "fireiron": "0.1"}
     facts |= {"toolchain": "NVRTC 13.0", "driver": "580.159.04", "clocks": (1980, 1980), "date": "2026-11-21", "source": "synthetic"}
     record = Record(strategy="mine.py:tasks", **fields, **facts)
-    found = Records((record,)).best(BOUND, "sm_90a", strategies={"mine.py:tasks": STRATEGIES["with tunables"]})
-    assert found.exact and found.program.strategy == hopper(U=64, WGS=1, stages=2)(BOUND)
+    lookup = Records((record,)).best(BOUND, "sm_90a", strategies={"mine.py:tasks": STRATEGIES["with tunables"]})
+    assert lookup.exact and lookup.program.strategy == hopper(U=64, WGS=1, stages=2)(BOUND)
 
 
 # ---------------------------------------------------------------------------------------------- commands
@@ -274,7 +274,7 @@ SYMBOLIC = ["-M", "M", "-N", "N", "-K", "K:8"]
 VALUES = ["--size", "M=40", "--size", "N=24", "--size", "K=16"]
 
 
-def test_every_command_takes_them(tmp_path, monkeypatch, capsys):
+def test_every_command_accepts_task_programs(tmp_path, monkeypatch, capsys):
     """With run-time sizes, except for pictures, which need numbers."""
     monkeypatch.setattr(gpu_launch, "gpu_available", lambda: False)
     path, wanted = tmp_path / "mine.py", {}
@@ -373,17 +373,17 @@ def simulated(program, y, x):
 @pytest.mark.parametrize("name", ["any text", "the text of a spec"])
 def test_a_leaf_is_a_micro_kernel(name, memory):
     """CUDA C++ for a spec, or arbitrary CUDA C++ with a Python function for its meaning (Cypress, section 3.2)."""
-    made, (y, x) = axpys(LEAVES[name], memory), operands()
+    leaf_task, (y, x) = axpys(LEAVES[name], memory), operands()
     out = y.copy()
-    tasks.run(made.program, made.mapping, out, x, seed=1)
+    tasks.run(leaf_task.program, leaf_task.mapping, out, x, seed=1)
     assert (out == y + 2 * x).all()
-    program = made.bound.program("sm_80")
+    program = leaf_task.bound.program("sm_80")
     assert [one for one in check(program.ir) if one.severity == "error"] == []
     assert "y_at(i, j) += 2 * x_at(i, j);" in program.cuda
     assert (simulated(program, y, x) == y + 2 * x).all()
 
 
-def test_the_text_of_a_block_says_its_threads():
+def test_the_text_of_a_block_has_its_number_of_threads():
     work, (y, x) = leaf("rows_of_a_block", of_a_block), operands()
     mapping = Mapping(
         [
@@ -443,7 +443,7 @@ def test_micro_kernels_refused(name):
         simulated(program.bound.program("sm_80"), y, x)
 
 
-def test_a_micro_kernel_works_on_no_parts_of_an_instruction():
+def test_a_micro_kernel_cannot_use_parts_of_an_instruction():
     @task("gemm", Leaf, reads=["A", "B", "C"], writes=["C"])
     def by_text(C, A, B):
         call_external(axpy, C, A, B)
@@ -456,9 +456,9 @@ def test_a_micro_kernel_works_on_no_parts_of_an_instruction():
 # ---------------------------------------------------------------------------------------------- machines
 
 
-def test_a_machine_of_ones_own_is_stored_and_compiled(tmp_path):
+def test_a_user_defined_machine_is_stored_and_compiled(tmp_path):
     """A processor of two warps, and a memory with another name that threads can access (Cypress, sections 3.1 and 6)."""
-    strategy = mine(tmp_path)
+    strategy = user_program(tmp_path)
     pair, scratch = Processor("PAIR", Level("Pair", Block, Layout(64))), Place("SCRATCH", SH)
     reaches = ((HOST, (GLOBAL,)), (BLOCK, (GLOBAL, scratch)), (pair, (GLOBAL, scratch)), (THREAD, (GLOBAL, scratch, REGISTER)))
     machine = Machine("mine", (HOST, BLOCK, pair, THREAD), reaches)

@@ -1,6 +1,6 @@
-"""What cuts the repetition of programs and mappings: trees that follow from tiles, and strategies that stand for instances.
+"""Short forms of programs and mappings: trees that follow from tiles, and strategies instead of instances.
 
-The short form's mappings are those of the long form as values, and their kernels the same text.
+Mappings of the short form equal those of the long form, and their kernels have the same text.
 """
 
 import re
@@ -59,7 +59,7 @@ def text(tasks_of, mapping, target, size=(128, 64, 72)):
     ids=["ampere", "ffma", "hopper"],
 )
 def test_the_short_form_is_the_long_one(short, long, target):
-    """As values, but for the order of the instances, and as text."""
+    """As values, except for the order of the instances, and as text."""
     order = [one.instance for one in short.instances]
     assert attrs.evolve(long, instances=sorted(long.instances, key=lambda one: order.index(one.instance))) == short
     assert text(program, short, target) == text(gemm.program, attrs.evolve(long, instances=short.instances), target)
@@ -70,7 +70,7 @@ def test_usual_sizes_too():
 
 
 def test_places_and_names_of_a_tree():
-    """A copy goes down the tiles without the steps; a tensor below registers is nowhere until the leaf has elements of it."""
+    """A copy has the levels of tiles without the steps; a tensor below registers has no memory until the leaf."""
     whole = ampere()
     assert [whole[name].mems for name in ("gemm_warp", "gemm_step", "gemm_mma", "gemm_thread")] == [
         (NONE, SHARED, SHARED), (NONE, REGISTER, REGISTER), (NONE, NONE, NONE), (REGISTER, REGISTER, REGISTER),
@@ -111,7 +111,7 @@ def test_a_wrong_tree(name):
 
 
 def performed(mapping, strategy, variant="gemm_thread"):
-    """The mapping whose warps' product is a strategy's: in the place of the instances inside, too."""
+    """The mapping in which a strategy replaces the GEMM of the warps and the instances inside it."""
     tile = attrs.evolve(mapping["gemm_tile"], variant=variant, tunables={}, calls=[], strategy=strategy)
     inside = [one.instance for one in mapping.instances if one.instance.startswith("gemm_")][3:]
     kept = [tile if one.instance == "gemm_tile" else one for one in mapping.instances if one.instance not in inside]
@@ -127,15 +127,15 @@ BRIDGED = {
 
 
 @pytest.mark.parametrize("name", BRIDGED)
-def test_a_strategy_stands_for_an_instance(name):
-    """The kernel is that of the instances, the meaning that of the task's leaf."""
+def test_a_strategy_replaces_an_instance(name):
+    """The kernel is that of the instances, the semantics those of the task's leaf."""
     whole, strategy, target, size = BRIDGED[name]
     mapping = performed(whole, strategy)
     bound = tasks.strategy(program, mapping)(float16_gemm(*size))
-    made = bound.program(target)
-    assert [one for one in check(made.ir) if one.severity == "error"] == [] and made.lowered.threads > 32
+    compiled = bound.program(target)
+    assert [one for one in check(compiled.ir) if one.severity == "error"] == [] and compiled.lowered.threads > 32
     calls = lambda found: Counter(re.findall(r"\b(\w+)\(", re.sub(r"//[^\n]*", "", found[found.index("__global__") :])))
-    assert calls(made.cuda) == calls(text(program, whole, target, size))
+    assert calls(compiled.cuda) == calls(text(program, whole, target, size))
     random = numpy.random.default_rng(3)
     M, N, K = size
     a, b = random.integers(-3, 4, (M, K)).astype("f2"), random.integers(-3, 4, (K, N)).astype("f2")
@@ -156,7 +156,7 @@ def test_a_strategy_of_an_instance_is_part_of_the_value():
     assert eval(repr(mapping["gemm_tile"]), {**globals(), **vars(places)}) == mapping["gemm_tile"]
 
 
-def test_strategies_that_cannot_stand_for_an_instance():
+def test_strategies_that_cannot_replace_an_instance():
     whole, strategy, target, size = BRIDGED["ampere"]
 
     def refused(message, *change):

@@ -21,7 +21,7 @@ from fireiron.tune import run as tune_run
 
 
 class Terminal(io.StringIO):
-    """A stream that is one."""
+    """A stream that is a terminal."""
 
     def isatty(self):
         return True
@@ -34,7 +34,7 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Runs a command on a terminal: status, lines, what the error stream got."""
+    """Runs a command on a terminal: status, lines, text of the error stream."""
 
     def run(*arguments):
         out, err = Terminal(), Terminal()
@@ -65,7 +65,7 @@ def test_folded_lines_fit_and_lose_nothing():
             assert parts == [line]
 
 
-def test_branches_go_on_and_columns_stand_below_themselves():
+def test_continued_lines_keep_branches_and_columns():
     assert list(folded("│  └─ tile(8, 8).to(Warp)  MatMul(8,8,8)(SH,SH,RF)(Warp)", 40)) == [
         "│  └─ tile(8, 8).to(Warp)",
         "│         MatMul(8,8,8)(SH,SH,RF)(Warp)",
@@ -85,7 +85,7 @@ def test_a_folded_stream_writes_whole_lines():
     assert inner.getvalue() == "one two\n    three\nfour" and seen == [1] and stream.isatty()
 
 
-def test_tables_keep_within_a_width():
+def test_tables_stay_within_a_width():
     rows = [["a", "word " * 30, "x" * 70], ["bb", "short", "3"]]
     text = table(rows, ["first", "second", "third"], right=("third",), width=80)
     assert max(map(len, text.splitlines())) <= 80 and text.count("word") == 30 and text.count("x") == 70
@@ -110,7 +110,7 @@ def test_tables_keep_within_a_width():
 def test_a_hundred_columns(terminal, arguments):
     status, lines, err = terminal(*arguments)
     assert status == 0 and lines and max(map(len, lines)) <= WIDEST
-    assert err.startswith(f"\r\x1b[Kfireiron {arguments[0]} ") and err.endswith("\r\x1b[K")  # said at once, and gone at the end
+    assert err.startswith(f"\r\x1b[Kfireiron {arguments[0]} ") and err.endswith("\r\x1b[K")  # shown at once, and erased at the end
 
 
 def test_wide_and_texts_for_programs_are_not_folded(terminal):
@@ -123,18 +123,18 @@ def test_wide_and_texts_for_programs_are_not_folded(terminal):
 
 def test_errors_fit_and_go_to_the_error_stream(terminal):
     status, lines, err = terminal("show", "nothing_of_this_name")
-    said = err.rpartition("\x1b[K\x1b")[0] or err
-    assert status == output.REFUSED and not lines and "unknown strategy" in said
+    message = err.rpartition("\x1b[K\x1b")[0] or err
+    assert status == output.REFUSED and not lines and "unknown strategy" in message
     assert max(len(re.sub(r"\r\x1b\[K", "", line)) for line in err.splitlines()) <= 2 * WIDEST
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_says_what_the_exit_status_means(command, capsys, monkeypatch):
+def test_help_explains_the_exit_status(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as end:
         main([*command.split(), "--help"])
-    said = capsys.readouterr().out
-    assert end.value.code == 0 and "exit status: 0 success" in said and max(map(len, said.splitlines())) <= WIDEST
+    help_text = capsys.readouterr().out
+    assert end.value.code == 0 and "exit status: 0 success" in help_text and max(map(len, help_text.splitlines())) <= WIDEST
 
 
 # ---------------------------------------------------------------------------------------------- the demo
@@ -160,7 +160,7 @@ def test_commands_that_the_demo_names_exist():
 # ---------------------------------------------------------------------------------------------- doctor
 
 
-def test_doctor_finds_what_is_wrong(capsys, monkeypatch, tmp_path):
+def test_doctor_finds_errors(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "_version_of", lambda package: None if package in ("tabulate", "optuna") else "1")
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "a" / "b"))
     monkeypatch.setenv("FIREIRON_CASH_DIR", "x")
@@ -170,16 +170,16 @@ def test_doctor_finds_what_is_wrong(capsys, monkeypatch, tmp_path):
     wrong = {key for key, one in items.items() if one["state"] == "wrong"}
     assert {("packages", "tabulate"), ("environment", "FIREIRON_CASH_DIR"), ("environment", "value"), ("records", "tuned")} == wrong
     assert items["extras", "tune"]["do"] == "pip install 'fireiron[tune]'" and items["extras", "bf16"]["state"] == "ok"
-    assert str(tmp_path) in items["cache", "folder"]["found"] and not (tmp_path / "a").exists()
+    assert str(tmp_path) in items["cache", "folder"]["details"] and not (tmp_path / "a").exists()
 
 
-def looked(look):
-    """What one look of the doctor finds, by the name of the thing."""
+def items_of(look):
+    """The items that one part of the doctor reports, by name."""
     return {item.name: item for item in look()}
 
 
 def test_doctor_in_words(capsys, monkeypatch):
-    """Remedies stand beside what is wrong, and behind all of it what one may install."""
+    """A remedy is next to each error; optional packages to install are listed at the end."""
     items = [
         doctor.Item("packages", "numpy", "2.1"), doctor.Item("packages", "attrs", "not installed", doctor.WRONG, "pip install attrs"),
         doctor.Item("extras", "plot", "without matplotlib", doctor.MISSING, "pip install plots"), doctor.Item("x", "y", "z", doctor.MISSING),
@@ -201,15 +201,15 @@ def test_doctor_reads_what_the_package_needs(monkeypatch):
     assert doctor._needs() == {"": [("numpy", ">=1.26")], "plot": [("matplotlib", ">=3")], "tune": [("optuna", ""), ("dask", "")]}
     versions = {"numpy": "2.1", "matplotlib": "3.9"}
     monkeypatch.setattr(doctor, "_version_of", versions.get)
-    found = looked(doctor._packages)
-    assert found["numpy"].state == "ok" and found["plot"].found == "matplotlib 3.9"
-    assert (found["tune"].found, found["tune"].state, found["tune"].do) == ("without optuna, dask", "-", "pip install 'fireiron[tune]'")
+    items = items_of(doctor._packages)
+    assert items["numpy"].state == "ok" and items["plot"].details == "matplotlib 3.9"
+    assert (items["tune"].details, items["tune"].state, items["tune"].do) == ("without optuna, dask", "-", "pip install 'fireiron[tune]'")
 
     def absent(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "requires", absent)
-    assert "imported from its folder" in looked(doctor._packages)["metadata"].found
+    assert "imported from its folder" in items_of(doctor._packages)["metadata"].details
 
 
 def test_doctor_knows_versions():
@@ -220,9 +220,9 @@ def test_doctor_without_compilers(monkeypatch, tmp_path):
     monkeypatch.setattr("fireiron.gpu.toolchain.toolchains", lambda: ())
     monkeypatch.setattr("fireiron.gpu.disassembly.disassemblers", lambda: ())
     monkeypatch.setattr(doctor, "_nvcc", lambda: None)
-    found = looked(doctor._compilers)
-    assert {name: item.state for name, item in found.items()} == {"NVRTC": "-", "nvdisasm": "-", "nvcc": "-"}
-    assert found["NVRTC"].do == found["nvdisasm"].do == "pip install 'fireiron[check]'" and not found["nvcc"].do
+    items = items_of(doctor._compilers)
+    assert {name: item.state for name, item in items.items()} == {"NVRTC": "-", "nvdisasm": "-", "nvcc": "-"}
+    assert items["NVRTC"].do == items["nvdisasm"].do == "pip install 'fireiron[check]'" and not items["nvcc"].do
     assert doctor._reported_version(tmp_path / "nvcc").startswith("does not answer: ")
     for text, version in (("Cuda compilation tools, release 13.0, V13.0.88", "13.0"), ("a tool", "unknown version")):
         tool = tmp_path / "nvcc"
@@ -243,18 +243,18 @@ def test_doctor_with_a_gpu(monkeypatch):
     monkeypatch.setattr("fireiron.gpu.launch.device_arch", lambda: "sm_90")
     monkeypatch.setattr("fireiron.gpu.launch.driver_version", lambda: (12, 8))
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: None)
-    found = looked(doctor._gpu)
-    assert found["GPU"].found == "NVIDIA H200, sm_90; 2 visible" and found["driver"].found == "CUDA 12.8; CuPy 14.0"
-    assert (found["compiler"].state, found["compiler"].do) == ("wrong", "pip install 'fireiron[cuda12]'")
+    items = items_of(doctor._gpu)
+    assert items["GPU"].details == "NVIDIA H200, sm_90; 2 visible" and items["driver"].details == "CUDA 12.8; CuPy 14.0"
+    assert (items["compiler"].state, items["compiler"].do) == ("wrong", "pip install 'fireiron[cuda12]'")
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: "NVRTC 12.8")
-    assert (looked(doctor._gpu)["compiler"].state, looked(doctor._gpu)["compiler"].found) == ("ok", "NVRTC 12.8 compiles for it")
+    assert (items_of(doctor._gpu)["compiler"].state, items_of(doctor._gpu)["compiler"].details) == ("ok", "NVRTC 12.8 compiles for it")
 
     def without():
         raise LaunchError("no CuPy")
 
     monkeypatch.setattr("fireiron.gpu.launch.require_cupy", without)
-    found = looked(doctor._gpu)
-    assert found["GPU"].found == "sm_90, reported by the driver" and (found["CuPy"].found, found["CuPy"].state) == ("no CuPy", "wrong")
+    items = items_of(doctor._gpu)
+    assert items["GPU"].details == "sm_90, reported by the driver" and (items["CuPy"].details, items["CuPy"].state) == ("no CuPy", "wrong")
     monkeypatch.setattr("fireiron.gpu.launch.visible_arch", lambda: None)
     monkeypatch.setattr("fireiron.gpu.launch.cupy_builds", lambda: ())
     assert [(item.name, item.state, item.do) for item in doctor._gpu()] == [("CuPy", "-", "")]
@@ -263,21 +263,21 @@ def test_doctor_with_a_gpu(monkeypatch):
 def test_doctor_looks_at_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
-    folder = looked(doctor._cache)["folder"]
-    assert folder.state == "wrong" and folder.found == f"{tmp_path} is not writable" and "FIREIRON_CACHE_DIR" in folder.do
+    folder = items_of(doctor._cache)["folder"]
+    assert folder.state == "wrong" and folder.details == f"{tmp_path} is not writable" and "FIREIRON_CACHE_DIR" in folder.do
 
     def damaged():
         raise OSError("not a folder")
 
     monkeypatch.setattr("fireiron.gpu.cache.entries", damaged)
-    assert [(item.found, item.state) for item in doctor._cache()] == [("not a folder", "wrong")]
+    assert [(item.details, item.state) for item in doctor._cache()] == [("not a folder", "wrong")]
     monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
-    assert [(item.found, item.state) for item in doctor._cache()] == [("disabled by FIREIRON_NO_CACHE", "-")]
+    assert [(item.details, item.state) for item in doctor._cache()] == [("disabled by FIREIRON_NO_CACHE", "-")]
 
 
 def test_doctor_counts_records():
     (item,) = doctor._records()
-    assert re.fullmatch(r"[0-9]+ of [0-9]+ strategies, on .*", item.found) and item.state == "ok"
+    assert re.fullmatch(r"[0-9]+ of [0-9]+ strategies, on .*", item.details) and item.state == "ok"
 
 
 # ---------------------------------------------------------------------------------------------- bench
@@ -300,12 +300,12 @@ def test_bench_without_a_gpu(capsys, monkeypatch):
     assert all("correct; limited by" in row[-1] for row in rows(out))
     monkeypatch.setattr(bench, "_simulated", lambda line, *_: (_ for _ in ()).throw(WrongResultError("C is wrong")))
     assert main(["bench", "naive", "--shape", "32x32x8", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["measured"] is False and found["lines"][0]["status"] == "wrong" and "C is wrong" in found["lines"][0]["note"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["measured"] is False and report["lines"][0]["status"] == "wrong" and "C is wrong" in report["lines"][0]["note"]
 
 
 def test_bench_on_a_gpu(capsys, monkeypatch):
-    """Measuring is replaced by numbers that are known."""
+    """Measured times are replaced by known numbers."""
 
     class Data:
         def __init__(self, spec):
@@ -362,11 +362,11 @@ def test_bench_refuses(arguments, message, capsys):
         status = main(["bench", *arguments])
     except SystemExit as end:
         status = end.code
-    said = capsys.readouterr()
-    assert status == 2 and message in said.err and said.out == ""
+    captured = capsys.readouterr()
+    assert status == 2 and message in captured.err and captured.out == ""
 
 
-def test_verified_says_how_much_was_executed(monkeypatch):
+def test_verified_reports_how_much_was_executed(monkeypatch):
     from fireiron import GL, Block, Kernel, MatMul, Thread
 
     spec = MatMul(96, 64, 8)(GL, GL, GL)(Kernel)
@@ -384,7 +384,7 @@ def test_verified_says_how_much_was_executed(monkeypatch):
 
 
 def test_a_ranking_that_runs_out_of_time(monkeypatch):
-    """What was looked at is ranked, and how much that is said; progress shows the best so far."""
+    """The candidates that were predicted are ranked, and their number is reported; progress shows the best so far."""
     from fireiron import GL, Block, Kernel, MatMul, Thread, Tunable
     from fireiron.tune import rank
 
@@ -392,10 +392,10 @@ def test_a_ranking_that_runs_out_of_time(monkeypatch):
     monkeypatch.setattr(tune_run, "LEAST_PREDICTED", 2)
     monkeypatch.setattr(tune_run, "REPORT_SECONDS", 0.0)
     seen = []
-    found = rank(strategy, MatMul(64, 64, 8)(GL, GL, GL)(Kernel), seconds=1e-9, jobs=1, report=seen.append)
-    assert not found.complete and 2 <= len(found.results) < 9
-    assert found.stopped == f"after 1e-09 s: {len(found.results)} of 9 combinations were examined, in random order"
-    assert f"best predicted {found.ranking[0].predicted_us:.4g} us ({found.ranking[0]})" in str(seen[-1])
+    ranking = rank(strategy, MatMul(64, 64, 8)(GL, GL, GL)(Kernel), seconds=1e-9, jobs=1, report=seen.append)
+    assert not ranking.complete and 2 <= len(ranking.results) < 9
+    assert ranking.stopped == f"after 1e-09 s: {len(ranking.results)} of 9 combinations were examined, in random order"
+    assert f"best predicted {ranking.ranking[0].predicted_us:.4g} us ({ranking.ranking[0]})" in str(seen[-1])
 
 
 # ---------------------------------------------------------------------------------------------- options

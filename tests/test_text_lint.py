@@ -36,12 +36,12 @@ def test_library(form):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_chained(name):
+def test_programmatic_launches(name):
     assert violations(program_of(name).cuda) == []
 
 
 @pytest.mark.parametrize("name", READY)
-def test_chained_with_exempt_inputs(name):
+def test_programmatic_launches_with_exempt_inputs(name):
     assert violations(ready_program(name).cuda) == []
 
 
@@ -295,7 +295,7 @@ FAULTS = {
 }
 
 
-def planted(name):
+def faulty_text(name):
     """A text with a fault."""
     which, pattern, by, _, _ = FAULTS[name]
     text = text_of(which)
@@ -309,6 +309,6 @@ def test_each_rule_has_faults():
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_planted(name):
+def test_faulty_texts(name):
     *_, rule, what = FAULTS[name]
-    assert any(one.startswith(f"{rule}: ") and re.search(what, one) for one in violations(planted(name))), violations(planted(name))
+    assert any(one.startswith(f"{rule}: ") and re.search(what, one) for one in violations(faulty_text(name))), violations(faulty_text(name))

@@ -52,7 +52,7 @@ def test_times_of_graphs(clock):
             measured.clocks == (1980, 1980)
             and measured.temperature == 40
             and measured.power == 500
-            and measured.held_back == ("power cap",)
+            and measured.throttle_reasons == ("power cap",)
         )
         assert measured.launches % 3 == 0 and 3000 <= measured.launches * measured.us <= 4000
     assert json.dumps(attrs.asdict(timings["fast"]))
@@ -143,7 +143,7 @@ def test_another_stream_is_refused(clock):
     assert clock.capture is None
 
 
-def test_errors_of_contenders_pass(clock):
+def test_errors_of_contenders_propagate(clock):
     def broken():
         raise ValueError("mine")
 
@@ -204,8 +204,8 @@ def test_wrong_arguments(contenders, options):
 
 
 def test_timing_of():
-    found = Timing.of([3, 1, 2, 4])
-    assert (found.us, found.quartiles, found.minimum) == (2.5, (1.75, 3.25), 1)
+    timing_ = Timing.of([3, 1, 2, 4])
+    assert (timing_.us, timing_.quartiles, timing_.minimum) == (2.5, (1.75, 3.25), 1)
     assert Timing.of([5]).quartiles == (5, 5)
     for wrong in ([], [0.0], [math.nan], [-1]):
         with pytest.raises(ArgumentError):
@@ -567,8 +567,8 @@ def written(data, **changes):
     def call():
         right = spec.reference(*(arrays[name] for name in data.inputs))
         right = right if isinstance(right, dict) else dict(zip(spec.outputs, right, strict=True))
-        for name, one in right.items():
-            arrays[name][...] = one + data.initials[name] if name in data.initials else one
+        for name, value in right.items():
+            arrays[name][...] = value + data.initials[name] if name in data.initials else value
             changes.get(name, lambda out: None)(arrays[name])
 
     return call
@@ -623,7 +623,7 @@ class TestDataOfSeveralOutputs:
                 getattr(data, what)
 
 
-def test_outputs_that_were_exchanged_are_found(clock):
+def test_exchanged_outputs_are_found(clock):
     data = one_set(SEVERAL["rows"])
     total, largest = (data.sets[0][name] for name in data.outputs)
 
@@ -638,7 +638,7 @@ def test_outputs_that_were_exchanged_are_found(clock):
 def test_each_output_has_its_own_tolerance(clock):
     """Sums are rounded, integers are not. One bound may apply to all outputs; with several bounds none may be missing."""
     data = one_set(SEVERAL["cross"])
-    assert data.tolerance["apart"] == 0 < data.tolerance["turned"] < data.tolerance["total"] < 1e-6
+    assert data.tolerance["apart"] == 0 < data.tolerance["transposed"] < data.tolerance["total"] < 1e-6
     assert data.tolerance_for("a function") == data.tolerance
     rows = one_set(SEVERAL["rows"])
     assert rows.tolerance["total"] == tolerance_of(SEVERAL["rows"], output="total") == tolerance_of(SEVERAL["rows"])
@@ -671,7 +671,7 @@ def test_written_input_with_several_outputs(clock):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("reference", "says"),
+    ("reference", "message"),
     [
         (lambda src: src.sum(axis=1), "Rows.reference: Rows has 2 outputs"),
         (lambda src: (src.sum(axis=1),), "Rows.reference: 1 arrays, Rows has 2 outputs"),
@@ -681,9 +681,9 @@ def test_written_input_with_several_outputs(clock):
         (lambda src: (src.sum(axis=1, keepdims=True), src.max(axis=1)), "Rows.reference: total does not have the shape"),
     ],
 )
-def test_references_that_do_not_fit_the_outputs_are_refused(clock, monkeypatch, reference, says):
+def test_references_that_do_not_fit_the_outputs_are_refused(clock, monkeypatch, reference, message):
     monkeypatch.setattr(Spec, "reference", lambda self, src: reference(src))
-    with pytest.raises(ArgumentError, match=says):
+    with pytest.raises(ArgumentError, match=message):
         _ = one_set(SEVERAL["rows"]).references
 
 
@@ -707,7 +707,7 @@ def test_calls_and_times_of_several_outputs(clock, monkeypatch):
     assert throughput(SEVERAL["added"], 10.0, flops=1200).bytes == 20 * 30 * (4 + 4 + 2 * (4 + 4 + 8))
 
 
-# ---------------------------------------------------------------------------------------------- what else is known
+# ---------------------------------------------------------------------------------------------- other facts
 
 
 def test_throughput():

@@ -36,18 +36,18 @@ def compiled(name, spec):
 
 
 def copy(size=4096):
-    """A kernel that only moves 4 size**2 bytes in and out."""
+    """A kernel that only reads and writes 4 size**2 bytes."""
     chain = Move.tile(16, 256).to(Block).tile(1, 8).to(Thread).tile(1, 4).done()
     return chain(Move(size, size, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)).compile(launch.device_arch())
 
 
-def held_at_some_time(condition, measured):
-    """Other processes on the GPU may spoil a measurement, but not each of many."""
+def eventually(condition, measured):
+    """Assert a condition in one of eight measurements: other processes on the GPU may disturb some."""
     for _ in range(8):
-        found = measured()
-        if condition(found):
+        value = measured()
+        if condition(value):
             return
-    pytest.fail(f"in none of eight measurements; in the last {found}")
+    pytest.fail(f"in none of eight measurements; in the last {value}")
 
 
 def test_ours_and_cublas_in_graphs():
@@ -57,14 +57,14 @@ def test_ours_and_cublas_in_graphs():
     calls = {"ours": data.calls(compiled("hmma_ampere", spec)), "cublas": data.calls(timing.cublas)}
     for launches in calls.values():
         assert 0 < data.verify(launches[0]) < data.tolerance < 1e-3
-    found = measure(calls, **QUICK)
-    for one in found.values():
-        assert one.graph and one.note == "" and one.minimum <= one.quartiles[0] <= one.us <= one.quartiles[1]
-        assert one.clocks is None or min(one.clocks) > 200
-        speed = timing.throughput(spec, one.us)
+    times = measure(calls, **QUICK)
+    for timing_ in times.values():
+        assert timing_.graph and timing_.note == "" and timing_.minimum <= timing_.quartiles[0] <= timing_.us <= timing_.quartiles[1]
+        assert timing_.clocks is None or min(timing_.clocks) > 200
+        speed = timing.throughput(spec, timing_.us)
         assert 0 < speed.tflops < 1500, "no GPU is faster: the graph holds all launches"
-    assert json.dumps(attrs.asdict(found["ours"]))
-    held_at_some_time(lambda again: timing.throughput(spec, again["ours"].us).tflops > 20, lambda: measure(calls, **QUICK))
+    assert json.dumps(attrs.asdict(times["ours"]))
+    eventually(lambda again: timing.throughput(spec, again["ours"].us).tflops > 20, lambda: measure(calls, **QUICK))
 
 
 def test_cublas_through_cupy_agrees(monkeypatch):
@@ -84,15 +84,15 @@ def test_layouts_of_cublas():
 
 
 def test_cache():
-    """What fits into the cache is read faster from there; writing over the cache takes that away."""
+    """Arrays that fit into the cache are read faster from it; overwriting the cache evicts them."""
     kernel = copy(1024)
 
     def timings():
         return {l2: timing.time_kernel(kernel, l2=l2, **QUICK) for l2 in ("hot", "flushed", "rotated")}
 
     assert {l2: one.l2 for l2, one in timings().items()} == {l2: l2 for l2 in ("hot", "flushed", "rotated")}
-    held_at_some_time(lambda one: one["flushed"].us >= one["hot"].us and one["rotated"].us >= 0.9 * one["hot"].us, timings)
-    held_at_some_time(lambda one: one["flushed"].us < one["hot"].us + 60, timings)  # the flush itself is not counted
+    eventually(lambda one: one["flushed"].us >= one["hot"].us and one["rotated"].us >= 0.9 * one["hot"].us, timings)
+    eventually(lambda one: one["flushed"].us < one["hot"].us + 60, timings)  # the flush itself is not counted
 
 
 def test_small_problems_cannot_rotate():
@@ -151,8 +151,8 @@ def test_several_outputs(capsys):
     data = Data.of(spec)
     calls = data.calls(kernel)
     assert data.verify(calls[0]) < 1e-6
-    found = timing.time_kernel(kernel, data=data, **QUICK)
-    assert 0 < found.us < 1000
+    timed = timing.time_kernel(kernel, data=data, **QUICK)
+    assert 0 < timed.us < 1000
     for left_out in spec.outputs:
 
         def call(left_out=left_out):
@@ -170,11 +170,11 @@ def test_several_outputs(capsys):
 
 def test_sizes_known_at_run_time():
     spec = MatMul(sym("M"), sym("N"), sym("K"))(GL, GL, GL)(Kernel)
-    found = timing.time_kernel(compiled("gemm_nn", spec), sizes={"M": 1000, "N": 500, "K": 300}, **QUICK)
-    assert found.graph and found.us > 1
+    timed = timing.time_kernel(compiled("gemm_nn", spec), sizes={"M": 1000, "N": 500, "K": 300}, **QUICK)
+    assert timed.graph and timed.us > 1
 
 
-def test_what_waits_is_not_captured():
+def test_a_call_that_waits_is_not_captured():
     import cupy
 
     a, b = cupy.ones((256, 256), cupy.float32), cupy.empty((256, 256), cupy.float32)
@@ -186,9 +186,9 @@ def test_what_waits_is_not_captured():
     def fine():
         cupy.copyto(b, a)
 
-    found = measure({"waits": [waits], "fine": [fine]}, l2="hot", **QUICK)
-    assert not found["waits"].graph and "cannot be captured" in found["waits"].note
-    assert found["fine"].graph and found["fine"].us < found["waits"].us
+    times = measure({"waits": [waits], "fine": [fine]}, l2="hot", **QUICK)
+    assert not times["waits"].graph and "cannot be captured" in times["waits"].note
+    assert times["fine"].graph and times["fine"].us < times["waits"].us
     assert not cupy.cuda.get_current_stream().is_capturing()
 
 
@@ -224,21 +224,21 @@ def test_graph_time_is_the_time_of_the_kernel():
         device.synchronize()
         return (time.perf_counter() - start) / 20 * 1e6
 
-    # Other processes that use the GPU make both longer.
-    found = min(measure({"x": [call]}, l2="hot", **QUICK)["x"].us for _ in range(5))
-    assert found == pytest.approx(min(by_the_host() for _ in range(10)), rel=0.35)
+    # Other processes that use the GPU increase both times.
+    microseconds = min(measure({"x": [call]}, l2="hot", **QUICK)["x"].us for _ in range(5))
+    assert microseconds == pytest.approx(min(by_the_host() for _ in range(10)), rel=0.35)
 
 
 def test_busy_and_one_launch_a_round():
     kernel = copy(1024)
     assert timing.time_kernel(kernel, regime="busy", heating=0.1, rounds=3, l2="hot").regime == "busy"
-    found = timing.time_kernel(kernel, rounds=100, launches=1, l2="hot", pause=0)
-    assert len(found.rounds) == 100 and found.minimum <= found.us
+    timed = timing.time_kernel(kernel, rounds=100, launches=1, l2="hot", pause=0)
+    assert len(timed.rounds) == 100 and timed.minimum <= timed.us
 
 
 def test_state_and_environment():
-    found = timing.environment()
-    assert json.dumps(found) and found["gpu"] and found["architecture"] == launch.device_arch() and found["cupy"]
+    environment = timing.environment()
+    assert json.dumps(environment) and environment["gpu"] and environment["architecture"] == launch.device_arch() and environment["cupy"]
     state = gpu_state.read_state()
     assert state is None or (100 < state.clock < 5000 and (state.power is None or 10 < state.power < 2000))
     assert gpu_state.captured_nodes(launch.require_cupy().cuda.Stream(non_blocking=True).ptr) is None
@@ -270,8 +270,8 @@ def test_plugin(pytester, monkeypatch):
     result = pytester.runpytest_subprocess(*options, "--benchmark-autosave")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*GPU benchmarks*", "*test_gemm?gemm_nn-bk=8-1024x1024x1024?*"])
-    for one in json.loads((pytester.path / "out.json").read_text())["benchmarks"]:
-        assert math.isclose(one["stats"]["median"] * 1e6, one["extra_info"]["us"], rel_tol=1e-6)
-        assert one["extra_info"]["registers"] > 0 and one["extra_info"]["graph"]
+    for benchmark in json.loads((pytester.path / "out.json").read_text())["benchmarks"]:
+        assert math.isclose(benchmark["stats"]["median"] * 1e6, benchmark["extra_info"]["us"], rel_tol=1e-6)
+        assert benchmark["extra_info"]["registers"] > 0 and benchmark["extra_info"]["graph"]
     result = pytester.runpytest_subprocess(*options, "--benchmark-compare", "--benchmark-compare-fail=median:50000%")
     result.assert_outcomes(passed=2)

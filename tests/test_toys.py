@@ -82,7 +82,7 @@ def test_a_dropped_effect_is_an_error():
         _ = bound.program("sm_90").ir
 
 
-def test_effects_of_one_kind_are_joined_from_the_outside_in():
+def test_effects_of_one_kind_are_combined_from_the_outside_in():
     outer, inner = Effects((MaxRegisters(64), Zeroed(("C",)))), Effects((MaxRegisters(48), Zeroed(("D",))))
     assert outer.joined(inner)[MaxRegisters].count == 48 and outer.joined(inner)[Zeroed].names == ("C", "D")
     assert outer.joined(Effects()) == outer == Effects().joined(outer) and not Effects((MaxRegisters(),))
@@ -207,7 +207,7 @@ def tabled(size=8, bk=8):
     return strategy(MatMul(16, 16, 32)(GL, GL, GL)(Kernel)).program("sm_90")
 
 
-def test_a_region_has_bytes_of_its_own():
+def test_a_region_has_separate_bytes():
     program = tabled()
     kernel, plain = program.ir, product().program("sm_90").ir
     table = kernel.buffer("b_table")
@@ -237,7 +237,7 @@ def test_a_barrier_left_out_of_a_region_is_found_by_both_detectors(number):
 
 
 @pytest.mark.parametrize(("offset", "why"), [(0, "others use the first 256"), (512, "it has 1024")])
-def test_arrays_that_do_not_lie_in_their_region_are_errors(offset, why):
+def test_arrays_outside_their_region_are_errors(offset, why):
     kernel = tabled().ir
     table = kernel.buffer("b_table")
     other = attrs.evolve(table, tensor=attrs.evolve(table.tensor, name="other"), offset=4096)
@@ -400,7 +400,7 @@ def test_a_call_makes_all_launches(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "said", "simulator_message"),
+    ("name", "wrong", "finding", "simulator_message"),
     [
         ("k", lambda first, last: (last, first), "the launch last reads C, which no earlier launch wrote", "is read before any write"),
         ("k", lambda first, last: (last,), "the launch last reads C, which no earlier launch wrote", "is read before any write"),
@@ -412,11 +412,11 @@ def test_a_call_makes_all_launches(name):
         ("columns, with a copy", lambda _, first, *more: (first, *more), "reads part0_copy_of_A, which no earlier launch", "reads part0_copy_of_A, which no"),
     ],
 )  # fmt: skip
-def test_launches_in_another_order_are_found_by_check_and_simulator(name, wrong, said, simulator_message):
+def test_launches_in_another_order_are_found_by_check_and_simulator(name, wrong, finding, simulator_message):
     program = launched(name)
     launches = wrong(*program.launches)
     messages = [finding.message for finding in check_launches(program.spec, launches) if finding.severity == "error"]
-    assert any(re.search(said, message) for message in messages), messages
+    assert any(re.search(finding, message) for message in messages), messages
     with pytest.raises(SimulationError, match=simulator_message):
         together(program, launches, operands())
 
@@ -439,6 +439,6 @@ def test_outputs_list_all_launches():
         (MatMul.tile(8, 8).to(Block).then(InLaunches()).then(BY_THREADS), Kernel, "it must precede all steps that divide the work of one launch"),
     ],
 )  # fmt: skip
-def test_launches_that_are_none_are_refused(chain, level, message):
+def test_illegal_launches_are_refused(chain, level, message):
     with pytest.raises(FireironError, match=message):
         _ = chain(MatMul(*SIZES, C=RowMajor)(GL, GL, GL)(level)).program("sm_90").ir

@@ -649,7 +649,7 @@ class TestOptuna:
 # ---------------------------------------------------------------------------------------------- processes
 
 
-def test_several_gpus(tmp_path):
+def test_multiple_gpus(tmp_path):
     """One process per GPU, which sees only that GPU; each candidate goes to an idle one."""
     log = tmp_path / "log"
     tuning = tuned(Fake(log=str(log), pause=0.05, faults=((at(bm=8, bn=8, bk=4), "exit"),)), gpu_ids=[0, 3])
@@ -665,13 +665,13 @@ def test_crash_is_attributed_to_its_candidate(tmp_path):
 
 
 def test_strategies_can_be_pickled():
-    for one in (
+    for target in (
         strategy,
         strategy(spec),
         fireiron.language.library.find("small").strategy,
         fireiron.language.library.find("split_k").strategy,
     ):
-        assert pickle.loads(pickle.dumps(one)) == one
+        assert pickle.loads(pickle.dumps(target)) == target
 
 
 USERS_FILE = """
@@ -825,13 +825,13 @@ def test_survey_and_build():
 def test_machine_code_is_reused(monkeypatch):
     """A candidate's kernel uses the code that another process compiled."""
     task = Task(strategy(spec), "sm_90")
-    made = build(task, BEST, None, compiles=True)
-    assert made.registers > 0 and made.spills == 0 and made.seconds > 0
+    built = build(task, BEST, None, compiles=True)
+    assert built.registers > 0 and built.spills == 0 and built.seconds > 0
     monkeypatch.setattr("fireiron.gpu.cache.compile_cached", lambda *_, **__: pytest.fail("compiled again"))
     monkeypatch.setattr("fireiron.gpu.toolchain.compile_cuda", lambda *_, **__: pytest.fail("compiled again"))
-    kernel = Candidate(task, BEST, pickle.loads(pickle.dumps(made))).kernel
-    assert kernel.compiled.cubin == made.compiled.cubin and kernel.compiled.cubin[:4] == b"\x7fELF"
-    assert kernel.resources.registers == made.registers
+    kernel = Candidate(task, BEST, pickle.loads(pickle.dumps(built))).kernel
+    assert kernel.compiled.cubin == built.compiled.cubin and kernel.compiled.cubin[:4] == b"\x7fELF"
+    assert kernel.resources.registers == built.registers
 
 
 def test_compiled_in_parallel(tmp_path):
@@ -1224,8 +1224,8 @@ def test_on_gpu_with_several_outputs(monkeypatch):
     bound = outputs.by_elements(outputs.cross(20, 30))
     gauge = OnGpu().start(Task(bound, "sm_90"))
     right = dict(zip(bound.spec.outputs, bound.spec.reference(gauge.data.sets[0]["a"], gauge.data.sets[0]["b"]), strict=True))
-    for name, one in right.items():
-        np.testing.assert_array_equal(gauge.data.sets[0][name], one)
+    for name, expected in right.items():
+        np.testing.assert_array_equal(gauge.data.sets[0][name], expected)
 
     def writing(*names):
         def launches(arrays):

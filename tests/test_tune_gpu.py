@@ -1,4 +1,4 @@
-"""Tuning on a GPU: a real search with cuBLAS beside it, and candidates that lie, hang and crash the GPU's context."""
+"""Tuning on a GPU: a real search compared with cuBLAS, and candidates that are wrong, hang, or crash the GPU's context."""
 
 import pytest
 from problems import library
@@ -38,7 +38,7 @@ def small():
 
 
 def check(tuning):
-    """What is true of every tuning of `small` that went well."""
+    """Assertions for every successful tuning of `small`."""
     assert set(tuning.counts) <= {"ok", "pruned", "illegal"} and tuning.counts["ok"] >= 5
     timed = [one for one in tuning.results if one.status == "ok"]
     assert all(0.5 < one.us < 1000 and 0 <= one.error < 2e-3 and one.registers > 0 and one.text for one in timed)
@@ -52,7 +52,7 @@ def check(tuning):
 
 
 def test_small(tmp_path):
-    """Twelve candidates; the best runs, and the record answers for the spec."""
+    """Twelve candidates; the best runs, and the record is found for the spec."""
     strategy, spec = small()
     tuning = tune(strategy, spec, fixed=FEW, prune=Prune(factor=None, most=12), measure=QUICK, journal=tmp_path / "a.jsonl", name="small")
     assert tuning.counts["ok"] == 12
@@ -75,7 +75,7 @@ for (int i = threadIdx.x; i < c_size_m * c_size_n; i += blockDim.x) {
   c_at(row, column) = sum;
 }
 """
-"""Right for tiles of 16 rows; with 32 one element a tile is wrong, with 64 it never ends, with 128 it writes to an illegal address."""
+"""Right for tiles of 16 rows; with 32 one element per tile is wrong, with 64 it never ends, with 128 it writes to an illegal address."""
 
 faulty = MatMul.tile(Tunable("bm", 32, 64, 128, 16), 16).to(Block).done(MicroKernel.of(TEXT, threads=64))
 
@@ -88,7 +88,7 @@ def check_faulty(tuning):
 
 
 def test_candidates_that_fail(tmp_path):
-    """One lies, one hangs, one crashes the context: each is a result, and the next one is measured all the same."""
+    """One is wrong, one hangs, one crashes the context: each is a result, and the next one is still measured."""
     check_faulty(tune(faulty, MatMul(256, 256, 256)(GL, GL, GL)(Kernel), prune=False, timeout=10.0, measure=QUICK))
     import cupy
 

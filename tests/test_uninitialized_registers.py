@@ -1,4 +1,4 @@
-"""The check of registers that are read before anything was put into them."""
+"""The check of registers that are read before they are written."""
 
 import attrs
 import making
@@ -17,8 +17,8 @@ from fireiron.values.expr import Var, all_of
 
 
 @pytest.fixture(scope="module")
-def product():
-    """Fragments a step ahead of their product, in a loop whose stages are filled ahead."""
+def fragment_kernel():
+    """A GEMM that loads fragments one step ahead, in a loop whose stages are filled ahead."""
     module = library("dual")
     return module.strategy.with_(bm=64, bn=64, wm=32, wn=32)(module.spec(64, 64, 96)).program("sm_80").ir
 
@@ -29,7 +29,7 @@ def rows():
     return module.strategy.with_(rows=2, iterations=1, vector=4)(module.spec(5, 250)).program("sm_80").ir
 
 
-def found(kernel):
+def reported_buffers(kernel):
     return {one.buffer for one in check_uninitialized_registers(AccessTrace(kernel))}
 
 
@@ -42,57 +42,57 @@ def writes(kernel, statement):
 
 
 def changed(kernel, change):
-    """The kernel with the first statement that writes each buffer of registers changed, one at a time: `(buffer, kernel)`."""
+    """For each buffer of registers `(buffer, kernel)`, with the first statement that writes it changed."""
     for name in sorted(private(kernel)):
         state = []
 
-        def edit(one, name=name, state=state):
-            first = not state and name in (writes(kernel, one) or ())
-            state.extend([one] * first)
-            return change(one) if first else (one,)
+        def edit(stmt, name=name, state=state):
+            first = not state and name in (writes(kernel, stmt) or ())
+            state.extend([stmt] * first)
+            return change(stmt) if first else (stmt,)
 
         body = ir.rewritten(kernel.body, edit)
         if state:
             yield name, attrs.evolve(kernel, body=body)
 
 
-def test_nothing_is_found_where_everything_was_put(product, rows):
-    assert not found(product) and not found(rows)
+def test_initialized_registers_have_no_findings(fragment_kernel, rows):
+    assert not reported_buffers(fragment_kernel) and not reported_buffers(rows)
     assert not [one for one in check(rows) if one.kind == "registers"]
 
 
-def test_a_statement_left_out_is_found(product, rows):
-    """Of fragments that are loaded ahead the first load; a later one would leave what was there before."""
-    for kernel in (product, rows):
+def test_a_missing_write_is_found(fragment_kernel, rows):
+    """For fragments that are loaded ahead, the first load: after it, the registers have old values."""
+    for kernel in (fragment_kernel, rows):
         faulty = list(changed(kernel, lambda one: ()))
         assert len(faulty) >= 4
-        for name, one in faulty:
-            assert name in found(one), name
+        for name, faulty_kernel in faulty:
+            assert name in reported_buffers(faulty_kernel), name
 
 
-def test_threads_left_out_are_found(rows):
-    """A write for half of the threads is none for the others."""
+def test_a_write_by_half_of_the_threads_is_found(rows):
+    """The other half reads uninitialized registers."""
     half = rows.thread < rows.workers // 2
-    for name, one in changed(rows, lambda one: (attrs.evolve(one, active=all_of((one.active, half))),)):
-        (first, *_) = [finding for finding in check_uninitialized_registers(AccessTrace(one)) if finding.buffer == name]
+    for name, faulty in changed(rows, lambda faulty: (attrs.evolve(faulty, active=all_of((faulty.active, half))),)):
+        (first, *_) = [finding for finding in check_uninitialized_registers(AccessTrace(faulty)) if finding.buffer == name]
         assert f"in thread {rows.workers // 2} and" in first.message and first.severity == "error"
 
 
-def test_a_loop_that_may_have_no_turn_is_found(rows):
-    """What only such a loop writes is there on one way and not on the other."""
+def test_a_write_in_a_loop_that_may_not_run_is_found(rows):
+    """Registers that only such a loop writes are initialized on one path only."""
     loop = next(one for one in rows.body if writes(rows, one))
-    turns = making.loop(Var("t", 0, 7), sym("T") - 1, (loop,))
-    body = tuple(turns if one is loop else one for one in rows.body)
-    assert found(attrs.evolve(rows, body=body)) >= writes(rows, loop)
-    always = attrs.evolve(turns, extent=sym("T"))
-    assert not found(attrs.evolve(rows, body=tuple(always if one is loop else one for one in rows.body)))
+    maybe_empty = making.loop(Var("t", 0, 7), sym("T") - 1, (loop,))
+    body = tuple(maybe_empty if one is loop else one for one in rows.body)
+    assert reported_buffers(attrs.evolve(rows, body=body)) >= writes(rows, loop)
+    always = attrs.evolve(maybe_empty, extent=sym("T"))
+    assert not reported_buffers(attrs.evolve(rows, body=tuple(always if one is loop else one for one in rows.body)))
 
 
-def test_what_a_warp_may_leave_out_counts_for_nothing_behind_it(rows):
+def test_a_write_that_a_warp_may_skip_does_not_initialize(rows):
     target = next(one for one in rows.body if writes(rows, one))
     needed = min(private(rows))
     body = tuple(making.if_any_lane(needed, (target,)) if one is target else one for one in rows.body)
-    assert writes(rows, target) <= found(attrs.evolve(rows, body=body))
+    assert writes(rows, target) <= reported_buffers(attrs.evolve(rows, body=body))
 
 
 def test_the_simulator_agrees(rows):
@@ -104,7 +104,7 @@ def test_the_simulator_agrees(rows):
 
 
 def test_a_statement_of_a_new_kind_fails_loudly():
-    """It may put something into registers, and nobody would know."""
+    """The check cannot know whether it writes registers."""
 
     class Other(ir.Stmt):
         """A kind of statement that the check does not know."""

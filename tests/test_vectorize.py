@@ -75,7 +75,7 @@ def test_the_edge_decides(bound, wanted):
     assert all(piece.width == wanted for pieces in statement.pieces for piece in pieces)
 
 
-def test_a_column_that_is_no_multiple_straddles_the_edge():
+def test_a_column_that_is_not_a_multiple_straddles_the_edge():
     """Odd rows of 1026 elements, from column 2 on: addresses are multiples of four, and the vector at column 1022 crosses 1024."""
     row, column = THREAD % 4 * 2 + 1, THREAD // 4 * 4 + 2
     spec = Move(32, 1024, src=RowMajor(ld=1026), dst=RowMajor(ld=1026))(GL, GL)
@@ -103,21 +103,21 @@ def test_a_column_that_is_no_multiple_straddles_the_edge():
 def test_a_swizzle_leaves_the_groups_that_it_moves_whole(swizzle, wanted):
     shared, columns = local("s", (32, 64), SH, layout=RowMajor, swizzle=swizzle), THREAD % 8 * 4
 
-    def taken(base, shape):
+    def widths_at(base, shape):
         into = access("s", base, shape, write=True)
         copy = execution(MOVE, Move(*shape)(GL, SH)(Thread), access("src", base, shape), into)
         return widths(kernel_of(Move(32, 64, src=RowMajor)(GL, GL), (copy,), shared))[1]
 
-    assert taken((THREAD // 8, columns), (1, 4)) == wanted
-    assert taken((THREAD // 8, columns + 2), (1, 4)) == min(wanted, 2), "half of two groups"
-    assert taken((THREAD // 8 * 4, columns), (4, 1)) == 1, "a column"
+    assert widths_at((THREAD // 8, columns), (1, 4)) == wanted
+    assert widths_at((THREAD // 8, columns + 2), (1, 4)) == min(wanted, 2), "half of two groups"
+    assert widths_at((THREAD // 8 * 4, columns), (4, 1)) == 1, "a column"
 
 
 def test_adjacent_elements_along_a_dimension_of_several_strides():
     """Pieces that follow each other with stride one are recognized by their addresses; across pieces there are none."""
     shared = local("s", (32, 64), SH, layout=Layout((32, (4, 16)), (4, (1, 128))))
 
-    def taken(base):
+    def widths_at(base):
         into = access("s", base, (1, 4), write=True)
         return widths(
             kernel_of(
@@ -127,7 +127,7 @@ def test_adjacent_elements_along_a_dimension_of_several_strides():
             )
         )
 
-    assert taken((THREAD, 0)) == taken((THREAD, 8)) == (4, 4) and taken((THREAD, 2)) == (2, 2)
+    assert widths_at((THREAD, 0)) == widths_at((THREAD, 8)) == (4, 4) and widths_at((THREAD, 2)) == (2, 2)
 
 
 @pytest.mark.sampled(1)
@@ -155,7 +155,7 @@ def test_aligned_elements_of_a_column_are_not_adjacent():
 
 
 @pytest.mark.parametrize(("offset", "wanted"), [(0, 4), (2, 2), (1, 1)])
-def test_registers_are_taken_together_where_they_lie_so(offset, wanted):
+def test_adjacent_registers_are_vectorized(offset, wanted):
     registers = local("r", (1, 8), RF, layout=RowMajor)
     copy = execution(
         MOVE,
@@ -168,7 +168,7 @@ def test_registers_are_taken_together_where_they_lie_so(offset, wanted):
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])
-def test_a_width_that_is_asked_for_is_proved_or_refused(size):
+def test_a_requested_width_is_proved_or_refused(size):
     instruction = vector(size)
     assert widths(moved(size // 4, 0, instruction=instruction)) == (size // 4, size // 4)
     if size > 4:
@@ -234,7 +234,7 @@ def test_a_wrong_width_is_found_by_the_check():
     assert findings and all("elements is accessed" in one.message for one in findings)
 
 
-def test_a_width_beyond_the_extent_is_reported():
+def test_a_width_greater_than_the_extent_is_reported():
     """If nothing else prevents it."""
     with pytest.raises(DecompositionError, match="cannot be proved legal: 2 elements of 4 bytes"):
         vectorize(moved(2, THREAD % 4 * 4, instruction=vector(16)))

@@ -26,7 +26,7 @@ def attended(
     first="K",
     blocks=0,
     dynamic=False,
-    in_flight=None,
+    mma_in_flight=None,
     stages=2,
     skip=False,
     **options,
@@ -38,7 +38,7 @@ def attended(
     chain = chain.load("Q", SH, copy).split(n=16).pipeline(stages).warp_specialize()
     chain = chain.defer("pv", after="s") if delay else chain
     chain = chain.order_mma(*ordered) if ordered else chain
-    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain if mma_in_flight is None else chain.mma_in_flight(mma_in_flight)
     chain = chain.skip_masked_tiles() if skip else chain
     second = "V" if first == "K" else "K"
     chain = chain.load(first, SH, copy).load(second, SH, copy)
@@ -55,8 +55,8 @@ def require_right(program, **masks):
 
 
 RIGHT = {
-    "order_mma with shared stages": ((128, 32), {"rows": 128, "ordered": ("s", "pv"), "share": True, "in_flight": 0}),
-    "order_mma of values alone": ((128, 32), {"rows": 128, "ordered": ("pv", "pv"), "share": True, "in_flight": 0}),
+    "order_mma with shared stages": ((128, 32), {"rows": 128, "ordered": ("s", "pv"), "share": True, "mma_in_flight": 0}),
+    "order_mma of values alone": ((128, 32), {"rows": 128, "ordered": ("pv", "pv"), "share": True, "mma_in_flight": 0}),
     "loads in another order than they are used": ((64, 80), {"first": "V", "share": True, "stages": 3}),
     "tiles of one dimension, as blocks become free": ((192, 192), {"causal": True, "skip": True, "blocks": 2, "dynamic": True}),
 }
@@ -104,7 +104,7 @@ DUAL = Fused(
 )  # fmt: skip
 
 
-def both_read(blocks=lambda tiles: tiles, change=lambda turns: turns.defer("right", after="left"), m=64):
+def both_read(blocks=lambda tiles: tiles, change=lambda chain: chain.defer("right", after="left"), m=64):
     """Two MMAs with a common operand, one of them deferred by an iteration."""
     chain = change(blocks(DUAL.tile(m=64, n=16).to(Block)).split(k=16).pipeline(3).warp_specialize())
     for name in "ABC":
@@ -115,7 +115,7 @@ def both_read(blocks=lambda tiles: tiles, change=lambda turns: turns.defer("righ
 
 def test_coordinates_of_tiles_from_a_counter_are_enumerated():
     """With raster groups ranges alone do not prove that they are in bounds; all other findings are checked, too."""
-    program = both_read(lambda tiles: tiles.rasterize(group_m=2).persistent(2, dynamic=True), lambda turns: turns, m=192)
+    program = both_read(lambda tiles: tiles.rasterize(group_m=2).persistent(2, dynamic=True), lambda chain: chain, m=192)
     assert not [one for one in check(program.ir) if one.severity == "error"]
 
 

@@ -1,4 +1,4 @@
-"""What the verifier refuses: a kernel made by hand with one fault each, and the least that is no fault."""
+"""Refusals of the verifier: hand-made kernels with one fault each, and the closest legal ones."""
 
 import attrs
 import making
@@ -23,7 +23,7 @@ from fireiron.values.expr import Var, as_expr, less
 K = Var("K", 1, 1 << 20, 1, True)
 SPEC = Move(32, 32)(GL, GL)
 PIECES = (making.piece(0), making.piece(1))
-"""Two elements, each loaded or stored alone."""
+"""Two elements, each loaded or stored separately."""
 
 
 def copy(*accesses, height=2, pieces=(PIECES, PIECES), **fields):
@@ -37,13 +37,13 @@ def kernel(*body, buffers=(), **options):
 
 
 def refused(message, *body, final=True, **options):
-    """Asserts that the verifier names this fault of a kernel."""
+    """Assert that the verifier names this fault of a kernel."""
     with pytest.raises(VerificationError, match=message):
         verify(kernel(*body, **options), final=final)
 
 
 def passes(*body, final=True, **options):
-    """Asserts that the verifier hands a kernel on as it is."""
+    """Assert that the verifier returns the kernel itself."""
     program = kernel(*body, **options)
     assert verify(program, final=final) is program
 
@@ -85,7 +85,7 @@ def test_names_are_bound_once_and_before_they_are_used():
     refused("for place: row is not bound", making.loop(row, as_expr(3), ()), making.loop(place, row, ()))
 
 
-def test_a_name_stands_for_one_range():
+def test_a_name_has_one_range():
     row = Var("row", 0, 31)
     wider = attrs.evolve(row, high=63)
     refused("let place: row is not bound in row", making.let(row, THREAD), making.let(Var("place", 0, 63), wider))
@@ -94,7 +94,7 @@ def test_a_name_stands_for_one_range():
 # ---------------------------------------------------------------------------------------------- loops, barriers and waits
 
 
-def test_a_loop_is_as_long_for_all_threads():
+def test_a_loop_has_the_same_length_for_all_threads():
     k, row, other = Var("k", 0, 31), Var("row", 0, 31), Var("other", 0, 31)
     passes(making.loop(k, Var("block", 0, 7), ()), grid=8)
     refused("the extent thread of loop k differs between threads", making.loop(k, THREAD, ()))
@@ -122,27 +122,27 @@ def test_a_barrier_of_a_group_needs_whole_groups():
     passes(making.barrier(WARP_SCOPE), threads=16)
 
 
-def test_a_wait_for_less_than_no_group():
+def test_a_wait_for_a_negative_number_of_groups():
     passes(making.async_copy(copy()), making.commit(), making.wait(0))
     refused("a wait for -1 groups", making.async_copy(copy()), making.commit(), making.wait(-1))
 
 
 def test_commits_waits_and_fences_are_for_statements_of_the_kernel():
-    mine, other = making.async_copy(copy()), {"mechanism": WGMMA_GROUPS}
-    held = making.loop(Var("j", 0, 7), as_expr(8), (), pinned_registers=("acc",))
+    copies, other = making.async_copy(copy()), {"mechanism": WGMMA_GROUPS}
+    register_loop = making.loop(Var("j", 0, 7), as_expr(8), (), pinned_registers=("acc",))
     for statement, message in (
         (making.commit(WGMMA_GROUPS), f"a commit of a {WGMMA_GROUPS.name} in a kernel without such"),
         (making.wait(0, **other), f"a wait of a {WGMMA_GROUPS.name} in a kernel without such"),
         (making.fence(FenceKind.WGMMA_REGISTERS), "a fence in a kernel without such"),
-        (held, "a for in a kernel without such"),
+        (register_loop, "a for in a kernel without such"),
     ):
-        passes(mine, statement, final=False)
-        refused(message, mine, statement)
-        refused(message, making.loop(Var("k", 0, 7), as_expr(8), (mine, statement)))
+        passes(copies, statement, final=False)
+        refused(message, copies, statement)
+        refused(message, making.loop(Var("k", 0, 7), as_expr(8), (copies, statement)))
     passes(making.fence(FenceKind.ASYNC_PROXY))
 
 
-def test_what_earlier_passes_resolve():
+def test_statements_that_earlier_passes_resolve():
     k = Var("j", 0, 7)
     for statement, message in (
         (making.hole("A"), "hole A is left"),
@@ -156,7 +156,7 @@ def test_what_earlier_passes_resolve():
         refused(message, making.loop(Var("k", 0, 7), as_expr(8), (statement,)))
 
 
-def test_a_cluster_is_of_two_to_sixteen_blocks():
+def test_a_cluster_has_two_to_sixteen_blocks():
     place, other = Var("place", 0, 1), Var("other", 0, 1)
     for sizes, places in (((2,), ()), ((1,), (place,)), ((), ()), ((32,), (place,)), ((2, 2), (place,)), ((8, 4), (place, other))):
         with pytest.raises(VerificationError, match="illegal cluster of .* blocks with coordinates"):
@@ -164,12 +164,12 @@ def test_a_cluster_is_of_two_to_sixteen_blocks():
     assert verify(attrs.evolve(kernel(copy(), grid=64), cluster=making.block_cluster((8, 2), (place, other))))
 
 
-def test_a_tile_is_taken_from_a_counter_by_a_ring():
+def test_a_tile_is_claimed_by_a_ring():
     tile = Var("tile", 0, 8)
     refused("tile number tile: no counter, or no ring of tiles t", making.claim_tile(tile, as_expr(8), "t", as_expr(0)))
 
 
-def test_a_warp_leaves_out_no_loads_ahead():
+def test_a_warp_cannot_skip_loads_ahead():
     needed = local("needed", (1,), RF, int32)
     inside = making.loop(Var("k", 0, 7), as_expr(8), ())
     passes(making.if_any_lane("needed", (inside,)), buffers=(needed,))
@@ -180,7 +180,7 @@ def test_a_warp_leaves_out_no_loads_ahead():
     )
 
 
-def test_two_versions_are_told_apart_by_comparisons():
+def test_two_versions_are_distinguished_by_comparisons():
     refused("is not a conjunction of comparisons", copy(interior=as_expr(Var("odd", 0, 1, 1, True))), symbols=(Var("odd", 0, 1, 1, True),))
 
 
@@ -209,10 +209,10 @@ def test_an_access_fits_its_buffer():
         refused("access to src does not have its rank 2", copy(attrs.evolve(read, **change), written))
 
 
-def test_there_is_no_second_copy_of_one():
+def test_the_index_of_a_copy_is_in_range():
     read, written = copy().accesses
-    for one in (1, THREAD % 2):
-        refused("of src, which has one copy", copy(attrs.evolve(read, copy=as_expr(one)), written))
+    for number in (1, THREAD % 2):
+        refused("of src, which has one copy", copy(attrs.evolve(read, copy=as_expr(number)), written))
     passes(copy(attrs.evolve(read, copy=as_expr(1)), written, pieces=()), final=False)
     staged = local("s", (32, 32), SH, copies=2)
     passes(copy(read, attrs.evolve(written, buffer="s", copy=as_expr(1))), buffers=(staged,))
@@ -246,7 +246,7 @@ def test_a_condition_is_true_or_false():
     passes(copy(pieces=(PIECES, (making.piece(0), making.piece(1, 1, condition=less(THREAD, 7))))))
 
 
-def test_in_the_end_each_statement_says_what_it_stores():
+def test_statements_of_a_final_kernel_list_their_stores():
     open_ = copy(pieces=())
     passes(open_, final=False)
     refused("no pieces specify which elements are accessed", open_)

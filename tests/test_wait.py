@@ -41,29 +41,29 @@ def test_without_copies_nothing_waits():
     assert wait(program) is program
 
 
-def test_a_wait_stands_right_before_the_barrier():
+def test_a_wait_is_directly_before_the_barrier():
     done = wait(kernel(copies(T), making.commit(), BLOCK_BARRIER, reads(FAR)))
     assert [type(one).__name__ for one in done.body] == ["Exec", "Commit", "Wait", "Barrier", "Exec"]
 
 
-def test_as_many_groups_stay_under_way_as_came_later():
+def test_as_many_groups_stay_in_flight_as_were_committed_later():
     later = [one for number in range(1, 4) for one in (copies(T + 128 * number), making.commit())]
     for count in range(4):
         assert groups(copies(T), making.commit(), *later[: 2 * count], BLOCK_BARRIER, reads(FAR)) == [count]
 
 
-def test_the_last_barrier_before_the_touch_waits():
+def test_the_last_barrier_before_the_access_waits():
     first, last = block(), making.barrier(BLOCK_BARRIER.scope, "last")
     done = wait(kernel(copies(T), making.commit(), first, last, reads(FAR)))
     assert [type(one).__name__ for one in done.body] == ["Exec", "Commit", "Barrier", "Wait", "Barrier", "Exec"]
 
 
-def test_what_was_waited_for_is_not_waited_for_again():
+def test_completed_groups_are_not_waited_for_again():
     body = (copies(T), making.commit(), block(), reads(FAR), making.barrier(BLOCK_BARRIER.scope, "b"), reads(T))
     assert groups(*body) == [0]
 
 
-def test_products_are_waited_for_where_their_factors_are_overwritten():
+def test_wgmma_is_waited_for_where_its_operands_are_overwritten():
     """As many groups stay in flight as were committed later; reading operands requires no wait."""
     product = (mma(0), making.commit(MMA_GROUPS))
     assert waited(*product, block(), writes(FAR), buffers=WITH_REGISTERS) == [(0, "s has been read")]
@@ -72,7 +72,7 @@ def test_products_are_waited_for_where_their_factors_are_overwritten():
     assert groups(*product, block(), writes(T + 512), buffers=WITH_REGISTERS) == []
 
 
-def test_groups_of_products_and_of_copies_are_counted_apart():
+def test_wgmma_groups_and_copy_groups_are_counted_separately():
     """One barrier may need both; waits for copies come first."""
     product = (mma(0), making.commit(MMA_GROUPS))
     copy = (copies(T + 512), making.commit())
@@ -82,18 +82,18 @@ def test_groups_of_products_and_of_copies_are_counted_apart():
     assert kinds == [CP_ASYNC_GROUPS, MMA_GROUPS]
 
 
-def test_a_wait_for_registers_is_a_wait_for_factors_too():
+def test_a_wait_for_accumulators_covers_the_operands_too():
     """`wgmma_waits` inserted it, so the barrier after it needs no other wait."""
     body = (mma(0), making.commit(MMA_GROUPS), making.wait(0, reason="r is complete", mechanism=MMA_GROUPS), block(), writes(FAR))
     assert waited(*body, buffers=WITH_REGISTERS) == [(0, "r is complete")]
 
 
-def test_factors_overwritten_without_a_barrier_are_refused():
+def test_operands_overwritten_without_a_barrier_are_refused():
     with pytest.raises(SynchronizationError, match="s is accessed while MMAs of it are in flight, without a barrier in between"):
         wait(kernel(mma(0), making.commit(MMA_GROUPS), writes(FAR), buffers=WITH_REGISTERS))
 
 
-def test_a_barrier_takes_the_smallest_number_asked_of_it():
+def test_a_barrier_uses_the_smallest_required_number():
     two = (copies(T), making.commit(), copies(T + 128), making.commit())
     assert groups(*two, block(), reads(FAR), reads(FAR + 128)) == [0]
     assert groups(*two, block(), reads(FAR + 128), reads(FAR)) == [0]
@@ -101,19 +101,19 @@ def test_a_barrier_takes_the_smallest_number_asked_of_it():
 
 
 def test_a_wait_names_all_that_arrives():
-    several = (buffer("a", 128), buffer("b", 128, offset=512), buffer("c", 128, offset=1024))
-    one, two, three = (copies(T, name=name) for name in "abc")
-    assert waited(one, two, making.commit(), block(), reads(FAR, name="a"), buffers=several) == [(0, "a, b have arrived")]
-    assert waited(one, making.commit(), two, making.commit(), three, making.commit(), block(), reads(FAR, name="b"), buffers=several) == [
-        (1, "a, b have arrived")
-    ]
-    assert waited(one, making.commit(), two, making.commit(), block(), reads(FAR, name="a"), buffers=several) == [(1, "a has arrived")]
+    buffers = (buffer("a", 128), buffer("b", 128, offset=512), buffer("c", 128, offset=1024))
+    first, second, third = (copies(T, name=name) for name in "abc")
+    assert waited(first, second, making.commit(), block(), reads(FAR, name="a"), buffers=buffers) == [(0, "a, b have arrived")]
+    assert waited(
+        first, making.commit(), second, making.commit(), third, making.commit(), block(), reads(FAR, name="b"), buffers=buffers
+    ) == [(1, "a, b have arrived")]
+    assert waited(first, making.commit(), second, making.commit(), block(), reads(FAR, name="a"), buffers=buffers) == [(1, "a has arrived")]
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("extent", [1, 2, 5, 50, 51, 52, K])
-def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):
+def test_a_ring_keeps_all_but_one_stage_in_flight(stages, extent):
     """Prologue, then: arrive, copy `stages - 1` ahead, use; conditions are false in the last iterations."""
     ahead = stages - 1
     prologue = [one for number in range(ahead) for one in (copies(T + 128 * number), making.commit())]
@@ -122,18 +122,18 @@ def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):
     assert groups(*prologue, loop(extent, *body, period=stages)) == [ahead - 1]
 
 
-def test_behind_a_loop_of_any_length():
+def test_after_a_loop_of_any_length():
     """The stage read after the loop may have been written in its last iteration, or in any earlier one."""
     load = loop(K, copies(T + i % 2 * 128), making.commit(), making.barrier(BLOCK_BARRIER.scope, "in the loop"), period=2)
     assert groups(load, block(), reads(FAR)) == [1, 0]
 
 
-def test_a_barrier_of_a_loop_that_may_not_run_is_no_place_to_wait():
+def test_a_barrier_of_a_loop_that_may_not_run_does_not_wait():
     inner = loop(K, making.barrier(BLOCK_BARRIER.scope, "maybe"), reads(T + 512))
     assert groups(copies(T), making.commit(), block(), inner, reads(FAR))[0] == 0
 
 
-def test_a_narrow_barrier_waits_where_no_wider_one_stands():
+def test_a_narrow_barrier_waits_if_there_is_no_wider_one():
     near = T // 32 * 32 + (31 - T % 32)
     assert groups(copies(T), making.commit(), making.barrier(WARP_BARRIER.scope, "w"), reads(near)) == [0]
     done = wait(kernel(copies(T), making.commit(), block(), making.barrier(WARP_BARRIER.scope, "w"), reads(FAR)))
@@ -144,7 +144,7 @@ def test_a_narrow_barrier_waits_where_no_wider_one_stands():
     assert [type(one).__name__ for one in whole.body] == ["Exec", "Commit", "Wait", "Barrier", "Barrier", "Exec"]
 
 
-def test_what_arrived_for_a_warp_has_not_for_the_block():
+def test_a_wait_of_a_warp_does_not_cover_the_block():
     near = T // 32 * 32 + (31 - T % 32)
     body = (
         copies(T),
@@ -175,7 +175,7 @@ def test_no_barrier_to_wait_at():
     assert wait(trusted).body == trusted.body
 
 
-def test_a_copy_that_does_not_take_place_is_not_waited_for():
+def test_a_copy_that_is_not_executed_is_not_waited_for():
     never = copies(T + 128, active=less(i, 0))
     body = loop(
         3,
@@ -191,7 +191,7 @@ def test_a_copy_that_does_not_take_place_is_not_waited_for():
     assert groups(body) == [1]
 
 
-def test_a_touch_that_does_not_take_place_waits_for_nothing():
+def test_an_access_that_is_not_executed_waits_for_nothing():
     """All but the first iteration read the first iteration's copy, so the group of the second may still be in flight."""
     late = reads(FAR, active=less(0, i))
     assert groups(loop(4, copies(T + i * 128), making.commit(), block(), late)) == [1]
@@ -207,7 +207,7 @@ def test_an_unknown_statement_is_refused():
         wait(kernel(copies(T), making.commit(), Other(), reads(T)))
 
 
-def test_the_last_wait_names_what_stores_under_way_read():
+def test_the_last_wait_names_the_sources_of_pending_stores():
     """The block's memory is released after it, so the source of the stores matters, not their destination."""
     source, target = reads(T).accesses[0], touch(T, write=True, name="g").accesses[0]
     store = attrs.evolve(reads(T), accesses=(source, target), mechanism=TMA_STORES)

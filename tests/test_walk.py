@@ -1,4 +1,4 @@
-"""The walker and `prune`: what the program of a tree is made of, on trees and on programs made by hand."""
+"""`walk` and `prune`: the program of a tree, for trees and for hand-made programs."""
 
 import attrs
 import making
@@ -18,13 +18,13 @@ TARGET = as_architecture("sm_80")
 LEAF = MatMul.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 
 
-def grown(chain, spec):
+def tree_of(chain, spec):
     strategy = chain(spec)
     return grow_tree(strategy.spec, strategy.steps, TARGET, strategy.program(TARGET.name).instructions)
 
 
 def walked(chain, spec):
-    return walk(grown(chain, spec), spec, "mine")
+    return walk(tree_of(chain, spec), spec, "mine")
 
 
 # ---------------------------------------------------------------------------------------------- the kernel around the body
@@ -67,7 +67,7 @@ def test_leading_dimensions_and_sums_of_sizes_are_facts():
 
 
 def test_a_leading_dimension_holds_a_column_or_a_row():
-    """The extent that it must hold is that of the dimension that storage runs along."""
+    """It is at least the extent of the contiguous dimension."""
     for layout, extent in ((ColMajor, 24), (RowMajor, 40)):
         ld = sym("ld")
         spec = MatMul(24, 40, 8, C=layout(ld=ld))(GL, GL, GL)(Kernel)
@@ -82,20 +82,20 @@ def test_open_trees_and_parts_of_kernels_have_no_program():
         walked(MatMul.tile(8, 8).to(Block), spec)
     inner = MatMul(8, 8, 4)(GL, GL, GL)(Block)
     with pytest.raises(ArgumentError, match="whole kernels"):
-        walk(grown(MatMul.tile(8, 8).to(Block).then(LEAF), spec), inner, "mine")
+        walk(tree_of(MatMul.tile(8, 8).to(Block).then(LEAF), spec), inner, "mine")
 
 
-def test_more_threads_than_a_block_has():
+def test_more_threads_than_a_block_can_have():
     spec = MatMul(64, 64, 4)(GL, GL, GL)(Kernel)
     with pytest.raises(ResourceError, match="4096 threads"):
-        grown(MatMul.tile(64, 64).to(Block).tile(1, 1).to(Thread).split(1).done(), spec)
-    assert grown(MatMul.tile(32, 32).to(Block).tile(1, 1).to(Thread).split(1).done(), spec).workers == 1024
+        tree_of(MatMul.tile(64, 64).to(Block).tile(1, 1).to(Thread).split(1).done(), spec)
+    assert tree_of(MatMul.tile(32, 32).to(Block).tile(1, 1).to(Thread).split(1).done(), spec).workers == 1024
 
 
-def test_a_kernel_that_deals_to_nobody_has_one_thread():
+def test_a_kernel_without_thread_levels_has_one_thread():
     spec = MatMul(4, 4, 4)(GL, GL, GL)(Kernel)
-    found = grown(MatMul.tile(2, 2).to(Block).done(MicroKernel("one", "c_at(0, 0) = a_at(0, 0);")), spec)
-    assert found.workers == found.threads == 1 and isinstance(found, Grown)
+    tree = tree_of(MatMul.tile(2, 2).to(Block).done(MicroKernel("one", "c_at(0, 0) = a_at(0, 0);")), spec)
+    assert tree.workers == tree.threads == 1 and isinstance(tree, Grown)
 
 
 @pytest.mark.sampled(1)
@@ -111,10 +111,10 @@ def test_reserved_names_are_refused_for_sizes(name):
 HALF, ROW, UNUSED, LOW = (Var(name, 0, 31) for name in ("half", "row", "unused", "low"))
 
 
-def named(*body, holder=()):
-    """A kernel with four names: `row` is made of `half`, the others stand alone."""
+def named(*body, owner=()):
+    """A kernel with four names: `row` depends on `half`, the others on no name."""
     lets = (making.let(LOW, THREAD % 2), making.let(HALF, THREAD // 2), making.let(ROW, HALF * 2), making.let(UNUSED, THREAD % 4))
-    tile = attrs.evolve(local("r", (32, 1), RF), register_origin=holder)
+    tile = attrs.evolve(local("r", (32, 1), RF), register_origin=owner)
     return kernel_of(Move(32, 16)(GL, GL), (*lets, *body), tile)
 
 
@@ -126,7 +126,7 @@ def kept(kernel):
     return [one.var.name for one in kernel.body if isinstance(one, Let)]
 
 
-def test_names_that_are_used_stay_with_what_they_are_made_of():
+def test_used_names_stay_with_the_names_that_they_depend_on():
     statement = move(ROW)
     kernel = prune(named(statement))
     assert kept(kernel) == ["half", "row"] and kernel.body[-1] == statement
@@ -139,26 +139,26 @@ def test_names_in_conditions_and_extents_are_used():
     assert kept(prune(named(move(THREAD)))) == []
 
 
-def test_holders_count_where_a_group_performs_something():
-    """A text of a group asks for the elements of registers, so that the names in a holder are needed."""
-    holder = (as_expr(LOW), as_expr(0))
+def test_owners_count_where_a_group_executes_a_statement():
+    """The text of a group-level statement addresses elements of registers, which needs the names in `owner`."""
+    owner = (as_expr(LOW), as_expr(0))
     group = attrs.evolve(move(THREAD), spec=Move(1, 1)(GL, GL)(Warp))
-    assert kept(prune(named(move(THREAD), holder=holder))) == []
-    assert kept(prune(named(group, holder=holder))) == ["low"]
+    assert kept(prune(named(move(THREAD), owner=owner))) == []
+    assert kept(prune(named(group, owner=owner))) == ["low"]
 
 
-def test_names_that_are_taken():
+def test_used_names():
     loop = making.loop(Var("k", 0, 3), as_expr(4), (making.let(Var("inner", 0, 3), THREAD), move(THREAD)))
-    found = taken_names(named(loop)) - RESERVED
-    assert found == {"k", "inner", "low", "half", "row", "unused", "src", "dst", "r"} - RESERVED
+    names = taken_names(named(loop)) - RESERVED
+    assert names == {"k", "inner", "low", "half", "row", "unused", "src", "dst", "r"} - RESERVED
     symbolic = attrs.evolve(named(loop), symbols=(sym("S"),))
     assert "S" in taken_names(symbolic) and taken_names(symbolic) > RESERVED
 
 
-def test_new_names_are_the_wanted_ones_or_numbered_from_two_on():
-    taken = {"k", "k2"}
-    assert [fresh_name("k", taken) for _ in range(3)] == ["k3", "k4", "k5"] and fresh_name("n", taken) == "n"
-    assert fresh_name("n", taken) == "n2" and {"k3", "k4", "k5", "n", "n2"} < taken
+def test_new_names_are_as_requested_or_numbered_from_two():
+    used = {"k", "k2"}
+    assert [fresh_name("k", used) for _ in range(3)] == ["k3", "k4", "k5"] and fresh_name("n", used) == "n"
+    assert fresh_name("n", used) == "n2" and {"k3", "k4", "k5", "n", "n2"} < used
 
 
 KEYWORDS = """
@@ -180,13 +180,13 @@ block thread warp_index warp_size smem scratch scratch_size piece pair index_0 i
 shared_address threadIdx blockIdx blockDim gridDim warpSize dim3 min max fma fmaf half half2 nv_bfloat16 nvcuda hilbert quotient
 a b c src dst a_at b_type c_registers a_stride_m b_size_k c_m src_at dst_type lhs rhs_at
 """
-"""What the printer itself declares or calls, and what the text of a micro-kernel sees of operands."""
+"""Names that the printer declares or calls, and names of operands in the text of a micro-kernel."""
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("names", [KEYWORDS, VECTORS, PRINTED, "uid NULL INFINITY NAN"], ids=["C++20", "vectors", "printed", "others"])
-def test_sizes_have_no_names_that_generated_code_cannot_bind(names):
-    """Keywords, types, macros; and `uid`, by which a swizzle calls the unit."""
+def test_sizes_cannot_have_names_that_generated_code_cannot_bind(names):
+    """Keywords, types, macros; and `uid`, the unit index in a swizzle."""
     assert not [name for name in names.split() if name not in RESERVED]
     with pytest.raises(ArgumentError, match="is used by generated code|keyword of Python or C"):
         walked(MatMul.tile(8, 8).to(Block).then(LEAF), MatMul(sym(names.split()[0]), 8, 4)(GL, GL, GL)(Kernel))

@@ -1,4 +1,4 @@
-"""The generator that draws from what extensions offer: a new extension is drawn as soon as it is there. What fails shrinks to a program that runs."""
+"""The generator that draws from all extensions: a new extension is drawn as soon as it exists. Failures shrink to a program that runs."""
 
 import types
 
@@ -22,7 +22,7 @@ from fireiron.values.expr import constant
 
 @attrs.frozen
 class Parts(Decomposition):
-    """As many parts along m, one after the other."""
+    """Split m into `count` parts, one after the other."""
 
     verb = "parts"
     count: int
@@ -43,7 +43,7 @@ class Parts(Decomposition):
 
 @attrs.frozen
 class Remark(Refinement):
-    """A remark in front of the step."""
+    """A remark before the step."""
 
     applies_to = ("tile", "split", "parts")
     text: str = "a remark"
@@ -52,8 +52,8 @@ class Remark(Refinement):
         return attrs.evolve(expansion, program=(making.comment(self.text), *expansion.program))
 
 
-def test_pairs_that_are_not_asked_for_are_refused():
-    """With the reason that stands beside each."""
+def test_pairs_that_are_not_requested_are_refused():
+    """With the reason that the table has for each."""
     for reason in (*OF_DEFINITIONS.values(), *IMPOSSIBLE.values()):
         with pytest.raises(DecompositionError, match=reason.says):
             _ = reason.tried().program("sm_90a").lowered
@@ -66,29 +66,31 @@ SHORT = (
 
 @pytest.fixture
 def planted(monkeypatch):
-    """A decomposition and a refinement of our own, as files of their folders."""
-    for package, one in ((decomp, Parts), (refine, Remark)):
-        monkeypatch.setattr(package, "MODULES", (*package.MODULES, types.SimpleNamespace(__all__=(one.__name__,), **{one.__name__: one})))
+    """Add a decomposition and a refinement, as files of their folders would."""
+    for package, extension in ((decomp, Parts), (refine, Remark)):
+        monkeypatch.setattr(
+            package, "MODULES", (*package.MODULES, types.SimpleNamespace(__all__=(extension.__name__,), **{extension.__name__: extension}))
+        )
 
 
 @pytest.mark.usefixtures("planted")
 def test_a_new_extension_is_drawn():
-    """By nothing but its being there, and together with whatever is asked."""
+    """It needs no other change, and is drawn together with each requested feature."""
     assert {"verb parts", "refine Remark"} <= set(walks.names())
-    one, _ = walker.draw("planted", ("verb parts", "refine Remark"))
-    assert {"verb parts", "refine Remark"} <= one.features
-    assert not wrong(one.program, one.symbols, 1)
+    drawn, _ = walker.draw("planted", ("verb parts", "refine Remark"))
+    assert {"verb parts", "refine Remark"} <= drawn.features
+    assert not wrong(drawn.program, drawn.symbols, 1)
 
 
 def test_a_new_instruction_and_a_new_target_are_drawn(monkeypatch):
-    mine = attrs.evolve(FFMA, name="MINE")
-    assert mine != FFMA
+    instruction = attrs.evolve(FFMA, name="MINE")
+    assert instruction != FFMA
     later = attrs.evolve(ARCHITECTURES[-1], name="sm_130")
-    monkeypatch.setattr(walker.executable, "INSTRUCTIONS", (mine,))
+    monkeypatch.setattr(walker.executable, "INSTRUCTIONS", (instruction,))
     monkeypatch.setattr(walker, "ARCHITECTURES", (*ARCHITECTURES, later))
     walker.targets_of.cache_clear()
-    assert walker.goals() == {"own": [mine]}
-    assert later in walker.targets_of(mine)
+    assert walker.goals() == {"own": [instruction]}
+    assert later in walker.targets_of(instruction)
     walker.targets_of.cache_clear()
 
 
@@ -101,11 +103,11 @@ LONG = (
 
 
 def test_a_failing_strategy_shrinks_to_what_matters():
-    """Whoever loads A with a pad is wrong, say: nothing but that is left, in a text that evaluates."""
-    says = lambda program, symbols: "wrong" * any(isinstance(one, Pad) for step in program.strategy.steps for one in step.refinements)
-    small = shrink.shrunk(shrink.Case.of(LONG, "sm_80", {}), says)
+    """If every load of A with a pad counts as wrong, only that load is left, in a text that evaluates."""
+    finding = lambda program, symbols: "wrong" * any(isinstance(one, Pad) for step in program.strategy.steps for one in step.refinements)
+    small = shrink.shrunk(shrink.Case.of(LONG, "sm_80", {}), finding)
     assert small.text == "MatMul(1, 1, 1)(GL, GL, GL)(Kernel).load(A, SH).pad(1)" and small.target == "sm_80"
-    assert shrink.objection_of(small, says) == ("values", "wrong")
+    assert shrink.objection_of(small, finding) == ("values", "wrong")
 
 
 def test_what_is_refused_or_right_does_not_shrink():
@@ -120,18 +122,18 @@ def test_sizes_of_run_time_shrink_too():
     bound = (
         MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done()(MatMul(sym("M"), 8, sym("K", multiple_of=2))(GL, GL, GL)(Kernel))
     )
-    says = lambda program, symbols: "wrong" * (symbols.get("K", 0) >= 6)
-    small = shrink.shrunk(shrink.Case.of(bound, "sm_80", {"M": 50, "K": 40}), says)
+    finding = lambda program, symbols: "wrong" * (symbols.get("K", 0) >= 6)
+    small = shrink.shrunk(shrink.Case.of(bound, "sm_80", {"M": 50, "K": 40}), finding)
     assert small.symbols == (("K", 6),) and "sym('M'" not in small.text
 
 
-def test_a_planted_bug_is_found_and_its_program_shows_it(monkeypatch, capsys):
-    """A pass that forgets the first barrier: what is printed is a whole program, much shorter than the draw, and shows the race."""
+def test_an_injected_bug_is_found_and_its_program_shows_it(monkeypatch, capsys):
+    """A pass that omits the first barrier: the printed program is whole, much shorter than the draw, and shows the race."""
     assert not wrong(SHORT.program("sm_80"), {}, 3)
     forgotten = lambda kernel: attrs.evolve(kernel, body=without_barrier(kernel.body, 0))
     monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, ("forgets", forgotten)))
-    says = lambda program, symbols: wrong(program, symbols, 3)
-    text = shrink.story(SHORT, "sm_80", {}, says, 3)
+    finding = lambda program, symbols: wrong(program, symbols, 3)
+    text = shrink.story(SHORT, "sm_80", {}, finding, 3)
     program = text.partition("):\n\n")[2]
     assert "race" in text.partition("\n")[0] and len(program.partition("strategy = ")[2].partition("\n")[0]) < len(repr(SHORT))
     with pytest.raises(SimulationError, match="no barrier orders them"):

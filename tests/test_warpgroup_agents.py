@@ -1,4 +1,4 @@
-"""Crews against warps: where crews find all segments ordered, warps one by one do, in kernels that are right and with planted faults."""
+"""Warpgroup agents compared with warps: segments that agents find ordered are ordered for single warps, in right and in faulty kernels."""
 
 import attrs
 import making
@@ -36,42 +36,42 @@ KERNELS = {
 }
 
 
-def found_ordered(kernel, way):
-    """Whether the segments of a kernel are ordered, as one way to follow them says."""
-    answers = []
+def all_ordered(kernel, way):
+    """Whether the segments of a kernel are ordered according to one of the analyses."""
+    orders_found = []
 
-    class Asked(Segments):
+    class Recorder(Segments):
         def unordered(self, traces, ways):
-            answers.append(not super().unordered(traces, (way,)))
+            orders_found.append(not super().unordered(traces, (way,)))
             return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(races, "Segments", Asked)
+        patch.setattr(races, "Segments", Recorder)
         races.check_races(AccessTrace(kernel))
-    return all(answers)
+    return all(orders_found)
 
 
 def faulty(kernel):
-    """The kernel without each statement that orders threads, and with narrower barriers."""
+    """Variants of the kernel: without one statement that orders threads, or with a narrower barrier."""
 
-    def replaced(one, others):
-        return attrs.evolve(kernel, body=rewritten(kernel.body, lambda statement: others if statement is one else (statement,)))
+    def replaced(target, others):
+        return attrs.evolve(kernel, body=rewritten(kernel.body, lambda statement: others if statement is target else (statement,)))
 
-    for one in {id(one): one for one in statements(kernel.body) if isinstance(one, ORDERING)}.values():
-        yield replaced(one, ())
-        if isinstance(one, Barrier):
-            yield from (replaced(one, (attrs.evolve(one, scope=scope),)) for scope in (WARP_SCOPE, WARPGROUP_SCOPE))
+    for stmt in {id(stmt): stmt for stmt in statements(kernel.body) if isinstance(stmt, ORDERING)}.values():
+        yield replaced(stmt, ())
+        if isinstance(stmt, Barrier):
+            yield from (replaced(stmt, (attrs.evolve(stmt, scope=scope),)) for scope in (WARP_SCOPE, WARPGROUP_SCOPE))
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_crews_find_no_more_than_warps(name):
+def test_agents_find_no_more_orders_than_warps(name):
     kernel = KERNELS[name]().program("sm_90a").lowered
-    assert found_ordered(kernel, WarpgroupOrder)
-    answers = [(found_ordered(one, WarpgroupOrder), found_ordered(one, SegmentOrder)) for one in faulty(kernel)]
-    assert all(warps for warpgroups, warps in answers if warpgroups)
-    assert any(not warps for _, warps in answers)
-    # They are no good if they seldom decide.
-    assert sum(warpgroups for warpgroups, _ in answers) >= sum(warps for _, warps in answers) - 2
+    assert all_ordered(kernel, WarpgroupOrder)
+    orders_found = [(all_ordered(one, WarpgroupOrder), all_ordered(one, SegmentOrder)) for one in faulty(kernel)]
+    assert all(warps for warpgroups, warps in orders_found if warpgroups)
+    assert any(not warps for _, warps in orders_found)
+    # Agents are useless if they seldom decide.
+    assert sum(warpgroups for warpgroups, _ in orders_found) >= sum(warps for _, warps in orders_found) - 2
 
 
 EACH_ITS_OWN = [[0], [1], [2], [3], []]
@@ -81,18 +81,18 @@ BY_ANOTHER = [[], [], [], [], [0, 1, 2, 3]]
 
 
 def touch(step, atoms, kind=Kind.WRITE, in_flight=False, by_engine=False):
-    """A segment of four warps of one trace and a fifth one, by the atoms that each touches."""
+    """A segment of four warps with one trace and of a fifth warp, by the atoms that each accesses."""
     completion = WGMMA_GROUPS if in_flight else AT_ONCE
     return Segment(step, Area(0, None, atoms), kind, in_flight, by_engine, completion, None, 0)
 
 
-def answers(together, other=()):
-    """What crews and warps find, where the first four warps run one trace and the fifth another."""
+def orders_found(together, other=()):
+    """Results for agents and for warps, where the first four warps run one trace and the fifth another."""
     return tuple(way([together] * 4 + [other], 1, 4).run_all() for way in (WarpgroupOrder, SegmentOrder))
 
 
-def handed_on(arrivals):
-    """Products of four warps read what each of them holds, and the fifth warp writes there when they say so."""
+def handed_over(arrivals):
+    """MMAs of four warps read what each of them wrote, and the fifth warp writes there after their arrivals."""
     ring = making.ring("r", 1, ("a",), consumers=sum(arrivals))
     products = [
         touch(1, EACH_ITS_OWN, Kind.READ, in_flight=True),
@@ -101,21 +101,21 @@ def handed_on(arrivals):
     ]
     first, second = (StageEvent(ring, StageState.EMPTY, number) for number in (0, 1))
     filled, freed = StageEvent(ring, StageState.FULL, 0, (1,) * 5), StageEvent(ring, StageState.EMPTY, 0, arrivals)
-    return answers([StageEvent(ring, StageState.FULL, 0), *products, freed], [first, filled, second, touch(2, BY_ANOTHER)])
+    return orders_found([StageEvent(ring, StageState.FULL, 0), *products, freed], [first, filled, second, touch(2, BY_ANOTHER)])
 
 
 @pytest.mark.parametrize("step, ordered", [(SEVERAL, False), (1, True)])
 def test_two_warps_that_write_at_once(step, ordered):
-    assert answers([touch(step, ALL_ONE)]) == (ordered, ordered)
+    assert orders_found([touch(step, ALL_ONE)]) == (ordered, ordered)
 
 
-def test_an_arrival_of_one_warp_says_nothing_of_the_others():
-    assert handed_on((1, 1, 1, 1)) == (True, True)
-    assert handed_on((1, 0, 0, 0)) == (False, False)
+def test_an_arrival_of_one_warp_does_not_order_the_others():
+    assert handed_over((1, 1, 1, 1)) == (True, True)
+    assert handed_over((1, 0, 0, 0)) == (False, False)
 
 
 @pytest.mark.parametrize("fence_first", [False, True])
-def test_a_fence_is_one_of_what_a_warp_wrote_itself(fence_first):
+def test_a_fence_covers_only_the_writes_of_its_warp(fence_first):
     order = [making.fence(FenceKind.ASYNC_PROXY), making.barrier(WARPGROUP_SCOPE)]
     events = [touch(1, EACH_ITS_OWN), *(order if fence_first else order[::-1]), touch(2, ALL, Kind.READ, by_engine=True)]
-    assert answers(events) == (fence_first, fence_first)
+    assert orders_found(events) == (fence_first, fence_first)

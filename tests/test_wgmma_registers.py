@@ -22,11 +22,11 @@ SWAPPED = next(one for one in IN_REGISTERS if one.name == "WGMMA_F16_F32_SWAPPED
 ORDERS = {"NN": (RowMajor, RowMajor), "NT": (RowMajor, ColMajor), "TN": (ColMajor, RowMajor), "TT": (ColMajor, ColMajor)}
 
 
-def ring(factor=A, tiles=(128, 64), part=(64, 64), stages=3, bk=64, in_flight=None):
+def ring(factor=A, tiles=(128, 64), part=(64, 64), stages=3, bk=64, mma_in_flight=None):
     """A ring kernel whose MMAs read one operand from shared memory and the other one from registers."""
     store = Move.tile(*part).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
     chain = MatMul.tile(*tiles).to(Block).epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).warp_specialize()
-    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain if mma_in_flight is None else chain.mma_in_flight(mma_in_flight)
     chain = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(*part).to(Warpgroup)
     return chain.load(factor, RF, Move.done()).done()
 
@@ -80,7 +80,7 @@ def test_through_registers_by_ldmatrix(form, orders, stages):
 RINGS = {
     "A": (ring(), float16_gemm(128, 128, 256)),
     "A, TT": (ring(), float16_gemm(136, 128, 200, orders="TT")),
-    "a turn in flight": (ring(tiles=(64, 64), in_flight=1), float16_gemm(64, 64, 320)),
+    "an iteration in flight": (ring(tiles=(64, 64), mma_in_flight=1), float16_gemm(64, 64, 320)),
     "B, swapped": (ring(B, (16, 128), (16, 64)), float16_gemm(16, 128, 256, orders="NT")),
     "steps of 128": (ring(tiles=(64, 64), bk=128, stages=2), float16_gemm(64, 64, 512)),
 }
@@ -123,7 +123,7 @@ def test_the_text_without_its_wait_is_wrong(tmp_path):
         agrees(host, 1, program.ir.spec, sizes, None, 0)
 
 
-@pytest.mark.parametrize("name", ["A", "a turn in flight"])
+@pytest.mark.parametrize("name", ["A", "an iteration in flight"])
 def test_planted_faults_in_rings(name):
     """All synchronization between producer and consumers: the check and the simulator report each removal."""
     strategy, spec = RINGS[name]

@@ -27,24 +27,24 @@ copy, product = Move.done(), MatMul.split(16).unroll().done()
 ZERO_STEP, STORE = {"zero": "acc[m,n] = 0"}, {"store": "C[m,n] = acc[m,n]"}
 
 
-def made(each, first=ZERO_STEP, **operands):
+def fused(each, first=ZERO_STEP, **operands):
     every = {"A": "m k", "B": "k n", **operands, "C": "m n"}
     return Fused(name="made", dims="m n k", loop="k", operands=every, init=first, body=each, final=STORE)
 
 
-HORNER = made({"scale": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
-PARTS = made({"mm": "t[m,n] = sum(k, A[m,k] * B[k,n])", "add": "acc[m,n] = acc[m,n] + t[m,n]"})
-LATER = made({"f": "f[m] = X[m] * 2", "scale": "acc[m,n] = acc[m,n] * f[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
+HORNER = fused({"scale": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
+PARTS = fused({"mm": "t[m,n] = sum(k, A[m,k] * B[k,n])", "add": "acc[m,n] = acc[m,n] + t[m,n]"})
+LATER = fused({"f": "f[m] = X[m] * 2", "scale": "acc[m,n] = acc[m,n] * f[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
 
 
-def kernel_of(one, k=200, delay=None, m=64):
-    chain = one.tile(m=m, n=64).to(Block).split(k=64).pipeline(2).warp_specialize()
+def kernel_of(definition, k=200, delay=None, m=64):
+    chain = definition.tile(m=m, n=64).to(Block).split(k=64).pipeline(2).warp_specialize()
     chain = chain.defer(delay[0], after=delay[1]) if delay else chain
     chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product)
     stored = Move.tile(64, 64).unroll().load(SRC, SH, copy).cast_on_copy().done()
     return (
         chain.step("store", stored)
-        .done()(one(m=m, n=64, k=k, types={"X": float32} if "X" in one.fused_definition.uses else {}))
+        .done()(definition(m=m, n=64, k=k, types={"X": float32} if "X" in definition.fused_definition.uses else {}))
         .program(TARGET)
     )
 
@@ -54,18 +54,18 @@ def inits(kernel):
 
 
 def adding(kernel):
-    """For each MMA the condition under which it accumulates."""
+    """The condition under which each MMA accumulates."""
     return [str(one.accumulate) for one, _ in ir.execs(kernel.body) if one.mechanism is WGMMA_GROUPS]
 
 
-def outcome(kernel, one, k=200, order=None, values=None):
-    """Whether a kernel computes the definition, block of k after block of k, in small integers."""
+def outcome(kernel, definition, k=200, order=None, values=None):
+    """Whether a kernel computes the definition, one block of k after the other, in small integers."""
     draw = np.random.default_rng(4)
     arrays = {"A": draw.integers(-2, 3, (64, k)).astype(np.float16), "B": draw.integers(-2, 3, (k, 64)).astype(np.float16)}
     expected, factor = np.zeros((64, 64)), 1
-    if "X" in one.fused_definition.uses:
+    if "X" in definition.fused_definition.uses:
         factors = draw.integers(1, 3, (64, 1)).astype(np.float32)
-        arrays["X"], factor = factors[:, 0] / (2 if one is LATER else 1), factors
+        arrays["X"], factor = factors[:, 0] / (2 if definition is LATER else 1), factors
     for begin in range(0, k, 64):
         expected = expected * factor + arrays["A"][:, begin : begin + 64].astype(float) @ arrays["B"][begin : begin + 64].astype(float)
     got = simulate(kernel, arrays, values or {}, order=None if order is None else random.Random(order)).outputs["C"]
@@ -73,17 +73,17 @@ def outcome(kernel, one, k=200, order=None, values=None):
 
 
 @pytest.mark.parametrize("k", [64, 200, sym("k", multiple_of=8)], ids=["one turn", "several", "run time"])
-@pytest.mark.parametrize("one", [HORNER, PARTS], ids=["factors", "in the loop"])
-def test_results(one, k):
-    kernel = kernel_of(one, k).ir
+@pytest.mark.parametrize("definition", [HORNER, PARTS], ids=["factors", "in the loop"])
+def test_results(definition, k):
+    kernel = kernel_of(definition, k).ir
     assert not errors(kernel)
-    assert inits(kernel) == (set() if one is HORNER else {"acc"})
+    assert inits(kernel) == (set() if definition is HORNER else {"acc"})
     sizes = (200, 40) if isinstance(k, Var) else (k,)
     for size, order in ((size, order) for size in sizes for order in (None, 3)):
-        assert outcome(kernel, one, size, order, {"k": size} if isinstance(k, Var) else None), (size, order)
+        assert outcome(kernel, definition, size, order, {"k": size} if isinstance(k, Var) else None), (size, order)
 
 
-def test_when_it_adds():
+def test_when_it_accumulates():
     assert adding(kernel_of(HORNER).ir) == ["any_of((0 < k, 0 < mm_k,))"]
     assert adding(kernel_of(PARTS).ir) == ["0 < mm_k"]
     (scaled,) = (one for one, _ in ir.execs(kernel_of(HORNER).stages["zero_init_elision"].body) if one.spec.pointwise)
@@ -92,15 +92,15 @@ def test_when_it_adds():
     assert "the first MMA initializes acc" in text and "k > 0 || mm_k > 0);" in text
 
 
-def test_of_a_rotated_loop():
+def test_a_deferred_loop():
     """The first MMA is that of the loop's first iteration, and that of the last iteration accumulates; before the loop nothing is scaled."""
-    kernel = kernel_of_rotated(200)
+    kernel = kernel_of_deferred(200)
     assert adding(kernel) == ["any_of((0 < k, 0 < mm_k,))", "1"]
     scales = [loops for one, loops in ir.execs(kernel.body) if one.spec.pointwise and any(part.buffer == "acc" for part in one.accesses)]
     assert [loops[0].var.name for loops in scales] == ["k"] and not inits(kernel)
 
 
-def kernel_of_rotated(k):
+def kernel_of_deferred(k):
     chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).warp_specialize().defer("mm", after="f")
     chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product).done()
     program = chain(LATER(m=64, n=64, k=k, types={"X": float32})).program(TARGET)
@@ -113,7 +113,7 @@ def kernel_of_rotated(k):
 
 
 @pytest.mark.parametrize("k", [200, sym("k", multiple_of=8)], ids=["known", "run time"])
-def test_results_of_a_rotated_loop(k):
+def test_results_of_a_deferred_loop(k):
     """With loads by all threads: MMAs of an iteration are in flight while the next operand is computed."""
     chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).defer("mm", after="f")
     chain = chain.load("A", SH, Move.coalesced_copy(8).done()).load("B", SH, Move.coalesced_copy(8).done()).tile(m=64).to(Warpgroup)
@@ -125,13 +125,13 @@ def test_results_of_a_rotated_loop(k):
 
 
 STAY = {
-    "something is added first": made({"more": "acc[m,n] = acc[m,n] + X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
-    "it is read first": made({"t": "t[m,n] = acc[m,n]", "s": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
-    "divided by": made({"s": "acc[m,n] = X[m] / acc[m,n]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
-    "not zero": made(
+    "something is added first": fused({"more": "acc[m,n] = acc[m,n] + X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
+    "it is read first": fused({"t": "t[m,n] = acc[m,n]", "s": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
+    "divided by": fused({"s": "acc[m,n] = X[m] / acc[m,n]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
+    "not zero": fused(
         {"s": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, {"one": "acc[m,n] = 1"}, X="m"
     ),
-    "cleared once": made({"mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}),
+    "cleared once": fused({"mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}),
 }  # fmt: skip
 
 
@@ -142,14 +142,14 @@ def test_what_stays(name):
     assert inits(kernel) == {"acc"} and adding(kernel) == ["1"]
 
 
-def test_what_one_turn_clears_once_begins_with_its_product():
+def test_an_accumulator_cleared_once_per_iteration_begins_with_its_mma():
     """ptxas would zero one accumulator after the first MMAs of another, and serialize them (C7517)."""
     program = kernel_of(STAY["cleared once"], 64)
     assert inits(program.stages["zero_init_elision"]) == set() and adding(program.stages["zero_init_elision"]) == ["0 < mm_k"]
     assert not errors(program.ir) and outcome(program.ir, STAY["cleared once"], 64)
 
 
-def test_products_of_warps_are_left_alone():
+def test_mma_of_warps_is_left_alone():
     program = attention.strategy(attention.spec(64, 128, 64)).program("sm_80")
     assert program.stages["zero_init_elision"] is program.stages["defer"]
 
@@ -183,7 +183,7 @@ def is_zeroing(statement):
         ("more than is added to", lambda one: attrs.evolve(one, extent=one.extent * 2) if is_zeroing(one) else one),
     ],
 )
-def test_what_may_be_left_zero(what, changed):
+def test_zeros_that_may_be_read_stay(what, changed):
     """A loop that may have no iteration, and elements that no MMA of the step writes."""
     kernel = kernel_of(HORNER).stages["defer"]
     body = ir.rewritten(kernel.body, lambda one: (changed(one) if isinstance(one, ir.For) else one,))
@@ -193,15 +193,15 @@ def test_what_may_be_left_zero(what, changed):
     ), what
 
 
-def test_settled_once():
+def test_elision_is_idempotent():
     kernel = kernel_of(HORNER).stages["zero_init_elision"]
     assert zero_init_elision(kernel) == kernel
 
 
-# ---------------------------------------------------------------------------------------------- made by hand
+# ---------------------------------------------------------------------------------------------- hand-made programs
 
 
-def product_of(place, width):
+def mma(place, width):
     """An MMA that adds to `width` registers from `place` on."""
     target = access("acc", (place,), (width,), write=True)
     spec = MatMul(1, 1, 1)(SH, SH, RF)(Warpgroup)
@@ -213,24 +213,24 @@ CLEARED = execution(INIT, Init(1, 1)(RF)(Thread), access("acc", (0,), (8,), writ
 
 def first_adds(*body):
     """When the first MMA after a zero of 8 registers accumulates, if the zero is elided."""
-    found = zero_init_elision(kernel(CLEARED, *body)).body
-    (made,) = (one for one, _ in ir.execs(found) if one.mechanism is WGMMA_GROUPS)
-    return str(made.accumulate) if CLEARED not in found else "stays"
+    elided_body = zero_init_elision(kernel(CLEARED, *body)).body
+    (mma_exec,) = (one for one, _ in ir.execs(elided_body) if one.mechanism is WGMMA_GROUPS)
+    return str(mma_exec.accumulate) if CLEARED not in elided_body else "stays"
 
 
-def test_a_loop_over_parts_of_the_accumulator_adds_to_none_and_one_over_the_sum_to_all():
-    assert first_adds(loop(2, product_of(i * 4, 4))) == "0"
-    assert first_adds(loop(2, product_of(0, 8))) == "0 < i"
-    assert first_adds(loop(3, loop(2, product_of(j * 4, 4), var=j))) == "0 < i"
+def test_a_loop_over_parts_of_the_accumulator_overwrites_and_a_loop_over_the_sum_accumulates():
+    assert first_adds(loop(2, mma(i * 4, 4))) == "0"
+    assert first_adds(loop(2, mma(0, 8))) == "0 < i"
+    assert first_adds(loop(3, loop(2, mma(j * 4, 4), var=j))) == "0 < i"
 
 
-def test_a_zero_of_more_or_fewer_registers_than_the_product_adds_to_stays():
-    assert [first_adds(loop(count, product_of(i * 4, 4))) for count in (1, 2, 3)] == ["stays", "0", "stays"]
-    assert first_adds(loop(Var("n", 0, 2), product_of(i * 4, 4))) == "stays"
+def test_a_zero_of_more_or_fewer_registers_than_the_mma_accumulates_stays():
+    assert [first_adds(loop(count, mma(i * 4, 4))) for count in (1, 2, 3)] == ["stays", "0", "stays"]
+    assert first_adds(loop(Var("n", 0, 2), mma(i * 4, 4))) == "stays"
 
 
-def test_products_under_conditions_stay_and_so_does_what_is_no_product_or_only_read():
-    whole = product_of(0, 8)
+def test_zeros_before_conditional_mma_other_instructions_and_reads_stay():
+    whole = mma(0, 8)
     assert first_adds(whole) == "0"
     assert first_adds(attrs.evolve(whole, active=less(kernel().thread, 64))) == "stays"
     assert first_adds(attrs.evolve(whole, accumulate=less(0, Var("n", 0, 2)))) == "stays"
@@ -243,7 +243,7 @@ def test_products_under_conditions_stay_and_so_does_what_is_no_product_or_only_r
         assert zero_init_elision(program) == program
 
 
-# ---------------------------------------------------------------------------------------------- what multiplies
+# ---------------------------------------------------------------------------------------------- factors of the accumulator
 
 
 @pytest.mark.parametrize(
@@ -256,12 +256,12 @@ def test_products_under_conditions_stay_and_so_does_what_is_no_product_or_only_r
     ],
 )  # fmt: skip
 def test_what_stays_zero_where_the_accumulator_is(value, zero):
-    one = Fused(
+    definition = Fused(
         name="one",
         dims="m n",
         operands={"X": "m", "Y": "m n", "C": "m n"},
         body={"a": "acc[m,n] = Y[m,n] * X[m]", "b": f"C[m,n] = {value}"},
     )
-    found = one.kind.fused_definition.steps[1].formula.value
-    assert _is_zero(found, "acc") is zero
+    formula = definition.kind.fused_definition.steps[1].formula.value
+    assert _is_zero(formula, "acc") is zero
     assert not _is_zero(None, "acc")

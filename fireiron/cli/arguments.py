@@ -206,7 +206,7 @@ def _compiled_for(entry: Entry, requested: str | None) -> str:
 
     assert entry.architecture is not None
     if requested is not None and as_architecture(requested).name != entry.architecture:
-        hint = "leave --arch out, or name the strategy"
+        hint = "remove --arch, or name the strategy"
         raise ArgumentError(f"{entry.name} is compiled for {entry.architecture}: --arch {requested} cannot be chosen", hint=hint)
     return entry.architecture
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 """A row of the table, by head."""
 
-HEADS: Final = ("name", "sizes", "tunables", "tuned", "what it is")
+HEADS: Final = ("name", "sizes", "tunables", "tuned", "description")
 FIGURES: Final = ("threads", "shared bytes")
 """Columns that need lowering: for one strategy, or for a given target."""
 
@@ -85,9 +85,9 @@ def _on_terminal(names: Sequence[str], entries: Iterable[Row], arguments: argpar
             for head in (*HEADS[:2], *FIGURES, *HEADS[2:]):
                 print(f"{head:<12}  {_cell(row[head])}")
             return 0
-        best = "" if row["tuned"]["best of library"] is None else f"{row['tuned']['best of library']:.2f}"
+        best = "" if row["tuned"]["best speedup"] is None else f"{row['tuned']['best speedup']:.2f}"
         figures = f"  {row['threads']:>4}  {row['shared bytes']:>6}" if arguments.arch is not None else ""
-        print(shortened(f"{row['name']:<{room}}{figures}  {best:>4}  {row['what it is']}", width), flush=True)
+        print(shortened(f"{row['name']:<{room}}{figures}  {best:>4}  {row['description']}", width), flush=True)
     heads = f", threads, shared bytes on {arguments.arch}" if arguments.arch is not None else ""
     print(f"\nname{heads}, speedup of the best record over the library, description; for more: fireiron list NAME, or --wide")
     return 0
@@ -105,7 +105,7 @@ def _cell(value: Any) -> str:
         return str(value)
     if not value["records"]:
         return f"- ({value['outdated']} outdated)" if value["outdated"] else "-"
-    speedup = value["best of library"]
+    speedup = value["best speedup"]
     best = f"{value['best TFLOP/s']:.4g} TFLOP/s" if speedup is None else f"{speedup:.2f}x the library"
     outdated = f", {value['outdated']} outdated" if value["outdated"] else ""
     return f"{value['records']} ({', '.join(value['gpus'])}), best {best}{outdated}"
@@ -119,9 +119,9 @@ def _listed(name: str, records: list[Record]) -> Row:
         entry = find(name)
     except FireironError as error:
         what = f"cannot be loaded: {error.asked}"
-        return {"name": name, "sizes": [], "tunables": [], "tuned": _tuned([], 0), "what it is": what}
+        return {"name": name, "sizes": [], "tunables": [], "tuned": _tuned([], 0), "description": what}
     row: Row = {"name": name, "sizes": list(entry.sizes), "tunables": list(entry.strategy.tunables())}
-    return row | {"tuned": _tuned_of(entry.strategy, records), "what it is": entry.doc}
+    return row | {"tuned": _tuned_of(entry.strategy, records), "description": entry.doc}
 
 
 def _with_figures(row: Row, architecture: str | None) -> Row:
@@ -136,7 +136,7 @@ def _with_figures(row: Row, architecture: str | None) -> Row:
     try:
         kernel = bind(entry, architecture=architecture).program(architecture).lowered
     except FireironError as error:
-        return unknown | {"what it is": f"{entry.doc} ({error.headline})"}
+        return unknown | {"description": f"{entry.doc} ({error.headline})"}
     return row | {"threads": kernel.threads, "shared bytes": kernel.shared_bytes}
 
 
@@ -156,7 +156,7 @@ def _tuned(records: list[Record], outdated: int) -> Row:
         "records": len(records),
         "outdated": outdated,
         "gpus": sorted({record.gpu for record in records}),
-        "best of library": max((record.ratio for record in records if record.ratio is not None), default=None),
+        "best speedup": max((record.ratio for record in records if record.ratio is not None), default=None),
         "best TFLOP/s": max((record.tflops for record in records), default=None),
     }
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from fireiron.cli.arguments import Add
 from fireiron.errors import ArgumentError, StoreError
-from fireiron.files import there
+from fireiron.files import exists
 from fireiron.package_paths import PACKAGE
 
 KINDS: Final = {
@@ -70,7 +70,7 @@ def _path(name: str) -> Path:
         raise ArgumentError(f"new: {path.stem!r} is not a module name", legal="letters, digits and _, no digit first")
     if path.stem in TAKEN or path.stem in sys.stdlib_module_names:
         raise ArgumentError(f"new: a file {path.name} would hide the module {path.stem}", hint=f"fireiron new my_{path.stem}")
-    if not there(path.parent) or not path.parent.is_dir():
+    if not exists(path.parent) or not path.parent.is_dir():
         raise ArgumentError(f"new: the folder {path.parent} does not exist", hint=f"mkdir -p {shlex.quote(str(path.parent))}")
     return path
 
@@ -80,14 +80,14 @@ def _write(path: Path, kind: str, overwrite: bool) -> list[Path]:
     from fireiron.language.store import write_text
 
     texts = {path.with_suffix(".cu" if file.suffix == ".cu" else ".py"): file.read_text(encoding="utf-8") for file in _templates(kind)}
-    existing = [str(place) for place in texts if there(place)]
+    existing = [str(place) for place in texts if exists(place)]
     if existing and not overwrite:
         raise ArgumentError(
             f"new: {' and '.join(existing)} already exist{'s' if len(existing) == 1 else ''}",
             hint="use another name, or --force to overwrite",
         )
     for place in texts:
-        if there(place) and not place.is_file():
+        if exists(place) and not place.is_file():
             raise StoreError(f"{place} is not a regular file")
     for place, text in texts.items():
         write_text(place, text.replace(PLACEHOLDER, path.stem), overwrite=overwrite)

@@ -13,7 +13,7 @@ from fireiron.cli.arguments import Add, add_json
 from fireiron.cli.folded import table
 from fireiron.cli.output import FAILED, print_json, width_of_output
 from fireiron.errors import FireironError, StoreError
-from fireiron.files import there
+from fireiron.files import exists
 
 if TYPE_CHECKING:
     from fireiron.tune.record import Record
@@ -116,8 +116,8 @@ def _merge(arguments: argparse.Namespace) -> int:
         sys.stdout.write(Records.load(*arguments.files).text())
         return 0
     target = Path(arguments.output)
-    among = any(there(Path(file)) and there(target) and Path(file).samefile(target) for file in arguments.files)
-    if there(target) and not among and not arguments.force:
+    among = any(exists(Path(file)) and exists(target) and Path(file).samefile(target) for file in arguments.files)
+    if exists(target) and not among and not arguments.force:
         raise ArgumentError(f"{target} exists", hint="add it to the files to merge, or use --force")
     before, after = merge_files(arguments.files, target)
     replaced = f", {before - after} replaced by newer ones" if before > after else ""
@@ -136,7 +136,7 @@ def _check(arguments: argparse.Namespace) -> int:
     findings += [_finding(None, outdated.message) for outdated in Records(tuple(good)).outdated()]
     duplicates = len(good) - len(Records().merged(Records(tuple(good))))
     if arguments.json:
-        print_json({"records": len(good), "measured twice": duplicates, "found": findings})
+        print_json({"records": len(good), "duplicates": duplicates, "errors": findings})
     else:
         for finding in findings:
             print(f"{finding['at']}: {finding['message']}" if finding["at"] else finding["message"])

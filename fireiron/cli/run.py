@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     with working(f"building {arguments.strategy}"):
         gpu = not arguments.simulate and launch.gpu_available()
         if gpu and arguments.blocks is not None:
-            raise ArgumentError("--blocks simulates a sample of blocks; a GPU runs all", hint="add --simulate, or leave --blocks out")
+            raise ArgumentError("--blocks simulates a sample of blocks; a GPU runs all", hint="add --simulate, or remove --blocks")
         architecture = arguments.arch or (target_for(launch.device_arch()) if gpu else None)
         strategy = strategy_of(arguments, architecture=architecture)
         program = strategy.program(arguments.arch or architecture)

@@ -80,22 +80,22 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     except KeyboardInterrupt:
         watch.close()
-        print(watch.farewell(), file=sys.stderr)
+        print(watch.interruption_message(), file=sys.stderr)
         return INTERRUPTED
     finally:
         watch.close()
         progress("")
-    return _shown(tuning, arguments)
+    return _print_result(tuning, arguments)
 
 
 def _predicted(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: argparse.Namespace) -> Tuning:
     from fireiron.tune import rank
 
     if arguments.save is not None:
-        raise ArgumentError("--predict measures nothing, so there is no record to save", hint="leave --save or --predict out")
+        raise ArgumentError("--predict measures nothing, so there is no record to save", hint="remove --save or --predict")
     without = [f"--{name}" for name, default in _MEASURES.items() if getattr(arguments, name) != default]
     if without:
-        hint = "leave them or --predict out; --set bm=64 reduces the combinations"
+        hint = "remove them or --predict; --set bm=64 reduces the combinations"
         raise ArgumentError(f"--predict measures nothing: {', '.join(without)} would have no effect", hint=hint)
     return rank(strategy, report=watch, seconds=arguments.seconds or PREDICT_SECONDS, **common)
 
@@ -124,7 +124,7 @@ def _tuned(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: argp
     )
 
 
-def _shown(tuning: Tuning, arguments: argparse.Namespace) -> int:
+def _print_result(tuning: Tuning, arguments: argparse.Namespace) -> int:
     best = next((result for result in tuning.ranking if result.status == "ok"), None)
     if arguments.json:
         print_json(tuning.plain())
@@ -161,7 +161,7 @@ class _Watch:
         if display is not None:
             display.close()
 
-    def farewell(self) -> str:
+    def interruption_message(self) -> str:
         """Return the message after an interruption: the progress, and how to continue."""
         if self.last is None or not self.last.journal:
             return "fireiron: interrupted"

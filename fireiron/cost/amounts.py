@@ -57,11 +57,11 @@ _values: Callable[[Amounts], tuple[Any, ...]] = operator.attrgetter(*(field.name
 """All fields, in order."""
 
 
-def _sum(one: Any, other: Any) -> Any:
+def _sum(left: Any, right: Any) -> Any:
     """The sum of two fields, by type for fields that are counted by type."""
-    if isinstance(one, dict):
-        return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in (*one, *other)} if other else one
-    return one + other
+    if isinstance(left, dict):
+        return {key: left.get(key, 0.0) + right.get(key, 0.0) for key in (*left, *right)} if right else left
+    return left + right
 
 
 def _scaled(value: Any, factor: float) -> Any:

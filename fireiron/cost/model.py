@@ -94,7 +94,7 @@ class _Model:
     # ------------------------------------------------------------------------------------------ speeds
 
     def _tensor_clocks(self) -> dict[str, float]:
-        """Clocks of one scheduler's tensor core per operation, by type; of multiply-adds if there are no tensor cores."""
+        """Clocks of one scheduler's tensor core per operation, by type; of multiply-adds without tensor cores."""
         return {name: SCHEDULERS / (self.gpu.tensor_rate(name) or 2 * self.gpu.lanes) for name in self.work.amounts.tensor}
 
     def _fma_clocks(self) -> dict[str, float]:
@@ -115,14 +115,14 @@ class _Model:
         waves = self.work.grid / wave
         touched: dict[tuple[str, bool], float] = {}
         sizes: dict[str, float] = {}
-        for one in self.work.traffic:
-            key = (one.buffer, one.write)
-            touched[key] = touched.get(key, 0.0) + one.bytes * one.tiles(wave) * waves
-            sizes[one.buffer] = one.array_bytes
+        for copy in self.work.traffic:
+            key = (copy.buffer, copy.write)
+            touched[key] = touched.get(key, 0.0) + copy.bytes * copy.tiles(wave) * waves
+            sizes[copy.buffer] = copy.array_bytes
         fits = min(1.0, self.gpu.l2_bytes / max(sum(sizes.values()), 1.0))
         total = {key: min(size, sizes[key[0]]) + max(size - sizes[key[0]], 0.0) * (1 - fits) ** 2 for key, size in touched.items()}
-        read, asked = (sum(value for (_, write), value in one.items() if not write) for one in (total, touched))
-        return (read, sum(total.values()) - read), read / asked if asked else 0.0
+        read, requested = (sum(value for (_, write), value in one.items() if not write) for one in (total, touched))
+        return (read, sum(total.values()) - read), read / requested if requested else 0.0
 
     # ------------------------------------------------------------------------------------------ one warp alone
 
@@ -136,11 +136,11 @@ class _Model:
         repetitions = [math.prod(self.work.extent(loop) for loop in phase.loops) for phase in self.work.phases]
         # For a second tile, the first stages are already full: each further tile takes equally long.
         repeated = [self._walk_phase(clock, phase) for phase in self.work.phases] if max(repetitions, default=1) > 1 else first_pass
-        found = []
+        clocks = []
         for (first, wait_clocks), (later, waiting), count in zip(first_pass, repeated, repetitions, strict=True):
-            taken, stalled = first + (count - 1) * later, wait_clocks + (count - 1) * waiting
-            found.append((taken, COPIES if stalled > NOTABLE * taken else RESULTS))
-        return found
+            total, stalled = first + (count - 1) * later, wait_clocks + (count - 1) * waiting
+            clocks.append((total, COPIES if stalled > NOTABLE * total else RESULTS))
+        return clocks
 
     def _walk_phase(self, clock: Clock, phase: Phase) -> tuple[float, float]:
         """Clocks of a phase, and those spent waiting for copies."""

@@ -51,7 +51,7 @@ def array_registers(kernel: Kernel) -> int:
 
 def occupancy_on(kernel: Kernel, target: Architecture) -> tuple[Occupancy, Registers]:
     """Resident blocks per SM of a target with that many registers: at least one."""
-    there = attrs.evolve(kernel, architecture=target)
-    registers = register_prediction(there)
-    found = occupancy(there, registers.given)
-    return (found, registers) if found.blocks else (attrs.evolve(found, blocks=1, warps=-(-kernel.threads // 32)), registers)
+    retargeted = attrs.evolve(kernel, architecture=target)
+    registers = register_prediction(retargeted)
+    occupied = occupancy(retargeted, registers.given)
+    return (occupied, registers) if occupied.blocks else (attrs.evolve(occupied, blocks=1, warps=-(-kernel.threads // 32)), registers)

@@ -42,6 +42,7 @@ from fireiron.ir import (
     Release,
     Roles,
     Rotations,
+    StageState,
     Stmt,
     Wait,
     execs,
@@ -111,8 +112,8 @@ class Work:
 
     def trip_count(self, loop: For) -> float:
         """Iterations of a loop, averaged over blocks that skip some."""
-        found = self.varying_loops.get(loop.var.name)
-        return float(self.extent(loop)) if found is None else found.mean
+        counts = self.varying_loops.get(loop.var.name)
+        return float(self.extent(loop)) if counts is None else counts.mean
 
     @functools.cached_property
     def varying_loops(self) -> Mapping[str, TripCounts]:
@@ -143,8 +144,8 @@ class Work:
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
                 case IfAnyLane(needed=needed):  # counted as if every warp executed it: how often depends on data
-                    asked = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
-                    total = total + self._sum(statement.body, loops) + Amounts(instructions=asked * self.warps * self._times(loops))
+                    requested = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
+                    total = total + self._sum(statement.body, loops) + Amounts(instructions=requested * self.warps * self._times(loops))
                 case ClusterBarrier():
                     total = total + Amounts(instructions=2.0 * self.warps, barriers=1.0)
                 case Roles():
@@ -188,9 +189,9 @@ class Work:
         names = {loop.var.name for loop in loops}
         known = {"block", "thread", *names, *self.sizes}
         conditions = [
-            one
-            for one in conjuncts(statement.performed)
-            if "block" in (roots := self.access_trace.roots(one)) and names & roots and roots <= known
+            test
+            for test in conjuncts(statement.performed)
+            if "block" in (roots := self.access_trace.roots(test)) and names & roots and roots <= known
         ]
         around = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in self.access_trace.needs(conditions)]
         if not self.varying_loops or not conditions or math.prod(extent for _, extent in around) > MAX_POINTS // self.kernel.workers:
@@ -253,7 +254,7 @@ class Work:
         warps.
         """
         conditions = [
-            one for one in conjuncts(statement.performed) if "thread" in (roots := self.access_trace.roots(one)) and "block" not in roots
+            test for test in conjuncts(statement.performed) if "thread" in (roots := self.access_trace.roots(test)) and "block" not in roots
         ]
         if not conditions:
             return None, float(self.kernel.workers), float(self.warps)
@@ -338,16 +339,16 @@ class Work:
 
 def useful_operations(spec: Spec, sizes: Mapping[str, int]) -> float:
     """Operations of a whole spec; for a definition those of its steps, except for masked elements."""
-    made = fused(spec)
+    definition = fused(spec)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
-    if made is None:
+    if definition is None:
         return operations(spec, list(extents.values()))
-    total, shares = 0.0, visible_shares(made, extents)
-    for step in made.steps:
+    total, shares = 0.0, visible_shares(definition, extents)
+    for step in definition.steps:
         dims = {*step.formula.target.dims, *step.formula.over}
         terms = 2.0 if step.formula.contracts else 1.0 if step.formula.reduces or len(step.formula.elements) > 1 else 0.0
         seen = math.prod(share for along, share in shares if along <= dims)
-        total += terms * seen * math.prod(extents.get(dim, 1) for dim in {*dims, *made.batch, *made.scan})
+        total += terms * seen * math.prod(extents.get(dim, 1) for dim in {*dims, *definition.batch, *definition.scan})
     return total
 
 
@@ -394,16 +395,22 @@ def _phases(kernel: Kernel) -> Iterator[Phase]:
         return
     body, concurrent = roles.roles[0].body, tuple(one for role in roles.roles[1:] for one in role.body)
     persistent_loop = next(
-        (one for one in body if isinstance(one, For) and not _waits(one) and any(map(_waits, statements(one.body)))), None
+        (
+            loop
+            for loop in body
+            if isinstance(loop, For) and not _waits(loop, kernel) and any(_waits(inner, kernel) for inner in statements(loop.body))
+        ),
+        None,
     )
     for phase in _parts(kernel, body if persistent_loop is None else persistent_loop.body):
-        with_loads = any(_waits(one) for one in phase.body)
+        with_loads = any(_waits(one, kernel) for one in phase.body)
         yield attrs.evolve(phase, loops=() if persistent_loop is None else (persistent_loop,), concurrent=concurrent if with_loads else ())
 
 
-def _waits(statement: Stmt) -> bool:
-    """Whether a loop waits for fills of a ring."""
-    return isinstance(statement, For) and any(isinstance(one, Acquire) for one in statement.body)
+def _waits(statement: Stmt, kernel: Kernel) -> bool:
+    """Whether a loop of the consumers waits for fills of a ring, not only for empty stages of a ring that another role stores."""
+    waits = (one for one in statement.body if isinstance(one, Acquire)) if isinstance(statement, For) else ()
+    return any(one.state is StageState.FULL or not kernel.ring(one.ring).buffers for one in waits)
 
 
 def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:

@@ -36,7 +36,7 @@ def _shared_part(store: tuple[Decomposition, ...]) -> StagedStore | None:
     return StagedStore(first.move, store[1:], plan.pad, plan.reuse)
 
 
-def _only_one(name: str, by_position: Any, by_name: Any) -> Any:
+def _given_once(name: str, by_position: Any, by_name: Any) -> Any:
     if by_position is not None and by_name is not None:
         raise ArgumentError(f"epilog: {name} is given twice", legal="epilog(memory, [dtype,] init, store)", at=call_site())
     return by_name if by_position is None else by_position
@@ -83,7 +83,7 @@ def _prefetched(operand: str, spec: Spec, context: Context) -> Expansion:
 class EpilogPlan:
     """Whether the vectors that the epilogue reads are copied to shared memory before the main loop."""
 
-    ahead: bool = False
+    prefetch: bool = False
 
 
 @attrs.frozen
@@ -106,14 +106,14 @@ class Epilog(Decomposition):
         require_steps(self.store, "epilog store")
 
     @staticmethod
-    def of(memory: Any, places: tuple[Any, ...], init: Any, store: Any, dtype: Any) -> Epilog:
+    def of(memory: Any, positional: tuple[Any, ...], init: Any, store: Any, dtype: Any) -> Epilog:
         """The step from the arguments of the verb. Raises: ArgumentError if an argument is given twice."""
-        given = list(places)
+        given = list(positional)
         if isinstance(given[0], DType):
-            dtype = _only_one("dtype", given.pop(0), dtype)
+            dtype = _given_once("dtype", given.pop(0), dtype)
         if len(given) > 2 and given[2] is not None:
             raise ArgumentError("epilog: too many strategies", legal="epilog(memory, [dtype,] init, store)", at=call_site())
-        init, store = _only_one("init", given[0], init), _only_one("store", given[1], store)
+        init, store = _given_once("init", given[0], init), _given_once("store", given[1], store)
         return Epilog(memory, steps_for(init, "epilog init", ("Init", "Move")), steps_for(store, "epilog store", ("Move",)), dtype)
 
     def label(self) -> str:
@@ -130,7 +130,7 @@ class Epilog(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         self._check_memory()
-        vector = _first_vector(spec) if self.planned(EpilogPlan()).ahead else None
+        vector = _first_vector(spec) if self.planned(EpilogPlan()).prefetch else None
         if vector is not None:
             outer = _prefetched(vector, spec, context)
             return outer.followed("body", self.expand(outer.child("body").spec, context.after(outer)))

@@ -139,7 +139,7 @@ class Load(Decomposition):
                 f"share_stages({plan.shares!r}): no load to SH above this one allocates a buffer for that operand",
                 legal=others or "none is loaded yet",
                 within=spec,
-                hint=f".load({plan.shares!r}, SH) above, or leave share_stages out",
+                hint=f".load({plan.shares!r}, SH) above, or remove .share_stages(...)",
             )
         view = spec.operands[plan.shares]
         other = tuple(constant(size) for size in view.shape), view.dtype
@@ -183,7 +183,7 @@ class Load(Decomposition):
             others = [name for name in spec.inputs if spec.operands[name].memory.depth < self.memory.depth]
             raise DecompositionError(
                 f"load({self.operand}, {self.memory}): the operand is already in {self.memory}",
-                hint=" or ".join(f"load({name}, {self.memory})" for name in others) or "drop it, or load to a deeper memory",
+                hint=" or ".join(f"load({name}, {self.memory})" for name in others) or "remove it, or load to a deeper memory",
             )
         return self.operand
 

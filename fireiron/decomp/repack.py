@@ -1,6 +1,6 @@
-"""`repack`: copy an operand to an array with the required alignment and order, by a preceding launch, if its own array has not.
+"""`repack`: copy an operand to an array with the required alignment and order, by a preceding launch, unless its own array has them.
 
-TMA and 16-byte copies require rows whose starts are multiples of 16 bytes apart, which the user's array may not have. An instruction may
+TMA and 16-byte copies require a row stride that is a multiple of 16 bytes, which the user's array may not have. An instruction may
 also require that an operand is contiguous along one dimension; otherwise threads would have to transpose each tile. The time of the
 copy is proportional to the bytes of a matrix, which is little compared with a large matmul.
 """
@@ -83,7 +83,7 @@ class Repack(Decomposition):
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Repack]:
-        """For a spec that nothing has decomposed yet. A separate launch does the copy, so `expand` is always refused."""
+        """Yield repacks of a spec that is not decomposed yet. A separate launch performs the copy, so `expand` always raises an error."""
         if not spec.level.is_launch or context.path:
             return
         for name in spec.inputs:
@@ -119,9 +119,9 @@ class Repack(Decomposition):
         return f"copy_of_{self._view(spec).tensor.name}"
 
     def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
-        """Why the operand is copied; None if it need not be. `read` is the result of `read_along`."""
+        """Return why the operand is copied; None if that is not necessary. `read` is the result of `read_along`."""
         view, dims = self._view(spec), spec.uses[self.operand]
-        along, wanted = _along(view), self._wanted(spec, read)
+        along, wanted = _along(view), self._target_dimension(spec, read)
         steps = view.tensor.storage().steps
         if along is None or None in steps:
             return f"{self.operand} is contiguous along no dimension"
@@ -133,14 +133,14 @@ class Repack(Decomposition):
         for axis in reversed(range(len(dims))):
             step = steps[axis]
             if axis != along and step is not None and step.factor * view.dtype.bytes % MULTIPLE:
-                what = "matrices" if axis < len(dims) - 2 else "rows" if along == len(dims) - 1 else "columns"
-                return f"{self.operand} has {what} {step} elements of {view.dtype.bytes} bytes apart"
+                what = "matrix" if axis < len(dims) - 2 else "row" if along == len(dims) - 1 else "column"
+                return f"the {what} stride of {self.operand} is {step} elements of {view.dtype.bytes} bytes"
         return None
 
     def copy(self, spec: Spec, read: Mapping[str, str]) -> Spec:
         """The spec of the copy, from the operand's array to the new one."""
         view = self._view(spec)
-        packed = _packed(view, self._wanted(spec, read))
+        packed = _packed(view, self._target_dimension(spec, read))
         copy: Spec = Move(*view.shape, dtype=view.dtype, src=view.tensor.layout, dst=packed)(GL, GL)(Kernel)
         source = attrs.evolve(copy.src.tensor, align=view.tensor.align)
         return copy.with_operands(src=whole_view(source))
@@ -148,7 +148,7 @@ class Repack(Decomposition):
     def steps(self, spec: Spec, read: Mapping[str, str]) -> tuple[Decomposition, ...]:
         """The steps of the copy."""
         view = self._view(spec)
-        along, wanted = _along(view), self._wanted(spec, read)
+        along, wanted = _along(view), self._target_dimension(spec, read)
         matrices = {len(view.shape) - 1, len(view.shape) - 2}
         return self.move or (
             _transposing(view, along, wanted) if along is not None and {along, wanted} == matrices else _by_rows(view, wanted)
@@ -158,11 +158,11 @@ class Repack(Decomposition):
         """The remaining spec, which reads the new array."""
         view = self._view(spec)
         tensor = view.tensor
-        packed = _packed(view, self._wanted(spec, read))
+        packed = _packed(view, self._target_dimension(spec, read))
         new = Tensor(self._copied(spec), tensor.shape, tensor.dtype, tensor.memory, packed, origin=tensor.origin)
         return spec.with_operands(**{self.operand: whole_view(new)})
 
-    def _wanted(self, spec: Spec, read: Mapping[str, str]) -> int:
+    def _target_dimension(self, spec: Spec, read: Mapping[str, str]) -> int:
         """The dimension along which the new array is contiguous."""
         view = self._view(spec)
         rank = len(view.shape)
@@ -191,20 +191,22 @@ class Repack(Decomposition):
         return view
 
 
-def read_along(spec: Spec, tree: Node, settled: Mapping[str, Storage]) -> Mapping[str, str]:
-    """The operands that instructions read along another dimension than the contiguous one, and that dimension, by the operand's name.
+def read_along(spec: Spec, tree: Node, chosen_storage: Mapping[str, Storage]) -> Mapping[str, str]:
+    """Return, by operand, the dimension along which instructions read it if that is not the contiguous one.
 
-    `tree` is the decomposition of the spec, `settled` has the storage of buffers that instructions chose. A copy to shared memory between
-    two such storages transposes each of its tiles, which no bulk copy can do.
+    `tree` is the decomposition of the spec, `chosen_storage` has the storage of buffers that instructions chose. A copy to shared memory
+    between two such storages transposes each of its tiles, which no bulk copy can do.
     """
     names = {spec.operands[name].tensor.name: name for name in spec.inputs}
     transposed: dict[str, str] = {}
     for node in tree.nodes():
         copy = node.spec
-        if not copy.copies or copy.src.tensor.name not in names or copy.dst.tensor.name not in settled:
+        if not copy.copies or copy.src.tensor.name not in names or copy.dst.tensor.name not in chosen_storage:
             continue
         operand = names[copy.src.tensor.name]
-        fastest = [axis for axis, digits in enumerate(settled[copy.dst.tensor.name].dims) if any(digit.weight == 1 for digit in digits)]
+        fastest = [
+            axis for axis, digits in enumerate(chosen_storage[copy.dst.tensor.name].dims) if any(digit.weight == 1 for digit in digits)
+        ]
         if len(fastest) != 1 or len(copy.src.dims) != len(copy.dst.dims):
             continue
         axis = copy.src.axis(copy.dst.axes.index(fastest[0]) if copy.dst.axes else fastest[0])
@@ -264,8 +266,8 @@ def _transposing(view: View, along: int, wanted: int) -> tuple[Decomposition, ..
     load = Move.tile(*_tile(view, side)).to(Block).load(Move.src, SH, _distributed(Move, side, read, threads, first))
     stored = load.storage_layout(ColMajor if first else RowMajor)
     bits = vector.bit_length() - 1
-    apart = stored.swizzle_storage(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
-    steps: tuple[Decomposition, ...] = _distributed(apart, side, written, threads, not first).steps
+    conflict_free = stored.swizzle_storage(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
+    steps: tuple[Decomposition, ...] = _distributed(conflict_free, side, written, threads, not first).steps
     return steps
 
 
@@ -289,10 +291,10 @@ def _factors(view: View, along: int) -> tuple[int, ...]:
 
 @verb()
 def repack(operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Repack:
-    """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
+    """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
 
-    That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
-    contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+    The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
+    not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
     Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
     shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
     row-major). The launcher allocates the new array for each call, or once for a prepared launch.

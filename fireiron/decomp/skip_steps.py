@@ -14,7 +14,7 @@ from fireiron.language.tree import Child, Context, Decomposition, Expansion, leg
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
 from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
-from fireiron.stepping.predicated_region import equalities, left_out
+from fireiron.stepping.predicated_region import equalities, values_if_skipped
 from fireiron.stepping.steps import unchanged
 
 
@@ -74,7 +74,7 @@ class SkipSteps(Decomposition):
         if not here:
             return unchanged(spec)
         skipped = Skipped(here, _of_elements(_condition(self.where), definition))
-        left_out(definition, skipped)
+        values_if_skipped(definition, skipped)
         child = attrs.evolve(spec, kind=spec.kind.of(skipped=(*definition.skipped, skipped)))
         return Expansion((Child("body", child),), (Hole("body"),))
 

@@ -23,7 +23,7 @@ from fireiron.spec import Spec
 from fireiron.specs.fused import AGAIN, fused, with_definition
 from fireiron.stepping.masked_tiles import masked_iteration
 from fireiron.stepping.masks import visible
-from fireiron.stepping.stagger import require_order_free, staggered
+from fireiron.stepping.stagger import require_order_free, staggered_loop
 from fireiron.stepping.steps import implied, parts_of, unchanged
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var, any_of, as_expr, ceildiv, constant, minimum
 from fireiron.values.tensor import View
@@ -33,14 +33,14 @@ from fireiron.values.tensor import View
 class SplitPlan:
     """How the loop is executed.
 
-    `unroll`: unrolled; `sync`: a barrier is required at the end of its body; `skip`: fully masked iterations are skipped; `staggered`: the
+    `unroll`: unrolled; `sync`: a barrier is required at the end of its body; `skip`: fully masked iterations are skipped; `stagger`: the
     offset of the first iteration between consecutive blocks; `asks`: what later passes must implement.
     """
 
     unroll: bool = False
     sync: str | None = None
     skip: bool = False
-    staggered: int = 0
+    stagger: int = 0
     asks: Asks = NOTHING
 
     def with_asks(self, ask: Ask) -> SplitPlan:
@@ -137,7 +137,7 @@ class Split(Decomposition):
         plan = self.planned(SplitPlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         inner: tuple[Stmt, ...] = (Hole(name),)
-        if plan.staggered:
+        if plan.stagger:
             require_order_free(spec, digits, self.label(), context)
         draft = context if isinstance(context, Draft) else context.draft()
         if plan.skip and self._one_at_a_time(spec):
@@ -150,8 +150,8 @@ class Split(Decomposition):
             program = _innermost(program, masked_iteration(spec, views, draft, (point,)))
         elif plan.skip:
             views, program, variables = self._unmasked_loop(spec, views, digits, plan.unroll, draft, inner)
-        elif plan.staggered and digits:
-            views, program, variables = staggered(spec, views, digits[0], plan.staggered, plan.unroll, draft, inner)
+        elif plan.stagger and digits:
+            views, program, variables = staggered_loop(spec, views, digits[0], plan.stagger, plan.unroll, draft, inner)
         else:
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
         child = spec.with_operands(**views)

@@ -170,10 +170,10 @@ class SplitK(Decomposition):
         return views
 
     def _across_blocks(self, spec: Spec, parts: int, context: Context) -> Expansion:
-        """Blocks that add to C. The tile for Block decides which part a block computes, because it knows the grid."""
+        """Expand a split over blocks, which add to C. The later tile for Block determines each block's part, as it defines the grid."""
         _check_atomic(spec, context.architecture)
         if self.combine is not None:
-            raise DecompositionError("split_k(.., Block): blocks add to C atomically, no sum to decompose", hint="leave combine out")
+            raise DecompositionError("split_k(.., Block): blocks add to C atomically, no sum to decompose", hint="remove combine=")
         if context.whole.grid is not None or context.whole.part is not None:
             raise DecompositionError(
                 "split_k(.., Block): tiles are already distributed over Block", hint="split_k before tile(...).to(Block)"
@@ -213,7 +213,7 @@ def _checked(spec: Spec) -> Spec:
     if not spec.contracts:
         raise DecompositionError(f"split_k: {spec.title} is not a matrix multiplication", legal="MatMul")
     if spec.in_parts:
-        raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C atomically", hint="one of the two")
+        raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C atomically", hint="use one of them")
     if spec.C.memory.fragment is not None:
         raise DecompositionError(f"split_k: C is in {spec.C.memory}, to which threads cannot add", hint="split_k before epilog")
     return spec
@@ -285,10 +285,10 @@ def _order(view: View) -> MatrixLayout:
 
 
 def _conflict_free(step: int) -> Swizzle | None:
-    """The swizzle by which the accumulators of a matrix instruction (eight adjacent elements, four rows `step` apart) are in all banks.
+    """Return the swizzle with which stores of MMA accumulators (eight adjacent elements, four rows `step` apart) access all banks.
 
-    The lanes of mma.sync own 32-bit results in this way: rows in row-major storage, every second column in column-major. Runs of 32
-    elements, which the sum reads, stay free of conflicts.
+    The lanes of mma.sync own 32-bit results in this way: rows in row-major storage, every second column in column-major. Reads of 32
+    contiguous elements by the sum remain free of conflicts.
     """
     if step < 16 or step & (step - 1):
         return None

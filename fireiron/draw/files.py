@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fireiron.errors import ArgumentError, StoreError
-from fireiron.files import NEVER_WRITTEN, TAKEN, path_of, there, unwritten, write
+from fireiron.files import NEVER_WRITTEN, TAKEN, exists, path_of, unwritten, write
 
 if TYPE_CHECKING:
     from fireiron.draw.picture import Picture
@@ -36,10 +36,10 @@ def save(pictures: Sequence[Picture], path: str | Path, *, overwrite: bool = Fal
     elif suffix:
         raise ArgumentError(f"{target.name}: pictures cannot be written to this kind of file", legal=(*SUFFIXES, "a folder"))
     else:
-        if there(target) and not target.is_dir():
+        if exists(target) and not target.is_dir():
             raise StoreError(f"{target} is not a folder", hint="a folder, or a name that ends in .svg, .png or .html")
         files = {target / f"{one.name}.svg": one.svg.encode() for one in pictures}
-    existing = [str(file) for file in files if there(file) and not overwrite]
+    existing = [str(file) for file in files if exists(file) and not overwrite]
     if existing:
         raise StoreError(f"{', '.join(existing)} exists", hint=TAKEN)
     if not suffix:

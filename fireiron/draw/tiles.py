@@ -32,7 +32,7 @@ _LEFT: Final = (46.0, 336.0, 626.0)
 
 
 @attrs.frozen
-class Place:
+class BufferUses:
     """A row of panels: a buffer of an operand, and how the kernel accesses it."""
 
     buffer: Buffer
@@ -129,7 +129,7 @@ _TEXTS: Final = {
 }
 
 
-def places(access_trace: AccessTrace, chain: Sequence[str]) -> Iterator[Place]:
+def places(access_trace: AccessTrace, chain: Sequence[str]) -> Iterator[BufferUses]:
     """Yield the rows of panels of an operand, ordered by memory. The picture `lanes` shows parts of a warp's fragment instead."""
     shared = any(access_trace.kernel.buffer(name).memory.of_block for name in chain if _known(access_trace, name))
     for name in chain:
@@ -142,10 +142,10 @@ def places(access_trace: AccessTrace, chain: Sequence[str]) -> Iterator[Place]:
             uses = tuple(use for use in uses if not (kind == "read" and _also_written(use, name)))
             if not uses or (memory, kind) not in _TEXTS or (memory == "GL" and kind == "read" and shared):
                 continue
-            yield Place(buffer, _TEXTS[memory, kind], _once(uses) if memory == "GL" and kind == "read" else uses)
+            yield BufferUses(buffer, _TEXTS[memory, kind], _once(uses) if memory == "GL" and kind == "read" else uses)
 
 
-def _written_last(place: Place) -> bool:
+def _written_last(place: BufferUses) -> bool:
     return place.buffer.parameter and place.text in ("written", "added to atomically")
 
 
@@ -168,7 +168,7 @@ def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
     return tuple(result)
 
 
-def owners_of(access_trace: AccessTrace, place: Place, fixed: Mapping[str, int]) -> Owners | None:
+def owners_of(access_trace: AccessTrace, place: BufferUses, fixed: Mapping[str, int]) -> Owners | None:
     """Return the owners for a row of panels."""
     still = {name: 0 for use in place.uses for name in standing_still(access_trace, use, place.buffer)}
     return owners(access_trace, place.uses, {**still, **fixed}) or owners(access_trace, place.uses, fixed)
@@ -181,7 +181,7 @@ def _first_step(
     if owned is None:
         uses = [use for use in access_trace.uses if use.access.buffer == operand and role(use) == "read"]
         buffer = access_trace.kernel.buffer(operand)
-        owned = owners_of(access_trace, Place(buffer, "", _once(uses)), fixed) if uses else None
+        owned = owners_of(access_trace, BufferUses(buffer, "", _once(uses)), fixed) if uses else None
     if owned is None:
         return None
     return int(owned.rows[0]), int(owned.rows[-1]) + 1, int(owned.columns[0]), int(owned.columns[-1]) + 1
@@ -302,7 +302,7 @@ def _categories(masks: Array) -> tuple[list[int], Array]:
     return present, np.array([numbers[int(mask)] for mask in distinct])[where].reshape(masks.shape)
 
 
-def _warp_panel(page: Page, y: float, place: Place, owned: Owners) -> float:
+def _warp_panel(page: Page, y: float, place: BufferUses, owned: Owners) -> float:
     """Draw the tile of block 0 by warp; return the lower edge."""
     x = _LEFT[1]
     masks, values = _categories(owned.warps)
@@ -329,7 +329,7 @@ def _warp_panel(page: Page, y: float, place: Place, owned: Owners) -> float:
     return bottom + 8
 
 
-def _striped(place: Place, owned: Owners, cells: Cells) -> bool:
+def _striped(place: BufferUses, owned: Owners, cells: Cells) -> bool:
     """Return whether the rectangles of a per-thread copy are too small for the number of their warp."""
     copied = owned.lanes_known and all(use.statement.spec.copies for use in place.uses)
     return copied and any(width < 12 or height < 8.4 for _, _, _, width, height in cells.boxes())
@@ -345,12 +345,12 @@ def _gappy(numbers: Array) -> bool:
     return bool(len(numbers) > 1 and (np.diff(numbers) != 1).any())
 
 
-def _unknown(place: Place) -> str:
+def _unknown(place: BufferUses) -> str:
     together = dict.fromkeys(use.statement.instruction.name for use in place.uses if use.statement.collective)
     return f"decided inside {', '.join(together)}" if together else "not specified by the instruction (WMMA)"
 
 
-def _lane_panel(page: Page, y: float, place: Place, owned: Owners) -> float:
+def _lane_panel(page: Page, y: float, place: BufferUses, owned: Owners) -> float:
     """Draw the elements of warp 0 by lane, or only its upper left corner if that is more legible; return the lower edge."""
     x = _LEFT[2]
     thread = owned.points[0]

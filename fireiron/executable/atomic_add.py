@@ -22,11 +22,11 @@ from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture, DType, float32, float64, int32
 
 TYPES: Mapping[DType, int] = {float32: 50, int32: 50, float64: 60}
-"""Element types that are added without loss, and the first compute capability that adds them atomically."""
+"""Element types that are added without loss of precision, and the first compute capability with atomic addition of each."""
 
 
 def _mismatches(spec: Spec, architecture: Architecture) -> list[Mismatch]:
-    """The mismatches of memory, type and target, at any level."""
+    """Return the mismatches of memory, type and target, at any level."""
     mismatches = []
     if not spec.dst.memory.of_grid:
         mismatches.append(Mismatch("dst memory", "GL", spec.dst.memory.name))

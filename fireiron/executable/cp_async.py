@@ -36,7 +36,7 @@ CAPABILITY = 80
 class CpAsync(Executable):
     """`Move(r,c)(GL -> SH)` of one thread, `r` or `c` 1, as asynchronous copies of `bytes` bytes each.
 
-    Under `pipeline` a plain copy becomes this automatically where its width is proved; requested by name, the width is required.
+    Under `pipeline` a plain copy is replaced by this one if its width is proved. If a strategy names it, the width is required.
     """
 
     mechanism: ClassVar[Mechanism] = cp_async.CP_ASYNC_GROUPS
@@ -64,8 +64,8 @@ class CpAsync(Executable):
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         return (attrs.evolve(execution(self, spec, draft), mechanism=self.mechanism), Commit(self.mechanism))
 
-    def under_way(self, architecture: Architecture, size: int) -> Executable | None:
-        """Itself, for its own width."""
+    def async_copy(self, architecture: Architecture, size: int) -> Executable | None:
+        """Return this instruction if it has the given width."""
         return self if size == self.vector_bytes else None
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -78,7 +78,7 @@ class CpAsync(Executable):
         return items
 
     def _function(self, fills: bool) -> Function:
-        """The copy as a function of addresses; with `fills`, of a condition without which zeros are written and nothing is read."""
+        """Return the device function of the copy; with `fills`, a third argument is false if zeros are written and nothing is read."""
         size, cache = self.vector_bytes, "cg" if self.vector_bytes == 16 else "ca"
         if not fills:
             asm = f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size};" :: "r"(target), "l"(source) : "memory");'
@@ -95,8 +95,8 @@ class CpAsync(Executable):
 CP_ASYNC: tuple[CpAsync, ...] = tuple(CpAsync(f"CP_ASYNC_{size}", size) for size in reversed(WIDTHS))
 
 
-def under_way(architecture: Architecture, size: int) -> Executable | None:
-    """The asynchronous copy of a target for `size` bytes; None where it has none."""
+def async_copy(architecture: Architecture, size: int) -> Executable | None:
+    """Return the asynchronous copy of `size` bytes of a target; None if it has none."""
     if architecture.capability < CAPABILITY:
         return None
     return next((instruction for instruction in CP_ASYNC if instruction.vector_bytes == size), None)
@@ -105,6 +105,6 @@ def under_way(architecture: Architecture, size: int) -> Executable | None:
 INSTRUCTIONS: tuple[Executable, ...] = CP_ASYNC
 
 RANK = 1
-"""The plain copy has the same spec and comes first; the asynchronous copy is taken under a pipeline, or by name."""
+"""The plain copy has the same spec and is listed first; the asynchronous copy is used under a pipeline, or if a strategy names it."""
 
 __all__ = ["CP_ASYNC", "CpAsync"]

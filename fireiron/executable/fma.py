@@ -61,7 +61,7 @@ class Fma(Executable):
 
 
 def _filled_in(text: str, values: Mapping[str, Text]) -> Text:
-    """An expression of `{a}`, `{b}`, `{c}` with values in their places; a call of them can be broken between its arguments."""
+    """Substitute values for `{a}`, `{b}`, `{c}` in an expression; the printer may break a call between its arguments."""
     match = re.fullmatch(r"(\w+)\((\{[abc]\}(?:, \{[abc]\})*)\)", text)
     if match is not None:
         return Call(match[1], tuple(values[name] for name in re.findall("[abc]", match[2])))

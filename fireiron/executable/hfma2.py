@@ -42,7 +42,7 @@ class Hfma2(Executable):
 
     @property
     def factors(self) -> tuple[DType, ...]:
-        """Types of A and B."""
+        """Return the types of A and B."""
         return (self.result,)
 
     def performs(self) -> str:

@@ -32,20 +32,20 @@ from fireiron.values.machine import Architecture
 
 @attrs.frozen
 class LdMatrix(MatrixCopy):
-    """`Move(8*r, 8*c)(SH -> RF)(Warp)`: each lane receives what the instruction that reads the registers wants it to hold."""
+    """`Move(8*r, 8*c)(SH -> RF)(Warp)`: each lane receives the elements that the instruction reading the registers requires."""
 
     @property
     def source(self) -> LaneMap:
-        """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
+        """Return the map from lane to the row of eight elements that it addresses; lanes past the last matrix repeat."""
         return addressed(self.matrices, self.along)
 
     @property
     def target(self) -> LaneMap:
-        """Lane and register half to the element received."""
+        """Return the map from lane and register half to the element received."""
         return received(self.matrices, self.pairs)
 
     def maps(self) -> dict[str, LaneMap]:
-        """The lane maps by operand."""
+        """Return the lane maps by operand."""
         return {"src": self.source, "dst": self.target}
 
     def performs(self) -> str:
@@ -66,7 +66,7 @@ class LdMatrix(MatrixCopy):
         return mismatches or self._ownership_mismatch(spec, context)
 
     def _ownership_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        """Whether each lane receives what the instruction that reads the registers wants it to hold."""
+        """Return where a lane does not receive the elements that the instruction reading the registers requires."""
         return ownership_mismatch(self.target, spec, "dst", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
@@ -75,8 +75,8 @@ class LdMatrix(MatrixCopy):
         return statements_by_lanes(self, spec, draft, maps, vectors=(8, 2))
 
     def _next_along(self, spec: Spec, context: Context) -> int:
-        """The dimension along which the instruction that reads the registers has its second one: the matrices come in this order."""
-        holding = context.held.get(spec.operands["dst"].tensor.name)
+        """Return the dimension along which the reading instruction has its second register, which determines the order of the matrices."""
+        holding = context.owners.get(spec.operands["dst"].tensor.name)
         wanted = None if holding is None else lanes_of(spec, "dst", holding, context)
         if wanted is None or wanted.count < 4:
             return 0
@@ -90,7 +90,7 @@ class LdMatrix(MatrixCopy):
         )
 
     def _function(self) -> Function:
-        """The load as a function of where its registers are kept, and of the address that this lane gives."""
+        """Return the device function of the load; its arguments are the registers and the address of this lane."""
         trans = ".trans" if self.transposes else ""
         template = f"ldmatrix.sync.aligned.m8n8.x{self.count}{trans}.shared.b16 {registers(0, self.count)}, [%{self.count}];"
         body = (

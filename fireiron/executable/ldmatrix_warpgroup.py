@@ -1,8 +1,8 @@
-"""ldmatrix by the four warps of a warpgroup: a factor of wgmma of 16-bit elements, from shared memory to registers (Hopper).
+"""ldmatrix by the four warps of a warpgroup: loads a 16-bit A operand of wgmma from shared memory to registers (Hopper).
 
-PTX ISA, "Warp-level matrix load instruction: ldmatrix". Each warp loads four 8x8 matrices of a tile of 64 x 16, of which it holds 16 rows
-as wgmma takes a factor from registers (PTX ISA, "Register Fragments for wgmma", A). A free buffer becomes swizzled chunks, along its
-source's neighbors: those that TMA writes, and eight rows of which are read without a bank conflict.
+PTX ISA, "Warp-level matrix load instruction: ldmatrix". Each warp loads four 8x8 matrices, which are its 16 rows of a tile of 64 x 16, in
+the layout of wgmma's A operand in registers (PTX ISA, "Register Fragments for wgmma", A). A buffer whose storage is undecided gets
+swizzled chunks along the contiguous dimension of its source: TMA can write them, and eight of their rows are read without bank conflicts.
 
 >>> from fireiron import *
 >>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")
@@ -46,7 +46,7 @@ from fireiron.values.tensor import MatrixLayout, Storage, View
 class LdMatrixWarpgroup(Executable):
     """`Move(64*r, 16*c)(SH -> RF)(Warpgroup)`, 16-bit elements; with `swapped`, `Move(16*r, 64*c)`.
 
-    `along` is the dimension in which shared memory is contiguous; where that is not k, the instruction transposes.
+    `along` is the dimension in which shared memory is contiguous; if that is not k, the instruction transposes.
     """
 
     swapped: bool = False
@@ -59,16 +59,16 @@ class LdMatrixWarpgroup(Executable):
         return self.swapped == (self.along == 1)
 
     def maps(self) -> dict[str, LaneMap]:
-        """Which thread of the warpgroup holds which element in registers."""
+        """Return the owner of each element in the registers of the warpgroup."""
         return {"dst": a_operand_map(2, self.swapped)}
 
     def maps_of_warp(self) -> dict[str, LaneMap]:
-        """The lane maps of a warp by operand: the eight elements whose address a lane provides, and what it receives."""
+        """Return the lane maps of a warp by operand: the eight elements that a lane addresses, and those that it receives."""
         return {"src": addressed_by_warp(self.swapped, self.along), "dst": owned_by_warp(self.swapped)}
 
     def performs(self) -> str:
         shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
-        return f"Move({shape})(SH,RF)(Warpgroup), 16-bit, held as wgmma takes a factor, {order}s side by side in SH"
+        return f"Move({shape})(SH,RF)(Warpgroup), 16-bit, registers as an A operand of wgmma, contiguous {order}s in SH"
 
     def may_perform(self, spec: Spec) -> bool:
         return spec.copies and spec.level == Warpgroup and spec.dst.memory.private and spec.src.memory.of_block
@@ -86,18 +86,18 @@ class LdMatrixWarpgroup(Executable):
             *target_mismatch(architecture, self.capability),
         )
         return mismatches or rows_mismatch(
-            "src", spec.src, _wanted(spec.src) if spec.src.tensor.free else spec.src.tensor.storage(), self.along
+            "src", spec.src, _preferred_storage(spec.src) if spec.src.tensor.free else spec.src.tensor.storage(), self.along
         )
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         mismatches = self.mismatches(spec, context.architecture) or ownership_mismatch(self.maps()["dst"], spec, "dst", context)
-        decided_storage = None if mismatches else context.whole.settled.get(spec.src.tensor.name)
+        decided_storage = None if mismatches else context.whole.chosen_storage.get(spec.src.tensor.name)
         return mismatches if decided_storage is None else rows_mismatch("src", spec.src, decided_storage, self.along)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         tensor = spec.src.tensor
-        if tensor.free and tensor.name not in draft.whole.settled:
-            draft.settle(tensor, _wanted(spec.src))
+        if tensor.free and tensor.name not in draft.whole.chosen_storage:
+            draft.choose_storage(tensor, _preferred_storage(spec.src))
         return statements_by_warps(self, spec, draft, self.swapped, self.maps_of_warp())
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -106,7 +106,7 @@ class LdMatrixWarpgroup(Executable):
         return with_registers([called(load, target.place, printer.shared_address(statement.accesses[0]))], target)
 
     def _function(self) -> Function:
-        """The load as a function of where this thread keeps its registers, and of the address that it gives."""
+        """Return the device function of the load; its arguments are the registers and the address of this thread."""
         trans = ".trans" if self.transposes else ""
         body = (
             "unsigned* const words = static_cast<unsigned*>(target);",
@@ -118,8 +118,8 @@ class LdMatrixWarpgroup(Executable):
         return Function(f"ldmatrix_operand{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
 
 
-def _wanted(view: View) -> Storage:
-    """The storage of a free buffer: swizzled chunks along its source's neighbors."""
+def _preferred_storage(view: View) -> Storage:
+    """Return the storage of an undecided buffer: swizzled chunks along the contiguous dimension of its source."""
     layout = view.tensor.layout
     if len(view.tensor.shape) != 2:
         return view.tensor.storage()

@@ -20,7 +20,7 @@ from fireiron.values.tensor import ColMajor, Tensor
 
 MOST_THREADS = 1024
 MOST_SCRATCH = 2**20
-"""Bytes: more than the shared memory of any block."""
+"""A number of bytes larger than the shared memory of any block."""
 
 
 @attrs.frozen
@@ -35,7 +35,7 @@ class MicroKernel(Executable):
     `accumulate` is a bool for a MatMul. `scratch` points to `scratch_size` bytes of separate shared memory
     (the field `scratch_bytes`); assert in the text that it is enough.
 
-    `performs_spec`, if given, is the spec in its short form that it is meant for, compared with the residual spec's text.
+    `performs_spec`, if given, is the short form of the spec that it performs, which is compared with the residual spec's text.
     `threads` fixes the block's threads where nothing else does. At a level of more than one thread all of them take part
     and may touch any element of the operands (then the text contains the barriers it needs among its own accesses).
 
@@ -83,10 +83,10 @@ class MicroKernel(Executable):
 
     @staticmethod
     def of(text: str, **options: Any) -> MicroKernel:
-        """A micro-kernel from CUDA C++ text, or from the name of a `.cu` file that is read now.
+        """Return a micro-kernel from CUDA C++ text, or from a `.cu` file that is read now.
 
-        A name that is relative means a file next to the Python file that calls this, or else one in the working directory. Legal for a
-        text that is not empty, or a file that can be read; the options are the other fields of the class.
+        A relative name is searched next to the Python file of the caller, then in the working directory. Legal for a text that is not
+        empty, or a readable file; the options are the other fields of the class.
         """
         if isinstance(text, str) and "\n" not in text and text.endswith((".cu", ".cuh")):
             return MicroKernel(Path(text).stem, _read(text), source=text, **options)
@@ -124,10 +124,10 @@ class MicroKernel(Executable):
 
 
 def _read(name: str) -> str:
-    """The text of a file: next to the file that names it, where a strategy keeps it, or in the working directory."""
+    """Return the text of a file, which is searched next to the file of the strategy, then in the working directory."""
     folder_of_caller = call_folder()
     folders = dict.fromkeys(folder for folder in (folder_of_caller, Path.cwd()) if folder is not None)
-    places = [folder / name for folder in folders]  # of an absolute name that is the name
+    places = [folder / name for folder in folders]  # an absolute name is returned unchanged
     try:
         path = next((place for place in places if place.exists()), places[0])
         return files.bounded(path).decode("utf-8")

@@ -42,7 +42,7 @@ _C_VALUES: Mapping[DType, tuple[Part, ...]] = {float16: ((8, 1, 1),), float32: (
 _BLAS: Mapping[tuple[str, str], str] = {("row", "col"): "TN", ("col", "col"): "NN", ("col", "row"): "NT", ("row", "row"): "TT"}
 _PTX: Mapping[DType, str] = {float16: "f16", float32: "f32"}
 _GRID: Mapping[str, tuple[Part, ...]] = {"A": ((2, 0, 8), (2, 0, 0)), "B": ((2, 1, 0), (2, 1, 8)), "C": ((2, 0, 8), (2, 1, 8))}
-"""Positions of the four quad-pairs of a warp in a tile of the forms X4: those that differ in the column share their part of A."""
+"""Positions of the four quad-pairs of a warp in a tile of the forms X4; quad-pairs of the same row share their part of A."""
 
 
 def _factor(operand: str, order: str, warp: bool) -> LaneMap:
@@ -94,7 +94,7 @@ INSTRUCTIONS: tuple[Mma, ...] = (
     HMMA_884_F32_TN, HMMA_884_F32_NN, HMMA_884_F32_NT, HMMA_884_F32_TT,
     HMMA_884_F16_TN, HMMA_884_F16_NN, HMMA_884_F16_NT, HMMA_884_F16_TT,
 )  # fmt: skip
-"""The forms of a warp first: `mma_tile` takes those."""
+"""The forms of a warp first: `mma_tile` uses those."""
 
 __all__ = [
     "HMMA_884X4_F16_NN",

@@ -1,4 +1,4 @@
-"""movmatrix: an 8x8 matrix of 16-bit elements, from one distribution over the registers of a warp to the other (Turing).
+"""movmatrix: transposes the distribution of an 8x8 matrix of 16-bit elements over the registers of a warp (Turing).
 
 PTX ISA, "Warp-level matrix transpose instruction: movmatrix". As a copy it transposes only the ownership: lane `l`
 gives elements `2*(l%4)` and `2*(l%4)+1` of row `l/4`, and receives those of column `l/4`; or the other way round.
@@ -49,13 +49,13 @@ _MOVMATRIX = Function(
 
 @attrs.frozen
 class MovMatrix(Executable):
-    """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements; a lane gives adjacent elements along `pairs` and receives them along the other."""
+    """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements; a lane sends adjacent elements along `pairs` and receives them along the other."""
 
     pairs: int = 1
     capability: int = 75
 
     def maps(self) -> dict[str, LaneMap]:
-        """The lane maps by operand."""
+        """Return the lane maps by operand."""
         return {"src": received((1, 1), self.pairs), "dst": received((1, 1), 1 - self.pairs)}
 
     def performs(self) -> str:
@@ -82,10 +82,10 @@ class MovMatrix(Executable):
         return self.mismatches(spec, context.architecture) or self._ownership_mismatches(spec, context)
 
     def _ownership_mismatches(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        """Whether the lanes own what they give, and receive what they have to own; an undecided distribution follows this copy."""
+        """Return where lanes do not own the elements that they send, or must own others; an undecided distribution follows this copy."""
         mismatches: list[Mismatch] = []
         for name, lane_map in self.maps().items():
-            if spec.operands[name].tensor.name in context.held:
+            if spec.operands[name].tensor.name in context.owners:
                 mismatches += ownership_mismatch(lane_map, spec, name, context)
         return tuple(mismatches)
 
@@ -100,7 +100,7 @@ class MovMatrix(Executable):
 MOVMATRIX_ROW = MovMatrix("MOVMATRIX_ROW", 1)
 MOVMATRIX_COL = MovMatrix("MOVMATRIX_COL", 0)
 MOVMATRIX: tuple[MovMatrix, ...] = (MOVMATRIX_ROW, MOVMATRIX_COL)
-"""Named by what a lane gives: a part of a row, or of a column."""
+"""The name specifies what a lane sends: a part of a row, or of a column."""
 
 INSTRUCTIONS: tuple[Executable, ...] = MOVMATRIX
 

@@ -1,9 +1,9 @@
-"""Work on elements of one thread, by any formula; sums, differences and products in pairs for 16-bit floats (Graphene, Table 2 rows 5, 6).
+"""Elementwise computation of one thread, by any formula; 16-bit floats also in pairs (Graphene, Table 2 rows 5, 6).
 
-A formula is computed in float, in double where an input is, and its result converted once. A value of integers is exact until it is
-combined with a float: in int, or in long long where that could overflow (`fireiron.specs.integers`). Functions are those of the CUDA Math
-API, and the compiler contracts a product and a sum: a result may differ from the simulator's by their errors.
-Where half arithmetic gives the same, adjacent elements in contiguous registers are computed in pairs (see `fireiron.performing.packed`).
+A formula is computed in float, or in double if an input is a double, and its result is converted once. Integers are exact until they are
+combined with a float: in int, or in long long if int could overflow (`fireiron.specs.integers`). Functions are those of the CUDA Math API,
+and the compiler contracts multiply-adds: a result may differ from the simulator's by these rounding errors.
+If half arithmetic gives the same result, adjacent elements in contiguous registers are computed in pairs (`fireiron.performing.packed`).
 
 >>> from fireiron import *
 >>> leaf = Pointwise("y[m,n] = relu(x[m,n] + b[n])", 1, 1)(RF, RF, RF)(Thread)
@@ -38,11 +38,11 @@ _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 _VECTORS: Mapping[tuple[DType, int], str] = {
     (float16, 2): "__half2", (bfloat16, 2): "__nv_bfloat162", (float32, 2): "float2", (float32, 4): "float4",
 }  # fmt: skip
-"""The types of several elements whose parts have names."""
+"""The vector types whose components have names."""
 
 
 APPROXIMATE_TANH: Final = 75
-"""Least compute capability with `tanh.approx`."""
+"""The first compute capability with `tanh.approx`."""
 
 
 @attrs.frozen
@@ -62,17 +62,17 @@ class ThreadPointwise(Executable):
 
     @property
     def packs(self) -> bool:  # type: ignore[override]
-        """Whether two adjacent elements of 16 bits are one register."""
+        """Whether two adjacent 16-bit elements are processed as one register."""
         return self.pairs or self.packed
 
     @property
     def loads_together(self) -> bool:  # type: ignore[override]
-        """Whether elements contiguous in memory are loaded, or stored, together."""
+        """Whether elements that are contiguous in memory are loaded or stored by one vector access."""
         return not self.pairs
 
     @property
     def rounds(self) -> DType | None:  # type: ignore[override]
-        """The type of a packed result's simulation: a product and a sum are rounded once, so in double both are as good as exact."""
+        """Return the type in which a packed result is simulated: double, because a multiply-add is rounded once."""
         return float64 if self.packed else None
 
     def takes_neighbors(self, spec: Spec) -> bool:
@@ -138,10 +138,10 @@ class ThreadPointwise(Executable):
 
 @attrs.frozen
 class SkipIfIdentity(ThreadPointwise):
-    """`x[m,n] = x[m,n] * f[m]` in registers, under one branch around all products of a thread: no factor that it has is other than 1.
+    """`x[m,n] = x[m,n] * f[m]` in registers, under one branch around all products of a thread, which is skipped if all its factors are 1.
 
-    The result is that of the plain product, since x * 1 is x. The branch also limits the compiler's scheduling: it moves no code across
-    it, which bounds how many registers are live at once. Never chosen without a request: `done(SKIP_IF_IDENTITY)`.
+    The result is that of the plain product, because x * 1 is x. The compiler does not move code across the branch, which also limits the
+    number of live registers. Used only on request: `done(SKIP_IF_IDENTITY)`.
     """
 
     def performs(self) -> str:
@@ -160,7 +160,7 @@ class SkipIfIdentity(ThreadPointwise):
         return None
 
     def identity_operand(self, spec: Spec) -> str:
-        """The name of the factor; empty where the spec is no such product."""
+        """Return the name of the factor; empty if the spec is not such a product."""
         only = spec.definition.only
         if only is None or only.joins or not isinstance(only.value, Operation) or only.value.name != "*":
             return ""
@@ -173,9 +173,9 @@ class SkipIfIdentity(ThreadPointwise):
 
 @attrs.frozen
 class ApproximatePairs(ThreadPointwise):
-    """`exp2` or `tanh` of 16-bit floats into such, by the GPU's approximations on pairs of contiguous elements.
+    """`exp2` or `tanh` of 16-bit floats, by the GPU's approximations on pairs of contiguous elements.
 
-    Their errors are about those of one more rounding to half. Never chosen without a request: `done(APPROXIMATE_PAIRS)`.
+    Their error is about that of one additional rounding to half precision. Used only on request: `done(APPROXIMATE_PAIRS)`.
     """
 
     approximately: ClassVar[bool] = True
@@ -196,7 +196,7 @@ class ApproximatePairs(ThreadPointwise):
 
 
 def _half_precision(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
-    """A sum, a difference or a product in half precision, of two elements or of two pairs."""
+    """Print a sum, difference or product in half precision, of two elements or of two pairs."""
     spec = statement.spec
     (only,) = spec.definition.formulas
     assert isinstance(only.value, Operation)
@@ -211,7 +211,7 @@ def _half_precision(printer: Printer, statement: Exec, pairs: bool) -> Sequence[
 
 
 def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> Sequence[Item]:
-    """All elements that a statement processes, or pairs of them, in order; joint loads are before them, joint stores after."""
+    """Print all elements or pairs of a statement in order, after the vector loads and before the vector stores."""
     formulas = statement.spec.definition.formulas
     if not getattr(statement.instruction, "clamps", True):
         formulas = tuple(map(unclamped, formulas))
@@ -230,7 +230,7 @@ def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> S
 
 
 def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
-    """The loads of several contiguous elements, and the names of their values, by operand; `in_pairs` they are not named separately."""
+    """Return the vector loads, and the names of the loaded values by operand; with `in_pairs` elements have no separate names."""
     loads: list[Item] = []
     names: dict[str, tuple[str, ...]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
@@ -252,7 +252,7 @@ def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item
 
 
 def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, tuple[str, str]]]:
-    """The stores of several contiguous elements, and by operand the array of what they store: its declaration and its name."""
+    """Return the vector stores, and by operand the declaration and name of the array that they store."""
     stores: list[Item] = []
     arrays: dict[str, tuple[str, str]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
@@ -266,10 +266,10 @@ def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str,
 
 @attrs.frozen
 class _StatementElement:
-    """One of the elements that a statement processes, by number; of operands with one element, that one.
+    """An element of a statement, by its index; operands with one element have only index 0.
 
-    `loaded` are the elements that were loaded before, `arrays` those of which several are stored after. With `stops`, coordinates
-    past the end of their dimension, whose elements are not stored, are replaced by the last.
+    `loaded` are the elements of vector loads, `arrays` those of vector stores. With `stops`, a coordinate past the end of its dimension,
+    whose element is not stored, is replaced by the last one.
     """
 
     printer: Printer
@@ -281,12 +281,12 @@ class _StatementElement:
 
     @property
     def spec(self) -> Spec:
-        """The statement's spec."""
+        """Return the statement's spec."""
         return self.statement.spec
 
     @functools.cached_property
     def reaches(self) -> Mapping[str, Range]:
-        """The ranges of the integers that it reads: of coordinates as this statement counts them, also past the end of a tile."""
+        """Return the ranges of the integers that it reads; those of coordinates include positions past the end of a tile."""
         return {name: self._reach(name, span) for name, span in self.spec.integer_ranges.items()}
 
     def _reach(self, name: str, span: Range) -> Range:
@@ -297,35 +297,35 @@ class _StatementElement:
         return place.low, min(place.high, span[1]) if self.stops else place.high
 
     def integer(self, name: str) -> Text:
-        """The element of an input as an integer."""
+        """Print the element of an input as an integer."""
         text, most = self.factor(name, int32), self.reaches[name][1]
         past = self.stops and attrs.evolve(self, stops=False).reaches[name][1] > most
         return Call("min", (text, self.printer.literal(most, int32))) if past else text
 
     @property
     def accumulate(self) -> Expr:
-        """The condition under which it adds to the old value."""
+        """Return the condition under which it accumulates."""
         return self.statement.accumulate
 
     def place(self, name: str) -> Text:
-        """The element of an operand as an lvalue."""
+        """Print the element of an operand as an lvalue."""
         if name in self.arrays:
             return f"{self.arrays[name]}[{self._at(name)}]"
         access = self.statement.operands[name]
         return self.printer.place(access, access.elements()[self._at(name)])
 
     def condition(self, name: str) -> Expr:
-        """The condition, in addition to those of the statement, under which the element of an operand is accessed."""
+        """Return the condition, in addition to those of the statement, under which the element of an operand is accessed."""
         return self.statement.conditions(self._position(name))[self._at(name)]
 
     def factor(self, name: str, dtype: DType) -> Text:
-        """The element of an input in another type, zero where it is not read."""
+        """Print the element of an input in another type; zero if it is not read."""
         if name in self.loaded:
             return self.printer.converted(self.loaded[name][self._at(name)], self.spec.operands[name].dtype, dtype)
         return self.printer.value(self.statement, self._position(name), self._at(name), dtype)
 
     def counted(self, value: Value, dtype: DType) -> tuple[Text, ...]:
-        """A sum or difference of coordinates, summed as integers: see `Printer.counted`; nothing for any other value."""
+        """Print a sum or difference of coordinates in integer arithmetic (`Printer.counted`); empty for other values."""
         terms: dict[str, int] = {}
         if not isinstance(value, Operation) or not coordinates_of(value, self.spec, terms) or len(terms) - ("" in terms) < 2:
             return ()
@@ -334,7 +334,7 @@ class _StatementElement:
         return self.printer.counted(self.statement, places, number, dtype)
 
     def pair(self, name: str) -> Text:
-        """This element of an operand and the next as a pair: in place, or twice the one that the operand has."""
+        """Print this element of an operand and the next one as a pair: in place, or the same element twice if the operand has only one."""
         access, dtype = self.statement.operands[name], self.spec.operands[name].dtype
         kind, twice = KINDS[dtype]
         if access.count == 1:
@@ -349,7 +349,7 @@ class _StatementElement:
         return Joined(("(", Choice(self.printer.expression(condition), pair_text, outside), ")"))
 
     def second(self) -> _StatementElement:
-        """The element after this one."""
+        """Return the element after this one."""
         return attrs.evolve(self, number=self.number + 1)
 
     def _array(self, name: str) -> str | None:
@@ -363,14 +363,14 @@ class _StatementElement:
 
 
 def _assignment(printer: Printer, statement: _StatementElement, formula: Formula) -> Item:
-    """An output set to its value, or joined with it: the value is rounded to the type of the output first."""
+    """Print the assignment of an output, or the combination with its old value; the value is rounded to the output's type first."""
     result = statement.spec.operands[formula.output].dtype
     place = statement.place(formula.output)
     value = _value(printer, statement, formula, result)
     if not formula.joins or statement.accumulate == FALSE:
         return Assignment(place, value)
     wide, by = widened(result), formula.joins_by
-    if wide == int32 and by in SIGNS:  # of sums and products the lower bits count
+    if wide == int32 and by in SIGNS:  # only the lower bits of sums and products matter
         wide = uint32
     terms = [
         old_value(printer, statement.statement, by, printer.converted(place, result, wide), wide),
@@ -380,7 +380,7 @@ def _assignment(printer: Printer, statement: _StatementElement, formula: Formula
 
 
 def _on_pair(element: _StatementElement, formula: Formula) -> Item:
-    """Two contiguous elements of an output set to their values."""
+    """Print the assignment of two contiguous elements of an output."""
     dtype = element.spec.operands[formula.output].dtype
 
     def leaf(part: Element | Number) -> Text:
@@ -397,7 +397,7 @@ def _on_pair(element: _StatementElement, formula: Formula) -> Item:
 
 
 def _twice(printer: Printer, number: float, dtype: DType) -> Text:
-    """A number of 16 bits twice."""
+    """Print a 16-bit number twice, as a pair."""
     return Call("__float2half2_rn" if dtype == float16 else "__float2bfloat162_rn", (printer.literal(number, float32),))
 
 
@@ -414,7 +414,7 @@ _CHOSEN: Mapping[DType, Function] = {
 
 
 def unclamped(formula: Formula) -> Formula:
-    """A formula without the clamping at zero with which it ends; itself if it ends otherwise."""
+    """Return a formula without its final `relu`; the formula itself if it does not end with one."""
     match formula.value:
         case Operation("relu", (value,)) | Operation("max", (value, Number(0))) | Operation("max", (Number(0), value)):
             return attrs.evolve(formula, value=value)
@@ -422,7 +422,7 @@ def unclamped(formula: Formula) -> Formula:
 
 
 def _is_binary(spec: Spec) -> bool:
-    """Whether it is the sum, the difference or the product of two elements at the coordinates of the result, which is set to it."""
+    """Whether a formula assigns the sum, difference or product of two elements at the coordinates of the result."""
     only = spec.definition.only
     value = None if only is None else only.value
     if only is None or only.joins or not isinstance(value, Operation) or value.name not in _HALF or len(value.arguments) != 2:
@@ -431,7 +431,7 @@ def _is_binary(spec: Spec) -> bool:
 
 
 def _in_half(spec: Spec) -> bool:
-    """Whether one instruction computes it in half precision."""
+    """Whether one instruction computes the spec in half precision."""
     if spec.definition.joins:
         return False
     kinds = {view.dtype for view in spec.operands.values()}
@@ -439,7 +439,7 @@ def _in_half(spec: Spec) -> bool:
 
 
 def _text(printer: Printer, statement: _StatementElement, value: Value | None, dtype: DType) -> Text:
-    """A value of a formula, computed in a floating-point type; a value of integers is converted once."""
+    """Print a value of a formula in a floating-point type; a value of integers is converted once."""
     if isinstance(value, Number):
         return printer.literal(value.value, dtype)
     if isinstance(value, Element):
@@ -468,24 +468,26 @@ def _text(printer: Printer, statement: _StatementElement, value: Value | None, d
 
 
 def _converts(statement: _StatementElement, value: Value, dtype: DType) -> bool:
-    """Whether the text of a value in a floating-point type is the conversion of an integer that operations compute."""
+    """Whether the floating-point value is printed as a conversion of a computed integer."""
     integral = isinstance(value, Operation) and value.name in WRAPPING and range_of(value, statement.spec.integer_ranges) is not None
     return integral and not statement.counted(value, dtype)
 
 
 def _signed(sign: str, texts: Sequence[Text]) -> Text:
-    """A sign between two texts, or before one."""
+    """Print an operator between two texts, or before one."""
     return Joined((sign, texts[0])) if len(texts) == 1 else Chain((texts[0], Joined((f"{sign} ", texts[1]))))
 
 
 def _in_64_bits(statement: _StatementElement, value: Value) -> _StatementElement:
-    """The statement where a value fits into 64 bits, or the one that stops coordinates at the end of their dimension, where those of tiles
-    partly out of bounds would need more."""
+    """Return the statement if a value fits into 64 bits, or else one that limits coordinates to the last of their dimension.
+
+    Only coordinates of tiles that are partly out of bounds need more bits.
+    """
     return statement if range_of(value, statement.reaches) is not None else attrs.evolve(statement, stops=True)
 
 
 def _width(statement: _StatementElement, value: Value) -> DType:
-    """The type of an integer and all its operands: int32, or int64."""
+    """Return the type of an integer and all its operands: int32 or int64."""
     span = range_of(value, statement.reaches)
     assert span is not None, "refused where a kernel is compiled"
     inner = value.arguments[value.name == "where" :] if isinstance(value, Operation) else ()
@@ -493,7 +495,7 @@ def _width(statement: _StatementElement, value: Value) -> DType:
 
 
 def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tuple[Text, DType]:
-    """An integer, exactly, and the type of its text: that which fits it and all its operands."""
+    """Print an integer exactly, and return its type, which fits the value and all its operands."""
     statement = _in_64_bits(statement, value)
     kind = _width(statement, value)
     if isinstance(value, Number):
@@ -511,13 +513,13 @@ def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tu
         converted = [printer.converted(text, own, kind) for text, own in zip(texts, kinds, strict=True)]
         return printer.applied(value.name, kind, *converted), kind
     placed = [_operand(text, argument, value, number) for number, (text, argument) in enumerate(zip(texts, arguments, strict=True))]
-    if kind not in kinds:  # one wide operand makes the operation wide
+    if kind not in kinds:  # the operation has 64 bits if an operand has
         placed[0] = printer.converted(texts[0], int32, kind)
     return _signed(value.name, placed), kind
 
 
 def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) -> Text:
-    """The lower 32 bits of an integer, as one without a sign: they follow from those of its operands."""
+    """Print the lower 32 bits of an integer as unsigned: they depend only on those of its operands."""
     if isinstance(value, Number):
         return printer.literal(int(value.value) & _LOWER_BITS, uint32)
     if isinstance(value, Operation) and (value.name == "where" or value.name in WRAPPING):
@@ -537,7 +539,7 @@ _LOWER_BITS: Final = (1 << 32) - 1
 
 
 def _value(printer: Printer, statement: _StatementElement, formula: Formula, result: DType) -> Text:
-    """The value of a formula in the type of its result: of integers exactly, or as many of their lower bits as the result has."""
+    """Print a formula in the type of its result: integers exactly, or their lower bits if the result is narrower."""
     value, ranges = formula.value, statement.spec.integer_ranges
     assert value is not None
     if not is_integral(value, ranges):
@@ -553,11 +555,12 @@ def _value(printer: Printer, statement: _StatementElement, formula: Formula, res
 
 
 def _distributed(printer: Printer, statement: _StatementElement, value: Value, dtype: DType) -> Text | None:
-    """A term of a sum that is a factor times a sum of coordinates, `slope * (m - n)`: the product with the latter's value at the beginning
-    of unrolled loops, which all their iterations share, and a multiply-add. None for any other term, and where the factor differs between
-    them.
+    """Print a factor times a sum of coordinates, `slope * (m - n)`, such that unrolled iterations share the product.
 
-    Both are rounded once, so it differs from the product by the error of rounding the first one: 2^-24 of the factor times the coordinates.
+    The product is computed for the first iteration, and a multiply-add adds the offset of the iteration. None for other terms, and if the
+    factor depends on the coordinates.
+
+    Both are rounded once, so the result differs from the product by the rounding error of the first one: 2^-24 of its value.
     """
     if not isinstance(value, Operation) or value.name != "*" or is_integral(value, statement.spec.integer_ranges):
         return None
@@ -572,7 +575,7 @@ def _distributed(printer: Printer, statement: _StatementElement, value: Value, d
 
 
 def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1) -> bool:
-    """Whether a value is a sum of coordinates and integers, each with a sign; they are counted into a table, integers under ``."""
+    """Whether a value is a signed sum of coordinates and integers; adds the coefficients to a table, the constant with the empty name."""
     if isinstance(value, Number):
         whole = float(value.value).is_integer()
         into[""] = into.get("", 0) + (sign * int(value.value) if whole else 0)
@@ -588,7 +591,7 @@ def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1
 
 
 def _condition(printer: Printer, statement: _StatementElement, value: Value, loosely: bool = False) -> Text:
-    """A condition of a formula; its sides are computed in a separate type."""
+    """Print a condition of a formula; its sides have a separate type."""
     assert isinstance(value, Operation)
     if value.name in ("and", "or"):
         first, second = (_condition(printer, statement, argument) for argument in value.arguments)
@@ -605,7 +608,7 @@ def _condition(printer: Printer, statement: _StatementElement, value: Value, loo
 
 
 def _operand(text: Text, inner: Value, outer: Operation, number: int) -> Text:
-    """A text as an operand of a sign, in parentheses where it binds less."""
+    """Print an operand of an operator, in parentheses if its precedence is lower."""
     if not isinstance(inner, Operation) or inner.name in FUNCTIONS:
         return in_parentheses(text)
     product = inner.name in "*/" or len(inner.arguments) == 1

@@ -1,4 +1,4 @@
-"""Sums, maxima, minima and products of one thread over elements: FADD, DADD, IADD, FMUL, FMNMX, IMNMX in a row (Graphene, Table 1).
+"""Reductions of one thread: sums, products, maxima and minima by FADD, DADD, IADD, FMUL, FMNMX, IMNMX (Graphene, Table 1).
 
 >>> from fireiron import *
 >>> leaf = Reduction(1, 1, 8)(RF, RF)(Thread)
@@ -25,15 +25,15 @@ from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, DType
 
 MOST_NESTED = 4
-"""Most terms of a maximum or minimum in one expression; more are joined one by one."""
+"""Maximum number of terms of a maximum or minimum in one expression; more terms are combined by separate statements."""
 
 MOST_PARTS = 64
-"""Most terms of one sum; more need a loop, `split(...)`."""
+"""Maximum number of terms of a reduction; more terms require a loop, `split(...)`."""
 
 
 @attrs.frozen
 class ThreadReduce(Executable):
-    """`Reduction(1,1,p)` of one thread, of any rank: one element is the sum, product or extremum of those along p, one after the other."""
+    """`Reduction(1,1,p)` of one thread, of any rank: one element is the sum, product or extremum of those along p."""
 
     handles_edges: ClassVar[bool] = True
 
@@ -66,7 +66,7 @@ class ThreadReduce(Executable):
             wide = joined_in(_by(spec), kind, count) or widened(result)
         place = printer.place(target)
         terms = [printer.value(statement, 0, number, wide) for number in range(count)]
-        if statement.accumulate != FALSE and wide.kind == "int" and result.kind == "float":  # what is there need be no integer
+        if statement.accumulate != FALSE and wide.kind == "int" and result.kind == "float":  # the old value need not be an integer
             total = printer.converted(together(printer, _by(spec), terms, wide), wide, widened(result))
             wide = widened(result)
             terms = [old_value(printer, statement, _by(spec), printer.converted(place, result, wide), wide), total]
@@ -78,14 +78,14 @@ class ThreadReduce(Executable):
 
 
 def _one_by_one(printer: Printer, by: str, place: Text, terms: list[Text], dtype: DType) -> Sequence[Item]:
-    """The result joined with one term after the other: calls in calls are hard to read."""
+    """Print one statement per term, because nested calls are hard to read."""
     first, *others = terms
     start = Assignment(place, printer.applied(by, dtype, first, others[0]))
     return [start, *(Assignment(place, printer.applied(by, dtype, place, other)) for other in others[1:])]
 
 
 def _by(spec: Spec) -> str:
-    """What its elements become: their sum, maximum, minimum or product."""
+    """Return the operation that combines the elements: sum, maximum, minimum or product."""
     (only,) = spec.definition.formulas
     return only.joins_by
 

@@ -1,4 +1,4 @@
-"""shfl.sync in its four modes: the lanes of a warp receive what others hold (Graphene, Table 1; PTX ISA, "shfl.sync").
+"""shfl.sync in its four modes: the lanes of a warp receive values of other lanes (Graphene, Table 1; PTX ISA, "shfl.sync").
 
 >>> from fireiron import *
 >>> leaf = Shfl(1, 32, 1)(RF, RF)(Warp)
@@ -26,7 +26,7 @@ from fireiron.values.machine import GL, RF, SH, Architecture, Warp, bfloat16, fl
 from fireiron.values.units import same_threads
 
 TYPES = (float32, float64, int32, float16, bfloat16)
-"""Element types of which `__shfl_sync` and its like have a form."""
+"""Element types with an overload of `__shfl_sync`."""
 
 MODES = {
     "bfly": ("^", "xor_", "whose number differs in the mask"),
@@ -34,18 +34,18 @@ MODES = {
     "up": ("-", "up_", "so many before in its group"),
     "down": ("+", "down_", "so many further on in its group"),
 }
-"""The sign in a formula, the CUDA function, and words, by the mode of the instruction."""
+"""The operator of a formula, the CUDA function, and a description, by the mode of the instruction."""
 
 WARP = 32
 """Threads of a warp."""
 
 LANES = LaneMap.along((32, 1), ((32, 0, 1),), ((1, 1, 1),))
-"""Lane t holds value v of thread t."""
+"""Lane t owns value v of thread t."""
 
 
 @attrs.frozen
 class Shuffle(Executable):
-    """`Shfl<mask>(32,v)(RF -> GL|SH|RF)(Warp)`: a lane receives value v of another, which the mode names (`MODES`)."""
+    """`Shfl<mask>(32,v)(RF -> GL|SH|RF)(Warp)`: a lane receives value v of the lane that the mode specifies (`MODES`)."""
 
     mode: str = "bfly"
 
@@ -56,7 +56,7 @@ class Shuffle(Executable):
 
     @property
     def kind(self) -> str:
-        """The kind of spec with the same effect."""
+        """Return the kind of spec with the same effect."""
         return "Shfl" if self.mode == "bfly" else f"Shfl{self.mode.capitalize()}"
 
     def performs(self) -> str:
@@ -80,7 +80,7 @@ class Shuffle(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         mismatches = list(self.mismatches(spec, context.architecture))
         for name in () if mismatches else ("src", "dst"):
-            if spec.operands[name].tensor.name in context.held:
+            if spec.operands[name].tensor.name in context.owners:
                 mismatches += ownership_mismatch(LANES, spec, name, context)
         return tuple(mismatches)
 
@@ -97,7 +97,7 @@ class Shuffle(Executable):
         return [Assignment(printer.element(statement, "dst"), value)]
 
     def _source(self, spec: Spec) -> Index | None:
-        """The lane from which each receives, where a spec is a copy from one in this mode; None for any other."""
+        """Return the source lane of each lane if a spec is a copy in this mode; None for other specs."""
         only = spec.definition.only
         value = None if only is None or only.sign != "=" or only.reduction is not None else only.value
         if not isinstance(value, Element) or tuple(spec.uses) != ("src", "dst") or value.dims != spec.tile_dims:

@@ -1,9 +1,9 @@
 """stmatrix: 8x8 matrices of 16-bit elements from the registers of a warp to shared memory (Hopper).
 
-PTX ISA, "Warp-level matrix store instruction: stmatrix": ldmatrix reversed. Lane `l` gives elements `2*(l%4)` and
+PTX ISA, "Warp-level matrix store instruction: stmatrix": the inverse of ldmatrix. Lane `l` provides elements `2*(l%4)` and
 `2*(l%4)+1` of row `l/4` of every matrix, with `.trans` those of column `l/4`; eight lanes address the eight rows of a matrix,
-16 bytes each, lanes 0-7 those of the first, 8-15 of the second, and so on. Nothing is converted: an accumulator in float32
-goes the way of its threads, each of which rounds its values.
+16 bytes each, lanes 0-7 those of the first, 8-15 of the second, and so on. The instruction does not convert: each thread rounds and
+stores its values of a float32 accumulator separately.
 
 >>> from fireiron import *
 >>> leaf = Move(16, 16, dtype=float16, dst=RowMajor)(RF, SH)(Warp)
@@ -31,12 +31,12 @@ from fireiron.values.machine import Architecture
 
 @attrs.frozen
 class StMatrix(MatrixCopy):
-    """`Move(8*r, 8*c)(RF -> SH)(Warp)`: each lane gives what the instruction of the main chain makes it hold."""
+    """`Move(8*r, 8*c)(RF -> SH)(Warp)`: each lane stores the elements that it owns after the instruction of the main chain."""
 
     capability: int = 90
 
     def maps(self) -> dict[str, LaneMap]:
-        """The lane maps by operand."""
+        """Return the lane maps by operand."""
         return {"src": received(self.matrices, self.pairs), "dst": addressed(self.matrices, self.along)}
 
     def performs(self) -> str:
@@ -56,11 +56,11 @@ class StMatrix(MatrixCopy):
         return self.mismatches(spec, context.architecture) or self._ownership_mismatch(spec, context)
 
     def _ownership_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        """Whether each lane holds what it has to give."""
+        """Return where a lane does not own the elements that it must provide."""
         return ownership_mismatch(self.maps()["src"], spec, "src", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        spread = ("dst",) if self.count < 4 else ()  # lanes beyond the last matrix repeat addresses, which are not used
+        spread = ("dst",) if self.count < 4 else ()  # lanes past the last matrix repeat addresses, which are not used
         return statements_by_lanes(self, spec, draft, self.maps(), spread, vectors=(2, 8))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -70,7 +70,7 @@ class StMatrix(MatrixCopy):
         )
 
     def _function(self) -> Function:
-        """The store as a function of the address that this lane gives, and of where its registers are kept."""
+        """Return the device function of the store; its arguments are the address and the registers of this lane."""
         trans = ".trans" if self.transposes else ""
         template = f"stmatrix.sync.aligned.m8n8.x{self.count}{trans}.shared.b16 [%0], {registers(1, self.count)};"
         body = (

@@ -1,9 +1,9 @@
-"""stmatrix by the four warps of a warpgroup: accumulators of wgmma, rounded to 16 bits in pairs, to shared memory (Hopper).
+"""stmatrix by the four warps of a warpgroup: rounds wgmma accumulators to 16 bits and stores them to shared memory (Hopper).
 
-PTX ISA, "Warp-level matrix store instruction: stmatrix". Each warp stores four 8x8 matrices of a tile of 64 x 16, of which it holds 16 rows
-as wgmma's accumulators lie (PTX ISA, "Register Fragments for wgmma", D); with `.trans` a tile of 16 x 64, of accumulators of a
-product whose 64 rows are columns. Two neighbors in registers are rounded by one instruction, which makes the register that is stored;
-neighbors of 16 bits, as of a factor that wgmma reads from registers, are such a register as they lie.
+PTX ISA, "Warp-level matrix store instruction: stmatrix". Each warp stores four 8x8 matrices, which are its 16 rows of a tile of 64 x 16,
+from the layout of wgmma's accumulators (PTX ISA, "Register Fragments for wgmma", D); with `.trans` a tile of 16 x 64, for swapped operands.
+One instruction rounds two adjacent accumulators to the 32-bit register that is stored. Elements that have 16 bits already, such as an A
+operand in registers, are stored without conversion.
 
 >>> from fireiron import *
 >>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")
@@ -46,8 +46,8 @@ _PAIRS = {float16: "f16x2", bfloat16: "bf16x2"}
 class StMatrixWarpgroup(Executable):
     """`Move(64*r, 16*c)(RF -> SH)(Warpgroup)`, float32 to 16 bits, or 16 bits as they are; with `swapped`, `Move(16*r, 64*c)`.
 
-    `along` is the dimension in which shared memory is contiguous; where that is not the one along which a thread holds two neighbors,
-    the instruction transposes. With `clamps` negative elements are zero: rounded pairs take half as many instructions for that.
+    `along` is the dimension in which shared memory is contiguous; if a thread has adjacent elements along the other dimension, the
+    instruction transposes. With `clamps` negative elements become zero; clamping rounded pairs takes half as many instructions.
     """
 
     swapped: bool = False
@@ -61,18 +61,16 @@ class StMatrixWarpgroup(Executable):
         return self.swapped == (self.along == 1)
 
     def maps(self) -> dict[str, LaneMap]:
-        """Which thread of the warpgroup holds which element in registers."""
+        """Return the owner of each element in the registers of the warpgroup."""
         return {"src": accumulator_map(16, self.swapped)}
 
     def maps_of_warp(self) -> dict[str, LaneMap]:
-        """The lane maps of a warp by operand: what a lane gives, and the eight elements whose address it provides."""
+        """Return the lane maps of a warp by operand: the elements that a lane provides, and the eight elements that it addresses."""
         return {"src": owned_by_warp(self.swapped), "dst": addressed_by_warp(self.swapped, self.along)}
 
     def performs(self) -> str:
         shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
-        return (
-            f"Move({shape})(RF,SH)(Warpgroup), float32 or 16-bit, held as wgmma holds accumulators, to 16 bits, {order}s side by side in SH"
-        )
+        return f"Move({shape})(RF,SH)(Warpgroup), float32 or 16-bit, registers as wgmma accumulators, to 16 bits, contiguous {order}s in SH"
 
     def may_perform(self, spec: Spec) -> bool:
         return spec.copies and spec.level == Warpgroup and spec.src.memory.private and spec.dst.memory.of_block
@@ -95,7 +93,7 @@ class StMatrixWarpgroup(Executable):
         mismatches = self.mismatches(spec, context.architecture) or ownership_mismatch(self.maps()["src"], spec, "src", context)
         if mismatches:
             return mismatches
-        storage = context.whole.settled.get(spec.dst.tensor.name, spec.dst.tensor.storage())
+        storage = context.whole.chosen_storage.get(spec.dst.tensor.name, spec.dst.tensor.storage())
         return rows_mismatch("dst", spec.dst, storage, self.along)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
@@ -111,7 +109,7 @@ class StMatrixWarpgroup(Executable):
         return with_registers([called(store, printer.shared_address(statement.accesses[1]), source.place)], source)
 
     def _function(self, dtype: DType) -> Function:
-        """The store as a function of the address that this thread gives, and of where its accumulators are kept."""
+        """Return the device function of the store; its arguments are the address and the accumulators of this thread."""
         trans = ".trans" if self.transposes else ""
         name = "half" if dtype == float16 else "bf16"
         pair = f'asm("cvt.rn.{_PAIRS[dtype]}.f32 %0, %1, %2;" : "=r"(words[pair]) : "f"(source[2 * pair + 1]), "f"(source[2 * pair]));'
@@ -129,7 +127,7 @@ class StMatrixWarpgroup(Executable):
         return Function(f"stmatrix_x4{suffix}_{name}", ("unsigned target", "const float* source"), body, note)
 
     def _function_of_pairs(self, dtype: DType) -> Function:
-        """The store of elements that have 16 bits already."""
+        """Return the device function that stores elements that have 16 bits already."""
         trans, name = ("_trans" if self.transposes else ""), "half" if dtype == float16 else "bf16"
         words = "const unsigned* const words = static_cast<const unsigned*>(source);"
         clamp = f'asm("max.{_PAIRS[dtype]} %0, %1, %2;" : "=r"(words[pair]) : "r"(pairs[pair]), "r"(0));'
@@ -148,7 +146,7 @@ class StMatrixWarpgroup(Executable):
         )
 
     def _store(self) -> tuple[str, str]:
-        """The lines of the instruction, of registers called `words`."""
+        """Return the lines of the instruction, which stores registers called `words`."""
         return (
             f'asm volatile("stmatrix.sync.aligned.m8n8.x4{".trans" if self.transposes else ""}.shared.b16 [%0], {registers(1, 4)};"',
             f'    :: "r"(target), {listed("r", "words", 4)} : "memory");',

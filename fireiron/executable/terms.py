@@ -1,4 +1,4 @@
-"""One term of a sum of products with any number of factors, scalars and numbers among them: `C[m,n] += sum(k, alpha * A[m,k] * B[k,n])`.
+"""One term of a sum of products with any number of factors, including scalars: `C[m,n] += sum(k, alpha * A[m,k] * B[k,n])`.
 
 Source: Graphene, section 5.3.
 
@@ -28,7 +28,7 @@ from fireiron.values.machine import MATRIX_ONLY, Architecture, float32, int32
 
 @attrs.frozen
 class ThreadTerm(Executable):
-    """One element of the result and one point of the reduced dimensions: a multiply-add, made in float for 16-bit floats.
+    """One element of the result and one point of the reduced dimensions: a multiply-add, in float for 16-bit floats.
 
     Elements outside count as zero, and so does a product with one of them and finite scalars.
     """
@@ -72,7 +72,7 @@ class ThreadTerm(Executable):
 
 
 def _factors(value: Value | None) -> tuple[Element | Number, ...]:
-    """The factors of a product; none where something else is in it."""
+    """Return the factors of a product; none for other values."""
     if isinstance(value, (Element, Number)):
         return (value,)
     if not isinstance(value, Operation) or value.name != "*":

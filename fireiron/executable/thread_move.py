@@ -1,4 +1,4 @@
-"""Copies of one thread among GL, SH and RF: an element, or a row of them by vectors (Graphene, Table 2 rows 1 to 3).
+"""Copies of one thread between GL, SH and RF: an element, or contiguous elements by vectors (Graphene, Table 2 rows 1 to 3).
 
 >>> from fireiron import *
 >>> leaf = Move(4, 1)(GL, RF)(Thread)
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.executable.cp_async import under_way
+from fireiron.executable.cp_async import async_copy
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -41,8 +41,8 @@ def _width(value: Any) -> int | None:
 class ThreadMove(Executable):
     """`Move(r,c)` of one thread, `r` or `c` 1, at most 16 elements; types are converted.
 
-    Loads and stores of 2, 4, 8 or 16 bytes are used, the widest that are provably contiguous and aligned. With
-    `vector_bytes` set, exactly that width is required, and refused where it cannot be proved.
+    The widest loads and stores (2, 4, 8 or 16 bytes) are used for which contiguity and alignment are proved. With `vector_bytes`, exactly
+    this width is required, and refused if it cannot be proved.
     """
 
     handles_edges: ClassVar[bool] = True
@@ -71,9 +71,9 @@ class ThreadMove(Executable):
                 mismatches.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
         return tuple(mismatches)
 
-    def under_way(self, architecture: Architecture, size: int) -> Executable | None:
-        """The asynchronous copy of `size` bytes that may take its place under a pipeline."""
-        return under_way(architecture, size)
+    def async_copy(self, architecture: Architecture, size: int) -> Executable | None:
+        """Return the asynchronous copy of `size` bytes that may replace it under a pipeline."""
+        return async_copy(architecture, size)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         return printer.moved(statement)
@@ -84,7 +84,7 @@ class EvictFirstMove(ThreadMove):
     """`Move(r,c)` of one thread between global memory and registers, of data without reuse; at most 16 elements.
 
     Its lines are the first to leave the caches: `ld.global.cs` and `st.global.cs` (PTX ISA, "Cache Operators"), by `__ldcs` and `__stcs`
-    (CUDA C++ Programming Guide, "Load Functions Using Cache Hints"). Never chosen without a request: `done(EVICT_FIRST)`.
+    (CUDA C++ Programming Guide, "Load Functions Using Cache Hints"). Used only on request: `done(EVICT_FIRST)`.
     """
 
     def performs(self) -> str:
@@ -96,7 +96,7 @@ class EvictFirstMove(ThreadMove):
         wrong = spec.moves and sorted(memories) != ["GL", "RF"]
         return (*mismatches, Mismatch("memories", "GL -> RF or RF -> GL", " -> ".join(memories))) if wrong else mismatches
 
-    def under_way(self, architecture: Architecture, size: int) -> Executable | None:
+    def async_copy(self, architecture: Architecture, size: int) -> Executable | None:
         return None
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -137,7 +137,7 @@ INSTRUCTIONS: tuple[Executable, ...] = (MOVE, INIT)
 
 
 def vector(size: int) -> ThreadMove:
-    """A move that must use loads and stores of exactly `size` bytes: 1, 2, 4, 8 or 16; an `ArgumentError` for any other number.
+    """Return a move that must use loads and stores of exactly `size` bytes: 1, 2, 4, 8 or 16; an `ArgumentError` for other numbers.
 
     >>> from fireiron import *
     >>> vectors = Move(64, 32)(GL, GL)(Kernel).tile(32, 8).to(Block).tile(4, 1).to(Thread).done(vector(16))

@@ -1,8 +1,8 @@
-"""TMA: a tile from global to shared memory by one instruction of one thread, copied by an engine (Hopper).
+"""TMA: copies of tiles between global and shared memory, which one instruction of one thread starts (Hopper).
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map and coordinates select the tile; elements outside
-the array arrive as zeros. The tile is stored in chunks (`fireiron.ir.smem_layouts`) in the layout that its readers require, a box each; the
-full barrier of its ring counts the bytes.
+PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map and coordinates select the tile; elements out of
+bounds are zero. The tile is stored in chunks (`fireiron.ir.smem_layouts`) in the layout that its readers require, one box per chunk. The
+bytes complete on the full barrier of its ring.
 
 >>> from fireiron import *
 >>> fp16 = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
@@ -99,12 +99,14 @@ class TmaLoad(Executable):
 
 
 ROWS_OF_SWIZZLE = 8
-"""Period of a swizzle in rows: parts of a chunk start at multiples of it."""
+"""Period of a swizzle in rows; parts of a chunk start at multiples of it."""
 
 
 def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, BlockSet | None]:
-    """The part of a load that a block of a cluster performs for all that load the same tile, and these blocks; all of it where no other
-    does, or the tile has no equal parts: whole chunks, or groups of rows of them.
+    """Return the part of a load that a block performs for all blocks of the cluster that load the same tile, and these blocks.
+
+    Parts are equal: complete chunks, or groups of their rows. If there are no equal parts, or no other block loads the tile, the part is
+    the complete tile.
     """
     cluster = draft.whole.cluster
     along = () if cluster is None else _shared_along(spec, cluster, draft)
@@ -126,19 +128,19 @@ def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, Block
 
 
 def _shared_along(spec: Spec, cluster: BlockCluster, draft: Draft) -> tuple[int, ...]:
-    """The dimensions of a cluster along which all blocks load the same tile."""
+    """Return the dimensions of a cluster along which all blocks load the same tile."""
     names = draft.whole.definitions
     waiting = {var for dim in spec.src.numerals for var in dim.base.variables()}
     used: set[Var] = set()
     while waiting:
         used |= waiting
         waiting = {var for name in waiting if name in names for var in names[name].variables()} - used
-    # A place is computed from the block's number: any other value may differ between adjacent blocks as well.
+    # Ranks are computed from the block index: any other value may also differ between adjacent blocks.
     return tuple(position for position, var in enumerate(cluster.places) if var not in used)
 
 
 def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
-    """Why a tensor map cannot describe an array."""
+    """Return why a tensor map cannot describe an array."""
     view = spec.operands[name]
     steps = view.tensor.storage().steps
     if len(steps) not in RANKS:
@@ -158,32 +160,32 @@ def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
 
 
 def _contiguous(view: View) -> int | None:
-    """The dimension of a view along which elements are contiguous."""
+    """Return the dimension of a view along which elements are contiguous."""
     steps = view.tensor.storage().steps
     here = [steps[view.axis(dim)] for dim in (0, 1)]
     return next((dim for dim, step in enumerate(here) if step is not None and constant(step) == 1), None)
 
 
 def _order(view: View, along: int) -> tuple[int, ...]:
-    """The array's dimensions in the order of a map: the contiguous one, the tile's other one, then those where the tile has one element."""
+    """Return the dimensions in tensor-map order: the contiguous one, the tile's other one, then those with one element per tile."""
     tile = (view.axis(along), view.axis(1 - along))
     return (*tile, *(axis for axis in reversed(range(len(view.numerals))) if axis not in tile))
 
 
 def _chunks(spec: Spec, context: Context) -> SmemLayout | str:
-    """The chunks of the target: those that a leaf decided, or that the load requests; a text where there are none."""
+    """Return the chunks of the destination that a leaf decided or that the load requests; the reason as text if there are none."""
     view = spec.dst
-    storage: Storage = context.whole.settled.get(view.tensor.name) or view.tensor.storage()
+    storage: Storage = context.whole.chosen_storage.get(view.tensor.name) or view.tensor.storage()
     if len(view.dims) != 2 or math.prod(constant(size) or 0 for size in view.shape) == 0:
         return "a tile of sizes known only at run time"
-    if view.tensor.free and view.tensor.name not in context.whole.settled:
+    if view.tensor.free and view.tensor.name not in context.whole.chosen_storage:
         return "a storage that a reader may still choose"
     return smem_layout_of(storage, view, view.dtype.bytes)
 
 
 @attrs.frozen
 class TmaStore(Executable):
-    """`Move(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; elements outside the array are not written."""
+    """`Move(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; elements out of bounds are not written."""
 
     capability: ClassVar[int] = 90
     mechanism: ClassVar[Mechanism] = TMA_STORES
@@ -237,7 +239,7 @@ class TmaStore(Executable):
                     within=spec,
                     hint="another tile, or .coalesced_copy(8) for a store by all threads",
                 )
-            storage = draft.settle(view.tensor, chunk_storage(view, along, span))
+            storage = draft.choose_storage(view.tensor, chunk_storage(view, along, span))
         chunks = smem_layout_of(storage, view, view.dtype.bytes)
         assert isinstance(chunks, SmemLayout), chunks
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
@@ -253,13 +255,13 @@ class TmaStore(Executable):
             called(function, f"&{box.map}", *(printer.expression(coordinate) for coordinate in box.coordinates), box.address)
             for box in _boxes(printer, statement, array=1)
         ]
-        lane = index_in(statement.spec.level, printer.kernel.thread)
+        lane = index_in(statement.spec.level, printer.kernel.thread) if statement.lane == ZERO else statement.lane
         return [If((printer.expression(equal(lane, 0)),), tuple(stores))]
 
 
 @attrs.frozen
 class Box:
-    """One box of a tile: the map, its coordinates in the array, the contiguous one first, and its address in shared memory."""
+    """One box of a tile: the map, its coordinates in the array (contiguous dimension first), and its address in shared memory."""
 
     map: str
     coordinates: tuple[Expr, ...]
@@ -267,7 +269,7 @@ class Box:
 
 
 def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
-    """The boxes of a statement, of which operand number `array` is the array in global memory."""
+    """Yield the boxes of a statement whose operand number `array` is in global memory."""
     tensor_map = statement.tensor_map
     assert tensor_map is not None
     outside, inside = statement.accesses[array], statement.accesses[1 - array]
@@ -289,7 +291,7 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
 
 
 def _map_of(far: View, chunks: SmemLayout, near: View) -> TensorMap:
-    """The map of an array, of which boxes go to chunks of shared memory, or come from there."""
+    """Return the tensor map of an array whose boxes are chunks in shared memory."""
     width, rows = chunks.span // near.dtype.bytes, constant(near.shape[1 - chunks.along]) or 0
     order = _order(far, chunks.along)
     box = (width, rows // -(-rows // MOST_ROWS), *(1 for _ in order[2:]))

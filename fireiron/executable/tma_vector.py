@@ -1,8 +1,7 @@
-"""TMA for vectors: contiguous elements of an array, from global to shared memory, by one instruction of one thread (Hopper).
+"""TMA for vectors: copies contiguous elements of an array from global to shared memory by one instruction of one thread (Hopper).
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map describes the array, so elements past the end of
-a row arrive as zeros; the vector is stored contiguously, in boxes of at most 256 elements, and the full barrier of its ring counts the
-bytes.
+PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map describes the array, so elements past the end of a
+row are zero. The vector is stored contiguously, in boxes of at most 256 elements. The bytes complete on the full barrier of its ring.
 
 >>> from fireiron import *
 >>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")
@@ -91,7 +90,7 @@ class TmaVectorLoad(Executable):
 
 
 def _box(length: int) -> int:
-    """The elements of a copy: equal parts of a vector, as few as TMA accepts."""
+    """Return the elements per copy: the vector is divided into the fewest equal parts that TMA accepts."""
     parts = -(-length // MOST_ROWS)
     while length % parts:
         parts += 1
@@ -99,12 +98,12 @@ def _box(length: int) -> int:
 
 
 def _is_contiguous(steps: Sequence[Expr | None]) -> bool:
-    """Whether these are the steps of one contiguous dimension."""
+    """Whether the modes form one contiguous dimension."""
     return len(steps) == 1 and steps[0] is not None and constant(steps[0]) == 1
 
 
 def _order(view: View) -> tuple[int, ...]:
-    """The array's dimensions in the order of a map: that of the vector, then those of which it has one element."""
+    """Return the dimensions in the order of a tensor map: that of the vector, then those of which it has one element."""
     along = view.axis(0)
     return (along, *(axis for axis in reversed(range(len(view.numerals))) if axis != along))
 

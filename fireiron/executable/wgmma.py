@@ -1,8 +1,8 @@
-"""wgmma: a matrix multiply-accumulate by the 128 threads of a warpgroup, of operands in shared memory (Hopper).
+"""wgmma: matrix multiply-accumulate by the 128 threads of a warpgroup, with operands in shared memory (Hopper).
 
-PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The accumulator of 64 x n is in registers; the other two
-are given by descriptors, and are stored in chunks (`fireiron.ir.smem_layouts`). With `swapped` the spec's B is A in PTX: for tiles that are
-narrow along m. A in PTX may be in registers instead, along k, in the layout of its figure: loaded there, or computed.
+PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The accumulator of 64 x n is in registers. Descriptors
+specify the other two operands, which are stored in chunks (`fireiron.ir.smem_layouts`). With `swapped` the spec's B is A in PTX, for tiles
+that are narrow along m. A in PTX may also be in registers, contiguous along k, in the layout of its figure.
 
 >>> from fireiron import *
 >>> fp16 = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
@@ -62,7 +62,7 @@ from fireiron.values.machine import (
 )
 from fireiron.values.tensor import MatrixLayout, Storage, View
 
-HELD = 4
+A_REGISTERS = 4
 """32-bit registers per thread for an A operand in registers."""
 
 MODES = {128: 1, 64: 2, 32: 3, 16: 0}
@@ -82,7 +82,7 @@ class Wgmma(Executable):
 
     mechanism: ClassVar[Mechanism] = wgmma.WGMMA_GROUPS
     only_on: ClassVar[str] = "sm_90a"
-    """The only target that has it: with the suffix `a` in its name, code for it runs on no other."""
+    """The only target that has it; code for a target with the suffix `a` runs on no other GPU."""
 
     factors: tuple[DType, DType] = (float16, float16)
     result: DType = float32
@@ -91,27 +91,27 @@ class Wgmma(Executable):
 
     @property
     def depth(self) -> int:
-        """Elements along k."""
+        """Return the elements along k."""
         return 32 // self.factors[0].bytes
 
     @property
     def left(self) -> str:
-        """The operand that has 64 rows."""
+        """Return the operand that has 64 rows."""
         return "B" if self.swapped else "A"
 
     @property
     def right(self) -> str:
-        """The other input operand."""
+        """Return the other input operand."""
         return "A" if self.swapped else "B"
 
     @property
     def in_shared(self) -> tuple[str, ...]:
-        """The input operands that it reads from shared memory."""
+        """Return the input operands that it reads from shared memory."""
         return (self.right,) if self.held else ("A", "B")
 
     @property
     def memories(self) -> dict[str, Memory]:
-        """The memory of each operand."""
+        """Return the memory of each operand."""
         return {name: SH if name in self.in_shared else RF for name in "ABC"}
 
     def performs(self) -> str:
@@ -144,7 +144,7 @@ class Wgmma(Executable):
         m, n, k = (constant(size) or 0 for size in spec.sizes)
         rows, columns = (n, m) if self.swapped else (m, n)
         step = 16 if self.factors[0] == int8 and columns > 32 else 8
-        # Several steps of k, and several blocks of rows, are loops around it: where it accumulates, as nothing is cleared between.
+        # Several steps of k, or several groups of 64 rows, are loops around it, which are legal only if it accumulates.
         whole = spec.accumulate == TRUE or k == self.depth
         if rows % ROWS == 0 and rows and k % self.depth == 0 and k and whole and columns % step == 0 and 8 <= columns <= 256:
             return ()
@@ -153,13 +153,13 @@ class Wgmma(Executable):
         return (Mismatch("shape", f"{multiples}{expected}, n {self._widths()}", "x".join(map(str, spec.sizes))),)
 
     def _storage_mismatch(self, spec: Spec, name: str) -> tuple[Mismatch, ...]:
-        """Why an operand is not in chunks that the instruction can read; nothing where its storage is still free."""
+        """Return why an operand is not in chunks that the instruction can read; nothing if its storage is undecided."""
         view = spec.operands[name]
         shape = "x".join(map(str, view.tensor.shape))
         if view.tensor.free:
             if len(view.tensor.shape) != 2:
                 return (Mismatch(f"{name} storage", "a buffer of two dimensions", shape),)
-            best = self._wanted(spec, name)
+            best = self._preferred_storage(spec, name)
             if best is not None and isinstance(smem_layout_of(best, view, view.dtype.bytes), SmemLayout):
                 return ()
             return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", shape),)
@@ -192,16 +192,16 @@ class Wgmma(Executable):
         return edited(program, lambda statement: attrs.evolve(statement, mechanism=self.mechanism))
 
     def _decided(self, spec: Spec, name: str, draft: Draft) -> SmemLayout:
-        """The chunks of an operand, which become its storage where it is still free."""
+        """Return the chunks of an operand, which become its storage if that is undecided."""
         view = spec.operands[name]
-        wanted = self._wanted(spec, name) if view.tensor.free else None
-        storage = view.tensor.storage() if wanted is None else draft.settle(view.tensor, wanted)
+        wanted = self._preferred_storage(spec, name) if view.tensor.free else None
+        storage = view.tensor.storage() if wanted is None else draft.choose_storage(view.tensor, wanted)
         layout = smem_layout_of(storage, view, view.dtype.bytes)
         assert isinstance(layout, SmemLayout), layout
         return layout
 
-    def _wanted(self, spec: Spec, name: str) -> Storage | None:
-        """The best storage of a free operand: contiguous as its source where the instruction can read that, else along k."""
+    def _preferred_storage(self, spec: Spec, name: str) -> Storage | None:
+        """Return the best storage of an undecided operand: contiguous like its source if the instruction can read that, else along k."""
         view = spec.operands[name]
         along_k, element = _along_k(spec, name), view.dtype.bytes
         order = view.order if isinstance(view.tensor.layout, MatrixLayout) else None
@@ -234,7 +234,7 @@ class Wgmma(Executable):
         return with_registers([product], left_registers, c)
 
     def _function(self, columns: int, transposed: tuple[bool, ...]) -> Function:
-        """The instruction as a function of a thread's accumulators, and of the descriptors of the two operands."""
+        """Return the device function of the instruction; its arguments are a thread's accumulators and the two descriptors."""
         left, right = self.factors[::-1] if self.swapped else self.factors
         kind = self.result
         count = columns // 2 // (4 // kind.bytes)
@@ -243,8 +243,8 @@ class Wgmma(Executable):
         letter = {float32: "f"}.get(kind, "r")
         words = "c" if kind in (float32, int32) else "words"
         places = ", ".join(f"%{number}" for number in range(count))
-        given = HELD if self.held else 1
-        factor = registers(count, HELD) if self.held else f"%{count}"
+        given = A_REGISTERS if self.held else 1
+        factor = registers(count, A_REGISTERS) if self.held else f"%{count}"
         scales = "" if left == int8 else ", 1, 1"
         across = transposed[1:] if self.held else transposed
         scales += "".join(f", {int(is_transposed)}" for is_transposed in across) if left.bytes == 2 else ""
@@ -256,7 +256,7 @@ class Wgmma(Executable):
             f'    "wgmma.mma_async.sync.aligned.{shape}.{types} "',
             *(f'    "{line}"' for line in _filled(f"{{{places}}}, {factor}, %{count + given}, scale_d{scales}; }}")),
             *wrapped(f"    : {listed('+' + letter, words, count)}"),
-            f'    : {listed("r", "a_words", HELD)}, "l"(b), "r"(static_cast<int>(accumulate)));'
+            f'    : {listed("r", "a_words", A_REGISTERS)}, "l"(b), "r"(static_cast<int>(accumulate)));'
             if self.held
             else '    : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));',
         )
@@ -270,7 +270,7 @@ class Wgmma(Executable):
 
 
 def _filled(text: str, width: int = 100) -> list[str]:
-    """Text in lines, broken after commas."""
+    """Break text into lines after commas."""
     lines = []
     while len(text) > width:
         place = text.rindex(", ", 0, width) + 2
@@ -280,18 +280,18 @@ def _filled(text: str, width: int = 100) -> list[str]:
 
 
 def _along_k(spec: Spec, name: str) -> int:
-    """The dimension of an operand that is reduced, by any name: A is rows x reduced, and B is reduced x columns."""
+    """Return the reduced dimension of an operand: A is rows x reduced, and B is reduced x columns."""
     (reduced,) = (dim for dim in spec.uses["A"] if dim not in spec.uses["C"])
     return spec.uses[name].index(reduced)
 
 
 def _columns(spec: Spec, swapped: bool) -> int:
-    """Elements of the dimension of the result that is not the one of 64 rows."""
+    """Return the extent of the result's dimension that does not have 64 rows."""
     return constant(spec.C.shape[0 if swapped else 1]) or 0
 
 
 def _chunks(printer: Printer, statement: Exec, name: str) -> SmemLayout:
-    """The chunks of an operand in its buffer."""
+    """Return the chunks of an operand in its buffer."""
     view: View = statement.spec.operands[name]
     layout = smem_layout_of(printer.kernel.buffer(view.tensor.name).storage, view, view.dtype.bytes)
     assert isinstance(layout, SmemLayout), layout
@@ -299,8 +299,10 @@ def _chunks(printer: Printer, statement: Exec, name: str) -> SmemLayout:
 
 
 def _descriptor(printer: Printer, statement: Exec, name: str, chunks: SmemLayout) -> Text:
-    """The descriptor of an operand. In a group that is awaited in each iteration of its loop, the time between its MMAs counts: there the
-    offsets of unrolled loops are added to a descriptor that is made once. It stays inside the 14 bits that address shared memory.
+    """Print the descriptor of an operand.
+
+    If each iteration of a loop waits for its group, the latency between MMAs matters: then the offsets of unrolled loops are added to a
+    descriptor that is computed once. The sum does not exceed the 14 bits of the address in shared memory.
     """
     head = f"{printer.function(DESCRIPTOR)}<{chunks.chunk_stride}, {chunks.group_stride}, {MODES[chunks.span]}>"
     first = statement.at_first_lane(name)
@@ -316,7 +318,7 @@ def _descriptor(printer: Printer, statement: Exec, name: str, chunks: SmemLayout
 
 @functools.lru_cache(maxsize=256)
 def operand_map(tile: tuple[int, ...], along_k: int, along: int, element: int) -> LaneMap:
-    """An operand of which 16 contiguous bytes count as read by one thread: PTX does not specify which thread reads what."""
+    """Return a lane map in which each thread reads 16 contiguous bytes: PTX does not specify which thread reads which element."""
     other = 1 - along_k
     piece, groups = PIECE // element, tile[other] // 8
     share = math.gcd(groups, 8)

@@ -5,8 +5,8 @@
     mma_sync           MatMul(m,n,k)(FR,FR,FR)(Warp)
     store_matrix_sync  Move (FR -> GL|SH)(Warp)
 
-Nothing but these may touch a fragment. Which thread touches which element of a matrix in GL or SH is left open, so that side is
-`spread` over the warp.
+Only these may access a fragment. It is unspecified which thread accesses which element of a matrix in GL or SH, so this access is `spread`
+over the warp.
 
 >>> from fireiron import *
 >>> leaf = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(FR(16, 16, 16), FR(16, 16, 16), FR(16, 16, 16))(Warp)
@@ -44,14 +44,14 @@ from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
 from fireiron.values.tensor import View
 
 POINTER_BYTES = 32
-"""Alignment in bytes of a matrix; for 8-bit elements half, because a row or column of a fragment has no more bytes."""
+"""Alignment in bytes of a matrix. For 8-bit elements it is half, the bytes of a row or column of a fragment."""
 
 HEADERS = ("mma.h",)
 
 
 @attrs.frozen
 class MmaSync(Executable):
-    """`MatMul(m,n,k)(FR,FR,FR)(Warp)`: the fragments' memory specifies m, n and k."""
+    """`MatMul(m,n,k)(FR,FR,FR)(Warp)`; the memory of the fragments specifies m, n and k."""
 
     headers: ClassVar[tuple[str, ...]] = HEADERS
 
@@ -87,7 +87,7 @@ class MmaSync(Executable):
 
 
 def _product_mismatch(spec: Spec, memory: Memory, architecture: Architecture) -> tuple[Mismatch, ...]:
-    """Why the element types are not those of a product of fragments, or the target does not have it."""
+    """Return why the element types are not those of a product of fragments, or the target does not have it."""
     forms = forms_of(memory)
     form = next((one for one in forms if one.factor == spec.A.dtype), None)
     if form is None:
@@ -112,12 +112,12 @@ class MatrixSync(Executable):
 
     @property
     def inner(self) -> str:
-        """The operand in fragments."""
+        """Return the operand in fragments."""
         return "src" if self.store else "dst"
 
     @property
     def outer(self) -> str:
-        """The matrix in memory."""
+        """Return the matrix in memory."""
         return "dst" if self.store else "src"
 
     def performs(self) -> str:
@@ -171,7 +171,7 @@ class MatrixSync(Executable):
 
 
 def _truncated(target: str, buffer: Buffer) -> list[Item]:
-    """WMMA leaves its result undefined for float32 that are not tf32, so the last 13 bits are dropped, as by `mma.sync`."""
+    """Truncate float32 to tf32 as `mma.sync` does, because WMMA's result is undefined if the last 13 bits are not zero."""
     if buffer.dtype != tf32:
         return []
     kept = "element = __uint_as_float(__float_as_uint(element) & 0xffffe000u);"
@@ -214,7 +214,7 @@ class FillFragment(Executable):
 
 
 def _type_mismatch(view: View, architecture: Architecture, factors: bool) -> tuple[Mismatch, ...]:
-    """Why fragments do not have such elements, or not on this target; with `factors` the types of A and B are accepted too."""
+    """Return why fragments of the target do not support an element type; with `factors` the types of A and B are legal too."""
     legal = {form: {*form.results, *([form.factor] if factors else [])} for form in forms_of(view.memory)}
     serving = [form.capability for form, dtypes in legal.items() if view.dtype in dtypes]
     if not serving:
@@ -228,8 +228,8 @@ def _fragments_mismatch(spec: Spec, view: View, context: Context) -> tuple[Misma
 
 
 def _map_of(view: View, context: Context) -> LaneMap:
-    """The map of a fragment: that of the product which uses it; with none, one that divides it, the accumulator's first."""
-    holding = context.held.get(view.tensor.name)
+    """Return the map of a fragment: that of the product which uses it, or else one that divides it, the accumulator's first."""
+    holding = context.owners.get(view.tensor.name)
     maps = maps_of(view.memory)
     sizes = [constant(size) or 1 for size in view.shape]
     fitting = [maps[name] for name in "CAB" if all(size % part == 0 for size, part in zip(sizes, maps[name].tile, strict=True))]
@@ -238,7 +238,7 @@ def _map_of(view: View, context: Context) -> LaneMap:
 
 
 def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
-    """Refuse a tile that may overhang its matrix, or whose rows and columns are not neighbors there."""
+    """Refuse a tile that may overhang its matrix, or whose rows and columns are not adjacent in it."""
     if matrix.bounded:
         stored = matrix in (spec.operands[name] for name in spec.outputs)
         through = "store through SH: Move.load(SRC, SH, ...)" if stored else "load the operand into SH first"
@@ -254,13 +254,13 @@ def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
 
 
 def _leading_dimension(matrix: View) -> Expr | None:
-    """Elements from one row (or column) of a matrix to the next; None where it has no neighbors side by side."""
+    """Return the leading dimension of a matrix in elements; None if no dimension is contiguous."""
     near, far = (matrix.tensor.storage().steps[matrix.axis(dim)] for dim in matrix.storage_order)
     return far if near == ONE else None
 
 
 def _fragment(printer: Printer, statement: Exec, position: int) -> str:
-    """The fragment that an operand of a statement is: its first register, counted in fragments."""
+    """Print the fragment of an operand: the index of its first register, in fragments."""
     access: Access = statement.accesses[position]
     buffer: Buffer = printer.kernel.buffer(access.buffer)
     return f"{buffer.name}[{printer.expression(buffer.address(access, access.first) // statement.lane_maps[position].count)}]"

@@ -260,7 +260,7 @@ class CompiledKernel(Displayed):
             return done
         self._check_on_host(arrays, out)
         if stream is not None:
-            raise ArgumentError("stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it out: the simulator is synchronous")
+            raise ArgumentError("stream= is for arrays on a GPU", got="NumPy arrays", hint="remove it: the simulator is synchronous")
         given = dict(zip(self._calls.inputs, arrays, strict=True))
         given |= {name: value_of(name, given[name], dtype, name in self._calls.positive) for name, dtype in self._calls.scalars.values()}
         return self._simulated(given, out, sizes)
@@ -362,7 +362,7 @@ class CompiledKernel(Displayed):
         named = {operand: name for operand, name in zip((*spec.inputs, *spec.outputs), self._calls.names, strict=True) if operand in given}
         for operand in spec.outputs:
             if operand in given and not given[operand].flags.writeable:
-                raise LaunchError(f"{named[operand]} is read-only", hint="leave out= out, or pass a writable array")
+                raise LaunchError(f"{named[operand]} is read-only", hint="remove out=, or pass a writable array")
         for operand, name in named.items():
             buffer, array = self.ir.buffer(operand), given[operand]
             check_view(name, buffer, host_view(array), symbols, spec)

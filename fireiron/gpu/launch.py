@@ -195,7 +195,7 @@ class Launcher:
         fills: Fills = (),
         scalars: Mapping[int, int] = MappingProxyType({}),
         parameters: Sequence[Parameter] | None = None,
-        chained: bool = False,
+        programmatic: bool = False,
         counter: Callable[[int], int] | None = None,
     ) -> FixedLaunch:
         """Return a launch with everything fixed but addresses and stream.
@@ -209,7 +209,7 @@ class Launcher:
             fills: `(position among the addresses, fill)` of arrays that are set to zero before the launch.
             parameters: the kernel's parameters in order; by default all addresses, then all values.
             scalars: positions among the addresses of numbers passed by value (their bits instead of an address), with their bytes.
-            chained: launch with PDL; the kernel itself waits for the preceding one.
+            programmatic: launch with PDL; the kernel itself waits for the preceding one.
             counter: returns, for a stream, the address of the tile counter; it is the last address, and callers do not pass it.
 
         Raises:
@@ -226,7 +226,7 @@ class Launcher:
             fixed: FixedLaunch = DynamicTileLaunch(*given, parameters=every, counter=counter)
         else:
             fixed = FixedLaunch(*given) if parameters is None else TensorMapLaunch(*given, parameters=parameters)
-        if chained:
+        if programmatic:
             fixed.launch_by(ProgrammaticLaunch(fixed.function, shape, self.dynamic_shared))
             fixed.is_programmatic = True
         return fixed
@@ -417,7 +417,7 @@ class ProgrammaticLaunch:
         self._function, self._shape, self._shared = function, tuple(shape), dynamic_shared
         launch = getattr(_driver(), "cuLaunchKernelEx", None)
         if launch is None:
-            hint = "install a driver of CUDA 11.8 or newer, or leave programmatic_launch() out"
+            hint = "install a driver of CUDA 11.8 or newer, or remove .programmatic_launch()"
             raise LaunchError("this driver does not support programmatic dependent launch", hint=hint)
         self._launch = launch
         self._thread = threading.local()

@@ -298,7 +298,7 @@ class Calls:
         new = self.read(outs, self.outputs)
         assert new is not None
         if recorder.current.recording is not None:
-            recorder.current.recording.made.extend(outs)
+            recorder.current.recording.allocated.extend(outs)
         self.plan((*signatures, *new[1]), sizes).run([*addresses, *new[0]], orders, stream)
         return output.finished(outs, stream)
 
@@ -351,7 +351,7 @@ class Calls:
         for name, view, signature in list(zip(self.names, views, signatures, strict=True))[len(self.inputs) :]:
             if view.readonly:
                 what = "a JAX array, which cannot be written" if signature[0].name == "JAX" else "read-only"
-                raise LaunchError(f"{name} is {what}", hint="leave out= out, or pass a writable array")
+                raise LaunchError(f"{name} is {what}", hint="remove out=, or pass a writable array")
         check_facts(kernel, symbols)
         order = (*self.inputs, *self.spec.outputs)
         buffers = [kernel.buffer(name) for name in order]
@@ -369,7 +369,7 @@ class Calls:
         grid = evaluated(kernel.grid, symbols)
         pointers, counter = (len(places), None) if kernel.counter is None else (len(places) + 1, counters(device).of)
         given = device, grid, kernel.threads, pointers, values, fills, scalars, parameters
-        fixed = self.launcher(device).fixed(*given, chained=kernel.effects[Chaining].chained, counter=counter)
+        fixed = self.launcher(device).fixed(*given, programmatic=kernel.effects[Chaining].chained, counter=counter)
         plan = _Plan if len(self.outputs) == 1 else _MultiOutputPlan
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 

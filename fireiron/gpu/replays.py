@@ -92,7 +92,7 @@ def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording
     outs = () if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
     given = [_Array.of(one) for one in (*inputs, *outs) if hasattr(one, "data_ptr")]
     results = [_Array.of(one) for one in (allocated if is_tuple else (allocated,))] if out is None else []
-    between = [one for one in map(_Array.of, recording.made) if not any(two.holds(one.start, one.end) for two in (*results, *given))]
+    between = [one for one in map(_Array.of, recording.allocated) if not any(two.holds(one.start, one.end) for two in (*results, *given))]
     arrays = [*given, *results, *between]
     _refuse_overlap(arrays)
     device = recording.launches[0][0].device

@@ -1,6 +1,6 @@
 """What statements access: elements of buffers, where buffers are stored, and how elements are grouped into loads and stores.
 
-Accesses have coordinates in the whole buffer. Only `Buffer.address` turns them into addresses. So padding, swizzles and register numbers
+Accesses have coordinates in the whole buffer. Only `Buffer.address` converts them to addresses. So padding, swizzles and register numbers
 are decided once, and the printer, the simulator and the checks agree on them.
 """
 

@@ -1,4 +1,4 @@
-"""Open records: values of different kinds, at most one of a kind. A reader asks for the kinds that it knows, so a new kind needs no change
+"""Open records: values of different kinds, at most one of a kind. A reader requests the kinds that it knows, so a new kind needs no change
 in readers.
 
 A value created without arguments is neutral. A record omits neutral values and returns one for a kind that it does not contain.

@@ -150,10 +150,10 @@ class Ownership:
                 reached *= size
         for dim, shape in enumerate(view.shape):
             reached = 1
-            for one in sorted((one for one in digits if one.dim == dim), key=lambda one: one.stride):
-                if one.stride != reached:
+            for inner in sorted((digit for digit in digits if digit.dim == dim), key=lambda digit: digit.stride):
+                if inner.stride != reached:
                     return None
-                reached = one.end
+                reached = inner.end
             if constant(shape) != reached and not (view.dims[dim].whole and 0 < (constant(shape) or 0) < reached):
                 return None
         return tuple(digits)

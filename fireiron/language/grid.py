@@ -43,7 +43,7 @@ Names: TypeAlias = "Draft | Inside | Unnamed"
 """What names values."""
 
 
-def taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tuple[Let, For]:
+def persistent_tile_loop(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tuple[Let, For]:
     """Return the index of a block's tile in each iteration, and the loop over its tiles. If `dynamic`, one block may compute all tiles."""
     launched = constant(minimum(tiles, as_expr(blocks)))
     block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)
@@ -63,7 +63,7 @@ def place_on_curve(unit: Expr, lines: Expr, columns: Expr, draft: Names) -> tupl
     return _inside(place // columns, place % columns, lines, columns)
 
 
-def place_in_bands(unit: Expr, lines: Expr, columns: Expr, rows: int, draft: Names) -> tuple[Expr, Expr]:
+def rasterized_place(unit: Expr, lines: Expr, columns: Expr, rows: int, draft: Names) -> tuple[Expr, Expr]:
     """Return the line and the column of tile `unit` in bands of `rows` lines, column by column; the last band may have fewer lines."""
     band, inside = unit // (columns * rows), unit % (columns * rows)
     number = constant(lines)

@@ -88,10 +88,10 @@ def as_matrix(spec: Spec, operand: str) -> Spec:
 
 def without_ones(spec: Spec) -> Spec:
     """Return a copy or a fill without its first dimensions of one element, keeping at least two dimensions."""
-    ones = [number for number, size in enumerate(spec.sizes) if size == ONE][: max(len(spec.dims) - 2, 0)]
-    if not ones:
+    unit_dims = [number for number, size in enumerate(spec.sizes) if size == ONE][: max(len(spec.dims) - 2, 0)]
+    if not unit_dims:
         return spec
-    kept = [number for number in range(len(spec.dims)) if number not in ones]
+    kept = [number for number in range(len(spec.dims)) if number not in unit_dims]
     names = tuple(spec.labels[number] for number in kept)
     views = tuple(view.only(kept) for view in spec.views)
     return spec.starter.on(spec.level, *views, names=names, **dict(spec.parameters))

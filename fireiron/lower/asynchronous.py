@@ -31,7 +31,7 @@ def _is_marked(statement: Exec) -> bool:
 def _decided(kernel: Kernel, statement: Exec) -> Exec:
     buffers = [kernel.buffer(access.buffer) for access in statement.accesses]
     widths = {statement.width(position) for position in range(2)}
-    offer = getattr(statement.instruction, "under_way", None)
+    offer = getattr(statement.instruction, "async_copy", None)
     instruction = None
     # The instruction copies the same number of bytes and cannot convert.
     if offer is not None and widths == {statement.vector} and buffers[0].dtype == buffers[1].dtype:

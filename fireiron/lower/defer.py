@@ -367,8 +367,8 @@ def _clash(loop: For, pieces: Sequence[_Piece]) -> Clash | None:
 
 def _exchanged(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, _Piece, int]]:
     """The pairs that change their order, with the iterations by which the second is later: 0 or 1, more never change."""
-    for one, other in itertools.product(enumerate(pieces), repeat=2):
-        (at, first), (after, second) = one, other
+    for entry, other_entry in itertools.product(enumerate(pieces), repeat=2):
+        (at, first), (after, second) = entry, other_entry
         for later in (0, 1):
             in_order = later or first.place < second.place
             if in_order and (later - second.early, after) < (-first.early, at):

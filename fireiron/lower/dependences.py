@@ -124,8 +124,8 @@ class Dependences:
         first, second = id(x), id(y)
         memo = (second, first, kept, later) if later is None and second < first else (first, second, kept, later)
         if memo not in self._overlaps:
-            one, other = self._footprints(x, y, kept, later)
-            low, high = one.extremes(other)
+            footprint, other_footprint = self._footprints(x, y, kept, later)
+            low, high = footprint.extremes(other_footprint)
             self._overlaps[memo] = _Overlap(bool(low.size), self._narrowest(low, high) if low.size else None)
         return self._overlaps[memo]
 

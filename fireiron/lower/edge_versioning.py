@@ -83,8 +83,8 @@ class _Versioning:
         return parts if changing and len(parts) == len(tested) else {}
 
     def _of_warp(self, condition: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> Expr:
-        """The condition that the largest coordinate in a warp, over all iterations of its own loops, is less than an extent; false if it is
-        unknown or does not pay off.
+        """The condition that the largest coordinate in a warp, over all iterations of the `own` loops, is less than an extent; false if it
+        is unknown or does not pay off.
 
         That coordinate is the last one before the next multiple of the common divisor of the uniform part and the extent.
         """

@@ -1,7 +1,7 @@
 """`fold_single_trip`: if the condition of a statement leaves one value for a loop variable, use the value in its accesses.
 
 A loop of two iterations that loads one iteration ahead loads only in its first iteration, into stage `(k + 1) % 2`, which is printed as
-stage 1. This also avoids a bug of ptxas in CUDA 12.6 and 13.0: NVVM turns `(k + 1) % 2` into `~k & 1`, and after the branch `k == 0` ptxas
+stage 1. This also avoids a bug of ptxas in CUDA 12.6 and 13.0: NVVM rewrites `(k + 1) % 2` as `~k & 1`, and after the branch `k == 0` ptxas
 computes it as 0. The loads then overwrite the stage that is being read (docs/decisions/0067-compilers.md).
 """
 

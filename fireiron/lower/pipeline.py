@@ -177,8 +177,10 @@ class _Pipeline:
             )
         if chosen < 0:
             return _iteration_number(around)
-        one = around[chosen]
-        counter = self._count(one, ONE, f"{one.var}s_done", max(_iteration_number(around[: chosen + 1]).high, 0), one)
+        skipping_loop = around[chosen]
+        counter = self._count(
+            skipping_loop, ONE, f"{skipping_loop.var}s_done", max(_iteration_number(around[: chosen + 1]).high, 0), skipping_loop
+        )
         return _iteration_number(around[chosen + 1 :], counter)
 
     def _ring(self, loop: For, outside: PeeledFills) -> For:
@@ -580,7 +582,7 @@ def _is_copy(item: Stmt) -> bool:
 
 
 def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
-    """The share of a copy that is issued in one iteration of an inner loop: as many of its own iterations as distribute it evenly."""
+    """The share of a copy that is issued in one iteration of an inner loop: as many of the copy's iterations as distribute it evenly."""
     number = constant(steps.extent)
     if isinstance(copy, Comment) or number is None:
         return copy
@@ -732,7 +734,7 @@ def _require_rings(kernel: Kernel) -> None:
             )
         if buffer.tensor.stages and buffer.name not in filled:
             raise DecompositionError(
-                f"stages({buffer.tensor.stages}) of {buffer.name}: no producer fills it, so it has no ring of its own. Threads "
+                f"stages({buffer.tensor.stages}) of {buffer.name}: no producer fills it, so it has no separate ring. Threads "
                 "that copy wait for all copies of an iteration together, so all its loads are equally far ahead",
                 legal="a load directly under a split with pipeline() and warp_specialize()",
                 at=buffer.tensor.origin,

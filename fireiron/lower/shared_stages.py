@@ -1,4 +1,4 @@
-"""Loads that share the stages of another load's ring, as `share_stages` requests; their buffers have no memory of their own."""
+"""Loads that share the stages of another load's ring, as `share_stages` requests; their buffers have no separate memory."""
 
 from __future__ import annotations
 

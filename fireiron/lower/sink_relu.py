@@ -105,11 +105,11 @@ def _fills(kernel: Kernel, statement: Stmt, name: str) -> bool:
             if any(condition != TRUE for condition in stmt.conditions(position)):
                 return False
             places = [buffer.address(access, offset) for offset in access.elements()]
-            found = _values(places, loops, iterations)
-            if found is None:
+            addresses = _values(places, loops, iterations)
+            if addresses is None:
                 return False
-            count += len(found)
-            registers |= set(found)
+            count += len(addresses)
+            registers |= set(addresses)
     return count == len(registers) == constant(buffer.elements)
 
 

@@ -159,9 +159,11 @@ class _Solver:
                     summary = self._everywhere((), self._reach(scope))
                 case Roles():
                     # The work of one elected thread is in order, and it waits for others only at mbarriers of rings: a barrier of several
-                    # threads would expect its arrival. The same holds for threads that only fill rings.
+                    # threads would expect its arrival. The same holds for threads over which no tiles are distributed.
                     statement = statement.rebuilt(
-                        tuple(role.body if _waits_at_rings(role) else self.solve(role.body, loops)[0] for role in statement.roles)
+                        tuple(
+                            role.body if _waits_at_rings(role, self.kernel) else self.solve(role.body, loops)[0] for role in statement.roles
+                        )
                     )
                     summary = self._everywhere(())
                 case Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
@@ -240,7 +242,7 @@ class _Solver:
 
     def _between(
         self,
-        found: _List,
+        items: _List,
         i: int,
         j: int,
         middle: Sequence[int],
@@ -249,14 +251,14 @@ class _Solver:
         carried: For | None = None,
     ) -> Iterable[Hazard]:
         """The hazards between two items of a list that no barrier in the items between them orders."""
-        summaries = found.summaries
+        summaries = items.summaries
         before, after = summaries[i], summaries[j]
         exposed = [scope for scope in range(len(self.scopes)) if before.last[scope] and after.first[scope]]
         if not exposed:
             return
         passed = max([summaries[k].barrier for k in middle], default=0)
         start = i + 1 if carried is None else max(i + 1, j)  # a whole iteration also passes the statements before item j
-        committed = _after_commits(found, start, middle) if passed and before.pending else {}
+        committed = _after_commits(items, start, middle) if passed and before.pending else {}
         anywhere = max([one.barrier for one in summaries])
         # barriers that certainly run in between order hazards of narrower scopes
         for scope in exposed:
@@ -265,7 +267,9 @@ class _Solver:
             unmet: Sequence[Touch] = before.last[scope]
             if committed:
                 unmet = [
-                    one for one in unmet if scope >= (committed.get(one.statement.mechanism, passed) if one in before.pending else passed)
+                    touch
+                    for touch in unmet
+                    if scope >= (committed.get(touch.statement.mechanism, passed) if touch in before.pending else passed)
                 ]
             for edge in self.graph.between(unmet, after.first[scope], scope, outer, carried):
                 if edge.adjacent:
@@ -374,9 +378,9 @@ def _pending(parts: Sequence[Summary], commits: Sequence[Mechanism | None]) -> f
     return frozenset(itertools.chain(*outstanding.open.values()))
 
 
-def _waits_at_rings(role: Role) -> bool:
-    """Whether only rings synchronize the threads of a role: one thread, or threads that fill rings."""
-    return role.elected or all(stmt.ring for stmt, _ in execs(role.body))
+def _waits_at_rings(role: Role, kernel: Kernel) -> bool:
+    """Whether only rings synchronize the threads of a role: one thread, threads that fill rings, or threads that store their stages."""
+    return role.elected or role.first >= kernel.workers or all(stmt.ring for stmt, _ in execs(role.body))
 
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:

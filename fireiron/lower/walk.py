@@ -173,33 +173,33 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
     return Context(architecture, instructions, BLOCK, thread, workers, whole=Whole(used_names))
 
 
-def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
+def walk(tree: Grown, spec: Spec, name: str) -> Kernel:
     """The program of a complete tree that starts at the kernel; an `ArgumentError` for a tree that starts elsewhere."""
     if not spec.level.is_launch:
         raise ArgumentError(f"code is generated for whole kernels, but {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
-    require_complete(grown.node)
-    whole = grown.whole
+    require_complete(tree.node)
+    whole = tree.whole
     if whole.part is not None and whole.grid is None:
         raise DecompositionError("split_k(.., Block): no later step distributes tiles over Block", hint=".tile(64, 64).to(Block)")
-    assert grown.workers is not None and grown.threads is not None
-    body = with_ordered_registers(_program(grown.node, ()))
+    assert tree.workers is not None and tree.threads is not None
+    body = with_ordered_registers(_program(tree.node, ()))
     if not any(isinstance(stmt, For) and Deferred in stmt.asks for stmt in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
     kernel = Kernel(
         name,
-        grown.context.architecture,
-        grown.grid,
-        grown.threads,
-        tuple(_buffers(grown.node, spec, whole.settled)),
+        tree.context.architecture,
+        tree.grid,
+        tree.threads,
+        tuple(_buffers(tree.node, spec, whole.chosen_storage)),
         symbols_of(spec),
         _used_lets(lets, body) + body,
         spec,
-        facts=(*_positive_sizes(spec), *_leading_dimensions(spec), *(fact for node in grown.node.nodes() for fact in node.facts)),
+        facts=(*_positive_sizes(spec), *_leading_dimensions(spec), *(fact for node in tree.node.nodes() for fact in node.facts)),
         effects=whole.effects,
         cluster=whole.cluster,
-        workers=grown.workers,
-        makers={name: path for path, node in grown.node.paths() for name in node.names},
+        workers=tree.workers,
+        makers={name: path for path, node in tree.node.paths() for name in node.names},
     )
     return verify(kernel)
 
@@ -275,7 +275,7 @@ def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var
     return tuple(reversed(kept))
 
 
-def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable[Buffer]:
+def _buffers(node: Node, spec: Spec, chosen_storage: Mapping[str, Storage]) -> Iterable[Buffer]:
     seen: dict[str, Tensor] = {}
     for name, view in spec.operands.items():
         seen[view.tensor.name] = view.tensor
@@ -287,8 +287,8 @@ def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable
             if tensor.name in seen:
                 continue
             seen[tensor.name] = tensor
-            if tensor.name in settled:
-                tensor = attrs.evolve(tensor, layout=settled[tensor.name].layout, swizzle=settled[tensor.name].swizzle)
+            if tensor.name in chosen_storage:
+                tensor = attrs.evolve(tensor, layout=chosen_storage[tensor.name].layout, swizzle=chosen_storage[tensor.name].swizzle)
             # `distribute` determines the number of registers per thread.
             storage = Storage(Layout(()), 0) if tensor.memory.private else tensor.storage()
             yield Buffer(tensor, storage, storage.extent, written=True)

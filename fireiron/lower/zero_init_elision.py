@@ -102,14 +102,14 @@ class _Traversal:
         inside = [(one, loops) for access, one, loops in accesses if access.buffer == self.name]
         if len(inside) != 1 or any(access.write and access.buffer in self.shared for access, _, _ in accesses):
             return None
-        ((one, loops),) = inside
-        access = _only_access(one, self.name)
-        if not one.mechanism.in_registers or access is None or not access.write or one.accumulate != TRUE or one.active != TRUE:
+        ((mma, loops),) = inside
+        access = _only_access(mma, self.name)
+        if not mma.mechanism.in_registers or access is None or not access.write or mma.accumulate != TRUE or mma.active != TRUE:
             return None
         if _count(access, loops) != self.count:
             return None
         again = [loop.var > ZERO for loop in loops if loop.var not in _variables(access)]
-        (result,) = edited((statement,), lambda other: attrs.evolve(one, accumulate=any_of((added, *again))) if other is one else other)
+        (result,) = edited((statement,), lambda other: attrs.evolve(mma, accumulate=any_of((added, *again))) if other is mma else other)
         return result
 
     def _loop(self, statement: Stmt, added: Expr) -> _Rest | None:

@@ -14,7 +14,7 @@ from fireiron.ir.register_ownership import Digit, DigitKind
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import one_statement
-from fireiron.performing.layout_propagation import placed_threads, with_modes
+from fireiron.performing.layout_propagation import views_of_thread, with_modes
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import Warp, Warpgroup
@@ -43,7 +43,7 @@ def statements_by_warps(executable: Executable, spec: Spec, draft: Draft, swappe
 def _of_warp(spec: Spec, dim: int, warp: Expr) -> Spec:
     """Return the part of a tile that a warp moves: 16 of the 64 elements along a dimension."""
     kept = [Digit(dim, 16, 1, DigitKind.VALUES) for dim in (0, 1)]
-    views = placed_threads(spec, with_modes(spec, kept), [Digit(dim, 4, 16, DigitKind.THREADS, warp)])
+    views = views_of_thread(spec, with_modes(spec, kept), [Digit(dim, 4, 16, DigitKind.THREADS, warp)])
     return spec.at_level(Warp, **views)
 
 

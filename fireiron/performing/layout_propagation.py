@@ -59,7 +59,7 @@ def undistributed(spec: Spec, context: Context) -> bool:
         views = tuple(view for view in views if view.memory.private)[:1]
     elif not elementwise(spec):
         return False
-    return any(view.memory.private and view.tensor.name not in context.held for view in views)
+    return any(view.memory.private and view.tensor.name not in context.owners for view in views)
 
 
 @attrs.frozen
@@ -80,7 +80,7 @@ class Following:
         for name in (*spec.outputs, *spec.inputs) if elementwise(spec) else ():
             if len(spec.uses[name]) < len(spec.dims):
                 continue
-            holding = context.held.get(spec.operands[name].tensor.name)
+            holding = context.owners.get(spec.operands[name].tensor.name)
             if holding is not None:
                 return Following(spec, name, holding, steps_of(spec, name, holding))
         return None
@@ -113,7 +113,7 @@ class Following:
         if self.distributed_in_iterations(context):
             return (Mismatch("registers", "tiles that are distributed once", "tiles that are distributed in iterations"),)
         own = self.spec.operands[self.name]
-        if not _whole(self.spec, self.steps, self.holding, context) or not _covered_by_owners(own, self.holding, context):
+        if not _owned_by_unit(self.spec, self.steps, self.holding, context) or not _covered_by_owners(own, self.holding, context):
             return (Mismatch("level", f"one whose threads own all of the {sizes} elements", self.spec.level.name),)
         if not _at_own_elements(own, self.holding, context):
             owner = f"as {self.holding.level} owns {own.tensor.name}"
@@ -148,8 +148,8 @@ class Following:
         assert self.steps is not None
         kept = sorted((digit for digit in self.steps if digit.kind is not DigitKind.THREADS), key=lambda digit: digit.stride)
         views = _merged(with_modes(self.spec, kept))
-        views = placed_threads(self.spec, views, [digit for digit in self.steps if digit.kind is DigitKind.THREADS])
-        active = all_of((taking_part(self.holding, draft), self._first_replica(draft)))
+        views = views_of_thread(self.spec, views, [digit for digit in self.steps if digit.kind is DigitKind.THREADS])
+        active = all_of((is_owner(self.holding, draft), self._first_replica(draft)))
         return self.spec.at_level(self.holding.level, **views), active
 
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
@@ -159,16 +159,16 @@ class Following:
         taken_digits = self._contiguous_first(visited) if self.holding.free else visited
         pairs = executable.on_pairs(self.element, draft.architecture) is not None
         values, loops = _values_and_loops(executable, self.spec, self.element, taken_digits, pairs)
-        views = placed_threads(
+        views = views_of_thread(
             self.spec, with_modes(self.spec, values), [digit for digit in self.steps if digit.index is not None], visited
         )
-        views = ended(self.spec, views, [digit for digit in visited if self._straddles(digit, values, visited)], visited)
-        active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
+        views = with_bounds(self.spec, views, [digit for digit in visited if self._straddles(digit, values, visited)], visited)
+        active = TRUE if self.spec.level == self.holding.level else is_owner(self.holding, draft)
         active = all_of((active, self._first_replica(draft)))
         unroll = all(loop.unroll for loop in loops)
         loop_steps = list(_in_order(self.spec, loops))
         views, program, variables = loop_over(self.spec, views, loop_steps, unroll, draft, (Hole("elements"),))
-        end = inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)
+        end = in_bounds(self.spec, views[self.name], self.spec.uses[self.name], self.steps)
         first = [var for var, step in zip(variables, loop_steps, strict=True) if self._is_contiguous_loop(step, visited)]
         active = all_of((active, end.substitute(dict.fromkeys(first, 0))))
         inner = _statement(executable, self.spec.at_level(self.level, **views), self.spec, values, active, draft)
@@ -251,7 +251,7 @@ def steps_of(spec: Spec, name: str, holding: Ownership) -> tuple[Digit, ...] | N
                     return None
                 reached *= size
                 if number < len(part.modes) - 1:
-                    steps = _cut(steps, spec.dims.index(dim), reached)
+                    steps = _split_at_end(steps, spec.dims.index(dim), reached)
     ends = {spec.dims[digit.dim] for digit in overhanging(spec, steps or ())}
     along = [part for name in spec.operands for dim, part in zip(spec.uses[name], spec.operands[name].dims, strict=True) if dim in ends]
     return steps if all(len(part.modes) == 1 for part in along) else None
@@ -262,13 +262,13 @@ def overhanging(spec: Spec, steps: Sequence[Digit]) -> tuple[Digit, ...]:
     return tuple(digit for digit in steps if digit.end > (constant(spec.sizes[digit.dim]) or 0))
 
 
-def inside(spec: Spec, view: View, dims: Sequence[str], steps: Sequence[Digit]) -> Expr:
+def in_bounds(spec: Spec, view: View, dims: Sequence[str], steps: Sequence[Digit]) -> Expr:
     """Return the condition that the elements of a thread are in bounds, from their position in one operand."""
     ends = [(dims.index(spec.dims[digit.dim]), spec.sizes[digit.dim]) for digit in overhanging(spec, steps) if spec.dims[digit.dim] in dims]
     return all_of(less(view.dims[position].base, size) for position, size in ends)
 
 
-def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | None:
+def _split_at_end(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | None:
     """Split the digit that exceeds an end along a dimension into its parts before and after the end."""
     result: list[Digit] = []
     for digit in digits:
@@ -282,7 +282,7 @@ def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | Non
     return tuple(result)
 
 
-def _placed(spec: Spec, name: str, digit: Digit) -> Iterator[tuple[int, int]]:
+def _in_tensor(spec: Spec, name: str, digit: Digit) -> Iterator[tuple[int, int]]:
     """Yield a digit in coordinates of an operand's tensor, if the operand has its dimension."""
     dims = spec.uses[name]
     if spec.dims[digit.dim] not in dims:
@@ -297,7 +297,7 @@ def _placed(spec: Spec, name: str, digit: Digit) -> Iterator[tuple[int, int]]:
 
 def step_of(spec: Spec, digit: Digit) -> Step:
     """Convert a digit to a step of all operands that have its dimension."""
-    strides = {name: as_expr(stride) for name in spec.operands for _, stride in _placed(spec, name, digit)}
+    strides = {name: as_expr(stride) for name in spec.operands for _, stride in _in_tensor(spec, name, digit)}
     return Step(spec.dims[digit.dim], as_expr(digit.size), strides)
 
 
@@ -308,7 +308,7 @@ def with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
         dims = {}
         for number, (dim, part) in enumerate(zip(spec.uses[name], view.dims, strict=True)):
             own_digits = [digit for digit in digits if spec.dims[digit.dim] == dim]
-            modes = [Mode(size, stride) for digit in own_digits for size, stride in _placed(spec, name, digit)]
+            modes = [Mode(size, stride) for digit in own_digits for size, stride in _in_tensor(spec, name, digit)]
             dims[number] = Dim(tuple(modes) or (Mode(1, 1),), part.bound, part.fixed)
         views[name] = view.with_dims(dims)
     return views
@@ -325,7 +325,7 @@ def contiguous_elements(spec: Spec, dim: int, visited: Sequence[Digit]) -> int:
     return reached
 
 
-def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
+def views_of_thread(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
     """Return the views at a thread's elements.
 
     If the last threads exceed a dimension, one condition guards contiguous `visited` elements; others are tested one by one.
@@ -333,17 +333,17 @@ def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit], 
     for digit in digits:
         assert digit.index is not None
         views = moved(views, spec, step_of(spec, digit), digit.index, unit=True)
-    return ended(spec, views, digits, visited)
+    return with_bounds(spec, views, digits, visited)
 
 
-def ended(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
+def with_bounds(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
     """Return the views with bounds for the dimensions that the last iteration of a digit, of threads or of a loop, exceeds."""
     for digit in overhanging(spec, digits):
-        views = _ended(spec, views, digit, contiguous_elements(spec, digit.dim, visited))
+        views = _with_bound(spec, views, digit, contiguous_elements(spec, digit.dim, visited))
     return views
 
 
-def _ended(spec: Spec, views: Mapping[str, View], digit: Digit, contiguous: int) -> dict[str, View]:
+def _with_bound(spec: Spec, views: Mapping[str, View], digit: Digit, contiguous: int) -> dict[str, View]:
     """Return the views with a bound along a digit's dimension: the digit's end, or the dimension's if elements are tested one by one."""
     views_with_end = dict(views)
     dim = spec.dims[digit.dim]
@@ -359,10 +359,12 @@ def _ended(spec: Spec, views: Mapping[str, View], digit: Digit, contiguous: int)
 
 def same_elements(left: Sequence[Digit], right: Sequence[Digit], context: Context) -> bool:
     """Whether each thread has the same elements according to both sequences of digits."""
-    return all(_reached(left, dim, context) == _reached(right, dim, context) for dim in {digit.dim for digit in (*left, *right)})
+    return all(
+        _element_offsets(left, dim, context) == _element_offsets(right, dim, context) for dim in {digit.dim for digit in (*left, *right)}
+    )
 
 
-def _reached(digits: Sequence[Digit], dim: int, context: Context) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _element_offsets(digits: Sequence[Digit], dim: int, context: Context) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return, along a dimension, each thread's first coordinate and the offsets of its elements."""
     import numpy
 
@@ -372,14 +374,14 @@ def _reached(digits: Sequence[Digit], dim: int, context: Context) -> tuple[tuple
         if digit.index is None:
             offsets = [offset + index * digit.stride for offset in offsets for index in range(digit.size)]
         else:
-            start = start + compiled(by_thread(digit.index, context))({context.thread.name: threads}) * digit.stride
+            start = start + compiled(expand_definitions(digit.index, context))({context.thread.name: threads}) * digit.stride
     return tuple(start.tolist()), tuple(sorted(offsets))
 
 
 # ---------------------------------------------------------------------------------------------- refusals
 
 
-def _whole(spec: Spec, steps: Sequence[Digit], holding: Ownership, context: Context) -> bool:
+def _owned_by_unit(spec: Spec, steps: Sequence[Digit], holding: Ownership, context: Context) -> bool:
     """Whether the threads of each unit of a spec's level together own all of its elements."""
     distributed = [digit for digit in steps if digit.index is not None]
     lanes = [digit for digit in holding.digits if digit.kind is DigitKind.LANES]
@@ -389,7 +391,7 @@ def _whole(spec: Spec, steps: Sequence[Digit], holding: Ownership, context: Cont
         # The lane map of an instruction distributes its tile over lanes; digits of groups are not required of a single lane.
         own_lanes = [digit for digit in steps if digit.kind is DigitKind.LANES]
         return len(own_lanes) >= len(lanes) and not any(digit.kind is DigitKind.THREADS for digit in distributed)
-    return not distributed or _covered(spec, distributed, holding, context)
+    return not distributed or _has_all_parts(spec, distributed, holding, context)
 
 
 def _count(values: Any) -> int:
@@ -399,9 +401,9 @@ def _count(values: Any) -> int:
     return int((ordered[1:] != ordered[:-1]).sum()) + bool(ordered.size)
 
 
-def _covered(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> bool:
+def _has_all_parts(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> bool:
     """Whether the threads of each active unit have all values of their digits."""
-    units, numbers = _placed_threads(spec, distributed, holding, context)
+    units, numbers = _owned_parts_as_arrays(spec, distributed, holding, context)
     total = math.prod(digit.size for digit in distributed)
     inside = bool(((numbers >= 0) & (numbers < total)).all())
     # In a buffer with a copy per unit, no other unit writes the part of a unit whose threads own nothing.
@@ -426,10 +428,10 @@ def _covered_by_owners(view: View, holding: Ownership, context: Context) -> bool
 
     threads = numpy.arange(context.workers or 1)
     known = {context.thread.name: threads}
-    places = [by_thread(dim.base, context) for dim in view.dims]
+    places = [expand_definitions(dim.base, context) for dim in view.dims]
     starts = [place.substitute({var: 0 for var in place.variables() if var != context.thread}) for place in places]
     performing = compiled(_of_threads(context.active, context))(known)
-    taking = compiled(_of_threads(all_of((taking_part(holding, context), context.active)), context))(known)
+    taking = compiled(_of_threads(all_of((is_owner(holding, context), context.active)), context))(known)
     part = numpy.stack(numpy.broadcast_arrays(threads * 0, *(compiled(place)(known) for place in starts)))
     performing, taking = (numpy.broadcast_to(mask, threads.shape) != 0 for mask in (performing, taking))
     return {*map(tuple, part[:, performing].T.tolist())} <= {*map(tuple, part[:, taking].T.tolist())}
@@ -443,22 +445,22 @@ def _at_own_elements(view: View, holding: Ownership, context: Context) -> bool:
     import numpy
 
     threads = numpy.arange(context.workers or 1)
-    taking = compiled(_of_threads(all_of((taking_part(holding, context), context.active)), context))({context.thread.name: threads})
+    taking = compiled(_of_threads(all_of((is_owner(holding, context), context.active)), context))({context.thread.name: threads})
     threads = threads[numpy.broadcast_to(taking, threads.shape) != 0]
     dims = {view.axis(dim): part for dim, part in enumerate(view.dims)}
     for digit in holding.digits:
         if digit.index is None or digit.dim not in dims:
             continue
-        index, part = by_thread(digit.index, context), dims[digit.dim]
-        for outside in _not_covered(digit, part):
-            place = by_thread(part.base, context) // outside.stride % outside.size
+        index, part = expand_definitions(digit.index, context), dims[digit.dim]
+        for outside in _uncovered_parts(digit, part):
+            place = expand_definitions(part.base, context) // outside.stride % outside.size
             own = index // (outside.stride // digit.stride) % outside.size
-            if place != own and not _agree(place, own, context.thread.name, threads):
+            if place != own and not _are_equal(place, own, context.thread.name, threads):
                 return False
     return True
 
 
-def _not_covered(digit: Digit, part: Dim) -> Iterator[Digit]:
+def _uncovered_parts(digit: Digit, part: Dim) -> Iterator[Digit]:
     """Yield the parts of a digit that the modes of a view do not cover."""
     low = digit.stride
     for mode in sorted(part.modes, key=lambda mode: constant(mode.stride) or 0):
@@ -475,7 +477,7 @@ def _not_covered(digit: Digit, part: Dim) -> Iterator[Digit]:
         yield rest
 
 
-def _agree(left: Expr, right: Expr, thread: str, threads: Any) -> bool:
+def _are_equal(left: Expr, right: Expr, thread: str, threads: Any) -> bool:
     """Whether two values are equal for the given threads and all values of the other variables; False if there are too many to test."""
     import numpy
 
@@ -493,11 +495,11 @@ def _agree(left: Expr, right: Expr, thread: str, threads: Any) -> bool:
 
 def _owned_parts(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> list[tuple[int, int]]:
     """Return, for each active thread, its unit of the spec's level and the number that its digits form."""
-    units, numbers = _placed_threads(spec, distributed, holding, context)
+    units, numbers = _owned_parts_as_arrays(spec, distributed, holding, context)
     return list(zip(units.tolist(), numbers.tolist(), strict=True))
 
 
-def _placed_threads(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> tuple[Any, Any]:
+def _owned_parts_as_arrays(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> tuple[Any, Any]:
     """Return the result of `_owned_parts` as two arrays."""
     import numpy
 
@@ -505,16 +507,16 @@ def _placed_threads(spec: Spec, distributed: Sequence[Digit], holding: Ownership
     number, total = 0 * at[context.thread.name], 1
     for digit in distributed:
         assert digit.index is not None
-        number, total = number + compiled(by_thread(digit.index, context))(at) * total, total * digit.size
+        number, total = number + compiled(expand_definitions(digit.index, context))(at) * total, total * digit.size
     unit = compiled(unit_in(spec.level, Block, context.thread))(at)
-    active = compiled(by_thread(taking_part(holding, context), context))(at) & compiled(_of_threads(context.active, context))(at)
+    active = compiled(expand_definitions(is_owner(holding, context), context))(at) & compiled(_of_threads(context.active, context))(at)
     units, numbers, active = numpy.broadcast_arrays(unit, number, active)
     return units[active != 0], numbers[active != 0]
 
 
 def _of_threads(active: Expr, context: Context) -> Expr:
     """Return the conjuncts that depend on the thread index only: ownership does not depend on the block or the iteration."""
-    return all_of(condition for condition in conjuncts(by_thread(active, context)) if condition.variables() <= {context.thread})
+    return all_of(condition for condition in conjuncts(expand_definitions(active, context)) if condition.variables() <= {context.thread})
 
 
 def first_replica(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> Expr:
@@ -525,7 +527,7 @@ def first_replica(spec: Spec, distributed: Sequence[Digit], holding: Ownership, 
     owned = _owned_parts(spec, distributed, holding, context)
     if len(set(owned)) == len(owned):
         return TRUE
-    parts = _lane_parts(distributed, count, context, taking_part(holding, context))
+    parts = _lane_parts(distributed, count, context, is_owner(holding, context))
     if parts is None:
         parts = _bits(spec, owned, count, context)
     conditions = []
@@ -560,7 +562,7 @@ def _is_replica_bit(owned: Sequence[tuple[int, int]], bit: int) -> bool:
     return all(own == owned[number ^ 1 << bit] for number, own in enumerate(owned))
 
 
-def by_thread(value: Expr, context: Context) -> Expr:
+def expand_definitions(value: Expr, context: Context) -> Expr:
     """Substitute the definitions of variables in a value."""
     return _expanded(value, context.whole.definitions)
 
@@ -584,7 +586,7 @@ def lanes_of(spec: Spec, name: str, holding: Ownership, context: Context) -> Lan
         or distributed_in_iterations(steps, context)
         or overhanging(spec, steps)
         or spec.level.threads is None
-        or not _whole(spec, steps, holding, context)
+        or not _owned_by_unit(spec, steps, holding, context)
     ):
         return None
     lanes = _lane_parts([digit for digit in steps if digit.index is not None], spec.level.threads, context)
@@ -601,14 +603,14 @@ def _lane_parts(distributed: Sequence[Digit], count: int, context: Context, taki
     import numpy
 
     lane = numpy.arange(count)
-    takes = compiled(by_thread(taking, context))
+    takes = compiled(expand_definitions(taking, context))
     active_lanes = [
         numpy.broadcast_to(takes({context.thread.name: first + lane}), lane.shape) != 0 for first in range(0, context.workers or 1, count)
     ]
     placed_at: list[tuple[int, Digit]] = []
     for digit in distributed:
         assert digit.index is not None
-        index = by_thread(digit.index, context)
+        index = expand_definitions(digit.index, context)
         numbers = [compiled(index)({context.thread.name: first + lane}) for first in range(0, context.workers or 1, count)]
         weight = next((number for number, value in enumerate(numbers[0] + 0 * lane) if value == 1), 0)
         if not weight or any(
@@ -630,13 +632,13 @@ def _lane_parts(distributed: Sequence[Digit], count: int, context: Context, taki
 # ---------------------------------------------------------------------------------------------- statements
 
 
-def taking_part(holding: Ownership, context: Context) -> Expr:
+def is_owner(holding: Ownership, context: Context) -> Expr:
     """Return the condition under which a thread owns any elements, in addition to the conditions of the statement."""
     known = set(conjuncts(context.active))
     return all_of(
         condition
         for condition in conjuncts(holding.active)
-        if condition not in known and by_thread(condition, context).variables() <= {context.thread}
+        if condition not in known and expand_definitions(condition, context).variables() <= {context.thread}
     )
 
 
@@ -741,7 +743,7 @@ def _points(spec: Spec, name: str, values: Sequence[Digit]) -> tuple[tuple[int, 
     for digit in values:
         if spec.dims[digit.dim] not in spec.uses[name]:
             continue
-        ((_, step),) = _placed(spec, name, digit)
+        ((_, step),) = _in_tensor(spec, name, digit)
         axis = view.axis(spec.uses[name].index(spec.dims[digit.dim]))
         points = [(*point[:axis], point[axis] + index * step, *point[axis + 1 :]) for index in range(digit.size) for point in points]
     return tuple(points)

@@ -13,8 +13,8 @@ from fireiron.spec import Spec
 
 
 def ownership_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
-    """Return why the map `given` differs from the decided ownership of an operand in registers; an undecided ownership is no mismatch."""
-    holding = context.held.get(spec.operands[name].tensor.name)
+    """Return why the map `given` differs from the decided ownership of an operand in registers; an undecided ownership does not differ."""
+    holding = context.owners.get(spec.operands[name].tensor.name)
     if holding is None:
         return () if context.decides else (Mismatch("registers", "an operand whose thread ownership another statement decides", "none"),)
     expected = lanes_of(spec, name, holding, context)

@@ -42,7 +42,7 @@ class PrefetchEpilogue(Refinement):
             raise ArgumentError("prefetch_epilogue: True or False", got=value, at=call_site())
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, ahead=self.enable)
+        return attrs.evolve(plan, prefetch=self.enable)
 
 
 __all__ = ["PrefetchEpilogue"]

@@ -46,7 +46,7 @@ class StaggerBlocks(Refinement):
         return bool(self.offset == 0)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, staggered=chosen(self.offset, "stagger_blocks", 0, MOST))
+        return attrs.evolve(plan, stagger=chosen(self.offset, "stagger_blocks", 0, MOST))
 
 
 __all__ = ["StaggerBlocks"]

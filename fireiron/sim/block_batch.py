@@ -58,17 +58,17 @@ class BlockBatch:
         """For each thread of a group and each block, whether its warp has only zeros in some registers."""
         (number, _), *_ = self.registers_of((needed,), group).values()
         present, warps = np.unique(group.threads // WARP, return_inverse=True)
-        asked = np.zeros((len(present), self.width), dtype=bool)
-        np.logical_or.at(asked, warps, (number != 0).any(axis=0))
-        return ~asked[warps]
+        any_nonzero = np.zeros((len(present), self.width), dtype=bool)
+        np.logical_or.at(any_nonzero, warps, (number != 0).any(axis=0))
+        return ~any_nonzero[warps]
 
     def registers_of(self, names: Iterable[str], group: ThreadGroup) -> dict[str, tuple[Array, Array | None]]:
         """Copies of the threads' registers, `(registers, threads, blocks)`, and the mask of written ones, if it is tracked."""
-        found = {}
+        registers = {}
         for name in names:
             memory, rows = self._rows_of(name, group)
-            found[name] = (memory.data[rows], None if memory.defined is None else memory.defined[rows])
-        return found
+            registers[name] = (memory.data[rows], None if memory.defined is None else memory.defined[rows])
+        return registers
 
     def restore(self, saved: Mapping[str, tuple[Array, Array | None]], where: Array, group: ThreadGroup) -> None:
         """Restore the registers of threads for which `where` holds."""
@@ -89,10 +89,10 @@ class BlockBatch:
         if not operand.cacheable and operand.key:
             return self.compute(site, operand, env, group)
         key = (operand, *(env[name] for name in operand.key))
-        found = group.location_cache.get(key)
-        if found is None:
-            found = group.location_cache[key] = self.compute(site, operand, env, group)
-        return found
+        location = group.location_cache.get(key)
+        if location is None:
+            location = group.location_cache[key] = self.compute(site, operand, env, group)
+        return location
 
     def compute(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup) -> Location:
         """Compute and check the location of an access."""

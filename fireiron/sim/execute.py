@@ -213,10 +213,10 @@ class Executor:
             np.add(part, mma, out=part)
 
     def _temporary(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        found = self.temporary.get((shape, dtype))
-        if found is None:
-            found = self.temporary[shape, dtype] = np.empty(shape, dtype)
-        return found
+        array = self.temporary.get((shape, dtype))
+        if array is None:
+            array = self.temporary[shape, dtype] = np.empty(shape, dtype)
+        return array
 
     def _copy(self, site: PlannedStatement, source: Location, target: Location) -> None:
         values = source.get()
@@ -270,8 +270,8 @@ class Executor:
 
     def _lane_positions(self, site: PlannedStatement, group: ThreadGroup) -> Array:
         """Positions in the group of the lanes of each unit: `(units, lanes)`."""
-        found = group.lane_positions.get(site.level)
-        if found is None:
+        positions = group.lane_positions.get(site.level)
+        if positions is None:
             env = {"thread": group.threads}
             thread = _thread(self.plan)
             unit, lane = (
@@ -283,8 +283,8 @@ class Executor:
             order = np.lexsort((lane, unit))
             # skip incomplete units: a subset of the lanes cannot execute an instruction of all lanes
             whole = np.bincount(unit[order])[unit[order]] == lanes
-            found = group.lane_positions[site.level] = order[whole].reshape(-1, lanes)
-        return found
+            positions = group.lane_positions[site.level] = order[whole].reshape(-1, lanes)
+        return positions
 
     # ------------------------------------------------------------------------------------------ collective statements
 
@@ -362,16 +362,16 @@ class Executor:
     ) -> DistributedPart:
         """The locations of a distributed operand, from the buffer's map of registers to elements."""
         units, count = int(unit.max()) + 1, math.prod(operand.sizes)
-        held, valid = _registers(operand, env, group)
+        owned, valid = _registers(operand, env, group)
         wanted, allowed = self._requested_elements(site, operand, leader_env, group, units)
         rows = np.arange(operand.elements)[:, None] * self.plan.kernel.threads + group.threads
         # One table holds the elements of all units, unit after unit: registers of different units never alias.
-        where = np.broadcast_to(unit, rows.shape) * count + np.where(valid, held, 0)
+        where = np.broadcast_to(unit, rows.shape) * count + np.where(valid, owned, 0)
         keys = np.arange(units) * count + np.where(allowed, wanted, 0)
-        holder = np.full(units * count, -1)
-        holder[where[valid]] = rows[valid]
-        found = holder[keys]
-        missing = np.argwhere(allowed & (found < 0))
+        owner = np.full(units * count, -1)
+        owner[where[valid]] = rows[valid]
+        sources = owner[keys]
+        missing = np.argwhere(allowed & (sources < 0))
         if missing.size:
             element, number = missing[0]
             location = self._coordinate_text(operand, int(wanted[element, number]))
@@ -380,9 +380,9 @@ class Executor:
         # Several threads may have a copy of an element: one of them is read, all of them are written.
         position = np.full(units * count, -1)
         position[keys[allowed]] = np.arange(keys.size).reshape(keys.shape)[allowed]
-        taken = valid & (position[where] >= 0)
+        selected = valid & (position[where] >= 0)
         memory = self.batch.memories[operand.buffer.name]
-        return DistributedPart(memory, np.where(allowed, found, memory.zero), rows[taken], position[where[taken]])
+        return DistributedPart(memory, np.where(allowed, sources, memory.zero), rows[selected], position[where[selected]])
 
     def _requested_elements(
         self, site: PlannedStatement, operand: Operand, leader_env: Environment, group: ThreadGroup, units: int
@@ -422,11 +422,11 @@ def _registers(operand: Operand, env: Environment, group: ThreadGroup) -> tuple[
     for value, size in zip(coordinates, operand.sizes, strict=True):
         valid = valid & (value >= 0) & (value < size)
     # Registers map to the same elements in all blocks of the batch, so the first block's answer is used.
-    held, valid = (
-        np.broadcast_to(one, (operand.elements, group.threads.size, max(one.shape[-1:] or (1,))))[..., 0]
-        for one in (_element_numbers(coordinates, operand.sizes), valid)
+    owned, valid = (
+        np.broadcast_to(part, (operand.elements, group.threads.size, max(part.shape[-1:] or (1,))))[..., 0]
+        for part in (_element_numbers(coordinates, operand.sizes), valid)
     )
-    return held, valid
+    return owned, valid
 
 
 def _values(inputs: list[Any]) -> dict[str, Array]:

@@ -348,8 +348,8 @@ class Plan:
             if vector:
                 outer = [one for one in loops if one not in vector]
                 inner = scope
-                for one in outer:
-                    inner = inner.inside(one.var.name)
+                for outer_loop in outer:
+                    inner = inner.inside(outer_loop.var.name)
                 site = self._site(statement, vector, lets, _with_lets(inner, lets))
                 names = [(one.var.name, compiled(one.extent)) for one in outer]
                 return Nest(names, site, [Loop(loop.var.name, compiled(loop.extent), plain)])

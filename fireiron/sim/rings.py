@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, BlockSet, ClaimTile, Mechanism, Release, Ring, StageState
+from fireiron.ir import Acquire, BlockSet, ClaimTile, Mechanism, Release, Ring, StageState, execs
 from fireiron.sim.locations import ThreadGroup
 from fireiron.sim.plan import Operand, Plan, PlannedStatement
 from fireiron.values.expr import compiled
@@ -30,10 +30,10 @@ WARP = 32
 
 def warps(numbers: Iterable[int]) -> str:
     """Format warps for a message: `warp 3`, `warps 0 to 3, 6`."""
-    found = sorted(set(numbers))
-    runs = [[one for _, one in run] for _, run in itertools.groupby(enumerate(found), key=lambda pair: pair[1] - pair[0])]
+    ordered = sorted(set(numbers))
+    runs = [[one for _, one in run] for _, run in itertools.groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])]
     spans = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"warp{'s' if len(found) > 1 else ''} {', '.join(spans)}"
+    return f"warp{'s' if len(ordered) > 1 else ''} {', '.join(spans)}"
 
 
 def require_released(group: ThreadGroup) -> None:
@@ -138,6 +138,8 @@ class Rings:
         self.released_warps: dict[tuple[str, int], int] = {}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in plan.kernel.rings}
         self.of_buffer = {name: ring.name for ring in plan.kernel.rings for name in ring.buffers}
+        stores = (stmt for stmt, _ in execs(plan.kernel.body) if stmt.mechanism.outlives)
+        self.stored = {self.of_buffer.get(access.buffer, "") for store in stores for access in store.accesses}
         self.mbarriers = {
             (ring.name, state, stage): MbarrierState(arrivals, arrivals)
             for ring in plan.kernel.rings
@@ -289,7 +291,7 @@ class Rings:
     def reached_rings(self, to: Sequence[BlockSet], env: Mapping[str, Any], group: ThreadGroup, what: str, where: str) -> list[Rings]:
         """The rings of the blocks that a group accesses, each once; its own block's if none are named."""
         ranks = dict.fromkeys(rank for peers in to for rank in peers.ranks(int(np.asarray(compiled(peers.first)(env)).flat[0])))
-        found = []
+        reached = []
         for rank in ranks if to else (self.rank,):
             if rank >= len(self.cluster):
                 raise SimulationError(f"{what} in block {rank} of a cluster of {len(self.cluster)}", within=where)
@@ -302,8 +304,8 @@ class Rings:
                         hint="add a cluster barrier before",
                     )
                 rings.last_accessed = max(rings.last_accessed, group.cluster_barriers)
-            found.append(rings)
-        return found
+            reached.append(rings)
+        return reached
 
     def require_empty(self, ring: str, fill: int, where: str) -> None:
         """Require that a load from another block targets a stage that all warps of this block have released."""
@@ -417,24 +419,28 @@ class Rings:
     def _arrival_text(self, ring: Ring, state: StageState, fill: int) -> str:
         """Which agents have arrived for a wait."""
         if state is StageState.FULL:
-            found = self.released.get((ring.name, state, fill), [])
-            return "the producer has arrived" if found else "the producer has not arrived"
+            releases = self.released.get((ring.name, state, fill), [])
+            if ring.producers > 1 and not ring.bytes:
+                return f"{len(releases)} threads have arrived"
+            return "the producer has arrived" if releases else "the producer has not arrived"
         before = fill - ring.stages
-        found = self.released.get((ring.name, state, before), [])
+        releases = self.released.get((ring.name, state, before), [])
         if ring.each:
-            return f"fill {before} has {'' if found else 'not '}been released" + (
-                f" by {warps(warp for _, warp in found)}" if found else ""
+            return f"fill {before} has {'' if releases else 'not '}been released" + (
+                f" by {warps(warp for _, warp in releases)}" if releases else ""
             )
         if before < 0:
             return "it is the first fill of its stage"
         if len(self.cluster) > 1:
-            ranks = sorted({rank for rank, _ in found})
-            names = [f"{warps(warp for one, warp in found if one == rank)} of block {rank} of the cluster" for rank in ranks]
+            ranks = sorted({rank for rank, _ in releases})
+            names = [f"{warps(warp for one, warp in releases if one == rank)} of block {rank} of the cluster" for rank in ranks]
             return f"fill {before} has been released by {' and '.join(names) or 'no warp'}, and the ring counts {ring.consumers} consumers"
-        fill_owned = [warp for _, warp in found]
+        fill_owned = [warp for _, warp in releases]
+        if ring.name in self.stored:
+            return f"fill {before} has {'' if releases else 'not '}been released"
         missing = sorted(set(range(ring.consumers)) - set(fill_owned))
         if not missing:
-            often = ", by some of them more than once" if len(found) > ring.consumers else ""
+            often = ", by some of them more than once" if len(releases) > ring.consumers else ""
             return f"fill {before} has been released by {warps(fill_owned)}{often}"
         existing_warps = self.plan.kernel.workers // WARP
         if missing[0] >= existing_warps:

@@ -1,4 +1,4 @@
-"""`Fused`: a definition of several steps, each a formula; a strategy turns it into one kernel.
+"""`Fused`: a definition of several steps, each a formula; a strategy compiles it to one kernel.
 
     gemm_bias_relu = Fused(
         name="gemm_bias_relu", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "D": "m n"},
@@ -375,16 +375,16 @@ class FusedDefinition(Definition):
         import numpy
 
         formula = step.formula
-        taken = {element: self.read(formula, values, element, place) for element in formula.elements}
+        operands = {element: self.read(formula, values, element, place) for element in formula.elements}
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in formula.target.dims)
         kept = self.storage_type(step, self.present_types(step, values, types), types[formula.output])
         ranges = _ranges_now(step, values, types)
         result = (
-            evaluated(formula, taken, dropped, ranges, kept)
+            evaluated(formula, operands, dropped, ranges, kept)
             if not step.parts
-            else _in_partial_results(step, taken, dropped, len(values[f"{INDICES}{step.parts}"]), ranges)
+            else _in_partial_results(step, operands, dropped, len(values[f"{INDICES}{step.parts}"]), ranges)
         )
-        shape = [_extent(dim, taken, values, place) for dim in formula.target.dims]
+        shape = [_extent(dim, operands, values, place) for dim in formula.target.dims]
         result = numpy.broadcast_to(result, shape)
         if formula.joins and formula.output in values:
             old = _at(values, formula.target, self.uses, place)
@@ -407,14 +407,14 @@ class FusedDefinition(Definition):
         """Whether a step writes a slice of an operand; a temporary has only the slice of an iteration."""
         return step.formula.output in self.uses and not step.formula.output.startswith(INDICES)
 
-    def taken(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
+    def slice_of(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
         """The slice of an operand in an iteration."""
         return _at(values, element, self.uses, place)
 
     def read(self, formula: Formula, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
         """The slice of an operand that a formula reads in an iteration; for an operand of an MMA, as matrix instructions read it."""
         factor = f"{FACTOR}{element.tensor}"
-        return self.taken(
+        return self.slice_of(
             {**values, element.tensor: values[factor]} if formula.is_product_sum and factor in values else values, element, place
         )
 
@@ -460,12 +460,14 @@ def _ranges_now(step: Step, values: Mapping[str, Any], types: Mapping[str, DType
     return ranges_by_name
 
 
-def _in_partial_results(step: Step, taken: Mapping[Element, Any], dropped: tuple[str, ...], count: int, ranges: Mapping[str, Range]) -> Any:
+def _in_partial_results(
+    step: Step, operands: Mapping[Element, Any], dropped: tuple[str, ...], count: int, ranges: Mapping[str, Range]
+) -> Any:
     """The partial results of a step, as the last dimension. Any partition of the terms is correct; here it is round-robin."""
     import numpy
 
     term_formula = attrs.evolve(step.formula, target=Element(step.formula.output, step.formula.target.index[:-1]))
-    ((element, terms),) = taken.items()
+    ((element, terms),) = operands.items()
     axis = element.dims.index(term_formula.over[0])
     number = numpy.arange(terms.shape[axis]).reshape([-1 if place == axis else 1 for place in range(terms.ndim)]) % count
     nothing = neutral(term_formula.joins_by, float64)
@@ -473,9 +475,9 @@ def _in_partial_results(step: Step, taken: Mapping[Element, Any], dropped: tuple
     return numpy.stack([evaluated(term_formula, part, dropped, ranges) for part in parts], -1)
 
 
-def _extent(dim: str, taken: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
-    """How many elements of a dimension a turn works on."""
-    for element, array in taken.items():
+def _extent(dim: str, operands: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
+    """The number of elements of a dimension in one iteration."""
+    for element, array in operands.items():
         if dim in element.dims:
             return int(array.shape[element.dims.index(dim)])
     return len(values[f"{INDICES}{dim}"][place.get(dim, slice(None))])
@@ -676,8 +678,8 @@ class Fused(ForFused, Starter):
             raise ArgumentError(f"{self.kind.title}: sizes of other dimensions", got=sorted(sizes), legal=definition.order)
         extents = {dim: check_size(sizes[dim], dim) for dim in definition.order}
         _check_equal_sizes(self.kind.title, definition, extents)
-        said, stated = {tensor: as_dtype(kind) for tensor, kind in (types or {}).items()}, dict(definition.types)
-        unknown = [tensor for tensor in said if tensor not in tensors]
+        given_types, stated = {tensor: as_dtype(kind) for tensor, kind in (types or {}).items()}, dict(definition.types)
+        unknown = [tensor for tensor in given_types if tensor not in tensors]
         if unknown:
             raise ArgumentError(f"{self.kind.title}: {unknown[0]} is not an operand", got=unknown[0], legal=tensors)
         views = []
@@ -686,7 +688,7 @@ class Fused(ForFused, Starter):
             if tensor.startswith(INDICES):
                 views.append(whole_view(Tensor(tensor, shape, int32, COORD, ColMajor)))
                 continue
-            kind = said.get(tensor) or stated.get(tensor) or (as_dtype(dtype) if dims else float32)
+            kind = given_types.get(tensor) or stated.get(tensor) or (as_dtype(dtype) if dims else float32)
             order = layouts.get(tensor, RowMajor)
             align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
             views.append(
@@ -880,8 +882,8 @@ _ALIGNMENTS: Final = tuple(1 << power for power in range(MOST_ALIGNED.bit_length
 
 def _with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[str]) -> tuple[Step, ...]:
     """The steps, with separate steps before them for the terms of sums of expressions."""
-    taken = {*names, *(name for step in steps for name in (step.name, step.formula.output))}
-    sums = Sums(taken, single, INDICES)
+    used_names = {*names, *(name for step in steps for name in (step.name, step.formula.output))}
+    sums = Sums(used_names, single, INDICES)
     return tuple(Step(name, formula, step.part) for step in steps for name, formula in sums.parted(step.name, step.formula))
 
 
@@ -912,10 +914,10 @@ def _reduces_to_operand(step: Step, steps: Iterable[Step], uses: Mapping[str, An
 
 def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
     """Pairs of elements of one tensor whose dimensions have different names: `h[m,n]` and `h[m,k]`."""
-    alike: dict[str, list[tuple[Element, tuple[str, ...]]]] = {}
+    by_tensor: dict[str, list[tuple[Element, tuple[str, ...]]]] = {}
     for element in elements:
-        alike.setdefault(element.tensor, []).append((element, element.dims))
-    apart = {tensor: same for tensor, same in alike.items() if any(dims != same[0][1] for _, dims in same)}
+        by_tensor.setdefault(element.tensor, []).append((element, element.dims))
+    apart = {tensor: same for tensor, same in by_tensor.items() if any(dims != same[0][1] for _, dims in same)}
     return [(element, other) for element in elements for other, dims in apart.get(element.tensor, ()) if element.dims != dims]
 
 
@@ -1116,7 +1118,7 @@ def _check_roles(definition: FusedDefinition) -> None:
         raise ArgumentError(f"Fused: no step has the dimension {idle[0]}", legal="dimensions of formulas", hint="remove it from dims")
     for dim in definition.loops:
         if dim not in counted["body"]:
-            raise ArgumentError(f"Fused: the loop is over {dim}, which no step of body has", legal=sorted(counted["body"]))
+            raise ArgumentError(f"Fused: no step of body has the loop's dimension {dim}", legal=sorted(counted["body"]))
     for step in definition.steps:
         alone = [dim for dim in step.formula.over if dim in (*definition.scan, *definition.batch)]
         if alone:

@@ -53,8 +53,8 @@ def _along(sizes: tuple[Any, ...], axes: Any, signature: str) -> tuple[tuple[Any
     """The sizes in the order of a signature that reduces dimensions of src by position, and that signature."""
     given = axes if isinstance(axes, tuple) else (axes,)
     places = {axis + len(sizes) if axis < 0 else axis for given_axis in given if (axis := as_integer(given_axis)) is not None}
-    said = not isinstance(signature, str) or signature != ""
-    if said or len(places) != len(given) or not 0 < len(places) < len(sizes) <= len(NAMES) or not places <= set(range(len(sizes))):
+    has_signature = not isinstance(signature, str) or signature != ""
+    if has_signature or len(places) != len(given) or not 0 < len(places) < len(sizes) <= len(NAMES) or not places <= set(range(len(sizes))):
         raise ArgumentError(
             "Reduction: axes must be positions of dimensions of src, not all of them", got=axes, legal=f"0 to {len(sizes) - 1}"
         )

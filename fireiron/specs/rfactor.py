@@ -77,8 +77,8 @@ def _reducing(definition: FusedDefinition, name: str) -> Step:
 def _in_parts(definition: FusedDefinition, step: Step) -> tuple[str, ...]:
     """The temporaries that are kept in parts: the step's result, and those that are computed from parts alone."""
     output, dims = step.formula.target.tensor, step.formula.target.dims
-    alike = tuple(name for name, others in definition.temporaries.items() if others == dims)
-    left = _reachable(definition, output, alike)
+    same_dims = tuple(name for name, others in definition.temporaries.items() if others == dims)
+    left = _reachable(definition, output, same_dims)
     while True:
         wrong = next(
             (writer for writer in definition.steps if writer.formula.output in left and not _stays_in_parts(writer, step, left)), None

@@ -21,16 +21,16 @@ from fireiron.language.substrategy import default_copy, temporary, written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.performing.layout_propagation import (
     Following,
-    by_thread,
-    ended,
+    expand_definitions,
     first_replica,
-    inside,
+    in_bounds,
+    is_owner,
     overhanging,
-    placed_threads,
     same_elements,
     step_of,
     steps_of,
-    taking_part,
+    views_of_thread,
+    with_bounds,
     with_modes,
 )
 from fireiron.spec import AnySpec, Spec
@@ -67,7 +67,7 @@ def reduced_by(spec: Spec, context: Context) -> Following | None:
             hint="a load of the terms to RF with a strategy, or no rfactor(...)",
         )  # fmt: skip
     name = "src" if spec.src.memory.private else "dst"
-    holding = context.held.get(spec.operands[name].tensor.name)
+    holding = context.owners.get(spec.operands[name].tensor.name)
     if holding is None:
         return None
     steps = steps_of(spec, name, holding)
@@ -86,7 +86,7 @@ def reduction(following: Following, step: Decomposition, context: Context) -> Ex
     """Expand a reduction of elements in registers; `step` ends the chain of each of its parts."""
     if not following.spec.in_parts:
         return _CrossThreadReduction(following, step, context.draft()).expansion()
-    following, parts = left_in_parts(following, context)
+    following, parts = partial_reduction(following, context)
     return _CrossThreadReduction(following, step, context.draft(), parts).expansion()
 
 
@@ -95,11 +95,11 @@ def require_apart(spec: Spec) -> None:
     if spec.level.threads == 1:
         raise DecompositionError(
             f"{spec}: one thread has all terms of a result, so there are no parts",
-            hint="distribute the terms over lanes, or leave rfactor(...) out",
+            hint="distribute the terms over lanes, or remove .rfactor(...)",
         )
 
 
-def left_in_parts(following: Following, context: Context) -> tuple[Following, tuple[Digit, ...]]:
+def partial_reduction(following: Following, context: Context) -> tuple[Following, tuple[Digit, ...]]:
     """Return a reduction in parts with digits along the dimension of the parts, and the digits of the terms that become these.
 
     Raises: DecompositionError if the number of parts is not that of the threads with terms of a result, or parts are not in registers.
@@ -186,8 +186,8 @@ def _masks(digit: Digit, holding: Ownership, context: Context) -> list[int]:
     assert digit.index is not None
     threads = numpy.arange(workers)
     index, taking = (
-        numpy.broadcast_to(compiled(by_thread(value, context))({context.thread.name: threads}), threads.shape).astype(int)
-        for value in (digit.index, taking_part(holding, context))
+        numpy.broadcast_to(compiled(expand_definitions(value, context))({context.thread.name: threads}), threads.shape).astype(int)
+        for value in (digit.index, is_owner(holding, context))
     )
     second = (index == 1) & (taking == 1)  # a dimension of one element has no second element
     weight = int(numpy.argmax(second if second.any() else index == 1))
@@ -202,7 +202,7 @@ def _masks(digit: Digit, holding: Ownership, context: Context) -> list[int]:
 def _warps_whole(context: Context) -> bool:
     """Whether all or no lanes of each warp are active."""
     warp, lane = Var("#warp", 0, max(context.thread.high // LANES, 0)), Var("#lane", 0, LANES - 1)
-    return lane not in by_thread(context.active, context).substitute({context.thread: warp * LANES + lane}).variables()
+    return lane not in expand_definitions(context.active, context).substitute({context.thread: warp * LANES + lane}).variables()
 
 
 @attrs.define
@@ -232,7 +232,7 @@ class _CrossThreadReduction:
         once = TRUE if self.spec.dst.memory.private else self._first(())
         visits, active = self._visits(), all_of((self._taking, once))
         views = self._at(visits, at_once)
-        active = all_of((active, self._inside("src", views)))
+        active = all_of((active, self._in_bounds("src", views)))
         own = self.spec.at_level(self._level).with_operands(**views).with_options(in_parts=False)
         return self._nest(visits, self._child("own", own, active))
 
@@ -270,7 +270,7 @@ class _CrossThreadReduction:
         read, written = ("".join(letters[dim] for dim in self.spec.uses[name]) for name in ("src", "dst"))
         target = self._row(part, visits, thread=False)
         options = {"by": self._by, "signature": f"{read}->{written}", "accumulate": accumulate}
-        active = all_of((self._taking, self._inside("src", views)))
+        active = all_of((self._taking, self._in_bounds("src", views)))
         return self._nest((*visits, *loops), self._child("own", Reduction.on(self._level, views["src"], target, **options), active))
 
     def _shuffled(self, part: View, masks: Sequence[int]) -> tuple[Stmt, ...]:
@@ -295,11 +295,11 @@ class _CrossThreadReduction:
         self._require_parts(rest, parts)
         shared = self._allocated("sh", (parts, *map(self.spec.size, self.spec.tile_dims)), SH, RowMajor)
         visits = self._visits()
-        active = all_of((self._taking, once, self._inside("dst", self._at(visits, ()))))
+        active = all_of((self._taking, once, self._in_bounds("dst", self._at(visits, ()))))
         target = self._placed(shared, visits, _numbered(rest))
         store = self._nest(visits, self._child("parts", Move.on(self._level, self._row(part, visits), target), active))
         private = self.spec.dst.memory.private
-        if private and self.spec.dst.tensor.name not in self.draft.held:
+        if private and self.spec.dst.tensor.name not in self.draft.owners:
             whole = Dim((Mode(parts, 1),))
             return (*store, *self._total(lambda view, visits: self._placed(view, visits, whole), shared, TRUE))
         total = self._to_result(self.spec.level, shared, self.spec.dst)
@@ -312,7 +312,7 @@ class _CrossThreadReduction:
 
         threads = numpy.arange(self.draft.workers or 1)
         taking, *indices = (
-            numpy.broadcast_to(compiled(by_thread(digit, self.draft))({self.draft.thread.name: threads}), threads.shape)
+            numpy.broadcast_to(compiled(expand_definitions(digit, self.draft))({self.draft.thread.name: threads}), threads.shape)
             for digit in (self._taking, *(digit.index for digit in rest if digit.index is not None))
         )
         written = set(zip(*(index[taking == 1].tolist() for index in indices), strict=True))
@@ -328,7 +328,7 @@ class _CrossThreadReduction:
         visits = self._visits()
         views = self._at(visits, ())
         total = self._to_result(self._level, of(source, visits), views["dst"])
-        return self._nest(visits, self._child("total", total, all_of((self._taking, active, self._inside("dst", views)))))
+        return self._nest(visits, self._child("total", total, all_of((self._taking, active, self._in_bounds("dst", views)))))
 
     def _to_result(self, level: Level, source: View, target: View) -> Spec:
         kept = LETTERS[: self._rank]
@@ -364,7 +364,7 @@ class _CrossThreadReduction:
 
     @property
     def _taking(self) -> Expr:
-        return taking_part(self.following.holding, self.draft)
+        return is_owner(self.following.holding, self.draft)
 
     @property
     def _counts(self) -> list[int]:
@@ -394,7 +394,7 @@ class _CrossThreadReduction:
     def _delivers(self) -> bool:
         """Whether the threads with the parts of an element own that element."""
         target = self.spec.dst
-        holding = self.draft.held.get(target.tensor.name) if target.memory.private else None
+        holding = self.draft.owners.get(target.tensor.name) if target.memory.private else None
         if holding is None or self.following.name == "dst":
             return True
         wanted = steps_of(self.spec, "dst", holding)
@@ -409,9 +409,9 @@ class _CrossThreadReduction:
 
     # ------------------------------------------------------------------------------------------ views, loops, children
 
-    def _inside(self, name: str, views: Mapping[str, View]) -> Expr:
+    def _in_bounds(self, name: str, views: Mapping[str, View]) -> Expr:
         """Return the condition that a thread's element is in bounds of an operand in its last iteration."""
-        return inside(self.spec, views[name], self.spec.uses[name], self.following.steps or ())
+        return in_bounds(self.spec, views[name], self.spec.uses[name], self.following.steps or ())
 
     def _visits_of(self, digits: Sequence[Digit]) -> list[tuple[Digit, Var]]:
         names = [self.draft.fresh(self.spec.labels[digit.dim]) for digit in digits]
@@ -423,10 +423,10 @@ class _CrossThreadReduction:
     def _at(self, visits: Visits, at_once: Sequence[Digit]) -> dict[str, View]:
         """Return the operands at the elements of a thread in an iteration of its loops, with the terms of one statement."""
         distributed = [digit for digit in self.following.steps or () if digit.index is not None]
-        views = placed_threads(self.spec, with_modes(self.spec, at_once), distributed, at_once)
+        views = views_of_thread(self.spec, with_modes(self.spec, at_once), distributed, at_once)
         for digit, index in visits:
             views = moved(views, self.spec, step_of(self.spec, digit), index, unit=False)
-        return ended(self.spec, views, [digit for digit, _ in visits], at_once)
+        return with_bounds(self.spec, views, [digit for digit, _ in visits], at_once)
 
     def _thread(self) -> Dim:
         """Return a thread's row of partial results."""

@@ -34,11 +34,11 @@ class Run:
     numbers: tuple[tuple[Step, Number], ...] = ()
 
 
-def runs_of(definition: FusedDefinition) -> Iterator[Run]:
+def group_steps(definition: FusedDefinition) -> Iterator[Run]:
     """Return the steps of a definition in order; consecutive steps that are skipped under one condition are joined."""
-    joined_regions = joined(definition)
+    joined_regions = merge_regions(definition)
     regions = {name: region for region in joined_regions for name in region.steps}
-    numbers = {name: value for region in joined_regions for name, value in left_out(definition, region).items()}
+    numbers = {name: value for region in joined_regions for name, value in values_if_skipped(definition, region).items()}
     run = Run(())
     for step in definition.steps:
         skipped, number = regions.get(step.name), numbers.get(step.name)
@@ -51,7 +51,7 @@ def runs_of(definition: FusedDefinition) -> Iterator[Run]:
     yield run
 
 
-def joined(definition: FusedDefinition) -> tuple[Skipped, ...]:
+def merge_regions(definition: FusedDefinition) -> tuple[Skipped, ...]:
     """Merge each region with the preceding one if the condition of the preceding one suffices for both."""
     kept = list(definition.skipped)
     for before, after in itertools.pairwise(definition.steps):
@@ -60,14 +60,14 @@ def joined(definition: FusedDefinition) -> tuple[Skipped, ...]:
             continue
         both = Skipped((*first.steps, *second.steps), first.condition)
         try:
-            left_out(definition, both)
+            values_if_skipped(definition, both)
         except DecompositionError:
             continue
         kept = [both if region == first else region for region in kept if region != second]
     return tuple(kept)
 
 
-def left_out(definition: FusedDefinition, skipped: Skipped) -> dict[str, Number | None]:
+def values_if_skipped(definition: FusedDefinition, skipped: Skipped) -> dict[str, Number | None]:
     """Return, for each step, the number that it writes under the condition; None if it writes the previous value.
 
     Raises: DecompositionError for a step that may write another value.
@@ -116,7 +116,7 @@ def equalities(condition: Operation) -> Iterator[tuple[Element, Element | Number
 
 def knows(needed: Spec, context: Context) -> bool:
     """Whether the distribution of the elements of a spec is decided."""
-    return needed.operands[needed.outputs[0]].tensor.name in context.held
+    return needed.operands[needed.outputs[0]].tensor.name in context.owners
 
 
 def require_same_elements(spec: Spec, needed: Spec, context: Context) -> None:
@@ -134,7 +134,7 @@ def require_same_elements(spec: Spec, needed: Spec, context: Context) -> None:
     if spec.level.threads == 1 or following is None or following.steps is None:
         return
     name = needed.outputs[0]
-    holding = context.held.get(needed.operands[name].tensor.name)
+    holding = context.owners.get(needed.operands[name].tensor.name)
     digits = None if holding is None else steps_of(needed, name, holding)
     common = [dim for dim in needed.dims if dim in spec.dims]
     same = digits is not None and same_elements(
@@ -145,7 +145,7 @@ def require_same_elements(spec: Spec, needed: Spec, context: Context) -> None:
     if not same or distributed_differently(following, context):
         raise DecompositionError(
             "skip_steps: the threads that execute the step do not own the elements of the condition", got=f"{spec}, and {needed}",
-            within=spec, at=context.origin, hint="leave the step out of skip_steps(...), or distribute both in the same way",
+            within=spec, at=context.origin, hint="remove the step from skip_steps(...), or distribute both in the same way",
         )  # fmt: skip
 
 

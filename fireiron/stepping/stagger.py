@@ -45,18 +45,18 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
         )
 
 
-def staggered(
+def staggered_loop(
     spec: Spec, views: dict[str, View], digit: Step, shift: int, unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
     """Return the loop over a digit, which block b starts at `b * shift` modulo the iterations; blocks of a cluster start together."""
     label = spec.labels[spec.dims.index(digit.dim)]
     var = Var(draft.fresh(label), 0, max(digit.size.high - 1, 0))
-    start = draft.let(f"{label}_start", mod(_place(draft) * shift, digit.size))
+    start = draft.let(f"{label}_start", mod(_block_index(draft) * shift, digit.size))
     views = moved(views, spec, digit, mod(start + var, digit.size), unit=False)
     return views, (For(var, digit.size, inner, unroll, draft.origin),), [var]
 
 
-def _place(draft: Draft) -> Expr:
+def _block_index(draft: Draft) -> Expr:
     """Return the index of a block, or of its cluster, in the grid."""
     assert draft.whole.grid is not None
     blocks = constant(draft.whole.grid)

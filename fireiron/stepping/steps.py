@@ -18,7 +18,7 @@ from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
-from fireiron.performing.layout_propagation import LARGEST, by_thread
+from fireiron.performing.layout_propagation import LARGEST, expand_definitions
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
@@ -30,7 +30,7 @@ from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
-from fireiron.stepping.predicated_region import Run, runs_of
+from fireiron.stepping.predicated_region import Run, group_steps
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
 from fireiron.values.machine import RF, SH, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
@@ -178,7 +178,7 @@ class _Steps:
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
         self.views |= allocated(self.spec, self.definition.temporaries, self.draft)
         self.out_of_bounds = {dim: OutOfBoundsValues(self.definition, dim) for dim in self.definition.dims if self._may_overhang(dim)}
-        for run in runs_of(self.definition):
+        for run in group_steps(self.definition):
             self._run(run)
         return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((Zeroed(tuple(self.zeroed)),)))
 
@@ -217,7 +217,7 @@ class _Steps:
                     legal=f"all of {own} and of {other} in a tile", within=self.spec, at=self.draft.origin, hint=hint,
                 )  # fmt: skip
 
-    # ------------------------------------------------------------------------------------------ steps that warps may leave out
+    # ------------------------------------------------------------------------------------------ steps that warps may skip
 
     def _run(self, run: Run) -> None:
         """Expand steps in order; steps that warps may skip become one region, after the spec that computes which warps require it."""
@@ -233,7 +233,7 @@ class _Steps:
             view = self._view(step.formula.target)
             cleared = Init.on(self.spec.level, view, value=_nearest(number.value, view.dtype), names=self._dims(step.formula.target))
             self.program.append(Comment(f"{step.formula.target} = {number.value:g}, where {step.name} is skipped"))
-            self._child(f"{step.name}_left_out", cleared, None)
+            self._child(f"{step.name}_values_if_skipped", cleared, None)
         outer, self.program = self.program, []
         for step in run.steps:
             self._step(step)
@@ -584,7 +584,7 @@ class _Steps:
 
     def _differs_within_copy(self, digit: Fixed, copy: Expr) -> bool:
         """Whether a digit differs between threads that share a copy of a tensor: those of a block, or of one of its units."""
-        index, copy = (by_thread(value, self.draft) for value in (digit.index, copy))
+        index, copy = (expand_definitions(value, self.draft) for value in (digit.index, copy))
         thread = self.draft.thread
         if thread not in index.variables() or copy == ZERO:
             return thread in index.variables()

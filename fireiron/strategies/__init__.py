@@ -1,4 +1,4 @@
-"""The strategy library, `fireiron.strategies`, as a checkout and an editable install have it: the folder `strategies/` beside the package.
+"""The strategy library, `fireiron.strategies`, as a checkout and an editable install have it: the folder `strategies/` next to the package.
 
 An installation has that folder's own files here instead (`setup.py` puts them here). Either way the library is found by its
 place, so nothing else that is called `strategies` can hide it; docs/decisions/0017-strategy-library.md says why so. May import: nothing.

@@ -65,7 +65,7 @@ PRINTED: Final = _words("""
 """Functions that generated code calls; a parameter with such a name would hide them."""
 
 TAKEN: Final = KEYWORDS | BUILT_INS | FUNCTIONS
-"""Names that generated code uses for nothing of its own."""
+"""Names that generated code does not use for its own variables."""
 
 
 def is_taken(name: str) -> bool:

@@ -54,7 +54,7 @@ class Level:
         self._check_tiles_parent()
 
     def _check_consists(self) -> None:
-        """A level above launches has no threads of its own, and no level contains itself."""
+        """A level above launches has no threads, and no level contains itself."""
         if not isinstance(self.consists_of, Level) or not (self.consists_of.is_launch or self.consists_of.is_above_launch):
             raise ArgumentError(f"level {self.name}: its units consist of whole launches", got=self.consists_of, legal="consists_of=Kernel")
         if self.parent is not None or self.layout is not None:

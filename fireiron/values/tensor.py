@@ -146,7 +146,7 @@ class Tensor:
       it (`"accumulates"`).
     - `free`: no layout was requested, so an instruction may choose one.
     - `stages`: the requested stages of its ring (0: as many as the loop around its load has).
-    - `shares`: the buffer in whose stages it is stored; it has none of its own.
+    - `shares`: the buffer in whose stages it is stored; it has no separate stages.
     """
 
     name: str

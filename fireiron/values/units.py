@@ -59,8 +59,8 @@ def thread_name(level: Level, word: str) -> str:
     """A name for a thread's number in its unit of a level in generated code: `lane` in a warp, the word with a prefix such as `quadpair_`
     in others.
     """
-    one = thread_of(level)
-    return one.label if one.parent == level else f"{level.label}_{word}"
+    unit = thread_of(level)
+    return unit.label if unit.parent == level else f"{level.label}_{word}"
 
 
 def index_in(level: Level, thread: Expr = THREAD) -> Expr:
@@ -70,19 +70,19 @@ def index_in(level: Level, thread: Expr = THREAD) -> Expr:
     return as_expr(sum_of_digits(index_in(level.parent, thread), _numbering(level)[0].digits))
 
 
-def same_threads(one: Level, other: Level) -> bool:
+def same_threads(level: Level, other: Level) -> bool:
     """Whether the units of two levels are the same threads in the same order, regardless of names; instructions compare levels so.
 
     >>> from fireiron.values.machine import Block, Level, Warp
     >>> same_threads(Level("Mine", Block, Layout(32)), Warp)
     True
     """
-    return one is other or (one.threads == other.threads is not None and _threads_alike(one, other))
+    return level is other or (level.threads == other.threads is not None and _threads_alike(level, other))
 
 
 @functools.lru_cache(maxsize=256)
-def _threads_alike(one: Level, other: Level) -> bool:
-    return index_in(one) == index_in(other)
+def _threads_alike(level: Level, other: Level) -> bool:
+    return index_in(level) == index_in(other)
 
 
 def unit_in(level: Level, parent: Level, thread: Expr = THREAD) -> Expr:

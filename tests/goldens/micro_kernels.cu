@@ -203,9 +203,9 @@ matmul(const float* __restrict__ A, const float* __restrict__ B, float* __restri
       constexpr int c_size_n = 2;
       const bool accumulate = k2 > 0;
       if (k2 * 2 < k) {
-        // by pointers; a_at, scratch and "c_size_m" stand only here
+        // by pointers; a_at, scratch and "c_size_m" appear only here
         c[0] = accumulate ? c[0] + a[0] * b[0] : a[0] * b[0];
-        /* b_stride_n is not used */ const char* said = "b_size_n";
+        /* b_stride_n is not used */ const char* name = "b_size_n";
         c[c_stride_m] = a[a_stride_m] * b[b_stride_k] + float(a_size_m + b_size_k + c_size_n);
       } else {
         if (!accumulate) {

@@ -1,8 +1,8 @@
 """Strategies and specs as JSON, without loss: `loads(dumps(strategy)) == strategy`, with an equal hash.
 
 A value of a class is an object with its class name under `"type"` and its fields; fields at their default are left out.
-Element types, memories and levels stand by name, expressions by their text, which a parser of its own reads (nothing is
-ever evaluated). Loading checks what the verbs check, so a file that was edited by hand cannot hold what no strategy could.
+Element types, memories and levels are stored by name, expressions as text for a separate parser (nothing is ever evaluated).
+Loading checks what the verbs check, so a file that was edited by hand cannot contain an impossible strategy.
 
 What equality ignores is not stored: the line of the Python file that a step came from, the file of a micro-kernel.
 """

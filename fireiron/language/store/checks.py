@@ -38,14 +38,14 @@ def _check_refinements(step: Decomposition) -> None:
 
 
 def _check_tile(step: Tile) -> None:
-    made = Tile.of(step.sizes, dict(step.by_dim))
-    if (made.sizes, made.by_dim) != (step.sizes, step.by_dim):
+    rebuilt = Tile.of(step.sizes, dict(step.by_dim))
+    if (rebuilt.sizes, rebuilt.by_dim) != (step.sizes, step.by_dim):
         raise StoreError("no sizes of a tile", got=(step.sizes, step.by_dim))
 
 
 def _check_split(step: Split) -> None:
-    made = Split.of(step.sizes, dict(step.by_dim))
-    if (made.sizes, made.by_dim) != (step.sizes, step.by_dim):
+    rebuilt = Split.of(step.sizes, dict(step.by_dim))
+    if (rebuilt.sizes, rebuilt.by_dim) != (step.sizes, step.by_dim):
         raise StoreError("no sizes of a split", got=(step.sizes, step.by_dim))
 
 

@@ -36,8 +36,8 @@ _STARTERS: Final = tuple(one for one in folders.public(specs.modules()).values()
 CLASSES: Final[Mapping[str, type[Any]]] = {
     **{one.__name__: one for one in _PUBLIC.values() if isinstance(one, type)},
     **{
-        one.__name__: one
-        for one in (
+        cls.__name__: cls
+        for cls in (
             Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Sharer, Kind, Parameter, Spec,
         )
@@ -112,8 +112,8 @@ def _lane_map_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(lanes, list) or not isinstance(values, list):
         return fields
     parts = [tuple(tuple(part) if isinstance(part, list) else part for part in one) for one in (lanes, values)]
-    made = LaneMap.along(tuple(tile) if isinstance(tile, list) else tile, *parts)  # type: ignore[arg-type]
-    return {**fields, "lanes": _plain(made.lanes), "values": _plain(made.values)}
+    lane_map = LaneMap.along(tuple(tile) if isinstance(tile, list) else tile, *parts)  # type: ignore[arg-type]
+    return {**fields, "lanes": _plain(lane_map.lanes), "values": _plain(lane_map.values)}
 
 
 def _plain(layout: Layout) -> Mapping[str, Any]:

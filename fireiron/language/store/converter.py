@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Store:
-    """The converter for the built-in classes and a user's own: one per document, because hooks of one user's classes bind nobody else."""
+    """The converter for built-in and users' classes: one per document, so that hooks of a user's classes do not affect other documents."""
 
     def __init__(self, classes: Iterable[type[Any]], programs: Iterable[Any] = ()) -> None:
         self.programs = tuple(programs)
@@ -120,15 +120,15 @@ class Store:
         document = parsed(text)
         check_head(document, kind)
         wanted: Any = Strategy if kind == "strategy" else Spec
-        return self.told(lambda: self.value(document[kind], wanted), kind)
+        return self.reporting_errors(lambda: self.value(document[kind], wanted), kind)
 
-    def told(self, read: Callable[[], T], kind: str) -> T:
+    def reporting_errors(self, read: Callable[[], T], kind: str) -> T:
         """Return the result of reading a document. Raises: `StoreError` with the position of an error."""
         try:
             return read()
         except RecursionError:
             raise StoreError("the document is nested too deeply") from None
-        except Exception as error:  # cattrs wraps whatever a hook raises; transform_error says where
+        except Exception as error:  # cattrs wraps whatever a hook raises; transform_error has the position
             raise located(error, kind) from None
 
     def value(self, plain: Any, wanted: Any) -> Any:
@@ -156,10 +156,10 @@ class Store:
         steps, spec = fields["steps"], fields["spec"]
         start = _start(fields["start"], spec)
         chain = CHAINS.get(type(steps[-1]), Strategy) if steps else Strategy
-        made = chain(steps, spec, start)
+        strategy = chain(steps, spec, start)
         for other in fields.get("fallback", ()):
-            made = made.fallback(other)
-        return made
+            strategy = strategy.fallback(other)
+        return strategy
 
     def _fields(self, value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
         """Return an object with exactly these fields."""
@@ -248,9 +248,9 @@ class Store:
         if cls is later(value["type"]):
             return cls.of_stored(fields, self)
         fields = {**FORMER[cls](fields)} if cls in FORMER else fields
-        made = MAKERS[cls][1](self._fields(fields, MAKERS[cls][0])) if cls in MAKERS else self._reader(cls)(fields, cls)
-        check_value(made)
-        return made
+        result = MAKERS[cls][1](self._fields(fields, MAKERS[cls][0])) if cls in MAKERS else self._reader(cls)(fields, cls)
+        check_value(result)
+        return result
 
     def _spec(self, tag: str, fields: dict[str, Any]) -> Spec:
         """Return a spec of a kind, which is built in and named by the tag, or declared next to it."""
@@ -260,7 +260,9 @@ class Store:
             starter = STARTERS[tag.removesuffix("Spec")]
         kind = starter.kind
         values = {
-            one.name: _number(fields.pop(one.name)) if one.real else fields.pop(one.name) for one in kind.parameters if one.name in fields
+            parameter.name: _number(fields.pop(parameter.name)) if parameter.real else fields.pop(parameter.name)
+            for parameter in kind.parameters
+            if parameter.name in fields
         }
         values = {**LEFT_OUT.get(kind.title, {}), **values}
         types: dict[str, Any] = {
@@ -272,8 +274,8 @@ class Store:
         }
         operands = dict.fromkeys(kind.definition(kind.filled(dict(values))).uses, View)
         read = self._fields(fields, {"level": Level, **operands, **{name: types[name] for name in OPTIONS if name in fields}})
-        made: Spec = starter.on(**read, **values)
-        return made
+        spec: Spec = starter.on(**read, **values)
+        return spec
 
     def _reader(self, cls: type[Any]) -> Callable[[Any, Any], Any]:
         if cls not in self.readers:

@@ -80,17 +80,17 @@ def noted(error: Exception, note: Any) -> Exception:
 
 def located(error: Exception, kind: str) -> StoreError:
     """Return the first of cattrs' errors, with its path in the document; unexpected errors are raised unchanged."""
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
 
-    def remember(one: BaseException, wanted: Any) -> str:
-        found.append(one)
+    def remember(cause: BaseException, wanted: Any) -> str:
+        errors.append(cause)
         return ""
 
     try:
         paths = transform_error(error, f"$.{kind}", remember)
     except RecursionError:
         return StoreError("the document is nested too deeply")
-    first = found[0]
+    first = errors[0]
     at = paths[0].rpartition(" @ ")[2]
     if isinstance(first, FireironError):
         return StoreError(first.asked, got=first.got, legal=first.legal, at=at, hint=first.hint)

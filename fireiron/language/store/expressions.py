@@ -48,8 +48,8 @@ def _built(node: ast.AST) -> Expr:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_built(operand)
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
-            made: Expr = _OPERATORS[type(operation)](_built(left), _built(right))
-            return made
+            result: Expr = _OPERATORS[type(operation)](_built(left), _built(right))
+            return result
         case ast.Compare(left=left, ops=[ast.Lt()], comparators=[right]):
             return _built(left) < _built(right)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):

@@ -480,12 +480,12 @@ def right_inverse(layout: Layout) -> Layout:
     """
     modes = merge_modes(check_layout("an inverse is taken of", layout).modes)
     weights = running_products(tuple(size for size, _ in modes))
-    found: list[Mode] = []
+    runs_from_zero: list[Mode] = []
     contiguous = 1
     while runs := [(size, weight) for (size, stride), weight in zip(modes, weights, strict=True) if stride == contiguous]:
-        found.append(max(runs))
-        contiguous *= found[-1][0]
-    return _from_modes(merge_modes(found))
+        runs_from_zero.append(max(runs))
+        contiguous *= runs_from_zero[-1][0]
+    return _from_modes(merge_modes(runs_from_zero))
 
 
 def left_inverse(layout: Layout) -> Layout:
@@ -504,17 +504,17 @@ def left_inverse(layout: Layout) -> Layout:
     digits = sorted((stride, size, weight) for (size, stride), weight in zip(modes, weights, strict=True))
     if not digits:
         return Layout(1, 0)
-    found = [(digits[0][0], 0)]
+    inverse = [(digits[0][0], 0)]
     for (stride, size, weight), (above, _, _) in itertools.pairwise(digits):
         if stride == 0 or above % stride or above < size * stride:
             raise LayoutError(
                 f"{layout} has no left inverse: the mode {size}:{stride} and the mode of stride {above} overlap or do not divide",
                 legal="strides that divide the next greater one and leave room for what lies below",
             )
-        found.append((above // stride, weight))
+        inverse.append((above // stride, weight))
     if digits[0][0] == 0:
         raise LayoutError(f"{layout} has no left inverse: a mode of stride 0 is not injective", legal="strides of at least 1")
-    return _from_modes(merge_modes([*found, digits[-1][1:]]))
+    return _from_modes(merge_modes([*inverse, digits[-1][1:]]))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -530,18 +530,18 @@ def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int
     Source: CuTe docs, 02_layout_algebra, "Composition".
     """
     result: list[tuple[int, int, int]] = []
-    asked, reached = f"{size}:{stride} in digits of {shown(sizes)}", 1
+    described, reached = f"{size}:{stride} in digits of {shown(sizes)}", 1
     for position, extent in enumerate(sizes):
         end = reached * extent
         if size > 1 and stride < end:
             run = min(size, end // stride)
             if run < 1 or size % run or stride % reached:
-                raise LayoutError(f"{asked}: its steps cross the end of a digit", legal=f"strides that divide {end}")
+                raise LayoutError(f"{described}: its steps cross the end of a digit", legal=f"strides that divide {end}")
             result.append((position, run, stride // reached))
             size, stride = size // run, stride * run
         reached = end
     if size > 1:
-        raise LayoutError(f"{asked}: there are {reached} numbers only", legal=f"a reach of at most {reached - 1}")
+        raise LayoutError(f"{described}: there are {reached} numbers only", legal=f"a reach of at most {reached - 1}")
     return tuple(result)
 
 

@@ -28,7 +28,7 @@ def is_int(x: object) -> bool:
 
 
 def is_expression(x: object) -> bool:
-    """Whether `x` can stand for an unknown integer: it has `+ * // %`, and is no plain number and no array of anything else.
+    """Whether `x` can stand for an unknown integer: it has `+ * // %`, and is neither a plain number nor an array of other values.
 
     >>> is_expression(3), is_expression(2.5), is_expression("M")
     (False, False, False)

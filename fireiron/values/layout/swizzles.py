@@ -17,7 +17,7 @@ class Swizzle:
     """The permutation of offsets that XORs `bits` bits, found `shift` above bit `base`, onto the bits at `base`.
 
     In units of elements: `2**base` neighbors stay together. A negative shift XORs low bits onto high ones.
-    Legal when: `bits` and `base` are at least 0 and `abs(shift) >= bits`; else source and target overlap and it is no involution.
+    Legal when: `bits` and `base` are at least 0 and `abs(shift) >= bits`; otherwise source and target overlap (no involution).
 
     >>> sw = Swizzle(2, 0, 3)
     >>> [sw(x) for x in range(8, 12)], all(sw(sw(x)) == x for x in range(64))

@@ -114,9 +114,9 @@ def _row_major(sizes: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     totals = [math.prod(column) for column in zip(*sizes, strict=True)]
     steps = [math.prod(totals[dim + 1 :]) for dim in range(len(totals))]
     result: list[tuple[Any, ...]] = []
-    for one in reversed(sizes):
+    for extents in reversed(sizes):
         result.insert(0, tuple(steps))
-        steps = [step * size for step, size in zip(steps, one, strict=True)]
+        steps = [step * size for step, size in zip(steps, extents, strict=True)]
     return result
 
 

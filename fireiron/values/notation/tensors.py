@@ -57,8 +57,8 @@ def _memory(name: str, symbols: Symbols) -> Memory:
 def _ordered(tensor: Tensor, layout: Layout | None, order: MatrixLayout | Layout | None) -> Tensor:
     """The tensor with the named storage order that has these strides, if there is one; without strides it is RowMajor."""
     orders = [RowMajor if len(tensor.shape) > 1 else ColMajor] if layout is None else list(_orders(layout))
-    for one in orders if order is None else [order]:
-        candidate_tensor = attrs.evolve(tensor, layout=one)
+    for candidate_order in orders if order is None else [order]:
+        candidate_tensor = attrs.evolve(tensor, layout=candidate_order)
         if layout is None or candidate_tensor.storage().layout == layout:
             return candidate_tensor
     if order is not None:

@@ -226,7 +226,7 @@ def _after(mode: Layout, digits: Sequence[tuple[Expr, Expr]]) -> Layout:
 def tiles_text(view: View) -> str:
     """The tiled tensor of which a view is one tile, as the paper prints it: `%A:[2,2]:[2,16].[2,4]:[1,4].fp32.GL`.
 
-    It contains neither the tile number nor bounds; `view_text` says all.
+    It contains neither the tile number nor bounds; `view_text` is complete.
     """
     front, back = around(view.tensor)
     return f"{front}{'.'.join(map(shape_text, tiles_of(view)))}{back}"

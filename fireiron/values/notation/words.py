@@ -82,9 +82,9 @@ def named(name: str, kind: type[T], symbols: Symbols, known: Iterable[T], what: 
     if isinstance(symbol, kind):
         return symbol
     known = list(known)
-    for one in known:
-        if str(getattr(one, "name", one)) == name:
-            return one
+    for value in known:
+        if str(getattr(value, "name", value)) == name:
+            return value
     own = [one for one, value in symbols.items() if isinstance(value, kind)]
     raise LayoutError(f"{name!r} is neither {what}", legal=[*own, *(str(getattr(one, "name", one)) for one in known)] or "integers")
 
@@ -119,8 +119,8 @@ def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Layout):
         yield from _names_in((*flatten(value.shape), *flatten(value.stride)))
     elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _names_in(one)
+        for part in value:
+            yield from _names_in(part)
     elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout)):
         yield from _names_in([getattr(value, field.name) for field in attrs.fields(type(value))])
 

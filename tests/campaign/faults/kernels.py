@@ -79,7 +79,7 @@ def _of_float16(form: str, strategy: Any, sizes: tuple[int, ...], features: Mapp
 def _options(chance: random.Random, stages: int) -> dict[str, Any]:
     return {
         "producer": chance.choice((32, 32, 128)),
-        "in_flight": chance.choice((None, *range(min(stages, 2)))),
+        "mma_in_flight": chance.choice((None, *range(min(stages, 2)))),
         "tma": chance.random() < 0.7,
     }
 
@@ -95,7 +95,7 @@ def _of_ring(chance: random.Random) -> Case:
     warpgroups = chance.choice(((1, 1), (2, 1), (1, 2)))
     tiles = wm * warpgroups[0], wn * warpgroups[1], chance.choice((32, 64))
     stages = chance.randint(1, 3)
-    options = {**_options(chance, stages), "chunk": min(wn, 32), "bands": chance.choice((0, 2)), "blocks": chance.choice((0, 0, 2, 3))}
+    options = {**_options(chance, stages), "chunk": min(wn, 32), "group_m": chance.choice((0, 2)), "blocks": chance.choice((0, 0, 2, 3))}
     sizes = _sizes(chance, tiles, 2 * stages + chance.randint(0, 2))
     features = {**options, "stages": stages, "warpgroups": warpgroups}
     return _of_float16("ring", product(tiles, (wm, wn), stages, **options), sizes, features, chance.choice(("NN", "NT", "TN", "TT")))
@@ -104,7 +104,7 @@ def _of_ring(chance: random.Random) -> Case:
 def _of_cluster(chance: random.Random) -> Case:
     cluster = chance.choice(((2, 1), (1, 2), (2, 2)))
     stages, tiles = chance.choice((2, 3)), (64, 64, 64)
-    options = {"cluster": cluster, "blocks": chance.choice((0, 4)), "bands": chance.choice((0, 2)), "tma": chance.random() < 0.7}
+    options = {"cluster": cluster, "blocks": chance.choice((0, 4)), "group_m": chance.choice((0, 2)), "tma": chance.random() < 0.7}
     sizes = 64 * 2 * chance.randint(1, 2), 64 * 2, 64 * (2 * stages + 1)
     return _of_float16("cluster", product(tiles, (64, 64), stages, **options), sizes, {**options, "stages": stages})
 
@@ -114,7 +114,7 @@ def _of_pingpong(chance: random.Random) -> Case:
     wm = chance.choice((64, 64, 16))
     options = {**_options(chance, stages), "blocks": chance.choice((1, 2))}
     sizes = wm * chance.choice((6, 8, 9)), 64, 64 * chance.randint(2, 4)
-    strategy = product((wm, 64, 64), (wm, 64), stages, turns=2, **options)
+    strategy = product((wm, 64, 64), (wm, 64), stages, pingpong=2, **options)
     return _of_float16("turns", strategy, sizes, {**options, "stages": stages})
 
 

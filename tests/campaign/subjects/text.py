@@ -85,7 +85,7 @@ def _strategy(seed: int) -> Case:
 
 
 def _ring(seed: int) -> Case:
-    strategy, spec = test_rings.drawn(seed)
+    strategy, spec = test_rings.generated(seed)
     arrays, expected = inputs_of(spec, seed=seed)
     program = strategy(spec).program("sm_90a")
     return Case(program, {"ring", "sm_90a", "wgmma"}, arrays, {}, lambda got: differing(got, {"C": expected}), True)

@@ -37,10 +37,10 @@ KERNELS = {
     "a block each": (product(**SKINNY, stagger=1), (16, 320, 320)),
     "further apart": (product(**SKINNY, stages=4, stagger=3), (16, 320, 320)),
     "k overhangs, as do tiles": (product(**SKINNY, stages=3, stagger=2), (24, 200, 264)),
-    "as many stages as turns": (product(**SKINNY, stages=4, stagger=1), (16, 256, 256)),
+    "as many stages as iterations": (product(**SKINNY, stages=4, stagger=1), (16, 256, 256)),
     "one turn": (product(**SKINNY, stagger=1), (16, 128, 64)),
     "blocks that stay": (product(blocks=3, tiles=(64, 64, 64), stages=3, stagger=1), (192, 192, 192)),
-    "in turns": (product(blocks=2, turns=2, tiles=(64, 64, 64), stages=3, stagger=1), (256, 64, 192)),
+    "ping-pong": (product(blocks=2, pingpong=2, tiles=(64, 64, 64), stages=3, stagger=1), (256, 64, 192)),
     "in clusters": (product(cluster=(2, 1), tiles=(64, 64, 64), stagger=1), (256, 128, 192)),
 }
 
@@ -82,7 +82,7 @@ def test_parts_of_k_in_blocks():
     assert errors(kernel) == [] and outcome(kernel, arrays, expected) == "right"
 
 
-def test_in_front_of_an_epilogue():
+def test_before_an_epilogue():
     text = "relu(acc + bias[n])"
     spec = float16_gemm(16, 384, 320)
     program = product(**SKINNY, stages=3, stagger=1)(spec).fuse_epilogue(text).program(TARGET)
@@ -101,7 +101,7 @@ def test_reductions(by):
     assert errors(kernel) == [] and np.array_equal(simulate(kernel, {"src": src}).outputs["dst"], getattr(src, by)(axis=1))
 
 
-# ---------------------------------------------------------------------------------------------- what it becomes
+# ---------------------------------------------------------------------------------------------- the lowered kernel
 
 
 def steps_of(kernel):
@@ -161,12 +161,12 @@ def test_readers():
         show.show(strategy(spec).program(TARGET))
     )
     assert parse_kernel(graphene_text(strategy(spec).program(TARGET))).cuda == strategy(spec).program(TARGET).cuda
-    plain, staggered = (predict(product(**SKINNY, stagger=one)(spec).program(TARGET).ir) for one in (0, 2))
-    assert staggered.us == pytest.approx(plain.us, rel=0.02)
+    plain, with_stagger = (predict(product(**SKINNY, stagger=one)(spec).program(TARGET).ir) for one in (0, 2))
+    assert with_stagger.us == pytest.approx(plain.us, rel=0.02)
 
 
 @pytest.mark.parametrize(("order", "shift"), [(ColMajor, 1), (RowMajor, None)], ids=str)
-def test_the_library_takes_it_for_few_rows_where_b_is_stored_by_columns(order, shift):
+def test_the_library_uses_it_for_few_rows_if_b_is_stored_by_columns(order, shift):
     name, values = defaults(hopper_skinny.spec(16, 4096, 4096, B=order), TARGET)[0]
     assert name == "hopper_skinny" and values.get("stagger") == shift
 
@@ -174,7 +174,7 @@ def test_the_library_takes_it_for_few_rows_where_b_is_stored_by_columns(order, s
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
 @pytest.mark.parametrize("sizes", [(16, 4096, 4096), (M, N, K)])
 def test_compiles(sizes):
-    strategy = product((16, 64, 128), (16, 64), 8, in_flight=1, stagger=1)
+    strategy = product((16, 64, 128), (16, 64), 8, mma_in_flight=1, stagger=1)
     compiled = compile_cuda(strategy(float16_gemm(*sizes, orders="NT")).program(TARGET).cuda, TARGET)
     (resources,) = compiled.resources.values()
     assert resources.spill_stores == resources.spill_loads == 0 and "serializ" not in compiled.log
@@ -228,7 +228,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("problem", ["a block each", "k overhangs, as do tiles"])
-def test_a_wrong_wrap_is_found(fault, problem):
+def test_a_wrong_wraparound_is_found(fault, problem):
     strategy, sizes = KERNELS[problem]
     kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(float16_gemm(*sizes))
@@ -255,9 +255,9 @@ REFUSED = {
         lambda: MatMul.tile(16, 16).to(Block).split(Layout((4, 2), (1, 8))).stagger_blocks(),
         "requires iterations along one dimension",
     ),
-    "below 0": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(-1), "staggered"),
-    "too far": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(1 << 20), "staggered"),
-    "on a tile": (lambda: MatMul.tile(16, 16).to(Block).stagger_blocks(), "staggered"),
+    "below 0": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(-1), "stagger_blocks"),
+    "too far": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(1 << 20), "stagger_blocks"),
+    "on a tile": (lambda: MatMul.tile(16, 16).to(Block).stagger_blocks(), "stagger_blocks"),
 }
 
 
