@@ -11,7 +11,7 @@ from fireiron.ir import Hole
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.language.dividing import Step, moved
-from fireiron.language.grid import let_of_grid
+from fireiron.language.grid import let_of_grid, most_tiles
 from fireiron.language.tile_assignment import Parts, SelectedTile, TileAssignment
 from fireiron.language.tree import Child, Draft, Expansion
 from fireiron.spec import Spec
@@ -42,7 +42,8 @@ def distribute_to_blocks(
     blocks = grid * grouping.parts
     for _, number in outer:
         blocks = blocks * number
-    fits = _fits(blocks)
+    stride = assignment.selection.most * assignment.selection.groups
+    fits = _fits(blocks, most_tiles(stride))
     for permutation in (*assignment.renumberings, place):
         permutation.require(spec, order)
     assignment.check(stated, late=True)
@@ -58,7 +59,7 @@ def distribute_to_blocks(
     return draft.expansion(
         (Child("body", spec.at_level(Block, **views)),),
         selected.around(Hole("body")),
-        facts=() if fits == TRUE else (("the grid has at most 2**31 - 1 blocks", fits),),
+        facts=() if fits == TRUE else ((f"the grid has at most {_most(stride)} {'tiles' if stride else 'blocks'}", fits),),
         grid=selected.blocks,
         effects=_of_tensors(effects, spec),
         cluster=gathered.cluster,
@@ -85,12 +86,17 @@ def _block(blocks: Expr, draft: Draft) -> Var:
     return Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
 
 
-def _fits(blocks: Expr) -> Expr:
+def _fits(tiles: Expr, most: int) -> Expr:
     """Return the condition under which a grid can be launched. Raises: `ResourceError` if it never can."""
-    fits = less(blocks, as_expr(2**31))
+    fits = less(tiles, as_expr(most + 1))
     if fits == FALSE:
-        raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
+        raise ResourceError(f"{tiles} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
     return fits
+
+
+def _most(stride: int) -> str:
+    """Return the text of the largest number of tiles, of which persistent blocks compute each `stride`-th one."""
+    return f"2**31 - {1 + stride}"
 
 
 def _without_outer(selected: SelectedTile, grid: Expr, outer: Sequence[tuple[Var, Expr]]) -> Expr:

@@ -43,7 +43,7 @@ class PersistentBlocks(Selection):
         if together > 1:
             require_whole_clusters(self.blocks, together)
         names = Inside(draft)
-        tile, loop = persistent_tile_loop(tiles, self.blocks, self.dynamic, draft)
+        tile, loop = persistent_tile_loop(tiles, self.blocks, self.groups, self.dynamic, draft)
         return SelectedTile(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.with_asks(ConsumerGroups(self.groups)), tile)
 
 
