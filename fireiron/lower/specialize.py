@@ -107,7 +107,8 @@ def usual(kernel: Kernel, producers: int) -> Partition:
         hint = "without copies=True, by which all threads copy" if copies else "without separate="
         if stores:
             what, hint = "a warp stores the stages of a ring", "without store_stages="
-        _require_plain(kernel, (stores or copies or loads)[0], what, f"warp_specialize() {hint}", dynamic=not copies and not separate)
+        first = (stores or copies or loads)[0]
+        _require_plain(kernel, first, what, f"warp_specialize() {hint}", dynamic=not copies and not separate)
         if producers != ELECTED_THREADS and not copies:
             what = f"separate={', '.join(separate)}): each of several producers" if separate else "store_stages=): a producer"
             raise DecompositionError(
