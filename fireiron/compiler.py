@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fireiron.lower.walk import Grown
     from fireiron.values.tensor import Storage
 
-# The passes, the checks and the printer are imported where they are used: a program that was kept needs none of them.
+# The passes, the checks and the printer are imported where they are used: a cached program needs none of them.
 
 ERRORS: Mapping[str, type[FireironError]] = {"race": SynchronizationError, "resources": ResourceError}
 """The error class for an error finding, by kind; other kinds raise a `DecompositionError`."""
@@ -49,7 +49,7 @@ class Launch:
         program: the program of its kernel: its tree, IR and text.
         arrays: by operand of the kernel, the array: an operand of the program's spec, or a temporary, which the first launch that writes it
             allocates.
-        name, reason: from the step that made the launch; empty for the last one.
+        name, reason: from the step that added the launch; empty for the last one.
     """
 
     name: str
@@ -167,10 +167,10 @@ class Program(Displayed):
             except FireironError as error:
                 self._given[spec] = error
         tree = self._given[spec]
-        return None if isinstance(tree, FireironError) else (tree.node, tree.context.whole.settled)
+        return None if isinstance(tree, FireironError) else (tree.node, tree.context.whole.chosen_storage)
 
     def _launched(self, part: Part) -> Iterator[Launch]:
-        """Return the launches of a part: one, or those that its own strategy makes."""
+        """Return the launches of a part: one, or those that its strategy specifies."""
         program = self._of(part, f"{self.name}_{part.kernel}")
         for launch in program.launches:
             arrays = {name: part.arrays.get(array, f"{part.kernel}_{array}") for name, array in launch.arrays.items()}
@@ -250,11 +250,11 @@ class Program(Displayed):
         written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
         for name in kernel.effects[Chaining].ready:
             if arrays[name] in written:
-                what = "copied by the launch in front" if written[arrays[name]] else "written by a launch before"
+                what = "copied by a preceding launch" if written[arrays[name]] else "written by a preceding launch"
                 raise DecompositionError(
                     f"programmatic_launch(no_wait={name}): {name} is {what}, for which the kernel has to wait",
                     within=self.inner,
-                    hint="store it as the kernel reads it, or leave it out of ready=",
+                    hint="store it as the kernel reads it, or leave it out of no_wait=",
                 )
 
     def _passed(self, stages: dict[str, Kernel], passes: Passes) -> dict[str, Kernel]:
@@ -339,13 +339,15 @@ class Program(Displayed):
     @property
     def cuda(self) -> str:
         """CUDA C++: one unit with the kernels of all launches, in their order."""
+        if not self.preceding:
+            return self.text
         from fireiron import cuda as printer
 
-        return self.text if not self.preceding else printer.emit(*(launch.program.ir for launch in self.launches))
+        return printer.emit(*(launch.program.ir for launch in self.launches))
 
     @property
     def lines(self) -> tuple[printer.Line, ...]:
-        """The lines of `cuda`, each with the paths of the tree nodes that made it (see `Node.paths`).
+        """The lines of `cuda`, each with the paths of the tree nodes that produced it (see `Node.paths`).
 
         A line of the complete kernel has none. With several launches, a path starts with the name of its kernel.
         """
@@ -365,12 +367,12 @@ class Program(Displayed):
     # ------------------------------------------------------------------------------------------ disk cache
 
     @property
-    def is_made(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether IR and text exist."""
         return "text" in self.__dict__
 
     @property
-    def is_asked(self) -> bool:
+    def has_key(self) -> bool:
         """Whether it was looked up in the disk cache."""
         return "key" in self.__dict__
 
@@ -397,7 +399,7 @@ class Program(Displayed):
         """Return what is cached: the launches as specs and steps, the final checked IR, and the text."""
         return self._plan, self.ir, self.text
 
-    def asked(self, key: str | None) -> None:
+    def set_key(self, key: str | None) -> None:
         """Store the key under which it was looked up."""
         self.__dict__["key"] = key
 
@@ -469,7 +471,7 @@ class _Search:
         self.strategy, self.target, self.instructions, self.label = strategy, target, instructions, label
         self.first: Mapping[str, int] | None = None
         self.failures: dict[tuple[int, ...], tuple[str, int]] = {}
-        self.said: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
         self.lowered = 0
 
     def program(self, values: Mapping[str, int]) -> Program | None:
@@ -479,7 +481,7 @@ class _Search:
             return None
         self.first = values if self.first is None else self.first
         try:
-            program = self._made(values)
+            program = self._program_with(values)
             if program.least_shared > self.target.shared_per_block:  # as lowering would find out, with all buffers
                 self._note(key, f"ResourceError: {program.least_shared} bytes of shared memory", program.least_shared)
                 return None
@@ -491,14 +493,14 @@ class _Search:
             return None
         return program
 
-    def _made(self, values: Mapping[str, int]) -> Program:
+    def _program_with(self, values: Mapping[str, int]) -> Program:
         assert self.strategy.spec is not None
         return Program(self.strategy.with_(**values), self.strategy.spec, self.target, self.instructions, self.label, values)
 
     def _note(self, key: tuple[int, ...], text: str, amount: int) -> None:
         kind = re.sub(r"\d+", "", text)
         self.failures[key] = kind, amount
-        self.said.setdefault(kind, text)
+        self.messages.setdefault(kind, text)
 
     def near(self) -> Program | None:
         """Return the program of a legal combination near a promising illegal one; None if there is none.
@@ -527,7 +529,7 @@ class _Search:
     def _failure(self, values: Mapping[str, int]) -> FireironError:
         """Return the error for illegal values."""
         try:
-            _ = self._made(values).lowered
+            _ = self._program_with(values).lowered
         except FireironError as error:
             return error
         raise AssertionError(f"{values} are legal")
@@ -543,7 +545,7 @@ class _Search:
         if tried < total:
             hint = f"{tried} of the {total} combinations of the tunables were tried, and none is legal; the first fails as above"
             hint += "; list(strategy.legal_assignments(target)) tries all"
-        others = [text for text in self.said.values() if first.headline not in text][:3]
+        others = [text for text in self.messages.values() if first.headline not in text][:3]
         first.hint = "; ".join([hint, *(f"others: {text}" for text in others), *([first.hint] if first.hint else [])])
         return first
 

@@ -64,7 +64,7 @@ class BoundKernel:
         views: the views of batched arrays.
         order: the positions of the further inputs, in the order of the kernel.
         outputs: the outputs of an epilogue by name.
-        turned: the outputs that are transposed arrays.
+        transposed_outputs: the outputs that are transposed arrays.
         folded: the positions of further inputs, and names of outputs, that have the same view as the result.
         is_whole: whether all arrays are unchanged or only transposed.
     """
@@ -73,7 +73,7 @@ class BoundKernel:
     views: BatchViews
     order: tuple[int, ...] = ()
     outputs: tuple[str, ...] = ()
-    turned: frozenset[str] = frozenset()
+    transposed_outputs: frozenset[str] = frozenset()
     folded: frozenset[Any] = frozenset((RESULT,))
     is_whole: bool = attrs.field(init=False)
 
@@ -124,11 +124,11 @@ class BoundKernel:
     def _inside(self, name: str, array: Any) -> Any:
         """Return the view of an output that the kernel writes."""
         array = self.views.c.of(array) if name in self.folded else array
-        return array.T if name in self.turned else array
+        return array.T if name in self.transposed_outputs else array
 
     def _outside(self, name: str, array: Any) -> Any:
         """Return the view of an output for the caller."""
-        array = array.T if name in self.turned else array
+        array = array.T if name in self.transposed_outputs else array
         return self.views.reshape_result(array) if name in self.folded else array
 
 
@@ -187,9 +187,9 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
 
 
 def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
-    """The record that answers, for the product or the transposed one; else, if no exact record is required, the library's default.
+    """Return the choice by a record for the matmul or the transposed one; else, if no exact record is required, the library's default.
 
-    `prove` proves its program.
+    `prove` checks its program.
     """
     problems, place = key.problems, key.place
     exact = [(choice, problem) for problem in problems if (choice := place.find(problem.spec, problem.served, prove=prove))]
@@ -248,7 +248,7 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
 
 
 def _numbers_of_parts(key: CacheKey, problem: Problem) -> list[int]:
-    """Into how many parts K may be cut; none for the transposed product, and where an exact record is required."""
+    """Return the numbers of parts to split K into; none for the transposed matmul, or if an exact record is required."""
     place = key.place
     sliceable = place.device is None or len(key.problems) > 1  # the parts of an operand are views of it
     if place.require_record or problem.transposed or not sliceable:
