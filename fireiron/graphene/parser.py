@@ -128,8 +128,8 @@ class _Reader:
         self.threads: int | None = None
         self.outermost_fields: dict[str, Any] = {"facts": [], "title": [], "effects": effect.NONE, "settled": [], "lets": []}
         self.names: dict[str, None] = {}
-        self.cuda_names: dict[str, str] = {}
-        self.text_names: dict[str, str] = {}
+        self.cuda_names: dict[str, str] = {}  # the CUDA name of each tensor's name in the text
+        self.text_names: dict[str, str] = {}  # the name in the text of each tensor that `_c_name` renamed
         self.results = Results()
         self.private: set[str] = set()
         self.words = frozenset(re.findall(r"\w+", text))

@@ -298,7 +298,7 @@ class Comparison:
         text = (
             f"{self._label(need.second)} waits for {self._label(need.first)} by {need.by}, and in the kernel "
             f"{'/'.join(missing.mark.path)} in iteration {missing.iterations[1]} of warp {missing.warps[1]} does not follow "
-            f"{'/'.join(missing.rule.first)} in iteration {missing.iterations[0]} of warp {missing.warps[0]}: {missing.why}"
+            f"{'/'.join(missing.rule.first)} in iteration {missing.iterations[0]} of warp {missing.warps[0]}: {missing.reason}"
         )
         iterations, warps = list(missing.iterations), list(missing.warps)
         self._error(text, missing.mark.statement.origin, first=need.first, second=need.second, iterations=iterations, warps=warps)
