@@ -105,4 +105,4 @@ def group_of(texts: Mapping[str, Any], name: str) -> str:
     return str(texts[name])
 
 
-__all__ = ["group_of", "derive_group", "named_indices", "plain_name", "require_same_group", "sizes_in"]
+__all__ = ["derive_group", "group_of", "named_indices", "plain_name", "require_same_group", "sizes_in"]
