@@ -74,8 +74,8 @@ class Comparison:
             marker = Marker(AccessTrace(self.kernel), self._inner_loops(), self.sizes, self._tile_loop())
             traces = marker.traces({})
             self._count_points(traces, marker.visited)
-            known = self.paths.keys() - self.omitted.keys()
-            required = needs(self.events, lambda event: event in known, self._grid_loops)
+            matched = self.paths.keys() - self.omitted.keys()
+            required = needs(self.events, lambda event: event in matched, self._grid_loops)
             checked = self._run(
                 OrderChecker(traces, marker.blocks.count, self._all_rules(required), self._iteration_of, self._may_conflict)
             )
