@@ -8,8 +8,9 @@ BIN = .venv/bin
 demo: .venv/core
 	@$(BIN)/python -m fireiron demo
 
+# Processes that tests start load compiled modules. A worker gets adjacent tests, which share what they compute.
 test: .venv/test
-	$(BIN)/python -m pytest -n 2 -q -m "not nightly"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not nightly"
 
 # The long tier: random campaigns, and every test file with many more draws. It stops with Control-C and goes on where it stopped;
 # `make fuzz FUZZ="strategies --jobs 4"` runs one subject, FUZZ= alone says how far all are.

@@ -239,13 +239,15 @@ class SplitVerbs:
         producer_threads: Integer = 32,
         copies: bool = False,
         separate: Operand | str | tuple[Operand | str, ...] = (),
+        store_stages: Integer = 0,
     ) -> Self:
         """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
         A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
         producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
 
-        Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`.
+        Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`. store_stages: if not 0, a separate
+        warp issues the TMA stores, from a circular buffer of that many stages which consumers fill.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
         """
 

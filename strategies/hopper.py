@@ -23,7 +23,8 @@ With `epi_m` equal to `wm` and `epi_n` equal to `wn` there is one piece, and so 
 Clusters of `cluster_m` x `cluster_n` tiles reduce L2 traffic. They help if rows are not multiples of 128 bytes, because then each row
 of a TMA box takes two cache lines.
 
-`integers` is the same for int8, with int32 accumulators.
+`integers` is the same for int8, with int32 accumulators. In `storing` a separate warp stores C from a circular buffer of `store_stages`
+stages, each with one piece of every warpgroup: the consumers write the next piece, or compute the next tile, while TMA reads the last one.
 """
 
 from fireiron import *
@@ -73,6 +74,10 @@ product = by_tiles(float32)
 strategy = MatMul.repack(A).repack(B).then(product)
 
 integers = MatMul.repack(A).repack(B).then(by_tiles(int32))
+
+store_stages = Tunable("store_stages", 2, 1, 3, 4)
+
+storing = strategy.at(Split).refine(WarpSpecialize(store_stages=store_stages))
 
 
 def spec(M, N, K, **options):

@@ -3,6 +3,7 @@ a test compiles.
 """
 
 import functools
+import gc
 import zlib
 
 import pytest
@@ -58,6 +59,17 @@ WHOLE = (
 )
 """Files whose cases all run: each is another extension, page, user problem, launch argument, or limit of a check that takes milliseconds.
 """
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect without Python's garbage collector, which then ignores the items and modules: they stay until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

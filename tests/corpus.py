@@ -81,6 +81,47 @@ def accepted() -> list[str]:
     return [one.name for one in cases("corpus") if not one.refused]
 
 
+@functools.cache
+def covering() -> list[Kept]:
+    """The strategies with a combination that no earlier one has (`_combinations`): together they have all combinations of the corpus."""
+    outcomes = {one.name: one.kind for one in cases("corpus")}
+    seen: set[tuple[str, ...]] = set()
+    chosen = []
+    for strategy in kept():
+        combinations = _combinations(strategy, outcomes.get(strategy.name, ""))
+        if not combinations <= seen:
+            seen |= combinations
+            chosen.append(strategy)
+    return chosen
+
+
+@functools.cache
+def others() -> list[Kept]:
+    """The strategies that are not in `covering`."""
+    names = {one.name for one in covering()}
+    return [one for one in kept() if one.name not in names]
+
+
+def _combinations(strategy: Kept, outcome: str) -> set[tuple[str, ...]]:
+    """Pairs of classes: one in the other, one after the other in a list, and each, as the target, with the outcome."""
+    pairs: set[tuple[str, ...]] = {("outcome", strategy.target, outcome)}
+
+    def walk(value: Any, outer: str) -> str:
+        if isinstance(value, dict):
+            name = value.get("type", "")
+            pairs.update({("outcome", name, outcome), ("inside", outer, name)})
+            for part in value.values():
+                walk(part, name or outer)
+            return str(name)
+        if isinstance(value, list):
+            names = [walk(part, outer) for part in value]
+            pairs.update(("next", *pair) for pair in itertools.pairwise(names) if all(pair))
+        return ""
+
+    walk(strategy.strategy, "")
+    return pairs
+
+
 # ---------------------------------------------------------------------------------------------- drawing
 
 COUNTS = {"strategy": 120, "definition": 140, "walk": 40, "pair": 600, "script": 180, "tasks": 60, "library": 80, "tuned": 160}

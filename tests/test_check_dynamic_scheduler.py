@@ -1,4 +1,4 @@
-"""Tiles that blocks take from a counter, by hand: each rule with a kernel that keeps it and one close by that does not."""
+"""The dynamic tile scheduler in hand-made kernels: each rule with a kernel that follows it and a similar one that does not."""
 
 import attrs
 import making
@@ -19,58 +19,58 @@ COUNTER = making.counter("counter")
 WORK = writes(T)
 
 
-def acquire(side, turn=ITERATION, ring="tiles"):
-    return making.acquire(ring, side, as_expr(turn))
+def acquire(side, fill=ITERATION, ring="tiles"):
+    return making.acquire(ring, side, as_expr(fill))
 
 
-def release(side, turn=ITERATION, ring="tiles"):
-    return making.release(ring, side, as_expr(turn))
+def release(side, fill=ITERATION, ring="tiles"):
+    return making.release(ring, side, as_expr(fill))
 
 
-def take(takes, tiles=TILES, number=ITERATION, var=TILE):
+def claim_tile(takes, tiles=TILES, number=ITERATION, var=TILE):
     return making.claim_tile(var, as_expr(tiles), "tiles", as_expr(number), takes=takes)
 
 
-def leave(tiles=TILES, var=TILE):
+def exit_loop(tiles=TILES, var=TILE):
     return making.exit_if_done(var, as_expr(tiles))
 
 
-def turn(takes, tiles=TILES):
-    """What a role does in a turn: five statements, the last of which is its work."""
+def iteration_of(takes, tiles=TILES):
+    """The five statements of an iteration of a role; the last one is its work."""
     waits, arrives = (StageState.EMPTY, StageState.FULL) if takes else (StageState.FULL, StageState.EMPTY)
-    return [acquire(waits), take(takes, tiles), release(arrives), leave(tiles), WORK]
+    return [acquire(waits), claim_tile(takes, tiles), release(arrives), exit_loop(tiles), WORK]
 
 
 def over(body, **options):
     return making.loop(ITERATION, as_expr(12), tuple(body), **options)
 
 
-def said(producer=None, consumer=None, *, grid=3, elected=True, others=(), behind=(), symbols=(), counter=COUNTER, tiles=TILES):
-    """What the check says where these are the programs of the two roles."""
-    producer = (over(turn(True, tiles)),) if producer is None else tuple(producer)
-    consumer = (over(turn(False, tiles)),) if consumer is None else tuple(consumer)
+def messages_of_roles(producer=None, consumer=None, *, grid=3, elected=True, others=(), after=(), symbols=(), counter=COUNTER, tiles=TILES):
+    """The messages of the check for these programs of the two roles."""
+    producer = (over(iteration_of(True, tiles)),) if producer is None else tuple(producer)
+    consumer = (over(iteration_of(False, tiles)),) if consumer is None else tuple(consumer)
     roles = making.roles((making.role("consumers", 0, 128, consumer), making.role("producer", 128, 32, producer, elected=elected), *others))
-    program = kernel(roles, *behind, threads=160, grid=grid, workers=128, counter=counter, symbols=symbols)
-    found = check_dynamic_scheduler(AccessTrace(program))
-    assert all((one.kind, one.severity, one.buffer) == ("race", "error", None) for one in found)
-    return [one.message for one in found]
+    program = kernel(roles, *after, threads=160, grid=grid, workers=128, counter=counter, symbols=symbols)
+    findings = check_dynamic_scheduler(AccessTrace(program))
+    assert all((finding.kind, finding.severity, finding.buffer) == ("race", "error", None) for finding in findings)
+    return [finding.message for finding in findings]
 
 
-def changed(takes, edit, **options):
-    """What is said where the turn of one role is edited: its five statements are given, and those that it has are returned."""
-    loop = (over(edit(*turn(takes))),)
-    return said(loop, **options) if takes else said(None, loop, **options)
+def messages_with_edit(takes, edit, **options):
+    """The messages after an edit of one role's iteration: `edit` gets its five statements and returns the new ones."""
+    loop = (over(edit(*iteration_of(takes))),)
+    return messages_of_roles(loop, **options) if takes else messages_of_roles(None, loop, **options)
 
 
-def test_a_right_kernel():
-    assert said() == []
-    assert said(grid=12) == [] == said(grid=1)
+def test_correct_kernels():
+    assert messages_of_roles() == []
+    assert messages_of_roles(grid=12) == [] == messages_of_roles(grid=1)
 
 
-def test_a_kernel_without_a_counter_is_not_asked():
-    assert said((WORK,), (WORK,), counter=None, grid=100) == []
-    assert said((WORK,), (WORK,)) == ["0 statements claim tiles from the counter; exactly one statement, of one thread, must"]
-    assert said(counter=None, grid=13) != [], "who takes tiles is asked, whether there is a counter or not"
+def test_kernels_without_a_counter():
+    assert messages_of_roles((WORK,), (WORK,), counter=None, grid=100) == []
+    assert messages_of_roles((WORK,), (WORK,)) == ["0 statements claim tiles from the counter; exactly one statement, of one thread, must"]
+    assert messages_of_roles(counter=None, grid=13) != [], "claims are checked even without a counter"
 
 
 @pytest.mark.parametrize(
@@ -94,120 +94,140 @@ def test_a_kernel_without_a_counter_is_not_asked():
     ],
     ids=str,
 )
-def test_no_more_blocks_than_tiles(grid, tiles, right):
-    found = said(grid=grid, tiles=tiles, symbols=(N, M))
+def test_at_most_one_block_per_tile(grid, tiles, right):
+    findings = messages_of_roles(grid=grid, tiles=tiles, symbols=(N, M))
     text = f"{as_expr(grid)} blocks may exceed the number of tiles, or roles count tiles differently: the counter does not return to zero"
-    assert found == ([] if right else [text])
+    assert findings == ([] if right else [text])
 
 
 def test_a_named_number_of_tiles_is_its_value():
     many = Var("many", 1, 1 << 20)
     name = making.let(many, N * 1)
-    assert said((name, over(turn(True, many))), (over(turn(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)) == []
+    assert (
+        messages_of_roles(
+            (name, over(iteration_of(True, many))), (over(iteration_of(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)
+        )
+        == []
+    )
     name = making.let(many, (N + 1) // 2)
-    assert said((name, over(turn(True, many))), (over(turn(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)) != []
+    assert (
+        messages_of_roles(
+            (name, over(iteration_of(True, many))), (over(iteration_of(False, many)),), grid=minimum(N, as_expr(132)), symbols=(N,)
+        )
+        != []
+    )
 
 
-def test_roles_count_alike():
+def test_roles_have_equal_tile_counts():
     text = "3 blocks may exceed the number of tiles, or roles count tiles differently: the counter does not return to zero"
-    assert said((over(turn(True, 13)),)) == [text] == said((over(turn(True, 11)),))
-    assert said((over(turn(True, 13)),), (over(turn(False, 13)),)) == []
+    assert messages_of_roles((over(iteration_of(True, 13)),)) == [text] == messages_of_roles((over(iteration_of(True, 11)),))
+    assert messages_of_roles((over(iteration_of(True, 13)),), (over(iteration_of(False, 13)),)) == []
 
 
-def test_one_thread_takes():
+def test_exactly_one_thread_claims_tiles():
     def text(count):
         return [f"{count} statements claim tiles from the counter; exactly one statement, of one thread, must"]
 
-    assert said(elected=False) == text(1), "all threads of a role"
-    assert said(None, (over(turn(True)),)) == text(2)
-    assert said((over(turn(False)),)) == text(0)
-    assert said((over(turn(True)), over(turn(True)))) == text(2), "twice in one role"
-    assert said(others=(making.role("third", 160, 32, (over(turn(False)),)),)) == []
-    assert said((over(turn(False)),), behind=(over(turn(True)),)) == text(1), "in no role"
+    assert messages_of_roles(elected=False) == text(1), "all threads of a role"
+    assert messages_of_roles(None, (over(iteration_of(True)),)) == text(2)
+    assert messages_of_roles((over(iteration_of(False)),)) == text(0)
+    assert messages_of_roles((over(iteration_of(True)), over(iteration_of(True)))) == text(2), "twice in one role"
+    assert messages_of_roles(others=(making.role("third", 160, 32, (over(iteration_of(False)),)),)) == []
+    assert messages_of_roles((over(iteration_of(False)),), after=(over(iteration_of(True)),)) == text(1), "in no role"
 
 
-def test_a_tile_is_of_its_turn():
+def test_a_tile_uses_the_fill_of_its_iteration():
     def text(number):
         return f"tiles: tile tile uses fill {number} in loop turn, whose iterations count from 0"
 
     for takes in (True, False):
-        (found,) = changed(takes, lambda wait, one, give, end, work: (wait, attrs.evolve(one, fill_index=as_expr(0)), give, end, work))[:1]
-        assert found == text("0")
+        (message,) = messages_with_edit(
+            takes, lambda wait, claim, give, end, work: (wait, attrs.evolve(claim, fill_index=as_expr(0)), give, end, work)
+        )[:1]
+        assert message == text("0")
         for options in ({"first": 1}, {"step": 2}):
-            loop = (over(turn(takes), **options),)
-            found = said(loop) if takes else said(None, loop)
-            assert found == [text("turn")], options
+            loop = (over(iteration_of(takes), **options),)
+            message = messages_of_roles(loop) if takes else messages_of_roles(None, loop)
+            assert message == [text("turn")], options
     later = ITERATION + 1
-    body = [acquire(StageState.EMPTY, later), take(True, number=later), release(StageState.FULL, later), leave(), WORK]
-    assert said((over(body),)) == [text("turn + 1")]
+    body = [acquire(StageState.EMPTY, later), claim_tile(True, number=later), release(StageState.FULL, later), exit_loop(), WORK]
+    assert messages_of_roles((over(body),)) == [text("turn + 1")]
 
 
-def test_a_tile_is_taken_in_a_loop_and_directly():
-    loose = turn(True)
-    assert said(loose) == ["tiles: a tile is claimed outside of any loop"]
-    inside = making.if_any_lane("r", (take(True),))
-    body = [acquire(StageState.EMPTY), inside, release(StageState.FULL), leave(), WORK]
-    assert said((over(body),)) == [
+def test_tiles_are_claimed_directly_in_a_loop():
+    loose = iteration_of(True)
+    assert messages_of_roles(loose) == ["tiles: a tile is claimed outside of any loop"]
+    inside = making.if_any_lane("r", (claim_tile(True),))
+    body = [acquire(StageState.EMPTY), inside, release(StageState.FULL), exit_loop(), WORK]
+    assert messages_of_roles((over(body),)) == [
         "loop turn exits on a tile that it does not claim",
         "tiles: tile tile is not directly in loop turn",
     ]
-    around = making.loop(Var("outer", 0, 3), as_expr(1), (over(turn(True)),))
-    assert said((around,)) == [], "of the loops around the inner one counts"
-    assert said((making.loop(ITERATION, as_expr(12), (over(turn(True), first=1),)),)) != []
+    around = making.loop(Var("outer", 0, 3), as_expr(1), (over(iteration_of(True)),))
+    assert messages_of_roles((around,)) == [], "the innermost loop counts"
+    assert messages_of_roles((making.loop(ITERATION, as_expr(12), (over(iteration_of(True), first=1),)),)) != []
 
 
 @pytest.mark.parametrize("takes", [True, False])
-def test_a_turn_is_waited_for(takes):
+def test_a_fill_is_acquired_before_its_tile_index(takes):
     side, verb, other = (StageState.EMPTY, "stored", StageState.FULL) if takes else (StageState.FULL, "read", StageState.EMPTY)
     text = [f"tiles: the tile index of fill turn is {verb} before the fill is {side.value}"]
-    assert changed(takes, lambda wait, *rest: rest) == text
-    assert changed(takes, lambda wait, one, *rest: (one, wait, *rest))[:1] == text, "behind it is too late"
-    assert changed(takes, lambda wait, *rest: (acquire(other), *rest)) == text
-    assert changed(takes, lambda wait, *rest: (acquire(side, ITERATION + 1), *rest)) == text
-    assert changed(takes, lambda wait, *rest: (acquire(side, ring="ring"), *rest)) == text
-    assert changed(takes, lambda wait, *rest: (release(side), *rest)) == text
-    assert changed(takes, lambda wait, *rest: (wait, WORK, making.comment("text"), *rest)) == []
+    assert messages_with_edit(takes, lambda wait, *rest: rest) == text
+    assert messages_with_edit(takes, lambda wait, claim, *rest: (claim, wait, *rest))[:1] == text, "after it is too late"
+    assert messages_with_edit(takes, lambda wait, *rest: (acquire(other), *rest)) == text
+    assert messages_with_edit(takes, lambda wait, *rest: (acquire(side, ITERATION + 1), *rest)) == text
+    assert messages_with_edit(takes, lambda wait, *rest: (acquire(side, ring="ring"), *rest)) == text
+    assert messages_with_edit(takes, lambda wait, *rest: (release(side), *rest)) == text
+    assert messages_with_edit(takes, lambda wait, *rest: (wait, WORK, making.comment("text"), *rest)) == []
 
 
 @pytest.mark.parametrize("takes", [True, False])
-def test_a_number_is_given_on_at_once(takes):
+def test_a_fill_is_released_directly_after_its_tile_index(takes):
     side, other = (StageState.FULL, StageState.EMPTY) if takes else (StageState.EMPTY, StageState.FULL)
     text = ["tiles: fill turn is not released directly after its tile index"]
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, end, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, end, give, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, give, one, end, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, give, one, give, end, work)) == text, "not before it"
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(other), end, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(side, ITERATION + 1), end, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, release(side, ring="ring"), end, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, making.comment("text"), give, end, work)) == []
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one))[0] == text[0]
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, end, work)) == text
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, end, give, work)) == text
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, give, claim, end, work)) == text
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, give, claim, give, end, work)) == text, "not before it"
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, release(other), end, work)) == text
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, release(side, ITERATION + 1), end, work)) == text
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, release(side, ring="ring"), end, work)) == text
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, making.comment("text"), give, end, work)) == []
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim))[0] == text[0]
 
 
 @pytest.mark.parametrize("takes", [True, False])
-def test_the_loop_ends_before_a_number_is_used(takes):
+def test_the_exit_is_before_the_use_of_a_tile(takes):
     text = ["loop turn: tile, which may not be a valid tile, is used"]
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, work, end)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, end, one, give, work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, leave(13), work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, leave(var=Var("other", 0, 63)), work)) == text
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, making.comment("text"), end, work)) == []
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, release(StageState.FULL, ring="ring"), end, work)) == []
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, leave(13), end)) == []
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, end)) == []
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, work)) == text
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, work, end)) == text
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, end, claim, give, work)) == text
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, exit_loop(13), work)) == text
+    assert (
+        messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, exit_loop(var=Var("other", 0, 63)), work))
+        == text
+    )
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, making.comment("text"), end, work)) == []
+    assert (
+        messages_with_edit(
+            takes, lambda wait, claim, give, end, work: (wait, claim, give, release(StageState.FULL, ring="ring"), end, work)
+        )
+        == []
+    )
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, exit_loop(13), end)) == []
+    assert messages_with_edit(takes, lambda wait, claim, give, end, work: (wait, claim, give, end)) == []
 
 
-def test_no_loop_ends_by_a_tile_of_another():
+def test_loops_exit_on_their_own_tiles_only():
     text = ["loop j exits on a tile that it does not claim"]
-    inner = making.loop(Var("j", 0, 3), as_expr(4), (leave(), WORK))
-    assert said((over([*turn(True)[:4], inner]),)) == text
+    inner = making.loop(Var("j", 0, 3), as_expr(4), (exit_loop(), WORK))
+    assert messages_of_roles((over([*iteration_of(True)[:4], inner]),)) == text
     quiet = attrs.evolve(inner, body=(WORK,))
-    assert said((over([*turn(True)[:4], quiet]),)) == []
-    assert said(behind=(inner,)) == text
+    assert messages_of_roles((over([*iteration_of(True)[:4], quiet]),)) == []
+    assert messages_of_roles(after=(inner,)) == text
 
 
-def test_each_fault_is_told_once():
-    body = [take(True), release(StageState.FULL), leave(), WORK]
-    found = said((over(body), over(body)))
-    assert len(found) == len(set(found)) == 2
+def test_each_fault_is_reported_once():
+    body = [claim_tile(True), release(StageState.FULL), exit_loop(), WORK]
+    findings = messages_of_roles((over(body), over(body)))
+    assert len(findings) == len(set(findings)) == 2

@@ -1,6 +1,7 @@
 """Contracts of all extensions, and rules for the source code. A new extension is tested here before its author writes a test."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import inspect
@@ -517,13 +518,18 @@ SHARED = (("performing",), ("refine", "executable"), ("stepping",), ("decomp",))
 """Folders of extensions, and the packages with their shared code, from the lowest to the highest."""
 
 
-def sources():
-    """All modules by dotted name inside the package, parsed."""
-    return {
-        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(path.read_text())
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if "__pycache__" not in path.parts
-    }
+MODULES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if "__pycache__" not in path.parts
+}
+"""The files of all modules, by dotted name inside the package."""
+
+
+@functools.cache
+def tree_of(name):
+    """A module, parsed."""
+    return ast.parse(MODULES[name].read_text())
 
 
 def module_of(module, name):
@@ -553,7 +559,10 @@ def imported(tree):
     yield from walk(tree, False, False)
 
 
-MODULES = sources()
+@functools.cache
+def imports_of(name):
+    """The imports of a module, as `imported` lists them."""
+    return tuple(imported(tree_of(name)))
 
 
 def is_knot(name, module):
@@ -565,7 +574,7 @@ def test_imports_run_downwards(name):
     """From layer to layer, including imports inside functions."""
     top = name.split(".")[0]
     assert top in RANK, f"{top} has no layer in LAYERS"
-    for module, at_module_level, types in imported(MODULES[name]):
+    for module, at_module_level, types in imports_of(name):
         other = module.split(".")[0]
         if types or RANK[top] == RANK["__init__"] or other == top:
             continue
@@ -576,13 +585,14 @@ def test_imports_run_downwards(name):
         assert below or (is_knot(name, module) and not at_module_level), f"{name} imports {module}, which lies above it or beside it"
 
 
+@functools.cache
 def graph_of(cut):
     """The modules that each module imports, including imports inside functions; with or without the allowed exceptions."""
     graph = {}
-    for name, tree in MODULES.items():
+    for name in MODULES:
         own = name.removesuffix(".__init__")
         targets = {
-            module.removesuffix(".__init__") for module, _, types in imported(tree) if not types and not (cut and is_knot(own, module))
+            module.removesuffix(".__init__") for module, _, types in imports_of(name) if not types and not (cut and is_knot(own, module))
         }
         graph[own] = targets - {own}
     return graph
@@ -624,16 +634,16 @@ UNTIED = {
 
 def test_every_package_documents_its_contents():
     """In a few lines, including what it may import."""
-    for name, tree in MODULES.items():
+    for name in MODULES:
         if name.endswith(".__init__") and name.count(".") == 1:
-            text = ast.get_docstring(tree) or ""
+            text = ast.get_docstring(tree_of(name)) or ""
             assert "May import: " in text, f"{name}: what may it import?"
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] in READERS])
 def test_readers_know_the_ir_and_below_only(name):
     top = name.split(".")[0]
-    packages = {module.split(".")[0] for module, _, _ in imported(MODULES[name])}
+    packages = {module.split(".")[0] for module, _, _ in imports_of(name)}
     assert packages <= BELOW_READERS | {top}
 
 
@@ -660,13 +670,13 @@ SIMULATOR = (
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("sim.")])
 def test_simulator_imports_downwards(name):
     rank = SIMULATOR.index(name.removeprefix("sim."))
-    packages = {module.removeprefix("sim.") for module, _, _ in imported(MODULES[name]) if module.startswith("sim.")}
+    packages = {module.removeprefix("sim.") for module, _, _ in imports_of(name) if module.startswith("sim.")}
     assert packages <= set(SIMULATOR[:rank])
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("lower")])
 def test_lowering_names_no_extension(name):
-    assert not {module.split(".")[0] for module, _, _ in imported(MODULES[name])} & EXTENSIONS
+    assert not {module.split(".")[0] for module, _, _ in imports_of(name)} & EXTENSIONS
 
 
 @pytest.mark.parametrize(
@@ -674,7 +684,7 @@ def test_lowering_names_no_extension(name):
 )
 def test_siblings_do_not_import_siblings(name):
     top = name.split(".")[0]
-    siblings = {module for module, _, _ in imported(MODULES[name]) if module.split(".")[0] == top}
+    siblings = {module for module, _, _ in imports_of(name) if module.split(".")[0] == top}
     assert {other for other in siblings if (name, other) not in SIBLINGS} == set()
 
 
@@ -683,15 +693,13 @@ def test_shared_code_imports_no_extension(name):
     """`performing` is below all extensions, `stepping` below decompositions."""
     rank = {room: rank for rank, row in enumerate(SHARED) for room in row}
     top = name.split(".")[0]
-    packages = {module.split(".")[0] for module, _, _ in imported(MODULES[name])} & set(rank)
+    packages = {module.split(".")[0] for module, _, _ in imports_of(name)} & set(rank)
     assert {other for other in packages if rank[other] > rank[top]} == set()
 
 
 def test_exceptions_are_needed():
     """The lists of exceptions contain no stale entry."""
-    present_imports = {
-        (name.removesuffix(".__init__"), module) for name in MODULES for module, _, types in imported(MODULES[name]) if not types
-    }
+    present_imports = {(name.removesuffix(".__init__"), module) for name in MODULES for module, _, types in imports_of(name) if not types}
     assert {
         knot
         for knot in KNOTS
@@ -709,8 +717,8 @@ def test_each_file_of_a_folder_is_an_extension():
 
 def test_only_declared_packages_are_imported():
     """Optional packages are imported inside the functions that need them."""
-    for name, tree in MODULES.items():
-        for node in tree.body:
+    for name in MODULES:
+        for node in tree_of(name).body:
             roots = [alias.name.split(".")[0] for alias in node.names] if isinstance(node, ast.Import) else []
             roots += [(node.module or "").split(".")[0]] if isinstance(node, ast.ImportFrom) else []
             assert not set(roots) & {"cupy", "ml_dtypes", "torch", "jax", "pytest", "cattrs"} or name.startswith("language.store."), (
@@ -725,7 +733,7 @@ AT_IMPORT = {
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.aliases",
     "values.cuda_names", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.register_ownership", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
-    "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.former", "language.grid", "language.methods",
+    "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "function",
@@ -773,7 +781,7 @@ def test_type_checkers_see_the_public_names():
 def test_names_that_are_loaded_when_used():
     """They are public and identical to the objects of their modules, which are not loaded before."""
     later = fireiron._LATER
-    assert not {module for module, _, _ in imported(MODULES["__init__"])} & set(later.values())
+    assert not {module for module, _, _ in imports_of("__init__")} & set(later.values())
     for name, module in later.items():
         assert getattr(fireiron, name) is getattr(importlib.import_module(f"fireiron.{module}"), name)
         assert name in dir(fireiron)
@@ -832,7 +840,7 @@ def mutations(tree, names):
 @pytest.mark.parametrize("name", MODULES)
 def test_no_hidden_state(name):
     """No function changes a module-level table or rebinds a module-level name, and there are no counters."""
-    tree = MODULES[name]
+    tree = tree_of(name)
     tables, counters = module_level(tree)
     assert counters == set()
     assert not any(isinstance(node, ast.Global) for node in ast.walk(tree)), "global"
@@ -875,8 +883,8 @@ CATCH_ALL = {
 
 def test_no_catch_all():
     """Handlers name what they catch: a defect of this package must not look like a user's mistake."""
-    for name, tree in MODULES.items():
-        for node in ast.walk(tree):
+    for name in MODULES:
+        for node in ast.walk(tree_of(name)):
             if isinstance(node, ast.ExceptHandler):
                 caught = "" if node.type is None else ast.unparse(node.type)
                 broad = node.type is None or re.search(r"\b(Exception|BaseException)\b", caught)

@@ -4,22 +4,29 @@ import corpus
 import pytest
 from goldens.cases import cases, differences
 
-OF_A_TEST = 20
-"""The number of strategies per test."""
-
-KEPT = corpus.kept()
+PARTS, OTHER_PARTS = 20, 160
+"""The numbers of tests among which the strategies are distributed."""
 
 
-@pytest.mark.parametrize("first", range(0, len(KEPT), OF_A_TEST))
-def test_results_do_not_change_unintentionally(first):
-    changes = differences("corpus", [one.case() for one in KEPT[first : first + OF_A_TEST]])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_results_do_not_change_unintentionally(part):
+    """Each combination of classes, targets and outcomes of the corpus."""
+    changes = differences("corpus", [one.case() for one in corpus.covering()[part::PARTS]])
+    assert not changes, changes
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("part", range(OTHER_PARTS))
+def test_further_results_do_not_change_unintentionally(part):
+    """The same combinations with other sizes, types and orders."""
+    changes = differences("corpus", [one.case() for one in corpus.others()[part::OTHER_PARTS]])
     assert not changes, changes
 
 
 def test_each_has_its_digests():
-    assert [one.name for one in cases("corpus")] == [one.name for one in KEPT]
+    assert [one.name for one in cases("corpus")] == [one.name for one in corpus.kept()]
 
 
 def test_a_perturbation_is_another_strategy():
-    stored = [(one.target, str(one.strategy)) for one in KEPT]
+    stored = [(one.target, str(one.strategy)) for one in corpus.kept()]
     assert len({*stored}) == len(stored)

@@ -1,4 +1,4 @@
-"""`explain --sync`: what each barrier, wait, fence and turn of a ring orders, exactly for a ring, and for every kernel of the library."""
+"""`explain --sync`: what each barrier, wait, fence and ring operation orders; the complete report for a ring, and every library kernel."""
 
 import functools
 import importlib
@@ -15,7 +15,7 @@ from fireiron import ir, strategies
 from fireiron.cli import main
 from fireiron.inspect.synchronization import KINDS, synchronization, text
 
-LIBRARY = sorted(one.name for one in pkgutil.iter_modules(strategies.__path__) if not one.name.startswith("_"))
+LIBRARY = sorted(point.name for point in pkgutil.iter_modules(strategies.__path__) if not point.name.startswith("_"))
 TARGETS = ("sm_80", "sm_90a")
 
 
@@ -86,9 +86,9 @@ the fill 2 fills before; the first 2 fills pass (one thread)
 (one thread)"""
 
 
-def test_a_ring_is_told_in_full():
-    said = text(account_of(product((64, 64, 64), blocks=2)))
-    head, _, rest = said.partition("\n\n")
+def test_complete_report_of_a_ring():
+    report = text(account_of(product((64, 64, 64), blocks=2)))
+    head, _, rest = report.partition("\n\n")
     assert re.fullmatch(r"lines of .*ringed\.py", head)
     assert re.sub(r" :\d+", "", rest) == RING
 
@@ -105,28 +105,28 @@ LOOP = [
     ("wait MMAs 0", "p has been read; wgmma is asynchronous until its group is waited for: none may be pending"),
     ("release empty v_sh_ring", "stage n % 2; the preceding wait (p has been read) leaves no pending group that reads it"),
 ]
-"""What the consumers of delayed attention do to each other and to engines in an iteration, and why each stands where it stands."""
+"""The synchronization of the consumers of software-pipelined attention in an iteration, each with its reason."""
 
 
-def test_the_loop_of_attention_is_told_in_order():
+def test_points_of_the_attention_loop_in_order():
     module, attention = (importlib.import_module(f"fireiron.strategies.{name}") for name in ("hopper_attention", "attention"))
     account = synchronization(module.by_rows(attention.definition())(attention.spec(*module.SIZES)).program(TARGET).ir)
-    found = [point for point in account.points if point.role == "consumers" and point.loops == ("n",)]
-    assert [point.kind for point in found] == [kind for kind, _ in LOOP]
-    assert all(why in point.why for point, (_, why) in zip(found, LOOP)), [point.why for point in found]
+    loop_points = [point for point in account.points if point.role == "consumers" and point.loops == ("n",)]
+    assert [point.kind for point in loop_points] == [kind for kind, _ in LOOP]
+    assert all(why in point.why for point, (_, why) in zip(loop_points, LOOP)), [point.why for point in loop_points]
     assert [ring.in_flight for ring in account.rings] == [1, 0, 0]
     assert "ring q_sh_ring: q_sh; 1 stage of 32768 bytes" in text(account)
 
 
-def test_each_statement_is_told_of_what_it_waits_for():
-    """Ordinary reads of a stage are over at the barrier of the warp, products of it at the wait for their group."""
+def test_waits_name_the_statements_that_they_order():
+    """Ordinary reads of a stage complete at the warp barrier, MMAs that read it at the wait for their group."""
     module = importlib.import_module("fireiron.strategies.gemm_row_sum")
     account = synchronization(module.hopper(module.spec(*module.SIZES)).program(TARGET).ir)
-    orders = {point.kind: {one.before for one in point.orders} for point in account.points if point.loops == ("iteration", "k")}
+    orders = {point.kind: {order.before for order in point.orders} for point in account.points if point.loops == ("iteration", "k")}
     assert orders["wait MMAs 0"] == {"WGMMA_F16_F32"} and orders["barrier warp"] == {"LDMATRIX_WARPGROUP"}
 
 
-def test_statements_are_told_with_their_lines():
+def test_statements_have_their_lines():
     (ring,) = account_of(product((64, 64, 64))).rings
     ((name, places),) = ring.fillers
     assert name == "TMA_LOAD" and all(re.fullmatch(r".*ringed\.py:\d+", place) for place in places) and places
@@ -141,7 +141,7 @@ def test_statements_are_told_with_their_lines():
         (by_threads(), 0, "no statement reads a stage after the one that uses it"),
     ],
 )
-def test_why_so_many_groups_are_in_flight(strategy, depth, why):
+def test_reason_for_the_number_of_pending_groups(strategy, depth, why):
     (ring,) = account_of(strategy, float16_gemm(128, 64, 320)).rings
     assert (ring.in_flight, ring.why) == (depth, why)
 
@@ -149,57 +149,57 @@ def test_why_so_many_groups_are_in_flight(strategy, depth, why):
 def test_clusters():
     """Barriers of the cluster, loads for several blocks, and arrivals in them."""
     account = account_of(product((64, 64, 64), cluster=(2, 1)), float16_gemm(256, 128, 192))
-    assert [(one.role, one.kind) for one in account.points[:2]] == [("", "barrier cluster")] * 2
+    assert [(point.role, point.kind) for point in account.points[:2]] == [("", "barrier cluster")] * 2
     assert "mbarriers of all blocks of the cluster are initialized" in account.points[0].why and "no block exits" in account.points[1].why
     assert account.rings[0].shared == (("b_sh", 2, "0 + {0, 1}"),) and account.rings[0].arrivals == 8
-    releases = [one for one in account.points if one.kind == "release empty k_ring"]
-    assert releases and all("in each of the blocks 0 + {0, 1}, which multicast to this one" in one.why for one in releases)
-    said = text(account)
-    assert "shared     b_sh: each of 2 blocks loads a part, multicast to blocks 0 + {0, 1}" in said
-    both = account_of(product((64, 64, 64), cluster=(2, 2)), float16_gemm(256, 128, 192))
-    assert [one[:2] for one in both.rings[0].shared] == [("a_sh", 2), ("b_sh", 2)]
+    releases = [point for point in account.points if point.kind == "release empty k_ring"]
+    assert releases and all("in each of the blocks 0 + {0, 1}, which multicast to this one" in point.why for point in releases)
+    report = text(account)
+    assert "shared     b_sh: each of 2 blocks loads a part, multicast to blocks 0 + {0, 1}" in report
+    two_dimensional = account_of(product((64, 64, 64), cluster=(2, 2)), float16_gemm(256, 128, 192))
+    assert [point[:2] for point in two_dimensional.rings[0].shared] == [("a_sh", 2), ("b_sh", 2)]
     assert account_of(product((64, 64, 64))).rings[0].shared == ()
     assert json.loads(json.dumps(account.as_dict()))["rings"][0]["shared"] == [["b_sh", 2, "0 + {0, 1}"]]
 
 
-def test_groups_that_take_turns():
+def test_pingpong_consumer_groups():
     account = account_of(product((64, 64, 64), stages=3, blocks=2, pingpong=2))
     ring, order = account.rings
     assert ring.emptied_by == order.emptied_by == "consumers, group 0 and consumers, group 1"
     assert order.buffers == () and order.arrivals == 4
-    kinds = {(one.role, one.kind) for one in account.points}
+    kinds = {(point.role, point.kind) for point in account.points}
     for group in (0, 1):
         assert {(f"consumers, group {group}", f"{verb} empty {order.name}") for verb in ("acquire", "release")} <= kinds
     assert f"order {order.name}: 2 consumer groups claim tiles alternately" in text(account)
 
 
-def test_a_ring_that_warps_empty():
-    """Ordinary reads of a stage: a barrier of each warp in front of its arrival, and no fence of registers."""
+def test_a_ring_released_by_warps():
+    """Ordinary reads of a stage: a warp barrier before the arrival, and no register fence."""
     account = account_of(by_warps(), float16_gemm(128, 64, 320))
     kinds = [point.kind for point in account.points if point.role == "consumers" and point.loops]
     assert kinds == ["acquire full k_ring", "barrier warp", "release empty k_ring"]
     (barrier,) = [point for point in account.points if point.kind == "barrier warp"]
-    assert [(one.kind, one.buffers, one.after, one.carried) for one in barrier.orders] == [
+    assert [(order.kind, order.buffers, order.after, order.carried) for order in barrier.orders] == [
         ("read -> write", ("a_sh",), "TMA_LOAD", "k"),
         ("read -> write", ("b_sh",), "TMA_LOAD", "k"),
     ]
     assert "the conflicting threads are of one warp" in barrier.why
 
 
-def test_the_passes_leave_what_is_needed_and_equality_does_not_see_it():
+def test_orders_of_statements_are_not_part_of_equality():
     kernel = product((64, 64, 64), blocks=2)(float16_gemm(512, 64, 192)).program(TARGET).ir
-    (fence,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.ASYNC_PROXY]
+    (fence,) = [stmt for stmt in ir.statements(kernel.body) if isinstance(stmt, ir.Fence) and stmt.kind is ir.FenceKind.ASYNC_PROXY]
     assert fence.orders and fence == attrs.evolve(fence, orders=()) and "orders" not in repr(fence)
 
 
 # ---------------------------------------------------------------------------------------------- copies and barriers
 
 
-def test_one_barrier_in_a_pipeline_orders_both_ways():
+def test_one_barrier_in_a_pipeline_orders_both_directions():
     account = synchronization(library_kernel("hmma_ampere", "sm_80"))
     assert account.rings == () and [name for name, _ in account.roles] == [""]
     (barrier,) = [point for point in account.points if point.kind == "barrier block" and point.loops == ("k",)]
-    assert {(one.kind, one.buffers, one.before, one.after, one.carried) for one in barrier.orders} == {
+    assert {(order.kind, order.buffers, order.before, order.after, order.carried) for order in barrier.orders} == {
         ("write -> write", ("b_sh", "a_sh"), "CP_ASYNC_16", "CP_ASYNC_16", "k"),
         ("read -> write", ("b_sh",), "LDMATRIX_16x16_ROW_T", "CP_ASYNC_16", "k"),
         ("read -> write", ("a_sh",), "LDMATRIX_16x16_ROW", "CP_ASYNC_16", "k"),
@@ -207,11 +207,11 @@ def test_one_barrier_in_a_pipeline_orders_both_ways():
         ("write -> read", ("a_sh",), "CP_ASYNC_16", "LDMATRIX_16x16_ROW", "k"),
     }
     (wait,) = [point for point in account.points if point.kind == "wait copies 2" and point.loops == ("k",)]
-    assert set(wait.orders) == {one for one in barrier.orders if one.kind.startswith("write")}
+    assert set(wait.orders) == {order for order in barrier.orders if order.kind.startswith("write")}
     assert "the last 2 may be pending" in wait.why
 
 
-def test_a_barrier_that_was_asked_for_says_so():
+def test_requested_barriers_have_that_reason():
     strategy = MatMul.tile(32, 32).to(Block).split(32).sync().tile(4, 4).to(Thread).tile(1, 1).split(1).done()
     (barrier,) = synchronization(strategy(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program("sm_80").ir).points
     assert (barrier.kind, barrier.orders, barrier.why) == ("barrier block", (), "requested by sync")
@@ -220,27 +220,27 @@ def test_a_barrier_that_was_asked_for_says_so():
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LIBRARY)
 @pytest.mark.parametrize("target", TARGETS)
-def test_nothing_is_left_out_in_the_library(name, target):
-    """Each statement that orders others is there, in the order of the program, with a reason, and with what it orders."""
+def test_reports_of_library_kernels_are_complete(name, target):
+    """The report has each synchronizing statement in program order, with a reason and the accesses that it orders."""
     kernel = library_kernel(name, target)
     if kernel is None:
         pytest.skip(f"{name} does not run on {target}")
     account = synchronization(kernel)
-    written = [one for one in ir.statements(kernel.body) if isinstance(one, KINDS)]
-    assert [point.kind.split()[0] for point in account.points] == [type(one).__name__.lower() for one in written]
-    for point, one in zip(account.points, written, strict=True):
+    written = [stmt for stmt in ir.statements(kernel.body) if isinstance(stmt, KINDS)]
+    assert [point.kind.split()[0] for point in account.points] == [type(stmt).__name__.lower() for stmt in written]
+    for point, stmt in zip(account.points, written, strict=True):
         assert point.why.strip() and point.scope and "  " not in point.why
-        assert bool(point.orders) != isinstance(one, ir.Commit), (name, point)
-        if isinstance(one, (ir.Barrier, ir.Wait)):
-            assert one.reason and one.reason in point.why
+        assert bool(point.orders) != isinstance(stmt, ir.Commit), (name, point)
+        if isinstance(stmt, (ir.Barrier, ir.Wait)):
+            assert stmt.reason and stmt.reason in point.why
             named = {buffer for order in point.orders for buffer in order.buffers}
-            assert all(buffer in named for buffer in re.findall(r"\b\w+_sh\b", one.reason)), (name, point)
-    said = text(account)
-    assert all(point.kind in said and point.why in said for point in account.points)
-    assert all(ring.name in said for ring in kernel.rings)
+            assert all(buffer in named for buffer in re.findall(r"\b\w+_sh\b", stmt.reason)), (name, point)
+    report = text(account)
+    assert all(point.kind in report and point.why in report for point in account.points)
+    assert all(ring.name in report for ring in kernel.rings)
 
 
-def test_what_has_nothing_to_order_says_so():
+def test_report_without_synchronization():
     assert text(synchronization(library_kernel("naive", "sm_80"))).endswith("\n  no synchronization")
 
 
@@ -253,10 +253,10 @@ def test_the_command(capsys):
     assert out.startswith("MatMul(4096,4096,4096)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor on sm_90a, group_m=8")
     assert "ring k_ring: a_sh, b_sh; 4 stages of 49152 bytes" in out and max(map(len, out.splitlines()[1:])) < 180
     assert main(["explain", "hopper", "--sync", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {"spec", "architecture", "chosen", "roles", "rings", "points"} == found.keys()
-    (ring,) = found["rings"]
+    fields = json.loads(capsys.readouterr().out)
+    assert {"spec", "architecture", "chosen", "roles", "rings", "points"} == fields.keys()
+    (ring,) = fields["rings"]
     assert (ring["stages"], ring["bytes"], ring["arrivals"], ring["in_flight"]) == (4, 49152, 8, 0)
-    (first, *_) = found["points"]
+    (first, *_) = fields["points"]
     assert (first["role"], first["loops"], first["kind"]) == ("consumers", ["iteration", "k"], "acquire full k_ring")
     assert first["orders"][0]["buffers"] == ["a_sh", "b_sh"]

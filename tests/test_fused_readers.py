@@ -1,4 +1,4 @@
-"""Everything that reads a kernel reads those of definitions of several steps: commands, pictures, costs, exports, launches, measurements."""
+"""Commands, pictures, costs, exports, launches and measurements of multi-step definitions."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def command(capsys, monkeypatch):
 
     def run(*arguments):
         try:
-            status = main([str(one) for one in arguments])
+            status = main([str(item) for item in arguments])
         except SystemExit as stop:
             status = int(stop.code or 0)
         out, err = capsys.readouterr()
@@ -60,25 +60,25 @@ FILE = str(examples.__file__)
 
 
 def near(got, spec, arrays):
-    """Whether each element of all outputs lies within its own bound."""
+    """Assert that each element of all outputs is within its bound."""
     judge = Judge(spec, {}, arrays)
     assert not [wrong for name in spec.outputs if (wrong := judge.wrong(name, got[name]))]
 
 
-# ---------------------------------------------------------------------------------------------- the kernels themselves
+# ---------------------------------------------------------------------------------------------- simulation
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_simulated_and_checked(name, programs):
     program = programs[name]
     arrays = random_inputs(program.spec, {}, np.random.default_rng(1))
-    assert not [one for one in check(program.ir) if one.severity == "error"]
+    assert not [finding for finding in check(program.ir) if finding.severity == "error"]
     near(simulate(program.ir, arrays).outputs, program.spec, arrays)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_printed_texts_on_a_cpu(programs, tmp_path):
-    host = HostProgram([Printed.of(one) for one in programs.values()], tmp_path)
+    host = HostProgram([Printed.of(program) for program in programs.values()], tmp_path)
     for number, program in enumerate(programs.values()):
         for seed in (1, 2):
             arrays = random_inputs(program.spec, {}, np.random.default_rng(seed))
@@ -90,15 +90,15 @@ def test_printed_texts_on_a_cpu(programs, tmp_path):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_definition_stands_above_the_tree(name, programs):
+def test_show_prints_the_definition_before_the_tree(name, programs):
     program = programs[name]
     steps = examples.__dict__[name].fused_definition.steps
     shown = "\n".join(show(program))
     assert all(str(step) in " ".join(shown.split()).replace(f"{step.name} ", f"{step.name}: ", 1) or step.name in shown for step in steps)
     assert shown.startswith(str(examples.__dict__[name])) and "INDEX" not in shown and "AnySpec.tile(1, 1)" not in shown
     plain = json.loads(json.dumps(as_dict(program)))
-    assert [one["name"] for one in plain["steps"]] == [step.name for step in steps]
-    assert not any(one["memory"] == "INDEX" for one in plain["buffers"])
+    assert [item["name"] for item in plain["steps"]] == [step.name for step in steps]
+    assert not any(item["memory"] == "INDEX" for item in plain["buffers"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -111,23 +111,23 @@ def test_pictures(name, programs):
 @pytest.mark.parametrize("name", ["attention", "scaled"])
 def test_explained(name):
     strategy, spec = ALL[name]
-    told = text(explain(strategy(spec), "sm_80"))
-    assert "performed by" in told and ("HMMA_16816_F32" in told) == (name == "attention")
+    report = text(explain(strategy(spec), "sm_80"))
+    assert "performed by" in report and ("HMMA_16816_F32" in report) == (name == "attention")
 
 
-def test_costs_are_those_of_the_steps(programs):
+def test_costs_of_all_steps(programs):
     for program in programs.values():
-        found = predict(program)
-        assert 0 < found.us < 50 and found.bottleneck
+        prediction = predict(program)
+        assert 0 < prediction.us < 50 and prediction.bottleneck
     gemm = ALL["gemm_bias_relu"][1]
     work = 2 * 64**3
     assert work <= gemm.flops.value <= 1.05 * work
-    assert gemm.bytes.value == 2 * (3 * 64 * 64 + 64)  # coordinates are read from nowhere
+    assert gemm.bytes.value == 2 * (3 * 64 * 64 + 64)  # coordinate tensors occupy no memory
     large = examples.gemm_strategy(examples.gemm_bias_relu(m=4096, n=4096, k=4096)).program("sm_80")
     plain = MatMul(4096, 4096, 4096, dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     chain = MatMul.tile(64, 64).to(Block).epilog(RF).then(examples.main_loop)
-    alone = predict(chain(plain).program("sm_80")).us
-    assert 0.8 * alone < predict(large).us < 1.3 * alone
+    plain_us = predict(chain(plain).program("sm_80")).us
+    assert 0.8 * plain_us < predict(large).us < 1.3 * plain_us
 
 
 def test_an_export_describes_operands_and_numbers(programs, tmp_path):
@@ -141,14 +141,14 @@ def test_an_export_describes_operands_and_numbers(programs, tmp_path):
 # ---------------------------------------------------------------------------------------------- data
 
 
-def test_data_are_of_the_size_that_products_need():
+def test_random_inputs_are_scaled_for_matmul():
     spec = examples.mlp(m=64, n=128, k=128, l=20)
     arrays = random_inputs(spec, {}, np.random.default_rng(0))
     assert set(arrays) == {"X", "W", "bias"}
     assert 0.9 < arrays["X"].astype(float).std() < 1.1 and abs(arrays["W"].astype(float).std() * 128**0.5 - 1) < 0.05
     assert np.isfinite(spec.reference(*arrays.values())).all()
-    one = random_inputs(ALL["dual"][1], {}, np.random.default_rng(0))
-    assert abs(one["A"].astype(float).std() * 64**0.25 - 1) < 0.1
+    dual_arrays = random_inputs(ALL["dual"][1], {}, np.random.default_rng(0))
+    assert abs(dual_arrays["A"].astype(float).std() * 64**0.25 - 1) < 0.1
 
 
 def test_tolerances_follow_the_types_of_the_steps():
@@ -177,20 +177,20 @@ def test_tolerances_follow_the_types_of_the_steps():
 )
 def test_run(command, arguments, spec):
     strategy, *rest = arguments
-    status, said = command("run", f"{FILE}:{strategy}", *rest, "--arch", "sm_80", "--seed", 3)
-    assert status == 0 and spec in said and "PASS" in said and "% of its bound" in said and "index_" not in said, said
+    status, output = command("run", f"{FILE}:{strategy}", *rest, "--arch", "sm_80", "--seed", 3)
+    assert status == 0 and spec in output and "PASS" in output and "% of its bound" in output and "index_" not in output, output
 
 
 def test_run_on_a_sample_of_blocks(command):
-    """Coordinates count from the start of the whole, so that parts are compared with parts of the whole result."""
+    """Coordinates are global, so a sample is compared with the same part of the whole result."""
     sizes = ("-s", "m=256", "-s", "n=256", "-s", "d=32", "-s", "b=2")
-    status, said = command("run", f"{FILE}:attention_strategy", *sizes, "--arch", "sm_80", "--seed", 3, "--blocks", 3)
-    assert status == 0 and "3 of 8 are simulated" in said and "PASS" in said and "of 16384 elements were compared" in said, said
+    status, output = command("run", f"{FILE}:attention_strategy", *sizes, "--arch", "sm_80", "--seed", 3, "--blocks", 3)
+    assert status == 0 and "3 of 8 are simulated" in output and "PASS" in output and "of 16384 elements were compared" in output, output
 
 
 def test_run_finds_a_definition_that_depends_on_its_split(command, tmp_path):
     (tmp_path / "wrong.py").write_text(
-        '''"""The sum of the last turn."""
+        '''"""The sum of the last iteration."""
 from fireiron import *
 rows = Fused(name="rows", dims="m n", loop="n", operands={"X": "m n", "y": "m", "z": "m n"},
     body={"s": "t[m] = sum(n, X[m,n])", "z": "z[m,n] = X[m,n]"}, final={"y": "y[m] = t[m]"})
@@ -198,10 +198,10 @@ strategy = rows.tile(m=4).to(Block).split(n=32).load("X", RF, Move.tile(4, 32).t
 '''
     )
     sizes = ("-M", 8, "-N", 64, "--arch", "sm_80", "--seed", 1)
-    status, said = command("run", tmp_path / "wrong.py", *sizes)
-    assert status == 1 and "FAIL  y: element (" in said and "8 of 8 differ" in said, said
-    status, said = command("run", tmp_path / "wrong.py", *sizes, "--json", "--blocks", 1)
-    plain = json.loads(said)
+    status, output = command("run", tmp_path / "wrong.py", *sizes)
+    assert status == 1 and "FAIL  y: element (" in output and "8 of 8 differ" in output, output
+    status, output = command("run", tmp_path / "wrong.py", *sizes, "--json", "--blocks", 1)
+    plain = json.loads(output)
     assert status == 1 and plain["wrong"]["output"] == "y" and not plain["passed"]
 
 
@@ -213,24 +213,24 @@ def test_wrong_sizes_on_the_command_line(command):
         (("-s", "i=0"), "0 is not a size"),
         (("--layouts", "NT"), "does not accept A"),
     ):
-        status, said = command("run", f"{FILE}:scaled_strategy", *arguments)
-        assert status and message in said, said
+        status, output = command("run", f"{FILE}:scaled_strategy", *arguments)
+        assert status and message in output, output
 
 
 @pytest.mark.parametrize("verb", ["show", "emit", "check", "explain", "cost", "draw", "diff", "export", "tune"])
 def test_commands(verb, command, tmp_path):
     strategy = f"{FILE}:gemm_strategy"
     more = {"draw": ["-o", tmp_path / "a.html"], "diff": [strategy], "export": ["-o", tmp_path, "--no-cubin"], "tune": ["--predict"]}
-    status, said = command(verb, strategy, *more.get(verb, []), "-M", 64, "-N", 64, "-K", 64, "--arch", "sm_80")
-    assert status == 0 or (verb == "tune" and "tunable" in said), said
+    status, output = command(verb, strategy, *more.get(verb, []), "-M", 64, "-N", 64, "-K", 64, "--arch", "sm_80")
+    assert status == 0 or (verb == "tune" and "tunable" in output), output
     if verb in ("show", "explain", "check", "cost"):
-        status, said = command(verb, strategy, "-M", 64, "-N", 64, "-K", 64, "--arch", "sm_80", "--json")
-        assert status == 0 and json.loads(said)
+        status, output = command(verb, strategy, "-M", 64, "-N", 64, "-K", 64, "--arch", "sm_80", "--json")
+        assert status == 0 and json.loads(output)
 
 
 def test_tune_ranks_by_prediction(command, tmp_path):
     (tmp_path / "tuned.py").write_text(
-        '''"""A product with an epilogue."""
+        '''"""A GEMM with an epilogue."""
 from fireiron import *
 gemm = MatMul.fuse_epilogue("relu(acc + bias[n])")
 bm = Tunable("bm", 64, 32)
@@ -239,13 +239,13 @@ def spec(M, N, K, **options):
     return gemm(m=M, n=N, k=K, **options)
 '''
     )
-    status, said = command("tune", tmp_path / "tuned.py", "-M", 64, "-N", 64, "-K", 32, "--predict", "--json")
-    assert status == 0 and {one["values"]["bm"] for one in json.loads(said)["results"]} == {32, 64}
+    status, output = command("tune", tmp_path / "tuned.py", "-M", 64, "-N", 64, "-K", 32, "--predict", "--json")
+    assert status == 0 and {item["values"]["bm"] for item in json.loads(output)["results"]} == {32, 64}
 
 
-def test_a_file_without_sizes_has_a_few_stacks(command):
-    status, said = command("show", f"{FILE}:attention_strategy", "-s", "d=32", "--arch", "sm_80")
-    assert status == 0 and "attention(1024,1024,32,4)(GL,GL,GL,GL,VAL)(Kernel)" in said
+def test_default_sizes_include_a_batch(command):
+    status, output = command("show", f"{FILE}:attention_strategy", "-s", "d=32", "--arch", "sm_80")
+    assert status == 0 and "attention(1024,1024,32,4)(GL,GL,GL,GL,VAL)(Kernel)" in output
 
 
 # ---------------------------------------------------------------------------------------------- launches
@@ -258,7 +258,7 @@ def kernel_of(name):
     return kernel
 
 
-def test_several_outputs_and_a_number_on_a_gpu(gpu):
+def test_several_outputs_and_a_scalar_on_a_gpu(gpu):
     kernel = kernel_of("scaled")
     gpu.parameters = 4
     x = gpu.array((20, 40), "float16")
@@ -282,11 +282,11 @@ def test_several_outputs_of_numpy():
     kernel, arrays = strategy(spec).compile("sm_80"), random_inputs(spec, {}, np.random.default_rng(0))
     d, y = kernel(*arrays.values())
     near({"D": d, "y": y}, spec, arrays)
-    mine = (np.empty_like(d), np.empty_like(y))
-    assert kernel(*arrays.values(), out=mine) is not None and np.array_equal(mine[0], d) and np.array_equal(mine[1], y)
+    outputs = (np.empty_like(d), np.empty_like(y))
+    assert kernel(*arrays.values(), out=outputs) is not None and np.array_equal(outputs[0], d) and np.array_equal(outputs[1], y)
 
 
-def test_sizes_of_run_time_are_read_off_the_arrays():
+def test_run_time_sizes_come_from_the_arrays():
     kernel = examples.gemm_strategy(examples.gemm_bias_relu(m=sym("M"), n=sym("N"), k=sym("K"))).compile("sm_80")
     spec = examples.gemm_bias_relu(m=70, n=40, k=24)
     arrays = random_inputs(spec, {}, np.random.default_rng(0))
@@ -296,7 +296,7 @@ def test_sizes_of_run_time_are_read_off_the_arrays():
 
 
 def test_measurements_take_definitions(gpu, monkeypatch):
-    """Sets of arrays for all operands that are stored, references by output."""
+    """Sets of arrays for all stored operands, and references by output."""
     from fireiron.measure import data as measured
 
     monkeypatch.setattr(measured, "_device_array", lambda cupy, view, sizes, values: values)
@@ -304,6 +304,6 @@ def test_measurements_take_definitions(gpu, monkeypatch):
     monkeypatch.setattr(sys.modules["cupy"], "asarray", np.asarray, raising=False)
     monkeypatch.setattr(sys.modules["cupy"], "asnumpy", np.asarray, raising=False)
     spec = ALL["scaled"][1]
-    found = measured.Data.of(spec, rotate_bytes=0)
-    assert set(found.sets[0]) == {"x", "alpha", "y", "top"} and found.inputs == ("x", "alpha")
-    assert set(found.tolerance) == {"y", "top"} and found.bytes == 2 * 3 * 20 * 40 + 4
+    data = measured.Data.of(spec, rotate_bytes=0)
+    assert set(data.sets[0]) == {"x", "alpha", "y", "top"} and data.inputs == ("x", "alpha")
+    assert set(data.tolerance) == {"y", "top"} and data.bytes == 2 * 3 * 20 * 40 + 4

@@ -1,4 +1,4 @@
-"""Everything that reads the outside: files that run nothing, writers that are killed, disks that are full. What is drawn is in `attacks/`."""
+"""Untrusted input: loaded files run no code, killed writers lose no data, full disks. Random inputs are in `attacks/`."""
 
 import hashlib
 import multiprocessing
@@ -65,7 +65,7 @@ class Mute(FireironError):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("action", "said"),
+    ("action", "expected"),
     [
         (raising(KeyError("x")), "KeyError"),
         (raising(RecursionError("x")), "RecursionError"),
@@ -79,29 +79,29 @@ class Mute(FireironError):
         (lambda: sorted([1, "x"], key=ArgumentError), "TypeError"),
     ],
 )
-def test_every_unfair_answer_is_found(action, said, monkeypatch):
+def test_every_unacceptable_answer_is_detected(action, expected, monkeypatch):
     monkeypatch.setattr(guard, "SECONDS", 0.05)
-    if said == "TypeError":
+    if expected == "TypeError":
         monkeypatch.setattr(guard, "HERE", Path("/nowhere"))
-    (found,) = wrong(action).wrong
-    assert said in found and found.endswith("pasted")
+    (message,) = wrong(action).wrong
+    assert expected in message and message.endswith("pasted")
 
 
-def test_fair_answers_are_counted():
+def test_acceptable_answers_are_counted():
     assert wrong(raising(ArgumentError("x"))).counts == {"inputs": 1, "inputs kind": 1}
     assert wrong(lambda: 3).counts == {"accepted": 1, "accepted kind": 1}
     assert wrong(lambda: 3, lambda value: f"{value} is not 4").wrong == ["3 is not 4\n\npasted"]
     assert wrong(lambda: MatMul(1, 2, 3, 4, 5, 6, no_such=1)).counts["inputs"] == 1
 
 
-def test_every_file_of_inputs_is_drawn():
-    there = {path.stem for path in (Path(__file__).parent / "attacks").glob("*.py") if "\ndef draw(" in path.read_text(encoding="utf-8")}
-    assert there == set(KINDS)
+def test_every_module_of_inputs_is_used():
+    modules = {path.stem for path in (Path(__file__).parent / "attacks").glob("*.py") if "\ndef draw(" in path.read_text(encoding="utf-8")}
+    assert modules == set(KINDS)
 
 
-# ---------------------------------------------------------------------------------------------- what the first million found
+# ---------------------------------------------------------------------------------------------- inputs found by fuzzing
 
-FOUND = (
+FOUND_BY_FUZZING = (
     "Kind('K', 'y[i] = x{i]')", "Kind('K', 3)", "Kind('K', 'y[i] = x[i]', 3)", "Kind('K', 'y[i] = {by} * x[i]', (('by', 1),))", "Parameter('a b')", "Parameter(3)",
     "Fused(name='f', dims='m n', operands='x', body={})", "Fused(name='f', dims='m n', operands={'X': 'm n'}, body={'a': 'Y[m] = X[m,n]'}, types=3)",
     "rfactor(3, 'x')", "rfactor(MatMul(8, 8, 8)(GL, GL, GL)(Kernel).definition, 'x')", "Const('8')", "Const(True)", "Var('v', 'a')", "Var('v', 0, np.array([8, 8]))",
@@ -117,28 +117,28 @@ FOUND = (
     "Blocks(3)", "Axes('ab')", "First(3, 4)", "mma_pieces(np.array([8]), WARP, 'A')", "tasks.tunable(np.array([8, 8]))", "TaskMapping('a', 'b', HOST, np.array(8))", "Stored(order=EqualRaises())",
     "tasks.cdiv(deep(), -1)", "tasks.task(Text('8'), tasks.Leaf, reads=3)", r"parse('T = argument([4], float32, GLOBAL)\nP = partition_by_blocks(T, (4\0))')",
 )  # fmt: skip
-"""Inputs that were answered otherwise than by the project's own error once, each of a kind of its own."""
+"""Inputs that once raised something other than an error of the project, one per kind."""
 
 
 @pytest.fixture(scope="module")
 def names():
-    found = {}
+    namespace = {}
     exec(
         "from fireiron import *\nfrom attacks.values import *\nfrom attacks.places import draw_\nfrom fireiron import tasks\nfrom fireiron.tasks import *\n"
         "from fireiron.tasks.partition import mma_pieces\nfrom fireiron.tasks.event_text import parse\nfrom fireiron.language.store import load, save\n"
         "from fireiron.tune.record import spec_of",
-        found,
+        namespace,
     )
-    return found
+    return namespace
 
 
-def test_what_was_found_once_is_refused(names):
+def test_inputs_found_by_fuzzing_are_rejected(names):
     with guard.guarded() as caught:
-        answers = {text: guard.answer(Input(text, lambda text=text: eval(text, dict(names))), caught) for text in FOUND}
+        answers = {text: guard.answer(Input(text, lambda text=text: eval(text, dict(names))), caught) for text in FOUND_BY_FUZZING}
     assert {text: answer for text, answer in answers.items() if answer != ("inputs", None)} == {}
 
 
-# ---------------------------------------------------------------------------------------------- nothing runs
+# ---------------------------------------------------------------------------------------------- loading runs no code
 
 TESTS = Path(__file__).resolve().parent
 
@@ -148,7 +148,7 @@ from attacks import documents, stored, texts
 from attacks.guard import Answers
 
 seen, listening = [], False
-QUIET = "<unknown>"  # ast.parse: a tree, which nobody runs
+QUIET = "<unknown>"  # ast.parse: a syntax tree, which is never executed
 def hook(event, arguments):
     if not listening:
         return
@@ -162,13 +162,13 @@ def hook(event, arguments):
 def everything(seeds):
     for seed in seeds:
         for kind in (documents, stored, texts):
-            for one in kind.draw(random.Random(seed), 12):
+            for item in kind.draw(random.Random(seed), 12):
                 try:
-                    one.action()
+                    item.action()
                 except Exception:
                     pass
 
-everything(range(SEEDS))  # what is imported, and made once, is so now
+everything(range(SEEDS))  # imports and cached values exist now
 sys.addaudithook(hook)
 listening = True
 everything(range(SEEDS))
@@ -178,8 +178,8 @@ print(len(seen), *seen[:5], sep="\\n")
 
 
 @pytest.mark.parametrize("seeds", [3, pytest.param(200, marks=pytest.mark.nightly)])
-def test_what_is_loaded_runs_nothing(seeds):
-    """Stored strategies, specs, records, entries of the cache, and texts of kernels, right and damaged: no code, import, process or file."""
+def test_loading_runs_no_code(seeds):
+    """Stored strategies, specs, records, cache entries and kernel texts, intact and damaged: no code, import, process or file."""
     paths = os.pathsep.join(map(str, (TESTS.parent, TESTS)))
     command = [sys.executable, "-c", AUDITED.replace("SEEDS", str(seeds))]
     ran = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True)
@@ -191,28 +191,28 @@ def test_what_is_loaded_runs_nothing(seeds):
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", KEPT)
-def test_killed_writers_lose_nothing_that_was_written(name, kills, tmp_path):
+def test_killed_writers_lose_no_written_data(name, kills, tmp_path):
     assert attack(name, tmp_path, kills, random.Random(kills)) >= 1
 
 
-# ---------------------------------------------------------------------------------------------- huge, and legal
+# ---------------------------------------------------------------------------------------------- huge but legal inputs
 
-FOUND_LARGE = (
+HUGE_INPUTS = (
     "a layout of one mode", "a layout of many modes", "unroll", "a long loop", "a long loop and many blocks", "a prediction of a long loop", "definitions of many steps",
     "JSON of long texts", "a shape in a kernel's text",
 )  # fmt: skip
-"""What took gigabytes or many seconds once, or answered in megabytes."""
+"""Inputs that once took gigabytes or many seconds, or gave an answer of megabytes."""
 
 
-@pytest.mark.parametrize("name", FOUND_LARGE)
-def test_what_is_huge_is_answered_soon(name):
+@pytest.mark.parametrize("name", HUGE_INPUTS)
+def test_huge_inputs_are_answered_quickly(name):
     answers = Answers()
     answers.take([large.handed(name, 2**40 + 1)], "large")
     assert not answers.wrong, answers.wrong[0]
 
 
-def test_long_loops_are_told_by_their_steps():
-    """The closed forms for loops that are too long to enumerate, against the enumeration."""
+def test_closed_forms_of_long_loops():
+    """The closed forms for loops that are too long to enumerate equal the enumeration."""
     choose = random.Random(1)
     for _ in range(300):
         count = choose.randint(1, 60)
@@ -225,7 +225,7 @@ def test_long_loops_are_told_by_their_steps():
 
 
 @pytest.mark.parametrize("sizes", [(33, 32, 100), (40, 50, 8 * 13 + 1)])
-def test_changes_in_long_loops_are_those_in_short_ones(sizes, monkeypatch):
+def test_affine_changes_equal_enumerated_changes(sizes, monkeypatch):
     compared, enumerated = [], Loops._changes
 
     def both(self, loop, fixed, count):
@@ -235,32 +235,32 @@ def test_changes_in_long_loops_are_those_in_short_ones(sizes, monkeypatch):
 
     monkeypatch.setattr(Loops, "_changes", both)
     assert large.PIPED(MatMul(*sizes)(GL, GL, GL)(Kernel)).program("sm_80").cuda
-    assert compared and all(one == other for one, other in compared) and any(one for one, _ in compared)
+    assert compared and all(changes == affine_changes for changes, affine_changes in compared) and any(changes for changes, _ in compared)
 
 
-# ---------------------------------------------------------------------------------------------- full disks, and other folders
+# ---------------------------------------------------------------------------------------------- full disks and unwritable folders
 
 
 CACHES = ("cache", "compiled", "pruned")
 
 
 def _on_a_full_disk(name, folder, sender):
-    """In a process of its own, whose files may not grow: what one more item gives, and what is found then."""
+    """In a separate process whose files must not grow: the message for one more item, and the entries afterwards."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     largest = max((path.stat().st_size for path in folder.rglob("*") if path.is_file()), default=0)
     resource.setrlimit(resource.RLIMIT_FSIZE, (min(largest + 16, 64), resource.RLIM_INFINITY))
     try:
         with pytest.warns() if name in CACHES else pytest.raises((FireironError, OSError)) as caught:
             KEPT[name].write(folder, 7, 7)
-        said = str(caught[0].message) if name in CACHES else f"{type(caught.value).__name__}: {caught.value}"
+        message = str(caught[0].message) if name in CACHES else f"{type(caught.value).__name__}: {caught.value}"
     except BaseException as error:
-        said = f"not refused: {error!r}"
-    sender.send((said, KEPT[name].found(folder)))
+        message = f"not refused: {error!r}"
+    sender.send((message, KEPT[name].found(folder)))
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_full_disk_costs_the_write_and_nothing_else(name, tmp_path):
-    writer = multiprocessing.get_context("fork").Process(target=KEPT[name].write, args=(tmp_path, 3, 3))  # that closes what it wrote
+def test_a_full_disk_loses_only_the_write(name, tmp_path):
+    writer = multiprocessing.get_context("fork").Process(target=KEPT[name].write, args=(tmp_path, 3, 3))  # which closes its files
     writer.start()
     writer.join()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -268,15 +268,15 @@ def test_a_full_disk_costs_the_write_and_nothing_else(name, tmp_path):
     process = multiprocessing.get_context("fork").Process(target=_on_a_full_disk, args=(name, tmp_path, sender))
     process.start()
     sender.close()
-    said, found = receiver.recv()
+    message, entries = receiver.recv()
     process.join()
-    assert found == {(0 if name == "compiled" else 3, 3)}
+    assert entries == {(0 if name == "compiled" else 3, 3)}
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    if name != "campaign":  # of the tests: whoever runs it sees the error of the system
-        assert ("StoreError" in said or "cannot be written" in said) and "too large" in said, said
+    if name != "campaign":  # a test tool, which shows the system's error
+        assert ("StoreError" in message or "cannot be written" in message) and "too large" in message, message
 
 
-def test_a_journal_where_no_file_can_be(tmp_path):
+def test_a_journal_at_an_impossible_path(tmp_path):
     task = Task(strategy(square), "sm_90")
     (tmp_path / "file").write_text("x")
     for place in (tmp_path / "file" / "a.jsonl", tmp_path, Path("a\0b")):
@@ -284,8 +284,8 @@ def test_a_journal_where_no_file_can_be(tmp_path):
             Journal(place, task, task.describe())
 
 
-def _as_nobody(sender):
-    """In a process that is no administrator's: all writers at places that are shut, or read-only."""
+def _as_other_user(sender):
+    """In a process without root rights: all writers at paths that are not writable."""
     unwritable.gallery()
     unwritable.attempt("emit", "new{}"), unwritable.attempt("export", "new{}")  # imports what other users may not be able to read
     unwritable._remove(unwritable.home() / "here")
@@ -298,40 +298,40 @@ def _as_nobody(sender):
     sender.send((dict(answers.counts), answers.wrong))
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="another user is made by an administrator alone")
-def test_folders_that_are_shut():
-    """Permissions do not bind an administrator, so another user tries: the project's own error, nothing changed; the cache costs a warning."""
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can switch to another user")
+def test_unwritable_folders():
+    """Permissions do not limit root, so another user tries: an error of the project, nothing changed; a warning for the cache."""
     unwritable.home().chmod(0o777)
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=_as_nobody, args=(sender,))
+    process = multiprocessing.get_context("fork").Process(target=_as_other_user, args=(sender,))
     process.start()
     sender.close()
-    counts, found = receiver.recv()
+    counts, wrong = receiver.recv()
     process.join()
-    assert not found, found[0]
+    assert not wrong, wrong[0]
     assert counts["inputs"] >= 14 and counts["accepted"] >= 4
 
 
-FOUND_UNWRITABLE = (
+UNWRITABLE_PATHS = (
     ("merge", "null{}"), ("merge", "pipe{}"), ("merge", "lost{}"), ("merge", "link{}"), ("records merge", "full{}"), ("append", "there{}"), ("append", "a\0b{}"), ("append", "pipe{}"),
     ("journal", "zero{}"), ("journal", "there{}"), ("journal", "pipe{}"), ("save", "circle{}"), ("pictures", "x" * 300), ("pictures", "circle{}"), ("new", "x" * 300),
     ("records merge", "x" * 300), ("draw", "y/" * 3000 + "x.svg"), ("draw a folder", "shut"),
 )  # fmt: skip
-"""Writers and places that were answered otherwise than in words once, or lost what stood there."""
+"""Writers and paths that once gave no message, or lost the previous content."""
 
 
-def test_places_that_were_lost_once():
+def test_paths_found_by_fuzzing():
     answers = Answers()
-    answers.take((unwritable.handed(*one) for one in FOUND_UNWRITABLE), "unwritable")
+    answers.take((unwritable.handed(*arguments) for arguments in UNWRITABLE_PATHS), "unwritable")
     assert not answers.wrong, answers.wrong[0]
-    assert answers.counts["inputs"] >= (16 if os.getuid() == 0 else 13)  # a merge follows a link, and an administrator enters what is shut
+    assert answers.counts["inputs"] >= (16 if os.getuid() == 0 else 13)  # a merge follows a link, and root can enter the folder
 
 
 @pytest.mark.parametrize(
     "write", [Records.append_to, lambda path, record: Journal(path, Task(strategy(square), "sm_90"), {})], ids=["records", "journal"]
 )
-def test_lines_of_others_are_no_torn_ones(write, tmp_path):
-    """A file of something else keeps its last line, though that has no end; the beginning of a record is a torn line."""
+def test_incomplete_lines_of_other_files_are_kept(write, tmp_path):
+    """Another file keeps its last line even without a newline; an incomplete line is the beginning of a record."""
     file = tmp_path / "notes.txt"
     file.write_text("remember the milk")
     with pytest.raises(StoreError, match="nor the beginning of one"):
@@ -339,15 +339,15 @@ def test_lines_of_others_are_no_torn_ones(write, tmp_path):
     assert file.read_text() == "remember the milk"
 
 
-def test_new_files_are_written_all_or_none(tmp_path, monkeypatch, capsys):
+def test_new_writes_all_files_or_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.cu").mkdir()
     assert main(["new", "mine", "--kind", "micro-kernel", "--force"]) == 2
     assert "mine.cu is not a regular file" in capsys.readouterr().err and sorted(os.listdir(tmp_path)) == ["mine.cu"]
 
 
-def test_the_handler_of_jax_needs_no_cache(tmp_path, monkeypatch):
-    """It is compiled into a folder of this process where the cache cannot be written, or there is none."""
+def test_the_jax_handler_needs_no_cache(tmp_path, monkeypatch):
+    """It is compiled into a folder of the process if the cache is not writable or disabled."""
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with pytest.warns(CacheWarning, match="Not a directory.*compiled again"):
@@ -356,21 +356,21 @@ def test_the_handler_of_jax_needs_no_cache(tmp_path, monkeypatch):
     folder.rmdir()
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "cache"))
     assert built.folder("the handler") == tmp_path / "cache"
-    monkeypatch.setattr(os, "access", lambda *asked: False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.warns(CacheWarning, match="Permission denied"):
         built.folder("the handler").rmdir()
     monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
     built.folder("the handler").rmdir()
 
 
-def test_the_doctor_says_of_a_cache_that_cannot_be(monkeypatch):
+def test_doctor_reports_an_impossible_cache(monkeypatch):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", "/tmp/" + "x" * 300)
-    (found,) = (one for one in doctor._cache() if one.name == "folder")
-    assert found.state == doctor.WRONG and "File name too long" in found.found and "FIREIRON_CACHE_DIR" in found.do
+    (result,) = (item for item in doctor._cache() if item.name == "folder")
+    assert result.state == doctor.WRONG and "File name too long" in result.details and "FIREIRON_CACHE_DIR" in result.do
 
 
-def test_links_folders_and_pipes_are_no_entries(tmp_path, monkeypatch):
-    """Nor a reason to fail, or to wait: the kernel is compiled anew."""
+def test_links_folders_and_pipes_are_not_cache_entries(tmp_path, monkeypatch):
+    """They cause neither an error nor a wait: the kernel is compiled again."""
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
     key = "ab" * 32
     place = cache._place(key)
@@ -382,8 +382,8 @@ def test_links_folders_and_pipes_are_no_entries(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("seeds", [2, pytest.param(40, marks=pytest.mark.nightly)])
-def test_entries_with_any_head_are_listed(seeds):
-    """Deep, not of this form, of wrong types, with a digest that is right: what is listed and verified as whole is what is taken."""
+def test_cache_entries_with_any_header_are_listed(seeds):
+    """Headers that are deep, malformed or of wrong types, with a correct digest: exactly the entries listed as intact are loaded."""
     answers = Answers()
     for seed in range(seeds):
         answers.take(kept.draw(random.Random(seed), 12), "kept")
@@ -391,24 +391,24 @@ def test_entries_with_any_head_are_listed(seeds):
 
 
 @pytest.mark.parametrize("head", [b"[" * 100_000, b'{"kernels": 3}', b"9" * 6000, b"[]"], ids=len)
-def test_a_head_of_another_form_is_damage(head, tmp_path, monkeypatch):
+def test_a_malformed_header_is_damage(head, tmp_path, monkeypatch):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
     body, place = head + b"\n", cache._place("ab" * 32)
     place.parent.mkdir(parents=True)
     place.write_bytes(b"".join((cache._FIRST, hashlib.sha256(body).hexdigest().encode(), b"\n", body)))
-    assert [one.problem for one in cache.entries()] == ["it is not an entry of this format"]
+    assert [entry.problem for entry in cache.entries()] == ["it is not an entry of this format"]
     with pytest.warns(CacheWarning, match="its head"):
         assert cache._load(place, "ab" * 32) is None
 
 
-def test_a_pipe_among_records_is_none(tmp_path):
+def test_a_pipe_is_not_a_record_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     assert len(Records.load(tmp_path)) == 0
-    with pytest.raises(StoreError, match="no file of records"):
+    with pytest.raises(StoreError, match="is not a file of records"):
         Records.load(tmp_path / "pipe.jsonl")
 
 
-def test_files_without_an_end_are_refused(monkeypatch):
+def test_infinite_files_are_rejected(monkeypatch):
     monkeypatch.setattr(files, "LARGEST", 1 << 16)
     with pytest.raises(StoreError, match="more than 65536 bytes"):
         load("/dev/zero")

@@ -14,9 +14,8 @@ from touching import BLOCK_BARRIER, MMA_GROUPS, REGISTERS_FENCE, SHARED, T, buff
 
 import fireiron
 from fireiron import *
-from fireiron import check as checks
 from fireiron import ir
-from fireiron.check import ADVICE, CHECKS, PROMISES, AccessTrace, Finding, safety
+from fireiron.check import ADVICE, CHECKS, PROMISES, AccessTrace, Finding, checks, safety
 from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.gpu.kernel import CompiledKernel

@@ -1,4 +1,4 @@
-"""The simulator against NumPy, exactly; and each planted fault, which it must name (TESTING.md, O4 to O6)."""
+"""The simulator equals NumPy exactly, and reports each injected fault (TESTING.md, O4 to O6)."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ from fireiron.sim.plan import Plan
 from fireiron.sim.shadow import Clock, Shadow
 from fireiron.values.expr import all_of, as_expr, less
 
-one = Move.tile(1, 1).to(Thread).done()
-alone = Move.tile(1, 1).done()
+scalar_copy = Move.tile(1, 1).to(Thread).done()
+element_copy = Move.tile(1, 1).done()
 
 
 def listing2(bm=128, bn=128, bk=8, wm=64, wn=32, tm=8, tn=8, load_a=lambda s: s, load_b=lambda s: s):
     """Listing 2 of the paper, with its tile sizes as parameters."""
 
-    def deal(verb):
+    def distributed(verb):
         return verb.tile(wm, wn).to(Warp).tile(tm, tn).to(Thread).tile(1, 1).done()
 
-    start = MatMul.tile(bm, bn).to(Block).epilog(RF, deal(Init), deal(Move)).split(bk)
-    loaded = load_b(load_a(start.load(A, SH, one)).load(B, SH, one))
-    return loaded.tile(wm, wn).to(Warp).tile(tm, tn).to(Thread).split(1).load(A, RF, alone).load(B, RF, alone).tile(1, 1).done()
+    start = MatMul.tile(bm, bn).to(Block).epilog(RF, distributed(Init), distributed(Move)).split(bk)
+    loaded = load_b(load_a(start.load(A, SH, scalar_copy)).load(B, SH, scalar_copy))
+    return (
+        loaded.tile(wm, wn).to(Warp).tile(tm, tn).to(Thread).split(1).load(A, RF, element_copy).load(B, RF, element_copy).tile(1, 1).done()
+    )
 
 
 def small(**options):
@@ -113,7 +115,7 @@ def test_element_types(dtype, out):
     assert out is None or result.outputs["C"].dtype == out
 
 
-def test_half_with_float_result():
+def test_float16_with_float32_result():
     check(kernel_of(40, 33, 11, dtype=float16, c_dtype=float32), integers((40, 11), "float16"), integers((11, 33), "float16", 1))
 
 
@@ -138,60 +140,77 @@ def test_collective_micro_kernel_reads_registers_of_all_threads(order):
     init = Init.tile(16, 32).to(Warp).tile(4, 4).to(Thread).tile(1, 1).done()
     body = MatMul.tile(32, 32).to(Block)
     for store in (Move.done("// text\n"), Move.tile(16, 32).to(Warp).done("// text\n"), warps):
-        strategy = body.epilog(RF, init, store).split(8).load(A, SH, one).load(B, SH, one)
-        strategy = strategy.tile(16, 32).to(Warp).tile(4, 4).to(Thread).split(1).load(A, RF, alone).load(B, RF, alone).tile(1, 1).done()
+        strategy = body.epilog(RF, init, store).split(8).load(A, SH, scalar_copy).load(B, SH, scalar_copy)
+        strategy = (
+            strategy.tile(16, 32)
+            .to(Warp)
+            .tile(4, 4)
+            .to(Thread)
+            .split(1)
+            .load(A, RF, element_copy)
+            .load(B, RF, element_copy)
+            .tile(1, 1)
+            .done()
+        )
         kernel = kernel_of(45, 33, 10, strategy)
         check(kernel, integers((45, 10)), integers((10, 33), seed=1), order=None if order is None else random.Random(order))
 
 
-def dealt(verb, rows=1):
+def distributed(verb, rows=1):
     return verb.tile(16, 32).to(Warp).tile(4, 4).to(Thread).tile(rows, 1).done()
 
 
 def inner(strategy):
-    deal = strategy.tile(16, 32).to(Warp).tile(4, 4).to(Thread).split(1)
-    return deal.load(A, RF, alone).load(B, RF, alone).tile(1, 1).done()
+    per_thread = strategy.tile(16, 32).to(Warp).tile(4, 4).to(Thread).split(1)
+    return per_thread.load(A, RF, element_copy).load(B, RF, element_copy).tile(1, 1).done()
 
 
-def with_store(store, copy=one):
-    return MatMul.tile(32, 32).to(Block).epilog(RF, dealt(Init), store).split(8).load(A, SH, copy).load(B, SH, one)
+def with_store(store, copy=scalar_copy):
+    return MatMul.tile(32, 32).to(Block).epilog(RF, distributed(Init), store).split(8).load(A, SH, copy).load(B, SH, scalar_copy)
 
 
 def strided(verb):
     return verb.tile(64, 32).to(Warp).tile(Strided((4, 32), (4, 16))).to(Thread)
 
 
-through_shared = Move.load("src", SH, dealt(Move)).reuse_buffer().tile(1, 1).to(Thread).done()
+through_shared = Move.load("src", SH, distributed(Move)).reuse_buffer().tile(1, 1).to(Thread).done()
 lanes = Move.tile(1, 1).to(Lane).done()
-turns = lambda verb: verb.tile(12, 12).to(Warp).tile(3, 2).to(Thread).tile(1, 1).done()
-halves = MatMul.tile(32, 32).to(Block).epilog(RF, dealt(Init), dealt(Move, 2)).split(8).load(A, SH, one).load(B, SH, one)
+iterated = lambda verb: verb.tile(12, 12).to(Warp).tile(3, 2).to(Thread).tile(1, 1).done()
+float16_pairs = (
+    MatMul.tile(32, 32)
+    .to(Block)
+    .epilog(RF, distributed(Init), distributed(Move, 2))
+    .split(8)
+    .load(A, SH, scalar_copy)
+    .load(B, SH, scalar_copy)
+)
 block_kernel = MicroKernel("m", "// x\n", threads=64)
 strided_start = MatMul.tile(128, 64).to(Block).epilog(RF, strided(Init).tile(1, 1).done(), strided(Move).tile(1, 1).done())
 
 FEATURES = {
     "reuse": (inner(with_store(through_shared)), {}),
     "reuse with mixed types": (inner(with_store(through_shared)), {"dtype": float16, "c_dtype": float32}),
-    "vector moves, swizzle": (inner(with_store(dealt(Move), Move.tile(4, 1).to(Thread).done())), {}),
+    "vector moves, swizzle": (inner(with_store(distributed(Move), Move.tile(4, 1).to(Thread).done())), {}),
     "scratch": (inner(with_store(Move.done(MicroKernel("m", "// x\n", scratch_bytes=256)))), {}),
     "collective on integers": (inner(with_store(Move.done("// text\n"))), {"dtype": int32}),
     "copies of warps": (
-        MatMul.tile(32, 32).to(Block).epilog(RF, dealt(Init), dealt(Move)).split(8).tile(16, 32).to(Warp).load(A, SH, lanes)
-        .load(B, SH, lanes).tile(4, 4).to(Thread).split(1).load(A, RF, alone).load(B, RF, alone).tile(1, 1).done(), {}
+        MatMul.tile(32, 32).to(Block).epilog(RF, distributed(Init), distributed(Move)).split(8).tile(16, 32).to(Warp).load(A, SH, lanes)
+        .load(B, SH, lanes).tile(4, 4).to(Thread).split(1).load(A, RF, element_copy).load(B, RF, element_copy).tile(1, 1).done(), {}
     ),
-    "turns": (
-        MatMul.tile(24, 24).to(Block).epilog(RF, turns(Init), turns(Move)).split(5).load(A, SH).load(B, SH).tile(12, 12).to(Warp)
+    "iterations": (
+        MatMul.tile(24, 24).to(Block).epilog(RF, iterated(Init), iterated(Move)).split(5).load(A, SH).load(B, SH).tile(12, 12).to(Warp)
         .tile(3, 2).to(Thread).tile(1, 1).split(1).done(), {}
     ),
-    "pairs of halves": (
-        halves.tile(16, 32).to(Warp).tile(4, 4).to(Thread).split(1).load(A, RF, alone).load(B, RF, alone).tile(2, 1).done(),
+    "pairs of float16 values": (
+        float16_pairs.tile(16, 32).to(Warp).tile(4, 4).to(Thread).split(1).load(A, RF, element_copy).load(B, RF, element_copy).tile(2, 1).done(),
         {"dtype": float16},
     ),
     "strided tiles": (
-        strided(strided_start.split(8).load(A, SH, one).load(B, SH, one)).split(1)
-        .load(A, RF, alone).load(B, RF, alone).tile(1, 1).done(), {}
+        strided(strided_start.split(8).load(A, SH, scalar_copy).load(B, SH, scalar_copy)).split(1)
+        .load(A, RF, element_copy).load(B, RF, element_copy).tile(1, 1).done(), {}
     ),
     "micro-kernel of a block": (MatMul.tile(32, 32).to(Block).done(block_kernel), {}),
-    "micro-kernel in a split": (MatMul.tile(32, 32).to(Block).split(8).load(A, SH, one).load(B, SH, one).done(block_kernel), {}),
+    "micro-kernel in a split": (MatMul.tile(32, 32).to(Block).split(8).load(A, SH, scalar_copy).load(B, SH, scalar_copy).done(block_kernel), {}),
     "micro-kernel of the kernel": (MatMul.done(block_kernel), {}),
 }  # fmt: skip
 
@@ -213,11 +232,11 @@ def test_moves_convert_types():
     np.testing.assert_array_equal(result, data.astype("float16"))
 
 
-@pytest.mark.parametrize("turned", ["src", "dst"])
-def test_values_are_paired_by_place(turned):
-    """Three elements of a thread, which one of the operands numbers in another order."""
+@pytest.mark.parametrize("reordered", ["src", "dst"])
+def test_values_are_paired_by_index(reordered):
+    """A thread copies three elements, which one of the operands has in another order."""
     accesses = [access(name, (0, THREAD), (3, 1), write=name == "dst") for name in ("src", "dst")]
-    accesses = [attrs.evolve(one, points=((1, 0), (2, 0), (0, 0))) if one.buffer == turned else one for one in accesses]
+    accesses = [attrs.evolve(operand, points=((1, 0), (2, 0), (0, 0))) if operand.buffer == reordered else operand for operand in accesses]
     kernel = handmade(Move(3, 32)(GL, GL), (execution(MOVE, Move(3, 1)(GL, GL)(Thread), *accesses),))
     data = integers((3, 32))
     np.testing.assert_array_equal(simulate(guard(kernel), {"src": data}).outputs["dst"], data)
@@ -250,9 +269,9 @@ def test_random_warp_orders_give_identical_bits(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_names_of_a_loop_end_with_it(seed):
-    """The copy of A is an axis in the last warp, none of whose second turn is in the tile, and a loop in the others; all meet at that of B."""
+    """The loop of A's copy is vectorized in the last warp, whose second iteration is outside the tile, and a loop in the others; all synchronize at that of B."""
     start = MatMul.tile(48, 20).to(Block).epilog(SH).split(2).load(A, SH).load(B, SH, Move.done("// text\n"))
-    strategy = start.tile(3, 4).to(Thread).layout(ColMajor).split(1).load(B, RF, alone).tile(1, 1).done()
+    strategy = start.tile(3, 4).to(Thread).layout(ColMajor).split(1).load(B, RF, element_copy).tile(1, 1).done()
     check(kernel_of(48, 20, 4, strategy), integers((48, 4)), integers((4, 20), seed=1), order=random.Random(seed))
 
 
@@ -294,7 +313,7 @@ def test_false_facts_and_blocks():
         run(kernel_of(), blocks=[4])
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
 def edited(kernel: ir.Kernel, change: Callable[[ir.Stmt], object]) -> ir.Kernel:
@@ -328,7 +347,7 @@ def evolved_access(statement, name, **changes):
 
 
 def fails(kernel, *patterns, **options):
-    """Each pattern stands in the message, in step and in several warp orders."""
+    """The message contains each pattern, in lockstep and in several warp orders."""
     for order in (None, random.Random(0), random.Random(1)):
         with pytest.raises(SimulationError) as caught:
             run(kernel, order=order, **options)
@@ -361,11 +380,11 @@ def test_barrier_narrowed_to_warp():
 
 def test_barrier_moved_before_its_write():
     def moved(loop):
-        if not (isinstance(loop, ir.For) and any(isinstance(one, ir.Barrier) for one in loop.body)):
+        if not (isinstance(loop, ir.For) and any(isinstance(stmt, ir.Barrier) for stmt in loop.body)):
             return loop
         body = list(loop.body)
-        at = next(number for number, one in enumerate(body) if isinstance(one, ir.Barrier))
-        copy = max(number for number, one in enumerate(body[:at]) if isinstance(one, ir.For))
+        at = next(number for number, stmt in enumerate(body) if isinstance(stmt, ir.Barrier))
+        copy = max(number for number, stmt in enumerate(body[:at]) if isinstance(stmt, ir.For))
         body.insert(copy, body.pop(at))
         return attrs.evolve(loop, body=tuple(body))
 
@@ -508,12 +527,12 @@ def test_shared_memory_that_differs_between_blocks():
     assert np.isnan(result[32:, 32:]).all()
     fails(with_barriers(some, lambda number, barrier: []), "race on [ab]_sh")
     less = edited(kernel, lambda s: attrs.evolve(s, active=kernel.block < 3) if writes(s, "a_sh") else s)
-    fails(less, "a_sh.* is read before any write to it: thread (0|32|64|96) of block 3")  # of the warp that is first
+    fails(less, "a_sh.* is read before any write to it: thread (0|32|64|96) of block 3")  # of the first warp
     with pytest.raises(SimulationError, match="thread 0 of block 3"):
         run(less)
 
 
-def test_units_that_perform_together_must_not_share_elements():
+def test_collective_units_must_not_share_elements():
     kernel = kernel_of(64, 64, 16, inner(with_store(Move.tile(16, 32).to(Warp).done("// text\n"))))
     run(kernel)
 
@@ -532,7 +551,7 @@ def test_threads_of_a_unit_must_agree():
     fails(faulty, "threads of one Warp specify different operands")
 
 
-def test_element_that_no_thread_holds():
+def test_element_that_no_thread_has():
     kernel = kernel_of(64, 64, 16, inner(with_store(Move.done("// text\n"))))
     rows, columns = kernel.buffer("c_rf").register_origin
     moved = attrs.evolve(kernel.buffer("c_rf"), register_origin=(rows + 1, columns))
@@ -540,8 +559,8 @@ def test_element_that_no_thread_holds():
     fails(attrs.evolve(kernel, buffers=buffers), r"no thread of Block 0 has c_rf\[0, 0\]")
 
 
-def test_turns_that_write_one_element_run_in_order():
-    """A loop whose turns write the same registers is no array axis: the last turn counts."""
+def test_iterations_that_write_one_element_are_in_order():
+    """A loop whose iterations write the same registers is not vectorized: the last iteration counts."""
 
     def folded(s):
         if not writes(s, "a_rf"):
@@ -565,7 +584,7 @@ def test_deadlock_is_named():
         launch.run()
 
 
-def test_uniform_extent_is_required_in_step():
+def test_uniform_extent_is_required_in_lockstep():
     kernel = kernel_of()
     loop = making.loop(Var("odd", 0, 1), kernel.thread // 32, (making.barrier(ir.BLOCK_SCOPE),))
     launch = _Launch(Plan(attrs.evolve(kernel, body=(*kernel.body, loop)), {}), _inputs(), (0,), True, None)
@@ -577,19 +596,19 @@ def _inputs():
     return {"A": integers((64, 16)), "B": integers((16, 64))}
 
 
-def test_shadow_off_sees_no_race():
+def test_no_race_detection_without_shadow_memory():
     run(with_barriers(kernel_of(), lambda number, barrier: []), shadow=False)
 
 
 # ---------------------------------------------------------------------------------------------- barriers of any scope
 
 
-def exchanged(other, *barriers, threads=256, seeds=(None, 0, 1)):
-    """Each thread writes its element of shared memory, and reads that of another behind barriers of so many threads.
+def exchange(other, *barriers, threads=256, seeds=(None, 0, 1)):
+    """Each thread writes its element of shared memory, and reads that of another after barriers of the given numbers of threads.
 
-    In step, and with warps in the random orders of the seeds.
+    In lockstep, and with warps in the random orders of the seeds.
     """
-    steps = {one.name: one for one in INSTRUCTIONS}
+    steps = {instruction.name: instruction for instruction in INSTRUCTIONS}
     element, own, far = access("r", (0,), write=True), access("x", (Var("thread", 0, threads - 1),), write=True), access("x", (other,))
     body = (
         execution(steps["Init"], Init(1, 1)(RF)(Thread), element),
@@ -604,41 +623,41 @@ def exchanged(other, *barriers, threads=256, seeds=(None, 0, 1)):
 
 
 @pytest.mark.parametrize("size", [2, 32, 64, 128])
-def test_a_barrier_of_a_scope_holds_its_groups_together(size):
-    here = Var("thread", 0, 255)
-    opposite = here // size * size + (size - 1 - here % size)
-    exchanged(opposite, size)
-    exchanged(opposite, 256)
+def test_a_barrier_orders_the_groups_of_its_scope(size):
+    own_thread = Var("thread", 0, 255)
+    opposite = own_thread // size * size + (size - 1 - own_thread % size)
+    exchange(opposite, size)
+    exchange(opposite, 256)
     with pytest.raises(SimulationError, match="race on x"):
-        exchanged(opposite)
+        exchange(opposite)
     for seed in (None, 0, 1):
         with pytest.raises(SimulationError, match="race on x.* and no barrier orders them"):
-            exchanged(255 - here, size, seeds=(seed,))
+            exchange(255 - own_thread, size, seeds=(seed,))
 
 
 def test_barriers_of_several_scopes_in_one_program():
-    """Each orders its own; what the widest orders the narrow ones behind it do not undo."""
-    here = Var("thread", 0, 255)
-    exchanged(here // 128 * 128 + (127 - here % 128), 32, 64, 128, 64, 8)
+    """Each orders its groups; later narrow barriers do not affect the order of a wide one."""
+    own_thread = Var("thread", 0, 255)
+    exchange(own_thread // 128 * 128 + (127 - own_thread % 128), 32, 64, 128, 64, 8)
     with pytest.raises(SimulationError, match="race on x"):
-        exchanged(here // 128 * 128 + (127 - here % 128), 32, 64, 64, 8)
+        exchange(own_thread // 128 * 128 + (127 - own_thread % 128), 32, 64, 64, 8)
 
 
-def test_groups_that_overlap_are_refused():
-    exchanged(Var("thread", 0, 191), 96, threads=192)
+def test_overlapping_groups_are_rejected():
+    exchange(Var("thread", 0, 191), 96, threads=192)
     with pytest.raises(VerificationError, match="no rule for barriers of 64 and of 96 threads"):
-        exchanged(Var("thread", 0, 191), 64, 96, threads=192)
+        exchange(Var("thread", 0, 191), 64, 96, threads=192)
 
 
 # ---------------------------------------------------------------------------------------------- shadow memory itself
 
 
 PITCH = 256
-"""Threads of a block, of which the shadows below hold two."""
+"""Threads of a block; the shadows below have two blocks."""
 
 
 def passed(*barriers):
-    """The clock of whoever has passed barriers of these numbers of threads, in this order."""
+    """The clock after barriers of these numbers of threads, in this order."""
     return functools.reduce(Clock.after, barriers, Clock())
 
 
@@ -651,23 +670,23 @@ KEY = np.zeros(1, np.int64)
 
 @pytest.mark.parametrize("size", [8, 32, 64, 128, PITCH])
 def test_a_barrier_orders_threads_of_one_of_its_groups_only(size):
-    def found(first, second, then, now):
+    def conflicts(first, second, then, now):
         shadow = Shadow(1, PITCH)
         shadow.write(KEY, thread(first), thread(first), then, 0)
         return len(shadow.conflicts(shadow.writer, shadow.write_clock, KEY, thread(second), thread(second), now)) > 0
 
-    assert not found(3, 3, passed(), passed())
-    assert found(3, 4, passed(), passed())
-    assert not found(3, size - 1, passed(), passed(size))
-    assert found(3, size, passed(), passed(size))
-    assert found(3, size - 1, passed(size), passed(size)), "both behind it"
-    assert not found(3, size - 1, passed(2), passed(2, size, 2)), "not the last barrier, and still between"
-    assert found(3, PITCH + 3, passed(), passed(size, PITCH)), "of two blocks"
+    assert not conflicts(3, 3, passed(), passed())
+    assert conflicts(3, 4, passed(), passed())
+    assert not conflicts(3, size - 1, passed(), passed(size))
+    assert conflicts(3, size, passed(), passed(size))
+    assert conflicts(3, size - 1, passed(size), passed(size)), "both after it"
+    assert not conflicts(3, size - 1, passed(2), passed(2, size, 2)), "between, but not the last barrier"
+    assert conflicts(3, PITCH + 3, passed(), passed(size, PITCH)), "of two blocks"
 
 
 @pytest.mark.parametrize("pitch", [32, 64, 128])
-def test_readers_of_another_block_are_remembered(pitch):
-    """A barrier orders nothing between blocks: a reader of one is none the older for a reader of the next."""
+def test_readers_of_several_blocks_are_kept(pitch):
+    """A barrier does not order blocks: a reader of one block is not older than a reader of the next."""
     shadow = Shadow(1, pitch)
     shadow.read(KEY, thread(3), thread(3), passed(), 0)
     shadow.read(KEY, thread(pitch + 3), thread(pitch + 3), passed(pitch), 0)

@@ -255,9 +255,9 @@ REFUSED = {
         lambda: MatMul.tile(16, 16).to(Block).split(Layout((4, 2), (1, 8))).stagger_blocks(),
         "requires iterations along one dimension",
     ),
-    "below 0": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(-1), "staggered"),
-    "too far": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(1 << 20), "staggered"),
-    "on a tile": (lambda: MatMul.tile(16, 16).to(Block).stagger_blocks(), "staggered"),
+    "below 0": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(-1), "stagger_blocks"),
+    "too far": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(1 << 20), "stagger_blocks"),
+    "on a tile": (lambda: MatMul.tile(16, 16).to(Block).stagger_blocks(), "stagger_blocks"),
 }
 
 

@@ -1,57 +1,62 @@
 """Static checks of the kernel IR: races, uninitialized registers and shared memory, bounds, TMA boxes, alignment, bank conflicts,
 coalescing, resources, refinements without effect.
 
+The checks are loaded when they are used: a first call starts the compiler of CUDA C++ before.
+
 May import: values, specs, ir.
 """
 
 from __future__ import annotations
 
-from fireiron.check.access_trace import AccessTrace
-from fireiron.check.alignment import check_alignment
-from fireiron.check.banks import check_banks
-from fireiron.check.bounds import check_bounds
-from fireiron.check.coalescing import check_coalescing
-from fireiron.check.dynamic_scheduler import check_dynamic_scheduler
-from fireiron.check.finding import Finding, Findings, ordered, table
-from fireiron.check.ineffective import check_ineffective
-from fireiron.check.ptxas_register_hazard import check_ptxas_register_hazard
-from fireiron.check.races import check_races
-from fireiron.check.resources import check_resources
-from fireiron.check.tma_boxes import check_tma_boxes
-from fireiron.check.uninitialized_registers import check_uninitialized_registers
-from fireiron.check.uninitialized_shared import check_uninitialized_shared
-from fireiron.check.wgmma_registers import check_wgmma_registers
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fireiron.ir import Kernel
 
-PROMISES = (
-    check_races,
-    check_dynamic_scheduler,
-    check_wgmma_registers,
-    check_ptxas_register_hazard,
-    check_uninitialized_registers,
-    check_uninitialized_shared,
-    check_bounds,
-    check_tma_boxes,
-    check_alignment,
-    check_resources,
-)
-"""The checks that may report an error. Compilation runs all of them before it prints code."""
+if TYPE_CHECKING:
+    from fireiron.check.checks import (
+        ADVICE,
+        CHECKS,
+        PROMISES,
+        AccessTrace,
+        Finding,
+        Findings,
+        check_alignment,
+        check_banks,
+        check_bounds,
+        check_coalescing,
+        check_dynamic_scheduler,
+        check_ineffective,
+        check_ptxas_register_hazard,
+        check_races,
+        check_resources,
+        check_tma_boxes,
+        check_uninitialized_registers,
+        check_uninitialized_shared,
+        check_wgmma_registers,
+        ordered,
+        table,
+    )
 
-ADVICE = (check_banks, check_coalescing, check_ineffective)
-"""The checks that report only warnings and notes: such a kernel is correct, but may be slow."""
 
-CHECKS = (*PROMISES, *ADVICE)
-"""All checks, each from an `AccessTrace` to findings."""
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'fireiron.check' has no attribute {name!r}")
+    return getattr(importlib.import_module("fireiron.check.checks"), name)
 
 
 def check(kernel: Kernel) -> Findings:
     """All findings about a final kernel, errors first."""
+    from fireiron.check.checks import CHECKS, AccessTrace, ordered
+
     access_trace = AccessTrace(kernel)
     return ordered(finding for one in CHECKS for finding in one(access_trace))
 
 
 def safety(kernel: Kernel) -> Findings:
     """The errors among the findings; each of them stops compilation."""
+    from fireiron.check.checks import PROMISES, AccessTrace, ordered
+
     access_trace = AccessTrace(kernel)
     return ordered(finding for promise in PROMISES for finding in promise(access_trace) if finding.severity == "error")
 

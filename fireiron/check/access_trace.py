@@ -84,9 +84,28 @@ class Use:
         return () if self.position is None or not self.statement.pieces else self.statement.pieces[self.position]
 
 
-def fills_rings(role: Role) -> bool:
-    """Whether a role fills ring stages for other roles."""
-    return role.elected or any(one.ring for one, _ in execs(role.body))
+def filled_by(role: Role, kernel: Kernel) -> frozenset[str]:
+    """The buffers that a role fills for other roles: those of its rings, or everything that an elected thread writes."""
+    filled = {name for ring in {one.ring for one, _ in execs(role.body) if one.ring} for name in kernel.ring(ring).buffers}
+    written = {access.buffer for one, _ in execs(role.body) for access in one.accesses if access.write} if role.elected else set()
+    return frozenset(filled | written)
+
+
+def in_order_of_fills(roles: Iterable[Role], kernel: Kernel) -> list[Role]:
+    """Roles in an order in which each follows those that fill the rings that it uses, as far as there is such an order."""
+    left = list(roles)
+    ordered: list[Role] = []
+    while left:
+        role = next((role for role in left if _uses_no_fills_of(role, left, kernel)), left[0])
+        left.remove(role)
+        ordered.append(role)
+    return ordered
+
+
+def _uses_no_fills_of(role: Role, others: Iterable[Role], kernel: Kernel) -> bool:
+    """Whether a role uses no rings that other roles fill, except those that it fills, too."""
+    used = {access.buffer for one, _ in execs(role.body) for access in one.accesses} - filled_by(role, kernel)
+    return all(other is role or used.isdisjoint(filled_by(other, kernel)) for other in others)
 
 
 class Frame(dict[str, Any]):

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from fireiron.check.access_trace import MANY, AccessTrace, Frame, Use, fills_rings
+from fireiron.check.access_trace import MANY, AccessTrace, Frame, Use
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.known_bits import Bits, KnownBits, power_of_two
-from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, statements
+from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, execs, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.layout import Digit, Swizzle, require_integer
@@ -102,20 +102,29 @@ def _live_ranges(access_trace: AccessTrace) -> dict[str, tuple[int, int]]:
     """The first and the last statement of the outermost statement list that accesses each buffer.
 
     A buffer that a loop accesses is live during the whole loop. In a program with roles, the list is that of the consumers: each fill of
-    the producer is awaited there.
+    the producer is awaited there. What another role reads is live until the end of the list.
     """
     live_ranges: dict[str, tuple[int, int]] = {}
-    for index, outermost in enumerate(_outermost(access_trace.kernel.body)):
+    for index, outermost in enumerate(_outermost(access_trace.kernel)):
         for statement in statements((outermost,)):
             for name in _accessed_buffers(access_trace.kernel, statement):
                 live_ranges[name] = (live_ranges.get(name, (index, index))[0], index)
+    end = 1 + max((last for _, last in live_ranges.values()), default=0)
+    for name in _read_by_others(access_trace.kernel) & live_ranges.keys():
+        live_ranges[name] = (live_ranges[name][0], end)
     return live_ranges
 
 
-def _outermost(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    for statement in body:
+def _read_by_others(kernel: Kernel) -> set[str]:
+    """The buffers that roles other than the consumers read."""
+    roles = (role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles if role.first >= kernel.workers)
+    return {access.buffer for role in roles for stmt, _ in execs(role.body) for access in stmt.accesses if not access.write}
+
+
+def _outermost(kernel: Kernel) -> Iterator[Stmt]:
+    for statement in kernel.body:
         if isinstance(statement, Roles):
-            consumers = [role for role in statement.roles if not fills_rings(role)]
+            consumers = [role for role in statement.roles if role.first < kernel.workers and not role.elected]
             yield from consumers[0].body if len(consumers) == 1 else (statement,)
         else:
             yield statement

@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fireiron.check.access_trace import AccessTrace, Use, fills_rings
+from fireiron.check.access_trace import AccessTrace, Use, filled_by, in_order_of_fills
 from fireiron.check.finding import Finding
 from fireiron.ir import (
     Access,
@@ -132,7 +132,7 @@ class _Execution:
         self.thread = access_trace.kernel.thread.name
         self.shared = {buffer.name: buffer for buffer in access_trace.kernel.buffers if buffer.memory.of_block}
         self.marks = {name: _Written(buffer) for name, buffer in self.shared.items()}
-        self.producing = False
+        self.filled: frozenset[str] = frozenset()
         self.findings: dict[tuple[int, str], Finding] = {}
         self.accessed_by: dict[tuple[Any, ...], _Accessed | None] = {}
         self.dependences: dict[int, tuple[frozenset[str], bool]] = {}
@@ -172,10 +172,11 @@ class _Execution:
                     raise unknown(statement, "the check of shared memory")
 
     def _roles(self, statement: Roles, loops: Mapping[str, int]) -> None:
-        for role in sorted(statement.roles, key=lambda role: not fills_rings(role)):
-            self.producing = fills_rings(role)
+        kernel = self.access_trace.kernel
+        for role in in_order_of_fills(statement.roles, kernel):
+            self.filled = filled_by(role, kernel)
             self.follow(role.body, loops)
-        self.producing = False
+        self.filled = frozenset()
 
     def _saved(self) -> dict[str, _Written]:
         return {name: marks.copied() for name, marks in self.marks.items()}
@@ -199,8 +200,8 @@ class _Execution:
                 if self._is_complete(loop):
                     break
                 self.follow(loop.body, {**loops, loop.var.name: value})
-        if before is not None and not self.producing:
-            self.marks = before
+        if before is not None:
+            self.marks = {name: self.marks[name] if name in self.filled else marks for name, marks in before.items()}
 
     def _inside(self, loop: For) -> list[_Access]:
         if id(loop) not in self.accesses_of:

@@ -42,6 +42,7 @@ from fireiron.ir import (
     Release,
     Roles,
     Rotations,
+    StageState,
     Stmt,
     Wait,
     execs,
@@ -143,8 +144,8 @@ class Work:
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
                 case IfAnyLane(needed=needed):  # counted as if every warp executed it: how often depends on data
-                    asked = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
-                    total = total + self._sum(statement.body, loops) + Amounts(instructions=asked * self.warps * self._times(loops))
+                    requested = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
+                    total = total + self._sum(statement.body, loops) + Amounts(instructions=requested * self.warps * self._times(loops))
                 case ClusterBarrier():
                     total = total + Amounts(instructions=2.0 * self.warps, barriers=1.0)
                 case Roles():
@@ -394,16 +395,22 @@ def _phases(kernel: Kernel) -> Iterator[Phase]:
         return
     body, concurrent = roles.roles[0].body, tuple(one for role in roles.roles[1:] for one in role.body)
     persistent_loop = next(
-        (one for one in body if isinstance(one, For) and not _waits(one) and any(map(_waits, statements(one.body)))), None
+        (
+            loop
+            for loop in body
+            if isinstance(loop, For) and not _waits(loop, kernel) and any(_waits(inner, kernel) for inner in statements(loop.body))
+        ),
+        None,
     )
     for phase in _parts(kernel, body if persistent_loop is None else persistent_loop.body):
-        with_loads = any(_waits(one) for one in phase.body)
+        with_loads = any(_waits(one, kernel) for one in phase.body)
         yield attrs.evolve(phase, loops=() if persistent_loop is None else (persistent_loop,), concurrent=concurrent if with_loads else ())
 
 
-def _waits(statement: Stmt) -> bool:
-    """Whether a loop waits for fills of a ring."""
-    return isinstance(statement, For) and any(isinstance(one, Acquire) for one in statement.body)
+def _waits(statement: Stmt, kernel: Kernel) -> bool:
+    """Whether a loop of the consumers waits for fills of a ring, not only for empty stages of a ring that another role stores."""
+    waits = (one for one in statement.body if isinstance(one, Acquire)) if isinstance(statement, For) else ()
+    return any(one.state is StageState.FULL or not kernel.ring(one.ring).buffers for one in waits)
 
 
 def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:

@@ -86,9 +86,13 @@ class Timeline:
 
 
 def roles_of(kernel: Kernel) -> tuple[Role, Role] | None:
-    """Return the consumers of a kernel with a ring, and its first producer: all producers wait for the same fills."""
+    """Return the consumers of a kernel with a ring, and the first producer of its first ring: all producers wait for the same fills."""
     roles = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
-    return None if roles is None or not kernel.rings else (roles.roles[0], roles.roles[1])
+    if roles is None or not kernel.rings:
+        return None
+    consumers, *others = roles.roles
+    filling = (role for role in others if any(stmt.ring == kernel.rings[0].name for stmt, _ in execs(role.body)))
+    return consumers, next(filling, others[0])
 
 
 class _Walk:
@@ -193,8 +197,9 @@ class _Walk:
         self.parts.append((number, began, self.now))
 
     def _writes(self, statement: Stmt) -> bool:
-        inside = (access for stmt, _ in execs((statement,)) for access in stmt.accesses)
-        return any(access.write and self.kernel.buffer(access.buffer).memory.of_grid for access in inside)
+        """Whether consumers store a result, or write a tile that another role stores."""
+        inside = ((stmt, access) for stmt, _ in execs((statement,)) for access in stmt.accesses if access.write)
+        return any(stmt.ring or self.kernel.buffer(access.buffer).memory.of_grid for stmt, access in inside)
 
     def _value(self, expression: Expr) -> int:
         return int(np.max(Frame(self.access_trace.lets, (), self.values).value(expression)))

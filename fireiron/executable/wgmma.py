@@ -195,7 +195,7 @@ class Wgmma(Executable):
         """Return the chunks of an operand, which become its storage if that is undecided."""
         view = spec.operands[name]
         preferred = self._preferred_storage(spec, name) if view.tensor.free else None
-        storage = view.tensor.storage() if preferred is None else draft.settle(view.tensor, preferred)
+        storage = view.tensor.storage() if preferred is None else draft.choose_storage(view.tensor, preferred)
         layout = smem_layout_of(storage, view, view.dtype.bytes)
         assert isinstance(layout, SmemLayout), layout
         return layout

@@ -223,7 +223,12 @@ def _offset(buffer: Buffer, placed: list[Buffer], spans: dict[str, tuple[int, in
 def live_spans(kernel: Kernel) -> dict[str, tuple[int, int]]:
     """The first and last position of each buffer's uses; a loop is one position, so a buffer used in it is live in all of it."""
     spans: dict[str, tuple[int, int]] = {}
-    _visit(kernel.body, [0], spans)
+    clock = [0]
+    _visit(kernel.body, clock, spans)
+    in_rings = {name for ring in kernel.rings for name in ring.buffers}
+    for stmt, _ in execs(kernel.body):
+        if stmt.mechanism.outlives:  # a separate role stores the stages of a ring, at any time: no barrier orders it with other buffers
+            spans |= {access.buffer: (0, clock[0]) for access in stmt.accesses if access.buffer in in_rings}
     return spans
 
 

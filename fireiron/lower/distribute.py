@@ -6,6 +6,7 @@ formula and are compared with the owner element by element. Static shapes make t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Set
 from typing import Any
@@ -34,15 +35,19 @@ def distribute(kernel: Kernel) -> Kernel:
                 uses[access.buffer].append((statement, loops, access))
     buffers = []
     own: dict[tuple[int, str], Storage] = {}
+    proved: set[Any] = set()
     for buffer in kernel.buffers:
         if buffer.memory.private:
-            buffer = _distributed(kernel, buffer, uses[buffer.name], own)
+            buffer = _distributed(kernel, buffer, uses[buffer.name], own, proved)
         buffers.append(buffer)
     kernel = attrs.evolve(kernel, buffers=tuple(buffers))
     return kernel if not own else attrs.evolve(kernel, body=_with_own_modes(kernel.body, own))
 
 
-def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tuple[int, str], Storage]) -> Buffer:
+def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tuple[int, str], Storage], proved: set[Any]) -> Buffer:
+    """The buffer with register numbers. `proved` are the comparisons of this kernel that succeeded: another buffer with the same accesses
+    and the same storage needs none.
+    """
     # Without a compute path the readers determine the registers, without readers any access; followers come last.
     deciding = [use for use in uses if not use[0].inherits_ownership] or uses
     owners = [use for use in uses if owns(buffer.tensor, use[0], use[2])] or [use for use in deciding if not use[2].write] or deciding
@@ -59,15 +64,25 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     owners = [use for use in owners if not use[0].collective]
     if not owners or not any(_is_partial(kernel, use) for use in uses):
         return result
-    owned = _Owned(kernel, result, owners)
-    deals = {_distribution_key(kernel, use) for use in owners}
+    owners_by_key: dict[Any, Use] = {}
+    for use in owners:
+        owners_by_key.setdefault(_distribution_key(kernel, use), use)
+    deals = frozenset(owners_by_key)
+    of_owners = storage, _extents(buffer), deals
+    owned: _Owned | None = None
+    if of_owners not in proved:
+        owned = _Owned(kernel, result, [*owners_by_key.values()])
+        proved.add(of_owners)
     # A read like the owner's finds its elements; a write by the only writer reaches all of them.
     right = {(key, False) for key in deals} | {(key, True) for key in deals if len(deals) == 1}
     for use in uses:
         if not any(use is owner for owner in owners):
             key = _distribution_key(kernel, _as_if_unmasked(use)), _replaces(use)
-            if key not in right and _check_other(kernel, owned, use, own):
-                right.add(key)
+            if key in right or (of_owners, key) in proved:
+                continue
+            owned = owned or _Owned(kernel, result, [*owners_by_key.values()])
+            if _check_other(kernel, owned, use, own):
+                proved.add((of_owners, key))
     return result
 
 
@@ -81,11 +96,24 @@ def _is_partial(kernel: Kernel, use: Use) -> bool:
 
 
 def _distribution_key(kernel: Kernel, use: Use) -> Any:
-    """A key of which thread accesses which elements: uses of a buffer with equal keys access the same."""
+    """A key of which thread accesses which elements: uses with equal keys access the same, whatever the names of their loops are."""
     statement, loops, access = use
     needed = needed_variables(kernel, statement, access)
-    around = tuple(id(loop) for loop in loops if loop.var in needed)
-    return access.base, access.points, access.modes, statement.active, needed, around
+    around = tuple(loop for loop in loops if loop.var in needed)
+    variables = frozenset(loop.var for loop in around)
+    values = (*access.base, statement.active)
+    direct = frozenset().union(*(value.variables() for value in values))
+    if not closure(kernel, direct - variables).isdisjoint(variables):  # a named value depends on a loop
+        return access.base, access.points, access.modes, statement.active, needed, tuple(map(id, around))
+    numbered = {loop.var: _numbered(number, loop.var.low, loop.var.high, loop.var.multiple_of) for number, loop in enumerate(around)}
+    ranges = tuple((loop.extent, loop.period) for loop in around)
+    return tuple(value.substitute(numbered) for value in values), access.points, access.modes, needed - variables, ranges
+
+
+@functools.lru_cache(maxsize=256)
+def _numbered(number: int, low: int, high: int, multiple_of: int) -> Var:
+    """A variable for the loops of a number and a range; the space makes its name different from all others."""
+    return Var(f"loop {number}", low, high, multiple_of)
 
 
 def register_storage(buffer: Buffer, owner: Use, ownership: Ownership) -> Storage:

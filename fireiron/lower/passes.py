@@ -20,6 +20,7 @@ from fireiron.lower.pipeline import pipeline
 from fireiron.lower.programmatic_launch import programmatic_launch
 from fireiron.lower.sink_relu import sink_relu
 from fireiron.lower.specialize import specialize
+from fireiron.lower.store_rings import store_rings
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
 from fireiron.lower.wait import wait
@@ -31,6 +32,7 @@ Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
 
 SEQUENTIAL: Passes = (
     ("pipeline", pipeline),
+    ("store_rings", store_rings),
     ("defer", defer),
     ("zero_init_elision", zero_init_elision),
     ("allocate", allocate),  # before the passes that enumerate accesses: what does not fit is refused at once

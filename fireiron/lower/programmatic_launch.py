@@ -63,17 +63,18 @@ def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
         if _touches(kernel, statement):
             raise _refused(kernel, "the kernel has no producer", "pipeline(stages).warp_specialize()")
         return statement
-    roles = tuple(_ahead(kernel, role) if _fills(role) else _with_wait(kernel, role) for role in statement.roles)
-    loads = [_is_load_of(kernel, stmt, True) for role in statement.roles if _fills(role) for stmt in _loop_of(role).body if _loads(stmt)]
+    roles = tuple(_ahead(kernel, role) if _fills(kernel, role) else _with_wait(kernel, role) for role in statement.roles)
+    filling = (role for role in statement.roles if _fills(kernel, role))
+    loads = [_is_load_of(kernel, stmt, True) for role in filling for stmt in _loop_of(role).body if _loads(stmt)]
     if all(loads) or not any(loads):
         why = f"the producer loads {'only' if any(loads) else 'none of'} these inputs"
         raise _refused(kernel, why, "no_wait= with one of the two operands")
     return Roles(roles)
 
 
-def _fills(role: Role) -> bool:
-    """Whether a role loads into rings."""
-    return any(stmt.ring for stmt, _ in execs(role.body))
+def _fills(kernel: Kernel, role: Role) -> bool:
+    """Whether a role loads into rings. Consumers only fill rings that another role stores."""
+    return role.first >= kernel.workers and any(stmt.ring for stmt, _ in execs(role.body))
 
 
 def _with_wait(kernel: Kernel, role: Role) -> Role:

@@ -27,6 +27,7 @@ from fireiron.ir import (
     ClaimTile,
     Comment,
     Commit,
+    Dependence,
     Exec,
     ExitIfDone,
     For,
@@ -39,6 +40,7 @@ from fireiron.ir import (
     StageState,
     Stmt,
     SyncPoint,
+    Wait,
     execs,
     rewritten,
     statements,
@@ -118,6 +120,11 @@ class Partition:
         )
         owners = {id(owner): owner for owner in map(self.owner, touching)}
         return tuple(part for part in self.parts if id(part) in owners) or (self.rest,)
+
+    @property
+    def stores(self) -> bool:
+        """Whether a part other than the first one stores stages of rings."""
+        return any(stmt.mechanism.outlives and self.owner(stmt) is not self.rest for stmt, _ in execs(self.kernel.body))
 
     def loads(self, ring: Ring) -> Iterator[tuple[Part, Exec]]:
         """The statements that fill a ring, with the parts that perform them."""
@@ -286,9 +293,14 @@ class Writer:
         kept: list[Stmt] = []
         uses: dict[Fill, int] = {}
         fills: dict[Fill, list[tuple[int, Exec]]] = {}
+        by_others: dict[Mechanism, bool] = {}
         for statement in body:
             inside = [stmt for stmt, _ in execs((statement,))]
             own = [stmt for stmt in inside if self.partition.owner(stmt) is self.part]
+            if isinstance(statement, Commit) and by_others.pop(statement.mechanism, False):
+                continue
+            for stmt in inside:
+                by_others[stmt.mechanism] = stmt not in own and by_others.get(stmt.mechanism, True)
             while inside and not own and kept and isinstance(kept[-1], Comment):  # it describes statements of other parts
                 kept.pop()
             filled = _filled(statement, around)
@@ -298,11 +310,14 @@ class Writer:
             if own or not inside:
                 kept += self._own(statement, around, any(one.ring for one in own) and bool(filled))
         result = self._with_fills(kept, uses, {fill: loads for fill, loads in fills.items() if loads})
-        return result if self.part is self.partition.rest or len(self.partition.parts) == 2 else _used(result, around)
+        keeps_all = len(self.partition.parts) == 2 or (self.part is self.partition.rest and not self.partition.stores)
+        return result if keeps_all else _used(result, around)
 
     def _own(self, statement: Stmt, around: For | None, fills: bool) -> tuple[Stmt, ...]:
         """The share of a part in a statement; one that fills stages may be redistributed over its threads."""
         match statement:
+            case Exec() if self._redistributes and statement.mechanism.outlives:
+                return self._stored(statement)
             case Exec():
                 return self._redistributed(statement) if fills else self._require_ring_load(statement)
             case Let():
@@ -380,7 +395,10 @@ class Writer:
         uses_at = [number for number in range(place, end) if uses_stage(body[number], ring, stage)] or [end]
         release = Release(ring.name, StageState.EMPTY, fill.index, self.elected_lane, self.fillers.get(ring.name, ()))
         operations.before.setdefault(_in_front_of_notes(body[: uses_at[0]]), []).append(Acquire(ring.name, StageState.FULL, fill.index))
-        operations.after.setdefault(uses_at[-1], []).append(release)
+        last = uses_at[-1]
+        while last + 1 < len(body) and isinstance(body[last + 1], (Commit, Wait)):
+            last += 1
+        operations.after.setdefault(last, []).append(release)
 
     def _stage(self, fill: Fill) -> Expr | None:
         """The stage of a fill; None if all fills of the ring belong to one list, so that stages need not be distinguished."""
@@ -419,6 +437,35 @@ class Writer:
                 legal="loads into a ring, in roles over whose threads no tiles are distributed",
             )
         return (statement,)
+
+    def _stored(self, statement: Exec) -> tuple[Stmt, ...]:
+        """The stores of all units of the first part, one after the other, as one group, and the wait until they have read shared memory.
+
+        The part is a warp, whose first lane issues them.
+        """
+        kernel, unit = self.partition.kernel, statement.spec.level.threads or 1
+        units = kernel.workers // unit
+        index = Var(fresh_name("unit", taken_names(kernel)), 0, units - 1)
+        items: Sequence[Stmt] = (attrs.evolve(statement, spec=attrs.evolve(statement.spec, level=Warp)),)
+        while not self.names.keys().isdisjoint(_variables(items)):
+            items = tuple(substituted(items, dict(self.names)))
+        (store,) = substituted(items, {kernel.thread: index * unit})
+        assert isinstance(store, Exec)
+        store = attrs.evolve(store, lane=index_in(Warp, self.partition.thread))
+        stores = (store,) if units == 1 else (For(index, as_expr(units), (store,), True),)
+        return (*stores, Commit(store.mechanism), self._read(store))
+
+    def _read(self, store: Exec) -> Wait:
+        """The wait until a store has read its stage, which is filled again after it."""
+        read = {access.buffer for access in store.accesses if not access.write}
+        fills = (stmt for stmt, _ in execs(self.partition.kernel.body) if stmt.ring)
+        orders = tuple(
+            Dependence(access.buffer, store, fill, (False, True))
+            for fill in fills
+            for access in fill.accesses
+            if access.write and access.buffer in read
+        )
+        return Wait(0, f"{', '.join(sorted(read))} has {store.mechanism.done}", store.mechanism, orders=orders)
 
     def _redistributed(self, statement: Stmt) -> tuple[Stmt, ...]:
         """Copies of the first part's threads, redistributed over the threads of this part, in rounds if these are fewer."""

@@ -27,7 +27,7 @@ GROUP_THREADS = 128
 """Threads of a warpgroup."""
 
 ELECTED_THREADS = 32
-"""Threads of a role of which one issues TMA loads, if another role copies."""
+"""Threads of a role of which one issues TMA loads, if another role copies or stores; and of a role that stores."""
 
 KEPT = 40
 """Registers per thread that a producer warpgroup keeps: the minimum is 24, with which some producers spill."""
@@ -91,29 +91,41 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
 
 
 def usual(kernel: Kernel, producers: int) -> Partition:
-    """The consumers; threads that copy, if copies fill rings; and a thread that issues TMA loads, if these fill some. Each array with a
-    separate producer has its own such roles.
+    """The consumers; a warp that stores, if consumers fill rings; threads that copy, if copies fill rings; and a thread that issues TMA
+    loads, if these fill some. Each array with a separate producer has its own such roles.
 
-    Without copies and separate producers, the TMA role has all `producers` threads, and may release registers to the consumers.
+    Without copies, separate producers and a storing warp, the TMA role has all `producers` threads, and may release registers to the
+    consumers.
     """
-    loads = [stmt for stmt, _ in execs(kernel.body) if stmt.ring]
+    stores = [stmt for stmt, _ in execs(kernel.body) if _stores_ring(kernel, stmt)]
+    stored = {access.buffer for store in stores for access in store.accesses}
+    loads = [stmt for stmt, _ in execs(kernel.body) if stmt.ring and stored.isdisjoint(kernel.ring(stmt.ring).buffers)]
     copies = [load for load in loads if not load.mechanism.counted]
     separate = _separate(kernel, loads)
-    if copies or separate:
+    if copies or separate or stores:
         what = f"{copies[0].instruction.name} fills a ring with dedicated threads" if copies else "several producers fill a ring"
         hint = "without copies=True, by which all threads copy" if copies else "without separate="
-        _require_plain(kernel, (copies or loads)[0], what, f"warp_specialize() {hint}")
+        if stores:
+            what, hint = "a warp stores the stages of a ring", "without store_stages="
+        _require_plain(kernel, (stores or copies or loads)[0], what, f"warp_specialize() {hint}")
         if producers != ELECTED_THREADS and not copies:
+            what = f"separate={', '.join(separate)}): each of several producers" if separate else "store_stages=): a producer"
             raise DecompositionError(
-                f"warp_specialize({producers}, separate={', '.join(separate)}): each of several producers that load by TMA is a warp",
-                legal=(ELECTED_THREADS,),
+                f"warp_specialize({producers}, {what} that load{'' if separate else 's'} by TMA is a warp", legal=(ELECTED_THREADS,)
             )
         others = tuple(part for array in ("", *separate) for part in _producers_of(loads, array, separate, producers))
-        return Partition(kernel, (_consumers(kernel, 0), *sorted(others, key=lambda part: part.elected)))
+        storing = (Part("storing warp", ELECTED_THREADS, lambda stmt: _stores_ring(kernel, stmt)),) if stores else ()
+        return Partition(kernel, (_consumers(kernel, 0), *storing, *sorted(others, key=lambda part: part.elected)))
     groups = _groups(kernel)
     kept = KEPT if groups else _kept(kernel, producers)  # groups are in no cluster
     kept, given = _registers(kernel.workers * (groups or 1), producers, kept, kernel.effects[Residency].blocks)
     return Partition(kernel, (_consumers(kernel, given), _producer(producers, kept)))
+
+
+def _stores_ring(kernel: Kernel, statement: Exec) -> bool:
+    """Whether a statement stores a stage of a ring, which it still reads when its threads continue."""
+    in_rings = {name for ring in kernel.rings for name in ring.buffers}
+    return statement.mechanism.outlives and any(access.buffer in in_rings for access in statement.accesses)
 
 
 def _separate(kernel: Kernel, loads: Sequence[Exec]) -> tuple[str, ...]:
@@ -137,10 +149,11 @@ def _array_of(load: Exec) -> str:
 def _producers_of(loads: Sequence[Exec], array: str, separate: Sequence[str], threads: int) -> Iterator[Part]:
     """The roles that fill rings from an array of `separate`, by copies and by TMA; `array` is empty for all other arrays."""
     name = f" of {array}" if array else ""
+    rings = {load.ring for load in loads}
 
     def is_own(load: Exec, counted: bool) -> bool:
         own = _array_of(load) == array if array else _array_of(load) not in separate
-        return bool(load.ring) and load.mechanism.counted is counted and own
+        return load.ring in rings and load.mechanism.counted is counted and own
 
     if any(is_own(load, False) for load in loads):
         yield Part(f"copying producer{name}", threads, lambda one: is_own(one, False))
@@ -168,7 +181,7 @@ def _groups(kernel: Kernel) -> int:
 
 
 def _require_plain(kernel: Kernel, load: Exec, requested: str, hint: str) -> None:
-    """Refuse several producers, and threads that copy into rings, where roles do more than fill and use rings."""
+    """Refuse several producers, threads that copy into rings, and a storing warp where roles do more than fill and use rings."""
     what = ""
     if kernel.cluster is not None:
         what = "in a cluster whose blocks fill stages for each other"

@@ -159,9 +159,11 @@ class _Solver:
                     summary = self._everywhere((), self._reach(scope))
                 case Roles():
                     # The work of one elected thread is in order, and it waits for others only at mbarriers of rings: a barrier of several
-                    # threads would expect its arrival. The same holds for threads that only fill rings.
+                    # threads would expect its arrival. The same holds for threads over which no tiles are distributed.
                     statement = statement.rebuilt(
-                        tuple(role.body if _waits_at_rings(role) else self.solve(role.body, loops)[0] for role in statement.roles)
+                        tuple(
+                            role.body if _waits_at_rings(role, self.kernel) else self.solve(role.body, loops)[0] for role in statement.roles
+                        )
                     )
                     summary = self._everywhere(())
                 case Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
@@ -376,9 +378,9 @@ def _pending(parts: Sequence[Summary], commits: Sequence[Mechanism | None]) -> f
     return frozenset(itertools.chain(*outstanding.open.values()))
 
 
-def _waits_at_rings(role: Role) -> bool:
-    """Whether only rings synchronize the threads of a role: one thread, or threads that fill rings."""
-    return role.elected or all(stmt.ring for stmt, _ in execs(role.body))
+def _waits_at_rings(role: Role, kernel: Kernel) -> bool:
+    """Whether only rings synchronize the threads of a role: one thread, threads that fill rings, or threads that store their stages."""
+    return role.elected or role.first >= kernel.workers or all(stmt.ring for stmt, _ in execs(role.body))
 
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:

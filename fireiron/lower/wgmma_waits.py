@@ -186,7 +186,7 @@ class _Follower:
         self.private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in kernel.rings if ring.buffers}
         self.orders = {ring.name for ring in kernel.rings if ring.each}
-        self.loads = {stmt.accesses[1].buffer: stmt for stmt, _ in execs(kernel.body) if stmt.ring}
+        self.loads = {access.buffer: stmt for stmt, _ in execs(kernel.body) if stmt.ring for access in stmt.accesses if access.write}
         inside = [stmt for stmt, _ in execs(body)]
         self.products = [stmt for stmt in inside if stmt.mechanism.in_registers]
         self.others = [stmt for stmt in inside if not stmt.mechanism.in_registers and self._registers([stmt])]
@@ -545,7 +545,7 @@ class _Writer:
 
     def _read_by_lanes(self, fill: _Fill, body: Iterable[Stmt]) -> bool:
         uses = [stmt for stmt, _ in execs(body) if self.follower.reads(stmt, fill)]
-        return not uses or any(not use.mechanism.in_registers for use in uses)
+        return not uses or any(not use.mechanism.by_engine for use in uses)
 
     def _names(self, fills: Iterable[_Fill]) -> str:
         return ", ".join(dict.fromkeys(name for fill in fills for name in self.follower.rings[fill.ring].buffers))

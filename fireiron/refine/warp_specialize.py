@@ -1,4 +1,4 @@
-"""Dedicated producer threads issue the loads of a pipelined split: `warp_specialize` on a split."""
+"""Dedicated producer threads issue the loads of a pipelined split, and a dedicated warp its stores: `warp_specialize` on a split."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir.asks.producer_threads import ProducerThreads
+from fireiron.ir.asks.storing import Storing
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.specs.operand import Operand, operand_name
@@ -15,8 +16,15 @@ from fireiron.specs.operand import Operand, operand_name
 PRODUCERS = (32, 128)
 """A warp; or a warpgroup, which may release registers (PTX ISA, setmaxnreg)."""
 
+MOST_STORE_STAGES = 16
+"""Most stages of a circular buffer that a warp stores."""
+
 
 def _producer_threads(value: Any) -> Any:
+    return integral(value, "warp_specialize")
+
+
+def _store_stages(value: Any) -> Any:
     return integral(value, "warp_specialize")
 
 
@@ -39,10 +47,14 @@ class WarpSpecialize(Refinement):
     TMA cannot, by cp.async if the width allows it; if TMA does any load, a separate warp issues it.
     The loads of each operand of `separate` have a separate producer: a warp for TMA, `producer_threads` for copies. Several producers
     may fill one circular buffer; none of them waits for the loads of another.
-    Legal on a split with `pipeline`; with `copies` or `separate`, without clusters, dynamic tile scheduling, `pingpong` and `order_mma`.
+    With `store_stages`, a storing warp issues the TMA stores of the kernel. Consumers write each tile to a stage of a circular buffer of
+    that many stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a producer, it
+    has no effect. A producer that loads by TMA is then a warp.
+    Legal on a split with `pipeline`; with `copies`, `separate` or `store_stages`, without clusters, dynamic tile scheduling, `pingpong`
+    and `order_mma`.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
 
-    Source: decisions 27, 81.
+    Source: decisions 27, 81, 84.
 
     >>> from fireiron import *
     >>> types = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
@@ -62,6 +74,7 @@ class WarpSpecialize(Refinement):
     producer_threads: Any = attrs.field(default=32, converter=_producer_threads)
     copies: bool = False
     separate: tuple[str, ...] = attrs.field(default=(), converter=_separate)
+    store_stages: Any = attrs.field(default=0, converter=_store_stages)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.copies, bool):
@@ -71,29 +84,37 @@ class WarpSpecialize(Refinement):
         threads = chosen(self.producer_threads, "warp_specialize", 32, 128)
         if threads not in PRODUCERS:
             raise DecompositionError("warp_specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
-        return plan.with_asks(ProducerThreads(threads, self.copies, self.separate))
+        stages = chosen(self.store_stages, "warp_specialize: store_stages", 0, MOST_STORE_STAGES)
+        requests = plan.with_asks(ProducerThreads(threads, self.copies, self.separate))
+        return requests.with_asks(Storing(stages)) if stages else requests
 
     def __str__(self) -> str:
         arguments = [str(self.producer_threads)] if self.producer_threads != 32 else []
         arguments += ["copies=True"] if self.copies else []
         names = ", ".join(repr(Operand(name)) for name in self.separate)
         arguments += [f"separate={names if len(self.separate) == 1 else f'({names})'}"] if names else []
+        arguments += [f"store_stages={self.store_stages}"] if self.store_stages != 0 else []
         return f"warp_specialize({', '.join(arguments)})"
 
 
 @verb()
 def warp_specialize(
-    producer_threads: Integer = 32, copies: bool = False, separate: Operand | str | tuple[Operand | str, ...] = ()
+    producer_threads: Integer = 32,
+    copies: bool = False,
+    separate: Operand | str | tuple[Operand | str, ...] = (),
+    store_stages: Integer = 0,
 ) -> WarpSpecialize:
     """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
     A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
     producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
 
-    Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`.
+    Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`. store_stages: if not 0, a separate
+    warp issues the TMA stores, from a circular buffer of that many stages which consumers fill.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
     """
-    return WarpSpecialize(count(producer_threads, "warp_specialize"), copies, separate)
+    stages = count(store_stages, "warp_specialize: store_stages", 0, MOST_STORE_STAGES)
+    return WarpSpecialize(count(producer_threads, "warp_specialize"), copies, separate, stages)
 
 
 __all__ = ["WarpSpecialize"]

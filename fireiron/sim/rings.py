@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, BlockSet, ClaimTile, Mechanism, Release, Ring, StageState
+from fireiron.ir import Acquire, BlockSet, ClaimTile, Mechanism, Release, Ring, StageState, execs
 from fireiron.sim.locations import ThreadGroup
 from fireiron.sim.plan import Operand, Plan, PlannedStatement
 from fireiron.values.expr import compiled
@@ -138,6 +138,8 @@ class Rings:
         self.released_warps: dict[tuple[str, int], int] = {}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in plan.kernel.rings}
         self.of_buffer = {name: ring.name for ring in plan.kernel.rings for name in ring.buffers}
+        stores = (stmt for stmt, _ in execs(plan.kernel.body) if stmt.mechanism.outlives)
+        self.stored = {self.of_buffer.get(access.buffer, "") for store in stores for access in store.accesses}
         self.mbarriers = {
             (ring.name, state, stage): MbarrierState(arrivals, arrivals)
             for ring in plan.kernel.rings
@@ -145,6 +147,8 @@ class Rings:
             for stage in range(ring.stages)
         }
         self.loads: list[Load] = []
+        # The first fill of a stage for which an arrival came after its phase was complete. It is an error if a wait relies on the phase.
+        self.late: dict[tuple[str, StageState, int], int] = {}
         self.filled: dict[tuple[str, int], None] = {}
         self.awaited: set[tuple[str, int]] = set()
         self.released: dict[tuple[str, StageState, int], list[tuple[int, int]]] = {}  # the ranks of blocks, and their warps
@@ -168,8 +172,9 @@ class Rings:
                 within=where,
                 hint="no group may be a whole round ahead of another",
             )
-        group.owned.add((ring.name, fill, statement.state))
         stage = fill % ring.stages
+        self._require_all_arrived(ring, statement.state, stage, wanted, where)
+        group.owned.add((ring.name, fill, statement.state))
         if statement.state is StageState.FULL:
             self.awaited.add((ring.name, fill))
             group.hidden_stages -= {(name, stage) for name in ring.buffers}
@@ -177,6 +182,16 @@ class Rings:
         else:
             group.filled.discard((ring.name, stage))
         return True
+
+    def _require_all_arrived(self, ring: Ring, state: StageState, stage: int, phases: int, where: str) -> None:
+        """Require that no arrival for one of the awaited phases came after the phase was complete: it counted fewer than arrive."""
+        fill = self.late.get((ring.name, state, stage))
+        if fill is not None and fill // ring.stages < phases:
+            raise SimulationError(
+                f"{ring.name}: fill {fill} counts as {state.value} before all have arrived",
+                within=where,
+                hint=f"its mbarrier counts {self.mbarriers[ring.name, state, stage].arrivals} arrivals per phase; count all of them",
+            )
 
     def fill(self, statement: Acquire | Release, env: Mapping[str, Any]) -> int:
         """The fill index of a statement."""
@@ -225,7 +240,15 @@ class Rings:
                 rings.loads.append(Load(ring.name, fill, 0, complete, arriving, group, statement.state))
                 continue
             for _ in range(arriving):
-                rings.mbarriers[ring.name, statement.state, fill % ring.stages].arrive()
+                rings.arrive(ring, statement.state, fill)
+
+    def arrive(self, ring: Ring, state: StageState, fill: int) -> None:
+        """Count an arrival for a fill."""
+        stage = fill % ring.stages
+        mbarrier = self.mbarriers[ring.name, state, stage]
+        if mbarrier.completed > fill // ring.stages and not ring.is_order:
+            self.late.setdefault((ring.name, state, stage), fill)
+        mbarrier.arrive()
 
     def _mark_filled(self, mechanism: Mechanism, ring: Ring, fill: int, group: ThreadGroup) -> None:
         """Record that threads have filled their part of a stage: it is full when everything that they issued by a mechanism completes."""
@@ -376,7 +399,7 @@ class Rings:
         mbarrier = self.mbarriers[load.ring, load.state, load.fill % ring.stages]
         before = mbarrier.completed
         for _ in range(load.arrivals):
-            mbarrier.arrive()
+            self.arrive(ring, load.state, load.fill)
         mbarrier.complete_bytes(load.size)
         if mbarrier.completed > before and any(not one.arrivals and one.ring == load.ring and one.fill == load.fill for one in self.loads):
             raise SimulationError(
@@ -397,6 +420,8 @@ class Rings:
         """Which agents have arrived for a wait."""
         if state is StageState.FULL:
             releases = self.released.get((ring.name, state, fill), [])
+            if ring.producers > 1 and not ring.bytes:
+                return f"{len(releases)} threads have arrived"
             return "the producer has arrived" if releases else "the producer has not arrived"
         before = fill - ring.stages
         releases = self.released.get((ring.name, state, before), [])
@@ -411,6 +436,8 @@ class Rings:
             names = [f"{warps(warp for one, warp in releases if one == rank)} of block {rank} of the cluster" for rank in ranks]
             return f"fill {before} has been released by {' and '.join(names) or 'no warp'}, and the ring counts {ring.consumers} consumers"
         fill_owned = [warp for _, warp in releases]
+        if ring.name in self.stored:
+            return f"fill {before} has {'' if releases else 'not '}been released"
         missing = sorted(set(range(ring.consumers)) - set(fill_owned))
         if not missing:
             often = ", by some of them more than once" if len(releases) > ring.consumers else ""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier
+from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier, Roles
 from fireiron.sim.locations import ThreadGroup
 from fireiron.sim.plan import Array, Environment, RolesPlan
 from fireiron.sim.rings import Rings, require_released, require_stored, warps
@@ -223,8 +223,13 @@ class Warps:
         workers = self.runs[0].plan.kernel.workers
         groups = [self.groups[number].threads for number in numbers]
         names = sorted({int(warp) for threads in groups if threads[0] < workers for warp in threads // WARP})
-        producer = ["the producer"] if any(threads[0] >= workers for threads in groups) else []
-        return " and ".join([*([warps(names)] if names else []), *producer])
+        others = dict.fromkeys(f"the {self._role_of(int(threads[0]))}" for threads in groups if threads[0] >= workers)
+        return " and ".join([*([warps(names)] if names else []), *others])
+
+    def _role_of(self, thread: int) -> str:
+        """The name of the role of a thread over which no tiles are distributed."""
+        roles = (role for stmt in self.runs[0].plan.kernel.body if isinstance(stmt, Roles) for role in stmt.roles)
+        return next((role.name for role in roles if role.first <= thread < role.first + role.threads), "producer")
 
     def _wait_text(self, number: int, event: Any, env: Environment) -> str:
         if isinstance(event, Acquire):

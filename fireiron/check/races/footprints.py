@@ -18,7 +18,7 @@ import numpy as np
 from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame, Use, distinct, linear, product
 from fireiron.check.blocks import Local
 from fireiron.check.races.extra_roles import issuers
-from fireiron.ir import Access, Buffer, For
+from fireiron.ir import Access, Buffer, Exec, For
 from fireiron.values.expr import TRUE, ZERO, Expr, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Storage
@@ -70,7 +70,13 @@ def row_threads(access_trace: AccessTrace, use: Use, issuer: tuple[int, int]) ->
     _, first = np.unique(parts, axis=1, return_index=True)
     _, last = np.unique(parts[:, ::-1], axis=1, return_index=True)
     _, leader, owner = np.unique(units, return_index=True, return_inverse=True)
-    return RowThreads(leader[owner[first]], warps[first], first, len(threads) - 1 - last, units[first])
+    high = first if _is_issued_by_one(use.statement) else len(threads) - 1 - last
+    return RowThreads(leader[owner[first]], warps[first], first, high, units[first])
+
+
+def _is_issued_by_one(statement: Exec) -> bool:
+    """Whether the first thread of a warp issues a statement of the warp: a copy of the async proxy, such as a TMA store."""
+    return statement.spec.level.threads == WARP and statement.mechanism.by_engine and not statement.mechanism.in_registers
 
 
 def _spread_row_threads(threads: Array, unit: int) -> RowThreads:
@@ -334,6 +340,7 @@ class Footprints:
             use.access.spread,
             issuer if use.statement.ring and use.statement.mechanism.counted else None,
             use.statement.spec.level if use.statement.collective or use.access.spread else None,
+            use.statement.collective and _is_issued_by_one(use.statement),
         )
         if kind not in self.row_threads:
             self.row_threads[kind] = row_threads(self.access_trace, use, issuer)

@@ -2,9 +2,9 @@
 what it acquired.
 
 An agent owns a stage from its wait for a fill until it releases the stage. After it acquires a stage empty, it arrives once to mark it
-full. A release requires that nothing of the agent still reads the stage: no MMA in flight, and, if one lane arrives for its warp, no other
-lane. A violation need not be a race at the trip counts that are followed, since the stage may never be refilled there; the result is then
-correct by chance.
+full. A release requires that nothing of the agent still reads the stage: no MMA and no TMA store in flight, and, if one lane arrives for
+its warp, no other lane. A violation need not be a race at the trip counts that are followed, since the stage may never be refilled there;
+the result is then correct by chance.
 
 Ownership is tracked by stage, not by fill: some iterations of long loops are skipped (see `loops`), after which the stage is the same. But
 loads and arrivals of a producer must belong to the fill that it has waited for: the same stage with another fill is an iteration early or
@@ -42,8 +42,8 @@ def ownership_violations(traces: Iterable[Traces], ring_of: Mapping[str, str]) -
 class StageOwner:
     """An agent that executes its trace: the stages that it owns, full or empty, and those that it has marked full.
 
-    `mma_in_flight` are its MMAs in flight; `read_by_lanes` are the stages that its lanes have read individually since the last barrier;
-    `filled` are the stages that its threads have marked full by their own arrivals.
+    `reads_in_flight` are its MMAs and stores in flight; `read_by_lanes` are the stages that its lanes have read individually since the last
+    barrier; `filled` are the stages that its threads have marked full by their own arrivals.
     """
 
     trace: Trace
@@ -51,14 +51,14 @@ class StageOwner:
     owned: dict[tuple[Stage, StageState], int] = attrs.field(factory=dict)
     """The fill indices of the stages that it owns."""
     marked_full: set[tuple[Stage, Mechanism | None]] = attrs.field(factory=set)
-    mma_in_flight: InFlight = attrs.field(factory=lambda: InFlight(lambda mechanism: mechanism.in_registers))
+    reads_in_flight: InFlight = attrs.field(factory=lambda: InFlight(lambda mechanism: mechanism.reads_late))
     read_by_lanes: set[Stage] = attrs.field(factory=set)
     filled: set[Stage] = attrs.field(factory=set)
 
     def findings(self) -> Iterator[Finding]:
         """All violations of the agent."""
         for event in self.trace:
-            self.mma_in_flight.follow(event)
+            self.reads_in_flight.follow(event)
             if isinstance(event, StageEvent):
                 if event.arrivals is None:
                     self._acquire(event)
@@ -93,7 +93,7 @@ class StageOwner:
                 yield Finding("race", "error", None, f"{event} is by an agent that has waited for fill {awaited} of the stage")
             return
         self.owned.pop((stage, state), None)
-        if any(self._stage(access) == stage and access.mechanism is not event.by for access in self.mma_in_flight.accesses):
+        if any(self._stage(access) == stage and access.mechanism is not event.by for access in self.reads_in_flight.accesses):
             yield Finding("race", "error", None, f"{event} is by an agent with an asynchronous read of the stage in flight")
         if stage in self.read_by_lanes and any(0 < count < WARP for count in arrivals):
             yield Finding("race", "error", None, f"{event} is by one lane, and other lanes of its warp may still read the stage")
