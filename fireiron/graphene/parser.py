@@ -126,7 +126,7 @@ class _Reader:
         self.instructions: dict[str, Executable] = {instruction.name: instruction for instruction in reversed(instructions)}
         self.grid: Expr | None = None
         self.threads: int | None = None
-        self.outermost_fields: dict[str, Any] = {"facts": [], "title": [], "effects": effect.NONE, "settled": [], "lets": []}
+        self.outermost_fields: dict[str, Any] = {"facts": [], "title": [], "effects": effect.NONE, "chosen_storage": [], "lets": []}
         self.names: dict[str, None] = {}
         self.cuda_names: dict[str, str] = {}  # the CUDA name of each tensor's name in the text
         self.text_names: dict[str, str] = {}  # the name in the text of each tensor that `_c_name` renamed
@@ -677,7 +677,7 @@ class _Reader:
         scope.texts[f"%{text_name}"] = view_text(view)
         scope.tiles.pop(f"%{text_name}", None)
         if storage is not None:
-            self.outermost_fields["settled"].append((tensor, _value(storage, Storage, "a storage", scope)))
+            self.outermost_fields["chosen_storage"].append((tensor, _value(storage, Storage, "a storage", scope)))
         return spec.with_operands(**{operand: view})
 
 
