@@ -20,11 +20,7 @@ VALUES = {"bm": 64, "bn": 32, "wm": 16, "stages": 2}
 
 def text_of(m, n, **options):
     definition = attention.definition(**options)
-    return (
-        attention.by_rows(definition, q_in_registers=True)
-        .with_(**VALUES)(attention.spec(m, n, 64, fused=definition))
-        .cuda("sm_80")
-    )
+    return attention.by_rows(definition, q_in_registers=True).with_(**VALUES)(attention.spec(m, n, 64, fused=definition)).cuda("sm_80")
 
 
 def loop_of(text):
