@@ -108,7 +108,7 @@ class MbarrierState:
 @attrs.define(eq=False)
 class Load:
     """A load in flight: its target, and the function that completes it. Or the operations that a group has in flight, with `arrivals` at an
-    mbarrier of a `side` that happen when all of them complete: those of one group happen in order, as each waits for everything that was
+    mbarrier of a `state` that happen when all of them complete: those of one group happen in order, as each waits for everything that was
     issued before it.
     """
 
