@@ -27,7 +27,7 @@ class Printer:
 
 
 def plain(value):
-    """The text of a value, over several lines where it has them."""
+    """The text of a value, on several lines if it has them."""
     if not hasattr(value, "_repr_pretty_"):
         return repr(value)
     printer = Printer()

@@ -26,7 +26,7 @@ PICTURES = {
     "gemm_row_sum:hopper": (("flow",), {}),
     "hopper_attention": (("flow",), {}),
 }
-"""By strategy: what is drawn, and the sizes."""
+"""By strategy: the parts to draw, and the sizes."""
 
 EPILOGUES = {"hopper_bias_relu": "relu(acc + bias[n])"}
 """By picture: the epilogue of `hopper`; the data flow is drawn."""

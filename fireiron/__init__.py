@@ -62,7 +62,7 @@ def _pretty(value: object) -> str:
     return pretty(value)
 
 
-display.tell(_html, _pretty)
+display.set_display_functions(_html, _pretty)
 
 _LATER = {
     "Choice": "tune.records",

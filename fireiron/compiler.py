@@ -167,7 +167,7 @@ class Program(Displayed):
             except FireironError:
                 self._given[spec] = None
         tree = self._given[spec]
-        return None if tree is None else (tree.node, tree.context.whole.settled)
+        return None if tree is None else (tree.node, tree.context.whole.chosen_storage)
 
     def _launched(self, part: Part) -> Iterator[Launch]:
         """Return the launches of a part: one, or those that its own strategy makes."""
@@ -365,12 +365,12 @@ class Program(Displayed):
     # ------------------------------------------------------------------------------------------ disk cache
 
     @property
-    def is_made(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether IR and text exist."""
         return "text" in self.__dict__
 
     @property
-    def is_asked(self) -> bool:
+    def has_key(self) -> bool:
         """Whether it was looked up in the disk cache."""
         return "key" in self.__dict__
 
@@ -397,7 +397,7 @@ class Program(Displayed):
         """Return what is cached: the launches as specs and steps, the final checked IR, and the text."""
         return self._plan, self.ir, self.text
 
-    def asked(self, key: str | None) -> None:
+    def set_key(self, key: str | None) -> None:
         """Store the key under which it was looked up."""
         self.__dict__["key"] = key
 
@@ -469,7 +469,7 @@ class _Search:
         self.strategy, self.target, self.instructions, self.label = strategy, target, instructions, label
         self.first: Mapping[str, int] | None = None
         self.failures: dict[tuple[int, ...], tuple[str, int]] = {}
-        self.said: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
         self.lowered = 0
 
     def program(self, values: Mapping[str, int]) -> Program | None:
@@ -479,7 +479,7 @@ class _Search:
             return None
         self.first = values if self.first is None else self.first
         try:
-            program = self._made(values)
+            program = self._program_with(values)
             if program.least_shared > self.target.shared_per_block:  # as lowering would find out, with all buffers
                 self._note(key, f"ResourceError: {program.least_shared} bytes of shared memory", program.least_shared)
                 return None
@@ -491,14 +491,14 @@ class _Search:
             return None
         return program
 
-    def _made(self, values: Mapping[str, int]) -> Program:
+    def _program_with(self, values: Mapping[str, int]) -> Program:
         assert self.strategy.spec is not None
         return Program(self.strategy.with_(**values), self.strategy.spec, self.target, self.instructions, self.label, values)
 
     def _note(self, key: tuple[int, ...], text: str, amount: int) -> None:
         kind = re.sub(r"\d+", "", text)
         self.failures[key] = kind, amount
-        self.said.setdefault(kind, text)
+        self.messages.setdefault(kind, text)
 
     def near(self) -> Program | None:
         """Return the program of a legal combination near a promising illegal one; None if there is none.
@@ -527,7 +527,7 @@ class _Search:
     def _failure(self, values: Mapping[str, int]) -> FireironError:
         """Return the error for illegal values."""
         try:
-            _ = self._made(values).lowered
+            _ = self._program_with(values).lowered
         except FireironError as error:
             return error
         raise AssertionError(f"{values} are legal")
@@ -543,7 +543,7 @@ class _Search:
         if tried < total:
             hint = f"{tried} of the {total} combinations of the tunables were tried, and none is legal; the first fails as above"
             hint += "; list(strategy.legal_assignments(target)) tries all"
-        others = [text for text in self.said.values() if first.headline not in text][:3]
+        others = [text for text in self.messages.values() if first.headline not in text][:3]
         first.hint = "; ".join([hint, *(f"others: {text}" for text in others), *([first.hint] if first.hint else [])])
         return first
 

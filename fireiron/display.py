@@ -20,7 +20,7 @@ class Shown:
         return repr(value)
 
 
-def tell(html: Callable[[object], str], pretty: Callable[[object], str]) -> None:
+def set_display_functions(html: Callable[[object], str], pretty: Callable[[object], str]) -> None:
     """Set the display functions."""
     for name, view in (("html", html), ("pretty", pretty)):
         setattr(Shown, name, staticmethod(view))

@@ -64,7 +64,7 @@ class BoundKernel:
         views: the views of batched arrays.
         order: the positions of the further inputs, in the order of the kernel.
         outputs: the outputs of an epilogue by name.
-        turned: the outputs that are transposed arrays.
+        transposed_outputs: the outputs that are transposed arrays.
         folded: the positions of further inputs, and names of outputs, that have the same view as the result.
         is_whole: whether all arrays are unchanged or only transposed.
     """
@@ -73,7 +73,7 @@ class BoundKernel:
     views: BatchViews
     order: tuple[int, ...] = ()
     outputs: tuple[str, ...] = ()
-    turned: frozenset[str] = frozenset()
+    transposed_outputs: frozenset[str] = frozenset()
     folded: frozenset[Any] = frozenset((RESULT,))
     is_whole: bool = attrs.field(init=False)
 
@@ -124,11 +124,11 @@ class BoundKernel:
     def _inside(self, name: str, array: Any) -> Any:
         """Return the view of an output that the kernel writes."""
         array = self.views.c.of(array) if name in self.folded else array
-        return array.T if name in self.turned else array
+        return array.T if name in self.transposed_outputs else array
 
     def _outside(self, name: str, array: Any) -> Any:
         """Return the view of an output for the caller."""
-        array = array.T if name in self.turned else array
+        array = array.T if name in self.transposed_outputs else array
         return self.views.reshape_result(array) if name in self.folded else array
 
 

@@ -66,9 +66,9 @@ def finished(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
     choice, problem = _kept_or_chosen(_Question(key, specs, further, text))
     places = {name: place for place, name in enumerate(options.names, 2)}
     order = tuple(places[name] for name in specs[problem].inputs if name not in ("A", "B"))
-    turned = _turned(problem, _definition(problem, own))
+    transposed_outputs = _transposed_outputs(problem, _definition(problem, own))
     kernel = ProductKernel(CompiledKernel(choice.program), choice, problem)
-    return BoundKernel(kernel, views, order, tuple(outs), turned, frozenset(places.get(name, name) for name in folded))
+    return BoundKernel(kernel, views, order, tuple(outs), transposed_outputs, frozenset(places.get(name, name) for name in folded))
 
 
 def is_batched_request(request: Request) -> bool:
@@ -100,7 +100,7 @@ def _own(problem: Problem, text: str) -> str:
     return transposed(text) if problem.transposed else text
 
 
-def _turned(problem: Problem, definition: FusedDefinition) -> frozenset[str]:
+def _transposed_outputs(problem: Problem, definition: FusedDefinition) -> frozenset[str]:
     """Return the outputs that are transposed arrays."""
     return frozenset(name for name in definition.outputs if problem.transposed and definition.uses[name] == ("m", "n"))
 
@@ -113,11 +113,11 @@ def _spec_of(problem: Problem, text: str, types: Mapping[str, Any], given: Mappi
     strange = next((name for name in types if name not in legal), None)
     if strange is not None:
         raise ArgumentError(f"matmul: types: {strange} is not a further output", legal=legal)
-    turned = _turned(problem, definition)
+    transposed_outputs = _transposed_outputs(problem, definition)
     kinds: dict[str, Any] = {name: as_dtype(kind) for name, kind in types.items()}
-    orders: dict[str, StorageOrder] = {name: ColMajor for name in turned if name != RESULT}
+    orders: dict[str, StorageOrder] = {name: ColMajor for name in transposed_outputs if name != RESULT}
     for name in (name for name in further if name != RESULT and name in definition.uses):
-        operand = further[name].transposed if name in turned else further[name]
+        operand = further[name].transposed if name in transposed_outputs else further[name]
         orders[name] = _stored(operand, name, definition.uses[name], plain)
         kinds[name] = FURTHER[operand.dtype]
     return loosened(with_epilogue(plain, _own(problem, text), kinds, orders), further)
@@ -181,8 +181,8 @@ def _kept_or_chosen(question: _Question) -> tuple[Choice, Problem]:
         return choice, key.problems.index(problem)
 
     aligned = key.aligned, {name: operand.align for name, operand in question.further.items()}
-    told = tuple((problem.spec, problem.transposed, spec) for problem, spec in specs.items())
-    choice, number = key.place.chosen("epilogue", (told, aligned, key.place.require_record), choose)
+    spec_keys = tuple((problem.spec, problem.transposed, spec) for problem, spec in specs.items())
+    choice, number = key.place.chosen("epilogue", (spec_keys, aligned, key.place.require_record), choose)
     return choice, key.problems[number]
 
 

@@ -119,7 +119,7 @@ def _bound(request: Request, outs: Mapping[str, Any], kernel_of: KernelOf) -> Bo
         return finished(request, outs)
     key, views = key_and_views(request)
     kernel = kernel_of(key)
-    return BoundKernel(kernel, views, turned=frozenset(outs if kernel.transposed else ()))
+    return BoundKernel(kernel, views, transposed_outputs=frozenset(outs if kernel.transposed else ()))
 
 
 def _as_new(request: Request, outs: Mapping[str, Any]) -> Request:

@@ -103,10 +103,10 @@ def _problems(given: Given, dtypes: Dtypes, has_views: bool, views: BatchViews) 
     if not has_views or views.signature:
         return [plain]
     swapped = {name: given[other].transposed for name, other in (("a", "b"), ("b", "a"), ("out", "out")) if other in given}
-    turned = Problem(spec_of(swapped, dtypes, ColMajor, views), True, dict(zip("ABC", swapped.values(), strict=False)))
+    transposed = Problem(spec_of(swapped, dtypes, ColMajor, views), True, dict(zip("ABC", swapped.values(), strict=False)))
     on_plain_units = plain.spec.operands["A"].dtype in (float32, float64)
     by_rows = plain.result_order == RowMajor.order
-    return [turned, plain] if on_plain_units and by_rows else [plain, turned]
+    return [transposed, plain] if on_plain_units and by_rows else [plain, transposed]
 
 
 def spec_of(given: Given, dtypes: Dtypes, result_order: MatrixLayout, views: BatchViews = MATRICES) -> Spec:

@@ -45,11 +45,11 @@ def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], cou
     for name in names:
         report(f"{times[name].us:.2f} us  {name}")
     best = min(range(len(kernels)), key=lambda number: times[names[number]].us)
-    taken = kernels[best]
-    why = f"fastest of {len(kernels)} that were measured for these arrays, {times[names[best]].us:.4g} us; {taken.choice.why}"
-    choice = attrs.evolve(taken.choice, why=why)
-    choice_cache.decided("matmul", key.place.architecture, key.place.device, key.disk_key, choice, key.problems.index(taken.problem))
-    return attrs.evolve(taken, choice=choice)
+    fastest = kernels[best]
+    why = f"fastest of {len(kernels)} that were measured for these arrays, {times[names[best]].us:.4g} us; {fastest.choice.why}"
+    choice = attrs.evolve(fastest.choice, why=why)
+    choice_cache.decided("matmul", key.place.architecture, key.place.device, key.disk_key, choice, key.problems.index(fastest.problem))
+    return attrs.evolve(fastest, choice=choice)
 
 
 def _contenders(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:

@@ -67,6 +67,7 @@ CHECKED: Final = (
     "fireiron/front",
     "fireiron/tune",
     "fireiron/check",
+    "fireiron/cuda",
     "fireiron/measure",
     "fireiron/tasks",
     "strategies",

@@ -137,7 +137,7 @@ def own_context(instruction, spec):
     maps = instruction.maps() if hasattr(instruction, "maps") else {}
     operands = spec.operands.items() if spec.level.threads != 1 and maps else ()
     registers = {view.tensor.name: holding_of(maps[name], view, spec.level) for name, view in operands if view.memory == RF}
-    return attrs.evolve(context_of(spec), architecture=SM_90A, held=registers)
+    return attrs.evolve(context_of(spec), architecture=SM_90A, owners=registers)
 
 
 def holding_of(lane_map, view, level):

@@ -90,8 +90,15 @@ def events_of(text):
     return [one.strip() for line in text.splitlines() for one in line.split(";")]
 
 
+FUNCTION = re.compile(
+    r"^// steps? [^\n]* on registers\n__device__ __forceinline__ void (\w+)\(.*?\)\n\{\n(.*?)\n\}\n", re.DOTALL | re.MULTILINE
+)
+
+
 def consumers(text):
-    """The statements of the consumers from their first wait to the last MMA."""
+    """The statements of the consumers from their first wait to the last MMA, with the bodies of the functions that they call."""
+    for name, body in FUNCTION.findall(text):
+        text = re.sub(rf"^ +{name}\([^;]*\);", lambda match, body=body: body, text, flags=re.MULTILINE)
     start = text.index("mbarrier_wait(q_sh_ring_full")
     return text[start : text.index("// norm", start)]
 
@@ -104,6 +111,13 @@ def printed():
 
 def test_the_loop_is_that_of_hand_written_kernels(printed):
     assert skeleton(consumers(printed)) == [*events_of(BEFORE), "[", *events_of(ITERATION), "]", *events_of(BEHIND)]
+
+
+def test_the_peeled_iteration_and_the_loop_call_one_function(printed):
+    assert [name for name, _ in FUNCTION.findall(printed)] == ["top_to_update"]
+    calls = re.findall(r"^ +top_to_update\(([^;]*)\);", printed, re.MULTILINE)
+    assert len(calls) == 2 and len({" ".join(call.split()) for call in calls}) == 1
+    assert printed.count("exp_n < 16") == printed.count("sums_parts[sums_m] =") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from handmade import THREAD, access, execution
 
 from fireiron import *
 from fireiron import ir
-from fireiron.cuda.chosen import chosen_turns
+from fireiron.cuda.chosen import as_skipping_loop
 from fireiron.cuda.lines import lines_of
 from fireiron.executable.thread_move import MOVE
 from fireiron.values.expr import ONE, Var, as_expr, less, sym
@@ -32,21 +32,21 @@ def loop(extent, *names, inner=None, after=(), **fields):
 
 
 def test_names_used_by_the_iterations_remain():
-    skipping_loop = chosen_turns(loop(N, UNUSED, BEGIN, SEEN))
+    skipping_loop = as_skipping_loop(loop(N, UNUSED, BEGIN, SEEN))
     assert skipping_loop.names == (UNUSED, BEGIN, SEEN) and skipping_loop.loop.body == (COPY,), "what is only asked is asked once"
     copy = attrs.evolve(COPY, accesses=(access("src", (THREAD, G + BEGIN.var)), COPY.accesses[1]))
-    kept = chosen_turns(loop(N, UNUSED, BEGIN, SEEN, inner=making.loop(ITERATION, SEEN.var, (copy,)), after=(BARRIER,))).loop
+    kept = as_skipping_loop(loop(N, UNUSED, BEGIN, SEEN, inner=making.loop(ITERATION, SEEN.var, (copy,)), after=(BARRIER,))).loop
     assert kept.body == (BEGIN, copy, BARRIER)
     through = making.let(Var("place", 0, 9), BEGIN.var + 0 * G)
     last = making.let(Var("seen", 0, 1), less(0, through.var))
     copy = attrs.evolve(COPY, accesses=(access("src", (THREAD, G + last.var)), COPY.accesses[1]))
-    kept = chosen_turns(loop(N, BEGIN, through, last, inner=making.loop(ITERATION, last.var, (copy,)))).loop
+    kept = as_skipping_loop(loop(N, BEGIN, through, last, inner=making.loop(ITERATION, last.var, (copy,)))).loop
     assert kept.body == (BEGIN, through, last, copy), "names of names"
 
 
 @pytest.mark.parametrize("size", (31, 32, 33, 64))
 def test_iterations_that_fit_one_word_need_no_outer_loop(size):
-    items = chosen_turns(loop(size, BEGIN, SEEN)).items(str(size), lambda name: name, (), ("a;",))
+    items = as_skipping_loop(loop(size, BEGIN, SEEN)).items(str(size), lambda name: name, (), ("a;",))
     text = "\n".join(line.text for line in lines_of(items))
     assert ("+= 32" in text) == (size > 32) and text.count("for (") == (3 if size > 32 else 2)
 
@@ -71,12 +71,12 @@ OTHERS = {
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_loops_are_unchanged(name):
-    assert chosen_turns(OTHERS[name]) is None
+    assert as_skipping_loop(OTHERS[name]) is None
 
 
 def test_the_count_of_the_inner_loop_continues():
     inner = making.loop(ITERATION, SEEN.var, (COPY,), prior_iterations=TAKEN)
-    assert chosen_turns(loop(N, BEGIN, SEEN, inner=inner)).loop.prior_iterations == TAKEN
+    assert as_skipping_loop(loop(N, BEGIN, SEEN, inner=inner)).loop.prior_iterations == TAKEN
 
 
 CHECKED = """#include <stdio.h>
@@ -102,7 +102,7 @@ def test_each_active_iteration_executes_once_in_order(tmp_path):
     for size in (2, 5, 31, 32, 33, 64, 96, 100):
         conditions = (f"if (g < 0 || g >= {size}) return 1;", "const int seen = 0 < starts[g];")
         for extent, count in ((size, str(size)), (N, "N")):
-            items = chosen_turns(loop(extent, BEGIN, SEEN)).items(count, lambda name: name, conditions, ("turns[count++] = g;",))
+            items = as_skipping_loop(loop(extent, BEGIN, SEEN)).items(count, lambda name: name, conditions, ("turns[count++] = g;",))
             body = "\n".join(line.text for line in lines_of(items)).replace("static_cast<unsigned>", "(unsigned)")
             loops.append(f"{{ count = 0; const int N = {size};\n{body}\ncheck({size}); }}")
     source = tmp_path / "turns.c"

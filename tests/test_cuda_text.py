@@ -21,7 +21,7 @@ from fireiron import ir
 from fireiron.cuda import carrier, emit, literal
 from fireiron.cuda.addresses import _plain
 from fireiron.cuda.expressions import document, expression, is_wide, summands
-from fireiron.cuda.frame import _of_warp, _taken
+from fireiron.cuda.frame import _names_in_use, _of_warp
 from fireiron.cuda.lines import comment, lines_of
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.names import Names
@@ -308,8 +308,8 @@ def test_names_of_the_text_are_none_of_the_kernel():
     kernel = attrs.evolve(kernel, reciprocals=(ir.Reciprocal("per_row", size),), counter=making.counter("tiles"))
     reserved = {"block", "thread", "smem", "piece", "warp_index", "blockIdx.x", "threadIdx.x"}
     own = {kernel.name, "a_source", "per_row", "tiles", "Held", "held", "src", "dst", "place", "k_stage", "bytes"}
-    assert _taken(kernel) == reserved | own
-    names = Names(_taken(kernel))
+    assert _names_in_use(kernel) == reserved | own
+    names = Names(_names_in_use(kernel))
     assert [names.fresh("a_source"), names.fresh("a_source"), names.free("held"), names.free("held")] == [
         "a_source2",
         "a_source3",

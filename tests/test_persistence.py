@@ -217,6 +217,13 @@ def test_text():
     assert "num_tiles" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
 
 
+def test_loops_over_tiles_of_run_time_sizes_have_no_divisions():
+    text = plain()(singles(sym("M"), 16, 8)).program("sm_80").cuda
+    assert "for (int tile = blockIdx.x; tile < num_tiles; tile += num_blocks) {" in text
+    assert "constexpr int num_blocks = 3;" in text and "num_tiles / " not in text and "num_tiles % " not in text
+    assert "requires: the grid has at most 2**31 - 4 tiles" not in text, "32-bit sizes cannot have more tiles"
+
+
 def test_tiles_of_run_time_sizes_are_distinct():
     """The kernel with one block per tile has as many blocks as there may be tiles: a number shared by all blocks is detected."""
     kernel = product((64, 64, 64), stages=2, blocks=BLOCKS)(float16_gemm(sym("M", high=65536), 128, 64)).program(TARGET).lowered

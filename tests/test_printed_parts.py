@@ -13,7 +13,7 @@ from fireiron import ir
 from fireiron.cuda import emit
 from fireiron.cuda.addresses import Addresses
 from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
-from fireiron.cuda.frame import _of_warp, _taken, printed
+from fireiron.cuda.frame import _names_in_use, _of_warp, printed
 from fireiron.cuda.lines import WIDTH, comment, guarded, lines_of
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.micro_kernel import _MicroKernel
@@ -181,11 +181,11 @@ def test_names_that_are_taken():
         making.let(Var("row", 0, 9), THREAD // 4), making.loop(Var("k", 0, 9), as_expr(9), (scratched,)), tile, buffers=(local("A_Tile", (4, 4), SH),),
         symbols=(sym("M"),), reciprocals=(Reciprocal("by_rows", sym("M")),), counter=making.counter("count"),
     )  # fmt: skip
-    assert _taken(kernel) == {
+    assert _names_in_use(kernel) == {
         "handmade", "block", "thread", "smem", "piece", "warp_index", "M", "by_rows", "count", "blockIdx.x", "threadIdx.x", "src", "dst", "A_Tile",
         "a_tile", "row", "k", "next", "room",
     }  # fmt: skip
-    assert _taken(attrs.evolve(kernel, counter=None, reciprocals=(), body=())) == {
+    assert _names_in_use(attrs.evolve(kernel, counter=None, reciprocals=(), body=())) == {
         "handmade", "block", "thread", "smem", "piece", "warp_index", "M", "blockIdx.x", "threadIdx.x", "src", "dst", "A_Tile", "a_tile",
     }  # fmt: skip
 
@@ -358,7 +358,7 @@ def test_versions_are_rebuilt_and_substituted():
     k, inside, outside = Var("k", 0, 9), (COPY,), (making.comment("x"), COPY)
     branch = Branch(less(k, 5), inside, outside)
     assert branch.rebuilt((outside, inside)) == Branch(less(k, 5), outside, inside)
-    assert branch.substitute({k: as_expr(7)}).whole == less(as_expr(7), 5) and branch.expressions == (less(k, 5),)
+    assert branch.substitute({k: as_expr(7)}).interior == less(as_expr(7), 5) and branch.expressions == (less(k, 5),)
 
 
 # ---------------------------------------------------------------------------------------------- statements
@@ -667,16 +667,16 @@ def test_counts_go_on_through_the_loop_around():
         assert (entered_loop.around is around) is goes_on, options
     outer, inner, number = nest(first=1)
     addressing, _ = entered(outer, inner)
-    assert str(addressing.turn(number, 6)) == "k + 4", "from the first turn of the loop around on"
+    assert str(addressing.fill(number, 6)) == "k + 4", "from the first turn of the loop around on"
     outer, inner, number = nest(extent=5)
     addressing, (around, _) = entered(outer, inner)
-    name = addressing.turn(number, 6)
+    name = addressing.fill(number, 6)
     assert str(name) == "k + t_first_fill" and list(around.named) == [outer.var * 4 % 6]
     place = Var("place", 0, 99)
     outer, inner, number = nest(extent=5, names=(making.let(place, Var("t", 0, 99) // 2),))
     addressing, (around, _) = entered(outer, inner)
-    assert addressing.turn(number + place, 6) == number + place and not around.named, "at the top of the loop its names are not there"
-    assert addressing.turn(Var("k", 0, 9) + 3, 6) == Var("k", 0, 9) + 3
+    assert addressing.fill(number + place, 6) == number + place and not around.named, "at the top of the loop its names are not there"
+    assert addressing.fill(Var("k", 0, 9) + 3, 6) == Var("k", 0, 9) + 3
     u = Var("u", 0, 9)
     outer, inner, _ = nest()
     addressing, entered_loop = entered(making.loop(u, as_expr(9), (outer,)), outer, inner)
@@ -804,7 +804,7 @@ def test_group_registers_are_passed_as_owned():
     sides = access("s", (0, 0), (4, 4)), access("r", (0, 0), (4, 4), write=True)
     for level, owned in ((Warp, ["dst"]), (Thread, [])):
         printer = part(Move(4, 4)(SH, RF)(level), *sides, buffers=(SHARED, REGISTERS))
-        assert [name for name in ("src", "dst") if printer._is_held(name)] == owned
+        assert [name for name in ("src", "dst") if printer._is_in_registers(name)] == owned
 
 
 def test_why_a_name_is_not_there():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from test_chosen import BEGIN, SEEN, UNUSED, N, loop
 
-from fireiron.cuda.chosen import chosen_turns
+from fireiron.cuda.chosen import as_skipping_loop
 from fireiron.cuda.lines import lines_of
 from fireiron.cuda.quotients import Quotient, Residue
 from fireiron.cuda.rotations import Wrapped, shown
@@ -84,7 +84,7 @@ for (int g_base = 0; g_base < {size}; g_base += 32) {{
 @pytest.mark.parametrize("size", (2, 31, 32, 33, 63, 64, 65, 96, "N"))
 def test_skip_flags_are_read_one_word_at_a_time(size):
     """If the number of iterations is not a multiple of the word's bits, the last word reads the last iteration again and ignores it."""
-    skipping_loop = chosen_turns(loop(N if size == "N" else size, UNUSED, BEGIN, SEEN))
+    skipping_loop = as_skipping_loop(loop(N if size == "N" else size, UNUSED, BEGIN, SEEN))
     items = skipping_loop.items(str(size), lambda name: name, ("asked;",), ("body;",))
     is_multiple = size in (64, 96)
     place = "g_base + g_bit" if is_multiple else f"min(g_base + g_bit, {size} - 1)"

@@ -19,7 +19,7 @@ from fireiron.errors import FireironError
 from fireiron.executable.ldmatrix import LdMatrix
 from fireiron.ir import execs
 from fireiron.ir.register_ownership import Ownership
-from fireiron.language.tree import held_by
+from fireiron.language.tree import owners_in
 from fireiron.lower.distribute import accesses_of
 from fireiron.performing.layout_propagation import elementwise, lanes_of
 from fireiron.performing.matrices import received
@@ -163,7 +163,7 @@ def test_digits_enumerate_the_accessed_elements(seed):
     """The digits of an ownership give the same elements as enumerating the deciding statement."""
     nest = Nest(seed)
     program = nest.strategy()(MatMul(*nest.block, 4)(GL, GL, GL)(Kernel)).program("sm_80")
-    holding = held_by(program.tree)["c_rf"]
+    holding = owners_in(program.tree)["c_rf"]
     columns = nest.block[1]
     wanted = {(thread, divmod(element, columns)) for thread, _, element in owners(program, "c_rf")["MatMul"]}
     busy = {thread for thread, _ in wanted}  # one beyond the tiles has digits too: its condition is none of them

@@ -30,18 +30,18 @@ def launches_by_block(sizes, values=None, **fields):
     """The launches of each block, by iteration, and the grid; `values` are those of run-time sizes."""
     names, given = draft(), dict(values or {})
     distribution = distributed_over_blocks(tuple(map(as_expr, sizes)), host(**fields), names)
-    blocks = int(distribution.taken.blocks.evaluate(given))
+    blocks = int(distribution.selected.blocks.evaluate(given))
     lets = {var: named.value for named, var in names._lets.items()}
     every = []
     for number in range(blocks):
         known = {**given, BLOCK.name: number}
         for var, value in lets.items():
             known[var.name] = int(value.evaluate(known))
-        iterations = 1 if distribution.taken.loop is None else int(distribution.taken.loop.extent.evaluate(known))
+        iterations = 1 if distribution.selected.loop is None else int(distribution.selected.loop.extent.evaluate(known))
         launches = []
         for iteration in range(iterations):
-            here = known if distribution.taken.loop is None else {**known, distribution.taken.loop.var.name: iteration}
-            for let in distribution.taken.named:
+            here = known if distribution.selected.loop is None else {**known, distribution.selected.loop.var.name: iteration}
+            for let in distribution.selected.named:
                 here[let.var.name] = int(let.value.evaluate(here))
             launches.append(tuple(int(one.evaluate(here)) for one in distribution.indices))
         every.append(launches)
@@ -89,7 +89,7 @@ def require_as_by_hand(sizes, fields, persistent):
     wanted = by_hand(sizes, **{name: fields[name] for name in ("cluster", "group_m", "raster") if name in fields})
     is_persistent = 0 < persistent < len(wanted)
     blocks = persistent if is_persistent else len(wanted)
-    assert (len(every), constant(grid.launches), grid.taken.loop is not None) == (blocks, len(wanted), is_persistent)
+    assert (len(every), constant(grid.launches), grid.selected.loop is not None) == (blocks, len(wanted), is_persistent)
     assert every == [wanted[first::blocks] for first in range(blocks)]
     assert (1 if grid.cluster is None else grid.cluster.blocks) == math.prod(fields.get("cluster", ()))
 
@@ -104,7 +104,7 @@ def test_run_time_sizes_are_distributed_like_constant_ones(fields):
             every, grid = launches_by_block((rows, columns), {"rows": values[0], "columns": values[1]}, **fields, persistent=persistent)
             assert every == [wanted[first :: len(every)] for first in range(len(every))]
             assert len(every) == (min(persistent, len(wanted)) if persistent else len(wanted))
-            assert (grid.taken.loop is not None) == bool(persistent)
+            assert (grid.selected.loop is not None) == bool(persistent)
 
 
 def test_a_curve_visits_every_launch_and_continues_to_neighbors():

@@ -42,7 +42,7 @@ def require_kept(program):
     report = account(program)
     assert [str(one) for one in report.findings] == []
     assert report.compared and all(
-        need.through or any(iteration.before for iteration in need.turns) for need in set(report.needs) - set(report.compared)
+        need.through or any(iteration.before for iteration in need.iterations) for need in set(report.needs) - set(report.compared)
     )
     return report
 
@@ -241,7 +241,7 @@ def test_needs_follow_loops_and_what_they_carry():
     mapping, _, sizes = GEMM["mma.sync"]
     events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
     orders = {str(one): one for one in needs(events)}
-    assert [str(iteration.index) for iteration in orders["e8 before e5, 3 iterations before"].turns] == ["k", ":"]
+    assert [str(iteration.index) for iteration in orders["e8 before e5, 3 iterations before"].iterations] == ["k", ":"]
     without = needs(events, lambda event: event != "e12")
     assert [(one.first, one.through) for one in without if one.second == "e13"] == [("e3", "e12"), ("e11", "e12")]
 

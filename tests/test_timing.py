@@ -52,7 +52,7 @@ def test_times_of_graphs(clock):
             measured.clocks == (1980, 1980)
             and measured.temperature == 40
             and measured.power == 500
-            and measured.held_back == ("power cap",)
+            and measured.throttle_reasons == ("power cap",)
         )
         assert measured.launches % 3 == 0 and 3000 <= measured.launches * measured.us <= 4000
     assert json.dumps(attrs.asdict(timings["fast"]))

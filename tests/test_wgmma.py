@@ -294,14 +294,14 @@ def test_two_leaves_that_want_different_storages():
     draft = grow_tree(MatMul(64, 64, 64)(GL, GL, GL)(Kernel), (), SM_90A, INSTRUCTIONS).context.draft()
     tensor = Tensor("a_sh", (64, 64), float16, SH, ColMajor, free=True)
     wide, narrow = (Storage(chunk_layout((64, 64), 0, span, 2), 4096, swizzle_of(span, 2)) for span in (128, 64))
-    assert draft.settle(tensor, wide) == draft.settle(tensor, wide) == wide
+    assert draft.choose_storage(tensor, wide) == draft.choose_storage(tensor, wide) == wide
     with pytest.raises(DecompositionError) as caught:
-        draft.settle(tensor, narrow)
+        draft.choose_storage(tensor, narrow)
     text = str(caught.value)
     wanted = f"{wide.layout}, {wide.swizzle} and {narrow.layout}, {narrow.swizzle}"
     assert text.startswith(f"a_sh: two leaves need different storage, {wanted}")
     assert "load the operand twice, or specify the storage: .storage_layout(...).swizzle_storage(...)" in text
-    assert draft.expansion((), ()).settled == (("a_sh", wide),)
+    assert draft.expansion((), ()).chosen_storage == (("a_sh", wide),)
 
 
 # ---------------------------------------------------------------------------------------------- refusals

@@ -1,6 +1,6 @@
 """The order of the site's pages: a section for each title, with patterns of paths below docs/.
 
-A page is taken by the first pattern that it matches; what no pattern takes stands last, under MORE.
+A page belongs to the first pattern that it matches; other pages are last, in the section MORE.
 """
 
 import fnmatch
@@ -51,17 +51,17 @@ SECTIONS = {
 MORE = "More"
 
 BY_LINKS = ("gallery/*.md", "decisions/*.md", "repository/*")
-"""Pages that an index or another page leads to, and no menu."""
+"""Pages that an index or another page links to, and no menu."""
 
 
 def navigation(pages):
     """`(section, pages)` of all pages that a menu shows, in order; `pages` are paths below docs/."""
     left = sorted(pages)
-    found = []
+    sections = []
     for title, patterns in SECTIONS.items():
-        taken = [page for pattern in patterns for page in left if fnmatch.fnmatch(page, pattern)]
-        taken = list(dict.fromkeys(taken))
-        left = [page for page in left if page not in taken]
-        found.append((title, taken))
+        matching = [page for pattern in patterns for page in left if fnmatch.fnmatch(page, pattern)]
+        matching = list(dict.fromkeys(matching))
+        left = [page for page in left if page not in matching]
+        sections.append((title, matching))
     rest = [page for page in left if not any(fnmatch.fnmatch(page, pattern) for pattern in BY_LINKS)]
-    return [(title, taken) for title, taken in (*found, (MORE, rest)) if taken]
+    return [(title, taken) for title, taken in (*sections, (MORE, rest)) if taken]

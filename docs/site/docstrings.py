@@ -1,4 +1,4 @@
-"""Docstrings of the language, taken apart: what it is, when it is legal, the rewrite, where it comes from, an example that runs."""
+"""Parse docstrings of the language into parts: summary, legality, rewrite, sources, example."""
 
 import ast
 import functools
@@ -15,7 +15,7 @@ SOURCES = re.compile(
     r"|decisions? \d+"
     r"|docs/[\w-]+\.md"
 )
-"""The papers, the manuals of the vendor, and the records of decisions, as docstrings name them."""
+"""The papers, NVIDIA's manuals, and decision records, as docstrings name them."""
 
 
 LONGEST = 90
@@ -24,7 +24,7 @@ LONGEST = 90
 
 @attrs.frozen
 class Parts:
-    """A docstring in parts, each as Markdown; what it does not say is empty."""
+    """The parts of a docstring, each as Markdown; a missing part is empty."""
 
     sentence: str = ""
     text: str = ""
@@ -35,15 +35,15 @@ class Parts:
 
 
 def parts(docstring, *further):
-    """The parts of a docstring; sources are looked for in `further` texts too, such as that of its module."""
+    """The parts of a docstring; sources are also searched in `further` texts, such as that of its module."""
     text = inspect.cleandoc(docstring or "")
     text, example = _without_examples(text)
-    found = [" ".join(one.split()) for whole in (text, *further) for one in SOURCES.findall(whole or "")]
+    sources = [" ".join(one.split()) for whole in (text, *further) for one in SOURCES.findall(whole or "")]
     text = re.sub(r"^Sources?: .*$", "", text, flags=re.MULTILINE)
     text, rules = _without_rules(text)
     sentence, text = _first_sentence(text)
     text, legal = _without_legal(text)
-    return Parts(sentence, text.strip("\n"), legal, rules, tuple(dict.fromkeys(found)), example)
+    return Parts(sentence, text.strip("\n"), legal, rules, tuple(dict.fromkeys(sources)), example)
 
 
 def _without_examples(text):
@@ -53,7 +53,7 @@ def _without_examples(text):
 
 
 def _without_rules(text):
-    """The text without its rewrites, and these; a rewrite goes to the end of its line, or to a source in parentheses."""
+    """The text without its rewrites, and these; a rewrite ends at the end of its line, or at a source in parentheses."""
     rules = tuple(re.sub(r"\s{2,}\(.*\)$", "", one).strip() for one in re.findall(r"rewrite:\s*(.*)$", text, flags=re.MULTILINE))
     return re.sub(r"[ \t]*rewrite:.*$", "", text, flags=re.MULTILINE), rules
 
@@ -66,38 +66,38 @@ def _first_sentence(text):
 
 
 def _without_legal(text):
-    """The text without the sentences that say when it is legal, and these."""
-    found = re.findall(r"Legal\b.*?\.(?=\s+[A-Z`]|\s*\Z)", text, flags=re.DOTALL)
-    for one in found:
-        text = text.replace(one, "")
-    return text, " ".join(" ".join(found).split())
+    """The text without the sentences that start with `Legal`, and these."""
+    sentences = re.findall(r"Legal\b.*?\.(?=\s+[A-Z`]|\s*\Z)", text, flags=re.DOTALL)
+    for sentence in sentences:
+        text = text.replace(sentence, "")
+    return text, " ".join(" ".join(sentences).split())
 
 
 @functools.cache
 def attribute_texts(module):
-    """The texts that stand behind assignments of a module, by name."""
-    found = {}
+    """The texts after the assignments of a module, by name."""
+    texts = {}
     body = ast.parse(inspect.getsource(module)).body
     for before, here in itertools.pairwise(body):
         if isinstance(here, ast.Expr) and isinstance(here.value, ast.Constant) and isinstance(here.value.value, str):
             targets = before.targets if isinstance(before, ast.Assign) else [before.target] if isinstance(before, ast.AnnAssign) else []
-            found.update({target.id: here.value.value for target in targets if isinstance(target, ast.Name)})
-    return found
+            texts.update({target.id: here.value.value for target in targets if isinstance(target, ast.Name)})
+    return texts
 
 
 def signature(called, name):
-    """`name(first: int, ...)` of what is called, without what it returns."""
+    """`name(first: int, ...)` of a function or class, without the type of its result."""
     kinds = inspect.Parameter
     written, bare = [], False
-    for one in inspect.signature(called).parameters.values():
-        if one.name == "self":
+    for parameter in inspect.signature(called).parameters.values():
+        if parameter.name == "self":
             continue
-        if one.kind is kinds.KEYWORD_ONLY and not bare:
+        if parameter.kind is kinds.KEYWORD_ONLY and not bare:
             written.append("*")
-        bare = bare or one.kind in (kinds.KEYWORD_ONLY, kinds.VAR_POSITIONAL)
-        star = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(one.kind, "")
-        typed = "" if one.annotation is kinds.empty else f": {_type(one.annotation)}"
-        written.append(f"{star}{one.name}{typed}{'' if one.default is kinds.empty else f' = {one.default!r}'}")
+        bare = bare or parameter.kind in (kinds.KEYWORD_ONLY, kinds.VAR_POSITIONAL)
+        star = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        typed = "" if parameter.annotation is kinds.empty else f": {_type(parameter.annotation)}"
+        written.append(f"{star}{parameter.name}{typed}{'' if parameter.default is kinds.empty else f' = {parameter.default!r}'}")
     line = f"{name}({', '.join(written)})"
     return line if len(line) <= LONGEST else "\n".join([f"{name}(", *(f"    {one}," for one in written), ")"])
 

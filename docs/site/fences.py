@@ -1,11 +1,11 @@
-"""Markdown as the pages are written, for the site's reader of it: fenced blocks stay as they are."""
+"""Adapt the Markdown of the pages to the site's Markdown library: fenced blocks stay unchanged."""
 
 import re
 
 FENCE = re.compile(r"^```[^\n]*\n.*?^```[^\n]*$", re.DOTALL | re.MULTILINE)
 
 BEFORE_LIST = re.compile(r"^(?![ \t]*(?:[-*]|\d+\.) |[ \t]|\|)(.*\S.*)\n(?=(?:[-*]|\d+\.) )", re.MULTILINE)
-"""A line of a paragraph that a list follows at once."""
+"""A line of a paragraph directly followed by a list."""
 
 ROW = re.compile(r"^\|.*$", re.MULTILINE)
 """A row of a table."""
@@ -23,12 +23,12 @@ def outside_fences(text, change):
 
 
 def readable(text):
-    """The page with blocks for a GPU marked in words, an empty line in front of each list and fenced block, and plain bars in code."""
+    """The page with blocks for a GPU marked in words, an empty line before each list and fenced block, and plain bars in code."""
     text = re.sub(r"^```python gpu$", f"{ON_A_GPU}\n```python", text, flags=re.MULTILINE)
     text = re.sub(r"([^\n])\n(```\w)", r"\1\n\n\2", text)
     return outside_fences(text, lambda part: BEFORE_LIST.sub(r"\1\n\n", ROW.sub(_plain_bars, part)))
 
 
 def _plain_bars(row):
-    """The row with bars between backticks as they are, in front of which other readers of Markdown want a backslash."""
+    """The row with plain bars between backticks; other Markdown libraries need a backslash before them."""
     return re.sub(r"`[^`]*`", lambda code: code[0].replace("\\|", "|"), row[0])

@@ -1,6 +1,6 @@
-"""The gallery: every strategy of the library with its forms, its tree, who has which element, its kernel, and what was measured of it.
+"""The gallery: every strategy of the library with its forms, its tree, the owners of elements, its kernel, and its measured times.
 
-Measured are the records that ship with the library, and the sweep of the whole library; numbers stand there with their date and GPU.
+Times are from the records that ship with the library, and from the sweep of the whole library; each has its date and GPU.
 """
 
 import functools
@@ -25,10 +25,10 @@ SWEPT = {"gpu": "NVIDIA H200", "date": "2026-11-21"}
 """Where and when `sweeps_library.json` was measured, according to the page next to it."""
 
 MOST_RECORDS = 6
-"""Rows of a table of records: the largest problems and the smallest."""
+"""The number of rows in a table of records: the largest and the smallest problems."""
 
 MAIN_LOOP_LINES = 60
-"""Lines of a main loop that a page shows, at most."""
+"""The maximum number of lines of a main loop on a page."""
 
 
 @attrs.frozen
@@ -52,15 +52,15 @@ class Shown:
 
 def pages(names):
     """`page -> text` of the gallery's pages and their pictures, for strategies of the library by name."""
-    found, rows = {}, []
+    texts, rows = {}, []
     for name in names:
-        one = Shown(name, library._library_module(name), library.bind(library.find(name)))
-        found[f"gallery/{name}.md"] = _page(one)
+        strategy = Shown(name, library._library_module(name), library.bind(library.find(name)))
+        texts[f"gallery/{name}.md"] = _page(strategy)
         for kind in ("tree", "tiles"):
-            found[f"gallery/pictures/{name}_{kind}.svg"] = draw(one.program, kind).svg
-        rows.append(f"| [{name}]({name}.md) | {_sentence(one)} | {_best(name)} |")
-    found["gallery/index.md"] = "\n".join([*_HEAD, *rows, ""])
-    return found
+            texts[f"gallery/pictures/{name}_{kind}.svg"] = draw(strategy.program, kind).svg
+        rows.append(f"| [{name}]({name}.md) | {_sentence(strategy)} | {_best(name)} |")
+    texts["gallery/index.md"] = "\n".join([*_HEAD, *rows, ""])
+    return texts
 
 
 _HEAD = (
@@ -74,29 +74,29 @@ _HEAD = (
 )
 
 
-def _page(one):
-    lines = [f"# {one.name}", "", _documented(one.module), "", f"On `{one.bound.spec}`:", ""]
+def _page(strategy):
+    lines = [f"# {strategy.name}", "", _documented(strategy.module), "", f"On `{strategy.bound.spec}`:", ""]
     lines += [
         "```python",
-        _chain(one.bound),
+        _chain(strategy.bound),
         "```",
         "",
         "## Tree",
         "",
-        f"![Decomposition tree of {one.name}](pictures/{one.name}_tree.svg)",
+        f"![Decomposition tree of {strategy.name}](pictures/{strategy.name}_tree.svg)",
         "",
     ]
-    lines += ["## Tiles", "", f"![Tiles of {one.name}](pictures/{one.name}_tiles.svg)", ""]
-    lines += ["## The kernel", "", f"{len(one.cuda.splitlines())} lines for `{one.program.architecture}`. Its main loop:", ""]
+    lines += ["## Tiles", "", f"![Tiles of {strategy.name}](pictures/{strategy.name}_tiles.svg)", ""]
+    lines += ["## The kernel", "", f"{len(strategy.cuda.splitlines())} lines for `{strategy.program.architecture}`. Its main loop:", ""]
     lines += [
-        f"<!-- cuda: {one.name} main loop -->",
+        f"<!-- cuda: {strategy.name} main loop -->",
         "",
-        f"<details><summary>The complete CUDA code</summary><!-- cuda: {one.name} whole --></details>",
+        f"<details><summary>The complete CUDA code</summary><!-- cuda: {strategy.name} whole --></details>",
         "",
     ]
-    lines += ["## Measured", "", *_measured(one.name), "", *_forms(one), ""]
-    lines += ["## Source file", "", f"[strategies/{one.name}.py](../../strategies/{one.name}.py)", ""]
-    _texts[one.name] = one.cuda
+    lines += ["## Measured", "", *_measured(strategy.name), "", *_forms(strategy), ""]
+    lines += ["## Source file", "", f"[strategies/{strategy.name}.py](../../strategies/{strategy.name}.py)", ""]
+    _texts[strategy.name] = strategy.cuda
     return "\n".join(lines)
 
 
@@ -105,7 +105,7 @@ _texts = {}
 
 
 def with_kernels(page):
-    """A finished page with the kernels where they belong; behind the search index, which need not know each line of them."""
+    """Insert the kernels into a finished page, after the search index is built, which need not contain their lines."""
     return re.sub(r"<!-- cuda: (\w+) (main loop|whole) -->", lambda match: _colored(_texts[match[1]], match[2]), page)
 
 
@@ -116,16 +116,16 @@ def _colored(text, part):
 
 
 def _documented(module):
-    """The docstring of a strategy's file, with its listing as it stands."""
+    """The docstring of a strategy's file, with its listing unchanged."""
     return prose(inspect.cleandoc(module.__doc__ or ""))
 
 
-def _sentence(one):
-    return prose(library.find(one.name).doc)
+def _sentence(strategy):
+    return prose(library.find(strategy.name).doc)
 
 
 def _chain(bound):
-    """The steps of a strategy, one a line."""
+    """The steps of a strategy, one per line."""
     return "\n".join([bound.start.title, *(f"    .{step.label()}" for step in bound.steps)])
 
 
@@ -134,19 +134,19 @@ def _chain(bound):
 
 @functools.cache
 def _records():
-    found = {}
-    for one in Records.shipped():
-        found.setdefault(one.strategy.partition(":")[0], []).append(one)
-    return found
+    by_strategy = {}
+    for record in Records.shipped():
+        by_strategy.setdefault(record.strategy.partition(":")[0], []).append(record)
+    return by_strategy
 
 
 @functools.cache
 def _swept():
-    found = {}
-    for one in json.loads(SWEEP.read_text(encoding="utf-8"))["benchmarks"]:
-        if one["name"].startswith("test_library["):
-            found[one["params"]["name"]] = one["extra_info"]
-    return found
+    by_name = {}
+    for benchmark in json.loads(SWEEP.read_text(encoding="utf-8"))["benchmarks"]:
+        if benchmark["name"].startswith("test_library["):
+            by_name[benchmark["params"]["name"]] = benchmark["extra_info"]
+    return by_name
 
 
 def _best(name):
@@ -167,8 +167,8 @@ def _measured(name):
         yield "Records, medians; speedup is the time of the library divided by that of the kernel."
         yield ""
         yield from ("| form | sizes | type | us | TFLOP/s | speedup | GPU | date |", "|---|---|---|---|---|---|---|---|")
-        for one in rows:
-            yield _record(one)
+        for row in rows:
+            yield _record(row)
         return
     swept = _swept().get(name)
     if swept is None:
@@ -181,37 +181,38 @@ def _measured(name):
 
 def _chosen(records):
     """A few records of different sizes: the largest problems."""
-    found = {}
-    for one in sorted(records, key=lambda one: (-_work(one), one.us)):
-        found.setdefault((tuple(sorted(one.spec["sizes"].items())), tuple(one.spec["dtypes"].values())), one)
-    rows = list(found.values())
+    largest = {}
+    for record in sorted(records, key=lambda record: (-_work(record), record.us)):
+        largest.setdefault((tuple(sorted(record.spec["sizes"].items())), tuple(record.spec["dtypes"].values())), record)
+    rows = list(largest.values())
     return rows if len(rows) <= MOST_RECORDS else [*rows[: MOST_RECORDS // 2], *rows[-(MOST_RECORDS // 2) :]]
 
 
-def _work(one):
-    return functools.reduce(lambda all_, size: all_ * size, one.spec["sizes"].values(), 1)
+def _work(record):
+    return functools.reduce(lambda all_, size: all_ * size, record.spec["sizes"].values(), 1)
 
 
-def _record(one):
-    sizes = " ".join(f"{name}={size}" for name, size in one.spec["sizes"].items())
-    form = one.strategy.partition(":")[2] or "strategy"
-    speedup = f"{one.ratio:.2f}" if one.ratio else ""
-    speed = f"{one.tflops:.4g}" if one.spec["kind"] == "MatMul" else ""  # masks and groups skip a part of the operations
-    return f"| {form} | {sizes} | {next(iter(one.spec['dtypes'].values()))} | {one.us:.4g} | {speed} | {speedup} | {one.gpu} | {one.date} |"
+def _record(record):
+    sizes = " ".join(f"{name}={size}" for name, size in record.spec["sizes"].items())
+    form = record.strategy.partition(":")[2] or "strategy"
+    speedup = f"{record.ratio:.2f}" if record.ratio else ""
+    speed = f"{record.tflops:.4g}" if record.spec["kind"] == "MatMul" else ""  # masks and groups skip some of the operations
+    dtype = next(iter(record.spec["dtypes"].values()))
+    return f"| {form} | {sizes} | {dtype} | {record.us:.4g} | {speed} | {speedup} | {record.gpu} | {record.date} |"
 
 
-def _forms(one):
-    """The other strategies of the file, each in a line."""
+def _forms(strategy):
+    """The other strategies of the file, one per line."""
     others = {
         key: value
-        for key, value in vars(one.module).items()
-        if isinstance(value, Strategy) and value.finished and value.steps and value.start == one.bound.start
+        for key, value in vars(strategy.module).items()
+        if isinstance(value, Strategy) and value.finished and value.steps and value.start == strategy.bound.start
     }
-    others = {key: value for key, value in others.items() if key != "strategy" and value.spec is None and key in _named(one.module)}
+    others = {key: value for key, value in others.items() if key != "strategy" and value.spec is None and key in _named(strategy.module)}
     if others:
         yield from ("## Other forms", "")
         for key, value in others.items():
-            yield from (f"`fireiron show {one.name}:{key}`", "", "```python", _chain(value), "```", "")
+            yield from (f"`fireiron show {strategy.name}:{key}`", "", "```python", _chain(value), "```", "")
 
 
 def _named(module):

@@ -1,7 +1,7 @@
-"""What MkDocs asks while it makes the site: pages that are generated, links that leave docs/, and the order of all.
+"""The MkDocs hooks of the site: generated pages, links to files outside docs/, and the order of the pages.
 
 `mkdocs build --strict` from the root of the repository, or `make docs`. The variable FIREIRON_GALLERY names the strategies of the gallery
-("naive,maxwell"); without it all of the library are there.
+("naive,maxwell"); without it, the gallery has all strategies of the library.
 """
 
 import os
@@ -20,7 +20,7 @@ from pygments.formatters import HtmlFormatter
 from fireiron.language import library
 
 _origins = {}
-"""By page: the file of the repository that it is made from, whose links are relative to it."""
+"""By page: its source file in the repository, to which its links are relative."""
 
 
 def on_config(config):
@@ -29,7 +29,7 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """All pages: those of docs/, those in front, those that are generated, and what these link to."""
+    """All pages: those of docs/, those of the root, the generated ones, and the files to which they link."""
     pages = {one.src_uri: one.content_string for one in files if one.src_uri.endswith(".md") and one.inclusion != InclusionLevel.EXCLUDED}
     generated = {**reference.pages(), **commands.pages(), **gallery.pages(_shown()), "css/code.css": _colors()}
     generated |= {f"reference/pictures/{name.replace('/', '_')}.svg": drawn.svg for name, drawn in pictures.OF.items()}
@@ -39,8 +39,8 @@ def on_files(files, config):
     _origins.update({page: f"docs/{page}" for page in pages})
     _follow({f"docs/{page}": text for page, text in pages.items()}, files, config)
     config.nav = [
-        {title: [{"Overview": page} if page == "index.md" else page for page in taken]}
-        for title, taken in contents.navigation(
+        {title: [{"Overview": page} if page == "index.md" else page for page in section_pages]}
+        for title, section_pages in contents.navigation(
             [one.src_uri for one in files if one.src_uri.endswith(".md") and one.inclusion.is_included()]
         )
     ]
@@ -69,7 +69,7 @@ def _shown():
 
 
 def _follow(texts, files, config):
-    """Add what pages link to outside of docs/, and what is linked from there."""
+    """Add the files outside docs/ to which pages link, and the files to which these link."""
     waiting = list(outside.IN_FRONT)
     for origin, text in texts.items():
         waiting += outside.targets(text, origin)
@@ -91,9 +91,9 @@ def _follow(texts, files, config):
 
 
 def _index(path):
-    """The page of a folder of docs/: its pages by title."""
+    """The index page of a folder of docs/: its pages by title."""
     rows = []
-    for one in sorted((outside.ROOT / path).glob("*.md")):
-        title = one.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        rows.append(f"- [{title}]({one.name})")
+    for page in sorted((outside.ROOT / path).glob("*.md")):
+        title = page.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        rows.append(f"- [{title}]({page.name})")
     return "\n".join([f"# {path.removeprefix('docs/').capitalize()}", "", *rows, ""])

@@ -1,4 +1,4 @@
-"""The sections of the instructions: what each file of `fireiron/executable` says, with a table of its instructions and their targets."""
+"""The sections of the instructions: docstrings of the files of `fireiron/executable`, and tables of their instructions and targets."""
 
 import functools
 
@@ -12,7 +12,7 @@ from fireiron import GL, RF, SH, Block, MatMul, Move, Thread, Warp, Warpgroup, e
 
 @functools.cache
 def instructions():
-    """The sections of the instructions, one for each file of `fireiron/executable` that says what is public."""
+    """The sections of the instructions, one for each file of `fireiron/executable` with `__all__`."""
     return tuple(_instruction(module) for module in executable.MODULES if hasattr(module, "__all__"))
 
 
@@ -39,9 +39,9 @@ def _values(module):
 
 def _families(classes):
     rows = []
-    for one in classes:
-        read = parts(one.__doc__)
-        rows.append(f"`{one.__name__}`: {prose(read.sentence)} {prose(read.text)}")
+    for instruction in classes:
+        read = parts(instruction.__doc__)
+        rows.append(f"`{instruction.__name__}`: {prose(read.sentence)} {prose(read.text)}")
     return "\n\n".join(rows)
 
 
@@ -53,14 +53,14 @@ def _row(module, instruction):
 
 
 def _lacks(instruction, architecture):
-    """Whether an instruction misses something of the target, whatever the spec."""
+    """Whether the target lacks something that the instruction requires for any spec."""
     return any(one.field == "target" for spec in _probes() for one in instruction.mismatches(spec, architecture))
 
 
 @functools.cache
 def _probes():
-    """Specs of the kinds that instructions perform: of one of them each compares more than the kind."""
-    halves, fragments = {"dtype": fireiron.float16}, fireiron.FR(16, 16, 16)
+    """Specs of the kinds that instructions perform, so that each instruction compares more than the kind for one of them."""
+    float16_option, fragments = {"dtype": fireiron.float16}, fireiron.FR(16, 16, 16)
     places = [
         (GL, SH, Thread),
         (GL, SH, Block),
@@ -71,16 +71,16 @@ def _probes():
         (RF, SH, Warpgroup),
         (SH, GL, Warpgroup),
     ]
-    copies = [Move(16, 16, **halves)(source, target)(level) for source, target, level in places]
+    copies = [Move(16, 16, **float16_option)(source, target)(level) for source, target, level in places]
     products = [
         MatMul(1, 1, 1)(RF, RF, RF)(Thread),
-        MatMul(16, 16, 16, **halves)(fragments, fragments, fragments)(Warp),
-        MatMul(64, 64, 16, **halves)(SH, SH, RF)(Warpgroup),
+        MatMul(16, 16, 16, **float16_option)(fragments, fragments, fragments)(Warp),
+        MatMul(64, 64, 16, **float16_option)(SH, SH, RF)(Warpgroup),
     ]
     whole = [
         Move(16, 16)(SH, fragments)(Warp),
         Move(16, 16)(fragments, SH)(Warp),
         fireiron.Init(16, 16)(fragments)(Warp),
-        Move(64, **halves)(GL, SH)(Block),
+        Move(64, **float16_option)(GL, SH)(Block),
     ]
     return (*copies, *products, *whole, fireiron.AtomicAdd(1, 1)(RF, GL)(Thread))

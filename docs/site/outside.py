@@ -1,7 +1,7 @@
-"""Files of the repository that pages link to and that lie outside of docs/: where the site has them, and links to them.
+"""Files outside docs/ to which pages link: their paths on the site, and links to them.
 
-The README and what contributors read are pages in front; anything else that a page links to is copied to `repository/`: Markdown and source
-as pages, folders as a list of what is in them, the rest as it is.
+The README and the pages for contributors are pages of the root; all other linked files are copied to `repository/`: Markdown and source
+as pages, folders as lists of their files, other files unchanged.
 """
 
 import posixpath
@@ -13,7 +13,7 @@ from fences import outside_fences
 ROOT = Path(__file__).parent.parent.parent
 
 IN_FRONT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""Files of the root that are pages of their own."""
+"""Files of the root that are separate pages."""
 
 GENERATED = {
     "strategies": "gallery/index.md",
@@ -24,16 +24,16 @@ GENERATED = {
     "fireiron/check": "reference/checks.md",
     "fireiron/errors.py": "reference/errors.md",
 }
-"""Files and folders that pages name where the site has a page that is made from them."""
+"""Files and folders from which the site has a generated page."""
 
 SOURCE = {".py": "python", ".cu": "cpp"}
-"""Suffixes of files that are shown as pages, with the language that colors them."""
+"""Suffixes of files that are shown as pages, with the language for their colors."""
 
 LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 
 
 def page_of(path):
-    """Where the site has a file of the repository, as a path below docs/."""
+    """The path of a file of the repository on the site, below docs/."""
     if path in IN_FRONT or path in GENERATED:
         return IN_FRONT.get(path) or GENERATED[path]
     if path == "docs" or path.startswith("docs/"):
@@ -46,18 +46,18 @@ def page_of(path):
 
 def targets(text, origin):
     """The files of the repository that a page links to; `origin` is the page's own path from the root."""
-    found = []
+    linked = []
 
     def look(part):
-        found.extend(_target(origin, match[2]) for match in LINK.finditer(part))
+        linked.extend(_target(origin, match[2]) for match in LINK.finditer(part))
         return part
 
     outside_fences(text, look)
-    return [one for one in found if one is not None]
+    return [one for one in linked if one is not None]
 
 
 def relinked(text, origin):
-    """The page with links as the site has the files."""
+    """The page with links to the paths of the files on the site."""
     here = posixpath.dirname(page_of(origin))
 
     def replaced(match):
@@ -70,7 +70,7 @@ def relinked(text, origin):
 
 
 def _target(origin, link):
-    """The file or folder of the repository that a link names; None for what is no path, or not there."""
+    """The file or folder of the repository that a link names; None if it is not a path, or does not exist."""
     if ":" in link:
         return None
     path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), link))
@@ -78,7 +78,7 @@ def _target(origin, link):
 
 
 def copied(path):
-    """The text of the page that stands for a file or folder outside of docs/; None for what is copied as it is."""
+    """The text of the page for a file or folder outside docs/; None for a file that is copied unchanged."""
     file = ROOT / path
     if file.is_dir():
         return _folder(path, file)
@@ -92,8 +92,10 @@ def _folder(path, folder):
     if readme.exists():
         return readme.read_text(encoding="utf-8")
     rows = []
-    for one in sorted(folder.iterdir()):
-        inside = f"{one.name}/README.md" if one.is_dir() else one.name
-        if (one.is_dir() and (one / "README.md").exists()) or (one.is_file() and one.suffix in (*SOURCE, ".md") and one.name[0] != "_"):
-            rows.append(f"- [{one.name}]({inside})")
+    for entry in sorted(folder.iterdir()):
+        inside = f"{entry.name}/README.md" if entry.is_dir() else entry.name
+        if (entry.is_dir() and (entry / "README.md").exists()) or (
+            entry.is_file() and entry.suffix in (*SOURCE, ".md") and entry.name[0] != "_"
+        ):
+            rows.append(f"- [{entry.name}]({inside})")
     return "\n".join([f"# {path}", "", *rows, ""])

@@ -1,6 +1,6 @@
 """The language reference, generated from the docstrings of the package: a section for each verb, refinement, spec, instruction and value.
 
-What a section needs, its `missing` says: `tests/test_site.py` asks it of all that the folders of extensions hold.
+`Section.missing` lists the parts that a section lacks; `tests/test_site.py` requires that all extensions have none.
 """
 
 import re
@@ -44,8 +44,8 @@ def _code(text):
 def _source(text):
     match = re.match(r"decisions? (\d+)", text)
     if match:
-        found = next(DECISIONS.glob(f"{int(match[1]):04d}-*.md"), None)
-        return f"[decision {int(match[1])}](../decisions/{found.name})" if found else text
+        page_path = next(DECISIONS.glob(f"{int(match[1]):04d}-*.md"), None)
+        return f"[decision {int(match[1])}](../decisions/{page_path.name})" if page_path else text
     if text.startswith("docs/"):
         return f"[{text.removeprefix('docs/').removesuffix('.md')}](../{text.removeprefix('docs/')})"
     paper = {"Fireiron": "fireiron", "Graphene": "graphene", "Cypress": "cypress"}.get(text.partition(",")[0])
@@ -93,26 +93,26 @@ def _groups():
 
 
 def all_sections():
-    """Every section of the reference, with the page that it stands on."""
+    """Every section of the reference, with its page."""
     for page, _, group in _groups():
-        for one in group if isinstance(group, tuple) else (one for part in group.values() for one in part):
-            yield page, one
+        for section in group if isinstance(group, tuple) else (section for part in group.values() for section in part):
+            yield page, section
 
 
 def _also(page):
-    """Links to the refinements of a step that stand on another's page, since they refine that too."""
+    """Links to the refinements of a step that are on the page of another step, which they refine, too."""
     links = [
-        f"[{one.title}]({'refinements-' + first}.md#{one.anchor})"
+        f"[{section.title}]({'refinements-' + first}.md#{section.anchor})"
         for first, group in refinements().items()
-        for one in group
-        if page.removeprefix("refinements-") in one.refines[1:]
+        for section in group
+        if page.removeprefix("refinements-") in section.refines[1:]
     ]
     return [f"Also: {', '.join(links)}.", ""] if links else []
 
 
 def pages():
-    """The pages of the reference, by path; pictures are files beside them."""
-    found = {}
+    """The pages of the reference, by path; pictures are files next to them."""
+    texts = {}
     contents = ["# Language reference", "", "Generated from the docstrings of the package; each example is run by the tests.", ""]
     for page, title, group in _groups():
         lead = LEADS.get(page, "")
@@ -121,11 +121,11 @@ def pages():
         contents += [f"## {title}", "", "| | |", "|---|---|"]
         for heading, part in groups.items():
             lines += [f"## {heading}", ""] if heading else []
-            for one in part:
-                lines += [shown(one, page, 3 if heading else 2), ""]
-                contents.append(f"| [{one.title}]({page}.md#{one.anchor}) | {prose(one.parts.sentence)} |")
+            for section in part:
+                lines += [shown(section, page, 3 if heading else 2), ""]
+                contents.append(f"| [{section.title}]({page}.md#{section.anchor}) | {prose(section.parts.sentence)} |")
         lines += _also(page)
         contents.append("")
-        found[f"reference/{page}.md"] = "\n".join(lines)
-    found["reference/index.md"] = "\n".join(contents)
-    return found
+        texts[f"reference/{page}.md"] = "\n".join(lines)
+    texts["reference/index.md"] = "\n".join(contents)
+    return texts

@@ -1,4 +1,4 @@
-"""A section of the language reference, and what its makers share."""
+"""A section of the language reference, and functions for all kinds of sections."""
 
 import inspect
 import re
@@ -9,7 +9,7 @@ from docstrings import Parts
 
 @attrs.frozen
 class Section:
-    """A section of the reference: its heading, how it is written, what the docstring says, and further lines of Markdown.
+    """A section of the reference: its heading, signatures, the parts of its docstring, and further lines of Markdown.
 
     `needs` are the parts that its docstring has to have; a refinement's `refines` are the verbs of steps that it is for.
     """
@@ -23,26 +23,26 @@ class Section:
 
     @property
     def missing(self):
-        """The parts that it should have and its docstring does not."""
+        """The parts of `needs` that its docstring lacks."""
         return tuple(one for one in self.needs if not getattr(self.parts, one))
 
     @property
     def anchor(self):
-        """Its place on the page, as the reader of Markdown makes it of the heading."""
+        """Its anchor, as the Markdown library derives it from the heading."""
         return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", self.title.replace("`", "")).strip().lower())
 
 
 def prose(text):
-    """Text of a docstring as Markdown: nothing in it is HTML, and a sign outside of backticks and indented lines is no mark-up.
+    """Text of a docstring as Markdown: nothing in it is HTML, and signs outside backticks and indented lines are not mark-up.
 
-    `*word*` stays what it is, and arguments become a list.
+    `*word*` stays unchanged, and arguments become a list.
     """
     pieces = re.split(r"((?:^ {4}.*\n?)+|`[^`]*`)", ARGUMENTS.sub(_listed, text), flags=re.MULTILINE)
     return "".join(one if number % 2 else _plain(one) for number, one in enumerate(pieces))
 
 
 ARGUMENTS = re.compile(r"^(Args|Raises):\n((?: {4}.*\n?)+)", re.MULTILINE)
-"""Arguments, or errors, one a line, with further lines further to the right."""
+"""Arguments, or errors, one per line, with continuation lines indented."""
 
 
 def _listed(match):
@@ -61,7 +61,7 @@ def classes(package, base):
 def own(module, base):
     """The public classes of a family that a module defines."""
     return [
-        one
-        for one in vars(module).values()
-        if inspect.isclass(one) and issubclass(one, base) and one.__module__ == module.__name__ and one.__name__ in module.__all__
+        cls
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and issubclass(cls, base) and cls.__module__ == module.__name__ and cls.__name__ in module.__all__
     ]

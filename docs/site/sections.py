@@ -22,7 +22,7 @@ CHAINS = {
     "load": strategies.LoadStrategy,
     "epilog": strategies.EpilogStrategy,
 }
-"""The chains that end with a step that has refinements, by its verb."""
+"""The classes of chains that end with a step that has refinements, by verb."""
 
 
 STEP = ("sentence", "legal", "rules", "sources", "example")
@@ -31,8 +31,8 @@ STEP = ("sentence", "legal", "rules", "sources", "example")
 @functools.cache
 def verbs():
     """The sections of the verbs: the decompositions, and `then`."""
-    found = {"then": Verbs.then, **vars(StepVerbs)}
-    methods = {name: one for name, one in found.items() if inspect.isfunction(one) and not name.startswith("_")}
+    functions = {"then": Verbs.then, **vars(StepVerbs)}
+    methods = {name: one for name, one in functions.items() if inspect.isfunction(one) and not name.startswith("_")}
     by_verb = {step.verb: step for step in classes(decomp, fireiron.Decomposition)}
     order = sorted(methods, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
     return tuple(
@@ -67,18 +67,20 @@ _ORDER = (
 
 @functools.cache
 def refinements():
-    """The sections of the refinements by the step that they refine; one that refines several stands with the first."""
-    found = {verb: [] for verb in CHAINS}
-    for one in classes(refine, fireiron.Refinement):
-        methods = {name: method for verb in one.applies_to for name, method in _methods_making(one, CHAINS[verb]).items()}
+    """The sections of the refinements by the step that they refine; a refinement of several steps is in the section of the first."""
+    by_step = {verb: [] for verb in CHAINS}
+    for refinement in classes(refine, fireiron.Refinement):
+        methods = {name: method for verb in refinement.applies_to for name, method in _methods_making(refinement, CHAINS[verb]).items()}
         written = [signature(method, f".{name}") for name, method in methods.items()]
-        others = list(one.applies_to[1:])
-        notes = [f"As a value: `{one.__name__}`, in `.refine(...)` behind a step, and in `.at(...).refine(...)` anywhere."]
+        others = list(refinement.applies_to[1:])
+        notes = [f"As a value: `{refinement.__name__}`, in `.refine(...)` behind a step, and in `.at(...).refine(...)` anywhere."]
         if others:
-            notes.append(f"It refines {', '.join(f'`{verb}`' for verb in one.applies_to)}.")
-        title = " · ".join(f"`{name}`" for name in methods) or f"`{one.__name__}`"
-        found[one.applies_to[0]].append(Section(title, tuple(written), parts(one.__doc__), tuple(notes), STEP, one.applies_to))
-    return {verb: tuple(sorted(sections, key=lambda one: one.title)) for verb, sections in found.items() if sections}
+            notes.append(f"It refines {', '.join(f'`{verb}`' for verb in refinement.applies_to)}.")
+        title = " · ".join(f"`{name}`" for name in methods) or f"`{refinement.__name__}`"
+        by_step[refinement.applies_to[0]].append(
+            Section(title, tuple(written), parts(refinement.__doc__), tuple(notes), STEP, refinement.applies_to)
+        )
+    return {verb: tuple(sorted(sections, key=lambda one: one.title)) for verb, sections in by_step.items() if sections}
 
 
 def _methods_making(refinement, chain):
@@ -90,13 +92,13 @@ def _methods_making(refinement, chain):
 @functools.cache
 def spec_kinds():
     """The sections of the kinds of spec."""
-    found = []
+    sections = []
     for module in specs.modules():
         for name in getattr(module, "__all__", ()):
-            one = getattr(module, name)
-            if isinstance(one, Starter):
-                found.append(_spec_kind(module, name, one))
-    return tuple(found)
+            starter = getattr(module, name)
+            if isinstance(starter, Starter):
+                sections.append(_spec_kind(module, name, starter))
+    return tuple(sections)
 
 
 def _spec_kind(module, name, starter):
@@ -118,8 +120,13 @@ def machine_parts():
     fragments = Section("`FR`", (signature(machine.FR, "FR"),), parts(machine.FR.__doc__), ())
     levels = [Section(f"`{one.name}`", (), parts(texts.get(one.name)), (_level(one),)) for one in machine.LEVELS]
     types = [
-        Section(f"`{one.name}`", (), parts(texts.get(one.name)), (f"{one.bits} bits, `{one.cuda}` in CUDA C++, `{one.numpy}` in NumPy.",))
-        for one in machine.DTYPES
+        Section(
+            f"`{dtype.name}`",
+            (),
+            parts(texts.get(dtype.name)),
+            (f"{dtype.bits} bits, `{dtype.cuda}` in CUDA C++, `{dtype.numpy}` in NumPy.",),
+        )
+        for dtype in machine.DTYPES
     ]
     return {"Memories": (*memories[:2], fragments, *memories[2:]), "Levels": tuple(levels), "Element types": tuple(types)}
 
@@ -133,65 +140,67 @@ def _level(level):
 
 @functools.cache
 def strategy_methods():
-    """The sections of what is done with chains: swapping, composing, tuning, storing, compiling."""
-    found = []
+    """The sections of the methods of chains: swapping, composing, tuning, storing, compiling."""
+    sections = []
     for owner, written in ((fireiron.Strategy, "strategy"), (strategies.Cursor, "strategy.at(...)")):
-        for name, one in vars(owner).items():
-            if name.startswith("_") or not (inspect.isfunction(one) or isinstance(one, (property, staticmethod))):
+        for name, member in vars(owner).items():
+            if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, (property, staticmethod))):
                 continue
-            called = one.fget if isinstance(one, property) else inspect.unwrap(getattr(one, "__func__", one))
-            how = f"{written}.{name}" if isinstance(one, property) else signature(called, f"{written}.{name}")
+            called = member.fget if isinstance(member, property) else inspect.unwrap(getattr(member, "__func__", member))
+            how = f"{written}.{name}" if isinstance(member, property) else signature(called, f"{written}.{name}")
             title = f"`{name}`" if owner is fireiron.Strategy else f"`at(...).{name}`"
-            found.append(Section(title, (how,), parts(called.__doc__)))
-    return tuple(found)
+            sections.append(Section(title, (how,), parts(called.__doc__)))
+    return tuple(sections)
 
 
 @functools.cache
 def check_kinds():
-    """The sections of what `fireiron check` looks at."""
-    found = []
-    for one in check.CHECKS:
-        read = parts(inspect.getmodule(one).__doc__)
-        found.append(Section(one.__name__.removeprefix("check_").capitalize(), (), attrs.evolve(read, rules=())))
-    return tuple(found)
+    """The sections of the checks of `fireiron check`."""
+    sections = []
+    for function in check.CHECKS:
+        read = parts(inspect.getmodule(function).__doc__)
+        sections.append(Section(function.__name__.removeprefix("check_").replace("_", " ").capitalize(), (), attrs.evolve(read, rules=())))
+    return tuple(sections)
 
 
 @functools.cache
 def error_classes():
     """The sections of errors and warnings."""
-    found = [one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, (errors.FireironError, Warning))]
+    error_types = [one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, (errors.FireironError, Warning))]
     return tuple(
-        Section(f"`{one.__name__}`", (), parts(one.__doc__), (f"A `{one.__mro__[1].__name__}`.",), ("sentence", "text"))
-        for one in found
-        if one.__module__ == errors.__name__
+        Section(
+            f"`{error_type.__name__}`", (), parts(error_type.__doc__), (f"A `{error_type.__mro__[1].__name__}`.",), ("sentence", "text")
+        )
+        for error_type in error_types
+        if error_type.__module__ == errors.__name__
     )
 
 
 @functools.cache
 def others():
-    """The sections of all other public names: values, then what makes, runs and measures kernels, then what extensions are made of."""
+    """The sections of all other public names: values; functions that make, run and measure kernels; parts of extensions."""
     known = _covered()
     pages = {"values": [], "functions": [], "extending": []}
     for name in sorted(set(fireiron.__all__) - known, key=str.lower):
-        one = getattr(fireiron, name)
-        module, called = _home(name, one), inspect.isclass(one) or inspect.isfunction(one)
-        text = attribute_texts(module).get(name) or ("" if type(one).__module__ == "builtins" and not called else inspect.getdoc(one))
-        written = (_signature(one, name),) if called else ()
+        value = getattr(fireiron, name)
+        module, called = _home(name, value), inspect.isclass(value) or inspect.isfunction(value)
+        text = attribute_texts(module).get(name) or ("" if type(value).__module__ == "builtins" and not called else inspect.getdoc(value))
+        written = (_signature(value, name),) if called else ()
         pages[_page_of(name, module)].append(Section(f"`{name}`", written, parts(text)))
     return {page: tuple(sections) for page, sections in pages.items()}
 
 
-def _home(name, one):
+def _home(name, value):
     """The module in which a public name is assigned or defined."""
-    if inspect.isclass(one) or inspect.isfunction(one):
-        return inspect.getmodule(one)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        return inspect.getmodule(value)
     stated = [module for module in (executable, *fireiron._STATED) if name in getattr(module, "__all__", vars(module))]
-    return stated[0] if stated else inspect.getmodule(type(one))
+    return stated[0] if stated else inspect.getmodule(type(value))
 
 
-def _signature(one, name):
+def _signature(value, name):
     try:
-        return signature(one, name)
+        return signature(value, name)
     except ValueError:
         return name
 
@@ -221,15 +230,15 @@ EXTENDING = (
     "Parameter",
     "Refinement",
 )
-"""Names that those need who add to the language."""
+"""Names for those who extend the language."""
 
 
 def _covered():
-    """Public names that stand on other pages than those of `others`."""
+    """Public names on other pages than those of `others`."""
     extensions = [
-        one
+        cls
         for base, kind in ((decomp, "Decomposition"), (refine, "Refinement"), (executable, "Executable"))
-        for one in classes(base, getattr(fireiron, kind))
+        for cls in classes(base, getattr(fireiron, kind))
     ]
     kinds = [
         section.title.strip("`")

@@ -85,8 +85,8 @@ def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
         unit, reserved = (128, RESERVED_SHARED) if target.capability >= 80 else (256, 0)
         limits["shared memory"] = target.shared_per_sm // _rounded(kernel.shared_bytes + reserved, unit)
     reason = min(limits, key=lambda name: limits[name])
-    held = limits[reason] * warps
-    return Occupancy(limits[reason], held, held / (target.threads_per_sm // 32), reason, limits)
+    resident_warps = limits[reason] * warps
+    return Occupancy(limits[reason], resident_warps, resident_warps / (target.threads_per_sm // 32), reason, limits)
 
 
 def _by_registers(target: Architecture, warps: int, registers: int) -> int:

@@ -121,8 +121,8 @@ class _Model:
             sizes[copy.buffer] = copy.array_bytes
         fits = min(1.0, self.gpu.l2_bytes / max(sum(sizes.values()), 1.0))
         total = {key: min(size, sizes[key[0]]) + max(size - sizes[key[0]], 0.0) * (1 - fits) ** 2 for key, size in touched.items()}
-        read, asked = (sum(value for (_, write), value in one.items() if not write) for one in (total, touched))
-        return (read, sum(total.values()) - read), read / asked if asked else 0.0
+        read, requested = (sum(value for (_, write), value in one.items() if not write) for one in (total, touched))
+        return (read, sum(total.values()) - read), read / requested if requested else 0.0
 
     # ------------------------------------------------------------------------------------------ one warp alone
 
@@ -138,8 +138,8 @@ class _Model:
         repeated = [self._walk_phase(clock, phase) for phase in self.work.phases] if max(repetitions, default=1) > 1 else first_pass
         clocks = []
         for (first, wait_clocks), (later, waiting), count in zip(first_pass, repeated, repetitions, strict=True):
-            taken, stalled = first + (count - 1) * later, wait_clocks + (count - 1) * waiting
-            clocks.append((taken, COPIES if stalled > NOTABLE * taken else RESULTS))
+            total, stalled = first + (count - 1) * later, wait_clocks + (count - 1) * waiting
+            clocks.append((total, COPIES if stalled > NOTABLE * total else RESULTS))
         return clocks
 
     def _walk_phase(self, clock: Clock, phase: Phase) -> tuple[float, float]:

@@ -144,8 +144,8 @@ class Work:
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
                 case IfAnyLane(needed=needed):  # counted as if every warp executed it: how often depends on data
-                    asked = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
-                    total = total + self._sum(statement.body, loops) + Amounts(instructions=asked * self.warps * self._times(loops))
+                    requested = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
+                    total = total + self._sum(statement.body, loops) + Amounts(instructions=requested * self.warps * self._times(loops))
                 case ClusterBarrier():
                     total = total + Amounts(instructions=2.0 * self.warps, barriers=1.0)
                 case Roles():

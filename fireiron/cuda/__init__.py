@@ -1,7 +1,8 @@
 """Print kernel IR as CUDA C++: names from the tree, named addresses and constants, merged guards, helper functions.
 
 `frame` prints a kernel, `statements` its statements, `printer` serves instructions, `addresses` names base addresses, `constants` numbers,
-`reductions` calls functions for shuffles, `expressions` and `types` are the parts, `lines` lays them out.
+`reductions` calls functions for shuffles, `outlining` makes repeated statements functions, `expressions` and `types` print the parts,
+`lines` lays them out.
 May import: values, specs, ir. The printer decides nothing.
 """
 

@@ -19,36 +19,36 @@ AT_ONCE = 32
 
 
 @attrs.frozen
-class ChosenTurns:
+class SkippingLoop:
     """A loop that executes an iteration if the last of `names` is true; `loop` has the body of an executed iteration."""
 
     loop: For
     names: tuple[Let, ...]
 
-    def items(self, count: str, fresh: Callable[[str], str], asked: Sequence[Item], body: Sequence[Item]) -> list[Item]:
-        """Print the loop: `count` is the text of the extent, `asked` has the items that test an iteration, `body` those that execute it."""
+    def items(self, count: str, fresh: Callable[[str], str], tests: Sequence[Item], body: Sequence[Item]) -> list[Item]:
+        """Print the loop: `count` is the text of the extent, `tests` has the items that test an iteration, `body` those that execute it."""
         var, most = self.loop.var.name, constant(self.loop.extent)
         seen = f"static_cast<unsigned>({self.names[-1].var})"
         which, first, ahead = (fresh(f"{var}_{name}") for name in ("mask", "base", "bit"))
         alone = most is not None and most <= AT_ONCE
-        turn: tuple[Item, ...] = ()
+        iteration: tuple[Item, ...] = ()
         if alone:
             head, bit = f"for (int {var} = 0; {var} < {most}; ++{var})", f"{which} |= {seen} << {var};"
         else:
             head, place = f"for (int {ahead} = 0; {ahead} < {AT_ONCE}; ++{ahead})", f"{first} + {ahead}"
             whole = most is not None and most % AT_ONCE == 0
-            turn = (f"const int {var} = {place if whole else f'min({place}, {count} - 1)'};",)
+            iteration = (f"const int {var} = {place if whole else f'min({place}, {count} - 1)'};",)
             bit = f"{which} |= {seen if whole else f'({place} < {count} ? {seen} : 0u)'} << {ahead};"
         number = f"__ffs({which}) - 1" if alone else f"{first} + __ffs({which}) - 1"
         items: tuple[Item, ...] = (
             Noted(f"unsigned {which} = 0;", f"iterations of {var} to execute, one bit each"),
-            Braces(head, (*turn, *asked, bit), "#pragma unroll"),
+            Braces(head, (*iteration, *tests, bit), "#pragma unroll"),
             Braces(f"for (; {which} != 0; {which} &= {which} - 1)", (f"const int {var} = {number};", *body)),
         )
         return list(items) if alone else [Braces(f"for (int {first} = 0; {first} < {count}; {first} += {AT_ONCE})", items)]
 
 
-def chosen_turns(loop: For) -> ChosenTurns | None:
+def as_skipping_loop(loop: For) -> SkippingLoop | None:
     """Match a loop whose body is executed only if integers in memory allow it, apart from barriers after it; None for other loops."""
     names = tuple(one for one in loop.body if isinstance(one, Let))
     rest = [one for one in loop.body if not isinstance(one, (Let, Comment))]
@@ -65,18 +65,18 @@ def chosen_turns(loop: For) -> ChosenTurns | None:
     if not any(tables_of(one.value) for one in names):
         return None
     body = (*substituted(inner.body, {inner.var: 0}), *rest[1:])
-    return ChosenTurns(attrs.evolve(loop, body=(*_used(names, body), *body), prior_iterations=inner.prior_iterations), names)
+    return SkippingLoop(attrs.evolve(loop, body=(*_used(names, body), *body), prior_iterations=inner.prior_iterations), names)
 
 
 def _used(names: Sequence[Let], body: tuple[Stmt, ...]) -> tuple[Let, ...]:
-    """The names that a body, or a name that it uses, refers to."""
+    """The names that a body refers to, directly or through other names."""
     used: set[Var | Expr] = set(variables(body))
     kept: list[Let] = []
-    for one in reversed(names):
-        if one.var in used:
-            kept.append(one)
-            used |= one.value.variables()
+    for let in reversed(names):
+        if let.var in used:
+            kept.append(let)
+            used |= let.value.variables()
     return tuple(reversed(kept))
 
 
-__all__ = ["ChosenTurns", "chosen_turns"]
+__all__ = ["SkippingLoop", "as_skipping_loop"]

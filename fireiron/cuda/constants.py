@@ -1,9 +1,9 @@
-"""Numbers that the text calls by name: stages, bytes of a stage, tiles and blocks. Each is a `constexpr int` at the top of the kernel."""
+"""Named numbers, each a `constexpr int` at the start of the kernel: stages, bytes and offsets in shared memory, tiles and blocks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fireiron.cuda.names import Names
 from fireiron.ir import Buffer, Kernel, Let, Ring, execs
@@ -35,7 +35,7 @@ class Constants:
         """The number of stages, if all buffers and rings that have several have the same."""
 
     def named(self, wanted: str, value: int, text: str = "") -> str:
-        """The name of a number, which is declared from now on; `text` is a product that shows what it consists of."""
+        """The name of a number, which is declared; `text` is a sum or product of which it consists."""
         key = (wanted, value)
         if key not in self.declared:
             self.declared[key] = self.names.keep(wanted), text or str(value)
@@ -46,12 +46,12 @@ class Constants:
         return self.named("num_stages", number) if number == self.common else str(number)
 
     def divisor(self, number: Expr) -> Expr:
-        """The divisor of a fill's number, from which its stage and phase follow, by name if it is the number of stages."""
+        """The divisor of a fill index, of which stage and phase are remainder and quotient, by name if it is the number of stages."""
         value = constant(number)
         return Var(self.count(value), value, value) if value is not None and value == self.common else number
 
     def phases(self, value: Expr) -> Expr:
-        """A phase with the number of stages by its name."""
+        """A phase with the name of the number of stages."""
         quotients = {part: FloorDiv(part.left, self.divisor(part.right)) for part in _quotients(value)}
         return replaced(value, {part: named for part, named in quotients.items() if named != part})
 
@@ -66,15 +66,57 @@ class Constants:
 
     def stride(self, buffer: Buffer, size: int) -> int | None:
         """The step from one stage of a shared buffer to the next, in units of which `size` are an element."""
+        if self.stages.get(buffer.name, 1) != buffer.tensor.copies:
+            return None  # each unit has stages
+        return self.copy(buffer, size, "stage_")
+
+    def copy(self, buffer: Buffer, size: int, kind: str = "") -> int | None:
+        """The size of a stage of a shared buffer, or of the copy of a unit, in units of which `size` are an element."""
         elements = constant(buffer.elements)
-        if elements is None or self.stages.get(buffer.name, 1) != buffer.tensor.copies:
-            return None  # each of several units has stages
+        if elements is None:
+            return None
+        shape = [constant(extent) or 0 for extent in buffer.tensor.shape]
+        return self._step(f"{buffer.name}_{kind}", elements, size, shape if math.prod(shape) == elements else ())
+
+    def panel(self, buffer: Buffer, size: int) -> int | None:
+        """The step from one panel of a shared buffer to the next: all rows of some columns, or the other way around."""
+        elements = constant(buffer.elements)
+        shape = [constant(extent) or 0 for extent in buffer.tensor.shape]
+        for axis, digits in enumerate(buffer.storage.dims):
+            modes = [(constant(digit.size) or 0, constant(digit.weight) or 0) for digit in digits if constant(digit.size) != 1]
+            for count, weight in modes if len(modes) > 1 else ():
+                if weight * count == elements:
+                    panel = [extent // count if dim == axis else extent for dim, extent in enumerate(shape)]
+                    return self._step(f"{buffer.name}_panel_", weight, size, panel if math.prod(panel) == weight else ())
+        return None
+
+    def _step(self, name: str, elements: int, size: int, shape: Sequence[int]) -> Step:
         step = Step(elements * size)
-        step.constants, step.name = self, f"{buffer.name}_stage_{'bytes' if size > 1 else 'size'}"
-        shape = [constant(extent) for extent in buffer.tensor.shape]
-        factors = [*map(str, shape), *([str(size)] if size > 1 else [])]
-        step.text = " * ".join(factors) if None not in shape and math.prod(shape) == elements else ""  # type: ignore[arg-type]
+        step.constants, step.name = self, f"{name}{'bytes' if size > 1 else 'size'}"
+        step.text = " * ".join(map(str, (*shape, *([size] if size > 1 else [])))) if shape else ""
         return step
+
+    def offset(self, name: str, place: int) -> str:
+        """The offset of a buffer or ring in shared memory, in bytes: the end of the one before it, if it follows immediately."""
+        text = ""
+        for buffer in self.kernel.buffers:
+            if buffer.memory.in_shared and buffer.offset + buffer.bytes == place and not text:
+                text = self._after(buffer.name, buffer.offset, self._whole(buffer))
+        for ring in self.kernel.rings:
+            if ring.offset + ring.barrier_bytes == place and not text:
+                arrays = ring.barrier_bytes // (8 * ring.stages)
+                text = self._after(ring.name, ring.offset, f"{f'{arrays} * ' if arrays > 1 else ''}{self.count(ring.stages)} * 8")
+        return self.named(f"{name}_offset", place, text)
+
+    def _after(self, name: str, place: int, size: str) -> str:
+        """The end of what begins at a place in shared memory."""
+        return f"{self.offset(name, place)} + {size}" if place else size
+
+    def _whole(self, buffer: Buffer) -> str:
+        """The bytes of all copies of a shared buffer."""
+        copies, staged = buffer.tensor.copies, self.stages.get(buffer.name) == buffer.tensor.copies
+        size = str(self.copy(buffer, buffer.dtype.bytes, "stage_" if staged else ""))
+        return size if copies == 1 else f"{self.count(copies) if staged else copies} * {size}"
 
     def lines(self) -> Iterator[str]:
         """The declarations."""
@@ -84,16 +126,16 @@ class Constants:
 
 
 def stages_of(kernel: Kernel) -> dict[str, int]:
-    """The stages of each buffer that has several: those of its ring, or as many as the remainder that selects one."""
+    """The stages of each buffer that has more than one: those of its ring, or the modulus of the expression that selects one."""
     stages = {name: ring.stages for ring in kernel.rings for name in ring.buffers}
-    several = {buffer.name: buffer for buffer in kernel.buffers if buffer.tensor.copies > 1 and buffer.name not in stages}
-    stages |= {name: buffer.tensor.copies for name, buffer in several.items() if buffer.memory.private}
+    copied = {buffer.name: buffer for buffer in kernel.buffers if buffer.tensor.copies > 1 and buffer.name not in stages}
+    stages |= {name: buffer.tensor.copies for name, buffer in copied.items() if buffer.memory.private}
     fixed = {kernel.block, kernel.thread, *(let.var for let in kernel.body if isinstance(let, Let))}
-    for stmt, _ in execs(kernel.body) if several else ():
+    for stmt, _ in execs(kernel.body) if copied else ():
         for access in stmt.accesses:
-            if access.buffer in several and access.copy != ZERO:
+            if access.buffer in copied and access.copy != ZERO:
                 number = max(_moduli(access.copy, fixed), default=1)
-                if several[access.buffer].tensor.copies % number == 0:
+                if copied[access.buffer].tensor.copies % number == 0:
                     stages[access.buffer] = max(stages.get(access.buffer, 1), number)
     return stages
 
@@ -106,7 +148,7 @@ def _quotients(value: Expr) -> Iterator[FloorDiv]:
 
 
 def _moduli(value: Expr, fixed: set[Var]) -> Iterator[int]:
-    """The divisors of the remainders of an expression that loops change."""
+    """The divisors of the remainders of an expression that depend on loops."""
     if isinstance(value, Mod) and not value.variables() <= fixed:
         yield constant(value.right) or 1
     for child in value.children:

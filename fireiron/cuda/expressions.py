@@ -1,4 +1,4 @@
-"""Index expressions as C++: 64-bit where 32 bits could overflow, parentheses where a reader or the language wants them."""
+"""Index expressions as C++: 64-bit where 32 bits could overflow, parentheses where the language or a reader needs them."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ HILBERT = Function(
     "row-major index of tile `number` on a Hilbert curve that skips positions outside the grid",
     result="int",
 )
-"""The text of the node of this name; `fireiron.values.expr.hilbert` says what it computes."""
+"""The function for the node of this name; `fireiron.values.expr.hilbert` defines what it computes."""
 
 
 class Binds(enum.IntEnum):
-    """How tightly an operator binds, the loosest first: an operand that binds less than its place wants stands in parentheses.
+    """The precedence of operators, the lowest first: an operand of lower precedence than its place requires is put in parentheses.
 
-    FACTOR is what a right operand of a product, quotient or remainder must be. Operations on bits are one: among themselves they have
-    parentheses whatever C++ asks for.
+    The right operand of a product, quotient or remainder must be a FACTOR. All bit operations have one precedence here: nested in each
+    other they always have parentheses.
     """
 
     LOOSELY = 0
@@ -93,7 +93,7 @@ def is_wide(value: Expr) -> bool:
     """Whether evaluating the expression, or a part of it (a partial sum or product too), needs 64 bits; an error where it needs more."""
     if isinstance(value, Sum):
         parts = [Sum((term,), 0) for term in value.terms]
-        # Whatever order the terms are added in, no partial sum leaves what all positive or all negative ones add up to.
+        # In any order of the terms, each partial sum is between the sum of the negative and the sum of the positive terms.
         above = max(0, value.constant) + sum(max(0, part.high) for part in parts)
         below = max(0, -value.constant) + sum(max(0, -part.low) for part in parts)
         products = (abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms) for atoms, coefficient in value.terms)
@@ -110,12 +110,12 @@ def is_wide(value: Expr) -> bool:
 
 
 def expression(value: Expr) -> str:
-    """C++ text of an expression; 64-bit where 32 bits could overflow. Quotients and remainders are of values not below 0."""
+    """C++ text of an expression; 64-bit where 32 bits could overflow. Quotients and remainders must be of nonnegative values."""
     return operand(value, Binds.LOOSELY)
 
 
 def operand(value: Expr, place: Binds) -> str:
-    """The text of an expression where something that binds like `place`, or tighter, is wanted."""
+    """The text of an expression for a place that requires a precedence of at least `place`."""
     text, binds = _node(value)
     return f"({text})" if binds < place else text
 
@@ -132,18 +132,20 @@ def document(value: Expr) -> Text:
 
 
 def summands(value: Expr, strides: Sequence[int] = (), shifted: Collection[Var] = ()) -> tuple[Text, ...]:
-    """The terms of an expression, each with its sign in front but for a first plus.
+    """The terms of an expression, each after its sign, except a first plus.
 
-    Steps that are a multiple of one of the `strides` are printed as that multiple of it, `row * 64 * 4096`, and a constant that
-    belongs to one of the variables `shifted` stands with it, `(k + 3) * 64`.
+    A coefficient that is a multiple of one of the `strides` is printed as a product, `row * 64 * 4096`. A constant that is a multiple of
+    the coefficient of a variable in `shifted` is added to the variable, `(k + 3) * 64`.
     """
     if isinstance(value, Sum):
         return tuple(_signed(_terms(value, strides, shifted)))
+    if isinstance(value, Const) and any(type(stride) is not int and value.value % stride == 0 for stride in strides if value.value > 0):
+        return (" * ".join(_coefficient(value.value, [stride for stride in strides if type(stride) is not int])),)
     return (_flipped(value) or operand(value, Binds.PRODUCT),)
 
 
 def _flipped(value: Expr) -> Text | None:
-    """An exclusive or in parentheses that may be broken before its sign and inside its sides; None for another expression."""
+    """An exclusive or in parentheses, which may be broken before its sign and inside its operands; None for other expressions."""
     if not isinstance(value, BitXor):
         return None
     left, right = (Joined(("(", Chain(summands(side)), ")")) if isinstance(side, Sum) else _bits(side) for side in value.children)
@@ -201,7 +203,7 @@ def _node(value: Expr) -> tuple[str, Binds]:
 
 
 def _quotient(value: Quotient) -> tuple[str, Binds]:
-    """The product for a quotient; by a divisor that is no launch constant where it is less than another number."""
+    """The product for a quotient; a division if the divisor is less than `whole`, because it is then not a launch constant."""
     product = f"{QUOTIENT.name}({expression(value.number)}, {value.reciprocal})"
     if value.whole is None:
         return product, Binds.NAME
@@ -219,7 +221,7 @@ def _suffix(number: int) -> str:
 
 
 def _bits(value: Expr) -> str:
-    """An operand of a bit operation: arithmetic in parentheses, as no reader remembers these precedences."""
+    """An operand of a bit operation, with arithmetic in parentheses, because these precedences are easily misread."""
     text, binds = _node(value)
     return text if binds >= Binds.FACTOR else f"({text})"
 
@@ -238,12 +240,12 @@ def _sum(value: Sum) -> tuple[str, Binds]:
 
 
 def _signed(terms: list[tuple[bool, Text]]) -> list[Text]:
-    """Terms with the operator in front, the first without a plus."""
+    """Terms after their operator, the first without a plus."""
     (negative, first), *others = terms
-    return [_behind("-", first) if negative else first, *(_behind("- " if minus else "+ ", text) for minus, text in others)]
+    return [_after_sign("-", first) if negative else first, *(_after_sign("- " if minus else "+ ", text) for minus, text in others)]
 
 
-def _behind(sign: str, text: Text) -> Text:
+def _after_sign(sign: str, text: Text) -> Text:
     return sign + text if isinstance(text, str) else Joined((sign, text))
 
 
@@ -267,12 +269,12 @@ def _terms(value: Sum, strides: Sequence[int] = (), shifted: Collection[Var] = (
             constant = 0
         factors += _coefficient(abs(coefficient), strides)
         if wide:
-            # A product is computed from left to right: one wide factor in front makes all of it wide.
+            # A product is computed from left to right: if the first factor is wide, all of it is.
             factors[0] = f"(long long){factors[0] if plain else f'({factors[0]})'}"
         parts.append((coefficient < 0, " * ".join(factors)))
     if constant:
         negative = constant < 0
-        place = 0 if parts[0][0] and not negative else len(parts)  # no text begins with a minus that need not
+        place = 0 if parts[0][0] and not negative else len(parts)  # a text begins with a minus only if all terms are negative
         parts.insert(place, (negative, " * ".join(_coefficient(abs(constant), strides) or ["1"])))
     return parts
 

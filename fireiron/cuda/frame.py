@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from fireiron.cuda.addresses import FIRST_LANE
-from fireiron.cuda.constants import stages_of
+from fireiron.cuda.constants import Constants, stages_of
 from fireiron.cuda.expressions import HILBERT, document, expression
 from fireiron.cuda.lines import WIDTH, Line, comment, lines_of, plain
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.names import Names
+from fireiron.cuda.outlining import outlined
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.quotients import QUOTIENT
-from fireiron.cuda.reductions import is_shuffle
+from fireiron.cuda.reductions import received_only, with_reductions
 from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
@@ -43,34 +43,46 @@ def emit(*kernels: Kernel) -> str:
 
 
 def printed(*kernels: Kernel) -> list[Line]:
-    """The lines of the same unit, each with the steps that made it: their paths in the tree, behind the kernel's name if there are several.
+    """The lines of the same unit, each with the steps that created it: their paths in the tree, after the kernel's name if there is more
+    than one kernel.
 
     A line of the whole kernel, such as its signature, has no steps.
     """
-    kernels = tuple(branched(straightened(at_tiles(kernel))) for kernel in kernels)
-    printers = [KernelPrinter(kernel, Names(set().union(*map(_taken, kernels)))) for kernel in kernels]
+    kernels = tuple(outlined(with_reductions(branched(straightened(at_tiles(kernel))))) for kernel in kernels)
+    printers = [KernelPrinter(kernel, Names(set().union(*map(_names_in_use, kernels)))) for kernel in kernels]
     functions: dict[Function, str] = {}
+    names: set[str] = set()
     bodies = []
     for printer in printers:
         printer.functions = functions
+        printer.names.reserve(names)
         bodies.append(_body(printer))
-    several = len(kernels) > 1
-    lines = plain([f"// {len(kernels)} launches, in this order"] if several else _header(kernels[0]))
+        names |= {*functions.values(), *(function.name for function in printer.outlined.values())}
+    multiple = len(kernels) > 1
+    lines = plain([f"// {len(kernels)} launches, in this order"] if multiple else _header(kernels[0]))
     lines += plain(dict.fromkeys(line for kernel in kernels for line in _includes(kernel)))
     lines += plain(("", *TENSOR_MAP) if any(kernel.maps for kernel in kernels) else ())
     for function, name in functions.items():
-        calls = tuple(_named(one.kernel, path, several) for one in printers for path in one.callers.get(function, ()))
+        calls = tuple(_named(one.kernel, path, multiple) for one in printers for path in one.callers.get(function, ()))
         lines += [Line(""), *plain(function.text(name), calls)]
+    for printer in printers:
+        for outlined_function in printer.outlined.values():
+            lines += [Line(""), *_of_kernel(printer.kernel, outlined_function.lines(), multiple)]
     for kernel, body in zip(kernels, bodies, strict=True):
-        lines += plain(["", *(_header(kernel) if several else ()), *_signature(kernel), "{"])
-        lines += [Line(line.text, tuple(_named(kernel, path, several) for path in line.steps)) for line in body]
+        lines += plain(["", *(_header(kernel) if multiple else ()), *_signature(kernel), "{"])
+        lines += _of_kernel(kernel, body, multiple)
         lines.append(Line("}"))
     return lines
 
 
-def _named(kernel: Kernel, path: Path, several: bool) -> Path:
-    """A step of a kernel, behind the name of the kernel where there are several."""
-    return (kernel.name, *path) if several else path
+def _of_kernel(kernel: Kernel, lines: Iterable[Line], multiple: bool) -> list[Line]:
+    """Lines with the name of their kernel in their steps if the unit has more than one kernel (`multiple`)."""
+    return [Line(line.text, tuple(_named(kernel, path, multiple) for path in line.steps)) for line in lines]
+
+
+def _named(kernel: Kernel, path: Path, multiple: bool) -> Path:
+    """A step of a kernel, after the name of the kernel if the unit has more than one kernel (`multiple`)."""
+    return (kernel.name, *path) if multiple else path
 
 
 def _body(printer: KernelPrinter) -> list[Line]:
@@ -82,23 +94,16 @@ def _body(printer: KernelPrinter) -> list[Line]:
     program = Statements(printer).program()
     rings = list(declarations(printer, bool(kernel.dynamic_shared_bytes)))
     text = lines_of(program, 1)
-    definitions = [*_definitions(printer), *_buffers(kernel, _mentioned(kernel, text)), *rings]
+    definitions = [*_definitions(printer), *_buffers(kernel, printer.addresses.constants), *rings]
     return [*lines_of([*printer.addresses.constants.lines(), *definitions], 1), *text]
 
 
-def _mentioned(kernel: Kernel, lines: Iterable[Line]) -> set[str]:
-    """The buffers without those that the lines do not mention because a helper function has its own registers for them."""
-    received = {stmt.accesses[1].buffer for stmt, _ in execs(kernel.body) if is_shuffle(stmt)}
-    words = set(re.findall(r"\w+", "\n".join(line.text for line in lines))) if received else set()
-    return {buffer.name for buffer in kernel.buffers if buffer.name not in received or buffer.name in words}
-
-
 def _on_a_curve(value: Expr) -> bool:
-    """Whether a value needs the function of Hilbert's curve; only names have such values."""
+    """Whether a value needs the function of the Hilbert curve; only names have such values."""
     return isinstance(value, Hilbert) or any(map(_on_a_curve, value.children))
 
 
-def _taken(kernel: Kernel) -> set[str]:
+def _names_in_use(kernel: Kernel) -> set[str]:
     """All names of a kernel, and those of C++ and of generated code."""
     names = {
         kernel.name,
@@ -114,15 +119,15 @@ def _taken(kernel: Kernel) -> set[str]:
     }
     for buffer in kernel.buffers:
         names |= {buffer.name, buffer.name.lower()}
-    for one in statements(kernel.body):
-        if isinstance(one, (Let, For, ClaimTile)):
-            names.add(one.var.name)
-        if isinstance(one, Exec) and one.scratch is not None:
-            names.add(one.scratch.name)
+    for stmt in statements(kernel.body):
+        if isinstance(stmt, (Let, For, ClaimTile)):
+            names.add(stmt.var.name)
+        if isinstance(stmt, Exec) and stmt.scratch is not None:
+            names.add(stmt.scratch.name)
     return names
 
 
-# ---------------------------------------------------------------------------------------------- in front of the kernel
+# ---------------------------------------------------------------------------------------------- before the kernel
 
 
 def _header(kernel: Kernel) -> Iterable[str]:
@@ -130,9 +135,9 @@ def _header(kernel: Kernel) -> Iterable[str]:
     for line in kernel.title:
         text = line.lstrip(" ")
         yield from comment(text, lead="//   " + " " * (len(line) - len(text)))
-    chained = ", programmatic dependent launch" if kernel.effects[Chaining].chained else ""
+    overlapped = ", programmatic dependent launch" if kernel.effects[Chaining].chained else ""
     yield from comment(
-        f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}{chained}"
+        f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}{overlapped}"
     )
     if kernel.cluster is not None:
         yield from comment(f"clusters of {kernel.cluster.blocks} blocks")
@@ -171,9 +176,9 @@ def _includes(kernel: Kernel) -> Iterable[str]:
 
 def _signature(kernel: Kernel) -> Iterable[str]:
     parameters = [_parameter(one, kernel.effects[Chaining].chained) for one in kernel.parameters]
-    # Threads that exchange registers have to know how many they begin with: without a number of blocks ptxas gives what is used (C7508).
-    exchanged = any(role.registers for one in kernel.body if isinstance(one, Roles) for role in one.roles)
-    blocks = kernel.effects[Residency].blocks or int(exchanged)
+    # With setmaxnreg the registers at launch must be known: without a number of blocks ptxas allocates what is used (C7508).
+    reallocated = any(role.registers for one in kernel.body if isinstance(one, Roles) for role in one.roles)
+    blocks = kernel.effects[Residency].blocks or int(reallocated)
     bounds = f"{kernel.threads}, {blocks}" if blocks else str(kernel.threads)
     cluster = "" if kernel.cluster is None else f" __cluster_dims__({kernel.cluster.blocks}, 1, 1)"
     others = "".join(f" {qualifier}" for one in kernel.effects for qualifier in one.qualifiers(kernel))
@@ -186,32 +191,32 @@ def _signature(kernel: Kernel) -> Iterable[str]:
         yield from [f"    {parameter}," for parameter in parameters[:-1]] + [f"    {parameters[-1]})"]
 
 
-def _parameter(one: TensorMap | Buffer | Var | Reciprocal | Counter, chained: bool) -> str:
+def _parameter(parameter: TensorMap | Buffer | Var | Reciprocal | Counter, overlapped: bool) -> str:
     """A parameter in C++.
 
-    What an input of a chained kernel points to is still written while the kernel waits: `__restrict__` would say that nobody writes it,
-    and the compiler might load it before the wait, or through the cache of constant data.
+    With programmatic launch the previous kernel may still write the inputs while this kernel waits. `__restrict__` would promise that they
+    are not written, and the compiler might load them before the wait, or through the read-only cache.
     """
-    if isinstance(one, Counter):
-        return f"unsigned* {one.name}"
-    if isinstance(one, TensorMap):
-        return f"const __grid_constant__ TensorMap {one.name}"
-    if isinstance(one, Var):
-        return f"const int {one}"
-    if isinstance(one, Reciprocal):
-        return f"const unsigned long long {one.name}"
-    pointer = " " if one.memory.by_value else "* " if chained else "* __restrict__ "
-    return f"{'' if one.written else 'const '}{one.dtype.cuda}{pointer}{one.name}"
+    if isinstance(parameter, Counter):
+        return f"unsigned* {parameter.name}"
+    if isinstance(parameter, TensorMap):
+        return f"const __grid_constant__ TensorMap {parameter.name}"
+    if isinstance(parameter, Var):
+        return f"const int {parameter}"
+    if isinstance(parameter, Reciprocal):
+        return f"const unsigned long long {parameter.name}"
+    pointer = " " if parameter.memory.by_value else "* " if overlapped else "* __restrict__ "
+    return f"{'' if parameter.written else 'const '}{parameter.dtype.cuda}{pointer}{parameter.name}"
 
 
 # ---------------------------------------------------------------------------------------------- at the top of the kernel
 
 
 def _definitions(printer: KernelPrinter) -> Sequence[Item]:
-    """The named values that the text uses, each after those that it is made of.
+    """The named values that the text uses, each after those that it refers to.
 
-    They divide the unsigned built-in variables themselves, which takes no correction for a sign. Where warpgroups multiply, the numbers of
-    warps are told to be the same for all lanes: descriptors made of them are then made once for a warp, in front of the loops.
+    They divide the unsigned built-in variables, which needs no correction for a sign. In kernels with wgmma, indices of warps are
+    broadcast, so that they are warp-uniform: descriptors are then computed in uniform registers, before the loops.
     """
     kernel, used = printer.kernel, set(printer.addresses.used)
     items: list[Item] = []
@@ -225,31 +230,33 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
         if let.var in used:
             used |= value.variables()
             kind = "long long" if let.var.high > INT_MAX else "int"
-            said = document(value.substitute(built_in))
+            text = document(value.substitute(built_in))
             if together and _of_warp(value, kernel):
-                said = Joined((FIRST_LANE, said, ", 0)"))
-            items.append(Made(Assignment(f"const {kind} {let.var}", said), makers.of(let)))
+                text = Joined((FIRST_LANE, text, ", 0)"))
+            items.append(Made(Assignment(f"const {kind} {let.var}", text), makers.of(let)))
     items += [f"const int {var} = {BUILT_IN[var.name]};" for var in direct]
     return items[::-1]
 
 
 def _of_warp(value: Expr, kernel: Kernel) -> bool:
-    """Whether a value numbers whole warps of a block."""
+    """Whether a value is an index of a warp, or of a group of warps, in a block."""
     return isinstance(value, FloorDiv) and value.left == kernel.thread and value.right.factor % 32 == 0
 
 
-def _buffers(kernel: Kernel, mentioned: set[str]) -> Iterable[Item]:
-    """The declarations of buffers that the text mentions."""
+def _buffers(kernel: Kernel, constants: Constants) -> Iterable[Item]:
+    """The declarations of buffers."""
+    omitted = received_only(kernel)
     makers, stages = Makers(kernel), stages_of(kernel)
     shared = [buffer for buffer in kernel.buffers if buffer.memory.in_shared]
     read = _read(kernel)
-    # Compilers warn of an array that nobody reads, unless the text says that it knows.
+    # Compilers warn of an array that is never read, unless it has the attribute.
     known = {buffer.name: "" if buffer.name in read else "[[maybe_unused]] " for buffer in kernel.buffers}
     if kernel.dynamic_shared_bytes:
         align = max(16, *(buffer.tensor.align for buffer in shared))
         yield f"extern __shared__ __align__({align}) unsigned char smem[];"
         for buffer in shared:
-            kind, start = buffer.dtype.cuda, f"smem + {buffer.offset}" if buffer.offset else "smem"
+            kind = buffer.dtype.cuda
+            start = f"smem + {constants.offset(buffer.name, buffer.offset)}" if buffer.offset else "smem"
             line = f"{known[buffer.name]}{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});"
             yield Made(Noted(line, _shape(buffer, stages)), makers.of_buffer(buffer.name))
     else:
@@ -265,12 +272,12 @@ def _buffers(kernel: Kernel, mentioned: set[str]) -> Iterable[Item]:
             yield Made(
                 Noted(known[buffer.name] + buffer.memory.region.declaration(*array), _shape(buffer, stages)), makers.of_buffer(buffer.name)
             )
-        if buffer.memory.private and buffer.name in mentioned:
+        if buffer.memory.private and buffer.name not in omitted:
             yield Made(_registers(kernel, buffer, known[buffer.name], stages), makers.of_buffer(buffer.name))
 
 
 def _read(kernel: Kernel) -> set[str]:
-    """The buffers that a statement reads, and what statements have for themselves."""
+    """The buffers that a statement reads, and the scratch memory of statements."""
     inside = [stmt for stmt, _ in execs(kernel.body)]
     own = {stmt.scratch.name for stmt in inside if stmt.scratch is not None}
     return own.union(access.buffer for stmt in inside for access in stmt.accesses if not access.write)
@@ -279,7 +286,7 @@ def _read(kernel: Kernel) -> set[str]:
 def _registers(kernel: Kernel, buffer: Buffer, known: str, stages: Mapping[str, int]) -> Item:
     """The array of a thread, or the fragments of a warp."""
     if buffer.memory.fragment is not None:
-        return Noted(_toucher(kernel, buffer).instruction.declaration(kernel, buffer), f"of {_shape(buffer, stages)}")
+        return Noted(_first_access(kernel, buffer).instruction.declaration(kernel, buffer), f"of {_shape(buffer, stages)}")
     size = buffer.total.high
     align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
     note = "" if size <= MOST_REGISTERS else "; too large for registers, in local memory"
@@ -287,16 +294,16 @@ def _registers(kernel: Kernel, buffer: Buffer, known: str, stages: Mapping[str, 
     return Noted(f"{known}{align}{buffer.dtype.cuda} {buffer.name}[{size}]{first};", f"of {_shape(buffer, stages)}{note}")
 
 
-def _toucher(kernel: Kernel, buffer: Buffer) -> Exec:
-    """The first statement that touches a buffer."""
-    for one, _ in execs(kernel.body):
-        if any(access.buffer == buffer.name for access in one.accesses):
-            return one
+def _first_access(kernel: Kernel, buffer: Buffer) -> Exec:
+    """The first statement that accesses a buffer."""
+    for stmt, _ in execs(kernel.body):
+        if any(access.buffer == buffer.name for access in stmt.accesses):
+            return stmt
     raise VerificationError(f"no statement touches {buffer.name}")
 
 
 def _shape(buffer: Buffer, stages: Mapping[str, int]) -> str:
-    """The shape of one tile of a buffer, how many stages it has, and how many copies if units have their own."""
+    """The shape of one tile of a buffer, the number of its stages, and the number of copies if each unit has a separate one."""
     shape = " x ".join(str(size) for size in buffer.tensor.shape)
     number = stages.get(buffer.name, 1) if buffer.tensor.copies % stages.get(buffer.name, 1) == 0 else 1
     copies = buffer.tensor.copies // number

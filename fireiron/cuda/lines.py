@@ -40,7 +40,7 @@ def plain(texts: Iterable[str], steps: tuple[Path, ...] = ()) -> list[Line]:
 
 
 def _item(item: Item, depth: int) -> list[Line]:
-    if isinstance(item, Made):  # the innermost steps say most
+    if isinstance(item, Made):  # the innermost steps are the most specific
         return [line if line.steps else Line(line.text, item.steps) for line in _item(item.item, depth)]
     if isinstance(item, If):
         first = _block(Joined(("if (", _all(item.conditions), ")")), item.body, depth)
@@ -56,7 +56,7 @@ def _item(item: Item, depth: int) -> list[Line]:
 
 
 def _joined(first: list[Line], second: list[Line]) -> list[Line]:
-    """A block and the one behind its `else`, which stands on the line of its brace."""
+    """A block and the one after its `else`, which is on the line of the closing brace."""
     if first[-1].text.strip() != "}":
         return [*first, *second]
     return [*first[:-1], Line(f"{first[-1].text} {second[0].text.lstrip()}", second[0].steps), *second[1:]]
@@ -77,12 +77,12 @@ def _remark(item: Remark, depth: int) -> list[str]:
 
 
 def _ended(line: str) -> str:
-    """A comment line that does not go on in the next, as it would behind a backslash."""
+    """A comment line that does not continue in the next line, as a final backslash would make it."""
     return f"{line} ." if line.endswith("\\") else line
 
 
 def _text(text: Text, depth: int, after: int = 0) -> list[str]:
-    """A line of its own; comments go on in comments, lines of the preprocessor stand at the margin."""
+    """The lines of a text; a comment continues as comments, preprocessor lines are not indented."""
     if isinstance(text, str):
         if text.startswith("//"):
             return comment(text[2:].strip(), depth)
@@ -114,7 +114,7 @@ def _all(conditions: Sequence[Text]) -> Text:
 
 
 def guarded(conditions: Sequence[Text], body: Sequence[Item]) -> Item:
-    """Items under conditions; those of an `if` that is all of them stand beside these."""
+    """Items under conditions; the conditions of an `if` that is the only item are added to them."""
     item, steps = _bare(*body) if len(body) == 1 else (None, ())
     if isinstance(item, If) and not item.otherwise:
         return If((*conditions, *item.conditions), tuple(Made(one, steps) for one in item.body))
@@ -122,7 +122,7 @@ def guarded(conditions: Sequence[Text], body: Sequence[Item]) -> Item:
 
 
 def _bare(item: Item) -> tuple[Item, tuple[Path, ...]]:
-    """An item without what says who made it, and the innermost steps that did."""
+    """An item without its steps, and the innermost steps."""
     steps: tuple[Path, ...] = ()
     while isinstance(item, Made):
         steps = item.steps
@@ -131,13 +131,13 @@ def _bare(item: Item) -> tuple[Item, tuple[Path, ...]]:
 
 
 def one_line(text: str) -> str:
-    """A text for the end of a comment: on one line, and not going on in the next, as it would behind a backslash."""
+    """A text for the end of a comment, on one line that does not continue in the next, as a final backslash would make it."""
     text = " ".join(text.split())
     return _ended(text)
 
 
 def comment(text: str, depth: int = 0, lead: str = "// ") -> list[str]:
-    """A text as a comment, on as many lines as it takes; those after the first are indented."""
+    """A text as a comment on as many lines as needed; those after the first are indented."""
     margin = " " * INDENT * depth
     lines: list[str] = []
     for part in text.splitlines() or [""]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fireiron.cuda.outlining import OutlinedCall
+from fireiron.cuda.reductions import LaneReduction
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -41,15 +43,15 @@ class Makers:
 
     def of_list(self, body: Sequence[Stmt], start: int, stop: int) -> Steps:
         """The steps of the statements of a list from one position to another; of a comment or a commit, of its neighbor."""
-        found = _once(step for one in body[start:stop] for step in self.of(one))
-        if found or stop - start != 1:
-            return found
+        steps = _once(step for stmt in body[start:stop] for step in self.of(stmt))
+        if steps or stop - start != 1:
+            return steps
         near: Iterable[Stmt] = ()
         if isinstance(body[start], (Comment, StepMarker)):
             near = body[stop:]
         elif isinstance(body[start], Commit):
             near = reversed(body[:start])
-        return next((steps for one in near if (steps := self.of(one))), ())
+        return next((steps for stmt in near if (steps := self.of(stmt))), ())
 
     def of(self, statement: Stmt) -> Steps:
         """The steps of a statement; empty if it belongs to the whole kernel."""
@@ -62,12 +64,14 @@ class Makers:
                 return _ordered(orders)
             case Acquire(ring=ring) | Release(ring=ring) | ClaimTile(ring=ring):
                 return self.of_ring(ring)
+            case LaneReduction(body=body) | OutlinedCall(body=body):
+                return _once(stmt.path for stmt, _ in execs(body) if stmt.path is not None)
             case Roles():
                 return ()
         return _common(one.path for one, _ in execs((statement,)) if one.path is not None)
 
     def of_buffer(self, name: str) -> Steps:
-        """The step that made a buffer; none for a parameter."""
+        """The step that created a buffer; none for a parameter."""
         return (self.kernel.makers[name],) if name in self.kernel.makers else ()
 
     def of_ring(self, name: str) -> Steps:

@@ -1,4 +1,4 @@
-"""A micro-kernel's text in a scope of its own, with the names that its contract promises (see `MicroKernel`)."""
+"""A micro-kernel's text in a separate scope, with the names that its contract promises (see `MicroKernel`)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Declaration = tuple[str, tuple[Item, ...]]
 """A name of the contract with the lines that declare it; none where there is no such thing."""
 
 
-_SAID = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-"""Comments and strings of CUDA C++: a name that stands only there is not declared, since compilers refuse what nobody uses."""
+_COMMENTS_AND_STRINGS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+"""Comments and strings of CUDA C++: a name that occurs only in them is not declared, because compilers warn of unused names."""
 
 
 def micro_kernel(kernel: Kernel, statement: Exec, text: str, use: Callable[[Expr], None]) -> list[Item]:
-    """The block of a micro-kernel; `use` is told of each expression that is printed."""
+    """The block of a micro-kernel; `use` is called with each expression that is printed."""
     return _MicroKernel(kernel, statement, use).items(text)
 
 
@@ -35,18 +35,18 @@ class _MicroKernel:
         self.kernel, self.statement, self.use = kernel, statement, use
 
     def items(self, text: str) -> list[Item]:
-        wanted = set(re.findall(r"[A-Za-z_]\w*", _SAID.sub(" ", text)))
-        there = self._there()
-        wanted |= self._wanted_by_zeros() if there else set()
+        wanted = set(re.findall(r"[A-Za-z_]\w*", _COMMENTS_AND_STRINGS.sub(" ", text)))
+        conditions = self._nonempty()
+        wanted |= self._wanted_by_zeros() if conditions else set()
         lines: list[Item] = [f"// micro-kernel {self.statement.instruction.name}: {self.statement.spec}", *self._aliases(wanted)]
         for name, declaration in self._declarations(wanted):
             if not declaration:
                 raise self._not_there(name)
             lines += declaration
         body = tuple(_remarked(text.strip("\n").split("\n")))
-        if there:
-            body = body if len(body) > 1 else (Braces("", body),)  # of one line nobody knows that it is one statement
-            body = (If(tuple(map(self._text, there)), body, tuple(self._zeros())),)
+        if conditions:
+            body = body if len(body) > 1 else (Braces("", body),)  # one line may be more than one statement
+            body = (If(tuple(map(self._text, conditions)), body, tuple(self._zeros())),)
         return [Braces("", (*lines, *body))]
 
     def _not_there(self, name: str) -> DecompositionError:
@@ -61,20 +61,20 @@ class _MicroKernel:
             hint=instead,
         )
 
-    # A product of which no term lies inside is no business of a text: it does not run, and what it would overwrite becomes zero.
+    # If all terms of a product are out of bounds, the text does not run, and the output that it would overwrite becomes zero.
 
-    def _there(self) -> tuple[Expr, ...]:
-        """The conditions under which each input of a product has elements inside, as far as nothing else says so."""
-        found = []
+    def _nonempty(self) -> tuple[Expr, ...]:
+        """The conditions that each input of a product has elements in bounds, if they are not known to hold."""
+        conditions = []
         for operand in self.statement.spec.inputs if self.statement.spec.contracts else ():
             access = self.statement.operands[operand]
             for base, bound in zip(access.base, access.bounds, strict=True):
                 if bound is not None and not self._begins_inside(base, bound):
-                    found.append(less(base, bound))
-        return tuple(dict.fromkeys(found))
+                    conditions.append(less(base, bound))
+        return tuple(dict.fromkeys(conditions))
 
     def _begins_inside(self, base: Expr, bound: Expr) -> bool:
-        """Whether a view's first element lies below a bound: in the last turns of the loops around, or where the statement is executed."""
+        """Whether a view's first element is below a bound: in the last iterations of the loops around, or by the statement's condition."""
         inside = less(base, bound)
         if inside == TRUE or inside in conjuncts(self.statement.performed):
             return True
@@ -85,37 +85,37 @@ class _MicroKernel:
         return less(base + sum(((end - var) * steps[var] for var, end in last.items()), ZERO), bound) == TRUE
 
     def _wanted_by_zeros(self) -> set[str]:
-        """The names that zeros in the place of the output are made of."""
+        """The names that are needed to set the output to zero."""
         if self.statement.accumulate == TRUE:
             return set()
         (output,) = self.statement.spec.outputs
         name, dims = output.lower(), self.statement.spec.uses[output]
         flag = {"accumulate"} if self.statement.accumulate != FALSE else set()
-        if self._is_held(output):
+        if self._is_in_registers(output):
             return {*flag, name, f"{name}_registers", f"{name}_type"}
         return {*flag, f"{name}_at", f"{name}_type", *(f"{name}_size_{mode}" for mode in dims)}
 
     def _zeros(self) -> Iterator[Item]:
-        """Zeros in the place of the output, unless it is added to."""
+        """The statements that set the output to zero, unless the statement accumulates."""
         if self.statement.accumulate == TRUE:
             return
         (output,) = self.statement.spec.outputs
         name, dims = output.lower(), self.statement.spec.uses[output]
         places = [(f"index_{number}", f"{name}_size_{mode}") for number, mode in enumerate(dims)]
         element = f"{name}_at({', '.join(place for place, _ in places)})"
-        if self._is_held(output):
+        if self._is_in_registers(output):
             places, element = [("index_0", f"{name}_registers")], f"{name}[index_0]"
         item: Item = f"{element} = {name}_type(0);"
         for place, size in reversed(places):
             item = Braces(f"for (int {place} = 0; {place} < {size}; ++{place})", (item,))
         yield item if self.statement.accumulate == FALSE else If(("!accumulate",), (item,))
 
-    def _is_held(self, operand: str) -> bool:
-        """Whether an operand is registers of a group, of which each thread has its own."""
+    def _is_in_registers(self, operand: str) -> bool:
+        """Whether an operand is in the registers of a group of threads."""
         return self.kernel.buffer(self.statement.operands[operand].buffer).memory.private and self.statement.collective
 
     def _aliases(self, wanted: set[str]) -> Iterator[Item]:
-        """Second names of the arrays that the contract's names hide in this scope: those that are called as an operand is."""
+        """Second names of arrays whose names the contract's names hide in this scope, because they are those of operands."""
         for name in dict.fromkeys(access.buffer for access in self.statement.accesses):
             buffer = self.kernel.buffer(name)
             if self._array(buffer) != name and wanted & {name, f"{name}_at"}:
@@ -155,7 +155,7 @@ class _MicroKernel:
             if name != buffer.name:  # else it is there as it is
                 yield name, lambda: (Assignment(f"const {kind} {name}", buffer.name),)
         elif buffer.memory.private and self.statement.collective:
-            yield from self._held(name, buffer, dims)
+            yield from self._of_registers(name, buffer, dims)
         else:
             yield from self._viewed(name, access, buffer, {self._axis(operand, dim): mode for dim, mode in enumerate(dims)})
         for dim, mode in enumerate(dims):
@@ -166,7 +166,7 @@ class _MicroKernel:
         """Which of its tensor's dimensions a dimension of an operand is."""
         return self.statement.spec.operands[operand].axis(dim)
 
-    def _held(self, name: str, buffer: Buffer, dims: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], tuple[Item, ...]]]]:
+    def _of_registers(self, name: str, buffer: Buffer, dims: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], tuple[Item, ...]]]]:
         """The registers of a thread, and the coordinates of each."""
         count = expression(buffer.elements)
         yield name, lambda: (f"{buffer.dtype.cuda} (&{name})[{count}] = {buffer.name};",)
@@ -202,7 +202,7 @@ class _MicroKernel:
         return (one_line,) if len(one_line) <= 100 else (head, Joined(("  ", result)), "};")
 
     def _size(self, label: str, access: Access, dim: int, bound: Expr | None) -> tuple[Item, ...]:
-        """How many elements of a view lie inside the tensor; nothing where these are not the first ones."""
+        """The number of elements of a view that are in bounds; empty if these are not the first ones."""
         size = access.shape[dim]
         if bound is None:
             return (f"constexpr int {label} = {size};",)
@@ -230,7 +230,7 @@ class _MicroKernel:
     def _address_at(self, buffer: Buffer, access: Access, axes: tuple[int, ...]) -> Expr:
         """The address of an element by its coordinates in the view, `index_0`, `index_1`, ... (names that nothing else has).
 
-        A view has the dimensions `axes` of its buffer; in the others it stands still.
+        A view has the dimensions `axes` of its buffer; in the others its coordinate is constant.
         """
         coordinates = []
         for axis, (base, modes, size) in enumerate(zip(access.base, access.modes, access.shape, strict=True)):
@@ -265,12 +265,12 @@ def _rising(modes: Sequence[Mode]) -> tuple[tuple[int, int], ...] | None:
 
 
 def _count_below(steps: Sequence[tuple[int, int]], room: Expr) -> Expr:
-    """How many offsets of rising modes, whose sizes and strides these are, lie below `room`."""
+    """The number of offsets below `room`, of rising modes with these sizes and strides."""
     *inner, (size, stride) = steps
     if not inner:
         return minimum(floordiv(room + (stride - 1), as_expr(stride)), as_expr(size))
     full, left = floordiv(room, as_expr(stride)), mod(room, as_expr(stride))
-    if len(inner) > 1:  # what lies behind the last of them, in front of the next, has none
+    if len(inner) > 1:  # there are no offsets between the last of them and the next stride
         left = minimum(left, as_expr(math.prod(inner[-1])))
     return full * math.prod(size for size, _ in inner) + _count_below(inner, left)
 

@@ -1,4 +1,4 @@
-"""Names of the text itself, with the scopes that they belong to."""
+"""Names that the printer makes, and their scopes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 class Names:
     """Names that the printer makes; none of them occurs in the kernel."""
 
-    def __init__(self, taken: set[str]) -> None:
-        self.taken = taken
+    def __init__(self, used: set[str]) -> None:
+        self.used = used
         self.kept: set[str] = set()
-        """Names that are visible everywhere, such as those of functions; they stay taken at the end of a scope."""
+        """Names that are visible everywhere, such as those of functions; they remain in use at the end of a scope."""
 
     def scope(self) -> Callable[[], None]:
-        """Begin a scope: what this returns ends it, after which the names made in it are free again."""
-        outside = set(self.taken)
+        """Begin a scope; the returned function ends it, and frees the names that were made in it."""
+        outside = set(self.used)
 
         def release() -> None:
-            self.taken = outside | self.kept
+            self.used = outside | self.kept
 
         return release
 
@@ -28,20 +28,25 @@ class Names:
         self.kept.add(name)
         return name
 
+    def reserve(self, names: set[str]) -> None:
+        """Make names unavailable everywhere."""
+        self.used |= names
+        self.kept |= names
+
     def drop(self, name: str) -> None:
-        """The scope of a name ends: the name is free again."""
-        self.taken.discard(name)
+        """End the scope of a name, which is then free."""
+        self.used.discard(name)
 
     def fresh(self, wanted: str) -> str:
-        """The wanted name, with a number if it is taken."""
+        """The wanted name, with a number if it is in use."""
         name = self.free(wanted)
-        self.taken.add(name)
+        self.used.add(name)
         return name
 
     def free(self, wanted: str) -> str:
-        """The wanted name, with a number if it is taken; it stays free."""
+        """The wanted name, with a number if it is in use; it remains free."""
         name, number = wanted, 1
-        while name in self.taken:
+        while name in self.used:
             number += 1
             name = f"{wanted}{number}"
         return name

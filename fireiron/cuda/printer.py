@@ -13,6 +13,8 @@ from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.names import Names
+from fireiron.cuda.outlined_functions import OutlinedFunction
+from fireiron.cuda.outlining import Outlined
 from fireiron.cuda.quotients import Quotients
 from fireiron.cuda.types import (
     ACCUMULATED,
@@ -46,7 +48,7 @@ EXACT = 1 << 24
 
 
 class KernelPrinter:
-    """The text of one kernel's statements; what it names and needs in front is kept until the frame is printed."""
+    """Prints the statements of one kernel; records the names and helper functions that the frame declares."""
 
     def __init__(self, kernel: Kernel, names: Names) -> None:
         self.kernel, self.names = kernel, names
@@ -54,9 +56,10 @@ class KernelPrinter:
         self.quotients = Quotients(kernel)
         self.functions: dict[Function, str] = {}
         self.callers: dict[Function, dict[Path, None]] = {}
+        self.outlined: dict[Outlined, OutlinedFunction] = {}
 
     def function(self, function: Function) -> str:
-        """The name of a helper function, which is printed in front of the kernel."""
+        """The name of a helper function, which is printed before the kernel."""
         if function not in self.functions:
             self.functions[function] = self.names.keep(function.name)
         self.callers.setdefault(function, {}).update(dict.fromkeys(self.addresses.steps))
@@ -77,7 +80,7 @@ class KernelPrinter:
         return converted(text, source, target)
 
     def condition(self, value: Expr, place: Binds = Binds.COMPARISON) -> Text:
-        """A condition as a part of another, or of a choice."""
+        """A condition as an operand of another condition, or of a choice."""
         value = self.addresses.stepped(value)
         self.addresses.used |= value.variables()
         return document(value) if place is Binds.LOOSELY else operand(value, place)
@@ -113,7 +116,7 @@ class KernelPrinter:
         return self.addresses.shared(access, access.elements()[0] if offset is None else offset, self.function(SHARED_ADDRESS))
 
     def shared_address_and_step(self, access: Access) -> tuple[Text, Expr]:
-        """The same of the first element where unrolled loops begin, and the bytes that they add."""
+        """The same for the first element in the first iteration of unrolled loops, and the bytes that the loops add."""
         return self.addresses.shared_and_step(access, access.elements()[0], self.function(SHARED_ADDRESS))
 
     def element(self, statement: Exec, name: str) -> Text:
@@ -121,15 +124,16 @@ class KernelPrinter:
         return self.place(statement.operands[name])
 
     def factor(self, statement: Exec, name: str, dtype: DType) -> Text:
-        """The only element of an input, which is multiplied, in another type; zero where it is not read."""
+        """The only element of an input of a product, converted to another type; zero where it is not read."""
         position = list(statement.spec.operands).index(name)
         source = self.buffer(statement.accesses[position]).dtype
         single = source.kind == "int" and source.bits == 8 and dtype == int32
         return self.value(statement, position, 0, dtype, self.function(widened(source)) if single else None)
 
     def value(self, statement: Exec, position: int, number: int, dtype: DType, by: str | None = None) -> Text:
-        """Element `number` of an input in another type, converted `by` a function perhaps; where it is not read zero, or what changes no
-        maximum or minimum."""
+        """Element `number` of an input, converted to another type, if given by the function `by`. Where it is not read, it is zero, or the
+        neutral element of a maximum or minimum.
+        """
         access = statement.accesses[position]
         condition = statement.conditions(position)[number]
         text = self._counted(access, number, dtype)
@@ -141,9 +145,10 @@ class KernelPrinter:
         return Choice(self.condition(condition), text, literal(statement.spec.outside(list(statement.operands)[position]), dtype))
 
     def _counted(self, access: Access, number: int, dtype: DType) -> Text | None:
-        """A coordinate in float as what unrolled loops add to another; None where it is no such sum, or may be too large to be exact.
+        """A coordinate in float as the sum of two converted parts, of which unrolled loops add the second; None if it is not such a sum, or
+        may be too large to be exact.
 
-        Of all turns of these loops one converts; a conversion takes as long as sixteen additions.
+        Only one iteration of these loops converts the first part; a conversion takes as long as sixteen additions.
         """
         if dtype != float32 or not self.buffer(access).memory.counts:
             return None
@@ -154,9 +159,9 @@ class KernelPrinter:
         return Joined(("(", first, " + ", second, ")"))
 
     def counted(self, statement: Exec, terms: Mapping[int, tuple[int, int]], number: int, dtype: DType) -> tuple[Text, ...]:
-        """A sum of coordinates in float: what it is where unrolled loops begin, converted once, and what these add, if anything.
+        """A sum of coordinates in float: the value in the first iteration of unrolled loops, converted once, and what the loops add.
 
-        Nothing where not all are read, or the sum may be too large to be exact.
+        Empty if not all are read, or the sum may be too large to be exact.
         """
         sums: list[Expr] = [as_expr(number), ZERO]
         for position, (place, times) in terms.items():
@@ -178,13 +183,13 @@ class KernelPrinter:
         return other if statement.accumulate == FALSE else Choice(self.condition(statement.accumulate), text, other)
 
     def unless_adding(self, statement: Exec, items: Sequence[Item]) -> tuple[Item, ...]:
-        """Items for where the old value of an output does not count."""
+        """Items under the condition that the statement does not accumulate."""
         if statement.accumulate in (TRUE, FALSE):
             return tuple(items) if statement.accumulate == FALSE else ()
         return (guarded((f"!({self.expression(statement.accumulate)})",), items),)
 
     def local(self, wanted: str) -> str:
-        """A name for what lives in a scope of its own."""
+        """A name for a variable in a nested scope."""
         return self.names.free(wanted)
 
     def loaded(self, statement: Exec, position: int, piece: Piece, into: str) -> Item:
@@ -202,11 +207,11 @@ class KernelPrinter:
         return self.under(piece.condition, self._store(access, piece, "")(value))
 
     def under(self, condition: Expr, item: Item) -> Item:
-        """An item under a condition beside those of the statement."""
+        """An item under a condition in addition to those of the statement."""
         return item if condition == TRUE else guarded(self.conditions(conjuncts(condition)), (item,))
 
     def registers(self, statement: Exec, position: int) -> Registers:
-        """The values of a lane as one array, gathered first where they are kept apart."""
+        """The values of a lane as one array; copied to one first if they are not contiguous."""
         access = statement.accesses[position]
         buffer = self.buffer(access)
         elements = access.elements()
@@ -214,7 +219,7 @@ class KernelPrinter:
         if all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(elements)):
             return Registers(self.pointer(access))
         if access.write and statement.mechanism.in_registers:
-            # What is copied behind it would be read while the product is under way.
+            # The copy from the array would read the accumulators while the MMA is in flight.
             raise DecompositionError(
                 f"{statement.instruction.name} runs on, and the registers of {buffer.name} lie in another order than it numbers them",
                 within=statement.spec,
@@ -231,26 +236,26 @@ class KernelPrinter:
         after = tuple(Assignment(place, f"{name}[{number}]") for number, place in enumerate(places)) if access.write else ()
         return Registers(name, (gathered,), after)
 
-    def turn(self, ring: str, number: Expr) -> Expr:
-        """A turn of a ring as far as its barriers tell turns apart: by their stage, and the parity of their round."""
-        return self.addresses.turn(number, 2 * self.kernel.ring(ring).stages)
+    def fill(self, ring: str, number: Expr) -> Expr:
+        """The number of a fill of a ring, up to a multiple that keeps its stage and its phase parity."""
+        return self.addresses.fill(number, 2 * self.kernel.ring(ring).stages)
 
     def parity(self, ring: str, number: Expr, ahead: int) -> Expr:
-        """The parity of the round of a ring in which a turn is, `ahead` rounds on."""
-        return self.addresses.parity(self.turn(ring, number), self.kernel.ring(ring).stages, ahead)
+        """The phase parity of a fill of a ring, `ahead` phases later."""
+        return self.addresses.parity(self.fill(ring, number), self.kernel.ring(ring).stages, ahead)
 
     def barrier(self, ring: str, side: StageState, number: Expr) -> str:
-        """The address of a ring's barrier for a turn, in the window of shared memory."""
+        """The shared-memory address of a ring's mbarrier for a fill."""
         stages, name = self.kernel.ring(ring).stages, f"{ring}_{side.value}"
-        if stages == 1:  # whichever turn it is, so that no name for it is wanted
+        if stages == 1:  # the same for each fill, which needs no name
             return name
-        offset = self.expression(self.addresses.stage(self.turn(ring, number) % stages) * BARRIER_BYTES)
+        offset = self.expression(self.addresses.stage(self.fill(ring, number) % stages) * BARRIER_BYTES)
         return name + (f" + {offset}" if offset != "0" else "")
 
-    def blocks(self, *several: BlockSet) -> str:
-        """Blocks of a cluster as a mask, a bit for each rank."""
-        masks = [(f"{peers.pattern:#x}", operand(peers.first, Binds.NAME)) for peers in several]
-        self.addresses.used |= {var for peers in several for var in peers.first.variables()}
+    def blocks(self, *sets: BlockSet) -> str:
+        """Blocks of a cluster as a mask with one bit per rank."""
+        masks = [(f"{peers.pattern:#x}", operand(peers.first, Binds.NAME)) for peers in sets]
+        self.addresses.used |= {var for peers in sets for var in peers.first.variables()}
         parts = [mask if str(first) == "0" else f"{mask} << {first}" for mask, first in masks]
         return parts[0] if len(parts) == 1 else " | ".join(f"({part})" if " " in part else part for part in parts)
 
@@ -267,17 +272,17 @@ class KernelPrinter:
     def copies(self, statement: Exec) -> list[Copy]:
         """The parts of an asynchronous copy."""
         source, target = statement.accesses
-        found = []
+        copies = []
         for piece in statement.pieces[0]:
             read, write = source.elements()[piece.first], target.elements()[piece.first]
             condition = None if piece.condition == TRUE else self.condition(piece.condition, Binds.LOOSELY)
-            found.append(Copy(self.shared_address(target, write), self.pointer(source, read), condition))
-        return found
+            copies.append(Copy(self.shared_address(target, write), self.pointer(source, read), condition))
+        return copies
 
     def moved(self, statement: Exec, load: str = "", store: str = "") -> list[Item]:
-        """A copy of one thread, as many elements together as the statement says; what is not read is zero.
+        """A copy by one thread of as many elements at a time as the statement specifies; an element that is not read is zero.
 
-        `load` and `store` are functions by which global memory is read and written, where it is not by plain accesses.
+        `load` and `store` are functions that read and write global memory instead of plain accesses, if given.
         """
         if self._in_pairs(statement):
             return self._converted_in_pairs(statement)
@@ -293,7 +298,7 @@ class KernelPrinter:
         return items
 
     def _in_pairs(self, statement: Exec) -> bool:
-        """Whether it converts floats in registers, and writes the results two by two to one register each."""
+        """Whether it converts floats in registers, and writes pairs of results to one register each."""
         source, target = (self.buffer(access) for access in statement.accesses)
         kinds = source.dtype == float32 and target.dtype in PAIRS
         if not kinds or not source.memory.private or not target.memory.private or target.memory.fragment is not None:
@@ -315,50 +320,50 @@ class KernelPrinter:
         return items
 
     def _at_once(self, statement: Exec, read: Piece, write: Piece, by: _By) -> Item:
-        """One load and one store; what the store tests, the load need not test again."""
+        """One load and one store; the load does not repeat the conditions of the store."""
         source, target = statement.accesses
         tested = conjuncts(write.condition)
         condition = all_of(part for part in conjuncts(read.condition) if part not in tested)
-        stored = self._store(target, write, by.store)  # its address has its name first
+        stored = self._store(target, write, by.store)  # its address is named first
         return self.under(write.condition, stored(self._loaded(source, self.buffer(target).dtype, read, condition, by.load)))
 
     def _staged(self, statement: Exec, start: int, parts: Sequence[Sequence[Piece]], by: _By) -> Item:
-        """Loads into a small array, stores from there; converted on the way in, or on the way out where loads take several."""
+        """Loads into a small array, and stores from it. Elements are converted at the load; at the store if a load has several."""
         (source, target), (reads, writes) = statement.accesses, parts
         kind, dtype = self.buffer(source).dtype, self.buffer(target).dtype
-        held = kind if kind != dtype and reads[0].width > 1 else dtype
+        staged = kind if kind != dtype and reads[0].width > 1 else dtype
         count = statement.vector
         stored = [conjuncts(one.condition) for one in writes]
         first, *others = stored
         shared = [part for part in first if all(part in other for other in others)]
-        if any(part in conjuncts(read.condition) for read in reads for part in shared):  # what all stores test, no load need test again
+        if any(part in conjuncts(read.condition) for read in reads for part in shared):  # loads do not repeat conditions of all stores
             both = [[_without(one, shared) for one in pieces] for pieces in parts]
             return guarded(self.conditions(shared), (self._staged(statement, start, both, by),))
-        items: list[Item] = [f"__align__({held.bytes * count}) {held.cuda} piece[{count}];"]
+        items: list[Item] = [f"__align__({staged.bytes * count}) {staged.cuda} piece[{count}];"]
         for read in reads:
             lane = read.first - start
-            slot = f"piece[{lane}]" if read.width == 1 else f"*reinterpret_cast<{carrier(held, read.width)}*>(&piece[{lane}])"
+            slot = f"piece[{lane}]" if read.width == 1 else f"*reinterpret_cast<{carrier(staged, read.width)}*>(&piece[{lane}])"
             items.append(Assignment(slot, self._loaded(source, dtype, read, read.condition, by.load)))
         for write in writes:
             lane = write.first - start
-            one = self._narrowed(source, f"piece[{lane}]", held, dtype)
-            value = one if write.width == 1 else f"*reinterpret_cast<const {carrier(dtype, write.width)}*>(&piece[{lane}])"
+            element = self._narrowed(source, f"piece[{lane}]", staged, dtype)
+            value = element if write.width == 1 else f"*reinterpret_cast<const {carrier(dtype, write.width)}*>(&piece[{lane}])"
             items.append(self.under(write.condition, self._store(target, write, by.store)(value)))
         return Braces("", tuple(items))
 
     def _store(self, access: Access, piece: Piece, by: str) -> Callable[[Text], Text]:
-        """A store of a value to what one piece takes, by a function where global memory is written by one."""
+        """A store of the values of one piece, by a function if one is given for global memory."""
         if not by or not self.buffer(access).memory.of_grid:
             return functools.partial(Assignment, self._target(access, piece))
         return functools.partial(called, self._by(by, access, piece), self._address(access, piece))
 
     def _by(self, by: str, access: Access, piece: Piece) -> str:
-        """The function that loads or stores a piece; of a single float of 8 bits one of the text's own."""
+        """The function that loads or stores a piece; for a single 8-bit float a helper function."""
         kind = self.buffer(access).dtype
         return self.function(through_bytes(by, kind)) if kind in EIGHT_BITS and piece.width == 1 else by
 
     def _address(self, access: Access, piece: Piece, const: str = "") -> Text:
-        """The address of a piece, as a pointer to what it takes at once."""
+        """The address of a piece, as a pointer to the vector type that moves it."""
         pointer = self.pointer(access, access.elements()[piece.first])
         if piece.width == 1:
             return pointer
@@ -372,7 +377,7 @@ class KernelPrinter:
         return Joined(("*", Call(f"reinterpret_cast<{kind}*>", (self.pointer(access, offset),))))
 
     def _loaded(self, access: Access, dtype: DType, piece: Piece, condition: Expr, by: str = "") -> Text:
-        """What a load brings, in the type `dtype` where it is one element; zero where it is not performed."""
+        """The value of a load, in the type `dtype` if it is one element; zero where it is not performed."""
         old = self.buffer(access).dtype
         offset = access.elements()[piece.first]
         nothing = literal(0, dtype) if piece.width == 1 else zero(old, piece.width)
@@ -389,23 +394,23 @@ class KernelPrinter:
         return value if condition == TRUE else Choice(self.condition(condition, Binds.ALL), value, nothing)
 
     def _narrowed(self, source: Access, value: Text, kind: DType, dtype: DType) -> Text:
-        """An element that is copied, converted; an accumulator of products is computed first, where 16 bits are made of it alone."""
+        """A converted element of a copy. An MMA accumulator that is converted alone to 16 bits goes through `ACCUMULATED`."""
         if kind == float32 and dtype in PAIRS and source.buffer in accumulators(self.kernel):
             value = Call(self.function(ACCUMULATED), (value,))
         return converted(value, kind, dtype)
 
     def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
-        """A user's text in a scope of its own."""
+        """A user's text in a separate scope."""
         return micro_kernel(self.kernel, statement, text, lambda value: self.addresses.used.update(value.variables()))
 
 
-def _without(piece: Piece, taken: Sequence[Expr]) -> Piece:
-    """A piece whose condition has some parts no more."""
-    return attrs.evolve(piece, condition=all_of(part for part in conjuncts(piece.condition) if part not in taken))
+def _without(piece: Piece, tested: Sequence[Expr]) -> Piece:
+    """A piece without some parts of its condition."""
+    return attrs.evolve(piece, condition=all_of(part for part in conjuncts(piece.condition) if part not in tested))
 
 
 class _By(NamedTuple):
-    """The functions by which a copy reads and writes global memory; empty where it is by plain accesses."""
+    """The functions with which a copy reads and writes global memory; empty for plain accesses."""
 
     load: str
     store: str
@@ -417,4 +422,4 @@ def _listed(texts: Sequence[Text]) -> tuple[Text, ...]:
 
 
 BUILT_IN: Mapping[str, str] = {"block": "blockIdx.x", "thread": "threadIdx.x"}
-"""What the variables of the block's and the thread's number are in CUDA."""
+"""The CUDA names of the variables of the block's and the thread's number."""

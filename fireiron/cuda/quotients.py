@@ -65,7 +65,7 @@ class Residue(Expr):
 
 
 class Quotients:
-    """The quotients of one kernel; `named` are those that have a name at the current place of the text."""
+    """The quotients of one kernel; `named` are those that have a name at the current position of the text."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._divisors = Divisors(kernel.symbols, kernel.body)
@@ -73,22 +73,22 @@ class Quotients:
         self.named: dict[Expr, Var] = {}
 
     def define(self, var: Var, value: Expr) -> Expr:
-        """The value of a name, for the text; from now on the name stands for it."""
-        found = self.shown(value)
+        """The value of a name, for the text; later expressions use the name."""
+        text_value = self.shown(value)
         if self._reciprocals and isinstance(value, FloorDiv):
             self.named[value] = var
-        return found
+        return text_value
 
     def shown(self, value: Expr) -> Expr:
         """A value with products for quotients."""
         products: dict[Expr, Expr] = {}
-        for one in quotients(value) if self._reciprocals else ():
-            divisor = self._divisors.of(one)
+        for quotient in quotients(value) if self._reciprocals else ():
+            divisor = self._divisors.of(quotient)
             if divisor is not None and divisor.constant in self._reciprocals:
-                number, by = (replaced(child, products) for child in one.children)
+                number, by = (replaced(child, products) for child in quotient.children)
                 product: Expr = Quotient(number, by, self._reciprocals[divisor.constant], divisor.whole)
-                product = self.named.get(FloorDiv(*one.children), product)
-                products[one] = Residue(number, product, by) if isinstance(one, Mod) else product
+                product = self.named.get(FloorDiv(*quotient.children), product)
+                products[quotient] = Residue(number, product, by) if isinstance(quotient, Mod) else product
         return replaced(value, products)
 
 

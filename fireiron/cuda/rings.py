@@ -103,7 +103,7 @@ PREFETCH = Function(
 
 
 def registers_function(count: int, gives: bool) -> Function:
-    """The change of a warpgroup's registers."""
+    """The function that changes the number of registers of a warpgroup."""
     way = "dec" if gives else "inc"
     return Function(
         f"setmaxnreg_{way}_{count}",
@@ -114,12 +114,12 @@ def registers_function(count: int, gives: bool) -> Function:
 
 
 def names_of(ring: Ring, side: StageState) -> str:
-    """The variable of a ring's barriers."""
+    """The variable with the address of a ring's mbarriers."""
     return f"{ring.name}_{side.value}"
 
 
 def numbers_of(ring: Ring) -> str:
-    """The variable of the numbers of a ring of tiles."""
+    """The variable with the tile indices of a ring of tiles."""
     return f"{ring.name}_numbers"
 
 
@@ -127,13 +127,13 @@ def _mbarriers(count: int) -> str:
     return f"{count} mbarrier{'s' if count > 1 else ''}"
 
 
-def _held(ring: Ring) -> str:
-    """What the stages of a ring hold."""
+def _contents(ring: Ring) -> str:
+    """The contents of the stages of a ring."""
     return ", ".join(ring.buffers) or "tile indices"
 
 
 def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
-    """The barriers of all rings, made by one thread before anybody goes on."""
+    """The mbarriers of all rings, which one thread initializes before any thread continues."""
     kernel = printer.kernel
     if not kernel.rings:
         return
@@ -142,14 +142,14 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
     for ring in kernel.rings:
         full, empty = (names_of(ring, side) for side in StageState)
         if dynamic:
-            start = f"smem + {ring.offset}"
+            start = f"smem + {printer.addresses.constants.offset(ring.name, ring.offset)}"
         else:
             start = ring.name
             yield f"__shared__ unsigned long long {ring.name}[{ring.barrier_bytes // 8}];"
         init = printer.function(INIT)
         if ring.is_order:
-            said = "order of warpgroups" if ring.each else "MMAs of the previous tile are complete"
-            yield Noted(f"const unsigned {empty} = {address}({start});", f"{_mbarriers(ring.stages)}: {said}")
+            note = "order of warpgroups" if ring.each else "MMAs of the previous tile are complete"
+            yield Noted(f"const unsigned {empty} = {address}({start});", f"{_mbarriers(ring.stages)}: {note}")
             inits.append(
                 Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", (f"{init}({empty} + stage * 8, {ring.consumers});",))
             )
@@ -161,15 +161,15 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             yield Noted(f"volatile int* const {numbers_of(ring)} = {numbers};", f"{ring.stages} stages of tile indices")
         makers = Makers(kernel).of_ring(ring.name)
         count = printer.addresses.constants.count(ring.stages)
-        yield Made(Noted(f"const unsigned {full} = {address}({start});", f"{_mbarriers(ring.stages)}: {_held(ring)} full"), makers)
+        yield Made(Noted(f"const unsigned {full} = {address}({start});", f"{_mbarriers(ring.stages)}: {_contents(ring)} full"), makers)
         distance = f"{count} * 8" if count.isidentifier() else ring.stages * 8
-        note = f"{_mbarriers(ring.stages)}: {_held(ring)} empty"
+        note = f"{_mbarriers(ring.stages)}: {_contents(ring)} empty"
         yield Made(Noted(f"const unsigned {empty} = {full} + {distance};", note), makers)
         lines = (f"{init}({full} + stage * 8, {ring.producers});", f"{init}({empty} + stage * 8, {ring.consumers});")
         inits.append(Braces(f"for (int stage = 0; stage < {count}; ++stage)", lines))
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
     yield guarded(("threadIdx.x == 0",), [*maps, *inits, f"{printer.function(VISIBLE)}();"])
-    if kernel.cluster is None:  # else all blocks of the cluster wait, which the program says
+    if kernel.cluster is None:  # else the program has a barrier of the cluster
         yield "__syncthreads();"
 
 
@@ -179,14 +179,14 @@ def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     parity = printer.parity(ring.name, statement.fill_index, 0 if statement.state is StageState.FULL else 1)
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     state = "full" if statement.state is StageState.FULL else "empty"
-    note = f"wait until {_held(ring)} {'is' if len(ring.buffers) == 1 else 'are'} {state}"
+    note = f"wait until {_contents(ring)} {'is' if len(ring.buffers) == 1 else 'are'} {state}"
     if ring.is_order:
         note = "wait for the previous warpgroup" if ring.each else "wait for the MMAs of the previous tile"
     return [Noted(f"{printer.function(WAIT)}({barrier}, {printer.expression(printer.addresses.constants.phases(parity))});", note)]
 
 
 def released(printer: KernelPrinter, statement: Release) -> list[Item]:
-    """The announcement of a stage."""
+    """The arrival at the mbarrier of a stage."""
     ring = printer.kernel.ring(statement.ring)
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     conditions = conjuncts(statement.active)
@@ -203,18 +203,18 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
 
 
 def next_tile(printer: KernelPrinter, statement: ClaimTile) -> list[Item]:
-    """The number of the next tile: taken from the counter and left for the others, or read by all lanes of a warp."""
+    """The index of the next tile: claimed from the counter and stored for the other warps, or read by all lanes of a warp."""
     kernel = printer.kernel
     ring = kernel.ring(statement.ring)
     place = f"{numbers_of(ring)}[{printer.expression(statement.fill_index % ring.stages)}]"
     if not statement.takes:
         return [Noted(f"const int {statement.var} = {FIRST_LANE}{place}, 0);", "warp-uniform, and all lanes have read it")]
     assert kernel.counter is not None
-    tiles, turn = (printer.expression(one) for one in (statement.tiles, statement.fill_index))
+    tiles, fill = (printer.expression(one) for one in (statement.tiles, statement.fill_index))
     blocks = "gridDim.x" if constant(kernel.grid) is None else printer.expression(kernel.grid)
-    taken = f"{printer.function(TAKE)}({kernel.counter.name}, {tiles}, {blocks})"
+    claim = f"{printer.function(TAKE)}({kernel.counter.name}, {tiles}, {blocks})"
     return [
-        Noted(f"const int {statement.var} = {turn} == 0 ? {printer.expression(kernel.block)} : {taken};", "the block's own tile first"),
+        Noted(f"const int {statement.var} = {fill} == 0 ? {printer.expression(kernel.block)} : {claim};", "the block's own tile first"),
         f"{place} = {statement.var};",
     ]
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from fireiron.cuda.chosen import ChosenTurns, chosen_turns
+from fireiron.cuda.chosen import SkippingLoop, as_skipping_loop
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.makers import Makers
+from fireiron.cuda.outlined_functions import OutlinedFunction, buffers_of, in_order, name_of
+from fireiron.cuda.outlining import Outlined, OutlinedCall
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
-from fireiron.cuda.reductions import is_shuffle, with_reductions
+from fireiron.cuda.reductions import LaneReduction
 from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, left, next_tile, released
 from fireiron.cuda.tile_loops import TileLoop, tile_loop
 from fireiron.cuda.versions import Branch
@@ -45,12 +47,13 @@ from fireiron.ir import (
     Wait,
     execs,
     rewritten,
+    statements,
     substituted,
     unknown,
 )
 from fireiron.ir.awaited import awaited
 from fireiron.ir.text import Braces, Function, If, Item, Made, Noted, Path
-from fireiron.values.document import Assignment, Joined, Text
+from fireiron.values.document import Assignment, Joined, Listed, Text, called
 from fireiron.values.document import Chain as Terms
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
 from fireiron.values.machine import float32
@@ -61,11 +64,11 @@ _WARPGROUP_BARRIER = Function(
     ('asm volatile("bar.sync %0, 128;" :: "r"(1 + threadIdx.x / 128) : "memory");',),
     "synchronize the 128 threads of a warpgroup, with one named barrier per warpgroup (0 is __syncthreads)",
 )
-"""PTX ISA 9.7.13.1. The number is no constant, so that all 16 barriers of the block are taken: nothing else here uses one."""
+"""PTX ISA 9.7.13.1. The number is not a constant, so ptxas reserves all 16 barriers of the block; nothing else here uses one."""
 
 
 def _items(statement: Exec, items: object) -> list[Item]:
-    """What an instruction prints; refused where it is no list: of a text each letter would be a line."""
+    """The items that an instruction returns; an error for a text, of which each letter would be a line."""
     if isinstance(items, (list, tuple)):
         return list(items)
     name = type(statement.instruction).__name__
@@ -79,9 +82,9 @@ def _items(statement: Exec, items: object) -> list[Item]:
 
 
 def _numbered_barriers(groups: int) -> Function:
-    """The same with numbers that are constants, for a block with roles, which have barriers of their own.
+    """The same with constant numbers, for a block with roles, which have separate barriers.
 
-    ptxas counts a number in a register as all 16 barriers, and no other block fits beside.
+    ptxas counts a number in a register as all 16 barriers, so that no second block fits on the SM.
     """
     lines = [f'if (warpgroup == {number}) asm volatile("bar.sync {number + 1}, 128;" ::: "memory");' for number in range(groups)]
     body = ("const unsigned warpgroup = threadIdx.x / 128;", *(f"{'else ' if number else ''}{line}" for number, line in enumerate(lines)))
@@ -126,14 +129,14 @@ MOST_REGISTERS = 255
 def straightened(kernel: Kernel) -> Kernel:
     """Replace loops of a single iteration by their bodies."""
 
-    def turned(statement: Stmt) -> tuple[Stmt, ...]:
+    def without_loop(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, For) or statement.extent != Const(1) or statement.step > 1:
             return (statement,)
         body = substituted(statement.body, {statement.var: 0})
-        # A name that is bound in the body keeps a scope of its own.
+        # A name that is bound in the body keeps a separate scope.
         return (attrs.evolve(statement, body=body),) if any(isinstance(one, Let) for one in body) else body
 
-    return attrs.evolve(kernel, body=rewritten(kernel.body, turned))
+    return attrs.evolve(kernel, body=rewritten(kernel.body, without_loop))
 
 
 @attrs.frozen
@@ -151,15 +154,14 @@ class Statements:
     def __init__(self, printer: KernelPrinter) -> None:
         self.printer, self.kernel = printer, printer.kernel
         self.makers = Makers(printer.kernel)
-        self.shuffles = any(is_shuffle(stmt) for stmt, _ in execs(printer.kernel.body))
         self.dropped: frozenset[Expr] = frozenset()
         self.alone = False
-        """Whether the statements are those of one thread, which tells engines what to do."""
+        """Whether the statements are those of the one thread that issues asynchronous copies."""
         self.moved = False
-        """Whether some factor is known not to be 1 where the statements stand."""
+        """Whether the statements are under a test that some factor is not 1."""
 
     def program(self) -> list[Item]:
-        """The kernel's body without the definitions at its top, each statement behind the addresses that it is the first to need."""
+        """The kernel's body without the definitions at its start, with new addresses before the first statement that needs them."""
         return self._program([one for one in self.kernel.body if not isinstance(one, Let)])
 
     def _program(self, body: Sequence[Stmt]) -> list[Item]:
@@ -172,10 +174,10 @@ class Statements:
                 case [Comment()]:
                     notes += inner
                 case _:
-                    items += [*self.printer.addresses.taken(), *notes, *inner]
+                    items += [*self.printer.addresses.new_declarations(), *notes, *inner]
                     notes = []
         self.printer.quotients.named = named
-        return self._reduced([*items, *notes])
+        return [*items, *notes]
 
     # ------------------------------------------------------------------------------------------ conditions
 
@@ -185,14 +187,10 @@ class Statements:
         for run in self._runs(body):
             items += self._run(run)
         self.printer.quotients.named = named
-        return self._reduced(items)
-
-    def _reduced(self, items: list[Item]) -> list[Item]:
-        """Items with calls for reductions by shuffles."""
-        return with_reductions(items, self.kernel, self.printer.function) if self.shuffles else items
+        return items
 
     def _runs(self, body: Sequence[Stmt]) -> Iterable[_Run]:
-        """The list in parts: each with the conditions under which all of its statements are, or a single statement."""
+        """The list in parts: consecutive statements with the conditions that they share, or a single statement."""
         position = 0
         while position < len(body):
             shared, stop = self._shared(body, position)
@@ -217,7 +215,7 @@ class Statements:
         return [guarded(self.printer.conditions(run.conditions), inner)]
 
     def _shared(self, body: Sequence[Stmt], position: int) -> tuple[tuple[Expr, ...], int]:
-        """The conditions that a statement shares with those behind it, and the end of that run."""
+        """The conditions that a statement shares with the next ones, and the end of that run."""
         own = self._conditions(body[position])
         if not own:
             return (), position + 1
@@ -225,7 +223,7 @@ class Statements:
         shared = own
         while here < len(body):
             conditions = self._conditions(body[here])
-            # The first condition decides how far an `if` reaches; the others stand in it as long as all statements have them.
+            # The first condition determines how far an `if` reaches; it contains the others as long as all statements have them.
             if own[0] in conditions:
                 shared = tuple(one for one in shared if one in conditions)
                 stop = here + 1
@@ -235,14 +233,17 @@ class Statements:
         return shared, stop
 
     def _conditions(self, statement: Stmt) -> tuple[Expr, ...]:
-        """Conditions, not yet tested around it, without which a statement does nothing."""
-        if isinstance(statement, Exec):
+        """The conditions of a statement that are not yet tested around it."""
+        if isinstance(statement, (Exec, LaneReduction)):
             return tuple(condition for condition in conjuncts(statement.performed) if condition not in self.dropped)
         if isinstance(statement, For):
             inner = [one for one in statement.body if not isinstance(one, Comment)]
             bound = {statement.var} | {one.var for one in inner if isinstance(one, Let)}
             parts = [self._conditions(one) for one in inner if not isinstance(one, Let)]
             return tuple(one for one in _common(parts) if one.variables().isdisjoint(bound))
+        if isinstance(statement, OutlinedCall):
+            parts = [self._conditions(one) for one in statement.function.body if not isinstance(one, Comment)]
+            return tuple(one for one in _common(parts) if one.variables().isdisjoint(statement.function.parameters))
         if isinstance(statement, Branch):
             return _common([self._conditions(one) for part in statement.children for one in part if not isinstance(one, Comment)])
         return ()
@@ -286,8 +287,8 @@ class Statements:
                 call = f"{self.printer.function(CLUSTER_SYNC)}();"
                 return [Noted(call, reason) if reason else call]
             case Fence(kind=FenceKind.WGMMA_REGISTERS):
-                one = self._one_of(lambda mechanism: mechanism.in_registers)
-                return list(one.mechanism.fence(self.printer, statement.pinned_registers, one))
+                mma = self._one_of(lambda mechanism: mechanism.in_registers)
+                return list(mma.mechanism.fence(self.printer, statement.pinned_registers, mma))
             case Fence(reason=reason):
                 call = f"{self.printer.function(_PROXY_FENCE)}();"
                 return [Noted(call, reason) if reason else call]
@@ -298,8 +299,8 @@ class Statements:
             case Wait(mechanism=mechanism, groups=groups, reason=reason, pinned_registers=holds):
                 return list(mechanism.wait(self.printer, groups, reason, holds, self._one_of(lambda one: one is mechanism)))
             case IfAnyLane(needed=needed):
-                # With a barrier of the warp inside, which costs nothing, the compiler branches: it would issue few instructions anyway, and
-                # what they read would be wanted, and waited for, earlier.
+                # With a warp barrier inside, which costs nothing, the compiler keeps the branch. Else it would predicate the few
+                # instructions, and wait for their operands earlier.
                 return [guarded((self._any_of_warp(needed),), [Noted("__syncwarp();", "keep a branch"), *self._list(statement.body)])]
             case For() | Exec() if not self.moved and (factors := self._factors(statement)):
                 self.moved = True
@@ -308,41 +309,74 @@ class Statements:
                 return [guarded((Terms((factors[0], *(Joined(("|| ", one)) for one in factors[1:]))),), inner)]
             case For():
                 return self._loop(statement)
+            case OutlinedCall():
+                return self._outlined_call(statement)
+            case LaneReduction(values=values):
+                return [f"{self.printer.function(statement.function(self.kernel))}({values});"]
             case Branch(interior=interior, inside=inside, outside=outside):
                 conditions = self.printer.conditions(conjuncts(interior))
                 return [If(conditions, tuple(self._list(inside)), tuple(self._list(outside)))]
             case Exec():
                 if not statement.pieces and not statement.collective and not statement.instruction.tests_edges:
-                    raise VerificationError(f"{statement.instruction.name} {statement.spec}: nothing says which of its elements are stored")
+                    raise VerificationError(
+                        f"{statement.instruction.name} {statement.spec}: no pieces specify which of its elements are stored"
+                    )
                 return _items(statement, statement.instruction.cuda(self.printer, statement))
         raise unknown(statement, "the printer")
 
     def _any_of_warp(self, needed: str) -> Text:
-        """Whether one of a warp's threads has a number other than 0 in some registers: all lanes ask, so it stands under no condition."""
+        """Whether a thread of the warp has a nonzero value in some registers; all lanes vote, so this is under no condition."""
         own = [f"{needed}[{number}]" for number in range(self.kernel.buffer(needed).elements.high)]
         return f"__any_sync(0xffffffff, {' | '.join(own)})"
 
     def _factors(self, statement: Stmt) -> list[Text]:
-        """That a factor is not 1, for each that a thread has in a statement that does nothing where all are; none where it may do more."""
-        found: dict[str, Text] = {}
-        for one, loops in execs((statement,)):
-            name = one.instruction.identity_operand(one.spec)
+        """The conditions that a factor is not 1, for each factor of a thread in a statement that does nothing if all are 1; else none."""
+        conditions: dict[str, Text] = {}
+        for stmt, loops in execs((statement,)):
+            name = stmt.instruction.identity_operand(stmt.spec)
             counts = [constant(loop.extent) for loop in loops]
             if not name or None in counts:
                 return []
-            access, dtype = one.operands[name], one.spec.operands[name].dtype
-            turns = [loop for loop in loops if any(loop.var in value.variables() for value in access.expressions())]
-            for numbers in itertools.product(*(loop.values(loop.extent.high) for loop in turns)):
-                at = access.substitute({loop.var: number for loop, number in zip(turns, numbers, strict=True)})
+            access, dtype = stmt.operands[name], stmt.spec.operands[name].dtype
+            varying = [loop for loop in loops if any(loop.var in value.variables() for value in access.expressions())]
+            for numbers in itertools.product(*(loop.values(loop.extent.high) for loop in varying)):
+                at = access.substitute({loop.var: number for loop, number in zip(varying, numbers, strict=True)})
                 for offset in at.elements():
                     place = self.printer.converted(self.printer.place(at, offset), dtype, float32)
-                    found[str(place)] = Terms((place, f"!= {self.printer.literal(1, float32)}"))
-                if len(found) > MOST_FACTORS:
+                    conditions[str(place)] = Terms((place, f"!= {self.printer.literal(1, float32)}"))
+                if len(conditions) > MOST_FACTORS:
                     return []
-        return list(found.values())
+        return list(conditions.values())
+
+    def _outlined_call(self, call: OutlinedCall) -> list[Item]:
+        """The call of a function, which the first call prints; where other conditions have been tested than before it, its statements."""
+        conditions = {part for stmt, _ in execs(call.function.body) for part in conjuncts(stmt.performed)}
+        tested = frozenset(conditions & self.dropped)
+        outlined = self.printer.outlined
+        if call.function not in outlined:
+            outlined[call.function] = self._outlined(call.function, tested)
+        function = outlined[call.function]
+        if function.tested != tested:
+            return self._list(call.body)
+        buffers = (buffer.name for buffer in function.buffers)
+        values = (self.printer.expression(value) for value in (*call.arguments, *function.variables))
+        return [called(function.name, Listed((*buffers, *values)))]
+
+    def _outlined(self, function: Outlined, tested: frozenset[Expr]) -> OutlinedFunction:
+        """Print a function: nothing that its callers have named is visible in it."""
+        addresses, names = self.printer.addresses, self.printer.names
+        name = names.keep(name_of(function))
+        loops, used, end = addresses.loops, addresses.used, names.scope()
+        addresses.loops, addresses.used = [], set()
+        items = self._list(function.body)
+        inside = {stmt.var for stmt in statements(function.body) if isinstance(stmt, For)}
+        variables = in_order(self.kernel, addresses.used - inside - {*function.parameters})
+        addresses.loops, addresses.used = loops, used
+        end()
+        return OutlinedFunction(name, function, buffers_of(self.kernel, function), variables, tested, tuple(items), addresses.steps)
 
     def _roles(self, statement: Roles) -> list[Item]:
-        """A branch for each role, with addresses of its own."""
+        """A branch for each role, with separate addresses."""
         items: list[Item] = ["const int warp_index = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);"]
         for number, role in enumerate(statement.roles):
             forget = self.printer.addresses.role()
@@ -356,8 +390,9 @@ class Statements:
         return items
 
     def _one_of(self, is_meant: Callable[[Mechanism], bool]) -> Exec:
-        """The first statement of the kernel of such a completion mechanism, which a commit, a wait, a fence or a loop is for: the verifier
-        sees to it that there is one."""
+        """The first statement of the kernel with a completion mechanism, to which a commit, a wait, a fence or a loop belongs. The verifier
+        ensures that there is one.
+        """
         return next(one for one, _ in execs(self.kernel.body) if is_meant(one.mechanism))
 
     def _let(self, statement: Let) -> Item:
@@ -365,16 +400,16 @@ class Statements:
         self.printer.addresses.used |= value.variables()
         return Assignment(f"const {_integer(statement.var.high)} {statement.var}", document(value))
 
-    def _chosen(self, turns: ChosenTurns) -> list[Item]:
-        """A loop of which data say the turns."""
-        addresses, extent = self.printer.addresses, turns.loop.extent
+    def _skipping(self, skipping: SkippingLoop) -> list[Item]:
+        """A loop whose executed iterations depend on data."""
+        addresses, extent = self.printer.addresses, skipping.loop.extent
         addresses.used |= extent.variables()
-        asked = self._list(turns.names)
-        before, body = self._running(turns.loop)
-        return [*before, *turns.items(operand(extent, Binds.SUM), addresses.names.fresh, asked, self._counting(turns.loop, body))]
+        tests = self._list(skipping.names)
+        before, body = self._running(skipping.loop)
+        return [*before, *skipping.items(operand(extent, Binds.SUM), addresses.names.fresh, tests, self._counting(skipping.loop, body))]
 
     def _counting(self, loop: For, body: list[Item]) -> list[Item]:
-        """A loop's body, which counts its turns if anything asks for them."""
+        """A loop's body, which counts its iterations if a later loop uses the count."""
         addresses = self.printer.addresses
         return (
             [*body, addresses.count(loop.prior_iterations, loop.increment)]
@@ -383,16 +418,16 @@ class Statements:
         )
 
     def _loop(self, statement: For) -> list[Item]:
-        if (turns := chosen_turns(statement)) is not None:
-            return self._chosen(turns)
+        if (skipping := as_skipping_loop(statement)) is not None:
+            return self._skipping(skipping)
         unroll = statement.unroll or self._indexes_registers(statement)
         tiles = None if unroll else tile_loop(self.kernel, statement)
         if tiles is not None:
             statement = attrs.evolve(statement, body=tuple(stmt for stmt in statement.body if stmt is not tiles.let))
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
         if statement.pinned_registers:
-            one = self._one_of(lambda mechanism: mechanism.in_registers)
-            before = (*one.mechanism.pin(self.printer, statement.pinned_registers, one), *before)
+            mma = self._one_of(lambda mechanism: mechanism.in_registers)
+            before = (*mma.mechanism.pin(self.printer, statement.pinned_registers, mma), *before)
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
@@ -408,43 +443,46 @@ class Statements:
     def _over_tiles(self, tiles: TileLoop, loop: For) -> str:
         """The head of a loop of persistent blocks over tiles."""
         constants = self.printer.addresses.constants
-        count, blocks = constants.named("num_tiles", tiles.tiles), constants.named("num_blocks", tiles.blocks)
+        count = constants.named("num_tiles", tiles.tiles) if isinstance(tiles.tiles, int) else self.printer.expression(tiles.tiles)
+        blocks = constants.named("num_blocks", tiles.blocks)
         iteration = loop.var if loop.var in self.printer.addresses.used else None
         return tiles.head(BUILT_IN["block"], count, blocks, iteration)
 
     def _rolled(self, loop: For) -> str:
-        """An inner loop of one thread stays rolled where its extent is told at run time: unrolled, it begins with the addresses of
-        several turns, for which its first load would wait. So does one with products, whose remainder would have stages for each lane.
+        """The pragma that keeps a loop rolled.
+
+        An inner loop of one thread stays rolled if its extent is known only at run time: unrolled, it would begin with the addresses of
+        several iterations, and its first load would wait for them. So does a loop with MMAs, whose remainder iterations would compute
+        stages per lane.
         """
         inner = not any(isinstance(one, For) for one in loop.body)
         rolled = self.alone and inner and constant(loop.extent) is None
         return "#pragma unroll 1" if rolled or self._together(loop) else ""
 
     def _together(self, loop: For) -> bool:
-        """Whether a loop over a ring's turns multiplies by warpgroups, and its extent is told at run time, or its products are waited for
-        in each turn.
+        """Whether a loop over the fills of a ring has wgmma, and a trip count of run time, or waits for its MMAs in each iteration.
 
-        Of a known extent, where products follow each other, the compiler finds by itself that stages are the same for all lanes, and keeps
-        addresses of products once for a warp. Else it does not: each address of each product is brought there from the registers of a
-        lane, in front of the first product of a turn, or between them.
+        If the extent is known and MMAs follow each other, the compiler derives that stages are warp-uniform, and keeps the addresses of
+        MMAs in uniform registers. Else it does not, and copies each address from the registers of a lane before the first MMA of an
+        iteration, or between MMAs.
         """
         if not any(isinstance(one, Acquire) for one in loop.body):
             return False
-        products = [one for one, _ in execs(loop.body) if one.mechanism.in_registers]
-        return bool(products) and (constant(loop.extent) is None or any(id(one) in awaited(self.kernel) for one in products))
+        mmas = [stmt for stmt, _ in execs(loop.body) if stmt.mechanism.in_registers]
+        return bool(mmas) and (constant(loop.extent) is None or any(id(stmt) in awaited(self.kernel) for stmt in mmas))
 
     def _unrolled(self, loop: For) -> list[Item]:
         return self._list(loop.body)
 
     def _running(self, loop: For) -> tuple[Sequence[Item], list[Item]]:
-        """What stands in front of a loop that runs at run time, and its body, with what it names of its variable."""
+        """The lines before a loop that is not unrolled, and its body, with the names that it defines."""
         self.printer.addresses.enter(loop, self._together(loop))
         items = self._list(loop.body)
         lines = self.printer.addresses.leave()
         return lines.before, [*lines.top, *items, *lines.end]
 
     def _indexes_registers(self, loop: For) -> bool:
-        """Registers have no run-time index: a loop whose variable numbers them must be unrolled, if they are registers at all."""
+        """Whether the loop variable is an index of registers, so that the loop must be unrolled: registers have no run-time index."""
         for statement, _ in execs((loop,)):
             for access in statement.accesses:
                 buffer = self.kernel.buffer(access.buffer)
@@ -455,13 +493,13 @@ class Statements:
 
 
 def _common(parts: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
-    """The conditions of the first that all others have too; none of none."""
+    """The conditions that all parts have, in the order of the first."""
     first, *others = parts or [()]
     return tuple(one for one in first if all(one in other for other in others))
 
 
 def _is_left(loop: For) -> bool:
-    """Whether a statement of its body says when a loop is over."""
+    """Whether a statement of the body ends the loop."""
     return any(isinstance(one, ExitIfDone) for one in loop.body)
 
 

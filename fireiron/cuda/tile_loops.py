@@ -1,6 +1,7 @@
 """Loops of persistent blocks over their tiles: printed over the index of the tile, not over the iteration.
 
 for iteration < (block < 116) + 3: tile = iteration * 132 + block; S    -->    for (tile = block; tile < 512; tile += 132) S
+for iteration < n / 132 + (block < n % 132): ...                          -->    for (tile = block; tile < n; tile += 132) S
 """
 
 from __future__ import annotations
@@ -8,18 +9,19 @@ from __future__ import annotations
 import attrs
 
 from fireiron.ir import For, Kernel, Let
-from fireiron.values.expr import INT_MAX, Expr, Var, constant
+from fireiron.values.expr import INT_MAX, Const, Expr, FloorDiv, Var, constant, less
+from fireiron.values.expr.normal import terms_of
 
 
 @attrs.frozen
 class TileLoop:
-    """A loop in which block b computes tiles b, b + blocks, b + 2 * blocks and so on, of `tiles` in all.
+    """A loop in which block b computes tiles b, b + blocks, b + 2 * blocks and so on, of `tiles` in all: a number, or its name.
 
     `let` names the tile of an iteration. With `.pingpong(groups)` a warpgroup takes every `step`-th iteration, beginning with `first`.
     """
 
     let: Let
-    tiles: int
+    tiles: int | Var
     blocks: int
     first: int
     step: int
@@ -38,22 +40,36 @@ def _further(var: Var, step: int) -> str:
 
 
 def tile_loop(kernel: Kernel, loop: For) -> TileLoop | None:
-    """The loop as one over tiles; None if it is another loop, or the numbers are known only at run time.
-
-    The number of tiles follows from the iterations of all blocks, and each block's iterations are compared with it.
-    """
-    grid = constant(kernel.grid)
+    """The loop as one over tiles; None if it is another loop, or the index after the last tile may exceed 32 bits."""
     let = next((stmt for stmt in loop.body if isinstance(stmt, Let) and {kernel.block, loop.var} <= stmt.value.variables()), None)
-    if grid is None or let is None or loop.unroll or not loop.extent.variables() <= {kernel.block}:
+    if let is None or loop.unroll:
         return None
     blocks = constant(let.value.substitute({loop.var: 1}) - let.value.substitute({loop.var: 0})) or 0
-    if blocks < grid or let.value != kernel.block + loop.var * blocks:
+    if blocks < kernel.grid.high or let.value != kernel.block + loop.var * blocks:
         return None
-    extents = [_extent(loop.extent, kernel.block, block) for block in range(grid)]
-    tiles = sum(extents)
-    if any(extent != -(-(tiles - block) // blocks) for block, extent in enumerate(extents)) or tiles + loop.step * blocks > INT_MAX:
+    tiles = _tiles(kernel, loop, blocks)
+    if tiles is None or (tiles if isinstance(tiles, int) else tiles.high) + loop.step * blocks > INT_MAX:
         return None
     return TileLoop(let, tiles, blocks, loop.first, loop.step)
+
+
+def _tiles(kernel: Kernel, loop: For, blocks: int) -> int | Var | None:
+    """The number of tiles, which follows from the iterations of all blocks; each block's iterations are compared with it."""
+    grid = constant(kernel.grid)
+    if grid is None or not loop.extent.variables() <= {kernel.block}:
+        return _named_tiles(kernel, loop, blocks)
+    extents = [_extent(loop.extent, kernel.block, block) for block in range(grid)]
+    tiles = sum(extents)
+    return None if any(extent != -(-(tiles - block) // blocks) for block, extent in enumerate(extents)) else tiles
+
+
+def _named_tiles(kernel: Kernel, loop: For, blocks: int) -> Var | None:
+    """The name of the number of tiles, if the iterations are `tiles / blocks`, and one more in the first `tiles % blocks` blocks."""
+    for atoms, _ in terms_of(loop.extent)[0]:
+        match atoms:
+            case (FloorDiv(left=Var() as tiles, right=Const(value=divisor)),) if divisor == blocks:
+                return tiles if loop.extent == tiles // blocks + less(kernel.block, tiles % blocks) else None
+    return None
 
 
 def _extent(extent: Expr, block: Var, number: int) -> int:

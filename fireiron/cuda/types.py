@@ -1,4 +1,4 @@
-"""Element types in C++: what moves several of them at once, constants, conversions."""
+"""Element types in C++: vector types, constants, conversions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def carrier(dtype: DType, width: int) -> str:
 
 
 def zero(dtype: DType, width: int) -> str:
-    """The zero of what moves `width` elements."""
+    """The zero of the vector type that moves `width` elements."""
     kind = carrier(dtype, width)
     if kind in ("unsigned short", "unsigned int"):
         return "0"
     lanes = int(kind[-1])
-    one = {"f": "0.0f", "d": "0.0", "i": "0", "u": "0u"}[kind[0]]
-    return f"make_{kind}({', '.join([one] * lanes)})"
+    lane = {"f": "0.0f", "d": "0.0", "i": "0", "u": "0u"}[kind[0]]
+    return f"make_{kind}({', '.join([lane] * lanes)})"
 
 
 INT_MIN = -(1 << 31)
@@ -40,7 +40,7 @@ LONG = 1e16
 
 
 def literal(number: float, dtype: DType) -> str:
-    """A constant of an element type. What is no number is made of its bits, as NVRTC has no macros for it."""
+    """A constant of an element type. NaN and infinities are made of their bits, because NVRTC has no macros for them."""
     if dtype == float16:
         return f"__float2half_rn({literal(number, float32)})"
     if dtype == bfloat16:
@@ -59,24 +59,24 @@ def literal(number: float, dtype: DType) -> str:
 
 
 _SUFFIXES: Mapping[str, str] = {"long long": "LL", "unsigned int": "u"}
-"""What stands behind a constant in the types that integers of formulas are computed in, where `int` does not do."""
+"""The suffix of constants of the types other than `int` in which integers of formulas are computed."""
 
 
 def _with_suffix(number: int, suffix: str) -> str:
-    """A constant with its suffix; the text of the least `long long` would be none."""
+    """A constant with its suffix; the smallest `long long` has no literal."""
     return f"{number}{suffix}" if number > -(1 << 63) else f"({number + 1}{suffix} - 1)"
 
 
 def _shortest(number: float) -> str:
-    """The shortest decimal number that is the same float, in 32 bits; an integer as it is."""
+    """The shortest decimal number with the same value in float; an integer unchanged."""
     import numpy
 
     if number.is_integer() and abs(number) < LONG:
         return repr(number)
     with numpy.errstate(over="ignore"):
         single = numpy.float32(number)
-    held = bool(numpy.isfinite(single)) and single != 0
-    return repr(float(str(single)) if held else number).replace("e+", "e")
+    is_normal = bool(numpy.isfinite(single)) and single != 0
+    return repr(float(str(single)) if is_normal else number).replace("e+", "e")
 
 
 _TO_HALF: Mapping[str, str] = {
@@ -102,11 +102,11 @@ FUNCTIONS: Mapping[str, str] = {
     **{name: name for name in ("erf", "exp", "exp2", "log", "log2", "rsqrt", "sqrt", "tanh")},
     "tanh_approx": "tanh",
 }  # fmt: skip
-"""The functions of formulas in double; those in float have an `f` behind them (CUDA Math API).
+"""The functions of formulas in double; those in float have the suffix `f` (CUDA Math API).
 
-They are those of the standard, not the faster ones of `--use_fast_math`, but for those of `APPROXIMATE` in float. The CUDA C++
+They are the standard functions, not the faster ones of `--use_fast_math`, except those of `APPROXIMATE` in float. The CUDA C++
 Programming Guide ("Mathematical Functions") gives their errors in float, in units in the last place: 1 for log and log2, 2 for erf, exp,
-rsqrt and tanh; the others are rounded correctly. Of a number and NaN, a maximum or minimum is the number.
+rsqrt and tanh; the others are rounded correctly. The maximum or minimum of a number and NaN is the number.
 """
 
 
@@ -115,25 +115,25 @@ COMPOSED: Mapping[str, tuple[str, str]] = {
     "silu": ("x / (1{f} + exp{e}(-x))", "x * sigmoid(x)"),
     "gelu": ("0.5{e} * x * (1{f} + erf{e}(x * 0.7071067811865476{e}))", "x * Phi(x), Phi the standard normal distribution function"),
 }
-"""Functions of formulas that are made of those of the standard: their texts, `{f}` and `{e}` for the type, and what they are."""
+"""Functions of formulas that consist of standard functions: the text, with `{f}` and `{e}` for the type, and the definition."""
 
 
 APPROXIMATE: Mapping[str, tuple[str, str]] = {
     "exp2": ("ex2.approx.ftz.f32", "2^x with a relative error of at most 2^-22; results below 2^-126 are 0"),
     "tanh_approx": ("tanh.approx.f32", "tanh(x) with a relative error of at most 2^-10.987"),
 }
-"""Functions in float that are an instruction (PTX ISA, "Floating Point Instructions", ex2 and tanh): its name, and what it is."""
+"""Functions in float that are an instruction (PTX ISA, "Floating Point Instructions", ex2 and tanh): its name and definition."""
 
 
 def approximate(name: str) -> Function:
-    """The function in front of a kernel that is one of the instructions of `APPROXIMATE`."""
+    """The helper function for an instruction of `APPROXIMATE`."""
     instruction, note = APPROXIMATE[name]
     body = ("float y;", f'asm("{instruction} %0, %1;" : "=f"(y) : "f"(x));', "return y;")
     return Function(f"{name.removesuffix('_approx')}_approx", ("float x",), body, note, result="float")
 
 
 def composed(name: str, dtype: DType) -> Function:
-    """The function in front of a kernel that computes one of `COMPOSED`."""
+    """The helper function that computes one of `COMPOSED`."""
     text, note = COMPOSED[name]
     single = dtype.bits == 32
     body = text.format(f=".0f" if single else ".0", e="f" if single else "")
@@ -167,17 +167,17 @@ def converted(text: Text, source: DType, target: DType) -> Text:
 
 
 def widened(source: DType) -> Function:
-    """An integer of 8 bits as a factor of a product in `int`, of whose origin NVVM knows nothing.
+    """The helper function that widens an 8-bit integer to an `int` operand, and hides its origin from NVVM.
 
-    Of sums of products of such integers it makes `dp4a`, where they are three with a byte of zeros; and of that ptxas of CUDA 12.6, 13.0
-    and 13.5 makes wrong code at times (docs/decisions/0067-compilers.md). Who is after speed has tensor cores.
+    NVVM compiles sums of three products of such integers to `dp4a` with a zero byte, for which ptxas of CUDA 12.6, 13.0 and 13.5 sometimes
+    generates wrong code (docs/decisions/0067-compilers.md). Tensor cores are the fast alternative.
     """
     note = "widen an 8-bit integer; the empty asm prevents a dp4a that ptxas miscompiles"
     return Function("widened", (f"{source.cuda} x",), ("int value = x;", 'asm("" : "+r"(value));', "return value;"), note, result="int")
 
 
 def through_bytes(by: str, kind: DType) -> Function:
-    """A load or store of CUDA (`by`: `__ldcs`, `__stcs`) of one float of 8 bits, of which CUDA has none: by the byte that it is."""
+    """The helper function for a load or store (`by`: `__ldcs`, `__stcs`) of one 8-bit float as a byte, which CUDA lacks."""
     name, note = by.strip("_"), f"{by} for one 8-bit float, which CUDA lacks"
     if by.startswith("__ld"):
         byte = f"reinterpret_cast<unsigned char&>(value) = {by}(reinterpret_cast<const unsigned char*>(source));"
@@ -193,14 +193,14 @@ ACCUMULATED: Final = Function(
     "x, read after wgmma_wait_group: ptxas would hoist the conversion above the wait and serialize the wgmma",
     result="float",
 )
-"""The function around an accumulator of which a single element is converted. Adding -0 changes no number; no compiler leaves it out."""
+"""The function around an accumulator element that is converted alone. Adding -0 changes no number; no compiler removes it."""
 
 
 PAIRS: Mapping[DType, tuple[str, str]] = {
     float16: ("__half2", "__floats2half2_rn"),
     bfloat16: ("__nv_bfloat162", "__floats2bfloat162_rn"),
 }
-"""16-bit floats of which two neighbors in a register are converted from float at once: the type of both, and the function."""
+"""16-bit floats of which two adjacent ones in a register are converted from float at once: the type of both, and the function."""
 
 
 def _widened(text: Text, source: DType, target: DType) -> Text:

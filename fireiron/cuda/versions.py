@@ -1,4 +1,4 @@
-"""Print statements that have two versions as one branch; consecutive statements with the same condition share it."""
+"""Print statements with two versions as one branch; consecutive statements with the same condition share it."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def _branch(run: Sequence[Stmt]) -> list[Stmt]:
     if not run:
         return []
     last = max(place for place, one in enumerate(run) if not isinstance(one, Comment))
-    taken = run[: last + 1]
-    outside = edited((one for one in taken if not isinstance(one, Comment)), lambda one: attrs.evolve(one, interior=FALSE, implied=()))
-    return [Branch(interior_condition(run[0]), edited(taken, plain), outside), *run[last + 1 :]]
+    shared = run[: last + 1]
+    outside = edited((one for one in shared if not isinstance(one, Comment)), lambda one: attrs.evolve(one, interior=FALSE, implied=()))
+    return [Branch(interior_condition(run[0]), edited(shared, plain), outside), *run[last + 1 :]]

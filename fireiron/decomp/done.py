@@ -105,7 +105,7 @@ class Done(Decomposition):
 
     def _waits_for_storage(self, spec: Spec, context: Context) -> bool:
         """Whether a bulk copy would match, except that its destination's storage is not decided yet: the leaf waits for the readers."""
-        if not spec.copies or not spec.dst.tensor.free or spec.dst.tensor.name in context.whole.settled:
+        if not spec.copies or not spec.dst.tensor.free or spec.dst.tensor.name in context.whole.chosen_storage:
             return False
         engines = (engine for engine in self._requested(context) if engine.mechanism.counted and engine.may_perform(spec))
         return any([mismatch.field for mismatch in engine.fits(spec, context)] == ["dst storage"] for engine in engines)

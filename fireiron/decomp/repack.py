@@ -191,20 +191,22 @@ class Repack(Decomposition):
         return view
 
 
-def read_along(spec: Spec, tree: Node, settled: Mapping[str, Storage]) -> Mapping[str, str]:
+def read_along(spec: Spec, tree: Node, chosen_storage: Mapping[str, Storage]) -> Mapping[str, str]:
     """Return, by operand, the dimension along which instructions read it if that is not the contiguous one.
 
-    `tree` is the decomposition of the spec, `settled` has the storage of buffers that instructions chose. A copy to shared memory between
-    two such storages transposes each of its tiles, which no bulk copy can do.
+    `tree` is the decomposition of the spec, `chosen_storage` has the storage of buffers that instructions chose. A copy to shared memory
+    between two such storages transposes each of its tiles, which no bulk copy can do.
     """
     names = {spec.operands[name].tensor.name: name for name in spec.inputs}
     transposed: dict[str, str] = {}
     for node in tree.nodes():
         copy = node.spec
-        if not copy.copies or copy.src.tensor.name not in names or copy.dst.tensor.name not in settled:
+        if not copy.copies or copy.src.tensor.name not in names or copy.dst.tensor.name not in chosen_storage:
             continue
         operand = names[copy.src.tensor.name]
-        fastest = [axis for axis, digits in enumerate(settled[copy.dst.tensor.name].dims) if any(digit.weight == 1 for digit in digits)]
+        fastest = [
+            axis for axis, digits in enumerate(chosen_storage[copy.dst.tensor.name].dims) if any(digit.weight == 1 for digit in digits)
+        ]
         if len(fastest) != 1 or len(copy.src.dims) != len(copy.dst.dims):
             continue
         axis = copy.src.axis(copy.dst.axes.index(fastest[0]) if copy.dst.axes else fastest[0])

@@ -12,10 +12,10 @@ from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import Comment, For, Hole, Let, effect
 from fireiron.ir.effect import Effect, Effects
 from fireiron.ir.effects.chaining import Chaining
-from fireiron.language.dealing import PLAIN, Dealing, Grouping, Place, Taking
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product, shares_of_digits
 from fireiron.language.substrategy import divisors, fits
-from fireiron.language.to_blocks import dealt_to_blocks, left_to_the_next
+from fireiron.language.tile_assignment import PLAIN, Grouping, Place, Selection, TileAssignment
+from fireiron.language.to_blocks import distribute_to_blocks, left_to_the_next
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import (
     Integer,
@@ -80,18 +80,18 @@ CHAINING = 90
 
 @attrs.frozen
 class TilePlan:
-    """How tiles are executed: distributed over units of `level` in an order, or in loops; over blocks as `dealing` specifies."""
+    """How tiles are executed: distributed over units of `level` in an order, or in loops; over blocks as `assignment` specifies."""
 
     level: Level | None = None
     unroll: bool = False
     order: MatrixLayout | tuple[int, ...] = RowMajor
-    dealing: Dealing = PLAIN
+    assignment: TileAssignment = PLAIN
     effects: Effects = effect.NONE
 
     @property
     def refines_blocks(self) -> bool:
         """Whether the plan has refinements that only tiles distributed over blocks can have."""
-        return self.dealing.of_blocks or bool(self.effects)
+        return self.assignment.of_blocks or bool(self.effects)
 
     @property
     def chaining(self) -> Chaining:
@@ -104,20 +104,22 @@ class TilePlan:
 
     def with_order(self, place: Place) -> TilePlan:
         """The plan with an order of the tiles."""
-        return attrs.evolve(self, dealing=self.dealing.with_order(place))
+        return attrs.evolve(self, assignment=self.assignment.with_order(place))
 
     def with_grouping(self, grouping: Grouping) -> TilePlan:
         """The plan with clusters of adjacent blocks."""
-        return attrs.evolve(self, dealing=attrs.evolve(self.dealing, grouping=grouping))
+        return attrs.evolve(self, assignment=attrs.evolve(self.assignment, grouping=grouping))
 
-    def taking(self, taking: Taking) -> TilePlan:
+    def with_selection(self, selection: Selection) -> TilePlan:
         """The plan with a way in which blocks obtain tiles, and the consumer groups that it already has."""
-        groups = self.dealing.taking.groups
-        return attrs.evolve(self, dealing=attrs.evolve(self.dealing, taking=attrs.evolve(taking, groups=groups)))
+        groups = self.assignment.selection.groups
+        return attrs.evolve(self, assignment=attrs.evolve(self.assignment, selection=attrs.evolve(selection, groups=groups)))
 
     def with_groups(self, groups: int) -> TilePlan:
         """The plan with a number of consumer groups that alternate the tiles of a block."""
-        return attrs.evolve(self, dealing=attrs.evolve(self.dealing, taking=attrs.evolve(self.dealing.taking, groups=groups)))
+        return attrs.evolve(
+            self, assignment=attrs.evolve(self.assignment, selection=attrs.evolve(self.assignment.selection, groups=groups))
+        )
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -193,7 +195,7 @@ class Tile(Decomposition):
         plan = self.planned(TilePlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         if plan.level is None:
-            if plan.dealing.renumberings or plan.refines_blocks or plan.order != RowMajor:
+            if plan.assignment.renumberings or plan.refines_blocks or plan.order != RowMajor:
                 raise DecompositionError(
                     "layout, swizzle and rasterize order tiles that are distributed over units", hint="add .to(level), or drop them"
                 )
@@ -328,7 +330,7 @@ def _distribution(order: list[Step], parent: Level, plan: TilePlan, draft: Draft
         raise _no_whole_unit(level, parent, draft)
     unit = draft.unit(level, parent)
     spare = _spare_threads(level, parent, units, draft)
-    for renumbering in plan.dealing.renumberings:
+    for renumbering in plan.assignment.renumberings:
         unit = renumbering.of_units(unit, units, level)
     return _Distribution(total, units, unit, spare)
 
@@ -407,8 +409,8 @@ def _distributed_over_blocks(spec: Spec, views: dict[str, View], order: list[Ste
     if draft.whole.grid is not None:
         raise DecompositionError("tiles are distributed over Block twice", hint="one .to(Block) in a strategy")
     if not any(_is_for_blocks(step) for step in draft.later_steps):
-        return dealt_to_blocks(spec, views, order, plan.dealing, plan.effects, draft)
-    if plan.dealing.renumberings or plan.refines_blocks:
+        return distribute_to_blocks(spec, views, order, plan.assignment, plan.effects, draft)
+    if plan.assignment.renumberings or plan.refines_blocks:
         raise DecompositionError(
             "swizzle, rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent and programmatic_launch apply to all blocks, "
             "and later tiles are distributed over Block, too",

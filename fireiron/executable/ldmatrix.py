@@ -76,7 +76,7 @@ class LdMatrix(MatrixCopy):
 
     def _next_along(self, spec: Spec, context: Context) -> int:
         """Return the dimension along which the reading instruction has its second register, which determines the order of the matrices."""
-        holding = context.held.get(spec.operands["dst"].tensor.name)
+        holding = context.owners.get(spec.operands["dst"].tensor.name)
         wanted = None if holding is None else lanes_of(spec, "dst", holding, context)
         if wanted is None or wanted.count < 4:
             return 0

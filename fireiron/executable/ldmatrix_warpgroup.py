@@ -91,13 +91,13 @@ class LdMatrixWarpgroup(Executable):
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         mismatches = self.mismatches(spec, context.architecture) or ownership_mismatch(self.maps()["dst"], spec, "dst", context)
-        decided_storage = None if mismatches else context.whole.settled.get(spec.src.tensor.name)
+        decided_storage = None if mismatches else context.whole.chosen_storage.get(spec.src.tensor.name)
         return mismatches if decided_storage is None else rows_mismatch("src", spec.src, decided_storage, self.along)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         tensor = spec.src.tensor
-        if tensor.free and tensor.name not in draft.whole.settled:
-            draft.settle(tensor, _preferred_storage(spec.src))
+        if tensor.free and tensor.name not in draft.whole.chosen_storage:
+            draft.choose_storage(tensor, _preferred_storage(spec.src))
         return statements_by_warps(self, spec, draft, self.swapped, self.maps_of_warp())
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:

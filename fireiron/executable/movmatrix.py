@@ -85,7 +85,7 @@ class MovMatrix(Executable):
         """Return where lanes do not own the elements that they send, or must own others; an undecided distribution follows this copy."""
         mismatches: list[Mismatch] = []
         for name, lane_map in self.maps().items():
-            if spec.operands[name].tensor.name in context.held:
+            if spec.operands[name].tensor.name in context.owners:
                 mismatches += ownership_mismatch(lane_map, spec, name, context)
         return tuple(mismatches)
 

@@ -80,7 +80,7 @@ class Shuffle(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         mismatches = list(self.mismatches(spec, context.architecture))
         for name in () if mismatches else ("src", "dst"):
-            if spec.operands[name].tensor.name in context.held:
+            if spec.operands[name].tensor.name in context.owners:
                 mismatches += ownership_mismatch(LANES, spec, name, context)
         return tuple(mismatches)
 

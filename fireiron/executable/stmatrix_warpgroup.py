@@ -93,7 +93,7 @@ class StMatrixWarpgroup(Executable):
         mismatches = self.mismatches(spec, context.architecture) or ownership_mismatch(self.maps()["src"], spec, "src", context)
         if mismatches:
             return mismatches
-        storage = context.whole.settled.get(spec.dst.tensor.name, spec.dst.tensor.storage())
+        storage = context.whole.chosen_storage.get(spec.dst.tensor.name, spec.dst.tensor.storage())
         return rows_mismatch("dst", spec.dst, storage, self.along)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:

@@ -175,10 +175,10 @@ def _order(view: View, along: int) -> tuple[int, ...]:
 def _chunks(spec: Spec, context: Context) -> SmemLayout | str:
     """Return the chunks of the destination that a leaf decided or that the load requests; the reason as text if there are none."""
     view = spec.dst
-    storage: Storage = context.whole.settled.get(view.tensor.name) or view.tensor.storage()
+    storage: Storage = context.whole.chosen_storage.get(view.tensor.name) or view.tensor.storage()
     if len(view.dims) != 2 or math.prod(constant(size) or 0 for size in view.shape) == 0:
         return "a tile of sizes known only at run time"
-    if view.tensor.free and view.tensor.name not in context.whole.settled:
+    if view.tensor.free and view.tensor.name not in context.whole.chosen_storage:
         return "a storage that a reader may still choose"
     return smem_layout_of(storage, view, view.dtype.bytes)
 
@@ -239,7 +239,7 @@ class TmaStore(Executable):
                     within=spec,
                     hint="another tile, or .coalesced_copy(8) for a store by all threads",
                 )
-            storage = draft.settle(view.tensor, chunk_storage(view, along, span))
+            storage = draft.choose_storage(view.tensor, chunk_storage(view, along, span))
         chunks = smem_layout_of(storage, view, view.dtype.bytes)
         assert isinstance(chunks, SmemLayout), chunks
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())

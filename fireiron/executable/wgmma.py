@@ -195,7 +195,7 @@ class Wgmma(Executable):
         """Return the chunks of an operand, which become its storage if that is undecided."""
         view = spec.operands[name]
         wanted = self._preferred_storage(spec, name) if view.tensor.free else None
-        storage = view.tensor.storage() if wanted is None else draft.settle(view.tensor, wanted)
+        storage = view.tensor.storage() if wanted is None else draft.choose_storage(view.tensor, wanted)
         layout = smem_layout_of(storage, view, view.dtype.bytes)
         assert isinstance(layout, SmemLayout), layout
         return layout

@@ -13,7 +13,7 @@ from fireiron.spec import Spec, symbols_of, with_strides
 from fireiron.specs.fused import fused
 from fireiron.values.expr import Expr, Var
 from fireiron.values.machine import DTYPES
-from fireiron.values.strides import lie_apart, strides_told
+from fireiron.values.strides import lie_apart, symbolic_strides
 from fireiron.values.tensor import MatrixLayout, Tensor
 
 
@@ -110,7 +110,7 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
 def _solve_strides(spec: Spec, symbols: Mapping[str, Var], known: dict[str, int], steps: Steps) -> None:
     """Add symbolic strides to the known sizes: first those of the given arrays, then those of new arrays."""
     for name, (shape, given) in steps.items():
-        for symbol, stride, dim in strides_told(spec.operands[name].tensor.storage(), shape, given):
+        for symbol, stride, dim in symbolic_strides(spec.operands[name].tensor.storage(), shape, given):
             if symbol not in known:
                 _check_stride(symbols[symbol], stride, name, spec.uses[name][dim])
                 known[symbol] = stride

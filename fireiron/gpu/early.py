@@ -60,10 +60,10 @@ def prove(program: Program) -> None:
     Raises: what `Program.ir` raises.
     """
     if program.early is None:
-        _ = program.is_made or program.lowered
+        _ = program.is_complete or program.lowered
         begun = False
         try:
-            text = program.text if program.is_made else program.unproved_text
+            text = program.text if program.is_complete else program.unproved_text
             program.begin_early(EarlyCompilation(text, program.architecture.name, newest_loadable()))
             begun = True
         finally:

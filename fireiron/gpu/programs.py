@@ -39,10 +39,10 @@ def key_of(program: Program) -> str | None:
 
 def recalled(program: Program, known: str | None = None) -> Program:
     """Return the program, with the stored IR and text if it has none yet; `known` is its key, if known."""
-    if program.is_made or program.is_asked:
+    if program.is_complete or program.has_key:
         return program
     start, key = time.perf_counter(), known or key_of(program)
-    program.asked(key)
+    program.set_key(key)
     data = None if key is None else disk_cache.bytes_at(place(KIND, key))
     if key is None or data is None:
         return program
@@ -62,7 +62,7 @@ def recalled(program: Program, known: str | None = None) -> Program:
 def remember(program: Program) -> None:
     """Store a program that this process generated, if that took long enough; warn once if the disk is full or read-only."""
     key = program.key
-    if key is None or program.kept_since is not None or not program.is_made or sum(program.seconds.values()) < WORTH:
+    if key is None or program.kept_since is not None or not program.is_complete or sum(program.seconds.values()) < WORTH:
         return
     about = {"kernels": [program.name], "about": str(program.spec)[:200], "arch": program.architecture.name}
     data = disk_cache.written(KIND, key, program.parts, {**about, "toolchain": [], "seconds": sum(program.seconds.values())})

@@ -31,7 +31,7 @@ class State:
     clock: int
     temperature: int | None = None
     power: float | None = None
-    held_back: tuple[str, ...] = ()
+    throttle_reasons: tuple[str, ...] = ()
 
 
 def read_state() -> State | None:

@@ -133,7 +133,7 @@ class _Writer:
         for var, value in self.whole.definitions.items():
             key = Named(value, var.high)
             named[key if key not in named else Named(value, var.high, var.name)] = var
-        whole = Whole(self.whole.taken, named, settled=self.whole.settled)
+        whole = Whole(self.whole.used_names, named, chosen_storage=self.whole.chosen_storage)
         root_context = self.program.grown.context
         return Context(
             self.kernel.architecture, self.program.instructions, root_context.block, root_context.thread, self.kernel.workers, whole=whole
@@ -198,8 +198,8 @@ class _Writer:
             if buffer.name not in given:
                 spec = Allocate.on(BlockLevel, whole_view(tensor))
                 text = written_statement(spec, Execution())
-                settled = self.whole.settled.get(buffer.name)
-                yield text if settled is None else f"{text} as {literal_text(settled)}"
+                chosen_storage = self.whole.chosen_storage.get(buffer.name)
+                yield text if chosen_storage is None else f"{text} as {literal_text(chosen_storage)}"
 
     def _lets(self, body: list[str]) -> list[str]:
         """Return a `Let` for each named value of the kernel that the text or another of these lines uses.

@@ -86,7 +86,7 @@ class Outermost:
     target: str = ""
     name: str = ""
     lets: tuple[Let, ...] = ()
-    settled: tuple[tuple[Tensor, Storage], ...] = ()
+    chosen_storage: tuple[tuple[Tensor, Storage], ...] = ()
     facts: tuple[tuple[str, Expr], ...] = ()
     title: tuple[str, ...] = ()
     effects: Effects = effect.NONE
@@ -142,8 +142,8 @@ def _outermost_fields(outermost: Outermost, draft: Draft) -> dict[str, Any]:
         draft.claim(Var(name))
     for let in outermost.lets:
         draft.define(let.var, let.value)
-    for tensor, storage in outermost.settled:
-        draft.settle(tensor, storage)
+    for tensor, storage in outermost.chosen_storage:
+        draft.choose_storage(tensor, storage)
     fields = ("facts", "grid", "effects", "cluster")
     return {name: getattr(outermost, name) for name in fields}
 

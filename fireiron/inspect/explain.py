@@ -29,7 +29,7 @@ from fireiron.language.launching import front
 from fireiron.language.plain import plain
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import chain, default_copy, inner_chains
-from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Node, held_by
+from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Node, owners_in
 from fireiron.lower.walk import Grown, grow_tree
 from fireiron.refine.to import To
 from fireiron.spec import Spec
@@ -243,7 +243,7 @@ def _expand(program: Program, steps: Steps) -> Grown:
 
 def with_owners(tree: Grown) -> Context:
     """Return the context of a complete tree, with the owners of its registers."""
-    return attrs.evolve(tree.context, held=held_by(tree.node))
+    return attrs.evolve(tree.context, owners=owners_in(tree.node))
 
 
 def _leaves(node: Node, context: Context, place: str) -> Iterator[Leaf]:

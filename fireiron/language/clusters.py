@@ -14,8 +14,8 @@ import attrs
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import BlockCluster
 from fireiron.ir.cluster import MULTIPROCESSORS, at_once
-from fireiron.language.dealing import Gathered, Grouping, Taking
 from fireiron.language.dividing import Step, moved
+from fireiron.language.tile_assignment import Gathered, Grouping, Selection
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.values.expr import FloorDiv, Var, as_expr, constant, minimum, mod
@@ -40,16 +40,16 @@ class Clustered(Grouping):
     def tiles(self) -> int:
         return math.prod(self.sizes)
 
-    def gathered(self, spec: Spec, views: dict[str, View], order: list[Step], taking: Taking, draft: Draft) -> Gathered:
+    def gathered(self, spec: Spec, views: dict[str, View], order: list[Step], selection: Selection, draft: Draft) -> Gathered:
         """Convert the digits of tile indices to digits of cluster indices; limit the grid if blocks are persistent."""
         sizes, dims = self.sizes, spec.tile_dims[-2:]
         if self.tiles == 1:
-            return super().gathered(spec, views, order, taking, draft)
-        self._require(spec, order, taking, draft)
+            return super().gathered(spec, views, order, selection, draft)
+        self._require(spec, order, selection, draft)
         along = [(dim, size) for dim, size in zip(dims, sizes, strict=True) if size > 1]
         digits = {dim: next((digit for digit in order if digit.dim == dim), None) or _only_tile(spec, views, dim) for dim in dims}
         shared = [_of_clusters(digit, dict(along).get(digit.dim, 1)) for digit in order]
-        block = _block(shared, self.tiles, taking.most, draft)
+        block = _block(shared, self.tiles, selection.most, draft)
         places, before = [], 1
         for dim, size in along:
             place = draft.let(f"rank_{spec.labels[spec.dims.index(dim)]}", mod(block // before, as_expr(size)))
@@ -63,12 +63,12 @@ class Clustered(Grouping):
         lines, columns = (dict(along).get(digits_of_clusters[at].dim, 1) if digits_of_clusters else 1 for at in (-1, 0))
         return Gathered(views, digits_of_clusters, BlockCluster(tuple(size for _, size in along), tuple(places)), lines, columns)
 
-    def _require(self, spec: Spec, order: list[Step], taking: Taking, draft: Draft) -> None:
+    def _require(self, spec: Spec, order: list[Step], selection: Selection, draft: Draft) -> None:
         what, dims = f"cluster({', '.join(map(str, self.sizes))})", spec.tile_dims[-2:]
         if draft.architecture.name != WARPGROUP_ARCHITECTURE:
             raise DecompositionError(f"{what}: clusters need {WARPGROUP_ARCHITECTURE}", got=draft.architecture)
-        if 0 < taking.most < self.tiles:
-            require_whole_clusters(taking.most, self.tiles)
+        if 0 < selection.most < self.tiles:
+            require_whole_clusters(selection.most, self.tiles)
         if len(dims) < 2 or any(sum(digit.dim == dim for digit in order) > 1 for dim in dims):
             raise DecompositionError(
                 f"{what}: the tiles have the dimensions {', '.join(digit.dim for digit in order) or 'none'}",

@@ -121,7 +121,7 @@ def product(digits: list[Step]) -> int | None:
 
 def shares_of_digits(order: list[Step], units: int) -> tuple[list[tuple[Step, Expr]], list[Step]] | None:
     """Return the digits distributed over units and those that remain as loops, both fastest first; None if they do not divide evenly."""
-    taken: list[tuple[Step, Expr]] = []
+    distributed: list[tuple[Step, Expr]] = []
     rest: list[Step] = []
     left = units
     for digit in order:
@@ -130,16 +130,16 @@ def shares_of_digits(order: list[Step], units: int) -> tuple[list[tuple[Step, Ex
         if left == 1:
             rest.append(digit)
         elif left % size == 0:
-            taken.append((digit, digit.size))
+            distributed.append((digit, digit.size))
             left //= size
         elif size % left == 0:
-            taken.append((attrs.evolve(digit, size=as_expr(left)), as_expr(left)))
+            distributed.append((attrs.evolve(digit, size=as_expr(left)), as_expr(left)))
             strides = {name: stride * left for name, stride in digit.strides.items()}
             rest.append(Step(digit.dim, as_expr(size // left), strides))
             left = 1
         else:
             return None
-    return (taken, rest) if left == 1 else None
+    return (distributed, rest) if left == 1 else None
 
 
 def loop_over(

@@ -43,14 +43,22 @@ Names: TypeAlias = "Draft | Inside | Unnamed"
 """What names values."""
 
 
-def taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tuple[Let, For]:
-    """Return the index of a block's tile in each iteration, and the loop over its tiles. If `dynamic`, one block may compute all tiles."""
+def most_tiles(stride: int) -> int:
+    """Return the largest number of tiles, if blocks compute each `stride`-th one, for which the index after the last one fits 32 bits."""
+    return 2**31 - 1 - stride
+
+
+def persistent_tile_loop(tiles: Expr, blocks: int, groups: int, dynamic: bool, draft: Draft) -> tuple[Let, For]:
+    """Return the index of a block's tile in each iteration, and the loop over its tiles. If `dynamic`, one block may compute all tiles.
+
+    The number of tiles is at most `most_tiles(blocks * groups)`.
+    """
     launched = constant(minimum(tiles, as_expr(blocks)))
     block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)
-    tiles = draft.let("num_tiles", tiles, high=2**31 - 1)
+    tiles = draft.let("num_tiles", tiles, high=most_tiles(blocks * groups))
     # The first blocks have one more tile. (tiles - block) may be negative, so the count is not a quotient of it.
     num_iterations = tiles // blocks + less(block, tiles % blocks)
-    # The launcher checks that there are fewer than 2**31 tiles.
+    # The launcher checks the number of tiles.
     iteration = Var(draft.fresh("iteration"), 0, min(max((tiles + 1 if dynamic else num_iterations).high - 1, 0), 2**31 - 1))
     tile = Var(draft.fresh("tile"), 0, min(max(tiles.high - 1, 0), 2**31 - 1))
     asks = ask.Asks((DynamicTiles(tile.name, tiles),)) if dynamic else ask.NOTHING
@@ -63,7 +71,7 @@ def place_on_curve(unit: Expr, lines: Expr, columns: Expr, draft: Names) -> tupl
     return _inside(place // columns, place % columns, lines, columns)
 
 
-def place_in_bands(unit: Expr, lines: Expr, columns: Expr, rows: int, draft: Names) -> tuple[Expr, Expr]:
+def rasterized_place(unit: Expr, lines: Expr, columns: Expr, rows: int, draft: Names) -> tuple[Expr, Expr]:
     """Return the line and the column of tile `unit` in bands of `rows` lines, column by column; the last band may have fewer lines."""
     band, inside = unit // (columns * rows), unit % (columns * rows)
     number = constant(lines)

@@ -346,12 +346,12 @@ def _worth_copies(spec: Spec) -> bool:
     sizes = [constant(size) for size in spec.C.shape[-2:]]
     if any(size is not None and size < WORTH_A_COPY for size in sizes):
         return False
-    if None in sizes or not _halves(spec):
+    if None in sizes or not _has_16_bit_floats(spec):
         return True
     return WORTH_A_COPY not in sizes and _tiles(spec, 32, 32) > A_WAVE
 
 
-def _halves(spec: Spec) -> bool:
+def _has_16_bit_floats(spec: Spec) -> bool:
     """Return whether strategies with `mma.sync` support the operands' type."""
     return spec.A.dtype in (float16, bfloat16)
 
@@ -374,7 +374,7 @@ def _apart(view: View) -> tuple[Expr, ...] | None:
 def _on_tensor_cores(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Return the strategies with `mma.sync` that keep the types of A and B: float32 is not converted to tf32."""
     dtype, capability = spec.A.dtype, target.capability
-    if capability >= 80 and _halves(spec) and not _worth_copies(spec) and not _as_given(spec):
+    if capability >= 80 and _has_16_bit_floats(spec) and not _worth_copies(spec) and not _as_given(spec):
         return (("split_k", SPLIT), ("small", {}))
     if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
         return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (_stated("hmma_ampere", spec, target), ("small", {}))

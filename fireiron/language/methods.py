@@ -16,7 +16,7 @@ from fireiron.generated_verbs import REFINEMENT_VERBS, OtherVerbs, StepVerbs
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy, appended
 from fireiron.language.tree import OF_EACH_STEP, Decomposition, Refinement
 from fireiron.spec import Spec
-from fireiron.specs.verbs import Told, Verbs, fitting
+from fireiron.specs.verbs import ChainHooks, Verbs, fitting
 from fireiron.values.tensor import Printed, Tensor, View
 
 _ENDS = (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
@@ -29,7 +29,7 @@ def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[Module
     Raises: an `ArgumentError` if a verb is not an identifier, or is the name of another method.
     """
     setattr(Verbs, then.__name__, then)
-    answers: tuple[tuple[type[Any], Callable[..., Any]], ...] = ((Told, listed), (Told, misplaced), (Printed, text))
+    answers: tuple[tuple[type[Any], Callable[..., Any]], ...] = ((ChainHooks, listed), (ChainHooks, misplaced), (Printed, text))
     for owner, answer in answers:
         setattr(owner, answer.__name__, staticmethod(answer))
     for module in decompositions:
@@ -110,8 +110,8 @@ def _owners(steps: Iterable[str]) -> set[type]:
 def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]) -> None:
     """Add a method that makes an extension to the chains of an owner."""
     name = make.verb
-    taken = any(hasattr(chain, name) for chain in _CHAINS if issubclass(chain, owner))
-    if not name.isidentifier() or name.startswith("_") or taken:
+    is_defined = any(hasattr(chain, name) for chain in _CHAINS if issubclass(chain, owner))
+    if not name.isidentifier() or name.startswith("_") or is_defined:
         raise ArgumentError(f"{extension.__name__}: its verb {name!r} is not an identifier, or is in use", hint="use another verb")
     method.__name__, method.__qualname__, method.__module__ = name, f"{owner.__name__}.{name}", make.__module__
     method.__doc__ = make.__doc__

@@ -1,4 +1,4 @@
-"""Distribute tiles over the blocks of a kernel, by a place, a grouping and a taking (`language.dealing`)."""
+"""Distribute tiles over the blocks of a kernel, by a place, a grouping and a selection (`language.tile_assignment`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fireiron.errors import ResourceError
 from fireiron.ir import Hole
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.chaining import Chaining
-from fireiron.language.dealing import Dealing, Parts, Taken
 from fireiron.language.dividing import Step, moved
-from fireiron.language.grid import let_of_grid
+from fireiron.language.grid import let_of_grid, most_tiles
+from fireiron.language.tile_assignment import Parts, SelectedTile, TileAssignment
 from fireiron.language.tree import Child, Draft, Expansion
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, less, mod
@@ -20,18 +20,20 @@ from fireiron.values.machine import Block, Kernel
 from fireiron.values.tensor import View
 
 
-def dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], dealing: Dealing, effects: Effects, draft: Draft) -> Expansion:
+def distribute_to_blocks(
+    spec: Spec, views: dict[str, View], order: list[Step], assignment: TileAssignment, effects: Effects, draft: Draft
+) -> Expansion:
     """Return the expansion that distributes the tiles with the digits `order`, fastest first, over the blocks of a kernel.
 
     Raises: a `DecompositionError` for an illegal combination, and a `ResourceError` for a grid that cannot be launched.
     """
     part, outer = draft.whole.part, draft.whole.outer
     parts = None if part is None else Parts(part)
-    stated = {**dealing.stated(effects), **(parts.stated if parts is not None else {})}
-    dealing.check(stated, late=False)
-    grouping = parts or dealing.grouping
-    gathered = grouping.gathered(spec, views, order, dealing.taking, draft)
-    order, place = gathered.order, dealing.place
+    stated = {**assignment.stated(effects), **(parts.stated if parts is not None else {})}
+    assignment.check(stated, late=False)
+    grouping = parts or assignment.grouping
+    gathered = grouping.gathered(spec, views, order, assignment.selection, draft)
+    order, place = gathered.order, assignment.place
     if gathered.cluster is not None:
         place = place.of_clusters(gathered.lines, gathered.columns)
     grid: Expr = as_expr(grouping.tiles)
@@ -40,24 +42,25 @@ def dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], deali
     blocks = grid * grouping.parts
     for _, number in outer:
         blocks = blocks * number
-    fits = _fits(blocks)
-    for permutation in (*dealing.renumberings, place):
+    stride = assignment.selection.most * assignment.selection.groups
+    fits = _fits(blocks, most_tiles(stride))
+    for permutation in (*assignment.renumberings, place):
         permutation.require(spec, order)
-    dealing.check(stated, late=True)
+    assignment.check(stated, late=True)
     block = grouping.shared(_block(blocks, draft), draft)
-    taken = dealing.taking.taken(block, blocks, grouping.tiles, draft)
-    unit = _without_outer(taken, grid, outer) if outer else taken.unit
+    selected = assignment.selection.selected(block, blocks, grouping.tiles, draft)
+    unit = _without_outer(selected, grid, outer) if outer else selected.unit
     unit = unit // grouping.tiles
-    for renumbering in dealing.renumberings:
-        unit = renumbering.number(unit, grid // grouping.tiles, taken.names)
+    for renumbering in assignment.renumberings:
+        unit = renumbering.number(unit, grid // grouping.tiles, selected.names)
     views = gathered.views
-    for digit, index in place.tile(spec, order, unit, taken.names):
-        views = moved(views, spec, digit, let_of_grid(_name(spec, digit), index, digit.size, taken.names), unit=True)
+    for digit, index in place.tile(spec, order, unit, selected.names):
+        views = moved(views, spec, digit, let_of_grid(_name(spec, digit), index, digit.size, selected.names), unit=True)
     return draft.expansion(
         (Child("body", spec.at_level(Block, **views)),),
-        taken.around(Hole("body")),
-        facts=() if fits == TRUE else (("the grid has at most 2**31 - 1 blocks", fits),),
-        grid=taken.blocks,
+        selected.around(Hole("body")),
+        facts=() if fits == TRUE else ((f"the grid has at most {_most(stride)} {'tiles' if stride else 'blocks'}", fits),),
+        grid=selected.blocks,
         effects=_of_tensors(effects, spec),
         cluster=gathered.cluster,
     )
@@ -83,23 +86,28 @@ def _block(blocks: Expr, draft: Draft) -> Var:
     return Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
 
 
-def _fits(blocks: Expr) -> Expr:
+def _fits(tiles: Expr, most: int) -> Expr:
     """Return the condition under which a grid can be launched. Raises: `ResourceError` if it never can."""
-    fits = less(blocks, as_expr(2**31))
+    fits = less(tiles, as_expr(most + 1))
     if fits == FALSE:
-        raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
+        raise ResourceError(f"{tiles} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
     return fits
 
 
-def _without_outer(taken: Taken, grid: Expr, outer: Sequence[tuple[Var, Expr]]) -> Expr:
+def _most(stride: int) -> str:
+    """Return the text of the largest number of tiles, of which persistent blocks compute each `stride`-th one."""
+    return f"2**31 - {1 + stride}"
+
+
+def _without_outer(selected: SelectedTile, grid: Expr, outer: Sequence[tuple[Var, Expr]]) -> Expr:
     """Return the index of a block's tile among `grid`; define the tile indices of earlier steps by the slower part of the block index."""
-    names, left = taken.names, taken.unit // grid
+    names, left = selected.names, selected.unit // grid
     first, *others = outer
     for var, tiles in reversed(others):
         names.define(var, mod(left, tiles))
         left = left // tiles
     names.define(first[0], left)
-    tile = mod(taken.unit, grid)
+    tile = mod(selected.unit, grid)
     return tile if constant(grid) is not None else names.let("block_tile", tile)
 
 

@@ -207,13 +207,13 @@ class Expansion:
     effects: Effects = attrs.field(default=effect.NONE, kw_only=True)
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
-    settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
+    chosen_storage: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
     launches: tuple[tuple[str, Any], ...] = attrs.field(default=(), kw_only=True, eq=False, repr=False)
 
     @property
     def has_kernel_effects(self) -> bool:
         """Whether it adds anything to the whole kernel."""
-        parts = (self.names, self.lets, self.effects, self.settled)
+        parts = (self.names, self.lets, self.effects, self.chosen_storage)
         return any((*parts, self.grid is not None, self.part is not None))
 
     def child(self, name: str) -> Child:
@@ -239,7 +239,7 @@ class Expansion:
             outer=(*self.outer, *inner.outer),
             effects=self.effects.joined(inner.effects),
             cluster=inner.cluster or self.cluster,
-            settled=(*self.settled, *inner.settled),
+            chosen_storage=(*self.chosen_storage, *inner.chosen_storage),
         )
 
 
@@ -540,16 +540,16 @@ def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
 class Whole:
     """What the steps of a tree added to the whole kernel so far: the collected fields of their `Expansion`s.
 
-    `taken` are the names in use, including those of sizes and operands.
+    `used_names` are the names in use, including those of sizes and operands.
     """
 
-    taken: frozenset[str] = frozenset()
+    used_names: frozenset[str] = frozenset()
     lets: Mapping[Named, Var] = attrs.field(factory=dict)
     grid: Expr | None = None
     part: Var | None = None
     outer: tuple[tuple[Var, Expr], ...] = ()
     effects: Effects = effect.NONE
-    settled: Mapping[str, Storage] = attrs.field(factory=dict)
+    chosen_storage: Mapping[str, Storage] = attrs.field(factory=dict)
     cluster: BlockCluster | None = None
 
     def after(self, expansion: Expansion) -> Whole:
@@ -557,13 +557,13 @@ class Whole:
         if not expansion.has_kernel_effects:
             return self
         return Whole(
-            self.taken.union(expansion.names),
+            self.used_names.union(expansion.names),
             {**self.lets, **dict(expansion.lets)} if expansion.lets else self.lets,
             self.grid if expansion.grid is None else expansion.grid,
             self.part if expansion.part is None else expansion.part,
             (*self.outer, *expansion.outer),
             self.effects.joined(expansion.effects),
-            {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
+            {**self.chosen_storage, **dict(expansion.chosen_storage)} if expansion.chosen_storage else self.chosen_storage,
             expansion.cluster or self.cluster,
         )
 
@@ -592,8 +592,8 @@ class Context:
         prefix: the prefix of names of variables.
         active: the condition under which a thread takes part.
         origin: the line of the strategy.
-        held: by tensor in registers, which thread owns which element, as far as it is determined.
-        decides: whether the leaf itself may determine the owners of tensors that are not in `held`.
+        owners: by tensor in registers, which thread owns which element, as far as it is determined.
+        decides: whether the leaf itself may determine the owners of tensors that are not in `owners`.
         whole: what the steps before added to the whole kernel.
         later_steps: the steps that follow in the chain.
         left_out: instructions that can perform a part of a producer's load, but not all of it.
@@ -609,7 +609,7 @@ class Context:
     prefix: str = ""
     active: Expr = TRUE
     origin: str | None = None
-    held: Mapping[str, Ownership] = attrs.field(factory=dict)
+    owners: Mapping[str, Ownership] = attrs.field(factory=dict)
     decides: bool = False
     whole: Whole = attrs.field(factory=Whole)
     later_steps: tuple[Decomposition, ...] = ()
@@ -622,11 +622,11 @@ class Context:
 
     def after(self, expansion: Expansion) -> Context:
         """Return the context after a step, with what it added to the whole kernel."""
-        return self.knowing(self.held, self.whole.after(expansion))
+        return self.knowing(self.owners, self.whole.after(expansion))
 
-    def knowing(self, held: Mapping[str, Ownership], whole: Whole) -> Context:
+    def knowing(self, owners: Mapping[str, Ownership], whole: Whole) -> Context:
         """Return the context with these owners and this state; itself if both are the same."""
-        return self if held is self.held and whole is self.whole else self._with(held=held, whole=whole)
+        return self if owners is self.owners and whole is self.whole else self._with(owners=owners, whole=whole)
 
     def fresh(self, wanted: str) -> str:
         """Raise an error: only a `Draft` makes new names."""
@@ -670,12 +670,12 @@ class Draft(Context):
 
     _names: dict[str, None] = attrs.field(factory=dict)
     _lets: dict[Named, Var] = attrs.field(factory=dict)
-    _settled: dict[str, Storage] = attrs.field(factory=dict)
+    _chosen_storage: dict[str, Storage] = attrs.field(factory=dict)
 
     def expansion(self, children: tuple[Child, ...], program: tuple[Stmt, ...], **more: Any) -> Expansion:
         """Return the `Expansion` with the names of this draft; `more` are further fields."""
-        names, lets, settled = tuple(self._names), tuple(self._lets.items()), tuple(self._settled.items())
-        return Expansion(children, program, names=names, lets=lets, settled=settled, **more)
+        names, lets, chosen_storage = tuple(self._names), tuple(self._lets.items()), tuple(self._chosen_storage.items())
+        return Expansion(children, program, names=names, lets=lets, chosen_storage=chosen_storage, **more)
 
     def fresh(self, wanted: str, otherwise: str = "") -> str:
         """Return an unused name with the prefix of this part of the tree: `wanted`, else `otherwise`, else one with a number."""
@@ -690,18 +690,18 @@ class Draft(Context):
         return name
 
     def _is_taken(self, name: str) -> bool:
-        return name in self.whole.taken or name in self._names
+        return name in self.whole.used_names or name in self._names
 
-    def settle(self, tensor: Tensor, storage: Storage) -> Storage:
+    def choose_storage(self, tensor: Tensor, storage: Storage) -> Storage:
         """Choose the storage of a buffer without one; refuse a storage that contradicts the choice of another leaf."""
-        known = {**self.whole.settled, **self._settled}.get(tensor.name)
+        known = {**self.whole.chosen_storage, **self._chosen_storage}.get(tensor.name)
         if known is not None and known != storage:
             raise DecompositionError(
                 f"{tensor.name}: two leaves need different storage, {_stored(known)} and {_stored(storage)}",
                 at=self.origin,
                 hint="load the operand twice, or specify the storage: .storage_layout(...).swizzle_storage(...)",
             )
-        self._settled[tensor.name] = storage
+        self._chosen_storage[tensor.name] = storage
         return storage
 
     def claim(self, var: Var) -> None:
@@ -842,10 +842,10 @@ def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tupl
     node, whole = _grown(spec, steps, context)
     tried: Tried = {}
     while not node.complete and any(_waiting(node)):
-        held = held_by(node)
-        again, whole = _again(node, held, whole, tried)
+        owners = owners_in(node)
+        again, whole = _again(node, owners, whole, tried)
         if again is node:
-            again, whole = _decided(node, held, whole)
+            again, whole = _decided(node, owners, whole)
         if again is node:
             break
         node = again
@@ -868,8 +868,8 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
     for number, child in enumerate(order):
         node, whole = _grown(child.spec, rest if child.steps is None else child.steps, here.enter(child))
         nodes[child.name] = _or_alone(node, child.alone)
-        undetermined = _in_registers(later.spec for later in order[number + 1 :]) - set(here.held)
-        here = here.knowing({**held_by(node, undetermined), **here.held} if undetermined else here.held, whole)
+        undetermined = _in_registers(later.spec for later in order[number + 1 :]) - set(here.owners)
+        here = here.knowing({**owners_in(node, undetermined), **here.owners} if undetermined else here.owners, whole)
     children = tuple((child.name, nodes[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts, names=expansion.names, launches=expansion.launches), here.whole
 
@@ -900,29 +900,29 @@ Tried = dict[int, tuple[Node, Any]]
 """By identity, the leaves that still had to wait when they were tried, with what was known of their registers."""
 
 
-def _again(node: Node, held: Mapping[str, Ownership], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
+def _again(node: Node, owners: Mapping[str, Ownership], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
     """Try each waiting leaf again if more owners of its registers are known now; return the tree itself if no leaf could be expanded."""
     if node.complete:
         return node, whole
     if node.waiting is not None and node.step is not None:
         needed = () if node.waiting.needed is None else (node.waiting.needed,)
-        known = {name: held.get(name) for name in sorted(_in_registers((node.spec, *needed)))}, whole.settled
+        known = {name: owners.get(name) for name in sorted(_in_registers((node.spec, *needed)))}, whole.chosen_storage
         if id(node) in tried and tried[id(node)][1] == known:
             return node, whole
-        grown_leaf, after = _grown(node.spec, (node.step,), attrs.evolve(node.waiting, held=held, whole=whole))
+        grown_leaf, after = _grown(node.spec, (node.step,), attrs.evolve(node.waiting, owners=owners, whole=whole))
         if grown_leaf.waiting is not None:
             tried[id(node)] = node, known
             return node, whole
         return grown_leaf, after
     children = {}
     for name, child in _bodies_first(node):
-        children[name], whole = _again(child, held, whole, tried)
+        children[name], whole = _again(child, owners, whole, tried)
     if all(children[name] is child for name, child in node.children):
         return node, whole
     return attrs.evolve(node, children=tuple((name, children[name]) for name, _ in node.children)), whole
 
 
-def _decided(node: Node, held: Mapping[str, Ownership], whole: Whole) -> tuple[Node, Whole]:
+def _decided(node: Node, owners: Mapping[str, Ownership], whole: Whole) -> tuple[Node, Whole]:
     """Let the first waiting leaf that can determine the owners of its registers do so; refuse the tree if none can.
 
     As long as there are open leaves, no leaf does so, because a later step may determine the owners there.
@@ -930,11 +930,11 @@ def _decided(node: Node, held: Mapping[str, Ownership], whole: Whole) -> tuple[N
     if node.opens:
         return node, whole
     refused: FireironError | None = None
-    for leaf in sorted(_waiting(node), key=lambda waiting: not _follows(waiting.spec, held)):
+    for leaf in sorted(_waiting(node), key=lambda waiting: not _follows(waiting.spec, owners)):
         assert leaf.waiting is not None and leaf.step is not None
         for steps in filter(None, ((leaf.step,), leaf.alone)):
             try:
-                subtree, after = _grown(leaf.spec, steps, attrs.evolve(leaf.waiting, held=held, decides=True, whole=whole))
+                subtree, after = _grown(leaf.spec, steps, attrs.evolve(leaf.waiting, owners=owners, decides=True, whole=whole))
             except FireironError as error:
                 refused = _owner_error(error, node, leaf)
                 continue
@@ -945,9 +945,9 @@ def _decided(node: Node, held: Mapping[str, Ownership], whole: Whole) -> tuple[N
     return node, whole
 
 
-def _follows(spec: Spec, held: Mapping[str, Ownership]) -> bool:
+def _follows(spec: Spec, owners: Mapping[str, Ownership]) -> bool:
     """Return whether the owners of an operand with all dimensions of a spec are known, so that the other operands follow it."""
-    return any(len(spec.uses[name]) == len(spec.dims) and view.tensor.name in held for name, view in spec.operands.items())
+    return any(len(spec.uses[name]) == len(spec.dims) and view.tensor.name in owners for name, view in spec.operands.items())
 
 
 def _replaced(node: Node, old: Node, new: Node) -> Node:
@@ -1029,7 +1029,7 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
     return expansion
 
 
-def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Ownership]:
+def owners_in(node: Node, names: Collection[str] | None = None) -> dict[str, Ownership]:
     """Return, for tensors in registers that a tree accesses (`names`, or all), which thread owns which element.
 
     The first statement that reads a tensor, or accumulates into it, determines its owners. Without one, the first other access does, and

@@ -191,7 +191,7 @@ def walk(tree: Grown, spec: Spec, name: str) -> Kernel:
         tree.context.architecture,
         tree.grid,
         tree.threads,
-        tuple(_buffers(tree.node, spec, whole.settled)),
+        tuple(_buffers(tree.node, spec, whole.chosen_storage)),
         symbols_of(spec),
         _used_lets(lets, body) + body,
         spec,
@@ -275,7 +275,7 @@ def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var
     return tuple(reversed(kept))
 
 
-def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable[Buffer]:
+def _buffers(node: Node, spec: Spec, chosen_storage: Mapping[str, Storage]) -> Iterable[Buffer]:
     seen: dict[str, Tensor] = {}
     for name, view in spec.operands.items():
         seen[view.tensor.name] = view.tensor
@@ -287,8 +287,8 @@ def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable
             if tensor.name in seen:
                 continue
             seen[tensor.name] = tensor
-            if tensor.name in settled:
-                tensor = attrs.evolve(tensor, layout=settled[tensor.name].layout, swizzle=settled[tensor.name].swizzle)
+            if tensor.name in chosen_storage:
+                tensor = attrs.evolve(tensor, layout=chosen_storage[tensor.name].layout, swizzle=chosen_storage[tensor.name].swizzle)
             # `distribute` determines the number of registers per thread.
             storage = Storage(Layout(()), 0) if tensor.memory.private else tensor.storage()
             yield Buffer(tensor, storage, storage.extent, written=True)

@@ -160,29 +160,31 @@ def expected_at(
     types = {name: view.dtype for name, view in spec.operands.items()}
     whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
     known = {dim: len(places[dim]) if dim in places else size for dim, size in whole.items()}
-    taken = {name: numpy.asarray(one) for name, one in arrays.items()}
+    numpy_arrays = {name: numpy.asarray(one) for name, one in arrays.items()}
     with numpy.errstate(all="ignore"):
         evaluated_ = fused(spec)
         if evaluated_ is not None:
-            bounded = _Analysis.of(evaluated_, _Rounding(types, accumulator)).evaluated_(taken, known, chunk, places, whole)
+            bounded = _Analysis.of(evaluated_, _Rounding(types, accumulator)).evaluated_(numpy_arrays, known, chunk, places, whole)
             independent = _independent_inputs(evaluated_) if random else frozenset()
             if not independent:
                 return bounded
-            typical = _Analysis.of(evaluated_, _Rounding(types, accumulator, independent)).evaluated_(taken, known, chunk, places, whole)
+            typical = _Analysis.of(evaluated_, _Rounding(types, accumulator, independent)).evaluated_(
+                numpy_arrays, known, chunk, places, whole
+            )
             return {name: _smaller_bound(one, typical[name], types[name]) for name, one in bounded.items()}
         simple = {}
         for formula in spec.definition.formulas:
             shape = [known[dim] for dim in formula.target.dims]
             exact = types[formula.output].kind == "int" and (formula.reduction is not None or computing(formula, types).kind == "int")
             if exact or spec.moves or spec.fills:
-                value = reference(formula, taken, types, dict(zip(formula.target.dims, shape, strict=True)))
+                value = reference(formula, numpy_arrays, types, dict(zip(formula.target.dims, shape, strict=True)))
                 simple[formula.output] = Bounded(value, numpy.zeros(shape))
                 continue
             compute_type = types[formula.output] if spec.accumulator is None else spec.accumulator
-            result = _Rounding(types, accumulator).of_formula(formula, _exact_elements(formula, taken, types), (), compute_type)
+            result = _Rounding(types, accumulator).of_formula(formula, _exact_elements(formula, numpy_arrays, types), (), compute_type)
             error = result.error + rounded_by(types[formula.output], result.value)
             if types[formula.output].kind == "int":
-                value = reference(formula, taken, types, dict(zip(formula.target.dims, shape, strict=True)))
+                value = reference(formula, numpy_arrays, types, dict(zip(formula.target.dims, shape, strict=True)))
                 result, error = Bounded(value, error), _truncation_error(result.value, error)
             simple[formula.output] = Bounded(numpy.broadcast_to(result.value, shape), numpy.broadcast_to(error, shape))
         return simple
@@ -340,10 +342,10 @@ def _exact_elements(formula: Formula, arrays: Mapping[str, Any], types: Mapping[
     """The elements of a formula, without errors; operands as matrix instructions use them."""
     import numpy
 
-    taken = {element: arrays[element.tensor] for element in formula.elements}
+    operands = {element: arrays[element.tensor] for element in formula.elements}
     if formula.is_product_sum:
-        taken = {element: multiplied(numpy.asarray(array), types[element.tensor]) for element, array in taken.items()}
-    return {element: Bounded(*_exact(array)) for element, array in taken.items()}
+        operands = {element: multiplied(numpy.asarray(array), types[element.tensor]) for element, array in operands.items()}
+    return {element: Bounded(*_exact(array)) for element, array in operands.items()}
 
 
 def _exact(array: Any) -> tuple[Any, Any]:
@@ -624,8 +626,8 @@ def _scaled_error(factor: Any, other: Bounded) -> Any:
     """The error of a product due to one factor; infinity times a value that is certainly not 0 stays infinite."""
     import numpy
 
-    stays = (other.error == 0) | numpy.isinf(factor) & (abs(other.value) > other.error)
-    return numpy.where(stays, 0.0, abs(factor) * other.error)
+    is_exact = (other.error == 0) | numpy.isinf(factor) & (abs(other.value) > other.error)
+    return numpy.where(is_exact, 0.0, abs(factor) * other.error)
 
 
 def _function_error(name: str, argument: Bounded, wide: DType) -> tuple[Any, Any]:
@@ -734,7 +736,7 @@ class _Analysis(FusedDefinition):
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in formula.target.dims)
         result = attrs.evolve(self.rounding, types={**self.rounding.types, **now}).of_formula(formula, given, dropped, dtype)
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
-        evaluated_ = self.taken(values, step.formula.target, place)
+        evaluated_ = self.slice_of(values, step.formula.target, place)
         if old is not None:  # sums of products with other elements of an independent input are independent
             error = numpy.hypot(error, old) if self.rounding.is_independent(formula) else error + old
         if dtype.kind == "int":
@@ -768,9 +770,9 @@ class _Analysis(FusedDefinition):
         import numpy
 
         if element.tensor.startswith((INDICES, EXTENTS)):
-            return numpy.zeros_like(self.taken(values, element, place), numpy.float64)
-        beside = {**values, element.tensor: values[f"{ERROR}{element.tensor}"]}
-        return self.taken(beside, element, place)
+            return numpy.zeros_like(self.slice_of(values, element, place), numpy.float64)
+        errors = {**values, element.tensor: values[f"{ERROR}{element.tensor}"]}
+        return self.slice_of(errors, element, place)
 
 
 __all__: list[str] = [

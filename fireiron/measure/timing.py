@@ -96,7 +96,7 @@ class Timing:
         clocks: SM clocks in MHz, after the first replay and after the last round; None if unknown.
         temperature: degrees Celsius after the last round, if known.
         power: watts, likewise.
-        held_back: why the clock was limited after the last round, as NVML calls it: "power cap", "heat", ...
+        throttle_reasons: why the clock was limited after the last round, as NVML calls it: "power cap", "heat", ...
         graph: whether the launches were replayed from a graph; else the host launched each, and its overhead may be included.
         note: why there is no graph.
     """
@@ -111,7 +111,7 @@ class Timing:
     clocks: tuple[int, int] | None = None
     temperature: int | None = None
     power: float | None = None
-    held_back: tuple[str, ...] = ()
+    throttle_reasons: tuple[str, ...] = ()
     graph: bool = True
     note: str = ""
 
@@ -509,7 +509,7 @@ class _Contender:
             clocks=None if before is None or after is None else (before.clock, after.clock),
             temperature=None if after is None else after.temperature,
             power=None if after is None else after.power,
-            held_back=() if after is None else after.held_back,
+            throttle_reasons=() if after is None else after.throttle_reasons,
             graph=not self.contender.note,
             note=self.contender.note,
         )

@@ -59,7 +59,7 @@ def undistributed(spec: Spec, context: Context) -> bool:
         views = tuple(view for view in views if view.memory.private)[:1]
     elif not elementwise(spec):
         return False
-    return any(view.memory.private and view.tensor.name not in context.held for view in views)
+    return any(view.memory.private and view.tensor.name not in context.owners for view in views)
 
 
 @attrs.frozen
@@ -80,7 +80,7 @@ class Following:
         for name in (*spec.outputs, *spec.inputs) if elementwise(spec) else ():
             if len(spec.uses[name]) < len(spec.dims):
                 continue
-            holding = context.held.get(spec.operands[name].tensor.name)
+            holding = context.owners.get(spec.operands[name].tensor.name)
             if holding is not None:
                 return Following(spec, name, holding, steps_of(spec, name, holding))
         return None

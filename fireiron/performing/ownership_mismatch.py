@@ -14,7 +14,7 @@ from fireiron.spec import Spec
 
 def ownership_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
     """Return why the map `given` differs from the decided ownership of an operand in registers; an undecided ownership does not differ."""
-    holding = context.held.get(spec.operands[name].tensor.name)
+    holding = context.owners.get(spec.operands[name].tensor.name)
     if holding is None:
         return () if context.decides else (Mismatch("registers", "an operand whose thread ownership another statement decides", "none"),)
     expected = lanes_of(spec, name, holding, context)

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.language.dealing import Place, by_digits
 from fireiron.language.dividing import Step, shares_of_digits
 from fireiron.language.grid import Names
+from fireiron.language.tile_assignment import Place, by_digits
 from fireiron.language.tree import Context, Decomposition, Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 from fireiron.spec import Spec

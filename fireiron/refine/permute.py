@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
-from fireiron.language.dealing import UNIT, Renumbering
+from fireiron.language.tile_assignment import UNIT, Renumbering
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, as_expr

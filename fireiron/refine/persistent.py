@@ -10,8 +10,8 @@ import attrs
 from fireiron.errors import ArgumentError, call_site
 from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.language.clusters import require_whole_clusters
-from fireiron.language.dealing import Taken, Taking
-from fireiron.language.grid import Inside, taken_in_turns
+from fireiron.language.grid import Inside, persistent_tile_loop
+from fireiron.language.tile_assignment import SelectedTile, Selection
 from fireiron.language.tree import Draft, Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.values.expr import Expr, as_expr, constant, minimum
@@ -21,7 +21,7 @@ MOST = 1 << 16
 
 
 @attrs.frozen
-class PersistentBlocks(Taking):
+class PersistentBlocks(Selection):
     """At most `blocks` blocks. Block b computes tiles b, b + blocks, ...; if `dynamic`, it claims its next tile from a counter."""
 
     blocks: int
@@ -36,15 +36,15 @@ class PersistentBlocks(Taking):
     def most(self) -> int:
         return self.blocks
 
-    def taken(self, block: Expr, tiles: Expr, together: int, draft: Draft) -> Taken:
+    def selected(self, block: Expr, tiles: Expr, together: int, draft: Draft) -> SelectedTile:
         number = constant(tiles)
         if number is not None and number <= self.blocks:
-            return super().taken(block, tiles, together, draft)
+            return super().selected(block, tiles, together, draft)
         if together > 1:
             require_whole_clusters(self.blocks, together)
         names = Inside(draft)
-        tile, loop = taken_in_turns(tiles, self.blocks, self.dynamic, draft)
-        return Taken(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.with_asks(ConsumerGroups(self.groups)), tile)
+        tile, loop = persistent_tile_loop(tiles, self.blocks, self.groups, self.dynamic, draft)
+        return SelectedTile(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.with_asks(ConsumerGroups(self.groups)), tile)
 
 
 def _blocks(value: Any) -> Any:
@@ -81,7 +81,7 @@ class Persistent(Refinement):
     dynamic: bool = attrs.field(default=False, validator=_flag)
 
     def plan(self, plan: Any) -> Any:
-        return plan.taking(PersistentBlocks(chosen(self.blocks, "persistent", 1, MOST), self.dynamic))
+        return plan.with_selection(PersistentBlocks(chosen(self.blocks, "persistent", 1, MOST), self.dynamic))
 
     def __str__(self) -> str:
         return f"persistent({self.blocks}{', dynamic=True' if self.dynamic else ''})"

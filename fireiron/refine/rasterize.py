@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.language.dealing import Place
 from fireiron.language.dividing import Step
-from fireiron.language.grid import Names, place_in_bands, place_on_curve
+from fireiron.language.grid import Names, place_on_curve, rasterized_place
+from fireiron.language.tile_assignment import Place
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.spec import Spec
@@ -30,7 +30,7 @@ class GroupedRows(Place):
 
     def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
         """The row and the column of tile number `unit` in a grid."""
-        return place_in_bands(unit, lines, columns, self.rows, names)
+        return rasterized_place(unit, lines, columns, self.rows, names)
 
     def tile(self, spec: Spec, digits: Sequence[Step], unit: Expr, names: Names) -> Sequence[tuple[Step, Expr]]:
         if len(digits) != 2:
@@ -48,7 +48,7 @@ class GroupedColumns(GroupedRows):
     """Along `rows` tile columns, then the next tile row."""
 
     def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
-        column, line = place_in_bands(unit, columns, lines, self.rows, names)
+        column, line = rasterized_place(unit, columns, lines, self.rows, names)
         return line, column
 
     def tile(self, spec: Spec, digits: Sequence[Step], unit: Expr, names: Names) -> Sequence[tuple[Step, Expr]]:

@@ -58,9 +58,9 @@ class BlockBatch:
         """For each thread of a group and each block, whether its warp has only zeros in some registers."""
         (number, _), *_ = self.registers_of((needed,), group).values()
         present, warps = np.unique(group.threads // WARP, return_inverse=True)
-        asked = np.zeros((len(present), self.width), dtype=bool)
-        np.logical_or.at(asked, warps, (number != 0).any(axis=0))
-        return ~asked[warps]
+        any_nonzero = np.zeros((len(present), self.width), dtype=bool)
+        np.logical_or.at(any_nonzero, warps, (number != 0).any(axis=0))
+        return ~any_nonzero[warps]
 
     def registers_of(self, names: Iterable[str], group: ThreadGroup) -> dict[str, tuple[Array, Array | None]]:
         """Copies of the threads' registers, `(registers, threads, blocks)`, and the mask of written ones, if it is tracked."""

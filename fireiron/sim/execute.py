@@ -362,15 +362,15 @@ class Executor:
     ) -> DistributedPart:
         """The locations of a distributed operand, from the buffer's map of registers to elements."""
         units, count = int(unit.max()) + 1, math.prod(operand.sizes)
-        held, valid = _registers(operand, env, group)
+        owned, valid = _registers(operand, env, group)
         wanted, allowed = self._requested_elements(site, operand, leader_env, group, units)
         rows = np.arange(operand.elements)[:, None] * self.plan.kernel.threads + group.threads
         # One table holds the elements of all units, unit after unit: registers of different units never alias.
-        where = np.broadcast_to(unit, rows.shape) * count + np.where(valid, held, 0)
+        where = np.broadcast_to(unit, rows.shape) * count + np.where(valid, owned, 0)
         keys = np.arange(units) * count + np.where(allowed, wanted, 0)
-        holder = np.full(units * count, -1)
-        holder[where[valid]] = rows[valid]
-        sources = holder[keys]
+        owner = np.full(units * count, -1)
+        owner[where[valid]] = rows[valid]
+        sources = owner[keys]
         missing = np.argwhere(allowed & (sources < 0))
         if missing.size:
             element, number = missing[0]
@@ -380,9 +380,9 @@ class Executor:
         # Several threads may have a copy of an element: one of them is read, all of them are written.
         position = np.full(units * count, -1)
         position[keys[allowed]] = np.arange(keys.size).reshape(keys.shape)[allowed]
-        taken = valid & (position[where] >= 0)
+        selected = valid & (position[where] >= 0)
         memory = self.batch.memories[operand.buffer.name]
-        return DistributedPart(memory, np.where(allowed, sources, memory.zero), rows[taken], position[where[taken]])
+        return DistributedPart(memory, np.where(allowed, sources, memory.zero), rows[selected], position[where[selected]])
 
     def _requested_elements(
         self, site: PlannedStatement, operand: Operand, leader_env: Environment, group: ThreadGroup, units: int
@@ -422,11 +422,11 @@ def _registers(operand: Operand, env: Environment, group: ThreadGroup) -> tuple[
     for value, size in zip(coordinates, operand.sizes, strict=True):
         valid = valid & (value >= 0) & (value < size)
     # Registers map to the same elements in all blocks of the batch, so the first block's answer is used.
-    held, valid = (
+    owned, valid = (
         np.broadcast_to(part, (operand.elements, group.threads.size, max(part.shape[-1:] or (1,))))[..., 0]
         for part in (_element_numbers(coordinates, operand.sizes), valid)
     )
-    return held, valid
+    return owned, valid
 
 
 def _values(inputs: list[Any]) -> dict[str, Array]:

@@ -375,16 +375,16 @@ class FusedDefinition(Definition):
         import numpy
 
         formula = step.formula
-        taken = {element: self.read(formula, values, element, place) for element in formula.elements}
+        operands = {element: self.read(formula, values, element, place) for element in formula.elements}
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in formula.target.dims)
         kept = self.storage_type(step, self.present_types(step, values, types), types[formula.output])
         ranges = _ranges_now(step, values, types)
         result = (
-            evaluated(formula, taken, dropped, ranges, kept)
+            evaluated(formula, operands, dropped, ranges, kept)
             if not step.parts
-            else _in_partial_results(step, taken, dropped, len(values[f"{INDICES}{step.parts}"]), ranges)
+            else _in_partial_results(step, operands, dropped, len(values[f"{INDICES}{step.parts}"]), ranges)
         )
-        shape = [_extent(dim, taken, values, place) for dim in formula.target.dims]
+        shape = [_extent(dim, operands, values, place) for dim in formula.target.dims]
         result = numpy.broadcast_to(result, shape)
         if formula.joins and formula.output in values:
             old = _at(values, formula.target, self.uses, place)
@@ -407,14 +407,14 @@ class FusedDefinition(Definition):
         """Whether a step writes a slice of an operand; a temporary has only the slice of an iteration."""
         return step.formula.output in self.uses and not step.formula.output.startswith(INDICES)
 
-    def taken(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
+    def slice_of(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
         """The slice of an operand in an iteration."""
         return _at(values, element, self.uses, place)
 
     def read(self, formula: Formula, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
         """The slice of an operand that a formula reads in an iteration; for an operand of an MMA, as matrix instructions read it."""
         factor = f"{FACTOR}{element.tensor}"
-        return self.taken(
+        return self.slice_of(
             {**values, element.tensor: values[factor]} if formula.is_product_sum and factor in values else values, element, place
         )
 
@@ -460,12 +460,14 @@ def _ranges_now(step: Step, values: Mapping[str, Any], types: Mapping[str, DType
     return ranges_by_name
 
 
-def _in_partial_results(step: Step, taken: Mapping[Element, Any], dropped: tuple[str, ...], count: int, ranges: Mapping[str, Range]) -> Any:
+def _in_partial_results(
+    step: Step, operands: Mapping[Element, Any], dropped: tuple[str, ...], count: int, ranges: Mapping[str, Range]
+) -> Any:
     """The partial results of a step, as the last dimension. Any partition of the terms is correct; here it is round-robin."""
     import numpy
 
     term_formula = attrs.evolve(step.formula, target=Element(step.formula.output, step.formula.target.index[:-1]))
-    ((element, terms),) = taken.items()
+    ((element, terms),) = operands.items()
     axis = element.dims.index(term_formula.over[0])
     number = numpy.arange(terms.shape[axis]).reshape([-1 if place == axis else 1 for place in range(terms.ndim)]) % count
     nothing = neutral(term_formula.joins_by, float64)
@@ -473,9 +475,9 @@ def _in_partial_results(step: Step, taken: Mapping[Element, Any], dropped: tuple
     return numpy.stack([evaluated(term_formula, part, dropped, ranges) for part in parts], -1)
 
 
-def _extent(dim: str, taken: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
+def _extent(dim: str, operands: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
     """The number of elements of a dimension in one iteration."""
-    for element, array in taken.items():
+    for element, array in operands.items():
         if dim in element.dims:
             return int(array.shape[element.dims.index(dim)])
     return len(values[f"{INDICES}{dim}"][place.get(dim, slice(None))])
@@ -880,8 +882,8 @@ _ALIGNMENTS: Final = tuple(1 << power for power in range(MOST_ALIGNED.bit_length
 
 def _with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[str]) -> tuple[Step, ...]:
     """The steps, with separate steps before them for the terms of sums of expressions."""
-    taken = {*names, *(name for step in steps for name in (step.name, step.formula.output))}
-    sums = Sums(taken, single, INDICES)
+    used_names = {*names, *(name for step in steps for name in (step.name, step.formula.output))}
+    sums = Sums(used_names, single, INDICES)
     return tuple(Step(name, formula, step.part) for step in steps for name, formula in sums.parted(step.name, step.formula))
 
 

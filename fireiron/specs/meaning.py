@@ -51,14 +51,16 @@ def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, D
         return _elementwise(formula, arrays, types, shape, compute_type=float64)
     first = [result] if formula.is_product_sum else [types[name] for name in arrays]
     wide = numpy.float64 if any(dtype.kind == "float" for dtype in first) else numpy.int64
-    taken = {name: _factor(formula, array, types[name]).astype(wide) for name, array in arrays.items()}
+    factors = {name: _factor(formula, array, types[name]).astype(wide) for name, array in arrays.items()}
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         if formula.multiplies:
-            left, right = taken.values()
+            left, right = factors.values()
             return convert(left @ right, result)
         if formula.contracts and all(element.plain for element in formula.elements):
-            return convert(numpy.broadcast_to(_contracted(formula, [taken[element.tensor] for element in formula.elements]), shape), result)
-        values = _evaluated(formula.value, _aligned(formula, taken))
+            return convert(
+                numpy.broadcast_to(_contracted(formula, [factors[element.tensor] for element in formula.elements]), shape), result
+            )
+        values = _evaluated(formula.value, _aligned(formula, factors))
         axes = tuple(range(len(shape), values.ndim))
         return convert(numpy.broadcast_to(_reduce_axes(formula.reduction, values, axes, result), shape), result)
 
@@ -88,7 +90,7 @@ def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
 
 
 def evaluated(
-    formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str, ...], ranges: Mapping[str, Range], result: DType = float64
+    formula: Formula, operands: Mapping[Element, Any], dropped: tuple[str, ...], ranges: Mapping[str, Range], result: DType = float64
 ) -> Any:
     """The result of a step in float64, from its elements, which have one element along dimensions that are `dropped`.
 
@@ -96,7 +98,7 @@ def evaluated(
     is not added. The result has the dimensions of the target, or size one along those that no element has.
     """
 
-    lined = aligned(formula, taken, dropped)
+    lined = aligned(formula, operands, dropped)
     if formula.contracts:
         return summed(formula, lined)
     if formula.reduction is None:
@@ -115,10 +117,10 @@ def _reduce_axes(by: str, values: Any, axes: tuple[int, ...], result: DType) -> 
     return joining(by).reduce(values, axis=axes)
 
 
-def aligned(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str, ...]) -> dict[Element, Any]:
+def aligned(formula: Formula, operands: Mapping[Element, Any], dropped: tuple[str, ...]) -> dict[Element, Any]:
     """Elements with an axis for each dimension of a formula, in its order, and size one along those that are `dropped`."""
     arrays = {}
-    for element, array in taken.items():
+    for element, array in operands.items():
         array = array.reshape([size for dim, size in zip(element.dims, array.shape, strict=True) if dim not in dropped])
         dims = [dim for dim in element.dims if dim not in dropped]
         array = array.transpose([dims.index(dim) for dim in formula.dims if dim in dims])
@@ -275,23 +277,23 @@ def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DT
     import numpy
 
     assert formula.reduction is not None
-    result, chained = types[formula.output], formula.is_product_sum
+    result, adds_products = types[formula.output], formula.is_product_sum
     integers = all(types[element.tensor].kind == "int" for element in formula.elements)
-    if integers and result.kind == "float" and not chained:
+    if integers and result.kind == "float" and not adds_products:
         return _integers_to_float(formula, values, types, accumulate)
-    wide = _wide(result if chained else types[formula.elements[0].tensor])
+    wide = _wide(result if adds_products else types[formula.elements[0].tensor])
     once = formula.contracts and wide != result.to_numpy() and result.kind == "float"  # HFMA2 chain: products are exact in float64
     if once:
         wide = numpy.float64
     old = values[formula.output].astype(wide, copy=False)
-    taken = {
+    factors = {
         element.tensor: _factor(formula, values[element.tensor], types[element.tensor]).astype(wide, copy=False)
         for element in formula.elements
     }
-    rounds = chained and numpy.dtype(wide) != numpy.dtype(result.to_numpy())
-    total = _previous(formula, old, accumulate) if chained or accumulate is not False else None
+    rounds = adds_products and numpy.dtype(wide) != numpy.dtype(result.to_numpy())
+    total = _previous(formula, old, accumulate) if adds_products or accumulate is not False else None
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for term in _terms(formula, taken):
+        for term in _terms(formula, factors):
             total = term if total is None else added(total, term) if once else joining(formula.reduction)(total, term)
             if rounds:
                 total = convert(total, result).astype(wide)
@@ -304,8 +306,8 @@ def _integers_to_float(formula: Formula, values: Mapping[str, Any], types: Mappi
 
     result, by = types[formula.output], formula.joins_by
     wide = _wide(result)
-    taken = {element.tensor: values[element.tensor].astype(numpy.int64) for element in formula.elements}
-    terms = list(_terms(formula, taken))
+    integers_by_name = {element.tensor: values[element.tensor].astype(numpy.int64) for element in formula.elements}
+    terms = list(_terms(formula, integers_by_name))
     exact = joined_in(by, types[formula.elements[0].tensor], len(terms)) is not None
     total = functools.reduce(joining(by), terms if exact else [term.astype(wide) for term in terms])
     total = convert(total, result).astype(wide)
@@ -356,10 +358,10 @@ def joining(name: str) -> Any:
     return {"sum": numpy.add, "max": LARGER, "min": SMALLER, "prod": numpy.multiply}[name]
 
 
-def _terms(formula: Formula, taken: Mapping[str, Any]) -> Iterator[Any]:
+def _terms(formula: Formula, factors: Mapping[str, Any]) -> Iterator[Any]:
     """The value under the reduction at each point of its dimensions."""
     rank = len(formula.target.dims)
-    aligned = _aligned(formula, taken)
+    aligned = _aligned(formula, factors)
     counts = [max(array.shape[rank + place] for array in aligned.values()) for place in range(len(formula.over))]
     for point in itertools.product(*map(range, counts)):
         whole = (slice(None),) * rank

@@ -90,7 +90,7 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-class Told:
+class ChainHooks:
     """Functions that the language sets for chains and their starts."""
 
     @staticmethod
@@ -106,7 +106,7 @@ class Told:
 
 def require_no_refinement(chain: object, name: str) -> None:
     """Refuse access to a refinement of another step than a chain's last step."""
-    error = None if name.startswith("_") else Told.misplaced(chain, name)
+    error = None if name.startswith("_") else ChainHooks.misplaced(chain, name)
     if error is not None:
         raise error
 
@@ -118,7 +118,7 @@ class Refusing:
 
     def __dir__(self) -> list[str]:
         """The names, except for verbs of other kinds of specs."""
-        return Told.listed(self)
+        return ChainHooks.listed(self)
 
     if not TYPE_CHECKING:  # a type checker knows the refinements of each step
 

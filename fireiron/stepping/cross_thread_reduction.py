@@ -67,7 +67,7 @@ def reduced_by(spec: Spec, context: Context) -> Following | None:
             hint="a load of the terms to RF with a strategy, or no rfactor(...)",
         )  # fmt: skip
     name = "src" if spec.src.memory.private else "dst"
-    holding = context.held.get(spec.operands[name].tensor.name)
+    holding = context.owners.get(spec.operands[name].tensor.name)
     if holding is None:
         return None
     steps = steps_of(spec, name, holding)
@@ -299,7 +299,7 @@ class _CrossThreadReduction:
         target = self._placed(shared, visits, _numbered(rest))
         store = self._nest(visits, self._child("parts", Move.on(self._level, self._row(part, visits), target), active))
         private = self.spec.dst.memory.private
-        if private and self.spec.dst.tensor.name not in self.draft.held:
+        if private and self.spec.dst.tensor.name not in self.draft.owners:
             whole = Dim((Mode(parts, 1),))
             return (*store, *self._total(lambda view, visits: self._placed(view, visits, whole), shared, TRUE))
         total = self._to_result(self.spec.level, shared, self.spec.dst)
@@ -394,7 +394,7 @@ class _CrossThreadReduction:
     def _delivers(self) -> bool:
         """Whether the threads with the parts of an element own that element."""
         target = self.spec.dst
-        holding = self.draft.held.get(target.tensor.name) if target.memory.private else None
+        holding = self.draft.owners.get(target.tensor.name) if target.memory.private else None
         if holding is None or self.following.name == "dst":
             return True
         wanted = steps_of(self.spec, "dst", holding)

@@ -26,7 +26,7 @@ def distributed_differently(following: Following, context: Context) -> tuple[str
 
 def _differs(following: Following, name: str, context: Context) -> bool:
     spec = following.spec
-    holding = context.held.get(spec.operands[name].tensor.name)
+    holding = context.owners.get(spec.operands[name].tensor.name)
     if holding is None or following.holding == holding:
         return False
     other = Following(spec, name, holding, steps_of(spec, name, holding))

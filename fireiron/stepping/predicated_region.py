@@ -116,7 +116,7 @@ def equalities(condition: Operation) -> Iterator[tuple[Element, Element | Number
 
 def knows(needed: Spec, context: Context) -> bool:
     """Whether the distribution of the elements of a spec is decided."""
-    return needed.operands[needed.outputs[0]].tensor.name in context.held
+    return needed.operands[needed.outputs[0]].tensor.name in context.owners
 
 
 def require_same_elements(spec: Spec, needed: Spec, context: Context) -> None:
@@ -134,7 +134,7 @@ def require_same_elements(spec: Spec, needed: Spec, context: Context) -> None:
     if spec.level.threads == 1 or following is None or following.steps is None:
         return
     name = needed.outputs[0]
-    holding = context.held.get(needed.operands[name].tensor.name)
+    holding = context.owners.get(needed.operands[name].tensor.name)
     digits = None if holding is None else steps_of(needed, name, holding)
     common = [dim for dim in needed.dims if dim in spec.dims]
     same = digits is not None and same_elements(

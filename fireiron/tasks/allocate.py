@@ -97,12 +97,12 @@ def allocated(program: EventProgram, mapping: Mapping) -> EventProgram:
     plan = Plan(program)
     places: dict[str, Alloc] = {}
     for tensors in _by_block_program(shared_tensors(program)):
-        meetings = _orderings(tensors) if mapping.max_shared_bytes else {}
-        packing = _places(tensors, meetings, mapping.max_shared_bytes)
+        orderings = _orderings(tensors) if mapping.max_shared_bytes else {}
+        packing = _places(tensors, orderings, mapping.max_shared_bytes)
         for tensor, offset in zip(tensors, packing.offsets, strict=True):
             places[tensor.alloc.name] = attrs.evolve(tensor.alloc, at=offset * ALIGNMENT, copies=tensor.copies)
             plan.wait_for_previous_iterations(tensor)
-        for (first, second), ordering in meetings.items():
+        for (first, second), ordering in orderings.items():
             if _overlap(tensors, packing, first, second):
                 plan.wait_for_first(ordering)
     return reduced(plan.program_with(places))
@@ -244,14 +244,14 @@ def _used(stmt: Statement) -> set[str]:
 # ---------------------------------------------------------------------------------------------- offsets
 
 
-def _places(tensors: list[Shared], meetings: dict[Pair, Ordering], within: int) -> Packing:
+def _places(tensors: list[Shared], orderings: dict[Pair, Ordering], within: int) -> Packing:
     """Offsets in units of the alignment, such that as few pairs as necessary share bytes."""
     sizes = [-(-tensor.bytes // ALIGNMENT) for tensor in tensors]
     bound = within // ALIGNMENT if within else float("inf")
-    packing = pack(sizes, tuple(meetings), bound, lambda dropped: _in_order([meetings[pair] for pair in dropped]))
+    packing = pack(sizes, tuple(orderings), bound, lambda dropped: _in_order([orderings[pair] for pair in dropped]))
     if packing.bytes <= bound:
         return packing
-    needed = heaviest_clique(sizes, frozenset(meetings))
+    needed = heaviest_clique(sizes, frozenset(orderings))
     listed = ", ".join(f"{tensors[number].alloc.name} {tensors[number].bytes}" for number in needed)
     least = max(sum(sizes[one] for one in needed), within // ALIGNMENT + 1) * ALIGNMENT
     raise DecompositionError(
@@ -303,11 +303,11 @@ class Plan:
     known: dict[tuple[int, str], str] = attrs.field(factory=dict, init=False)
     before: dict[tuple[int, str, int], str] = attrs.field(factory=dict, init=False)
     orderings: list[Ordering] = attrs.field(factory=list, init=False)
-    taken: set[str] = attrs.field(factory=set, init=False)
+    used_names: set[str] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.implied = Implied(self.program)
-        self.taken = {*types_of(self.program), *tensors_of(self.program)}
+        self.used_names = {*types_of(self.program), *tensors_of(self.program)}
 
     def wait_for_previous_iterations(self, tensor: Shared) -> None:
         """Let the iterations of loops around a tensor wait for previous iterations that used its bytes."""
@@ -345,8 +345,8 @@ class Plan:
         self.after.setdefault(user.event, []).append(event)
 
     def _name(self, letter: str) -> str:
-        name = next(name for number in itertools.count(1) if (name := f"{letter}{number}") not in self.taken)
-        self.taken.add(name)
+        name = next(name for number in itertools.count(1) if (name := f"{letter}{number}") not in self.used_names)
+        self.used_names.add(name)
         return name
 
     def _outside(self, leaf: Leaf, path: Path, depth: int) -> str:

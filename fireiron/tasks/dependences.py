@@ -255,10 +255,10 @@ class Analyst(Runner):
 
     def _variables(self, sizes: tuple[Expr, ...], parallel: bool) -> tuple[Var, ...]:
         """Variables for a loop, with names that no enclosing loop and no size has."""
-        taken = {var.name for loop in self.loops for var in loop.variables} | self.symbols
+        used_names = {var.name for loop in self.loops for var in loop.variables} | self.symbols
         groups = ["ijlmno"[: len(sizes)]] if len(sizes) > 1 else ["i", "j", "l"] if parallel else ["k"]
         named = ([f"{letter}{number or ''}" for letter in group] for number in itertools.count() for group in groups)
-        free = next(names for names in named if not taken & set(names))
+        free = next(names for names in named if not used_names & set(names))
         return tuple(Var(name, 0, max(size.high - 1, 0)) for name, size in zip(free, sizes, strict=True))
 
     def _parallel(self, loop: LoopState, body: Block) -> None:

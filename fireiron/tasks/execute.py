@@ -143,12 +143,12 @@ class Here:
     tensors: dict[str, dict[Place, Store]] = attrs.field(factory=dict)
     space: tuple[Any, ...] = ()  # the block and its launch
     part: int = 0
-    turn: int = 0
+    iteration: int = 0
 
     def inside(self, **values: int) -> Here:
         """An inner block, with additional values of variables."""
         return Here(
-            self.whole, {**self.values, **values}, dict(self.events), dict(self.tensors), self.space, self.part, self.turn
+            self.whole, {**self.values, **values}, dict(self.events), dict(self.tensors), self.space, self.part, self.iteration
         )  # fmt: skip
 
     def number(self, value: Expr, values: dict[str, int] | None = None) -> int:
@@ -195,7 +195,7 @@ class Here:
         if alloc.at is None:
             return None
         size, parts = bytes_of(alloc), self.whole.parts[alloc.name]
-        first = alloc.at + ((self.turn % alloc.copies * parts + self.part) * processors + number) * size
+        first = alloc.at + ((self.iteration % alloc.copies * parts + self.part) * processors + number) * size
         return Span(self.space, first, first + size)
 
     def leaf(self, leaf: Leaf, values: dict[str, int]) -> int:
@@ -232,10 +232,10 @@ class Here:
         so_far = [self.yielded(carry.initial, carry.over) for carry in loop.carries]
         so_far += [self.yielded((), result.over) for result in loop.results[len(loop.carries) :]]
         past = [so_far]
-        for turn in range(self.number(loop.extent)):
-            inner = self.inside(**{loop.variable.name: turn})
-            inner.turn = turn
-            inner.events |= {carry.name: past[max(turn + 1 - carry.distance, 0)][number] for number, carry in enumerate(loop.carries)}
+        for iteration in range(self.number(loop.extent)):
+            inner = self.inside(**{loop.variable.name: iteration})
+            inner.iteration = iteration
+            inner.events |= {carry.name: past[max(iteration + 1 - carry.distance, 0)][number] for number, carry in enumerate(loop.carries)}
             inner.block(loop.body)
             yields = [inner.yielded(used, result.over) for used, result in zip(loop.body.yields, loop.results, strict=True)]
             so_far = [self._both(old, new) for old, new in zip(so_far, yields, strict=True)]
@@ -248,7 +248,7 @@ class Here:
         for number, place in enumerate(itertools.product(*(range(self.number(size)) for size in group.extents))):
             inner = self.inside(**{var.name: value for var, value in zip(group.variables, place, strict=True)})
             if outside(group):
-                inner.space, inner.part, inner.turn = (*self.space, id(group), tuple(self.values.values()), place), 0, 0
+                inner.space, inner.part, inner.iteration = (*self.space, id(group), tuple(self.values.values()), place), 0, 0
             else:
                 inner.part = self.part * math.prod(size.high for size in group.extents) + number
             inner.block(group.body)

@@ -9,8 +9,8 @@ import attrs
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import BlockCluster
-from fireiron.language.dealing import Taken, Taking
 from fireiron.language.grid import Inside, let_of_grid
+from fireiron.language.tile_assignment import SelectedTile, Selection
 from fireiron.language.tree import Draft
 from fireiron.refine.persistent import PersistentBlocks
 from fireiron.refine.rasterize import RASTER_ORDERS
@@ -27,7 +27,7 @@ class Blocks:
     """The indices of a block's launch, how the block obtains launches, their number, and the cluster of blocks."""
 
     indices: tuple[Expr, ...]
-    taken: Taken
+    selected: SelectedTile
     launches: Expr
     cluster: BlockCluster | None = None
 
@@ -39,10 +39,10 @@ def distributed_over_blocks(sizes: tuple[Expr, ...], instance: TaskMapping, draf
     grid: Expr = as_expr(each)
     for size in counts:
         grid = grid * size
-    taking = PersistentBlocks(instance.persistent) if instance.persistent else Taking()
-    taken = taking.taken(_block(sizes, instance, draft), grid, each, draft)
-    indices = _indices(counts, places, taken.unit // each, instance, taken.names)
-    return Blocks(indices, taken, grid, cluster)
+    selection = PersistentBlocks(instance.persistent) if instance.persistent else Selection()
+    selected = selection.selected(_block(sizes, instance, draft), grid, each, draft)
+    indices = _indices(counts, places, selected.unit // each, instance, selected.names)
+    return Blocks(indices, selected, grid, cluster)
 
 
 def _along(instance: TaskMapping, rank: int) -> tuple[int, ...]:

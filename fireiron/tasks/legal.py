@@ -129,9 +129,9 @@ def _fault(by: Partition, shape: tuple[int, ...]) -> str:
             if seen != [coordinates[dim].tolist() for dim in kept]:
                 return f"piece {place} has the coordinates {[axis.tolist() for axis in coordinates]}, and as a view {seen}"
         part = numpy.ix_(*(axis[axis < size] for axis, size in zip(coordinates, shape, strict=True)))
-        taken = owner[part]
-        if by.disjoint and (taken != -1).any():
-            other = tuple(map(int, numpy.unravel_index(int(taken[taken != -1].flat[0]), counts)))
+        owners = owner[part]
+        if by.disjoint and (owners != -1).any():
+            other = tuple(map(int, numpy.unravel_index(int(owners[owners != -1].flat[0]), counts)))
             return f"pieces {other} and {place} overlap, although the partition is disjoint"
         owner[part] = number
     return ""

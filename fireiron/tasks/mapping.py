@@ -468,7 +468,7 @@ class Mapping(Displayed):
         store = Store(())
         try:
             plain = parsed(text)
-            return store.told(lambda: read_mapping(plain, store, machines), "mapping")
+            return store.reporting_errors(lambda: read_mapping(plain, store, machines), "mapping")
         except FireironError as error:
             raise error.located(at=call_site()) from None
 

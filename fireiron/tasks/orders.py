@@ -44,9 +44,9 @@ class Iteration:
     index: Index
     before: int = 0
 
-    def earlier(self, turns: int) -> Iteration:
+    def earlier(self, count: int) -> Iteration:
         """The iteration a number of iterations before."""
-        return attrs.evolve(self, before=self.before + turns)
+        return attrs.evolve(self, before=self.before + count)
 
 
 @attrs.frozen
@@ -68,11 +68,11 @@ class Need:
     second: str
     by: Event
     index: tuple[Index, ...]
-    turns: tuple[Iteration, ...]
+    iterations: tuple[Iteration, ...]
     through: str | None = None
 
     def __str__(self) -> str:
-        before = max((iteration.before for iteration in self.turns), default=0)
+        before = max((iteration.before for iteration in self.iterations), default=0)
         return f"{self.first} before {self.second}" + (f", {before} iteration{'s' if before > 1 else ''} before" if before else "")
 
 
@@ -149,30 +149,30 @@ class Orders:
         )
         return tuple(dict.fromkeys(needs_of_leaves))
 
-    def _of(self, events: Iterable[Event], turns: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
+    def _of(self, events: Iterable[Event], current: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
         for event in events:
             if event.name in self.leaves:
-                yield from self._leaf(event, turns, waiting, seen)
+                yield from self._leaf(event, current, waiting, seen)
             elif event.name in self.loops:
                 loop, number = self.loops[event.name]
-                yield from self._result(event, loop, number, turns, waiting, seen)
+                yield from self._result(event, loop, number, current, waiting, seen)
             elif event.name not in seen:
-                yield from self._carried(event, turns, waiting, seen | {event.name})
+                yield from self._carried(event, current, waiting, seen | {event.name})
 
-    def _leaf(self, event: Event, turns: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
+    def _leaf(self, event: Event, current: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
         leaf = self.leaves[event.name]
         if self.is_known(event.name):
-            iterations = tuple(turns.get(var, Iteration(var)) for var, _ in leaf.loops)
+            iterations = tuple(current.get(var, Iteration(var)) for var, _ in leaf.loops)
             yield Need(event.name, waiting.second, waiting.by, event.index, iterations, waiting.through)
             return
-        values = {var: turn.index for var, turn in turns.items()} | _values(leaf.leaf.over, event.index)
-        yield from self._of(_at(leaf.leaf.after, values), turns, attrs.evolve(waiting, through=event.name), seen)
+        values = {var: iteration.index for var, iteration in current.items()} | _values(leaf.leaf.over, event.index)
+        yield from self._of(_at(leaf.leaf.after, values), current, attrs.evolve(waiting, through=event.name), seen)
 
     def _result(
-        self, event: Event, loop: For | Pfor | Branch, number: int, turns: Iterations, waiting: Waiting, seen: frozenset[str]
+        self, event: Event, loop: For | Pfor | Branch, number: int, current: Iterations, waiting: Waiting, seen: frozenset[str]
     ) -> Iterator[Need]:
         """Resolve the event of a loop: to all of its iterations, or to those at the event's indices."""
-        over, index, inner = loop.results[number].over, event.index, dict(turns)
+        over, index, inner = loop.results[number].over, event.index, dict(current)
         values: dict[Var, Index] = {}
         if isinstance(loop, Pfor):
             values = dict(zip(loop.variables, index, strict=False))
@@ -180,18 +180,18 @@ class Orders:
         elif isinstance(loop, For):
             values = {loop.variable: EVERY}
             if number < len(loop.carries):
-                yield from self._of(_at(loop.carries[number].initial, _values(over, index)), turns, waiting, seen)
+                yield from self._of(_at(loop.carries[number].initial, _values(over, index)), current, waiting, seen)
         inner |= {var: Iteration(index_of_var) for var, index_of_var in values.items()}
         for block in blocks_of(loop):
             yield from self._of(_at(block.yields[number], values | _values(over, index)), inner, waiting, seen)
 
-    def _carried(self, event: Event, turns: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
+    def _carried(self, event: Event, current: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
         """Resolve a carried event: to statements before the loop, and to those in previous iterations."""
         loop, number = self.carries[event.name]
         carry = loop.carries[number]
         values = _values(carry.over, event.index)
-        yield from self._of(_at(carry.initial, values), turns, waiting, seen)
-        earlier = {**turns, loop.variable: turns.get(loop.variable, Iteration(loop.variable)).earlier(carry.distance)}
+        yield from self._of(_at(carry.initial, values), current, waiting, seen)
+        earlier = {**current, loop.variable: current.get(loop.variable, Iteration(loop.variable)).earlier(carry.distance)}
         yield from self._of(_at(loop.body.yields[number], values), earlier, waiting, seen)
 
 

@@ -270,7 +270,7 @@ class TaskTensor:
     """A tensor as a variant sees it: its shape, its element type, and parts of it, without data. `data` belongs to the runner.
 
     `parameter` is the variant's argument that it is part of; None for a tensor that the variant allocated, with number `allocation`.
-    `scope` is the execution of the variant that owns it. `taken` are the partitions and indices by which it is a piece.
+    `scope` is the execution of the variant that owns it. `selection` has the partitions and indices by which it is a piece.
     """
 
     data: Any = attrs.field(repr=False)
@@ -279,7 +279,7 @@ class TaskTensor:
     parameter: str | None = None
     scope: Any = attrs.field(default=None, repr=False)
     allocation: int = attrs.field(default=0, repr=False)
-    taken: tuple[Any, ...] = attrs.field(default=(), repr=False)
+    selection: tuple[Any, ...] = attrs.field(default=(), repr=False)
 
     @property
     def called(self) -> str:
@@ -289,7 +289,7 @@ class TaskTensor:
     @property
     def known_as(self) -> tuple[Any, ...]:
         """Its identity for the variant that owns it: the tensor, and the part of it."""
-        return (self.parameter or NewTensor(self.allocation), *self.taken)
+        return (self.parameter or NewTensor(self.allocation), *self.selection)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -354,8 +354,8 @@ class Pieces:
         running().require_own("a piece", self.tensor)
         place = tuple(map(operand, place))
         data = running().piece(self.tensor, self.partition, place, shape)
-        taken = (*self.tensor.taken, self.partition, place)
-        return attrs.evolve(self.tensor, data=data, extents=shape, taken=taken)
+        selection = (*self.tensor.selection, self.partition, place)
+        return attrs.evolve(self.tensor, data=data, extents=shape, selection=selection)
 
     def __iter__(self) -> Iterator[Any]:
         """Refuse iteration: pieces are accessed by the indices of a loop."""
@@ -550,8 +550,8 @@ class Runner:
             if self.here is not here or len(here.open) != depth:
                 _refuse_left(self.here.variant, self.here.open[-1] if self.here.open else line)
 
-        turns = 0
-        for turns, index in enumerate(self.loop(extents, parallel), 1):  # noqa: B007
+        count = 0
+        for count, index in enumerate(self.loop(extents, parallel), 1):  # noqa: B007
             here.trace.variables += _variables(index)
             mark = here.trace.mark()
             yield index
@@ -564,7 +564,7 @@ class Runner:
                 require_here()
                 require_same_actions(here.variant.name, line, first, here.trace.since(second_mark))
                 here.trace.back_to(second_mark)
-        if not turns:  # the positions of its launches count among the calls
+        if not count:  # the positions of its launches count among the calls
             with self._only_looking():
                 yield (0,) * len(extents) if len(extents) > 1 else 0
             require_here()

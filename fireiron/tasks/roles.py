@@ -43,11 +43,11 @@ class Crossing:
 
     first: str
     second: str
-    turns: int = 0
+    distance: int = 0
 
     def __str__(self) -> str:
-        before = f", {self.turns} iteration{'s' if self.turns > 1 else ''} before" if self.turns else ""
-        return f"{self.first} {'- ->' if self.turns else '-->'} {self.second}{before}"
+        before = f", {self.distance} iteration{'s' if self.distance > 1 else ''} before" if self.distance else ""
+        return f"{self.first} {'- ->' if self.distance else '-->'} {self.second}{before}"
 
 
 @attrs.frozen
@@ -67,7 +67,7 @@ def divided(program: EventProgram, choose: Choice = loads_apart) -> Roles:
     leaves = {leaf.event: leaf for leaf in walk(program.body) if isinstance(leaf, (Copy, Call))}
     roles = {event: choose(program, leaf) for event, leaf in leaves.items()}
     crossing = [
-        Crossing(need.first, need.second, sum(turn.before for turn in need.turns))
+        Crossing(need.first, need.second, sum(iteration.before for iteration in need.iterations))
         for need in needs(program)
         if roles[need.first] != roles[need.second]
     ]

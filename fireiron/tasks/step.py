@@ -331,12 +331,12 @@ class Reader(Runner):
         self._take_grid(blocks)
         with self._body() as body:
             yield from self._inside(loop, blocks.indices, Block)
-        self.out[-1] += blocks.taken.around(*body)
+        self.out[-1] += blocks.selected.around(*body)
 
     def _take_grid(self, blocks: Blocks) -> None:
         if self.grid is not None:
             raise DecompositionError("launches on BLOCK from two positions", legal="one prange for all of them", at=call_site())
-        self.grid, self.launches, self.cluster = blocks.taken.blocks, blocks.launches, blocks.cluster
+        self.grid, self.launches, self.cluster = blocks.selected.blocks, blocks.launches, blocks.cluster
         self.units |= {var for index in blocks.indices for var in index.variables()}
 
     def _repeated(self, loop: Loop) -> Iterator[Any]:

@@ -516,8 +516,8 @@ def _date(record: Any, field: Any, value: Any) -> None:
 
 def _extra(record: Any, field: Any, value: Any) -> None:
     _need(isinstance(value, Mapping) and all(isinstance(name, str) for name in value), field.name, "a mapping", value)
-    taken = [name for name in value if name in (*_FIELDS, "format")]
-    _need(not taken, field.name, f"another name than {taken[:1]}", value)
+    reserved = [name for name in value if name in (*_FIELDS, "format")]
+    _need(not reserved, field.name, f"another name than {reserved[:1]}", value)
 
 
 def _as_pair(value: Any) -> Any:

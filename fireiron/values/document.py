@@ -134,6 +134,36 @@ class Chain(Doc):
 
 
 @attrs.frozen(slots=False)
+class Listed(Doc):
+    """Parts with commas between them, as many on a line as fit.
+
+    >>> print("\\n".join(laid_out(Call("f", (Listed(("first", "second", "third")),)), 20)))
+    f(
+        first, second,
+        third)
+    """
+
+    parts: tuple[Text, ...]
+
+    @functools.cached_property
+    def flat(self) -> str:
+        """The text on one line."""
+        return ", ".join(map(str, self.parts))
+
+    def broken(self, room: int, width: int, after: int) -> list[str]:
+        """Lines of parts, each but the last followed by a comma."""
+        *parts, last = self.parts
+        lines = [""]
+        for part, remaining in (*((Joined((part, ",")), 0) for part in parts), (last, after)):
+            free = room if len(lines) == 1 else width
+            if not lines[-1] or len(lines[-1]) + 1 + len(str(part)) + remaining <= free:
+                lines[-1] += f" {part}" if lines[-1] else str(part)
+            else:
+                lines += laid_out(part, width, remaining)
+        return lines
+
+
+@attrs.frozen(slots=False)
 class Choice(Doc):
     """`condition ? first : second`."""
 

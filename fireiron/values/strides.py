@@ -148,7 +148,7 @@ def strides_repr(operand: str, dims: Sequence[str], layout: Layout, align: int) 
 # ---------------------------------------------------------------------------------------------- strides of arrays
 
 
-def strides_told(storage: Storage, shape: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+def symbolic_strides(storage: Storage, shape: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[str, int, int]]:
     """The values of strides that are symbols, read from an array: name, value and dimension. A dimension of one element has no stride."""
     for dim, (step, size, stride) in enumerate(zip(storage.steps, shape, strides, strict=False)):  # other ranks are refused elsewhere
         if isinstance(step, Var) and size != 1:
@@ -159,8 +159,8 @@ def strides_chosen(storage: Storage, shape: Sequence[int], known: Mapping[str, i
     """Values for strides that no array determines: compact, the last dimension first, after the known ones."""
     chosen: dict[str, int] = {}
     pairs = [(step, size) for step, size in zip(storage.steps, shape, strict=True) if step is not None]
-    told = [(step, size) for step, size in pairs if all(var.name in known for var in step.variables())]
-    reach = max([1, *(int(step.evaluate(known)) * size for step, size in told)])
+    known_steps = [(step, size) for step, size in pairs if all(var.name in known for var in step.variables())]
+    reach = max([1, *(int(step.evaluate(known)) * size for step, size in known_steps)])
     for step, size in reversed(pairs):
         if isinstance(step, Var) and step.name not in known and step.name not in chosen:
             least = max(reach, step.low)

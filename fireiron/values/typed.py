@@ -51,11 +51,11 @@ def check_types(value: Any) -> None:
 @functools.cache
 def _fields(cls: type[Any]) -> tuple[tuple[str, str, Fits], ...]:
     """The checked fields: their names, the text of their types, and the predicates."""
-    annotations = [(field.name, _said(cls, field.name, field.type)) for field in attrs.fields(cls) if field.eq]
+    annotations = [(field.name, _annotation_text(cls, field.name, field.type)) for field in attrs.fields(cls) if field.eq]
     return tuple((name, text, _fitting(text)) for name, text in annotations)
 
 
-def _said(cls: type[Any], name: str, kind: object) -> str:
+def _annotation_text(cls: type[Any], name: str, kind: object) -> str:
     """The text of a field's type as declared by the class or a base; the type stored with the field may have been replaced since."""
     stated = next((own[name] for base in cls.__mro__ if name in (own := vars(base).get("__annotations__", {}))), kind)
     if isinstance(stated, str):

@@ -9,7 +9,7 @@ from typing import ClassVar
 import attrs
 
 from fireiron import Refinement
-from fireiron.language.dealing import Pair, Place
+from fireiron.language.tile_assignment import Pair, Place
 from fireiron.values.expr import as_expr, mod
 
 

@@ -245,7 +245,7 @@ class Tracer:
             if all(one.use.access is not use.access for one in sites):
                 sites.append(self._site(use))
         self.patterns: dict[Any, Pattern] = {}
-        self.turns: dict[Any, StageEvent] = {}
+        self.stage_events: dict[Any, StageEvent] = {}
         self.arrivals_of: dict[Any, tuple[int, ...]] = {}
         self.deciding_names: dict[Expr, tuple[str, ...]] = {}
         self.numbers: dict[Expr, Callable[[Mapping[str, Any]], Any]] = {}
@@ -299,7 +299,7 @@ class Tracer:
     def _no_event(self, statement: Any, walk: TraceState) -> None:
         pass
 
-    def _turn(self, statement: Acquire | Release, walk: TraceState) -> None:
+    def _acquire_or_release(self, statement: Acquire | Release, walk: TraceState) -> None:
         ring = self.rings[statement.ring]
         first_threads = range(0, self.access_trace.kernel.workers, WARP) if ring.each else (0,)
         numbers = tuple(self._fill_index(statement.fill_index, walk, thread) for thread in first_threads)
@@ -311,9 +311,9 @@ class Tracer:
 
     def _interned(self, ring: str, *fields: Any) -> StageEvent:
         """A stage event; equal events are the same object."""
-        event = self.turns.get((ring, *fields))
+        event = self.stage_events.get((ring, *fields))
         if event is None:
-            event = self.turns[ring, *fields] = StageEvent(self.rings[ring], *fields)
+            event = self.stage_events[ring, *fields] = StageEvent(self.rings[ring], *fields)
         return event
 
     def _fill_index(self, value: Expr, walk: TraceState, thread: int = 0) -> int:
@@ -534,8 +534,8 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Commit: Tracer._ordering,
     Wait: Tracer._ordering,
     Fence: Tracer._ordering,
-    Acquire: Tracer._turn,
-    Release: Tracer._turn,
+    Acquire: Tracer._acquire_or_release,
+    Release: Tracer._acquire_or_release,
     Roles: Tracer._no_event,
     GridDepControl: Tracer._no_event,
     ClaimTile: Tracer._no_event,  # between the waits for its ring's stage, see `dynamic_scheduler`

@@ -272,7 +272,7 @@ class Comparison:
         def iterations(number: int) -> Sequence[int]:
             values = dict(zip(names, _digits(number, own_extents), strict=True))
             choices: list[Sequence[int]] = []
-            for iteration, extent in zip(need.turns, first_extents, strict=True):
+            for iteration, extent in zip(need.iterations, first_extents, strict=True):
                 choices.append(_selected_iterations(iteration, extent, values, extra_stages))
             return [_number(combination, first_extents) for combination in itertools.product(*choices)]
 
@@ -280,7 +280,7 @@ class Comparison:
 
     def _extra_stages(self, need: Need) -> int:
         """Return how many stages a ring of the kernel has in addition to those of the mapping, if its buffer is refilled."""
-        before = max((one.before for one in need.turns), default=0)
+        before = max((one.before for one in need.iterations), default=0)
         buffers = frozenset[str]().union(
             *(self._conflicting_buffers(*pair) for pair in itertools.product(self.paths[need.first], self.paths[need.second]))
         )

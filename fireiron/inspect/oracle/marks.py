@@ -118,7 +118,7 @@ class Marker(Tracer):
         self.access_trace = access_trace = with_free_ranks(access_trace)
         self.blocks, self.inner, self.sizes, self.tiles = cluster_blocks(access_trace.kernel), inner, sizes, tiles
         self.rings = {ring.name: ring for ring in access_trace.kernel.rings}
-        self.turns: dict[Any, StageEvent] = {}
+        self.stage_events: dict[Any, StageEvent] = {}
         self.place: list[int] = []
         self.visits: dict[tuple[Path, int], PointCounter] = {}
         self.performed: dict[tuple[Path, int], PointCounter] = {}
@@ -246,7 +246,7 @@ _RULES: Mapping[type[Stmt], Any] = {
     Commit: Marker._ordering,
     Wait: Marker._ordering,
     Fence: Marker._ordering,
-    Acquire: Marker._turn,
-    Release: Marker._turn,
+    Acquire: Marker._acquire_or_release,
+    Release: Marker._acquire_or_release,
 }
 """The method that traces each class of statements; other classes are not traced."""

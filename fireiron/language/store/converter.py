@@ -120,9 +120,9 @@ class Store:
         document = parsed(text)
         check_head(document, kind)
         wanted: Any = Strategy if kind == "strategy" else Spec
-        return self.told(lambda: self.value(document[kind], wanted), kind)
+        return self.reporting_errors(lambda: self.value(document[kind], wanted), kind)
 
-    def told(self, read: Callable[[], T], kind: str) -> T:
+    def reporting_errors(self, read: Callable[[], T], kind: str) -> T:
         """Return the result of reading a document. Raises: `StoreError` with the position of an error."""
         try:
             return read()

@@ -99,7 +99,7 @@ def remember(key: str | None, choice: Choice, number: int) -> None:
     program = choice.program
     if key is None or program.instructions != INSTRUCTIONS:
         return
-    program_key = program.key if program.is_asked else programs.key_of(program)
+    program_key = program.key if program.has_key else programs.key_of(program)
     parts = program.strategy, program.spec, program.architecture, program.name, dict(program.chosen), program_key
     about = {"kernels": [program.name], "about": str(program.spec)[:200], "arch": program.architecture.name}
     data = disk_cache.written(

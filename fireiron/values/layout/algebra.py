@@ -530,18 +530,18 @@ def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int
     Source: CuTe docs, 02_layout_algebra, "Composition".
     """
     result: list[tuple[int, int, int]] = []
-    asked, reached = f"{size}:{stride} in digits of {shown(sizes)}", 1
+    described, reached = f"{size}:{stride} in digits of {shown(sizes)}", 1
     for position, extent in enumerate(sizes):
         end = reached * extent
         if size > 1 and stride < end:
             run = min(size, end // stride)
             if run < 1 or size % run or stride % reached:
-                raise LayoutError(f"{asked}: its steps cross the end of a digit", legal=f"strides that divide {end}")
+                raise LayoutError(f"{described}: its steps cross the end of a digit", legal=f"strides that divide {end}")
             result.append((position, run, stride // reached))
             size, stride = size // run, stride * run
         reached = end
     if size > 1:
-        raise LayoutError(f"{asked}: there are {reached} numbers only", legal=f"a reach of at most {reached - 1}")
+        raise LayoutError(f"{described}: there are {reached} numbers only", legal=f"a reach of at most {reached - 1}")
     return tuple(result)
 
 

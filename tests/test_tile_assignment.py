@@ -5,8 +5,8 @@ import pytest
 
 from fireiron import *
 from fireiron.errors import DecompositionError
-from fireiron.language.dealing import DIGITS, ILLEGAL, PLAIN, Dealing, Renumbering
 from fireiron.language.dividing import Step
+from fireiron.language.tile_assignment import DIGITS, ILLEGAL, PLAIN, Renumbering, TileAssignment
 from fireiron.refine.longest_first import LastTilesFirst
 from fireiron.refine.permute import UID, Permuted
 from fireiron.refine.rasterize import RASTER_ORDERS
@@ -116,5 +116,5 @@ def test_refinements_of_block_tiles_only():
     assert (
         PLAIN.with_order(RASTER_ORDERS[0](2)).of_blocks
         and PLAIN.place == DIGITS
-        and Dealing((RASTER_ORDERS[0](2),)).place == RASTER_ORDERS[0](2)
+        and TileAssignment((RASTER_ORDERS[0](2),)).place == RASTER_ORDERS[0](2)
     )

@@ -1,8 +1,8 @@
-"""The assignment of tiles to blocks: a `Place`, a `Grouping` and a `Taking`, and the table of illegal combinations.
+"""The assignment of tiles to blocks: a `Place`, a `Grouping` and a `Selection`, and the table of illegal combinations.
 
-A `Place` maps an index u to a tile. A `Grouping` specifies which adjacent blocks belong together. A `Taking` specifies which tiles a block
-computes. Refinements of a tile set them by `plan.with_order`, `plan.with_grouping` and `plan.taking`, and `language.to_blocks` calls their
-methods. A new kind is a class in the file of its refinement. Its `illegal` extends the table.
+A `Place` maps an index u to a tile. A `Grouping` specifies which adjacent blocks belong together. A `Selection` specifies which tiles a
+block computes. Refinements of a tile set them by `plan.with_order`, `plan.with_grouping` and `plan.with_selection`, and
+`language.to_blocks` calls their methods. A new kind is a class in the file of its refinement. Its `illegal` extends the table.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Pair:
 
 @attrs.frozen
 class Aspect:
-    """A place, a grouping or a taking."""
+    """A place, a grouping or a selection."""
 
     illegal: ClassVar[tuple[Pair, ...]] = ()
     """Rows that this kind adds to the table."""
@@ -222,7 +222,7 @@ class Grouping(Aspect):
         """The number of blocks that share a tile."""
         return 1
 
-    def gathered(self, spec: Spec, views: dict[str, View], order: list[Step], taking: Taking, draft: Draft) -> Gathered:
+    def gathered(self, spec: Spec, views: dict[str, View], order: list[Step], selection: Selection, draft: Draft) -> Gathered:
         """Return the views at a block's tile, and the digits of groups. Raises: `DecompositionError` if the tiles cannot be grouped."""
         return Gathered(views, order)
 
@@ -250,11 +250,11 @@ class Parts(Grouping):
         return block // self.parts
 
 
-# ---------------------------------------------------------------------------------------------- taking: the tiles of a block
+# ---------------------------------------------------------------------------------------------- selection: the tiles of a block
 
 
 @attrs.frozen
-class Taken:
+class SelectedTile:
     """The tiles of a block.
 
     Attributes:
@@ -282,7 +282,7 @@ class Taken:
 
 
 @attrs.frozen
-class Taking(Aspect):
+class Selection(Aspect):
     """Which tiles a block computes: by default one, so there are as many blocks as tiles."""
 
     groups: int = attrs.field(default=1, kw_only=True)
@@ -302,9 +302,9 @@ class Taking(Aspect):
         """The largest number of launched blocks; 0 means the number of tiles."""
         return 0
 
-    def taken(self, block: Expr, tiles: Expr, together: int, draft: Draft) -> Taken:
+    def selected(self, block: Expr, tiles: Expr, together: int, draft: Draft) -> SelectedTile:
         """Return which of `tiles` tiles block `block` computes, if groups of `together` blocks compute adjacent tiles."""
-        return Taken(block, draft, tiles)
+        return SelectedTile(block, draft, tiles)
 
 
 # ---------------------------------------------------------------------------------------------- the table and the assignment
@@ -344,14 +344,14 @@ ILLEGAL: Final = (
 
 
 @attrs.frozen
-class Dealing:
-    """The assignment of tiles to blocks: the places, the grouping and the taking that a tile specifies."""
+class TileAssignment:
+    """The assignment of tiles to blocks: the places, the grouping and the selection that a tile specifies."""
 
     places: tuple[Place, ...] = ()
     grouping: Grouping = Grouping()
-    taking: Taking = Taking()
+    selection: Selection = Selection()
 
-    def with_order(self, place: Place) -> Dealing:
+    def with_order(self, place: Place) -> TileAssignment:
         """Return the assignment with one more place."""
         return attrs.evolve(self, places=(*self.places, place))
 
@@ -368,11 +368,11 @@ class Dealing:
     @property
     def of_blocks(self) -> bool:
         """Whether it specifies anything that is legal for blocks only."""
-        return self is not PLAIN and self != Dealing(self.renumberings)
+        return self is not PLAIN and self != TileAssignment(self.renumberings)
 
     @property
     def _aspects(self) -> tuple[Aspect, ...]:
-        return (*self.places, self.grouping, self.taking)
+        return (*self.places, self.grouping, self.selection)
 
     def _tiling(self) -> Iterator[Place]:
         return (place for place in self.places if not isinstance(place, Renumbering))
@@ -392,5 +392,5 @@ class Dealing:
             raise DecompositionError(f"{names[0]}: {names[1]} also determines the tile of a block", hint="use one of them")
 
 
-PLAIN: Final = Dealing()
+PLAIN: Final = TileAssignment()
 """One tile per block, by the digits of the block index."""
