@@ -284,7 +284,7 @@ def _differs_in_kind(compared: Compared) -> bool:
 
 @attrs.frozen
 class Closing:
-    """Steps that close a leaf: at its end, or after step number `behind` of the main chain."""
+    """Steps that close a leaf: at its end, or after step number `after` of the main chain."""
 
     leaf: Leaf
     steps: Steps

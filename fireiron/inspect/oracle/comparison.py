@@ -242,7 +242,11 @@ class Comparison:
             yield (
                 second_path,
                 attrs.evolve(
-                    rule, first=first_path, conflicting=buffers, private=bool(buffers) and not shared_buffers, shared_writes=shared_writes
+                    rule,
+                    first=first_path,
+                    conflicting=buffers,
+                    private=not shared_buffers,
+                    shared_writes=shared_writes,
                 ),
             )
 
