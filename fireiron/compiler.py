@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fireiron.lower.walk import Grown
     from fireiron.values.tensor import Storage
 
-# The passes, the checks and the printer are imported where they are used: a program that was kept needs none of them.
+# The passes, the checks and the printer are imported where they are used: a cached program needs none of them.
 
 ERRORS: Mapping[str, type[FireironError]] = {"race": SynchronizationError, "resources": ResourceError}
 """The error class for an error finding, by kind; other kinds raise a `DecompositionError`."""
@@ -49,7 +49,7 @@ class Launch:
         program: the program of its kernel: its tree, IR and text.
         arrays: by operand of the kernel, the array: an operand of the program's spec, or a temporary, which the first launch that writes it
             allocates.
-        name, reason: from the step that made the launch; empty for the last one.
+        name, reason: from the step that added the launch; empty for the last one.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Program(Displayed):
         return None if tree is None else (tree.node, tree.context.whole.chosen_storage)
 
     def _launched(self, part: Part) -> Iterator[Launch]:
-        """Return the launches of a part: one, or those that its own strategy makes."""
+        """Return the launches of a part: one, or those that its strategy specifies."""
         program = self._of(part, f"{self.name}_{part.kernel}")
         for launch in program.launches:
             arrays = {name: part.arrays.get(array, f"{part.kernel}_{array}") for name, array in launch.arrays.items()}
@@ -248,11 +248,11 @@ class Program(Displayed):
         written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
         for name in kernel.effects[Chaining].ready:
             if arrays[name] in written:
-                what = "copied by the launch in front" if written[arrays[name]] else "written by a launch before"
+                what = "copied by a preceding launch" if written[arrays[name]] else "written by a preceding launch"
                 raise DecompositionError(
                     f"programmatic_launch(no_wait={name}): {name} is {what}, for which the kernel has to wait",
                     within=self.inner,
-                    hint="store it as the kernel reads it, or leave it out of ready=",
+                    hint="store it as the kernel reads it, or leave it out of no_wait=",
                 )
 
     def _passed(self, stages: dict[str, Kernel], passes: Passes) -> dict[str, Kernel]:
@@ -345,7 +345,7 @@ class Program(Displayed):
 
     @property
     def lines(self) -> tuple[printer.Line, ...]:
-        """The lines of `cuda`, each with the paths of the tree nodes that made it (see `Node.paths`).
+        """The lines of `cuda`, each with the paths of the tree nodes that produced it (see `Node.paths`).
 
         A line of the complete kernel has none. With several launches, a path starts with the name of its kernel.
         """

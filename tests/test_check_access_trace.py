@@ -1,4 +1,4 @@
-"""What all checks see: frames of values, names, elements inside, addresses, parts of sums."""
+"""The access trace that all checks use: frames of values, names, elements in bounds, addresses, terms of sums."""
 
 import itertools
 
@@ -20,7 +20,7 @@ N = Var("N", 1, 1 << 20, 1, True)
 ROW, COLUMN = Var("row", 0, 99), Var("column", 0, 99)
 
 
-def scene_of(*body, **options):
+def trace_of(*body, **options):
     return AccessTrace(kernel(*body, **{"threads": 8, **options}))
 
 
@@ -28,7 +28,7 @@ def scene_of(*body, **options):
 
 
 def test_roots_go_through_named_values():
-    access_trace = scene_of(making.let(ROW, T + OUTER), making.let(COLUMN, ROW * 2 + N), symbols=(N,))
+    access_trace = trace_of(making.let(ROW, T + OUTER), making.let(COLUMN, ROW * 2 + N), symbols=(N,))
     assert (
         access_trace.roots(COLUMN) == {"thread", "i", "N"}
         and access_trace.roots(ROW) == {"thread", "i"}
@@ -38,15 +38,15 @@ def test_roots_go_through_named_values():
     assert access_trace.opened(COLUMN) == (T + OUTER) * 2 + N and access_trace.symbols == {"N"}
 
 
-def test_a_name_has_one_meaning():
-    scene_of(making.let(ROW, T), making.let(ROW, T))
+def test_a_name_has_one_value():
+    trace_of(making.let(ROW, T), making.let(ROW, T))
     with pytest.raises(VerificationError, match="row has two values"):
-        scene_of(making.let(ROW, T), making.let(ROW, T + 1))
+        trace_of(making.let(ROW, T), making.let(ROW, T + 1))
 
 
-def test_conditions_by_what_they_are_about():
-    one = writes(T, active=all_of((less(T, 4), less(OUTER, 2), less(Var("block", 0, 3), 1))))
-    kept, others = scene_of().guards(one, frozenset({"thread", "i"}))
+def test_conditions_by_the_variables_that_decide_them():
+    stmt = writes(T, active=all_of((less(T, 4), less(OUTER, 2), less(Var("block", 0, 3), 1))))
+    kept, others = trace_of().guards(stmt, frozenset({"thread", "i"}))
     assert set(kept) == {less(T, 4), less(OUTER, 2)} and others == [less(Var("block", 0, 3), 1)]
 
 
@@ -54,7 +54,7 @@ def test_conditions_by_what_they_are_about():
 
 
 def test_values_at_every_point():
-    access_trace = scene_of(making.let(ROW, T * 10 + OUTER))
+    access_trace = trace_of(making.let(ROW, T * 10 + OUTER))
     frame = access_trace.frame([("thread", np.arange(8)), ("i", np.arange(3))], {"block": 5})
     assert frame.shape == (8, 3)
     wanted = [[t * 10 + i + 5 for i in range(3)] for t in range(8)]
@@ -70,7 +70,7 @@ def test_values_at_every_point():
 
 def test_axes_of_loops():
     loops = (loop(3, var=OUTER), loop(4, var=INNER), loop(N, var=Var("k", 0, 9)), loop(2, var=Var("late", 0, 9), first=4, step=3))
-    access_trace = scene_of(symbols=(N,))
+    access_trace = trace_of(symbols=(N,))
     assert [(name, values.tolist()) for name, values in access_trace.loop_axes(loops, frozenset({"i", "j"}))] == [
         ("i", [0, 1, 2]),
         ("j", [0, 1, 2, 3]),
@@ -101,45 +101,45 @@ def matrix(rows, columns, layout=ColMajor):
     return making.buffer(tensor, storage, storage.extent, written=True)
 
 
-def statement(one):
-    return making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(one,), instruction=writes(0).instruction)
+def statement(stmt):
+    return making.execution(spec=Move(1, 1)(RF, SH)(Thread), accesses=(stmt,), instruction=writes(0).instruction)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (4, 1), (3, 4), (1, 16)])
 @pytest.mark.parametrize("layout", [RowMajor, ColMajor], ids=str)
 def test_addresses_and_coordinates_of_all_elements(shape, layout):
-    """Of a few elements one by one, of many by an axis: the same."""
-    one = access(T, OUTER * 2, shape=shape)
-    access_trace = scene_of(loop(3, statement(one), var=OUTER), buffers=(matrix(16, 32, layout),))
+    """Few elements are computed separately, many along an axis: the results are equal."""
+    accessed = access(T, OUTER * 2, shape=shape)
+    access_trace = trace_of(loop(3, statement(accessed), var=OUTER), buffers=(matrix(16, 32, layout),))
     frame = access_trace.frame([("thread", access_trace.threads), ("i", np.arange(3))])
-    places, (rows, columns) = access_trace.addresses(frame, one), access_trace.coordinates(frame, one)
+    places, (rows, columns) = access_trace.addresses(frame, accessed), access_trace.coordinates(frame, accessed)
     assert places.shape == rows.shape == columns.shape == (8, 3, shape[0] * shape[1])
-    for t, i, (number, (row, column)) in itertools.product(range(8), range(3), enumerate(one.elements())):
+    for t, i, (number, (row, column)) in itertools.product(range(8), range(3), enumerate(accessed.elements())):
         assert (rows[t, i, number], columns[t, i, number]) == (t + row, i * 2 + column)
         want = (t + row) * 32 + i * 2 + column if layout is RowMajor else (i * 2 + column) * 16 + t + row
         assert places[t, i, number] == want
-    assert one.table().tolist() == [list(each) for each in one.elements()] and one.reach == (shape[0] - 1, shape[1] - 1)
+    assert accessed.table().tolist() == [list(each) for each in accessed.elements()] and accessed.reach == (shape[0] - 1, shape[1] - 1)
 
 
 @pytest.mark.parametrize("bounds", [(None, None), (6, None), (None, 5), (6, 5), (0, None), (T + 2, None)])
 def test_elements_below_their_bounds(bounds):
-    one = access(T, OUTER * 2, shape=(2, 3), bounds=bounds)
-    access_trace = scene_of(loop(3, statement(one), var=OUTER), buffers=(matrix(16, 16),))
+    accessed = access(T, OUTER * 2, shape=(2, 3), bounds=bounds)
+    access_trace = trace_of(loop(3, statement(accessed), var=OUTER), buffers=(matrix(16, 16),))
     (use,) = access_trace.uses
     frame = access_trace.frame([("thread", access_trace.threads), ("i", np.arange(3))])
     inside = access_trace.inside(use, frame)
-    for t, i, (number, (row, column)) in itertools.product(range(8), range(3), enumerate(one.elements())):
+    for t, i, (number, (row, column)) in itertools.product(range(8), range(3), enumerate(accessed.elements())):
         limits = [None if bound is None else as_expr(bound).evaluate({"thread": t}) for bound in bounds]
         want = all(limit is None or place < limit for place, limit in zip((t + row, i * 2 + column), limits))
         assert inside[t, i, number] == want
     if bounds[0] is not None and not isinstance(bounds[0], int):
-        assert access_trace.inside(use, frame, frozenset({"i"})).all(), "a bound by what is not known counts as none"
+        assert access_trace.inside(use, frame, frozenset({"i"})).all(), "an unknown bound is ignored"
 
 
-def test_pieces_decide_in_the_place_of_bounds():
+def test_pieces_replace_bounds():
     pieces = ((making.piece(0, 2, condition=less(T, 3)), making.piece(2, 2, condition=all_of((less(T, 5), less(Var("block", 0, 3), 1))))),)
-    one = attrs.evolve(reads(T * 4, width=4, bound=as_expr(1)), pieces=pieces)
-    access_trace = scene_of(one)
+    stmt = attrs.evolve(reads(T * 4, width=4, bound=as_expr(1)), pieces=pieces)
+    access_trace = trace_of(stmt)
     (use,) = access_trace.uses
     frame = access_trace.frame([("thread", access_trace.threads)], {"block": 1})
     assert access_trace.inside(use, frame).tolist() == [[t < 3] * 2 + [False] * 2 for t in range(8)]
@@ -148,19 +148,22 @@ def test_pieces_decide_in_the_place_of_bounds():
 
 
 def test_uses_of_statements_with_their_loops():
-    access_trace = scene_of(loop(3, writes(T), loop(2, reads(T), var=INNER), var=OUTER))
-    assert [(use.access.write, [one.var.name for one in use.loops]) for use in access_trace.uses] == [(True, ["i"]), (False, ["i", "j"])]
+    access_trace = trace_of(loop(3, writes(T), loop(2, reads(T), var=INNER), var=OUTER))
+    assert [(use.access.write, [loop_stmt.var.name for loop_stmt in use.loops]) for use in access_trace.uses] == [
+        (True, ["i"]),
+        (False, ["i", "j"]),
+    ]
     assert accesses_of(writes(T)) == writes(T).accesses
     scratch = Tensor("s", (as_expr(64),), float32, SH, ColMajor)
-    several = accesses_of(attrs.evolve(writes(T), scratch=scratch))
-    assert len(several) == 2 and several[1].buffer == "s"
+    uses = accesses_of(attrs.evolve(writes(T), scratch=scratch))
+    assert len(uses) == 2 and uses[1].buffer == "s"
 
 
 # ---------------------------------------------------------------------------------------------- sums
 
 
 @pytest.mark.parametrize("value", [T * 3 + OUTER - 5, as_expr(7), T * OUTER * 2 + 1, T // 2 + 3, OUTER])
-def test_a_sum_is_its_terms_and_its_number(value):
+def test_terms_and_constant_of_a_sum(value):
     terms, number = linear(value)
     for t, i in itertools.product((0, 3, 7), (0, 2, 5)):
         values = {"thread": t, "i": i}
@@ -183,17 +186,17 @@ def test_a_sum_is_its_terms_and_its_number(value):
         (N + minimum(N, T + 5), False),
     ],
 )
-def test_a_number_less_a_minimum_of_it(value, is_one):
+def test_a_value_minus_its_minimum(value, is_one):
     assert less_a_minimum(value) == is_one
 
 
 def test_all_elements_of_an_estimate_are_the_same():
     assert Elements(7)(np.arange(3)).tolist() == [7, 7, 7] and Elements(7)(2) == 7
-    assert assumed_elements(scene_of(loop(3, writes(T), var=OUTER)), {}) == {}
+    assert assumed_elements(trace_of(loop(3, writes(T), var=OUTER)), {}) == {}
 
 
 def test_tiles_and_threads():
-    access_trace = scene_of(writes(T))
+    access_trace = trace_of(writes(T))
     assert access_trace.threads.tolist() == list(range(8)) and access_trace.tiles == {}
     assert buffer("s", 4) not in access_trace.kernel.buffers
 
@@ -206,7 +209,7 @@ def test_tiles_and_threads():
 def test_different_rows_in_order(low, high, rows, columns):
     values = np.random.default_rng(rows).integers(low, high, (rows, columns))
     values[:, 0] += 7
-    assert distinct(values, axis=0).tolist() == [list(one) for one in sorted({tuple(row) for row in values.tolist()})]
+    assert distinct(values, axis=0).tolist() == [list(stmt) for stmt in sorted({tuple(row) for row in values.tolist()})]
     assert distinct(values).tolist() == sorted(set(values.ravel().tolist()))
     assert distinct(values.astype(float), axis=0).shape == distinct(values, axis=0).shape
 
@@ -223,7 +226,7 @@ def pointed(*points):
 def test_offsets_sizes_and_reach():
     modes = ((Mode(2, 3), Mode(2, 10)), (Mode(3, 1),))
     plain = making.access("s", (T, T), modes, (None, None), True, unit_modes=((), ()))
-    assert [tuple(one) for one in plain.table().tolist()] == list(plain.elements())
+    assert [tuple(stmt) for stmt in plain.table().tolist()] == list(plain.elements())
     assert plain.count == 12 and plain.reach == (13, 2)
     some = pointed((3,), (-1,), (2,))
     assert some.table().tolist() == [[3], [-1], [2]] and some.count == 3 and some.reach == (3,)
@@ -234,16 +237,16 @@ def test_offsets_sizes_and_reach():
 def test_a_statement_s_own_memory_belongs_to_no_operand():
     own = Tensor("own", (as_expr(16),), float32, SH, ColMajor)
     step = attrs.evolve(writes(T, width=4), scratch=own, vectors=(4,))
-    access_trace = scene_of(step, buffers=(buffer("s", 64), buffer("own", 16, offset=256)))
+    access_trace = trace_of(step, buffers=(buffer("s", 64), buffer("own", 16, offset=256)))
     first, second = access_trace.uses
     assert (first.position, first.width, second.position, second.width) == (0, 4, None, 1)
     assert first.pieces == () == second.pieces and second.access.buffer == "own" and second.access.count == 16
     pieces = ((making.piece(0, 4),),)
-    first, second = scene_of(attrs.evolve(step, pieces=pieces), buffers=(buffer("s", 64), buffer("own", 16, offset=256))).uses
+    first, second = trace_of(attrs.evolve(step, pieces=pieces), buffers=(buffer("s", 64), buffer("own", 16, offset=256))).uses
     assert first.pieces == pieces[0] and second.pieces == ()
 
 
-def test_parts_of_sums_come_together_again():
+def test_terms_of_sums_add_up_again():
     value = T * 3 + OUTER * INNER * 2 - 5
     terms, number = linear(value)
     assert sum((product(atoms, times) for atoms, times in terms), as_expr(number)) == value and number == -5
@@ -266,18 +269,18 @@ def test_parts_of_sums_come_together_again():
     ],
     ids=str,
 )
-def test_what_else_is_a_number_less_a_minimum_of_it(value, so):
+def test_other_forms_of_a_value_minus_its_minimum(value, so):
     assert less_a_minimum(value) == so
 
 
 def test_a_single_element_without_dimensions():
     tensor = Tensor("z", (), float32, GL, ColMajor)
     storage = tensor.storage()
-    one = making.buffer(tensor, storage, storage.extent, written=True)
+    target = making.buffer(tensor, storage, storage.extent, written=True)
     access = making.access("z", (), (), (), True, unit_modes=())
-    access_trace = scene_of(buffers=(one,))
-    found = access_trace.addresses(access_trace.frame([("thread", np.arange(3))]), access)
-    assert found.shape == (3, 1) and all(as_expr(one) == as_expr(0) for one in found.ravel().tolist())
+    access_trace = trace_of(buffers=(target,))
+    addresses = access_trace.addresses(access_trace.frame([("thread", np.arange(3))]), access)
+    assert addresses.shape == (3, 1) and all(as_expr(address) == as_expr(0) for address in addresses.ravel().tolist())
 
 
 @pytest.mark.parametrize(
@@ -293,5 +296,5 @@ def test_a_single_element_without_dimensions():
     ],
     ids=str,
 )
-def test_what_a_minimum_leaves_of_a_number(value, known):
+def test_remainder_after_a_minimum(value, known):
     assert less_a_minimum(as_expr(value)) == known

@@ -1,4 +1,4 @@
-"""Races between blocks by hand: drawn accesses to arrays in global memory, held against all pairs of blocks."""
+"""Races between blocks: random accesses to global arrays, compared with all pairs of blocks."""
 
 import itertools
 import random
@@ -30,7 +30,7 @@ def findings_of(*body, grid=GRID, **options):
 
 
 def meet(program):
-    """Whether two blocks touch one element and one of them writes it, by all threads, blocks and iterations; conditions apply."""
+    """Whether two blocks access one element and one of them writes it, over all threads, blocks and iterations, with conditions."""
     touched = {}
 
     def run(body, values):
@@ -70,7 +70,7 @@ def drawn(chance):
 
 
 @pytest.mark.parametrize("chunk", range(6))
-def test_drawn_accesses_are_judged_as_by_all_pairs_of_blocks(chunk):
+def test_random_accesses_compared_with_all_pairs_of_blocks(chunk):
     verdicts = set()
     for seed in range(30 * chunk, 30 * (chunk + 1)):
         program = drawn(random.Random(f"blocks {seed}"))
@@ -96,7 +96,7 @@ def test_the_step_of_a_block(step, alarms):
         assert "blocks" in finding.details and len(finding.details["blocks"]) == 2
 
 
-def test_the_blocks_and_the_element_are_real():
+def test_findings_name_conflicting_blocks_and_their_element():
     """The finding can be verified: both blocks access the element."""
     for step, rows in ((31, 1), (16, 1), (32, 3)):
         place = T + (BLOCK % rows * 4 if rows > 1 else BLOCK * step)
@@ -114,7 +114,7 @@ def test_a_digit_that_is_0_in_all_accesses():
     assert findings_of(writes(T + row * 32, active=only)) == []
     assert findings_of(writes(T + row * 32, active=only), reads(T + row * 32)) != []
     assert findings_of(writes(T + row * 32, active=only), reads(T + row * 32, active=only)) == []
-    assert findings_of(writes(T + row * 32, active=less(column, 2))) != [], "two of them"
+    assert findings_of(writes(T + row * 32, active=less(column, 2))) != [], "two different conditions"
     assert findings_of(writes(T + row * 32, active=less(row, 1))) != []
 
 
@@ -124,7 +124,7 @@ def test_atomic_additions_do_not_conflict():
     assert findings_of(adding, reads(T)) != []
 
 
-def test_sizes_that_are_known_at_run_time():
+def test_run_time_sizes():
     """Proved for all sizes, refuted at some, or undecided; the latter two are errors."""
     blocks = (N + 31) // 32
     block = Var("block", 0, (1 << 15) - 1)
@@ -146,7 +146,7 @@ def test_many_blocks_are_undecided_or_decoded():
 
 @pytest.mark.parametrize("shape", [(8, 4), (5, 7)])
 def test_two_dimensions(shape):
-    """Tiles of two dimensions, a block each; apart in either of them is apart."""
+    """Two-dimensional tiles, one per block; tiles that are disjoint in either dimension are disjoint."""
     rows, columns = 4, 3
     tensor = Tensor("s", (as_expr(rows * shape[0]), as_expr(columns * shape[1])), float32, GL, ColMajor)
     storage = tensor.storage()
@@ -224,7 +224,7 @@ def test_blocks_in_grouped_order(lines, columns, rows):
     line, column = in_groups(lines, columns, rows)
     grid = lines * columns
     assert tiles(line, column, lines, columns, grid, symbols=symbols) == []
-    assert tiles(column, line, columns, lines, grid, symbols=symbols) == [], "the other way round"
+    assert tiles(column, line, columns, lines, grid, symbols=symbols) == [], "in the other direction"
     limited = minimum(line, lines - 1), minimum(column, columns - 1)
     assert tiles(*limited, lines, columns, grid, symbols=symbols) == []
     assert tiles(line, column, lines, columns, grid, symbols=symbols, step=(9, 5)) == []
@@ -242,11 +242,11 @@ def test_orders_that_are_not_grouped():
     symbols = (TALL, BROAD, EVEN)
     for rows, height in ((3, 4), (2, 4), (4, 5)):
         line, column = in_groups(TALL, BROAD, rows, height=height)
-        assert tiles(line, column, TALL, BROAD, TALL * BROAD, symbols=symbols) != [], "rows of the next band"
+        assert tiles(line, column, TALL, BROAD, TALL * BROAD, symbols=symbols) != [], "rows of the next group"
     line, column = in_groups(EVEN, BROAD, 2, height=2)
-    assert tiles(line, column, EVEN, BROAD, EVEN * BROAD, symbols=symbols) == [], "all bands are whole"
+    assert tiles(line, column, EVEN, BROAD, EVEN * BROAD, symbols=symbols) == [], "all groups are complete"
     line, column = in_groups(TALL, BROAD, 4, block=ANY // 2)
-    assert tiles(line, column, TALL, BROAD, TALL * BROAD * 2, symbols=symbols) != [], "two blocks a tile"
+    assert tiles(line, column, TALL, BROAD, TALL * BROAD * 2, symbols=symbols) != [], "two blocks per tile"
     line, column = in_groups(TALL, BROAD + 1, 4)
     assert tiles(line, column, TALL, BROAD + 1, TALL * (BROAD + 1), symbols=symbols) == []
 
@@ -289,7 +289,7 @@ def test_digits_of_blocks_with_run_time_ranges(line, column, grid, apart):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
+def test_random_tiles_compared_with_all_pairs_of_blocks(seed):
     """For a known number of blocks: digits, groups and curves with steps about as wide as the tiles; elements past the array belong to no
     block.
     """
@@ -404,7 +404,7 @@ def test_keys_distinguish_coordinates():
         assert keys.max() == 7 * step + 7 * (8 if step == 1 else 1 << 30)
 
 
-def test_arrays_that_are_asked():
+def test_analyzed_arrays():
     """Those of the grid that the kernel writes; one without accesses has no coordinates."""
     read_only = attrs.evolve(buffer("t", 1 << 16, memory=GL), written=False)
     unused = buffer("u", 64, memory=GL)
@@ -429,7 +429,7 @@ def test_sizes_are_of_the_block():
     assert findings_of(writes(LANE + BLOCK * 31 + N * 4), buffers=(LONG,), symbols=(N,)) != []
 
 
-def test_each_array_for_itself():
+def test_arrays_are_analyzed_separately():
     other = buffer("t", 1 << 16, memory=GL)
     findings = findings_of(writes(T), writes(T + BLOCK * 128, name="t"), buffers=(ARRAY, other), threads=128)
     assert [one.buffer for one in findings] == ["s"]
@@ -447,7 +447,7 @@ def test_a_finding_names_blocks_and_element():
     assert finding.details["lines"] == ["mine.py:9"] * 2 and finding.details["buffers"] == ["s", "s"] and finding.details["sizes"] == {}
     assert finding.details["blocks"] == (0, 1) and finding.details["element"] == [0] and len(finding.details["statements"]) == 2
     (finding,) = findings_of(writes(LANE + 5))
-    assert finding.details["element"] == [5], "the first that all of them touch"
+    assert finding.details["element"] == [5], "the first common element"
 
 
 # ------------------------------------------------------------------------------ sizes that are known at run time
@@ -474,7 +474,7 @@ def of_size(place, symbol, grid=None, **options):
         (Var("N", 2000, 1 << 20, 1, True), 1999, 2000),
     ],
 )
-def test_a_race_is_shown_at_two_sizes(symbol, limit, at):
+def test_a_race_is_reported_at_two_sizes(symbol, limit, at):
     """At about 300 and 1000, as near as the size may be: here blocks from a limit on write where the last before them does."""
     block = Var("block", 0, 1 << 20)
     finding = of_size(LANE + minimum(block, as_expr(limit - 1)) * 32, symbol)
@@ -537,7 +537,7 @@ def test_sizes_at_which_blocks_are_too_many(monkeypatch):
     ids=str,
 )
 def test_interleaved_elements(place, width):
-    """By all threads and blocks: who is apart, and a pair that meets."""
+    """Over all threads and blocks: disjoint blocks, or a conflicting pair."""
     program = kernel(writes(place, width=width), threads=THREADS, grid=GRID, buffers=(ARRAY,))
     findings = between_blocks(AccessTrace(program))
     assert bool(findings) == meet(program)
@@ -551,16 +551,16 @@ def test_interleaved_elements(place, width):
             )
 
 
-def test_conditions_on_threads_and_loops_take_elements_away():
-    """Of ranges that overlap, what is touched may not."""
+def test_conditions_on_threads_and_loops_exclude_elements():
+    """Overlapping ranges may have no common accessed element."""
     half = less(LANE, 16)
     assert findings_of(writes(LANE + BLOCK * 16, active=half)) == [] != findings_of(writes(LANE + BLOCK * 16))
     assert findings_of(writes(LANE + BLOCK * 16, active=less(LANE, 17))) != []
     assert findings_of(loop(4, writes(LANE + i * 32 + BLOCK * 64, active=less(i, 2)))) == []
     assert findings_of(loop(4, writes(LANE + i * 32 + BLOCK * 64, active=less(i, 3)))) != []
-    assert findings_of(writes(LANE + BLOCK * 16, active=half), reads(LANE + BLOCK * 16)) != [], "each by its own"
+    assert findings_of(writes(LANE + BLOCK * 16, active=half), reads(LANE + BLOCK * 16)) != [], "each with its condition"
     never = all_of((less(LANE, 4), less(9, LANE)))
-    assert findings_of(writes(LANE + BLOCK * 8, active=never)) == [], "nobody touches anything"
+    assert findings_of(writes(LANE + BLOCK * 8, active=never)) == [], "no access is active"
     symbolic = Var("block", 0, 1 << 20)
     assert findings_of(writes(LANE + symbolic * 16, active=half), grid=N, symbols=(N,), buffers=(LONG,)) == []
     assert findings_of(writes(LANE + symbolic * 16, active=less(LANE, 17)), grid=N, symbols=(N,), buffers=(LONG,)) != []
@@ -575,7 +575,7 @@ def test_elements_past_the_array_belong_to_no_block():
     assert finding.details["element"] in ([0], [-31]) or 0 <= finding.details["element"][0] < 100
     low = writes(LANE - 4 + BLOCK % 6 * 32)
     (finding,) = findings_of(low, buffers=(small,))
-    assert 0 <= finding.details["element"][0] < 100, "not the first of them, which lies in front of the array"
+    assert 0 <= finding.details["element"][0] < 100, "not the first element, which is before the array"
     at_end = buffer("s", 33, memory=GL)
     assert findings_of(writes(LANE + BLOCK * 5 % 12 * 33), buffers=(at_end,)) == []
     assert findings_of(writes(LANE + BLOCK // 6 * 32 + BLOCK % 6 * 31 * 33), buffers=(at_end,)) == []
@@ -741,7 +741,7 @@ def test_names_of_digits():
     assert findings_of(*reversed_names, writes(LANE + row * 128 + column * 32), grid=N * 4, symbols=(N,), buffers=(LONG,)) == []
 
 
-# ------------------------------------------------------------------------------ clusters in bands
+# ------------------------------------------------------------------------------ clusters in grouped order
 
 
 def in_clusters(sizes, *, rows=2, columns=BROAD, lines=TALL, x=8, y=4, high=None, low=None, more=1, use=(True, True), curve=False):
@@ -780,7 +780,7 @@ def test_clusters_that_walk(sizes, columns, lines, curve):
     assert in_clusters(sizes, **options) == []
     assert in_clusters(sizes, **options, high=tall * 8 + 1, low=wide * 4 + 1) == [], "further apart"
     assert in_clusters(sizes, **options, high=tall * 8 - 1) != [] and in_clusters(sizes, **options, low=wide * 4 - 1) != []
-    assert in_clusters(sizes, **options, more=2) != [], "two clusters a tile"
+    assert in_clusters(sizes, **options, more=2) != [], "two clusters per tile"
     if tall > 1:
         assert in_clusters(sizes, **options, x=7) != [] and in_clusters(sizes, **options, use=(False, True)) != []
         assert in_clusters(sizes, **options, x=9) != [], "its last reaches into the next cluster"
@@ -796,7 +796,7 @@ def test_clusters_in_groups_of_other_heights(rows):
         assert in_clusters((1, 2), rows=rows, columns=columns) == [] == in_clusters((2, 2), rows=rows, columns=columns)
 
 
-# ------------------------------------------------------------------------------ bands beside other digits
+# ------------------------------------------------------------------------------ groups with other digits
 
 
 def in_layers(layer, place, grid, *, rows=2, active=TRUE, along=8):
@@ -981,7 +981,7 @@ def test_the_reach_under_conditions(width):
     both = lambda step: loop(8, writes(LANE % 4 + few * 4 + block * step, width=width, active=less(few * 4 + LANE, 6)), var=few)
     assert alone(5 + width, both) and not alone(4 + width, both)
     open_ = lambda step: loop(N, writes(LANE % 4 + i * 4 + block * step, width=width, active=less(LANE, 2)))
-    assert not alone(64, open_), "nobody knows how long"
+    assert not alone(64, open_), "the length is unknown"
 
 
 # ---------------------------------------------------------------------------------------------- parts of it, by tables
@@ -1054,7 +1054,7 @@ def test_how_far_a_block_reaches(body, reach):
 
 
 @pytest.mark.parametrize(("many", "known"), [(5 * 32, True), (5 * 32 - 1, False), (4 * 32, False)])
-def test_so_many_threads_and_iterations_are_enumerated(monkeypatch, many, known):
+def test_limit_of_enumerated_threads_and_iterations(monkeypatch, many, known):
     use_parts = parts_of(loop(5, writes(LANE + FIVE * 32 + BLOCK * 512), var=FIVE))
     monkeypatch.setattr(subject, "MANY", many)
     assert (subject._reach(*use_parts) is not None) == (subject._elements(*use_parts) is not None) == known
@@ -1201,7 +1201,7 @@ def test_the_element_of_a_pair_is_counted_from_the_start_of_the_array(place, blo
         assert (finding.details["blocks"], finding.details["element"]) == (blocks, [element + low])
 
 
-def test_elements_in_front_of_an_array_are_nobodys():
+def test_elements_before_an_array_belong_to_no_block():
     (finding,) = findings_of(writes(LANE - 40 + minimum(BLOCK, as_expr(7)) * 32 % 64))
     assert finding.details["element"][0] >= 0
 

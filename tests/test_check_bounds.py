@@ -90,8 +90,8 @@ def drawn(chance, extent, memory=GL):
 
 @pytest.mark.parametrize("memory", [GL, SH, RF], ids=str)
 @pytest.mark.parametrize("chunk", range(4))
-def test_drawn_accesses_are_judged_as_by_enumeration(chunk, memory):
-    """Found exactly if an element outside is touched: all of it is known."""
+def test_random_accesses_compared_with_enumeration(chunk, memory):
+    """A finding if and only if an element out of bounds is accessed; everything is known."""
     verdicts = set()
     for seed in range(40 * chunk, 40 * (chunk + 1)):
         program = drawn(random.Random(f"{memory}/{seed}"), 64, memory)
@@ -123,7 +123,7 @@ def of_length(name, length):
 
 
 @pytest.mark.parametrize("chunk", range(4))
-def test_sizes_that_are_known_at_run_time(chunk):
+def test_run_time_sizes(chunk):
     """What is called inside is so for all sizes that were tried; what leaves the array at one of them is found."""
     verdicts = set()
     for seed in range(30 * chunk, 30 * (chunk + 1)):
@@ -246,7 +246,7 @@ def in_pieces(base, width, condition, count=1, **options):
     return attrs.evolve(reads(base, width=width * count, **options), pieces=(pieces,))
 
 
-def test_the_first_element_of_a_vector_speaks_for_all_where_sizes_are_multiples():
+def test_the_first_element_of_a_vector_decides_if_sizes_are_multiples():
     buffers = (of_length("s", N8),)
     assert findings_of(in_pieces(T * 4, 4, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
     assert findings_of(in_pieces(T * 8, 8, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
@@ -257,7 +257,7 @@ def test_the_first_element_of_a_vector_speaks_for_all_where_sizes_are_multiples(
     assert dict(finding.details) == {"dimension": 0, "bound": "N8", "vector": 16}
     (finding,) = findings_of(in_pieces(T * 4, 4, lambda first: less(first, N)), buffers=(of_length("s", N),), symbols=(N,))
     assert "since N is not known to be a multiple of 4" in finding.message
-    assert findings_of(in_pieces(T * 4 + 1, 4, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) != [], "it begins between"
+    assert findings_of(in_pieces(T * 4 + 1, 4, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) != [], "it starts between"
     assert findings_of(in_pieces(T * 4, 4, lambda first: less(first + 3, N)), buffers=(of_length("s", N),), symbols=(N,)) == [], (
         "the last is tested"
     )
@@ -383,7 +383,7 @@ def test_a_name_in_a_loop_without_iterations_has_no_value_that_is_outside():
 def test_a_name_of_which_a_size_is_a_part_is_not_enumerated():
     assert not trusted(row(0, 5), i * J8, (N, i), (2, J8))
     assert not trusted(row(0, 5), T * T % N)
-    assert trusted(row(0, 4), i * i, (3, i), grid=N), "whatever the number of blocks"
+    assert trusted(row(0, 4), i * i, (3, i), grid=N), "for any number of blocks"
     assert not trusted(row(0, 3), i * i, (3, i), grid=N)
 
 
@@ -418,7 +418,7 @@ def test_a_decreasing_size_keeps_its_range_with_enough_blocks():
     assert trusted(row(0, high), assume_positive(N - WIDE % N) - 1, grid=99)
     assert not trusted(row(0, high), assume_positive(N - WIDE % N - 1) - 1, grid=99)
     assert not trusted(row(0, high), assume_positive(N - bit_xor(WIDE, as_expr(1))) - 1, grid=N), "its last block may be N"
-    assert trusted(row(0, high), assume_positive(N - M) - 1), "whoever launches it checks sizes"
+    assert trusted(row(0, high), assume_positive(N - M) - 1), "the launch checks sizes"
 
 
 @pytest.mark.parametrize(("more", "alarms"), [(0, 0), (1, 1)])
@@ -504,7 +504,7 @@ def persistent(tile, iteration, *, most=None, place=None, blocks=8):
     return findings_of(body, **options)
 
 
-def test_the_tiles_of_blocks_that_stay_are_below_their_number():
+def test_tiles_of_persistent_blocks_are_below_their_number():
     high = 1 << 20
     tile, iteration = Var("tile", 0, high - 1), Var("turn", 0, high - 1)
     assert persistent(tile, iteration) == []
@@ -519,7 +519,7 @@ def test_a_fact_bounds_the_number_of_tiles():
     assert persistent(Var("tile", 0, 98), Var("turn", 0, 98), most=99) == []
     assert len(persistent(Var("tile", 0, 97), Var("turn", 0, 98), most=99)) == 1
     assert len(persistent(Var("tile", 0, 98), Var("turn", 0, 97), most=99)) == 1
-    assert len(persistent(Var("tile", 0, 98), Var("turn", 0, 98))) == 1, "nobody says so"
+    assert len(persistent(Var("tile", 0, 98), Var("turn", 0, 98))) == 1, "without the fact"
 
 
 # ---------------------------------------------------------------------------------------------- over all sizes
@@ -535,7 +535,7 @@ def proved(place, length, *, around=(), active=TRUE, grid=1, symbols=(N, M, N8),
             body = (loop(extent, *body, var=number),)
         return len(findings_of(*body, **options_of_proof))
 
-    assert alarms(place + 1) == 1, "one further is outside"
+    assert alarms(place + 1) == 1, "the next one is out of bounds"
     return alarms(place) == 0
 
 
@@ -663,7 +663,7 @@ def test_parts_of_threads_and_loops_are_enumerated_where_blocks_give_the_rest():
     assert alarms(WIDE * 82 + T * T + 1, N * 82, active=less(T * T, 100)) == 1
     assert alarms(WIDE * 82 + T * T, N * 82, active=all_of((less(T * T, 100), less(WIDE * 3, M)))) == 0
     assert alarms(WIDE * 82 + T * T, N * 82, active=less(WIDE * 3, M)) == 1
-    assert alarms(WIDE + T * T + 10**6, N, active=less(1000, T * T)) == 0, "nobody performs it"
+    assert alarms(WIDE + T * T + 10**6, N, active=less(1000, T * T)) == 0, "it is never executed"
     assert alarms(WIDE * T, N * 31) == 1, "a term of both"
 
 
@@ -697,7 +697,7 @@ def test_sizes_that_are_tried_are_multiples(size):
     assert finding.details["sizes"] == {"N8": size}
 
 
-def test_sizes_that_are_tried_lie_in_their_range():
+def test_tried_sizes_are_in_their_range():
     few = Var("few", 5, 130, 1, True)
     for size in (5, 37, 127, 129):
         (finding,) = findings_of(
@@ -714,7 +714,7 @@ def test_sizes_that_are_tried_lie_in_their_range():
 
 
 @pytest.mark.parametrize("bad", [0, 1, 50, 98, 99])
-def test_of_a_long_loop_the_first_the_last_and_one_between_are_looked_at(bad, monkeypatch):
+def test_long_loops_are_enumerated_partly(bad, monkeypatch):
     monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
     place = T32 + equal(i % 100, as_expr(bad)) * M
     findings = findings_of(loop(100, reads(place)), symbols=(M,), buffers=(of_length("s", 31 + M),))
@@ -747,7 +747,7 @@ def test_coordinate_tensors_have_no_address():
     assert findings_of(reads(T + 99), symbols=(N,), buffers=(array("s", N, memory=COORD),)) == []
 
 
-def test_pieces_that_are_never_touched():
+def test_pieces_that_are_never_accessed():
     options = {"symbols": (N,), "buffers": (of_length("s", N),)}
     assert findings_of(in_pieces(T * 4, 4, lambda first: FALSE), **options) == []
     some = in_pieces(T * 4, 4, lambda first: FALSE if first == T * 4 else less(first + 3, N), 2)
@@ -770,7 +770,7 @@ def in_shared(place, elements, *, width=1, storage=None, copies=1, copy=ZERO, ac
 
 
 @pytest.mark.parametrize("memory", [SH, RF], ids=str)
-def test_addresses_of_which_a_size_is_a_part(memory):
+def test_addresses_that_contain_a_size(memory):
     assert in_shared(M % 4, 4, memory=memory) == []
     (finding,) = in_shared(M % 4, 3, memory=memory)
     assert finding.kind == "bounds" and finding.buffer == "s"
@@ -781,7 +781,7 @@ def test_addresses_of_which_a_size_is_a_part(memory):
     assert len(in_shared(M % 4, 3, active=less(M % 4, 4), memory=memory)) == 1
 
 
-def test_a_copy_that_a_size_chooses():
+def test_a_stage_that_depends_on_a_size():
     assert in_shared(T32, 32, copies=4, copy=i % 4) == []
     assert len(in_shared(T32, 32, copies=3, copy=i % 4)) == 1
     assert in_shared(T32, 32, copies=3, copy=i % 4, active=less(i % 4, 3)) == []
@@ -820,7 +820,7 @@ def test_a_swizzled_place_that_a_size_selects(extent, alarms):
 
 
 def test_a_swizzle_may_lead_out_between_the_first_and_the_last_element():
-    """Of four elements the first finding lies at 25 and the last finding at 29, those between at 31 and 30."""
+    """Of four elements, the first is at 25 and the last at 29, those between at 31 and 30."""
     (finding,) = findings_of(reads(27, width=4), buffers=(swizzled(32, 30, SWAPPED),))
     assert finding.message == "s: thread 0 accesses address 31, but it has 30 elements"
     assert [SWAPPED(place) for place in range(27, 31)] == [25, 31, 30, 29]
@@ -849,7 +849,7 @@ def test_conditions_on_loops_are_part_of_an_enumeration(memory):
         assert len(findings_of(loop(N, body, var=J8), symbols=(N,), buffers=(buffer("s", size, memory=memory),))) == alarms
 
 
-def test_a_fact_that_is_no_upper_bound_is_none():
+def test_facts_that_are_not_upper_bounds():
     number = Var("block", 0, 7)
     for fact, alarms in ((less(N, 99), 0), (equal(N, as_expr(99)), 1), (less(98, N), 1), (all_of((less(N, 99), less(M, 5))), 1)):
         tile, iteration = Var("tile", 0, 97), Var("turn", 0, 1 << 20)
@@ -885,12 +885,12 @@ def test_counts_of_tiles_that_are_quotients_of_sizes():
         assert len(findings_of(reads(digit + 1), buffers=(of_length("s", tiles),), **options)) == 1, (grid, digit)
 
 
-def test_which_piece_straddles_a_bound():
+def test_piece_that_crosses_a_bound():
     """The first piece is tested wholly; of the second one only its first element."""
     options = {"symbols": (N,), "buffers": (of_length("s", N),)}
     both = in_pieces(T * 8, 4, lambda first: less(first + 3 if first == T * 8 else first, N), 2)
-    (one,) = findings_of(both, **options)
-    assert one.message == (
+    (crossing,) = findings_of(both, **options)
+    assert crossing.message == (
         "s: a vector of 4 elements is accessed, but only its first element is tested against N; the others may be out of bounds, since N is not known to be a "
         "multiple of 4"
     )
@@ -900,7 +900,7 @@ def test_which_piece_straddles_a_bound():
     (finding,) = findings_of(single, **options)
     assert "coordinate" in finding.message and "elements is accessed" not in finding.message
     (finding,) = findings_of(in_pieces(T * 4, 4, lambda first: less(first, N + 1)), **options)
-    assert "elements is accessed" not in finding.message, "a bound behind the end is none"
+    assert "elements is accessed" not in finding.message, "a bound past the end is ignored"
     assert "elements is accessed" in findings_of(in_pieces(T * 4, 4, lambda first: less(first, N)), **options)[0].message
     outer = in_pieces(T * 4, 4, lambda first: TRUE, active=less(T * 4, N))
     assert "a vector of 4 elements is accessed" in findings_of(outer, **options)[0].message
@@ -914,7 +914,7 @@ def test_bounds_next_to_pieces_are_not_tested_by_the_text():
 
 
 @pytest.mark.parametrize("loops", [((100, i), (3, J)), ((3, J), (100, i))])
-def test_the_longest_of_the_loops_is_looked_at_in_part(loops, monkeypatch):
+def test_the_longest_loop_is_enumerated_partly(loops, monkeypatch):
     monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
     body = reads(T32 + equal(i + J, as_expr(101)) * M)
     for extent, number in loops:
@@ -987,7 +987,7 @@ def test_each_piece_has_its_own_condition():
         assert len(findings_of(attrs.evolve(permuted, pieces=(pieces,)), **options)) == alarms, last
 
 
-def test_places_that_need_many_bits_are_findings_of_bounds():
+def test_indices_that_need_many_bits_are_reported():
     large = Var("large", 1, (1 << 31) - 1, 1, True)
     place = WIDE * large * 4
     findings = findings_of(reads(place), grid=large, symbols=(large,), buffers=(of_length("s", large),))
@@ -1094,7 +1094,7 @@ def test_addresses_that_grow_with_each_coordinate():
     assert not subject._monotone(attrs.evolve(plain, swizzle=Swizzle(1, 0, 2)))
 
 
-def test_a_point_in_words_and_in_parts():
+def test_description_of_a_point():
     point = {"thread": 3, "block": 0, "i": 7, "j": 2}
     assert subject._where(point) == "thread 3, block 0, i=7, j=2" and subject._where({}) == ""
     assert subject._split(point) == {"thread": 3, "block": 0, "loops": {"i": 7, "j": 2}}
@@ -1134,7 +1134,7 @@ def test_which_sizes_are_tried(symbols, expected):
     assert list(parts(symbols=symbols)._sizes()) == expected
 
 
-def test_no_more_than_so_many_sizes_are_tried():
+def test_number_of_tried_sizes_is_limited():
     three = tuple(Var(name, 1, 1 << 20, 1, True) for name in ("N", "M", "K"))
     tried_sizes = list(parts(symbols=three)._sizes())
     assert len(tried_sizes) == 64 and tried_sizes[0] == {"N": 1, "M": 1, "K": 1} and tried_sizes[63] == {"N": 2, "M": 3, "K": 1}

@@ -1,4 +1,4 @@
-"""What findings say: their order, once each, and their text."""
+"""Findings: order, uniqueness and text."""
 
 import attrs
 from touching import T, kernel, reads, writes
@@ -9,28 +9,28 @@ from fireiron.check.finding import Finding, described, line_of, ordered, plain, 
 
 def test_errors_come_first_then_kinds_then_the_program():
     kinds = [("note", "banks"), ("error", "race"), ("warning", "banks"), ("error", "bounds"), ("error", "race"), ("note", "alignment")]
-    found = [Finding(kind, severity, "s", f"number {place}") for place, (severity, kind) in enumerate(kinds)]
-    assert [one.message[-1] for one in ordered(found)] == ["3", "1", "4", "2", "5", "0"]
+    findings = [Finding(kind, severity, "s", f"number {place}") for place, (severity, kind) in enumerate(kinds)]
+    assert [finding.message[-1] for finding in ordered(findings)] == ["3", "1", "4", "2", "5", "0"]
 
 
-def test_the_same_is_said_once_and_the_first_stands():
-    one = Finding("race", "error", "s", "what", "a.py:1", "who", {"thread": 3})
-    again = attrs.evolve(one, details={"thread": 4})
-    assert [each.details for each in ordered((one, again))] == [{"thread": 3}]
+def test_equal_findings_are_reported_once():
+    finding = Finding("race", "error", "s", "what", "a.py:1", "who", {"thread": 3})
+    again = attrs.evolve(finding, details={"thread": 4})
+    assert [each.details for each in ordered((finding, again))] == [{"thread": 3}]
     others = [
-        attrs.evolve(one, **{name: value})
+        attrs.evolve(finding, **{name: value})
         for name, value in (("kind", "bounds"), ("severity", "note"), ("buffer", "t"), ("message", "else"), ("at", None), ("access", "b"))
     ]
-    assert len(ordered((one, *others))) == 7
+    assert len(ordered((finding, *others))) == 7
 
 
 def test_texts_and_rows():
-    one = Finding("race", "error", None, "what")
-    assert str(one) == "error: race: what" and str(attrs.evolve(one, at="a.py:1")) == "a.py:1: error: race: what"
-    assert table((one, attrs.evolve(one, buffer="s", at="a.py:1"))) == [
+    finding = Finding("race", "error", None, "what")
+    assert str(finding) == "error: race: what" and str(attrs.evolve(finding, at="a.py:1")) == "a.py:1: error: race: what"
+    assert table((finding, attrs.evolve(finding, buffer="s", at="a.py:1"))) == [
         ["severity", "kind", "buffer", "at", "message"], ["error", "race", "", "", "what"], ["error", "race", "s", "a.py:1", "what"],
     ]  # fmt: skip
-    assert one.as_dict() == {
+    assert finding.as_dict() == {
         "kind": "race", "severity": "error", "buffer": None, "message": "what", "at": None, "access": None, "details": {},
     }  # fmt: skip
 
@@ -40,7 +40,7 @@ def test_plain_values():
     assert plain(True) is True and plain({1: 2}) == {"1": 2}
 
 
-def test_who_touches_what_and_where():
+def test_description_of_an_access():
     read, write = reads(T), writes(T)
     assert described(read, read.accesses[0]) == "s read by step Move(1,1)(RF,SH)(Thread)"
     assert described(write, write.accesses[0]) == "s written by step Move(1,1)(RF,SH)(Thread)"

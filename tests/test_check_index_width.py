@@ -1,4 +1,4 @@
-"""Places of elements that may need more than 64 bits: both sides of the boundary, and what is said of them."""
+"""Element indices that may need more than 64 bits: both sides of the limit, and the messages."""
 
 import attrs
 import making
@@ -15,11 +15,11 @@ U, V = Var("u", 1, 1 << 31, 1, True), Var("v", 1, 1 << 31, 1, True)
 LOW = Var("low", -(1 << 31), 5, 1, True)
 
 
-def said(*body, shape=(U,), memory=GL, symbols=(U, V), **options):
+def messages_of_access(*body, shape=(U,), memory=GL, symbols=(U, V), **options):
     tensor = Tensor("s", tuple(map(as_expr, shape)), float32, memory, ColMajor)
     storage = tensor.storage()
     array = making.buffer(tensor, storage, storage.extent, written=True)
-    return [one.message for one in beyond_64_bits(AccessTrace(kernel(*body, buffers=(array,), symbols=symbols, **options)))]
+    return [finding.message for finding in beyond_64_bits(AccessTrace(kernel(*body, buffers=(array,), symbols=symbols, **options)))]
 
 
 @pytest.mark.parametrize(
@@ -41,20 +41,22 @@ def said(*body, shape=(U,), memory=GL, symbols=(U, V), **options):
     ],
     ids=str,
 )
-def test_products_that_need_more_bits(place, term):
-    found = said(reads(place))
-    assert found == (
+def test_products_that_need_more_than_64_bits(place, term):
+    messages = messages_of_access(reads(place))
+    assert messages == (
         [f"s: an element index contains {term} and may need more than 64 bits: bound sym('u', high={1 << 31}), or less"] if term else []
     )
 
 
-def test_what_counts_is_said_once_of_each_array_in_global_memory():
+def test_each_global_array_is_reported_once():
     wide = U * V * 2
-    assert len(said(reads(wide), writes(wide))) == 1
-    assert len(said(reads(0), writes(wide))) == 1, "the second access alone"
-    assert said(reads(wide), memory=GL, symbols=()) == [], "without sizes there is no such place"
-    assert said(reads(wide, instruction=Engine())) == [], "engines take coordinates"
-    assert [one.severity for one in beyond_64_bits(AccessTrace(kernel(reads(wide), buffers=(buffer("s", 4),), symbols=(U, V))))] == []
+    assert len(messages_of_access(reads(wide), writes(wide))) == 1
+    assert len(messages_of_access(reads(0), writes(wide))) == 1, "only the second access"
+    assert messages_of_access(reads(wide), memory=GL, symbols=()) == [], "without run-time sizes every index fits"
+    assert messages_of_access(reads(wide, instruction=Engine())) == [], "TMA uses coordinates"
+    assert [
+        finding.severity for finding in beyond_64_bits(AccessTrace(kernel(reads(wide), buffers=(buffer("s", 4),), symbols=(U, V))))
+    ] == []
     two = AccessTrace(
         kernel(reads(wide), reads(wide, name="t"), buffers=(buffer("s", 4, memory=GL), buffer("t", 4, memory=GL)), symbols=(U, V))
     )
@@ -75,11 +77,11 @@ def test_what_counts_is_said_once_of_each_array_in_global_memory():
         ((U + 0, U, V), {"u": 30, "v": 30}),
     ],
 )
-def test_bounds_that_are_enough(shape, bounds):
-    """As many bits for each size as leave all of them together inside, beside the numbers that are known."""
+def test_proposed_bounds_are_sufficient(shape, bounds):
+    """The proposed bits of all sizes together fit, in addition to the known factors."""
     access = making.access(
         "s", (as_expr(0), as_expr(0), U * V * 2), tuple((Mode(1, 1),) for _ in range(3)), (None,) * 3, False, unit_modes=((),) * 3
     )
-    (message,) = said(attrs.evolve(reads(0), accesses=(access,)), shape=shape)
-    told = ", ".join(f"sym('{name}', high={1 << bits})" for name, bits in bounds.items())
-    assert message.endswith(f"may need more than 64 bits: bound {told}, or less"), message
+    (message,) = messages_of_access(attrs.evolve(reads(0), accesses=(access,)), shape=shape)
+    proposal = ", ".join(f"sym('{name}', high={1 << bits})" for name, bits in bounds.items())
+    assert message.endswith(f"may need more than 64 bits: bound {proposal}, or less"), message

@@ -1,4 +1,4 @@
-"""Known bits held against all values that partly known numbers may have."""
+"""Known bits, compared with all values that partially known numbers may have."""
 
 import itertools
 import operator
@@ -21,49 +21,52 @@ def values(bits):
 
 
 def best(results):
-    """What is known of a number that is one of these."""
-    found = Bits.of(results[0])
-    for one in results[1:]:
-        found = found.either(Bits.of(one))
-    return found
+    """The known bits of a number that is one of these."""
+    known = Bits.of(results[0])
+    for item in results[1:]:
+        known = known.either(Bits.of(item))
+    return known
 
 
 @pytest.mark.parametrize("does", [operator.add, operator.xor, operator.and_, operator.or_], ids=lambda one: one.__name__)
-def test_all_is_known_that_can_be(does):
-    for one, other in itertools.product(PARTLY, repeat=2):
-        assert does(one, other) == best([does(left, right) for left, right in itertools.product(values(one), values(other))]), (one, other)
+def test_operations_are_exact(does):
+    for first, second in itertools.product(PARTLY, repeat=2):
+        assert does(first, second) == best([does(left, right) for left, right in itertools.product(values(first), values(second))]), (
+            first,
+            second,
+        )
 
 
-def test_one_of_two():
-    for one, other in itertools.product(PARTLY, repeat=2):
-        assert one.either(other) == best([*values(one), *values(other)])
-        both = [number for number in values(one) if number in values(other)]
+def test_union_of_two():
+    for first, second in itertools.product(PARTLY, repeat=2):
+        assert first.either(second) == best([*values(first), *values(second)])
+        both = [number for number in values(first) if number in values(second)]
         assert not both or all(
-            number & one.also(other).zeros == 0 and number & one.also(other).ones == one.also(other).ones for number in both
+            number & first.also(second).zeros == 0 and number & first.also(second).ones == first.also(second).ones for number in both
         )
 
 
 def test_shifts_and_remainders():
-    for one, bits in itertools.product(PARTLY, range(4)):
-        assert one.raised(bits) == best([number << bits for number in values(one)])
-        assert one.lowest(bits) == best([number % (1 << bits) for number in values(one)])
-        partly = bit_or(bit_and(J, as_expr(~(one.zeros | one.ones) & 7)), as_expr(one.ones))
-        assert KnownBits({}).of(partly % (1 << bits)) == best([number % (1 << bits) for number in values(one)])
-        known = one.shifted(bits).also(Bits(WORD & ~(WORD >> bits)))
-        assert known == best([number >> bits for number in values(one)])
+    for partial, bits in itertools.product(PARTLY, range(4)):
+        assert partial.raised(bits) == best([number << bits for number in values(partial)])
+        assert partial.lowest(bits) == best([number % (1 << bits) for number in values(partial)])
+        partly = bit_or(bit_and(J, as_expr(~(partial.zeros | partial.ones) & 7)), as_expr(partial.ones))
+        assert KnownBits({}).of(partly % (1 << bits)) == best([number % (1 << bits) for number in values(partial)])
+        known = partial.shifted(bits).also(Bits(WORD & ~(WORD >> bits)))
+        assert known == best([number >> bits for number in values(partial)])
 
 
 def test_products():
-    """By a power of two all is known that is known before; the lowest bits always are as far as one of the sides is."""
-    for one, other in itertools.product(PARTLY, repeat=2):
-        bits, products = one * other, [left * right for left, right in itertools.product(values(one), values(other))]
+    """A product with a power of two keeps all known bits; the lowest bits are known as far as those of one side."""
+    for first, second in itertools.product(PARTLY, repeat=2):
+        bits, products = first * second, [left * right for left, right in itertools.product(values(first), values(second))]
         whole = best(products)
         assert bits.zeros & ~whole.zeros == 0 == bits.ones & ~whole.ones
-        assert bits.trailing >= min(one.trailing + other.trailing_zeros, other.trailing + one.trailing_zeros, 64)
+        assert bits.trailing >= min(first.trailing + second.trailing_zeros, second.trailing + first.trailing_zeros, 64)
         largest = max(products).bit_length()
         assert bits.zeros >> max(largest, 6) == WORD >> max(largest, 6)
-        if other.places is not None:
-            assert bits == whole == other * one
+        if second.places is not None:
+            assert bits == whole == second * first
     unknown = Bits(zeros=1)  # an even number
     assert (unknown * unknown).trailing_zeros == 2 and (unknown * Bits.of(3)).trailing_zeros == 1 == (Bits.of(3) * unknown).trailing_zeros
     odd = Bits(zeros=2, ones=1)  # 1 and any multiple of 4
@@ -71,7 +74,7 @@ def test_products():
     assert (Bits.of(1 << 40) * Bits.of(1 << 40)).zeros == WORD
 
 
-def test_places_and_powers():
+def test_trailing_zeros_and_powers():
     assert [Bits.of(number).places for number in (0, 1, 2, 3, 4, 1 << 63)] == [None, 0, 1, None, 2, 63]
     assert Bits(zeros=3, ones=4).places is None and UNKNOWN.places is None
     assert [power_of_two(number) for number in (None, -4, 0, 1, 2, 3, 4, 6, 1 << 40)] == [None, None, None, 0, 1, None, 2, None, 40]
@@ -103,7 +106,7 @@ def test_places_and_powers():
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_known_of_an_expression(value, known):
+def test_known_bits_of_expressions(value, known):
     assert KnownBits({}).of(value) == known
 
 
@@ -126,21 +129,21 @@ def test_what_is_known_of_an_expression(value, known):
     ],
     ids=str,
 )
-def test_what_is_known_of_negative_values_is_so(value):
+def test_known_bits_of_negative_values(value):
     bits = KnownBits({}).of(value)
     for thread, number in itertools.product(range(32), range(16)):
         got = int(value.evaluate({"thread": thread, "i": number})) & WORD
         assert got & bits.zeros == 0 and got & bits.ones == bits.ones, (thread, number, bits)
 
 
-def test_names_know_what_their_values_and_their_ranges_say():
+def test_known_bits_of_names():
     row = Var("row", 0, 100)
     assert KnownBits({"row": T * 4 + 2}).of(row) == Bits(WORD - 126, 2)
     assert KnownBits({}).of(Var("row", 0, 100, 24)) == Bits(WORD - 127 | 7)
 
 
-def test_bits_that_are_asked_twice_are_the_same():
-    """A sub-expression is looked at once; a name that has no value yet is known by its range and steps alone."""
+def test_known_bits_are_cached():
+    """A subexpression is analyzed once; for a name without a value only its range and step are known."""
     known = KnownBits({"row": T * 4})
     row = Var("row", 0, 124)
     assert known.of(row + 1) == known.of(row + 1) == Bits(WORD - 125, 1)
@@ -166,20 +169,20 @@ def test_bits_that_are_asked_twice_are_the_same():
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_known_beyond_single_operations(value, known):
+def test_known_bits_beyond_single_operations(value, known):
     assert KnownBits({}).of(value) == known
 
 
-def test_what_names_say_goes_through_divisions_and_remainders():
-    """A name is not simplified as its value would be: what is known of it is its bits."""
+def test_divisions_and_remainders_of_names():
+    """A name is not simplified like its value: only its bits are known."""
     row = Var("row", 0, 255)
     known = KnownBits({"row": T * 8 + 4})
     assert known.of(row) == Bits(WORD - 252 | 3, 4)
     assert known.of(row // 2) == Bits(WORD - 126, 2)
     assert known.of(row // 4) == Bits(WORD - 63, 1)
-    assert known.of(row // 3) == Bits(WORD - 127), "no power of two"
+    assert known.of(row // 3) == Bits(WORD - 127), "not a power of two"
     assert known.of(row % 4) == Bits(WORD) and known.of(row % 8) == Bits(WORD - 4, 4) and known.of(row % 16) == Bits(WORD - 12, 4)
-    assert known.of(row % 6) == Bits(WORD - 7 | 1), "of a divisor that is even the lowest bit stays"
+    assert known.of(row % 6) == Bits(WORD - 7 | 1), "an even divisor keeps the lowest bit"
     below = Var("below", -256, 255)
     known = KnownBits({"below": T * 8 - 252})
     assert known.of(below).zeros & 7 == 3 and known.of(below).ones & 7 == 4

@@ -1,4 +1,4 @@
-"""Boxes of tensor maps by hand, held against the engine's order of elements, one after the other; places that need many bits."""
+"""Boxes of tensor maps, compared with the hardware's order of elements; indices that need many bits."""
 
 import attrs
 import making
@@ -21,17 +21,17 @@ def ringed():
     return product((64, 64, 64), (64, 64))(float16_gemm(64, 64, 192)).program("sm_90a").ir
 
 
-def with_map(whole, number, **changes):
-    return with_changed(whole, is_load, number, lambda one: (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, **changes)),))
+def with_map(program, number, **changes):
+    return with_changed(program, is_load, number, lambda stmt: (attrs.evolve(stmt, tensor_map=attrs.evolve(stmt.tensor_map, **changes)),))
 
 
-def said(whole):
-    return [one.message for one in check_tma_boxes(AccessTrace(whole))]
+def messages(program):
+    return [finding.message for finding in check_tma_boxes(AccessTrace(program))]
 
 
 @pytest.mark.parametrize("span", [16, 32, 64, 128])
-def test_pieces_are_exchanged_in_spans(span):
-    """PTX ISA, swizzling modes: of each row of 128 bytes the number of a piece is combined with the number of the row."""
+def test_chunks_are_permuted_by_the_swizzle(span):
+    """PTX ISA, swizzling modes: in each row of 128 bytes the chunk number is XORed with the row number."""
     pieces = span // 16
     for place in range(0, 4096, 4):
         row, piece = place // 128, place // 16
@@ -60,8 +60,8 @@ def test_pieces_are_exchanged_in_spans(span):
     ],
 )
 def test_boxes(ringed, number, box, text):
-    found = said(with_map(ringed, number, box=box))
-    assert len(found) == bool(text) and all(text in one for one in found), found
+    texts = messages(with_map(ringed, number, box=box))
+    assert len(texts) == bool(text) and all(text in message for message in texts), texts
 
 
 @pytest.mark.parametrize(
@@ -75,42 +75,44 @@ def test_boxes(ringed, number, box, text):
     ],
 )
 def test_spans(ringed, span, text):
-    found = said(with_map(ringed, 0, span=span))
-    assert len(found) == bool(text) and all(text in one for one in found), found
+    texts = messages(with_map(ringed, 0, span=span))
+    assert len(texts) == bool(text) and all(text in message for message in texts), texts
 
 
 def test_order_and_array(ringed):
-    (load, *_) = (one for one in ir.statements(ringed.body) if is_load(one))
+    (load, *_) = (stmt for stmt in ir.statements(ringed.body) if is_load(stmt))
     swapped = load.tensor_map.order[::-1]
-    assert "is contiguous in the map" in said(with_map(ringed, 0, order=swapped))[0]
+    assert "is contiguous in the map" in messages(with_map(ringed, 0, order=swapped))[0]
     for order in ((0, 0), (0, 2), (0,)):
-        assert f"dimensions {order}" in said(with_map(ringed, 0, order=order))[0]
-    (one,) = check_tma_boxes(AccessTrace(with_map(ringed, 0, span=16)))
-    assert (one.kind, one.severity, one.buffer, one.at) == ("boxes", "error", load.tensor_map.buffer, load.origin)
+        assert f"dimensions {order}" in messages(with_map(ringed, 0, order=order))[0]
+    (finding,) = check_tma_boxes(AccessTrace(with_map(ringed, 0, span=16)))
+    assert (finding.kind, finding.severity, finding.buffer, finding.at) == ("boxes", "error", load.tensor_map.buffer, load.origin)
 
 
-def test_the_first_element_that_lies_elsewhere_is_named(ringed):
-    """By the place that the engine gives it, counted here."""
-    (message,) = said(with_map(ringed, 0, span=16))
-    (load, *_) = (one for one in ir.statements(ringed.body) if is_load(one))
-    near = next(one for one in load.accesses if one.buffer != load.tensor_map.buffer)
+def test_message_names_the_first_misplaced_element(ringed):
+    """With the address that the hardware gives it, computed here."""
+    (message,) = messages(with_map(ringed, 0, span=16))
+    (load, *_) = (stmt for stmt in ir.statements(ringed.body) if is_load(stmt))
+    near = next(stmt for stmt in load.accesses if stmt.buffer != load.tensor_map.buffer)
     target = ringed.buffer(near.buffer)
     assert f"a swizzle span of 16 bytes, but {target.name} has it at byte" in message
-    # Row 1 of a span of 128 bytes is the first whose pieces are exchanged.
+    # Row 1 of a span of 128 bytes is the first with permuted chunks.
     assert "element (0, 1) of the tile" in message and "at byte 128 of" in message and "has it at byte 144" in message
 
 
-def test_a_buffer_that_lies_otherwise(ringed):
-    """The second copy and the offset count; each moves readers and engine alike."""
-    name = next(one for one in ir.statements(ringed.body) if is_load(one)).accesses[-1].buffer
-    moved = [attrs.evolve(one, offset=one.offset + 16) if one.name == name else one for one in ringed.buffers]
-    assert any(name in one for one in said(attrs.evolve(ringed, buffers=tuple(moved)))), "spans begin at multiples of 128 bytes"
-    moved = [attrs.evolve(one, offset=one.offset + 1024) if one.name == name else one for one in ringed.buffers]
-    assert said(attrs.evolve(ringed, buffers=tuple(moved))) == []
-    plain = [attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=None)) if one.name == name else one for one in ringed.buffers]
-    assert any("at byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(plain))))
-    short = [attrs.evolve(one, elements=one.elements + 8) if one.name == name else one for one in ringed.buffers]
-    assert any("at byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(short)))), "the second copy begins elsewhere"
+def test_buffers_with_other_storage(ringed):
+    """The second stage and the offset count; each shifts readers and hardware equally."""
+    name = next(item for item in ir.statements(ringed.body) if is_load(item)).accesses[-1].buffer
+    changed = [attrs.evolve(item, offset=item.offset + 16) if item.name == name else item for item in ringed.buffers]
+    assert any(name in item for item in messages(attrs.evolve(ringed, buffers=tuple(changed)))), (
+        "swizzle spans start at multiples of 128 bytes"
+    )
+    changed = [attrs.evolve(item, offset=item.offset + 1024) if item.name == name else item for item in ringed.buffers]
+    assert messages(attrs.evolve(ringed, buffers=tuple(changed))) == []
+    plain = [attrs.evolve(item, storage=attrs.evolve(item.storage, swizzle=None)) if item.name == name else item for item in ringed.buffers]
+    assert any("at byte" in item for item in messages(attrs.evolve(ringed, buffers=tuple(plain))))
+    short = [attrs.evolve(item, elements=item.elements + 8) if item.name == name else item for item in ringed.buffers]
+    assert any("at byte" in item for item in messages(attrs.evolve(ringed, buffers=tuple(short)))), "the second stage starts elsewhere"
 
 
 # ---------------------------------------------------------------------------------------------- many bits
@@ -153,18 +155,18 @@ def at_row(first, rank):
         (1, (1, 31, 31), False),
     ],
 )
-def test_places_that_may_need_more_than_64_bits(row, bits, wide):
-    """A row below so many bits, times the sizes of the rows: 63 bits are below the limit."""
+def test_indices_that_may_need_more_than_64_bits(row, bits, wide):
+    """A row number of `bits` bits times the row sizes: 63 bits are below the limit."""
     symbols = sizes(*bits)
     line = Var("line", 0, (1 << row) - 1)
     program = kernel(loop_over(line, at_row(line, len(bits))), buffers=(array(*symbols),), symbols=symbols)
-    found = list(beyond_64_bits(AccessTrace(program)))
-    assert len(found) == wide
-    for one in found:
-        assert (one.kind, one.severity, one.buffer, one.at) == ("bounds", "error", "s", "mine.py:8")
-        assert "may need more than 64 bits: bound sym('N0', high=" in one.message and one.message.endswith(", or less")
-        bounds = [int(part.partition(")")[0]) for part in one.message.split("high=")[1:]]
-        assert np.prod([float(each) for each in bounds]) < 2.0**63, "the product of what is proposed fits"
+    findings = list(beyond_64_bits(AccessTrace(program)))
+    assert len(findings) == wide
+    for finding in findings:
+        assert (finding.kind, finding.severity, finding.buffer, finding.at) == ("bounds", "error", "s", "mine.py:8")
+        assert "may need more than 64 bits: bound sym('N0', high=" in finding.message and finding.message.endswith(", or less")
+        bounds = [int(part.partition(")")[0]) for part in finding.message.split("high=")[1:]]
+        assert np.prod([float(each) for each in bounds]) < 2.0**63, "the proposed sizes fit"
 
 
 def loop_over(var, *body):
@@ -173,7 +175,7 @@ def loop_over(var, *body):
     return loop(var.high + 1, *body, var=var)
 
 
-def test_each_array_is_named_once_and_engines_have_coordinates():
+def test_each_array_is_reported_once_and_tma_uses_coordinates():
     symbols = sizes(31, 33)
     line = Var("line", 0, (1 << 31) - 1)
     step = at_row(line, 2)
@@ -185,6 +187,6 @@ def test_each_array_is_named_once_and_engines_have_coordinates():
     assert list(beyond_64_bits(AccessTrace(engine))) == []
     assert list(beyond_64_bits(AccessTrace(kernel(reads(T), buffers=(buffer("s", 64),), symbols=symbols)))) == []
     assert list(beyond_64_bits(AccessTrace(kernel(reads(T * (1 << 60)), buffers=(buffer("s", 64, memory=GL),))))) == [], (
-        "no size is known at run time"
+        "without run-time sizes"
     )
-    assert any("more than 64 bits" in one.message for one in check_bounds(AccessTrace(twice)))
+    assert any("more than 64 bits" in finding.message for finding in check_bounds(AccessTrace(twice)))

@@ -1,4 +1,4 @@
-"""The pass `guard` on IR made by hand: who stores and who loads, with which width, and that all readers take it from there."""
+"""The pass `guard` on hand-made IR: the conditions and widths of stores and loads, which all later readers use."""
 
 import attrs
 import making
@@ -45,7 +45,7 @@ def only(kernel):
 
 
 def errors(kernel):
-    return [one for one in check_bounds(AccessTrace(kernel)) if one.severity == "error"]
+    return [finding for finding in check_bounds(AccessTrace(kernel)) if finding.severity == "error"]
 
 
 def simulated(kernel, rows, columns):
@@ -56,11 +56,11 @@ def simulated(kernel, rows, columns):
 OVERHANGING = [(8, 16, ()), (5, 16, (0,)), (8, 12, (1,)), (5, 8, (0, 1))]
 
 
-def test_what_lanes_do_together_is_left_as_it_is():
-    """No access belongs to one thread, so its bounds are no condition of a thread."""
-    alone = only(moved(5, 16, 4))
-    together = attrs.evolve(alone, spec=Move(1, 4)(GL, GL)(Warp))
-    both = attrs.evolve(moved(5, 16, 4), body=(alone, together))
+def test_collective_statements_are_unchanged():
+    """No access belongs to a single thread, so its bounds do not become a condition on threads."""
+    single = only(moved(5, 16, 4))
+    together = attrs.evolve(single, spec=Move(1, 4)(GL, GL)(Warp))
+    both = attrs.evolve(moved(5, 16, 4), body=(single, together))
     first, second = guard(both).body
     assert together.collective and second == together and first.guard != TRUE
 
@@ -72,7 +72,7 @@ def test_what_lanes_do_together_is_left_as_it_is():
     ids=str,
 )
 def test_overhang_in_every_dimension(rows, columns, over, wide):
-    """What hangs over a tensor is not stored, whichever dimension it is, by vectors and by single elements."""
+    """Elements past the end of a tensor are not stored, in any dimension, by vectors and by single elements."""
     raw = moved(rows, columns, 4)
     kernel = ir.verify(guard(vectorize(raw) if wide else raw), final=True)
     statement = only(kernel)
@@ -82,38 +82,40 @@ def test_overhang_in_every_dimension(rows, columns, over, wide):
     if wide:
         assert statement.pieces == ((making.piece(0, 4),), (making.piece(0, 4),)) and conjuncts(statement.guard) == tuple(tests)
     else:
-        each = [less(column + step, columns) for step in range(4)]
-        alike = len(set(each)) == 1  # where the end is a multiple of four no element of these is told from the others
-        assert alike == (columns % 4 == 0)
-        assert conjuncts(statement.guard) == (tuple(tests) if alike else (tests[0],) if 0 in over else ())
+        conditions = [less(column + step, columns) for step in range(4)]
+        equal = len(set(conditions)) == 1  # if the end is a multiple of four, the four elements have equal conditions
+        assert equal == (columns % 4 == 0)
+        assert conjuncts(statement.guard) == (tuple(tests) if equal else (tests[0],) if 0 in over else ())
         assert [piece.width for piece in statement.pieces[1]] == [1] * 4
-        assert [piece.condition for piece in statement.pieces[1]] == ([TRUE] * 4 if alike else each)
+        assert [piece.condition for piece in statement.pieces[1]] == ([TRUE] * 4 if equal else conditions)
     assert errors(kernel) == []
-    found, data = simulated(kernel, rows, columns)
-    np.testing.assert_array_equal(found, data)
+    result, data = simulated(kernel, rows, columns)
+    np.testing.assert_array_equal(result, data)
     for dim in over:
         extent = as_expr((rows, columns)[dim])
         for buffer, write in (("dst", True), ("src", False)):
-            dropped = with_conditions(kernel, buffer, write, lambda one, extent=extent: None if one.right == extent else one)
+            dropped = with_conditions(
+                kernel, buffer, write, lambda condition, extent=extent: None if condition.right == extent else condition
+            )
             if dropped == kernel:
                 continue
-            assert {one.buffer for one in errors(dropped)} >= {buffer} and f"< {extent}" in emit(kernel)
+            assert {finding.buffer for finding in errors(dropped)} >= {buffer} and f"< {extent}" in emit(kernel)
             with pytest.raises(SimulationError, match="outside of the tensor"):
                 simulated(dropped, rows, columns)
 
 
-def test_the_guard_alone_decides_who_stores():
-    """Bounds of an access no longer count behind the pass: with a stricter guard less is stored, whatever the bounds say."""
+def test_only_the_guard_decides_which_threads_store():
+    """After the pass the bounds of an access are ignored: a stricter guard stores less, regardless of the bounds."""
     kernel = guard(moved(5, 16, 4))
     strict = attrs.evolve(kernel, body=(attrs.evolve(only(kernel), guard=less(THREAD // 4, 2)),))
-    found, data = simulated(strict, 5, 16)
-    np.testing.assert_array_equal(found[:2], data[:2])
-    assert np.isnan(found[2:]).all() and "< 2" in emit(strict)
+    result, data = simulated(strict, 5, 16)
+    np.testing.assert_array_equal(result[:2], data[:2])
+    assert np.isnan(result[2:]).all() and "< 2" in emit(strict)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 16), (8, 13), (5, 13)])
-def test_what_lies_outside_the_source_is_filled_with_zeros(rows, columns):
-    """A tile in shared memory is stored whole: the source is read inside only, and each condition stands at its element."""
+def test_elements_outside_the_source_are_zero(rows, columns):
+    """A tile in shared memory is stored completely: the source is read in bounds only, and each element has its condition."""
     row, column = THREAD // 4, THREAD % 4 * 4
     tile = local("tile", (8, 16), SH, layout=RowMajor)
     load = execution(
@@ -128,8 +130,8 @@ def test_what_lies_outside_the_source_is_filled_with_zeros(rows, columns):
     kernel = kernel_of(Move(rows, columns, src=RowMajor, dst=RowMajor)(GL, GL), (load, store), tile)
     whole = attrs.evolve(kernel.buffer("dst").tensor, shape=(as_expr(8), as_expr(16)))
     buffers = tuple(
-        attrs.evolve(one, tensor=whole, storage=whole.storage(), elements=as_expr(128)) if one.name == "dst" else one
-        for one in kernel.buffers
+        attrs.evolve(buffer, tensor=whole, storage=whole.storage(), elements=as_expr(128)) if buffer.name == "dst" else buffer
+        for buffer in kernel.buffers
     )
     lowered = guard(vectorize(attrs.evolve(kernel, buffers=buffers)))
     first, _ = (statement for statement, _ in ir.execs(lowered.body))
@@ -142,7 +144,7 @@ def test_what_lies_outside_the_source_is_filled_with_zeros(rows, columns):
 
 
 def product(accumulate, over=8):
-    """`C += A * B` of single elements in GL, of which k may lie outside."""
+    """`C += A * B` of single elements in GL, where k may be out of bounds."""
     k = making.loop(loop := Var("k", 0, 11), as_expr(12), ())
     m = THREAD // 4
     n = THREAD % 4
@@ -157,13 +159,13 @@ def product(accumulate, over=8):
     return guard(kernel_of(MatMul(8, 4, 8)(GL, GL, GL), (attrs.evolve(k, body=(statement,)),)))
 
 
-def test_a_product_is_skipped_only_where_it_would_add_zero():
-    """Outside its inputs a product that adds does nothing; one that sets writes a zero (8x8x8 in parts without any k was wrong)."""
+def test_a_multiply_add_is_skipped_only_if_it_would_add_zero():
+    """Out of bounds, an accumulating multiply-add does nothing and an overwriting one writes zero (8x8x8 split along k was wrong)."""
     adds, sets, mixed = (only(product(rule)) for rule in (lambda k: TRUE, lambda k: FALSE, lambda k: less(0, k)))
     inside = less(Var("k", 0, 11), 8)
     assert adds.guard == inside and all(piece.condition == TRUE for pieces in adds.pieces for piece in pieces)
-    for one in (sets, mixed):
-        assert one.guard == TRUE and [pieces[0].condition for pieces in one.pieces] == [inside, inside, TRUE]
+    for stmt in (sets, mixed):
+        assert stmt.guard == TRUE and [pieces[0].condition for pieces in stmt.pieces] == [inside, inside, TRUE]
     text = emit(product(lambda k: less(0, k)))
     assert "if (" not in text and text.count("k < 8 ? ") == 2
     generator = np.random.default_rng(0)
@@ -172,11 +174,11 @@ def test_a_product_is_skipped_only_where_it_would_add_zero():
     np.testing.assert_array_equal(simulate(product(lambda k: FALSE), {"A": a, "B": b}).outputs["C"], np.zeros((8, 4)))
 
 
-def test_an_atomic_addition_outside_its_source_is_skipped():
+def test_an_atomic_add_outside_its_source_is_skipped():
     target = access("dst", (THREAD, 0), write=True)
     statement = execution(ATOMIC_ADD, AtomicAdd(1, 1)(GL, GL)(Thread), access("src", (THREAD, 0), bounds=(20, None)), target)
-    found = only(guard(kernel_of(AtomicAdd(32, 1)(GL, GL), (statement,))))
-    assert found.guard == less(THREAD, 20) and found.pieces == ((making.piece(0),), (making.piece(0),))
+    stmt = only(guard(kernel_of(AtomicAdd(32, 1)(GL, GL), (statement,))))
+    assert stmt.guard == less(THREAD, 20) and stmt.pieces == ((making.piece(0),), (making.piece(0),))
 
 
 def test_conditions_of_the_statement_are_not_repeated():
@@ -187,14 +189,14 @@ def test_conditions_of_the_statement_are_not_repeated():
 
 
 @pytest.mark.parametrize("memory", [RF, SH], ids=str)
-def test_a_text_that_tests_edges_gets_no_pieces(memory):
+def test_user_code_that_tests_edges_gets_no_pieces(memory):
     micro = MicroKernel("own", "dst[0] = src[0];")
     statement = attrs.evolve(moved(5, 16, 4, kernel=False), instruction=micro)
     kernel = ir.verify(guard(kernel_of(Move(5, 16, src=RowMajor, dst=RowMajor)(GL, GL), (statement,))), final=True)
     assert only(kernel).pieces == () and only(kernel).guard == less(THREAD // 4, 5)
 
 
-def test_registers_are_aligned_for_what_is_taken_of_them():
+def test_registers_are_aligned_for_their_vectors():
     def aligned(width, dtype):
         registers = local("r", (1, 8), RF, dtype)
         load = execution(
@@ -215,7 +217,7 @@ def test_registers_are_aligned_for_what_is_taken_of_them():
 FAULTS = {
     "an element twice": (making.piece(0, 2), making.piece(1, 3)),
     "an element left out": (making.piece(0, 1), making.piece(2, 2)),
-    "elements behind the last": (making.piece(0, 4), making.piece(4, 1)),
+    "elements past the last": (making.piece(0, 4), making.piece(4, 1)),
     "no last element": (making.piece(0, 3),),
     "nothing": (),
     "no width": (making.piece(0, 0), making.piece(0, 4)),
@@ -227,7 +229,7 @@ FAULTS = {
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("operand", [0, 1])
-def test_the_verifier_wants_each_element_once(name, operand):
+def test_the_verifier_requires_each_element_once(name, operand):
     kernel = guard(moved(8, 16, 4))
     pieces = list(only(kernel).pieces)
     pieces[operand] = FAULTS[name]
@@ -235,7 +237,7 @@ def test_the_verifier_wants_each_element_once(name, operand):
         ir.verify(attrs.evolve(kernel, body=(attrs.evolve(only(kernel), pieces=tuple(pieces)),)))
 
 
-def test_the_verifier_wants_pieces_in_the_end():
+def test_the_verifier_requires_pieces_at_the_end():
     raw = moved(8, 16, 4)
     assert ir.verify(raw) is raw
     with pytest.raises(VerificationError, match="which elements are accessed"):

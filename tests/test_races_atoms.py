@@ -1,4 +1,4 @@
-"""Atoms by hand: pieces of memory are told apart exactly where other warps, or other accesses, touch them."""
+"""Atoms: grains of memory are distinguished if and only if different warps or accesses use them."""
 
 import random
 from types import SimpleNamespace
@@ -12,53 +12,53 @@ pytestmark = pytest.mark.sampled(1)
 
 
 def placed(first, *warps):
-    """Grains from `first` on, each with the warps that touch it as bits."""
+    """Grains from `first` on, each with a bit mask of the warps that access it."""
     warps = np.array(warps, dtype=np.uint32)
     inside = [number for number in range(1, len(warps)) if warps[number] != warps[number - 1]]
     return SimpleNamespace(first=first, warps=warps, changes=np.array([0, *inside, len(warps)]), atoms=())
 
 
-def expected(every, warps):
-    """For each grain that is touched, by whom: a set of numbers of accesses and of warps."""
-    found = {}
-    for number, one in enumerate(every):
-        for grain, bits in enumerate(one.warps.tolist(), one.first):
+def expected(accesses, warps):
+    """For each accessed grain, the set of (access, warp) pairs."""
+    by_grain = {}
+    for number, access in enumerate(accesses):
+        for grain, bits in enumerate(access.warps.tolist(), access.first):
             for warp in range(warps):
                 if bits >> warp & 1:
-                    found.setdefault(grain, set()).add((number, warp))
-    return found
+                    by_grain.setdefault(grain, set()).add((number, warp))
+    return by_grain
 
 
-def by_atoms(every):
-    """The same of each atom."""
-    found = {}
-    for number, one in enumerate(every):
-        for warp, atoms in enumerate(one.atoms):
+def by_atoms(accesses):
+    """The same for each atom."""
+    by_atom = {}
+    for number, access in enumerate(accesses):
+        for warp, atoms in enumerate(access.atoms):
             assert list(atoms) == sorted(set(atoms))
             for atom in atoms:
-                found.setdefault(atom, set()).add((number, warp))
-    return found
+                by_atom.setdefault(atom, set()).add((number, warp))
+    return by_atom
 
 
 @pytest.mark.parametrize("multipliers", [None, "zeros", "ones"])
-def test_drawn_accesses(multipliers):
+def test_random_accesses(multipliers):
     for seed in range(150):
         chance = random.Random(seed)
         warps = chance.choice((1, 2, 4, 32))
-        every = []
+        accesses = []
         for _ in range(chance.choice((1, 2, 3, 4))):
             run = [chance.choice((0, 1, (1 << warps) - 1, chance.randrange(1 << warps))) for _ in range(chance.choice((1, 2, 5, 9)))]
-            every.append(placed(chance.choice((0, 3, 7, 100)), *run))
+            accesses.append(placed(chance.choice((0, 3, 7, 100)), *run))
         first = chance.choice((0, 5))
-        chosen = {None: None, "zeros": np.zeros(len(every), np.uint64), "ones": np.ones(len(every), np.uint64)}[multipliers]
-        count = split(every, warps, first, chosen)
-        assert all(len(one.atoms) == warps for one in every)
-        found, sets = by_atoms(every), {frozenset(one) for one in expected(every, warps).values()}
-        assert {frozenset(one) for one in found.values()} == sets and len(found) == len(sets), seed
-        assert len(found) <= count and all(first <= atom < first + count for atom in found)
+        chosen = {None: None, "zeros": np.zeros(len(accesses), np.uint64), "ones": np.ones(len(accesses), np.uint64)}[multipliers]
+        count = split(accesses, warps, first, chosen)
+        assert all(len(one.atoms) == warps for one in accesses)
+        actual, sets = by_atoms(accesses), {frozenset(one) for one in expected(accesses, warps).values()}
+        assert {frozenset(one) for one in actual.values()} == sets and len(actual) == len(sets), seed
+        assert len(actual) <= count and all(first <= atom < first + count for atom in actual)
 
 
-def test_nothing_is_touched():
+def test_without_accesses():
     assert split([], 4, 7) == 0
     empty = placed(3)
     assert split([empty], 4, 7) == 0 and list(empty.atoms) == []
@@ -68,7 +68,7 @@ def test_nothing_is_touched():
 
 
 def test_different_accesses_get_different_numbers():
-    """So that sums seldom have to be compared access by access: no two subsets of many have the same."""
+    """So that equal sums are rare: different subsets have different sums."""
     from fireiron.check.races.atoms import _multipliers
 
     numbers = _multipliers(64).tolist()

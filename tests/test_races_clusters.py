@@ -1,4 +1,4 @@
-"""Blocks of a cluster, by hand: where they lie, whom they reach, and loops that run differently in them."""
+"""Blocks of a cluster, in hand-made kernels: their positions, the blocks that they access, and loops whose trip counts differ."""
 
 import attrs
 import making
@@ -23,7 +23,7 @@ def clustered(*body, cluster=PAIR, **options):
     return kernel(making.let(X, EIGHT % 2), making.let(Y, EIGHT // 2 % 3), *body, cluster=cluster, **options)
 
 
-def test_blocks_that_are_followed_together():
+def test_blocks_analyzed_together():
     alone = cluster_blocks(kernel(writes(T), shared_bytes=1000))
     assert (alone.count, alone.names, dict(alone.coordinates(0)), alone.memory_stride) == (1, frozenset(), {}, 1024)
     assert [cluster_blocks(kernel(writes(T), shared_bytes=size)).memory_stride for size in (0, 1, 1024, 1025, 2048)] == [
@@ -40,7 +40,7 @@ def test_blocks_that_are_followed_together():
     ]  # fmt: skip
 
 
-def test_whom_a_block_reaches():
+def test_blocks_that_a_block_accesses():
     free = Var("x of the cluster", 0, 1)
     six = cluster_blocks(clustered(writes(T), cluster=SIX))
     assert six.ranks((), 3) == ()
@@ -51,7 +51,7 @@ def test_whom_a_block_reaches():
     assert alone.ranks((making.block_set(0b1, 0),), 0) == (0,)
 
 
-def test_places_become_free_where_a_block_reaches_into_others():
+def test_free_ranks_if_a_block_accesses_others():
     """And nowhere else."""
     peers = making.block_set(0b1, 1 - X)
     multicast = attrs.evolve(load(0), accesses=(reads(T + X, name="g").accesses[0], load(X).accesses[0]), multicast=peers)
@@ -75,48 +75,48 @@ def texts(*body, **options):
 BODY = (writes(T), BLOCK_BARRIER)
 
 
-def test_loops_that_run_differently_in_blocks_of_a_cluster():
+def test_trip_counts_that_differ_within_a_cluster():
     wide = Var("block", 0, 11)
     assert texts(loop(5, *BODY)) == [] and texts(loop(N, *BODY), symbols=(N,)) == []
     assert texts(loop(wide // 2, *BODY)) == [] and texts(loop(wide // 4, *BODY)) == []
-    said = "differs between blocks of a cluster that synchronize in it"
+    message = "differs between blocks of a cluster that synchronize in it"
     for extent in (wide, wide % 2, wide // 3, less(wide, 11), less(wide, 1)):
-        assert texts(loop(extent, *BODY)) == [f"the trip count {extent} of loop i {said}"], extent
+        assert texts(loop(extent, *BODY)) == [f"the trip count {extent} of loop i {message}"], extent
     assert texts(loop(wide // 6, *BODY), cluster=SIX) == [] and len(texts(loop(wide // 4, *BODY), cluster=SIX)) == 1
-    assert list(uneven_loops(AccessTrace(kernel(loop(wide, *BODY), grid=12)))) == [], "no cluster"
+    assert list(uneven_loops(AccessTrace(kernel(loop(wide, *BODY), grid=12)))) == [], "without a cluster"
     named = Var("named", 0, 99)
     assert len(texts(making.let(named, wide + 1), loop(named, *BODY))) == 1
     (finding,) = [one for one in check_races(AccessTrace(clustered(loop(wide, reads(T))))) if "differs" in one.message]
     assert finding.severity == "error" and finding.kind == "race"
 
 
-def test_loops_that_may_run_differently():
-    said = "may differ between the blocks of a cluster"
+def test_trip_counts_that_may_differ():
+    message = "may differ between the blocks of a cluster"
     wide = Var("block", 0, 1 << 20)
-    assert texts(loop(wide // 2, *BODY), grid=N * 2, symbols=(N,)) == [f"undecided: the trip count block // 2 of loop i {said}"]
-    assert len(texts(loop(wide // 2 + N, *BODY), symbols=(N,))) == 1, "of a size, too"
+    assert texts(loop(wide // 2, *BODY), grid=N * 2, symbols=(N,)) == [f"undecided: the trip count block // 2 of loop i {message}"]
+    assert len(texts(loop(wide // 2 + N, *BODY), symbols=(N,))) == 1, "with a run-time size too"
     assert len(texts(loop(5, loop(wide // 2, *BODY, var=ITERATION)), grid=N, symbols=(N,))) == 1
     assert texts(loop(5, *BODY), grid=N, symbols=(N,)) == []
 
 
-@pytest.mark.parametrize(("tiles", "blocks", "said"), [(12, 4, 0), (10, 4, 0), (11, 4, 1), (12, 3, 0), (12, 6, 0), (9, 4, 1)])
-def test_loops_over_tiles(tiles, blocks, said):
-    """Blocks of a cluster take whole clusters of tiles, where both numbers are multiples of how many they are."""
+@pytest.mark.parametrize(("tiles", "blocks", "expected"), [(12, 4, 0), (10, 4, 0), (11, 4, 1), (12, 3, 0), (12, 6, 0), (9, 4, 1)])
+def test_loops_over_tiles(tiles, blocks, expected):
+    """Blocks of a cluster process whole clusters of tiles if both numbers are multiples of the cluster size."""
     tiles_of = over_tiles(tiles, blocks, *BODY)
     grid = grid_of(tiles, blocks)
     got = texts(tiles_of, grid=grid)
     lengths = [tiles // blocks + (block < tiles % blocks) for block in range(blocks)]
     differ = blocks % 2 or any(lengths[block] != lengths[block ^ 1] for block in range(blocks // 2 * 2))
-    assert bool(got) == bool(said) == bool(differ and constant_extent(tiles_of)), got
+    assert bool(got) == bool(expected) == bool(differ and constant_extent(tiles_of)), got
 
 
-def constant_extent(one):
+def constant_extent(stmt):
     from fireiron.values.expr import constant
 
-    return constant(one.extent) is None
+    return constant(stmt.extent) is None
 
 
-def test_loops_over_a_number_of_tiles_that_is_known_at_run_time():
+def test_loops_over_a_run_time_number_of_tiles():
     even = Var("N", 2, 1 << 20, 2, True)
     for tiles, blocks, right in ((even, 4, True), (N, 4, False), (even, 3, False), (even, 6, True)):
         got = texts(over_tiles(tiles, blocks, *BODY), grid=minimum(tiles, as_expr(blocks)), symbols=(tiles,))

@@ -1,4 +1,4 @@
-"""Numbers of turns, stages and conditions at assumed lengths of loops, held against sizes that have these lengths."""
+"""Fill indices, stages and conditions at assumed loop lengths, compared with sizes that have these lengths."""
 
 import itertools
 
@@ -37,41 +37,41 @@ STEPS = floordiv(K + 31, as_expr(32))
 )
 def test_a_value_at_an_assumed_length(make, extent):
     value = make(extent)
-    found = at_lengths(value, {extent: TILE_LENGTH})
-    assert K not in found.variables()
-    for size, turn in itertools.product((0, 1, 2, 5, 31, 32, 33, 100), (0, 1, 2, 7)):
-        values = {"K": size, "turn": turn}
-        assumed = {"length 0": extent.evaluate(values), "turn": turn}
-        assert found.evaluate(assumed) == value.evaluate(values), (value, found, size, turn)
+    result = at_lengths(value, {extent: TILE_LENGTH})
+    assert K not in result.variables()
+    for size, iteration in itertools.product((0, 1, 2, 5, 31, 32, 33, 100), (0, 1, 2, 7)):
+        values = {"K": size, "turn": iteration}
+        assumed = {"length 0": extent.evaluate(values), "turn": iteration}
+        assert result.evaluate(assumed) == value.evaluate(values), (value, result, size, iteration)
 
 
 @pytest.mark.parametrize(
     "value", [K + M, K * 3 + M * 2 + 1, mod(K + 1, as_expr(3)), mod(M + ITERATION, as_expr(4)), less(ITERATION, M), K - M], ids=str
 )
 def test_several_lengths(value):
-    found = at_lengths(value, {K: TILE_LENGTH, M: OTHER})
-    assert found.variables().isdisjoint({K, M})
-    for k, m, turn in itertools.product((0, 1, 3, 8), (0, 2, 5), (0, 4)):
-        assumed = {"length 0": k, "length 1": m, "turn": turn}
-        assert found.evaluate(assumed) == value.evaluate({"K": k, "M": m, "turn": turn})
+    result = at_lengths(value, {K: TILE_LENGTH, M: OTHER})
+    assert result.variables().isdisjoint({K, M})
+    for k, m, iteration in itertools.product((0, 1, 3, 8), (0, 2, 5), (0, 4)):
+        assumed = {"length 0": k, "length 1": m, "turn": iteration}
+        assert result.evaluate(assumed) == value.evaluate({"K": k, "M": m, "turn": iteration})
 
 
-def test_a_rotated_loop_has_a_turn_less():
-    """What is made of one turn more is known by the length, too."""
-    found = at_lengths(STEPS - 1 + 1, {STEPS - 1: TILE_LENGTH})
-    assert found == TILE_LENGTH + 1
+def test_a_length_plus_or_minus_one():
+    """An expression with one more iteration is expressed by the length too."""
+    result = at_lengths(STEPS - 1 + 1, {STEPS - 1: TILE_LENGTH})
+    assert result == TILE_LENGTH + 1
     assert at_lengths(as_expr(5), {K: TILE_LENGTH}) == as_expr(5) and at_lengths(ITERATION, {}) == ITERATION
 
 
-def test_what_is_not_known_keeps_its_size():
-    """Whoever asks for its value then says that it is not decided."""
+def test_unknown_values_keep_their_size():
+    """A user of the value then reports it as undecided."""
     value = mod(K * 2 + 5, as_expr(4))
     assert at_lengths(value, {K * 2: TILE_LENGTH}) == value
     assert at_lengths(K * 6 + 1, {K * 2: TILE_LENGTH}) == TILE_LENGTH * 3 + 1
 
 
 @pytest.mark.parametrize(
-    ("extent", "value", "found"),
+    ("extent", "value", "expected"),
     [
         (mod(K, as_expr(5)), mod(mod(K, as_expr(5)) + 2, as_expr(5)), mod(TILE_LENGTH + 2, as_expr(5))),
         (mod(K, as_expr(5)), mod(mod(K, as_expr(5)) + 4, as_expr(5)), mod(TILE_LENGTH + 4, as_expr(5))),
@@ -80,7 +80,7 @@ def test_what_is_not_known_keeps_its_size():
     ],
     ids=str,
 )
-def test_stages_of_a_length_that_is_a_remainder_itself(extent, value, found):
-    assert at_lengths(value, {extent: TILE_LENGTH}) == found
+def test_stages_of_a_length_that_is_a_remainder(extent, value, expected):
+    assert at_lengths(value, {extent: TILE_LENGTH}) == expected
     for size in range(40):
-        assert found.evaluate({"length 0": extent.evaluate({"K": size})}) == value.evaluate({"K": size})
+        assert expected.evaluate({"length 0": extent.evaluate({"K": size})}) == value.evaluate({"K": size})

@@ -1,4 +1,4 @@
-"""Happens-before by hand: agents that run traces of touches and of all that orders them, held against lanes one by one."""
+"""Happens-before on hand-made traces of accesses and synchronization, compared with an execution lane by lane."""
 
 import collections
 import itertools
@@ -41,9 +41,9 @@ PROXY, REGISTERS = making.fence(FenceKind.ASYNC_PROXY), making.fence(FenceKind.W
 
 
 def run(*traces, blocks=1, same_thread=False, atoms=8):
-    """What agents find, by the two touches, and what is wrong with the mbarriers of rings."""
+    """The conflicts of the agents, and the errors of the mbarriers of rings."""
     races, broken = {}, {}
-    HappensBefore(traces, blocks, atoms, lambda before, behind, warp: same_thread, races, broken).run()
+    HappensBefore(traces, blocks, atoms, lambda before, after, warp: same_thread, races, broken).run()
     return list(races.values()), list(broken)
 
 
@@ -59,7 +59,7 @@ def racy(*traces, **options):
 # ---------------------------------------------------------------------------------------------- which race is reported
 
 
-def test_a_race_names_its_touches_and_warps():
+def test_a_race_names_its_accesses_and_warps():
     first, second = touch([0], step=1), touch([0], Kind.READ, step=2)
     (race,), _ = run([first], [second])
     assert (race.before, race.after, race.warps, race.in_flight, race.unfenced) == (first, second, (0, 1), False, False)
@@ -68,7 +68,7 @@ def test_a_race_names_its_touches_and_warps():
 
 
 def test_the_earlier_statement_of_the_program_is_reported_first():
-    """Though another agent came to it later; of one step the order in which they came."""
+    """Even if another agent executes it later; for one step, in the order of execution."""
     early, late = touch([0], step=1), touch([0], step=7)
     (race,), _ = run([late], [early])
     assert (race.before, race.after, race.warps) == (early, late, (1, 0))
@@ -79,8 +79,8 @@ def test_the_earlier_statement_of_the_program_is_reported_first():
     assert (race.before, race.after) == (same, other)
 
 
-def test_a_copy_under_way_is_shown_first():
-    """Until its own thread has waited for it."""
+def test_a_pending_copy_is_reported_first():
+    """Until its thread has waited for it."""
     copy, use = touch([0], step=9, mechanism=CP_ASYNC_GROUPS), touch([0], Kind.READ, step=2)
     (race,), _ = run([copy], [use])
     assert race.in_flight and race.before is copy and race.warps == (0, 1)
@@ -90,8 +90,8 @@ def test_a_copy_under_way_is_shown_first():
     assert race.in_flight and race.before is copy and race.warps == (0, 0)
 
 
-def test_each_pair_of_statements_is_shown_once():
-    """By the first two touches of it that meet; another pair is another race."""
+def test_each_pair_of_statements_is_reported_once():
+    """With its first two conflicting accesses; another pair is another race."""
     pair = [touch([0, 1]), touch([0, 1], Kind.READ)]
     (race,), _ = run([pair[0], pair[0]], [pair[1], pair[1]])
     assert {race.before, race.after} == set(pair)
@@ -115,7 +115,7 @@ def test_known_findings_are_kept():
 # ---------------------------------------------------------------------------------------------- kinds, and threads of a warp
 
 
-def test_kinds_of_touches_that_need_order():
+def test_kinds_of_accesses_that_need_order():
     for kind, other in itertools.product(Kind, repeat=2):
         needs = Kind.WRITE in (kind, other) or {kind, other} == {Kind.READ, Kind.ADD}
         assert racy([touch([0], kind)], [touch([0], other)]) == needs
@@ -123,7 +123,7 @@ def test_kinds_of_touches_that_need_order():
         assert not racy([touch([0], kind), BLOCK], [BLOCK, touch([0], other)])
 
 
-def test_one_warp_is_in_order_where_the_same_thread_touches():
+def test_accesses_of_one_thread_are_ordered_in_a_warp():
     first, second = touch([0]), touch([0], Kind.READ)
     assert racy([first, second]) and not racy([first, second], same_thread=True)
     assert not racy([first, WARP, second])
@@ -138,25 +138,25 @@ def test_one_warp_is_in_order_where_the_same_thread_touches():
     assert all(warp == 1 for *_, warp in calls)
 
 
-def test_pairs_that_one_thread_orders_are_asked_about_once():
+def test_same_thread_is_queried_once_per_pair():
     first, second, calls = touch([0]), touch([0], Kind.READ), []
     trace = [first, second, first, second, first, second]
     HappensBefore([trace], 1, 1, lambda *given: calls.append(given) or True, {}, {}).run()
-    assert len(calls) == 2, "the read behind the write, and the write behind the read"
+    assert len(calls) == 2, "the read after the write, and the write after the read"
     copy = touch([0], mechanism=CP_ASYNC_GROUPS)
     (race,), _ = run([copy, making.commit(), making.wait(0), second, copy, second], same_thread=True)
-    assert race.in_flight, "a pair that was in order is not where the copy is under way"
+    assert race.in_flight, "an ordered pair is unordered while the copy is in flight"
 
 
-def test_touches_of_one_step_are_in_order():
+def test_accesses_of_one_step_are_ordered():
     event, other = touch([0], step=5), touch([0], Kind.READ, step=5)
     assert not racy([event], [other]) and not racy([event, other])
     assert racy([event], [touch([0], Kind.READ, step=6)])
     assert racy([event], [other, touch([0], Kind.READ, step=6)]) and racy([touch([0], step=6)], [event, other])
 
 
-def test_warps_access_their_own_places():
-    """And nothing where no other access can meet it."""
+def test_warps_with_separate_atoms():
+    """No other access can conflict."""
     each = touch({0: [0], 1: [1]})
     assert not racy([each], [each]) and racy([each], [touch({1: [0]})]) and not racy([each], [touch({1: [1]})])
     nothing = attrs.evolve(each, footprint=Footprint(None, each.footprint.pattern, 0))
@@ -166,7 +166,7 @@ def test_warps_access_their_own_places():
 # ---------------------------------------------------------------------------------------------- barriers
 
 
-def test_barriers_hold_the_warps_of_their_scope():
+def test_barriers_synchronize_the_warps_of_their_scope():
     def ordered(barrier, warps, first, other):
         traces = [[barrier] for _ in range(warps)]
         traces[first], traces[other] = [touch([0]), barrier], [barrier, touch([0])]
@@ -178,11 +178,11 @@ def test_barriers_hold_the_warps_of_their_scope():
         assert ordered(making.barrier(making.scope("pair", 64)), 8, first, other) == (first // 2 == other // 2)
         assert not ordered(WARP, 8, first, other)
     for first, other in itertools.permutations(range(6), 2):
-        assert ordered(GROUP, 6, first, other) == (first // 4 == other // 4), "the last group has two warps alone"
+        assert ordered(GROUP, 6, first, other) == (first // 4 == other // 4), "the last group has only two warps"
     for first, other in itertools.permutations(range(6), 2):
         traces = [[BLOCK] for _ in range(6)]
         traces[first], traces[other] = [touch([0]), BLOCK], [BLOCK, touch([0])]
-        assert racy(*traces, blocks=2) == (first // 3 != other // 3), "each block has a barrier of its own"
+        assert racy(*traces, blocks=2) == (first // 3 != other // 3), "each block has a separate barrier"
         traces = [[GROUP] if number not in (first, other) else traces[number] for number in range(6)]
         traces[first], traces[other] = [touch([0]), GROUP], [GROUP, touch([0])]
         assert racy(*traces, blocks=2) == (first // 3 != other // 3)
@@ -207,7 +207,7 @@ def test_barriers_wait_for_all():
         run([BLOCK], [GROUP])
 
 
-def test_knowledge_is_passed_from_barrier_to_barrier():
+def test_order_is_transitive_through_barriers():
     pair = making.barrier(making.scope("pair", 64))
     assert not racy([touch([0]), pair, GROUP], [pair, GROUP], [GROUP, touch([0])], [GROUP])
     assert racy([touch([0]), GROUP, pair], [GROUP, touch([1]), pair], [GROUP, touch([1])], [GROUP])
@@ -229,7 +229,7 @@ def test_blocks_of_a_cluster_synchronize_at_their_barriers():
 
 @pytest.mark.parametrize("completion", [CP_ASYNC_GROUPS, WGMMA_GROUPS, TMA_STORES])
 def test_groups_complete_the_oldest_first(completion):
-    """Those of each kind apart."""
+    """Each mechanism separately."""
     kind = Kind.WRITE if completion is CP_ASYNC_GROUPS else Kind.READ
     copies = [touch([number], kind, mechanism=completion) for number in range(3)]
     commit, users = making.commit(completion), [touch([number]) for number in range(3)]
@@ -245,7 +245,7 @@ def test_groups_complete_the_oldest_first(completion):
     assert not racy([*both, making.wait(1, mechanism=completion), users[1]], same_thread=True)
     assert not racy([copies[0], copies[1], commit, making.wait(0, mechanism=completion), users[1]], same_thread=True)
     assert racy([copies[0], making.wait(0, mechanism=completion), commit, users[0]], same_thread=True)
-    assert racy([copies[0], commit, copies[1], making.wait(0, mechanism=completion), users[1]], same_thread=True), "in no group yet"
+    assert racy([copies[0], commit, copies[1], making.wait(0, mechanism=completion), users[1]], same_thread=True), "not committed yet"
 
 
 def test_a_commit_covers_everything_issued_since_the_previous_one():
@@ -253,13 +253,13 @@ def test_a_commit_covers_everything_issued_since_the_previous_one():
     trace = [first, making.commit(), second, making.commit(), making.wait(1), touch([0])]
     assert not racy(trace, same_thread=True)
     again = [first, making.commit(), making.commit(), making.wait(1), touch([0])]
-    assert not racy(again, same_thread=True), "an empty group is one"
+    assert not racy(again, same_thread=True), "an empty group counts"
     late = [BLOCK, first, making.commit(), BLOCK, making.commit(), making.wait(1), touch([0])]
     assert not racy(late, [BLOCK, BLOCK], same_thread=True)
 
 
-def test_whose_copies_and_products_a_wait_is_for():
-    """A thread waits for its own copies; a warp for its products, all lanes together."""
+def test_scope_of_a_wait():
+    """A thread waits for its copies; a warp waits for its MMAs with all lanes."""
     for completion, alone in ((CP_ASYNC_GROUPS, True), (WGMMA_GROUPS, False), (TMA_STORES, False)):
         trace = [touch([0], mechanism=completion), making.commit(completion), making.wait(0, mechanism=completion)]
         assert racy([*trace, touch([0])]) == alone
@@ -270,7 +270,7 @@ def test_whose_copies_and_products_a_wait_is_for():
 # ---------------------------------------------------------------------------------------------- engines
 
 
-def test_engines_read_what_a_fence_made_visible():
+def test_the_async_proxy_reads_fenced_writes():
     write, engine = touch([0]), touch([0], Kind.READ, engine=True)
     for trace, hidden in (
         ([write, WARP, engine], True),
@@ -284,15 +284,15 @@ def test_engines_read_what_a_fence_made_visible():
         assert [one.unfenced for one in races] == [True] * hidden, trace
     (race,), _ = run([write, WARP, engine])
     assert race.before is write and race.after is engine and race.warps == (0, 0) and not race.in_flight
-    assert not racy([touch([0], engine=True), WARP, engine]), "what engines wrote"
-    assert not racy([touch([0], Kind.READ), WARP, touch([0], engine=True)]), "what was read alone"
+    assert not racy([touch([0], engine=True), WARP, engine]), "writes of the async proxy need no fence"
+    assert not racy([touch([0], Kind.READ), WARP, touch([0], engine=True)]), "reads need no fence"
     assert racy([touch([0], Kind.ADD), WARP, engine]) and racy([write, WARP, touch([0], engine=True)])
     (race,), _ = run([write, engine])
-    assert not race.unfenced, "which nothing orders"
+    assert not race.unfenced, "unordered accesses"
 
 
-def test_an_engine_that_a_thread_sets_to_work_needs_a_fence_of_the_same_thread():
-    """Was wrong: no finding where the thread itself had written the data that its engine reads."""
+def test_a_thread_fences_its_writes_before_its_async_operation():
+    """Once missed: no finding if the issuing thread itself wrote the data."""
     write, engine = touch([0]), touch([0], Kind.READ, engine=True)
     (race,), _ = run([write, engine], same_thread=True)
     assert race.unfenced and race.before is write
@@ -322,11 +322,11 @@ def test_fences_are_passed_on_by_barriers():
     assert race.warps == (0, 1)
     copy = touch([0], mechanism=CP_ASYNC_GROUPS)
     fenced_early = [copy, making.commit(), PROXY, making.wait(0), WARP, engine]
-    assert [one.unfenced for one in run(fenced_early)[0]] == [True], "a fence is none of what is under way"
+    assert [one.unfenced for one in run(fenced_early)[0]] == [True], "a fence does not cover copies in flight"
     assert not racy([copy, making.commit(), making.wait(0), PROXY, WARP, engine])
 
 
-def test_writes_hidden_from_an_engine_are_not_forgotten():
+def test_unfenced_writes_are_kept():
     """After a barrier of all agents, with any events before it."""
     write, engine = touch([0]), touch([0], Kind.READ, engine=True)
     assert [one.unfenced for one in run([write, BLOCK, BLOCK, engine], [BLOCK, BLOCK])[0]] == [True]
@@ -348,7 +348,7 @@ def test_writes_hidden_from_an_engine_are_not_forgotten():
         [BLOCK],
     )
     old, new = touch([0], mechanism=CP_ASYNC_GROUPS), touch([1], mechanism=CP_ASYNC_GROUPS)
-    # A group that was waited for long ago counts no more; one that is empty does.
+    # A group waited for long ago does not count; an empty group does.
     trace = [old, making.commit(), making.wait(0), BLOCK, new, making.commit(), making.wait(0), touch([1])]
     assert not racy(trace, [BLOCK], same_thread=True)
     product = touch([0], Kind.READ, mechanism=WGMMA_GROUPS)
@@ -360,11 +360,11 @@ def test_writes_hidden_from_an_engine_are_not_forgotten():
     assert not racy(two, [BLOCK], same_thread=True)
 
 
-# ---------------------------------------------------------------------------------------------- drawn traces, lane by lane
+# ---------------------------------------------------------------------------------------------- random traces, lane by lane
 
 
 def by_lanes(traces, same_thread, blocks=1):
-    """Pairs of touches that conflict and that nothing orders, and those that an engine may not see: two lanes of each warp, each for itself."""
+    """Pairs of conflicting unordered accesses, and writes that the async proxy may not see, by simulating two lanes of each warp."""
     each = len(traces) // blocks
     lanes = [(agent, lane) for agent in range(len(traces)) for lane in range(2)]
     known = {lane: set() for lane in lanes}
@@ -437,19 +437,19 @@ def by_lanes(traces, same_thread, blocks=1):
             if position[agent] < len(trace) and isinstance(trace[position[agent]], Barrier):
                 barrier = trace[position[agent]]
                 waiting = list(members(agent, barrier))
-                if all(position[one] < len(traces[one]) and traces[one][position[one]] == barrier for one in waiting):
-                    parts = [(one, lane) for one in waiting for lane in range(2)]
+                if all(position[agent] < len(traces[agent]) and traces[agent][position[agent]] == barrier for agent in waiting):
+                    parts = [(agent, lane) for agent in waiting for lane in range(2)]
                     for what in (known, fenced):
                         union = set().union(*(what[part] for part in parts))
                         for part in parts:
                             what[part] = set(union)
-                    for one in waiting:
-                        position[one] += 1
+                    for member in waiting:
+                        position[member] += 1
     return races, hidden
 
 
-def drawn(chance, engines):
-    """Traces of four warps in one or two blocks: the same barriers in all of them, and between these touches, commits and waits."""
+def random_traces(chance, engines):
+    """Traces of four warps in one or two blocks: equal barriers in all of them, with accesses, commits and waits between."""
     barriers = [
         chance.choice((BLOCK, BLOCK, WARP, making.barrier(making.scope("pair", 64)))) for _ in range(chance.choice((0, 1, 2, 3, 4)))
     ]
@@ -462,9 +462,9 @@ def drawn(chance, engines):
             if kind < 0.7:
                 engine = engines and chance.random() < 0.4
                 what = chance.choice(list(Kind)) if not engine else chance.choice((Kind.WRITE, Kind.READ, Kind.READ))
-                flying = chance.random() < 0.2 and what is not Kind.ADD
+                is_asynchronous = chance.random() < 0.2 and what is not Kind.ADD
                 atoms = {warp: chance.sample(range(3), chance.choice((1, 1, 2))) for warp in range(4) if chance.random() < 0.9}
-                how = completion if flying else AT_ONCE
+                how = completion if is_asynchronous else AT_ONCE
                 yield touch(atoms, what, next(steps), how, engine)
             elif kind < 0.85:
                 yield making.commit(completion)
@@ -476,9 +476,9 @@ def drawn(chance, engines):
     if chance.random() < 0.3:
         parts[1] = parts[0]
     traces = []
-    for one in parts:
-        trace = list(one[0])
-        for barrier, segment in zip(barriers, one[1:], strict=True):
+    for item in parts:
+        trace = list(item[0])
+        for barrier, segment in zip(barriers, item[1:], strict=True):
             trace += [barrier, *segment]
         traces.append(trace)
     return traces
@@ -486,16 +486,16 @@ def drawn(chance, engines):
 
 @pytest.mark.parametrize("engines", [False, True])
 @pytest.mark.parametrize("chunk", range(3))
-def test_drawn_traces_are_judged_as_lane_by_lane(chunk, engines):
+def test_random_traces_compared_with_lanes(chunk, engines):
     verdicts = [0, 0]
     for seed in range(chunk * 100, chunk * 100 + 100):
         chance = random.Random(f"order {seed} {engines}")
-        traces, same_thread, blocks = drawn(chance, engines), chance.random() < 0.5, chance.choice((1, 1, 2))
+        traces, same_thread, blocks = random_traces(chance, engines), chance.random() < 0.5, chance.choice((1, 1, 2))
         expected, unseen = by_lanes(traces, same_thread, blocks)
-        found, broken = run(*traces, blocks=blocks, same_thread=same_thread)
+        conflicts, broken = run(*traces, blocks=blocks, same_thread=same_thread)
         assert not broken
-        races = {mark(one.before, one.after) for one in found if not one.unfenced}
-        hidden = {mark(one.before, one.after) for one in found if one.unfenced}
+        races = {mark(one.before, one.after) for one in conflicts if not one.unfenced}
+        hidden = {mark(one.before, one.after) for one in conflicts if one.unfenced}
         assert races <= expected and hidden <= unseen, (seed, traces)
         assert bool(hidden | races) == bool(expected | unseen), (seed, traces)
         verdicts[bool(expected | unseen)] += 1
@@ -544,7 +544,7 @@ def run_consumers(consumers, producer, count=4, **options):
     return run(*[consumers] * count, producer, **options)
 
 
-def test_a_ring_that_is_right():
+def test_correct_rings():
     for stages in (1, 2, 3):
         of = ring(stages)
         for count in (0, 1, 2, 5, 9):
@@ -566,7 +566,7 @@ def test_reading_a_stage_before_it_is_full():
     assert broken == [] and race.before.kind is Kind.READ, "other lanes may still read it"
 
 
-def test_a_wait_that_is_never_over():
+def test_a_wait_that_never_completes():
     races, broken = run_consumers(consumed(0, 1), produced(0))
     assert races == [] and broken == [f"ring: agent {number} waits forever for fill 1 to be full" for number in range(4)]
     races, broken = run_consumers(consumed(0), produced(0, 1, 2, 3))
@@ -581,7 +581,7 @@ def test_a_fill_without_a_wait():
     _, broken = run_consumers([], produced(0))
     assert broken == ["ring: no agent waits for fill 0"]
     one_of_them = [consumed(0), [arrive(0)], [arrive(0)], [arrive(0)]]
-    assert run(*one_of_them, produced(0)) == ([], []), "one who waits is enough"
+    assert run(*one_of_them, produced(0)) == ([], []), "one waiting agent is enough"
 
 
 def test_a_wait_for_another_stage():
@@ -598,12 +598,12 @@ def test_a_wait_that_passes_by_parity_alone():
     ready = [arrive(number) for number in range(9)]
     _, broken = run_consumers([*ready[:4], *late], produced(0, 1, 2, 3), count=4)
     assert "ring: the wait for fill 0 to be full passes by parity alone" not in "".join(broken)
-    behind = [
-        one for number in (0, 1, 2, 3, 4, 5) for one in (wait(number, StageState.EMPTY), arrive(number, StageState.FULL), fill(number))
+    producer_trace = [
+        item for number in (0, 1, 2, 3, 4, 5) for item in (wait(number, StageState.EMPTY), arrive(number, StageState.FULL), fill(number))
     ]
     skipping = [wait(0), WARP, *[arrive(0)] * 1, wait(1), arrive(1)]
-    _, broken = run_consumers(skipping, behind)
-    assert any("waits forever" in one for one in broken)
+    _, broken = run_consumers(skipping, producer_trace)
+    assert any("waits forever" in item for item in broken)
     of = ring(1, consumers=1)
     twice = [
         arrive(0, StageState.FULL, of=of),
@@ -617,7 +617,7 @@ def test_a_wait_that_passes_by_parity_alone():
     assert "ring: the wait for fill 0 to be full passes by parity alone: 3 phases are complete, not 1" in broken
 
 
-def test_bytes_that_are_missing_or_too_many():
+def test_missing_or_excess_bytes():
     for elements in (64, 127):
         short = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=elements)]
         _, broken = run_consumers([], short)
@@ -630,12 +630,12 @@ def test_bytes_that_are_missing_or_too_many():
     two_loads = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
     assert run_consumers(consumed(0), two_loads)[1] == []
     _, broken = run_consumers([*consumed(0)], [wait(0, StageState.EMPTY), fill(0, elements=128), arrive(0, StageState.FULL)])
-    assert broken == [], "bytes may come before the arrival"
+    assert broken == [], "bytes may arrive before the producer's arrival"
     _, broken = run_consumers(consumed(0), [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=256)])
     assert broken and any("incomplete phase" in one for one in broken)
 
 
-def test_how_many_arrive():
+def test_number_of_arrivals():
     for arrivals, right in (
         ((1,) * 4, True),
         ((1,) * 8, True),
@@ -647,13 +647,13 @@ def test_how_many_arrive():
         _, broken = run_consumers(consumed(0, arrivals=arrivals), produced(0))
         assert broken == ([] if right else ["ring: the empty mbarrier of stage 0 ends with an incomplete phase"]), arrivals
     _, broken = run_consumers(consumed(0, arrivals=(2,) * 4), produced(0))
-    assert broken == [], "two phases are over where one is meant: whoever waits then finds it"
+    assert broken == [], "two phases complete instead of one: a later wait detects it"
     _, broken = run_consumers(consumed(0, 1, 2, arrivals=(2,) * 4), produced(0, 1, 2))
     assert broken
 
 
 def test_phases():
-    """Of more arrivals than a phase waits for the others are at the next one."""
+    """Excess arrivals count for the next phase."""
     state = MbarrierState(2, 2)
     state.arrive(1, 16, 1)
     assert (state.completed, state.known, state.pending_arrivals) == (0, 0, 1)
@@ -675,7 +675,7 @@ def test_phases():
     crowded = MbarrierState(1, 1)
     crowded.bytes = 4
     crowded.arrive(1, 0, 3)
-    assert (crowded.completed, crowded.pending_arrivals) == (0, -2), "arrivals that the bytes of a phase do not let on stay in it"
+    assert (crowded.completed, crowded.pending_arrivals) == (0, -2), "arrivals stay in a phase whose bytes are incomplete"
 
 
 def test_rounds_are_sets_of_phases():
@@ -689,7 +689,7 @@ def test_rounds_are_sets_of_phases():
     assert rounds.first_phases("a", 2) & rounds.first_phases("b", 4) == 0
 
 
-def test_arrivals_pass_on_knowledge():
+def test_arrivals_release_earlier_accesses():
     """Knowledge common to all lanes of a warp is passed on; operations of one lane that are in flight, or that it did not wait for, are
     not.
     """
@@ -705,10 +705,10 @@ def test_arrivals_pass_on_knowledge():
 
     assert run(to, receiver) == (0, [])
     assert run([to[0], to[2]], receiver) == (1, [])
-    assert run(to, [receiver[0], receiver[2]]) == (1, []), "turn 0 is empty from the first"
+    assert run(to, [receiver[0], receiver[2]]) == (1, []), "fill 0 is initially empty"
     copy = touch([0], mechanism=CP_ASYNC_GROUPS)
     assert run([copy, making.commit(), WARP, to[2]], receiver) == (1, [])
-    assert run([copy, making.commit(), making.wait(0), to[2]], receiver) == (1, []), "other lanes have waited for their own"
+    assert run([copy, making.commit(), making.wait(0), to[2]], receiver) == (1, []), "other lanes have waited for their copies"
     assert run([copy, making.commit(), making.wait(0), WARP, to[2]], receiver) == (0, [])
     product = [touch([0], Kind.READ, mechanism=WGMMA_GROUPS), making.commit(WGMMA_GROUPS)]
     assert run([*product, making.wait(0, mechanism=WGMMA_GROUPS), to[2]], receiver) == (0, [])
@@ -716,14 +716,14 @@ def test_arrivals_pass_on_knowledge():
     third = [wait(number, StageState.EMPTY, of) for number in range(3)]
     handed_on = [*receiver[:2], arrive(1, arrivals=(1, 1, 1), of=of)]
     races, broken = run_all([*third, touch([0])], handed_on, to)
-    assert (races, broken) == ([], []), "what a wait brings goes on with the next arrival"
+    assert (races, broken) == ([], []), "the order from a wait is passed on by the next arrival"
 
 
 # ---------------------------------------------------------------------------------------------- clusters
 
 
 def test_loads_into_other_blocks():
-    """They count the bytes there, and bring the knowledge there."""
+    """Bytes count at the destination, which also gets the order."""
     shared = ring(1, consumers=2)
     meet = making.cluster_barrier()
     consumer = lambda rank: [meet, wait(0, of=shared), touch({0: [rank]}, Kind.READ), WARP, arrive(0, of=shared, ranks=(0, 1)), meet]
@@ -744,7 +744,7 @@ def test_loads_into_other_blocks():
     assert broken == ["a block exits while other blocks of its cluster may still arrive at its mbarriers or send loads to it"]
 
 
-def test_blocks_that_are_not_there():
+def test_missing_blocks():
     shared = ring(1, consumers=1)
     meet = making.cluster_barrier()
     beyond = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0, 2)), meet]
@@ -759,7 +759,7 @@ def test_blocks_that_are_not_there():
     assert broken == ["ring: fill 0 is loaded, in block 3 of a cluster of 2"]
     own = [wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,))]
     assert run(own, [wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared)]) == ([], []), (
-        "its own needs no meeting"
+        "its own block needs no cluster barrier"
     )
 
 
@@ -797,13 +797,13 @@ ORDER = making.ring("order", 2, (), bytes=0, consumers=1)
 
 
 def alternating(first, step, count, of=PLAIN, order=ORDER, per=1, give=True, await_order=True, tiles=None):
-    """A group that alternates with another: waits for its turn of the order, consumes, and passes the order on."""
+    """A group that alternates with another: acquires its fill of the order, consumes, and arrives for the next group."""
     trace = []
     for tile in (range(count) if tiles is None else tiles)[first::step]:
         if await_order:
             trace.append(StageEvent(order, StageState.EMPTY, tile + order.stages - 1))
-        for turn in range(per):
-            trace += consumed(tile * per + turn, of=of)
+        for iteration in range(per):
+            trace += consumed(tile * per + iteration, of=of)
         if give:
             trace.append(StageEvent(order, StageState.EMPTY, tile, (1,) * 8))
     return trace
@@ -828,7 +828,7 @@ def test_alternating_groups():
     assert any("is by an agent that has not waited for fill 2, which completes the preceding one" in one for one in broken)
 
 
-def test_a_phase_that_an_agent_does_not_know_to_be_over():
+def test_an_unknown_completed_phase():
     """Alternating groups: an agent has not taken part in each phase itself."""
     of = ring(1, consumers=1)
     traces = [alternating(0, 2, 6, of), alternating(1, 2, 6, of), produced(*range(6), of=of)]
@@ -865,7 +865,7 @@ def test_fills_are_numbered_where_groups_alternate():
     given = [order(number, (1,)) for number in (0, 1, 7, 8, 20)]
     filling = [arrive(number, StageState.FULL) for number in (0, 1, 2, 10, 11, 30)]
     waits = [wait(number) for number in (0, 1, 2, 10, 11, 30)]
-    assert numbers([*filling, *waits]) == {}, "no groups in run_consumers: each counts its own"
+    assert numbers([*filling, *waits]) == {}, "without alternating groups each agent counts its fills"
     result = numbers(given, [*filling, *waits])
     assert result["order"] == {0: 0, 1: 1, 7: 2, 8: 3, 20: 4} and result["ring"] == {0: 0, 1: 1, 2: 2, 10: 3, 11: 4, 30: 5}
     result = numbers(given, [order(number) for number in (2, 6, 9, 19, 21, 5)])
@@ -873,15 +873,15 @@ def test_fills_are_numbered_where_groups_alternate():
     result = numbers(given, [*filling, wait(3), wait(9, StageState.EMPTY), wait(31), wait(29)])
     assert {number: result["ring"][number] for number in (3, 9, 29, 31)} == {3: 3, 9: 2, 29: 4, 31: 6}
     result = numbers(given, [arrive(3), wait(5)])
-    assert result["ring"] == {3: 0, 5: 0}, "which nobody fills"
+    assert result["ring"] == {3: 0, 5: 0}, "a ring without fills"
     each = making.ring("units", 2, (), bytes=0, consumers=1, each=128)
     units = [StageEvent(each, StageState.EMPTY, number, (1,)) for number in (4, 9)]
-    assert numbers(units, filling) == {"units": {4: 0, 9: 1}}, "units of a role have each turn of other rings"
+    assert numbers(units, filling) == {"units": {4: 0, 9: 1}}, "units of a role have all fills of other rings"
     assert set(numbers(units, given, filling)) == {"units", "order", "ring"}
 
 
 def test_fills_with_gaps_use_the_stages_of_their_numbers():
-    """Iterations are left out of long loops by whole rounds: what counts are those that are followed."""
+    """Long loops omit iterations by whole rounds: the followed iterations count."""
     of = ring(2, consumers=1)
     for tiles in ([0, 1, 2, 3, 44, 45, 46, 47], [0, 1, 6, 7, 8, 9], [*range(7)]):
         traces = [alternating(group, 2, 0, of, tiles=tiles) for group in (0, 1)]
@@ -899,4 +899,4 @@ def test_fills_with_gaps_use_the_stages_of_their_numbers():
         ([0, 1, 3, 4], False),
     ):
         _, broken = run_consumers(consumed(*tiles, of=plain), produced(*tiles, of=plain))
-        assert (broken == []) == right, "each agent counts its own"
+        assert (broken == []) == right, "each agent counts its fills"

@@ -45,17 +45,17 @@ I2, I3 = Var("i2", 0, 63), Var("i3", 0, 63)
 
 
 @pytest.mark.parametrize("count, most", list(itertools.product(range(1, 9), range(1, 11))))
-def test_pieces_contain_all_neighbors_of_a_sequence(count, most):
+def test_parts_contain_all_adjacent_pairs_of_a_sequence(count, most):
     tiles = VaryingTiles(TILE, list(range(10, 10 + count)), most)
     pieces = [list(tiles.part(number)) for number in range(tiles.part_count)]
     assert all(pieces) and all(len(piece) <= most for piece in pieces)
     together = {pair for piece in pieces for pair in itertools.pairwise(piece)}
     if most > 1:
-        assert together == set(itertools.pairwise(tiles.sequence)), "each stands behind the one before it"
+        assert together == set(itertools.pairwise(tiles.sequence)), "each follows its predecessor"
         assert {tile for piece in pieces for tile in piece} == set(tiles.sequence)
-        assert all(len(piece) == most for piece in pieces[:-1]), "no more pieces than it takes"
+        assert all(len(piece) == most for piece in pieces[:-1]), "no more parts than needed"
     else:
-        assert {tile for piece in pieces for tile in piece} >= set(tiles.sequence[:-1]), "the last one of a sequence is its first"
+        assert {tile for piece in pieces for tile in piece} >= set(tiles.sequence[:-1]), "the sequence is cyclic"
         assert len(pieces) == max(count - 1, 1)
 
 
@@ -71,7 +71,7 @@ def test_iterations_beyond_a_piece(most, more):
 
 
 def test_sequences():
-    assert TILE_LENGTH.low == BLOCK_TILES.low == SEQUENCE_PART.low == 0, "a tile may have no turn"
+    assert TILE_LENGTH.low == BLOCK_TILES.low == SEQUENCE_PART.low == 0, "a tile may have no iteration"
     assert VaryingTiles(TILE, [0], 1).varied_by == TILE and VaryingTiles(TILE, [0], 1).iterations(0) == 1
     assert VaryingTiles(TILE, [0], 1, L + TILE).varied_by == TILE_LENGTH
 
@@ -83,7 +83,7 @@ def test_representatives_of_the_iterations_of_a_tile():
     assert tile_lengths([]) == {} and tile_lengths([never]) == {}
     assert tile_lengths([attrs.evolve(never, block_tiles=N // 3)]) == {N // 3: BLOCK_TILES}
     assert tile_lengths([attrs.evolve(never, length=length)]) == {length: TILE_LENGTH, minimum(length, ONE): minimum(TILE_LENGTH, ONE)}
-    assert tile_lengths([attrs.evolve(never, length=length + 1)]) == {length + 1: TILE_LENGTH}, "which there always is"
+    assert tile_lengths([attrs.evolve(never, length=length + 1)]) == {length + 1: TILE_LENGTH}, "there is always one"
     both = tile_lengths([attrs.evolve(never, length=L), attrs.evolve(never, length=L + TILE, block_tiles=N)])
     assert both.keys() >= {L, L + TILE, N}
 
@@ -115,7 +115,7 @@ def causal(tiles, blocks, length, stages=2, increment=None, consumer=(), produce
 
 
 def chosen(program, course=STILL):
-    """What decides about the loops over tiles of a kernel."""
+    """The decisive lengths of the loops over tiles of a kernel."""
     return list(varying_tiles(AccessTrace(program), lambda _: course).values())
 
 
@@ -123,7 +123,7 @@ def chosen(program, course=STILL):
 @pytest.mark.parametrize(
     "length, tiles", [(TILE + 1, 40), (TILE, 40), (TILE // 2, 31), (TILE % 3, 9), (7 - TILE, 8), (as_expr(2) + TILE * 5, 9)]
 )
-def test_each_length_follows_each_other_one(stages, length, tiles):
+def test_sequence_contains_all_pairs_of_lengths(stages, length, tiles):
     """Lengths up to one iteration more than two rounds are distinguished, longer ones by the position in two rounds at which they end."""
     first, second = chosen(causal(tiles, 3, length, stages))
     assert list(first.sequence) == list(second.sequence) and first.tile == TILE and first.length is None and first.varied_by == TILE
@@ -144,34 +144,34 @@ def test_each_length_follows_each_other_one(stages, length, tiles):
     assert max(lengths) == max(min(one for one in every if kind(one) == each) for each in kinds), "the shortest of each kind"
 
 
-def test_tiles_of_one_length_are_no_matter():
+def test_tiles_of_equal_length_need_no_sequence():
     assert chosen(causal(8, 3, as_expr(4))) == []
     assert chosen(ringed([loop(4, *consume(J), var=J)], [loop(4, *produce(J), var=J)])) == []
-    assert chosen(causal(8, 3, TILE + 1, increment=ONE)) == [], "nobody counts"
+    assert chosen(causal(8, 3, TILE + 1, increment=ONE)) == [], "no role counts iterations"
     assert chosen(causal(8, 3, TILE + 1, increment=ONE, consumer=(BLOCK_BARRIER,), producer=(BLOCK_BARRIER,))) == [], (
-        "a barrier parts no roles"
+        "a barrier does not separate roles"
     )
     pair = causal(8, 3, TILE + 1), causal(8, 3, TILE + 1, increment=ONE)
     (own_roles,), (other_roles,) = ([one for one in each.body if isinstance(one, ir.Roles)] for each in pair)
     one_counts = attrs.evolve(pair[0], body=(making.roles((own_roles.roles[0], other_roles.roles[1])),))
-    assert len(chosen(one_counts)) == 2, "what one role counts the other takes too"
+    assert len(chosen(one_counts)) == 2, "a count in one role applies to the other"
     assert len(chosen(causal(8, 3, TILE + 1))) == 2
 
 
-def test_how_many_tiles_a_block_takes():
+def test_number_of_tiles_of_a_block():
     for tiles, blocks, most in ((7, 3, 3), (6, 3, 2), (2, 3, 1), (9, 1, 9)):
         result, _ = chosen(causal(tiles, blocks, TILE + 1))
         assert result.max_tiles == most and result.part_count >= 1
     (result, _) = chosen(causal(6, 3, TILE + 1))
-    assert result.block_tiles == as_expr(2) and result.extra_iterations == 2, "all take two"
+    assert result.block_tiles == as_expr(2) and result.extra_iterations == 2, "all blocks have two"
     (result, _) = chosen(causal(7, 3, TILE + 1))
-    assert constant(result.block_tiles) is None and result.extra_iterations == 0, "some take more"
+    assert constant(result.block_tiles) is None and result.extra_iterations == 0, "some blocks have more"
 
 
 @pytest.mark.parametrize("high", [2, 6, 1 << 20])
 @pytest.mark.parametrize("stages", [1, 2])
-def test_lengths_that_are_known_at_run_time(high, stages):
-    """The sequence is one of all lengths that there may be."""
+def test_run_time_lengths(high, stages):
+    """The sequence contains all possible lengths."""
     size = Var("L", 0, high, 1, True)
     length = minimum(size, TILE + 1)
     result, _ = chosen(causal(60, 3, length, stages, symbols=(size,)))
@@ -184,7 +184,7 @@ def test_lengths_that_are_known_at_run_time(high, stages):
     assert set(more.sequence) == set(range(3, max(min(high + 3, 63, 4 * stages + 1), 3) + 1))
 
 
-def test_numbers_of_tiles_that_are_known_at_run_time():
+def test_run_time_numbers_of_tiles():
     result, _ = chosen(causal(N, 3, TILE + 1, symbols=(N,), grid=minimum(N, as_expr(3))))
     assert result.length == TILE + 1 and result.sequence and min(result.sequence) == 1
     assert result.block_tiles == N // 3 + less(BLOCK, N % 3) and result.extra_iterations == 0
@@ -198,7 +198,7 @@ def test_lengths_that_depend_on_more_than_one_number():
         return causal(9, 3, TILE + 2, consumer=extra, buffers=(staged(2), attrs.evolve(staged(1, "t"), offset=4096)))
 
     assert len(chosen(program(TILE + 2))) == 2 and len(chosen(program(TILE + 1))) == 2 and len(chosen(program(as_expr(3)))) == 2
-    assert len(chosen(program(TILE // 2))) == 1, "of the producer alone"
+    assert len(chosen(program(TILE // 2))) == 1, "of the producer only"
 
 
 # ---------------------------------------------------------------------------------------------- rings
@@ -224,7 +224,7 @@ def test_tiles_with_iterations_of_a_ring(stages, length, tiles, blocks):
     assert messages_of(causal(tiles, blocks, length, stages, increment=length + 1, symbols=symbols)) != []
 
 
-def test_a_number_of_tiles_that_is_known_at_run_time():
+def test_rings_with_a_run_time_number_of_tiles():
     options = {"symbols": (N,), "grid": minimum(N, as_expr(3))}
     assert messages_of(causal(N, 3, TILE % 5 + 1, **options)) == []
     assert messages_of(causal(N, 3, TILE % 5 + 1, increment=TILE % 5 + 2, **options)) != []
@@ -251,10 +251,10 @@ def test_a_fault_in_one_iteration_of_a_block_with_the_maximum_number(blocks, ite
     assert messages_of(without_at(iteration, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)) != []
     assert messages_of(without_at(iteration, program, lambda one: isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL)) != []
     beyond = without_at(24, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)
-    assert messages_of(beyond) == [], "there is no such turn"
+    assert messages_of(beyond) == [], "there is no such iteration"
 
 
-# ---------------------------------------------------------------------------------------------- tiles from a counter
+# ---------------------------------------------------------------------------------------------- dynamic tiles
 
 
 def fetched(tiles, blocks, length, stages=2, faulty=None, following=None, increment=None):
@@ -289,7 +289,7 @@ def fetched(tiles, blocks, length, stages=2, faulty=None, following=None, increm
 
 
 @pytest.mark.parametrize("length", [TILE % 2 + 1, TILE // 3 + 1, TILE % 3])
-def test_tiles_from_a_counter(length):
+def test_dynamic_tiles(length):
     program = fetched(12, 3, length)
     assert messages_of(program) == []
     assert messages_of(fetched(12, 3, length, increment=length + 1)) != []
@@ -306,7 +306,7 @@ def test_a_block_is_followed_some_iterations_beyond_the_sequence():
 
 
 @pytest.mark.parametrize("iteration", [0, 15, 18])
-def test_a_fault_in_one_iteration_of_a_block_that_takes_tiles_from_a_counter(iteration):
+def test_a_fault_in_one_iteration_with_dynamic_tiles(iteration):
     """Also one iteration after the sequence."""
     program = fetched(40, 3, TILE % 2 + 1)
     last = len(chosen(program)[0].sequence)
@@ -338,23 +338,23 @@ SHORT = LoopCourse(1, False, 1, True)
 """So that lengths up to 2 are distinguished, and longer ones are treated alike."""
 
 
-def test_each_length_of_a_tile_decides_where_barriers_part_tiles():
+def test_barriers_that_separate_tiles_make_lengths_independent():
     """Two barriers, one on each side of the loop: each length alone. One barrier, or one inside: each two of them."""
     assert parted(STEPS, course=SHORT) is None
     assert parted(STEPS, BLOCK_BARRIER, course=SHORT) == [1, 2, 3, 1] == parted(BLOCK_BARRIER, STEPS, course=SHORT)
     assert parted(BLOCK_BARRIER, STEPS, BLOCK_BARRIER, course=SHORT) == [1, 2, 3, 1]
     neighbors = [1, 1, 2, 1, 3, 2, 2, 3, 3, 1]
     assert parted(STEPS, BLOCK_BARRIER, STEPS, course=SHORT) == neighbors
-    assert parted(STEPS, BLOCK_BARRIER, STEPS, BLOCK_BARRIER, course=SHORT) == [1, 2, 3, 1], "the second parts them"
+    assert parted(STEPS, BLOCK_BARRIER, STEPS, BLOCK_BARRIER, course=SHORT) == [1, 2, 3, 1], "the second separates them"
     assert parted(BLOCK_BARRIER, STEPS, writes(T), STEPS, course=SHORT) == [1, 2, 3, 1]
     assert parted(STEPS, WARP_BARRIER, course=SHORT) is None and parted(STEPS, loop(1, WARP_BARRIER), course=SHORT) is None
     for inside in (loop(2, BLOCK_BARRIER, var=I2), loop(1, loop(3, BLOCK_BARRIER, var=I3), var=I2)):
         assert parted(STEPS, inside, course=SHORT) == neighbors
-    assert parted(STEPS, loop(0, BLOCK_BARRIER, var=I2), course=SHORT) is None, "which has no turn"
-    assert parted(STEPS, loop(L, BLOCK_BARRIER, var=I2), course=SHORT, symbols=(L,)) is None, "which may have none"
+    assert parted(STEPS, loop(0, BLOCK_BARRIER, var=I2), course=SHORT) is None, "the tile has no iteration"
+    assert parted(STEPS, loop(L, BLOCK_BARRIER, var=I2), course=SHORT, symbols=(L,)) is None, "the tile may have no iteration"
     assert parted(STEPS, loop(L, loop(2, BLOCK_BARRIER, var=I3), var=I2), course=SHORT, symbols=(L,)) is None
     assert parted(STEPS, loop(L + 1, BLOCK_BARRIER, var=I2), course=SHORT, symbols=(L,)) == neighbors
-    assert parted(steps_of(TILE + 1, writes(T), BLOCK_BARRIER), course=SHORT) == neighbors, "its length is 1 at least"
+    assert parted(steps_of(TILE + 1, writes(T), BLOCK_BARRIER), course=SHORT) == neighbors, "its length is at least 1"
     assert parted(steps_of(TILE, writes(T), BLOCK_BARRIER), course=SHORT) is None
 
 
@@ -437,7 +437,7 @@ def test_tiles_without_a_separating_barrier():
     assert parted(loop(TILE + 1, inner, var=J), BLOCK_BARRIER) is None
     assert parted(loop(3, inner, var=J), BLOCK_BARRIER) is not None
     assert parted(STEPS, inner, BLOCK_BARRIER) is not None
-    assert parted(steps_of(TILE), inner, BLOCK_BARRIER) is not None, "the longer one is said by the other"
+    assert parted(steps_of(TILE), inner, BLOCK_BARRIER) is not None, "the other loop determines the longer one"
     assert parted(STEPS, loop(TILE // 2, writes(T), var=I2), BLOCK_BARRIER) is None
     assert (
         parted(steps_of(minimum(L, TILE)), loop(minimum(minimum(L, TILE), ONE), writes(T), var=I2), BLOCK_BARRIER, symbols=(L,)) is not None
@@ -474,7 +474,7 @@ PRODUCT, BULK = (attrs.evolve(reads(T), instruction=Engine(), mechanism=one) for
         ((BLOCK_BARRIER, making.wait(0), copies(T), making.commit()), None),
     ],
 )
-def test_nothing_is_in_flight_where_a_barrier_separates_tiles(body, sides):
+def test_nothing_is_pending_at_a_barrier_that_separates_tiles(body, sides):
     result = parted(STEPS, *body, course=SHORT)
     assert result == (None if sides is None else [1, 2, 3, 1])
     engine = attrs.evolve(copies(T), mechanism=TMA_LOADS)
@@ -482,7 +482,7 @@ def test_nothing_is_in_flight_where_a_barrier_separates_tiles(body, sides):
 
 
 def by_blocks(program, tiles, blocks, **sizes):
-    """Whether some block of a kernel has a race, run through with all of its tiles."""
+    """Whether any block of a kernel has a race, by executing all of its tiles."""
     (tile_loop,) = program.body
     for block in range(blocks):
         body = []
@@ -494,7 +494,7 @@ def by_blocks(program, tiles, blocks, **sizes):
 
 
 def drawn(chance):
-    """Tiles with loops of a length of theirs between touches, copies and barriers."""
+    """Random tiles with loops of different lengths between accesses, copies and barriers."""
     length = chance.choice((TILE % 3, TILE // 2, TILE // 4 + 1, 5 - TILE % 5, TILE * 2 % 7))
 
     thread = Var("thread", 0, 31)
@@ -516,7 +516,7 @@ def drawn(chance):
 
 
 @pytest.mark.parametrize("chunk", range(2))
-def test_drawn_tiles_are_judged_as_block_by_block(chunk):
+def test_random_tiles_compared_with_blocks(chunk):
     verdicts = [0, 0]
     for seed in range(chunk * 30, chunk * 30 + 30):
         chance = random.Random(f"tiles {seed}")

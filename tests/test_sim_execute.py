@@ -1,4 +1,4 @@
-"""Statements in the simulator: products of an engine, and the registers that they want fenced and waited for (`fireiron.sim.execute`)."""
+"""Statements in the simulator: asynchronous MMAs, and the fences and waits that their registers need (`fireiron.sim.execute`)."""
 
 import functools
 import random
@@ -40,7 +40,7 @@ ORDERS = (None, 1)
 
 @functools.cache
 def one_product():
-    """A tile by one warpgroup in two steps, of which the first one starts a new sum: no ordinary statement accesses its registers before."""
+    """A tile of one warpgroup in two steps; the first MMA overwrites the accumulators, so no ordinary statement accesses them before."""
     program = product((64, 64, 64), (64, 64), 2)(float16_gemm(64, 64, 128)).program(TARGET)
     return program.ir, *inputs_of(program.spec)
 
@@ -57,17 +57,17 @@ def outcome_with_change(change, which=is_fence, number=0):
     return outcomes.pop()
 
 
-def test_it_is_right():
+def test_the_correct_kernel_passes():
     kernel, arrays, expected = one_product()
     assert [outcome(kernel, arrays, expected, order) for order in ORDERS] == ["right", "right"]
 
 
-def test_the_first_product_requires_a_fence_for_any_earlier_access_to_its_registers():
+def test_the_first_mma_needs_a_fence():
     message = outcome_with_change(lambda one: ())
     assert "without a preceding wgmma.fence" in message and FENCED in message
 
 
-def test_the_first_fence_after_its_product():
+def test_a_first_fence_after_the_mma():
     kernel, arrays, expected = one_product()
     (spot, *_) = spots(kernel, ir.Fence, is_fence)
     (following, *rest) = spot.after
@@ -76,13 +76,13 @@ def test_the_first_fence_after_its_product():
     assert all(FENCED in outcome(late, arrays, expected, order) for order in ORDERS)
 
 
-def test_a_fence_of_the_proxy_is_none_of_registers():
+def test_a_proxy_fence_is_not_a_register_fence():
     assert FENCED in outcome_with_change(lambda one: (attrs.evolve(one, kind=ir.FenceKind.ASYNC_PROXY),))
 
 
 @pytest.mark.parametrize("form, seed", [("ring", 1), ("cluster", 0), ("turns", 0), ("dynamic", 1), ("attention", 0), ("hopper-tasks", 0)])
 def test_the_first_fence_of_each_role(form, seed):
-    """Of a kernel in which all products are fenced no role does without its first one."""
+    """Each role needs its first fence."""
     drawn = case(form, seed)
     clean = outputs(drawn, drawn.kernel, None)
     assert [*spots(drawn.kernel, ir.Fence, is_fence)]
@@ -99,8 +99,8 @@ def test_the_first_fence_of_each_role(form, seed):
 
 
 @pytest.mark.parametrize("name", ["an iteration in flight", "B, swapped"])
-def test_a_factor_in_registers(name):
-    """It is written by ordinary statements before each product, which requires a fence after them."""
+def test_an_operand_in_registers(name):
+    """Ordinary statements write it before each MMA, which needs a fence after them."""
     strategy, spec = RINGS[name]
     kernel = strategy(spec).program(TARGET).ir
     arrays, expected = inputs_of(spec)
@@ -116,7 +116,7 @@ THREAD, BLOCK = Var("thread", 0, 31), Var("block", 0, 2)
 
 
 def of_threads(body, *buffers, spec, grid=1, **arrays):
-    """What a kernel by hand computes, in step and by warps."""
+    """The result of a hand-made kernel, in lockstep and by warps."""
     kernel = kernel_of(spec, body, *buffers, grid=grid)
     results = [simulate(kernel, arrays, order=order).outputs for order in (None, random.Random(1))]
     for name, array in results[0].items():
@@ -136,7 +136,7 @@ def added(source, target, dtype=float32):
 
 @pytest.mark.parametrize("dtype", [float32, int32], ids=str)
 @pytest.mark.parametrize("apart", [1, 4, 32])
-def test_no_addition_to_a_shared_place_is_lost(dtype, apart):
+def test_no_atomic_add_is_lost(dtype, apart):
     """By threads, by blocks, and to previous values; all these concurrent threads add to one element."""
     spec = AtomicAdd(32, 3, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL)
     given = np.arange(1, 97).reshape(32, 3).astype(dtype.to_numpy())
@@ -149,7 +149,7 @@ def test_no_addition_to_a_shared_place_is_lost(dtype, apart):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_additions_to_unwritten_elements():
+def test_atomic_adds_to_unwritten_elements():
     spec = AtomicAdd(32, 3, dtype=int32, src=RowMajor, dst=RowMajor)(GL, GL)
     body = (added(access("src", (THREAD, BLOCK)), access("dst", (THREAD, BLOCK)), int32),)
     with pytest.raises(SimulationError, match=r"dst.* is read before any write to it"):
@@ -157,7 +157,7 @@ def test_additions_to_unwritten_elements():
 
 
 @pytest.mark.parametrize("accumulate", [0, 1, "k"])
-def test_a_product_starts_a_new_sum_or_adds(accumulate):
+def test_fma_overwrites_or_accumulates(accumulate):
     """Element by element: what was there counts where `accumulate` holds, of threads that may differ."""
     spec = MatMul(32, 1, 1, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)
     condition = {0: as_expr(0), 1: as_expr(1), "k": less(THREAD, 7)}[accumulate]
@@ -187,7 +187,7 @@ def test_a_copy_converts(target):
 
 @pytest.mark.parametrize("dtype", [float32, int32], ids=str)
 def test_uninitialized_registers(dtype):
-    """Poison comes out of them, and is named: a float by its result, an integer at once."""
+    """Poison is reported: a float when it reaches the result, an integer at once."""
     spec = Move(32, dtype=dtype)(GL, GL)
     registers = local("r", (2,), RF, dtype)
     load = performed(MOVE, Move(1, dtype=dtype)(GL, RF)(Thread), access("src", (THREAD,)), access("r", (0,), write=True))
@@ -204,8 +204,8 @@ def test_uninitialized_registers(dtype):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", WGMMA_SEQUENCES)
-def test_registers_of_products_under_way(name, order):
-    """By hand: what may be touched while they are, and what wants a fence before, or a wait."""
+def test_registers_of_pending_mmas(name, order):
+    """Accesses that are legal while MMAs are pending, and accesses that need a fence or a wait."""
     kernel, message = wgmma_kernel(name)
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     if message is not None:
@@ -230,7 +230,7 @@ def test_registers_of_products_under_way(name, order):
 @pytest.mark.parametrize("steps", [2, 5])
 @pytest.mark.parametrize("moving", ["A", "B", "both"])
 @pytest.mark.parametrize("dtype", [float32, float64, int8], ids=str)
-def test_products_of_several_iterations_are_added_one_by_one(steps, moving, dtype):
+def test_accumulation_over_iterations(steps, moving, dtype):
     """Into registers of each thread and block; those that need more room than a cache has, too."""
     options = {"dtype": dtype, "c_dtype": int32 if dtype == int8 else dtype}
     count, threads, grid = 64, 128, 4
@@ -272,7 +272,7 @@ def test_products_of_several_iterations_are_added_one_by_one(steps, moving, dtyp
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("level, unit", [(Warp, 32), (Warpgroup, 128), (Block, 256)], ids=str)
-def test_threads_of_a_unit_mean_the_same(level, unit):
+def test_threads_of_a_unit_must_agree(level, unit):
     """A different place in one thread, a condition that holds for only some threads, a different copy: each is reported; different units
     may differ.
     """
@@ -304,7 +304,7 @@ def test_threads_of_a_unit_mean_the_same(level, unit):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", [32, 48, 64, 80])
-def test_units_that_a_block_does_not_fill(threads):
+def test_incomplete_units_of_a_block(threads):
     """An instruction of all lanes of a warp is performed by whole warps only."""
     thread = Var("thread", 0, threads - 1)
     straight, permuted = (LaneMap.along((32,), lanes, ((1, 0, 1),)) for lanes in (((32, 0, 1),), ((4, 0, 8), (8, 0, 1))))
@@ -441,7 +441,7 @@ def test_skipped_elements_have_the_value_given_by_the_spec():
     np.testing.assert_array_equal(_read(part, 2), [[[0, 0]]])
 
 
-# ---------------------------------------------------------------------------------------------- products of several lanes
+# ---------------------------------------------------------------------------------------------- MMAs of several lanes
 
 P = Var("thread", 0, 63)
 LANES = (
@@ -449,12 +449,12 @@ LANES = (
     LaneMap.along((1, 8), ((4, 1, 0), (8, 1, 1)), ()),
     LaneMap.along((4, 8), ((4, 0, 1), (8, 1, 1)), ()),
 )
-"""A product of a column of 4 and a row of 8 by a warp, an element of the sum a lane."""
+"""An outer product of a column of 4 and a row of 8 by a warp, one accumulator element per lane."""
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("adds", ["no", "yes", "warp", "block", "turn", "warp and block"])
-def test_products_of_warps_start_a_new_sum_or_add(adds):
+def test_warp_mma_overwrites_or_accumulates(adds):
     """Where using the old values may differ by warp, block and iteration."""
     step, block = Var("k", 0, 1), Var("block", 0, 1)
     condition = {
@@ -493,7 +493,7 @@ def test_products_of_warps_start_a_new_sum_or_add(adds):
         np.testing.assert_array_equal(got, a @ b + np.where(old[:, None], c, 0))
 
 
-# ---------------------------------------------------------------------------------------------- copies under way
+# ---------------------------------------------------------------------------------------------- copies in flight
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_products_of_warps_start_a_new_sum_or_add(adds):
     ],
 )
 @pytest.mark.parametrize("order", ORDERS)
-def test_copies_under_way_are_not_touched(steps, message, order):
+def test_destinations_of_pending_copies_are_not_accessed(steps, message, order):
     given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
     kernel = kernel_of_steps(*steps.split(", "))
     if message is None:
@@ -519,8 +519,8 @@ def test_copies_under_way_are_not_touched(steps, message, order):
             copied(kernel, given, None if order is None else random.Random(order))
 
 
-def test_the_destination_of_a_copy_in_flight_holds_no_data_yet():
-    """Until the copy arrives its destination holds poison, which a thread that does not wait stores."""
+def test_the_destination_of_a_pending_copy_is_poison():
+    """Until the copy completes its destination is poison, which a thread that does not wait stores."""
     spec = Move(32, 1, dtype=float32, src=RowMajor, dst=RowMajor)(GL, GL)
     buffers = (local("x", (32, 1), SH),)
     copy = performed(MOVE, Move(1, 1, dtype=float32)(GL, SH)(Thread), access("src", (THREAD, 0)), access("x", (THREAD, 0), write=True))
@@ -533,7 +533,7 @@ def test_the_destination_of_a_copy_in_flight_holds_no_data_yet():
         assert np.isnan(got).all() if not right else (got == given).all()
 
 
-# ---------------------------------------------------------------------------------------------- arrays dealt to threads
+# ---------------------------------------------------------------------------------------------- arrays distributed over threads, read by units
 
 
 def executor_of(*buffers, threads=64, grid=1, batch=(0,), body=()):
@@ -544,7 +544,7 @@ def executor_of(*buffers, threads=64, grid=1, batch=(0,), body=()):
 
 
 def distributed_registers(threads=32, shared_by=1):
-    """An array in registers: of each warp's columns a thread holds rows 2 (t % 4) and the next, of column t / 4; or some threads the same."""
+    """An array in registers: of each warp's columns thread t owns rows 2 (t % 4) and 2 (t % 4) + 1 of column t / 4; with `shared_by`, several threads own the same elements."""
     thread = Var("thread", 0, threads - 1)
     columns = threads // 4 // shared_by
     origin = (thread % 4 * 2, thread // 4 % columns)
@@ -553,7 +553,7 @@ def distributed_registers(threads=32, shared_by=1):
 
 
 def through_registers(*statements, threads=32, shared_by=1, puts=True, takes=False, target=(8, 8)):
-    """What a kernel makes of `src` whose threads put the elements into such an array, and statements of units do the rest; or threads."""
+    """The result of a kernel whose threads write `src` to such an array, which statements of units or threads then use."""
     array, origin = distributed_registers(threads, shared_by)
     move = lambda number: (origin[0] + number, origin[1])
     put = [
@@ -587,8 +587,8 @@ def test_a_unit_reads_the_registers_of_its_threads(base, shape):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_units_read_the_registers_of_their_own_threads():
-    """Of another unit's elements they hold none."""
+def test_units_read_the_registers_of_their_threads():
+    """They do not own elements of another unit."""
     given, got = through_registers(stored_by_units((0, P // 32 * 8), (8, 8)), threads=64, target=(8, 16))
     np.testing.assert_array_equal(got, given)
     given, got = through_registers(stored_by_units((0, 0), (8, 16), level=Block), threads=64, target=(8, 16))
@@ -602,7 +602,7 @@ def test_units_read_the_registers_of_their_own_threads():
 
 
 @pytest.mark.parametrize("bounds, rows, columns", [((5, None), 5, 8), ((None, 3), 8, 3), ((8, 8), 8, 8), ((1, 1), 1, 1)])
-def test_a_unit_skips_elements_beyond_bounds(bounds, rows, columns):
+def test_a_unit_skips_elements_out_of_bounds(bounds, rows, columns):
     given, got = through_registers(stored_by_units((0, 0), (8, 8), bounds=bounds))
     expected = np.full((8, 8), np.nan, np.float32)
     expected[:rows, :columns] = given[:rows, :columns]
@@ -664,7 +664,7 @@ def test_a_unit_adds_to_the_registers_of_its_threads():
         np.testing.assert_array_equal(got, a @ b + np.where(np.arange(16) < 8, c, 0))
 
 
-def test_registers_that_a_unit_reads_were_written():
+def test_registers_that_a_unit_reads_must_be_written():
     with pytest.raises(SimulationError, match=r"r\[0, 0\] .*is read before any write to it"):
         through_registers(stored_by_units((0, 0), (8, 8)), puts=False)
 
@@ -695,7 +695,7 @@ def test_temporary_memory_of_a_statement_holds_nothing_afterwards(dtype, watched
         assert not memory.complete and not memory.defined[4:12].any() and memory.defined[rest].all()
 
 
-# ---------------------------------------------------------------------------------------------- counts, copies, large products
+# ---------------------------------------------------------------------------------------------- counts, stages, large MMAs
 
 
 def counted(order=None, **options):
@@ -725,7 +725,7 @@ def test_statements_are_counted_as_often_as_they_are_executed():
     assert counted(turns=3) == 4
 
 
-def test_products_larger_than_a_cache_of_many_blocks():
+def test_large_mmas_of_many_blocks():
     """All elements of a statement are of threads and blocks, none of it of a loop."""
     threads, grid = 256, 256
     thread, block = Var("thread", 0, threads - 1), Var("block", 0, grid - 1)
@@ -744,7 +744,7 @@ def test_products_larger_than_a_cache_of_many_blocks():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_products_of_warps_in_successive_iterations(steps):
+def test_warp_mma_over_iterations(steps):
     """The first of them starts a new sum, each other one adds to the previous values."""
     step, lane = Var("k", 0, steps - 1), THREAD
     places = access("A", (lane % 4, step)), access("B", (step, lane // 4)), access("C", (lane % 4, lane // 4), write=True)
@@ -758,8 +758,8 @@ def test_products_of_warps_in_successive_iterations(steps):
         np.testing.assert_array_equal(got, a @ b)
 
 
-def test_threads_of_a_unit_mean_the_same_copy():
-    """Of a buffer that has several."""
+def test_threads_of_a_unit_use_the_same_stage():
+    """In a buffer with several stages."""
     x = attrs.evolve(local("x", (32,), SH, copies=2), offset=0)
     move = lambda copy: (
         performed(
@@ -797,7 +797,7 @@ def test_threads_with_temporary_memory_of_a_statement_synchronize_as_others_do(a
 
 
 def test_loads_of_integers_count_as_written():
-    """What is watched from the start is there once the load has arrived."""
+    """Values that are tracked from the start are defined once the load completes."""
     tensor_map = making.tensor_map("src_map", "src", (1, 0), (32, 64), 128)
     given = numbered((64, 32), int32)
     np.testing.assert_array_equal(copied(loaded(tensor_map, (64, 32), (64, 32), dtype=int32), given), given)
@@ -826,8 +826,8 @@ def test_any_thread_of_a_unit_may_read_the_data_of_the_unit(thread, barrier, ord
 
 
 @pytest.mark.parametrize("first", [0, 4, 7])
-def test_elements_beyond_bounds_need_no_owner(first):
-    """Of columns from the first on those below 8 are there."""
+def test_elements_out_of_bounds_need_no_owner(first):
+    """Only columns below 8 exist."""
     given, got = through_registers(stored_by_units((0, first), (8, 8), bounds=(None, 8)))
     expected = np.full((8, 8), np.nan, np.float32)
     expected[:, first:] = given[:, first:]
@@ -853,7 +853,7 @@ def test_elements_that_a_unit_adds_to_count_as_written(adds, given):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_store_by_an_engine_is_waited_for(order):
+def test_tma_stores_need_a_wait(order):
     kernel = stored(making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128))
     given, options = numbered((64, 64)), None if order is None else random.Random(order)
     np.testing.assert_array_equal(copied(kernel, given, options), given)
@@ -875,7 +875,7 @@ def test_a_store_by_an_engine_is_waited_for(order):
     ids=str,
 )
 def test_elements_in_each_register_of_each_thread(origin, threads, expected):
-    """The number of the element, the last dimension fastest; none where it is no element of the buffer."""
+    """The number of the element, the last dimension fastest; none if it is outside the buffer."""
     array, _ = distributed_registers()
     array = attrs.evolve(array, register_origin=tuple(map(as_expr, origin)))
     operand = types.SimpleNamespace(elements=2, sizes=(8, 8), buffer=array)

@@ -1,4 +1,4 @@
-"""Places by themselves: windows, rows, positions and parts of distributed arrays, read and written (`fireiron.sim.locations`)."""
+"""Locations: windows, rows, positions and parts of distributed arrays, read and written (`fireiron.sim.locations`)."""
 
 import types
 
@@ -25,7 +25,7 @@ THREADS, BLOCKS, REGISTERS = 4, 3, 6
 
 
 def memory(rows=REGISTERS * THREADS, width=BLOCKS, defined=False):
-    """Rows of numbers that are all different; behind them one of zeros, and one for masked writes."""
+    """Rows of distinct numbers, then a row of zeros and one for masked writes."""
     data = np.arange((rows + 2) * width, dtype=np.int64).reshape(-1, width)
     data[rows] = 0
     return Memory(data, 0, rows, rows, np.zeros(data.shape, bool) if defined else None)
@@ -36,7 +36,7 @@ def group(*threads):
 
 
 def site(**loops):
-    """What places ask of a statement: the loops that are axes."""
+    """The part of a statement that locations use: its vectorized loops."""
     return types.SimpleNamespace(loops=tuple((name, lambda env, size=size: size) for name, size in loops.items()), lets=())
 
 
@@ -101,7 +101,7 @@ def test_positions():
     assert place.defined().all() and own.defined.sum() == 3
 
 
-def test_counts_lie_nowhere():
+def test_coordinates_have_no_location():
     place = CoordinateValues(np.array([3, 4]), memory())
     assert [*place.get()] == [3, 4] and place.get().dtype == np.int32 and place.defined().all() and place.shape == (2,)
     with pytest.raises(SimulationError, match="a coordinate tensor is written"):
@@ -111,7 +111,7 @@ def test_counts_lie_nowhere():
 
 
 def test_parts_of_a_distributed_array():
-    """Read at one of the places of an element, written at all of them."""
+    """An element is read at one of its locations, and written at all of them."""
     own = memory(defined=True)
     place = DistributedPart(own, np.array([4, 9]), np.array([4, 6, 9]), np.array([0, 0, 1]))
     np.testing.assert_array_equal(place.get(), own.data[[4, 9]])
@@ -125,16 +125,16 @@ def test_parts_of_a_distributed_array():
 @pytest.mark.parametrize(
     "index, thread, block, loops", [((1, 2, 3, 1), 13, 1, {"i": 2}), ((0, 0, 0, 0), 10, 0, {"i": 0}), ((0, 1, 2, 2), 12, 2, {"i": 1})]
 )
-def test_the_first_that_is_true(index, thread, block, loops):
-    """Its thread by number, its block by position in the chunk."""
+def test_first_true_value(index, thread, block, loops):
+    """It has the thread number, and the block's position in the batch."""
     bad = np.zeros((2, 3, 4, 3), bool)
     bad[index] = True
     bad[1, 2, 3, 2] = True
-    found = first_true(bad, site(i=3), group(10, 11, 12, 13))
-    assert found == (index, thread, block, loops)
+    location = first_true(bad, site(i=3), group(10, 11, 12, 13))
+    assert location == (index, thread, block, loops)
 
 
-def test_the_first_that_is_true_of_an_array_that_all_threads_share():
+def test_first_true_value_of_a_shared_array():
     bad = np.zeros((2, 1, 1), bool)
     bad[1] = True
     assert first_true(bad, site(), group(7, 8)) == ((1, 0, 0), 7, 0, {})
@@ -145,27 +145,27 @@ def test_a_value_of_a_broadcast_array():
 
 
 def test_loops_as_axes():
-    """In front of threads and blocks, in the order of the loops; names bound in them are computed from them."""
-    one = site(i=2, j=3)
-    one.lets = (("sum", lambda env: env["i"] * 10 + env["j"]),)
-    found = vector_environment(one, {"k": 5})
-    assert found["i"].shape == (2, 1, 1, 1) and found["j"].shape == (1, 3, 1, 1) and found["k"] == 5
-    np.testing.assert_array_equal(found["sum"][..., 0, 0], [[0, 1, 2], [10, 11, 12]])
+    """Before threads and blocks, in the order of the loops; names bound in them are computed from them."""
+    loops_site = site(i=2, j=3)
+    loops_site.lets = (("sum", lambda env: env["i"] * 10 + env["j"]),)
+    environment = vector_environment(loops_site, {"k": 5})
+    assert environment["i"].shape == (2, 1, 1, 1) and environment["j"].shape == (1, 3, 1, 1) and environment["k"] == 5
+    np.testing.assert_array_equal(environment["sum"][..., 0, 0], [[0, 1, 2], [10, 11, 12]])
     same = {"k": 5}
     assert vector_environment(site(), same) is same
 
 
 def test_a_group_at_its_start():
-    one = group(0)
+    new_group = group(0)
     assert (
-        one.clock.count == Clock().count == 0
-        and not one.in_flight
-        and not (one.fenced or one.accessed or one.conflicting or one.cluster_barriers)
+        new_group.clock.count == Clock().count == 0
+        and not new_group.in_flight
+        and not (new_group.fenced or new_group.accessed or new_group.conflicting or new_group.cluster_barriers)
     )
 
 
-def test_memory_settles_when_all_of_it_is_written():
-    """It looks now and then, and what was complete is asked no more."""
+def test_memory_is_complete_when_all_is_written():
+    """Completeness is tested occasionally, and not again once true."""
     own = memory(defined=True)
     own.defined[: own.rows] = True
     own.defined[3, 1] = False

@@ -701,7 +701,7 @@ def test_a_copy_of_two_elements_that_converts(order):
     np.testing.assert_array_equal(got, given.astype(np.float16))
 
 
-# ---------------------------------------------------------------------------------------------- who touches what
+# ---------------------------------------------------------------------------------------------- threads of accesses
 
 
 def shared(name="x", size=256, offset=0, **fields):

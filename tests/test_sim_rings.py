@@ -32,7 +32,7 @@ GIVEN = numbered((FILLS * ROWS, 64))
 
 
 def right(kernel, given=GIVEN):
-    """The copy is one, in step and with warps and loads in random orders."""
+    """The copy is correct, in lockstep and with warps and loads in random order."""
     for order in (None, *map(random.Random, range(3))):
         np.testing.assert_array_equal(copied(kernel, given, order), given)
 
@@ -44,12 +44,12 @@ def fails(kernel, message, given=GIVEN, orders=(None, 0, 1)):
             copied(kernel, given, None if order is None else random.Random(order))
 
 
-# ---------------------------------------------------------------------------------------------- the end, and its reports
+# ---------------------------------------------------------------------------------------------- correct rings
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 8])
 @pytest.mark.parametrize("warps", [1, 2, 4])
-def test_rings_that_are_right(stages, warps):
+def test_correct_rings(stages, warps):
     right(streamed(FILLS, stages, warps))
 
 
@@ -105,7 +105,7 @@ def test_all_lanes_release():
     )
 
 
-def test_the_barrier_of_the_warp_is_needed_for_one_lane_alone():
+def test_a_warp_barrier_is_needed_if_one_lane_arrives():
     """A warp that arrives with all of its lanes has read."""
     right(streamed(consumer=lambda body: (body[0], body[1], attrs.evolve(body[3], active=TRUE)), consumers=32))
 
@@ -164,7 +164,7 @@ def test_two_loads_to_a_stage():
     )
 
 
-def test_two_loads_of_which_the_ring_counts_both():
+def test_two_loads_that_the_ring_expects():
     right(streamed(producer=lambda body: (*body, body[-1]), bytes=2048))
 
 
@@ -238,7 +238,7 @@ def test_pending_groups_complete_in_order():
     assert pending.complete_groups(0) == ["c"]
 
 
-# ---------------------------------------------------------------------------------------------- barriers in memory
+# ---------------------------------------------------------------------------------------------- mbarriers in shared memory
 
 
 def placed(offset, **fields):
@@ -248,28 +248,28 @@ def placed(offset, **fields):
 
 
 @pytest.mark.parametrize("offset", [0, 8, 1024 - 32, 3072])
-def test_barriers_lie_in_bytes_of_their_own(offset):
+def test_mbarriers_have_separate_bytes(offset):
     right(placed(offset, shared_bytes=3072 + 32))
 
 
 @pytest.mark.parametrize("offset", [4, 1, 1024 - 28])
-def test_barriers_begin_at_multiples_of_8(offset):
+def test_mbarriers_start_at_multiples_of_8(offset):
     fails(placed(offset), f"the mbarriers of ring start at byte {offset} of shared memory\n +legal +a multiple of 8")
 
 
 @pytest.mark.parametrize("offset, first", [(1024 - 24, 1024), (1024, 1024), (2048, 2048), (3072 - 8, 3064)])
-def test_barriers_in_the_bytes_of_a_buffer(offset, first):
+def test_mbarriers_in_the_bytes_of_a_buffer(offset, first):
     fails(placed(offset, shared_bytes=4096), f"the mbarriers of ring and tile overlap in shared memory, from byte {first} on")
 
 
 @pytest.mark.parametrize("offset, size", [(3072, 3072 + 24), (-8, 4096)])
-def test_barriers_end_in_the_shared_memory_of_the_block(offset, size):
+def test_mbarriers_are_inside_shared_memory(offset, size):
     message = rf"the mbarriers of ring occupy bytes {offset} ... {offset + 31} of shared memory\n +legal +0 ... {size - 1}"
     fails(placed(offset, shared_bytes=size), message)
 
 
 @pytest.mark.parametrize("offset, right_there", [(0, False), (24, False), (32, True), (16, False)])
-def test_barriers_of_two_rings(offset, right_there):
+def test_mbarriers_of_two_rings(offset, right_there):
     kernel = streamed()
     both = attrs.evolve(kernel, rings=(*kernel.rings, making.ring("order", 2, (), bytes=0, consumers=1, offset=offset)))
     if right_there:
@@ -287,7 +287,7 @@ def test_an_unused_buffer_may_share_the_bytes():
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("form, seed", [("ring", 1), ("cluster", 0), ("turns", 0), ("dynamic", 1), ("attention", 1), ("hopper-tasks", 2)])
-def test_barriers_moved_in_kernels(form, seed):
+def test_mbarriers_moved_in_kernels(form, seed):
     """Upon each buffer and each other ring, and by four bytes."""
     drawn = case(form, seed)
     kernel = drawn.kernel
@@ -315,11 +315,11 @@ def of_cluster():
 
 
 def outcomes(kernel):
-    """What comes of it in step, and by warps."""
+    """The outcomes in lockstep and by warps."""
     return {outcome(kernel, *of_cluster()[1:], order) for order in (None, 0, 1)}
 
 
-def test_a_cluster_that_is_right():
+def test_a_correct_cluster():
     assert outcomes(of_cluster()[0]) == {"right"}
 
 
@@ -363,7 +363,7 @@ WHERE = "outside loops"
 
 
 def rings_of(*rings, workers=64, blocks=1):
-    """Rings of the blocks of a cluster, nothing of which has happened."""
+    """The rings of the blocks of a cluster in their initial state."""
     plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=rings or (RING,), workers=workers, body=()))
     rings_by_rank = [Rings(plan, rank) for rank in range(blocks)]
     for ring_state in rings_by_rank:
@@ -418,7 +418,7 @@ def test_a_fill_may_be_a_name():
     assert rings.passes(acquire(EMPTY, FILL - 2), {"k": np.array([[3], [3]])}, group, WHERE) and group.owned == {("ring", 1, EMPTY)}
 
 
-def test_a_stage_is_announced():
+def test_a_stage_is_filled():
     """By the owner of the empty stage: one arrival, and the expected bytes."""
     (rings,), group = rings_of(), warp(2)
     with pytest.raises(SimulationError, match="ring: fill 3 is released by a group that has not acquired it"):
@@ -455,7 +455,7 @@ def test_a_stage_that_is_full_too_early(other, wrong):
 
 
 @pytest.mark.parametrize("active, arrivals", [(FIRST, 1), (TRUE, 32), (less(LANE, 3), 3)], ids=str)
-def test_a_stage_is_given_back(active, arrivals):
+def test_a_stage_is_released(active, arrivals):
     """By the owner of the full stage, which ends its ownership: each active lane arrives."""
     (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
     for owned in (set(), {("ring", 3, EMPTY)}, {("ring", 1, FULL)}):
@@ -481,7 +481,7 @@ def test_a_group_without_active_lanes_releases_nothing():
     assert group.owned == {("ring", 3, FULL)} and not rings.released_warps and not rings.released
 
 
-def test_lanes_that_have_read_by_themselves():
+def test_lanes_that_have_read_separately():
     """One lane arrives for all after a barrier, all lanes for themselves, and any lane for another stage."""
     for apart, active, right in ((1, FIRST, False), (1, TRUE, True), (0, FIRST, True)):
         (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
@@ -498,7 +498,7 @@ def test_lanes_that_have_read_by_themselves():
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("stage, right", [(1, False), (0, True)])
 @pytest.mark.parametrize(("mechanism", "what"), [(WGMMA_GROUPS, "MMAs"), (TMA_STORES, "stores")])
-def test_products_and_stores_that_read_a_stage(mechanism, what, stage, right, committed):
+def test_pending_mmas_and_stores_that_read_a_stage(mechanism, what, stage, right, committed):
     (rings,), group = rings_of(), warp()
     group.owned = {("ring", 3, FULL)}
     group.in_flight[mechanism].issued.append(PendingMma(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
@@ -512,7 +512,7 @@ def test_products_and_stores_that_read_a_stage(mechanism, what, stage, right, co
             rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
 
 
-def test_an_order_of_groups():
+def test_ordered_mma_rings():
     """The owner of a tile's position determines what the next one waits for: its own number plus the number of groups."""
     order = making.ring("order", 3, (), bytes=0, consumers=1)
     (rings,), group = rings_of(order), warp()
@@ -560,14 +560,14 @@ CLUSTER = making.block_cluster((4,), (PLACE,))
 ALL = CLUSTER.block_set((0,))
 
 
-def test_blocks_that_a_group_reaches_into():
+def test_blocks_that_a_group_accesses():
     """Each once, in order; its own where none are named."""
     rings_by_rank = rings_of(blocks=4)
     group, env = warp(cluster_barriers=2), {"rank": 1}
     assert rings_by_rank[1].reached_rings((), env, warp(), "it arrives", WHERE) == [rings_by_rank[1]]
     reached_blocks = rings_by_rank[1].reached_rings((ALL,), env, group, "it arrives", WHERE)
     assert [one.rank for one in reached_blocks] == [*dict.fromkeys(ALL.ranks(ALL.first.evaluate(env)))] and {
-        one.rank for one in reached_blocks
+        reached.rank for reached in reached_blocks
     } == {
         0,
         1,
@@ -577,7 +577,7 @@ def test_blocks_that_a_group_reaches_into():
     assert rings_by_rank[1].reached_rings((ALL, ALL), env, group, "it arrives", WHERE) == reached_blocks
     assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2]
     rings_by_rank[1].reached_rings((ALL,), env, warp(cluster_barriers=1), "it arrives", WHERE)
-    assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2], "the most that any had passed"
+    assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2], "the maximum over all"
     with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose mbarriers may not be initialized yet"):
         rings_by_rank[1].reached_rings((ALL,), env, warp(), "it arrives", WHERE)
     for block in (0, 2):
@@ -587,7 +587,7 @@ def test_blocks_that_a_group_reaches_into():
     rings_by_rank[1].require_not_accessed(0)
 
 
-def test_blocks_that_are_not_there():
+def test_missing_blocks():
     rings_by_rank = rings_of(blocks=3)
     with pytest.raises(SimulationError, match="it arrives in block 3 of a cluster of 3"):
         rings_by_rank[0].reached_rings((ALL,), {"rank": 0}, warp(cluster_barriers=1), "it arrives", WHERE)
@@ -666,7 +666,7 @@ def test_each_of_several_warps_owns_a_stage_accessed_together():
     rings.require_owned(site, operand, {}, team, WHERE)
 
 
-# ---------------------------------------------------------------------------------------------- the end, and what it says
+# ---------------------------------------------------------------------------------------------- the end of the kernel
 
 
 def test_remains_at_the_end():
@@ -707,7 +707,7 @@ def test_fills_owned_at_the_end():
     "steps, right",
     [("", True), ("issue", False), ("issue commit", False), ("issue commit commit", False), ("commit", True), ("commit issue", False)],
 )
-def test_stores_that_are_under_way_at_the_end(steps, right):
+def test_stores_pending_at_the_end(steps, right):
     group = warp()
     pending = group.in_flight[TMA_STORES]
     for step in steps.split():
@@ -747,7 +747,7 @@ def test_the_description_of_a_wait(fields, side, fill, done, text):
 
 
 def test_the_description_of_a_wait_in_a_cluster():
-    """Who has released it, by blocks."""
+    """The message names the warps that have released it, by block."""
     rings_by_rank = rings_of(attrs.evolve(RING, consumers=4), blocks=2)
     assert (
         rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith("fill 0 has been released by no warp, and the ring counts 4 consumers")

@@ -1,4 +1,4 @@
-"""Shadow memory by itself, against brute force: engines that read, copies under way, fences, additions (`fireiron.sim.shadow`)."""
+"""Shadow memory alone, compared with brute force: reads through the async proxy, copies in flight, fences, atomic adds (`fireiron.sim.shadow`)."""
 
 import functools
 import random
@@ -12,7 +12,7 @@ PITCH = 64
 
 
 def passed(*barriers):
-    """The clock of whoever has passed barriers of these numbers of threads."""
+    """The clock after barriers of these numbers of threads."""
     return functools.reduce(Clock.after, barriers, Clock())
 
 
@@ -20,12 +20,12 @@ def at(*numbers):
     return np.array(numbers, np.int64)
 
 
-def test_a_clock_knows_the_last_barrier_of_each_width():
+def test_clocks_have_the_last_barrier_of_each_width():
     clock = passed(32, 64, 32)
     assert clock.count == 3 and dict(clock.last) == {32: 3, 64: 2}
 
 
-def test_who_is_a_stranger_to_whom():
+def test_conflicting_kinds_of_accesses():
     shadow = Shadow(1, PITCH)
     assert [shadow.conflicting_kinds(kind) for kind in ("read", "write", "add")] == [("write",), ("write", "read"), ("write", "read")]
     shadow.add(at(0), at(1), at(1), Clock(), 0)
@@ -37,26 +37,26 @@ def test_who_is_a_stranger_to_whom():
 
 
 @pytest.mark.parametrize("kind", ["read", "write", "add"])
-def test_each_kind_has_a_place_of_its_own(kind):
-    """What is recorded as one is no other, with its two ends, its clock and its number in the log."""
+def test_each_kind_of_access_is_recorded_separately(kind):
+    """A record of one kind has its two threads, its clock and its log number, and does not affect other kinds."""
     shadow = Shadow(3, PITCH)
     shadow.add(at(0), at(0), at(0), Clock(), 0)
     getattr(shadow, kind)(at(2), at(5), at(7), passed(32, 32), 11)
     for other in ("read", "write", "add"):
         sides, clocks, logs = shadow.last_accesses(other)
-        found = sides[0][2], sides[1][2], clocks[2], logs[0][2], logs[1][2]
-        assert found == ((5, 7, 2, 11, 11) if other == kind else (-1, -1, -1, 0, 0))
+        entry = sides[0][2], sides[1][2], clocks[2], logs[0][2], logs[1][2]
+        assert entry == ((5, 7, 2, 11, 11) if other == kind else (-1, -1, -1, 0, 0))
 
 
-def test_two_ends_of_several_readers():
-    """The least and the greatest thread stay, each with the number of its own access."""
+def test_first_and_last_of_several_readers():
+    """The first and the last thread are kept, each with the number of its access."""
     shadow = Shadow(1, PITCH)
     for number, thread in enumerate((9, 3, 12, 5)):
         shadow.read(at(0), at(thread), at(thread), Clock(), number)
     sides, _, logs = shadow.last_accesses("read")
     assert (sides[0][0], sides[1][0], logs[0][0], logs[1][0]) == (3, 12, 1, 2)
     shadow.read(at(0), at(6), at(6), passed(PITCH), 9)
-    assert (sides[0][0], sides[1][0], logs[0][0]) == (6, 6, 9), "a barrier of all is behind those"
+    assert (sides[0][0], sides[1][0], logs[0][0]) == (6, 6, 9), "a barrier of all threads follows those"
 
 
 def test_distinct_addresses():
@@ -67,7 +67,7 @@ def test_distinct_addresses():
     assert ([*keys], [*low], [*high]) == ([2, 4, 7], [2, 3, 1], [6, 8, 1])
 
 
-def test_what_engines_read():
+def test_pending_reads_of_the_async_proxy():
     shadow = Shadow(4, PITCH)
     assert len(shadow.in_read(at(0, 1, 2))) == 0
     shadow.start_read(at(1, 2), 5)
@@ -79,7 +79,7 @@ def test_what_engines_read():
     assert len(shadow.in_read(at(0, 1, 2))) == 0
 
 
-def test_copies_under_way():
+def test_pending_copies():
     shadow = Shadow(4, PITCH)
     assert len(shadow.in_copy(at(1))) == 0
     shadow.start_copy(at(1, 3), 0)
@@ -89,8 +89,8 @@ def test_copies_under_way():
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_hidden_from_engines_as_by_brute_force(seed):
-    """A write is there for an engine behind a fence of its writer, and behind a barrier that holds both after the fence if they are two."""
+def test_visibility_to_the_async_proxy_compared_with_brute_force(seed):
+    """A write is visible after a fence of the writing thread and, for another thread, a following barrier of both."""
     draw = random.Random(seed)
     shadow, barriers, written, fenced = Shadow(1, PITCH), [], None, None
     for _ in range(30):
@@ -106,13 +106,13 @@ def test_what_is_hidden_from_engines_as_by_brute_force(seed):
         elif action == "barrier":
             barriers.append(draw.choice([8, 32, 64]))
         elif action == "read":
-            there = written is None or (
+            visible = written is None or (
                 fenced is not None and (written == thread or any(written // size == thread // size for size in barriers[fenced:]))
             )
-            assert (len(shadow.unfenced(at(0), at(thread), at(thread), clock)) == 0) == there
+            assert (len(shadow.unfenced(at(0), at(thread), at(thread), clock)) == 0) == visible
 
 
-def test_a_number_for_each_note():
+def test_history_numbers_its_notes():
     class Statement:
         def __init__(self, name):
             self.name = name
@@ -125,8 +125,8 @@ def test_a_number_for_each_note():
     assert [env for _, _, env in history.log] == [{"k": 4}, {"k": 5}]
 
 
-def test_a_barrier_forgets_readers_only_if_it_held_the_first_and_the_last():
-    """Threads 3 and 12 read; a barrier of eight held 12 and not 3, so both stay, however near the next reader is to 12."""
+def test_a_barrier_drops_readers_only_if_it_includes_first_and_last():
+    """Threads 3 and 12 read; a barrier of eight threads includes 12 but not 3, so both are kept."""
     shadow = Shadow(1, PITCH)
     shadow.read(at(0), at(3), at(3), Clock(), 1)
     shadow.read(at(0), at(12), at(12), Clock(), 2)
@@ -136,7 +136,7 @@ def test_a_barrier_forgets_readers_only_if_it_held_the_first_and_the_last():
     assert len(shadow.conflicts(sides, clocks, at(0), at(14), at(14), passed(8, 8))) == 1
 
 
-def test_all_who_add_are_remembered():
+def test_all_atomic_adds_are_recorded():
     shadow = Shadow(2, PITCH)
     for number, (key, thread) in enumerate(((0, 5), (1, 9), (0, 2))):
         shadow.add(at(key), at(thread), at(thread), Clock(), number)

@@ -71,7 +71,7 @@ def products_of(kernel):
 
 
 @pytest.mark.parametrize("columns", range(8, 257, 8))
-def test_accumulators_lie_as_in_the_ptx_isa(columns):
+def test_accumulator_layout_of_the_ptx_isa(columns):
     """ "Register Fragments for wgmma.mma_async.m64nNk16", matrix D: %laneid of warp %warpid % 4, i."""
     straight, swapped = accumulator_map(columns, False), accumulator_map(columns, True)
     assert straight.threads == swapped.threads == 128 and straight.count == columns // 2
@@ -85,7 +85,7 @@ def test_accumulators_lie_as_in_the_ptx_isa(columns):
 @pytest.mark.parametrize("element", [1, 2, 4])
 @pytest.mark.parametrize("rows", [8, 24, 64, 104, 256])
 @pytest.mark.parametrize("along_k", [0, 1])
-def test_each_element_of_a_factor_is_read_by_someone(element, rows, along_k):
+def test_each_element_of_an_operand_is_read(element, rows, along_k):
     """Every element is in the map, in pieces of 16 bytes along the contiguous dimension of the chunk; some may occur twice if there are few
     rows.
     """
@@ -289,7 +289,7 @@ def test_storage_without_a_requesting_leaf_is_unchanged():
     assert buffer.tensor.free and buffer.storage.swizzle is None
 
 
-def test_two_leaves_that_want_different_storages():
+def test_two_leaves_that_need_different_storage():
     """A second leaf may request the same storage as the first, but not another one."""
     draft = grow_tree(MatMul(64, 64, 64)(GL, GL, GL)(Kernel), (), SM_90A, INSTRUCTIONS).context.draft()
     tensor = Tensor("a_sh", (64, 64), float16, SH, ColMajor, free=True)
@@ -310,8 +310,8 @@ def test_two_leaves_that_want_different_storages():
 def warpgroup_spec(m=64, n=64, k=16, dtype=(float16, float16), c_dtype=float32, memories=(SH, SH, RF), level=Warpgroup, **options):
     """The spec of a leaf, with its operands free in shared memory or as `options` state."""
     tensors = [
-        Tensor(name, shape, one, memory, options.get(name, order), free=name not in options)
-        for name, shape, one, memory, order in zip(
+        Tensor(name, shape, type_name, memory, options.get(name, order), free=name not in options)
+        for name, shape, type_name, memory, order in zip(
             "ABC", ((m, k), (k, n), (m, n)), (*dtype, c_dtype), memories, (RowMajor, ColMajor, RowMajor), strict=True
         )
     ]
@@ -521,7 +521,7 @@ def drawn(seed):
 
 
 @pytest.mark.parametrize("seed", range(12 * SCALE))
-def test_drawn_strategies_are_right_and_give_no_alarm(seed):
+def test_random_strategies_are_correct_without_findings(seed):
     """Equal to NumPy with warps in lockstep and in random order; no finding; descriptors match the storage."""
     kernel = require_right(drawn(seed), orders=(None, seed)).ir
     if seed % 4 == 0:
@@ -610,7 +610,7 @@ def is_seen(faulty, arrays, order):
 
 
 @pytest.mark.parametrize("name", FAULTY)
-def test_planted_faults_are_found_by_both_detectors(name):
+def test_injected_faults_are_found_by_both_detectors(name):
     options, sizes = FAULTY[name]
     program = require_right(product_of_warpgroups(F16, sizes=sizes, **options), orders=(None, 1, 2))
     generator = np.random.default_rng(3)
@@ -623,6 +623,6 @@ def test_planted_faults_are_found_by_both_detectors(name):
         if not (static and shadow) and not (name == "one stage" and "c_rf is complete" in fault):
             missed.append((fault, static, shadow))
         elif not (static and shadow):
-            assert not static and not shadow, "each step of k waits for all before: the last wait makes no difference, and is no alarm"
+            assert not static and not shadow, "each step of k waits for all earlier ones: the last wait is redundant, and not an error"
     assert missed == []
     assert {"dropped", "raised", "behind the next statement"} <= set(kinds)

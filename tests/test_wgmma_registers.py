@@ -98,11 +98,11 @@ def test_rings(name, tmp_path):
     assert all(agrees(host, 0, spec, sizes, None, seed) for seed in range(3))
 
 
-def test_registers_under_way_are_not_overwritten():
+def test_registers_of_pending_mmas_are_not_overwritten():
     """The wait before the loads protects registers that MMAs still read: both detectors report its removal."""
     program = product_of_warpgroups(F16, stages=3).program("sm_90a")
     waits = [number for number, one in enumerate(all_of_kind(program.ir, ir.Wait)) if "a_rf" in one.reason]
-    assert waits, "nothing waits for the registers of the factor"
+    assert waits, "no wait covers the registers of the operand"
     arrays, expected = inputs_of(program.ir.spec)
     for number in waits:
         for change in (dropped, weaker):
@@ -111,7 +111,7 @@ def test_registers_under_way_are_not_overwritten():
             assert outcome(faulty, arrays, expected, 1) != "right"
 
 
-def test_the_text_without_its_wait_is_wrong(tmp_path):
+def test_text_without_its_wait_is_wrong(tmp_path):
     """A register of an MMA in flight is accessed."""
     program = product_of_warpgroups(F16, tiles=(64, 64), stages=3, sizes=(64, 64, 512)).program("sm_90a")
     printed = Printed.of(program)
@@ -124,7 +124,7 @@ def test_the_text_without_its_wait_is_wrong(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["A", "an iteration in flight"])
-def test_planted_faults_in_rings(name):
+def test_injected_faults_in_rings(name):
     """All synchronization between producer and consumers: the check and the simulator report each removal."""
     strategy, spec = RINGS[name]
     kernel = strategy(spec).program("sm_90a").ir
