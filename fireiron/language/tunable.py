@@ -174,7 +174,7 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
         return tuple(new for new, old in zip(changed, value, strict=True) if new is old or not getattr(new, "idle", False))
     if hasattr(value, "resolved"):
         return value.resolved(lambda part: _resolve(part, values))
-    parts = _parts(type(value))
+    parts = _parts(value.__class__)
     if parts:
         updates = {}
         for part in parts:
@@ -263,11 +263,11 @@ def has_part(part: Any, value: Any) -> bool:
         return value is part
     if isinstance(value, tuple):
         return any(has_part(part, element) for element in value)
-    return any(has_part(part, getattr(value, field.name)) for field in _parts(type(value)))
+    return any(has_part(part, getattr(value, field.name)) for field in _parts(value.__class__))
 
 
 @functools.cache
-def _parts(kind: type[Any]) -> tuple[attrs.Attribute[Any], ...]:
+def _parts(kind: type) -> tuple[attrs.Attribute[Any], ...]:
     """Return the fields of an attrs class that are arguments; none for other classes, and for expressions, which contain no tunables."""
     fields = () if hasattr(kind, "low") else getattr(kind, "__attrs_attrs__", ())
     return tuple(field for field in fields if field.init)
@@ -285,5 +285,5 @@ def _collect(value: Any, tunables: dict[str, Tunable]) -> None:
         for part in value:
             _collect(part, tunables)
     else:
-        for field in _parts(type(value)):
+        for field in _parts(value.__class__):
             _collect(getattr(value, field.name), tunables)
