@@ -90,8 +90,19 @@ CHECKED: Final = (
     "fireiron/stepping",
     "fireiron/decomp",
     "fireiron/executable",
+    "tests/test_[g-z]*.py",
+    "tests/[!t]*.py",
+    "tests/t[!e]*.py",
+    "tests/text_lint.py",
+    "tests/attacks",
+    "tests/campaign",
+    "tests/cpu",
+    "tests/goldens",
+    "tests/mutation",
+    "tests/toys",
+    "tests/typed",
 )
-"""The files and folders without findings, in which none may appear; measured results and what a script writes are not read."""
+"""The files and folders, as patterns, without findings, in which none may appear; measured results and what a script writes are not read."""
 
 
 class Finding(NamedTuple):
@@ -250,7 +261,7 @@ def findings(paths: Iterable[Path] = ()) -> Iterator[Finding]:
 
 def main(arguments: list[str]) -> int:
     """Print all findings; 1 if there are any."""
-    broken = list(findings([ROOT / name for name in arguments or CHECKED]))
+    broken = list(findings([path for name in arguments or CHECKED for path in ROOT.glob(name)]))
     print(*broken, f"{len(broken)} findings", sep="\n")
     return int(bool(broken))
 
