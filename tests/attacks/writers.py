@@ -37,10 +37,10 @@ Item = tuple[int, int]
 
 
 EACH, EITHER, LAST, SOME = (
-    "each item stays",
-    "each number stays, by any writer",
-    "the last one of anybody is there",
-    "what is there is whole",
+    "each item is kept",
+    "each number is kept, by any writer",
+    "the last one of any writer is present",
+    "present items are whole",
 )
 """Which of the items reported as written must be present."""
 
