@@ -282,4 +282,4 @@ def _stack_of(problem: Problem, parts: int) -> Problem:
     return Problem(spec, False, dict(zip("AB", given.values(), strict=True)))
 
 
-__all__ = ["BoundKernel", "ProductKernel", "chosen", "decided", "cached_or_chosen"]
+__all__ = ["BoundKernel", "ProductKernel", "cached_or_chosen", "chosen", "decided"]

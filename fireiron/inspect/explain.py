@@ -295,8 +295,8 @@ class Closing:
         done = End(self.leaf.requested, number=self.leaf.number)
         if self.after is None:
             return _with_end(steps, self.leaf.number, (*self.steps, done))
-        place = self.after + 1
-        return _with_end((*steps[:place], *self.steps, *steps[place:]), self.leaf.number, (done,))
+        position = self.after + 1
+        return _with_end((*steps[:position], *self.steps, *steps[position:]), self.leaf.number, (done,))
 
 
 class _Search:

@@ -34,6 +34,7 @@ from fireiron.ir import (
     Mechanism,
     Release,
     Ring,
+    Role,
     Roles,
     StageState,
     Stmt,
@@ -72,8 +73,13 @@ def _followed(kernel: Kernel) -> tuple[Stmt, ...]:
     roles = [stmt for stmt in kernel.body if isinstance(stmt, Roles)]
     if not roles:
         return _Follower(kernel, kernel.body, kernel.workers).all()
-    rewritten_roles = {id(one): one.rebuilt(tuple(_Follower(kernel, role.body, role.threads).all() for role in one.roles)) for one in roles}
+    rewritten_roles = {id(stmt): stmt.rebuilt(tuple(_of_role(kernel, role) for role in stmt.roles)) for stmt in roles}
     return tuple(rewritten_roles.get(id(stmt), stmt) for stmt in kernel.body)
+
+
+def _of_role(kernel: Kernel, role: Role) -> tuple[Stmt, ...]:
+    """The program of a role with groups and waits. Only threads over which tiles are distributed issue MMAs."""
+    return role.body if role.first >= kernel.workers else _Follower(kernel, role.body, role.threads).all()
 
 
 # ---------------------------------------------------------------------------------------------- groups in flight

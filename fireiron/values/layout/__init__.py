@@ -78,11 +78,11 @@ from fireiron.values.layout.parsing import parse, read_dims, read_tree, split_sh
 from fireiron.values.layout.swizzles import Swizzle
 
 __all__ = [
+    "MAX_DEPTH",
     "ComposedLayout",
     "Digit",
     "IntTuple",
     "Layout",
-    "MAX_DEPTH",
     "Mode",
     "P",
     "Swizzle",
@@ -116,6 +116,7 @@ __all__ = [
     "max_common_layout",
     "max_common_vector",
     "merge_modes",
+    "numbers_of_digits",
     "offset_of",
     "parse",
     "product",
@@ -132,7 +133,6 @@ __all__ = [
     "runs",
     "shown",
     "split_shape",
-    "numbers_of_digits",
     "sum_of_digits",
     "summed",
     "tiled_divide",
