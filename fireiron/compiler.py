@@ -152,8 +152,8 @@ class Program(Displayed):
         return plan
 
     @functools.cached_property
-    def _given(self) -> dict[Spec, Grown | None]:
-        """Return, for a spec, the function that makes the tree of the last launch's steps."""
+    def _given(self) -> dict[Spec, Grown | FireironError]:
+        """By spec, the tree of the last launch's steps, or the error that refuses them."""
         return {}
 
     def _as_given(self, spec: Spec) -> tuple[Node, Mapping[str, Storage]] | None:
@@ -164,10 +164,10 @@ class Program(Displayed):
             steps = self.strategy.steps[launching.front(self.strategy.steps) :]
             try:
                 self._given[spec] = grow_tree(spec, steps, self.architecture, self.instructions)
-            except FireironError:
-                self._given[spec] = None
+            except FireironError as error:
+                self._given[spec] = error
         tree = self._given[spec]
-        return None if tree is None else (tree.node, tree.context.whole.chosen_storage)
+        return None if isinstance(tree, FireironError) else (tree.node, tree.context.whole.chosen_storage)
 
     def _launched(self, part: Part) -> Iterator[Launch]:
         """Return the launches of a part: one, or those that its strategy specifies."""
@@ -216,6 +216,8 @@ class Program(Displayed):
         with self.timed("tree"):
             last = self._plan.last
             known = self._given.get(last.spec) if "_given" in self.__dict__ else None
+            if isinstance(known, FireironError):
+                raise known
             return grow_tree(last.spec, last.steps, self.architecture, self.instructions) if known is None else known
 
     @property

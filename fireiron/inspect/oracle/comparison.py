@@ -247,10 +247,17 @@ class Comparison:
                     rule,
                     first=first_path,
                     conflicting=buffers,
-                    private=not shared_buffers,
+                    private=not shared_buffers and (bool(buffers) or self._only_registers_written(first_path, second_path)),
                     shared_writes=shared_writes,
                 ),
             )
+
+    def _only_registers_written(self, *paths: Path) -> bool:
+        """Whether the statements of one of two paths write registers alone.
+
+        If the other path accesses none of these, copies through shared memory pass values between threads. Their events are compared, too.
+        """
+        return any(all(self.kernel.buffer(buffer).memory.private for buffer in self.accessed_buffers[path][1]) for path in paths)
 
     def _conflicting_buffers(self, first: Path, second: Path) -> frozenset[str]:
         """Return the buffers that two statements access and one of them writes."""
