@@ -122,7 +122,7 @@ class Sites:
     module: str
     text: str
     starts: list[int] = attrs.field(init=False)
-    made: list[Mutant] = attrs.field(factory=list, init=False)
+    collected: list[Mutant] = attrs.field(factory=list, init=False)
     where: tuple[str, ...] = attrs.field(default=(), init=False)
     inside: bool = attrs.field(default=False, init=False)
     parameters: frozenset[str] = attrs.field(default=frozenset(), init=False)
@@ -135,7 +135,7 @@ class Sites:
 
     def found(self) -> list[Mutant]:
         self._body(ast.parse(self.text).body)
-        return self.made
+        return self.collected
 
     def _body(self, body: list[ast.stmt]) -> None:
         for stmt in body:
@@ -389,4 +389,4 @@ class Sites:
 
     def _make(self, node: ast.AST, start: int, stop: int, new: str, operator: str) -> None:
         old = self.text.encode()[start:stop].decode()
-        self.made.append(Mutant(self.module, operator, node.lineno, ".".join(self.where), start, stop, old, new, self.inside))  # type: ignore[attr-defined]
+        self.collected.append(Mutant(self.module, operator, node.lineno, ".".join(self.where), start, stop, old, new, self.inside))  # type: ignore[attr-defined]

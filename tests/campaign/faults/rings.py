@@ -25,14 +25,14 @@ def later(fills: int) -> Callable[[ir.Stmt], ir.Stmt]:
     return lambda one: attrs.evolve(one, fill_index=one.fill_index + fills)
 
 
-def other_side(one: ir.Acquire) -> ir.Stmt:
+def other_side(stmt: ir.Acquire) -> ir.Stmt:
     """A wait for the opposite state of the stage."""
-    return attrs.evolve(one, state=ir.StageState.EMPTY if one.state is ir.StageState.FULL else ir.StageState.FULL)
+    return attrs.evolve(stmt, state=ir.StageState.EMPTY if stmt.state is ir.StageState.FULL else ir.StageState.FULL)
 
 
-def by_all_lanes(one: ir.Release) -> ir.Stmt:
+def by_all_lanes(stmt: ir.Release) -> ir.Stmt:
     """An arrival by each lane."""
-    return attrs.evolve(one, active=TRUE)
+    return attrs.evolve(stmt, active=TRUE)
 
 
 def of_rings(kernel: ir.Kernel, when: Callable[[ir.Ring], bool] = lambda ring: True) -> Iterator[ir.Ring]:
@@ -87,8 +87,8 @@ def before_use(kernel: ir.Kernel) -> Iterator[Planted]:
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
-def _waits_for(one: ir.Stmt, release: ir.Release) -> bool:
-    return isinstance(one, ir.Acquire) and one.ring == release.ring and one.state is not release.state
+def _waits_for(stmt: ir.Stmt, release: ir.Release) -> bool:
+    return isinstance(stmt, ir.Acquire) and stmt.ring == release.ring and stmt.state is not release.state
 
 
 def swapped(kernel: ir.Kernel) -> Iterator[Planted]:
@@ -174,9 +174,9 @@ def in_another_copy(kernel: ir.Kernel) -> Iterator[Planted]:
     names -= {access.buffer for one, _ in ir.execs(kernel.body) for access in one.accesses if access.copy.variables() & loops}  # stages
     for name in sorted(names):
 
-        def moved(one: ir.Exec, name: str = name) -> ir.Exec:
-            accesses = tuple(attrs.evolve(access, copy=access.copy * 0) if access.buffer == name else access for access in one.accesses)
-            return attrs.evolve(one, accesses=accesses)
+        def moved(stmt: ir.Exec, name: str = name) -> ir.Exec:
+            accesses = tuple(attrs.evolve(access, copy=access.copy * 0) if access.buffer == name else access for access in stmt.accesses)
+            return attrs.evolve(stmt, accesses=accesses)
 
         body = ir.edited(kernel.body, moved)
         if body != kernel.body:
@@ -234,9 +234,9 @@ def of_tiles(
     return changes(ClaimTile, change, lambda one: takes in (None, one.takes))
 
 
-def two_tiles(one: ClaimTile) -> tuple[ir.Stmt, ...]:
+def two_tiles(stmt: ClaimTile) -> tuple[ir.Stmt, ...]:
     """Two tiles claimed in one iteration."""
-    return one, attrs.evolve(one, var=Var("other", 0, 9))
+    return stmt, attrs.evolve(stmt, var=Var("other", 0, 9))
 
 
 def _kind(name: str, forms: str, plant: Callable[[ir.Kernel], Iterator[Planted]], needless: str = "") -> Kind:
