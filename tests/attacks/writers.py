@@ -37,8 +37,8 @@ Item = tuple[int, int]
 
 
 EACH, EITHER, LAST, SOME = (
-    "each item stays",
-    "each number stays, whoever wrote it",
+    "each item required",
+    "each number required, whoever wrote it",
     "the last one of anybody is there",
     "what is there is whole",
 )
@@ -47,23 +47,23 @@ EACH, EITHER, LAST, SOME = (
 
 @attrs.frozen
 class Kept:
-    """A kind of stored file: how to write one item, and how to list them. `writers` may write at once; `stays` states which items must be
+    """A kind of stored file: how to write one item, and how to list them. `writers` may write at once; `required` states which items must be
     present.
     """
 
     write: Callable[[Path, int, int], None]
-    found: Callable[[Path], set[Item]]
+entries: Callable[[Path], set[Item]]
     writers: int = 3
-    stays: str = EACH
+    required: str = EACH
 
     def lost(self, done: set[Item], present: set[Item]) -> str | None:
         """The defect of the present items after the reported ones were written, if any."""
-        if self.stays == LAST:
+        if self.required == LAST:
             return None if len(present) == 1 or not (done or present) else f"{len(present)} items in the place of one"
-        if self.stays == SOME:
+        if self.required == SOME:
             return None
         numbers = {number for _, number in present}
-        missing = done - present if self.stays == EACH else {one for one in done if one[1] not in numbers}
+        missing = done - present if self.required == EACH else {one for one in done if one[1] not in numbers}
         return f"lost: {sorted(missing)[:5]}" if missing else None
 
 
@@ -203,11 +203,11 @@ def _results(folder: Path) -> set[Item]:
 KEPT: Mapping[str, Kept] = {
     "records": Kept(_append, _appended),
     "cache": Kept(_cached, _entries),
-    "compiled": Kept(_compiled, _entries, stays=EITHER),
-    "pruned": Kept(_pruned, _entries, stays=SOME),
-    "exports": Kept(_exported, _exports, stays=SOME),
-    "strategies": Kept(_saved, _loaded, stays=LAST),
-    "campaign": Kept(_kept_state, _state, stays=LAST),
+    "compiled": Kept(_compiled, _entries, required=EITHER),
+    "pruned": Kept(_pruned, _entries, required=SOME),
+    "exports": Kept(_exported, _exports, required=SOME),
+    "strategies": Kept(_saved, _loaded, required=LAST),
+    "campaign": Kept(_kept_state, _state, required=LAST),
     "journal": Kept(_measured, _results, writers=1),
 }
 """Everything that is written while other processes may read it."""
@@ -276,18 +276,18 @@ def attack(name: str, folder: Path, kills: int, choose: random.Random) -> int:
             victim = choose.choice(running)
             if choose.random() < 0.8:
                 victim.wait()
-                kept.found(folder)
+                kept.entries(folder)
                 time.sleep(choose.random() * 0.01)
             running.remove(victim)
             victim.kill()
             done |= victim.done
-            fault = kept.lost(done, kept.found(folder))
+            fault = kept.lost(done, kept.entries(folder))
             assert fault is None, fault
     finally:
         for writer in running:
             writer.kill()
             done |= writer.done
-    fault = kept.lost(done, present := kept.found(folder))
+    fault = kept.lost(done, present := kept.entries(folder))
     assert fault is None, fault
     kept.write(folder, 0, 0)  # remains of killed processes block no later writer
     return len(present)

@@ -44,7 +44,7 @@ def _pairs(subject: Subject, state: states.State) -> str:
 
 
 def _parser(names: list[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m campaign", description="Random campaigns over what Fireiron promises: they stop and go on.")
+    parser = argparse.ArgumentParser("python -m campaign", description="Random campaigns over what Fireiron promises: they stop and continue.")
     parser.add_argument("subject", nargs="?", choices=[*names, "all"], help="what to draw; without it, how far all are")
     parser.add_argument("--tier", choices=("nightly", "campaign"), default="campaign", help="how many draws are wanted (default: campaign)")
     parser.add_argument("--count", type=int, help="how many are wanted, in place of the tier's number")
@@ -52,11 +52,11 @@ def _parser(names: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no new chunk after so long, for each subject")
     parser.add_argument("--seed", type=int, help="draw one seed and say what comes of it")
     parser.add_argument(
-        "--mended", action="store_true", help="draw the seeds that were found again, and count those as mended that are right now"
+        "--mended", action="store_true", help="draw the seeds with findings again, and count those that are correct now as fixed"
     )
     parser.add_argument("--publish", action="store_true", help="write the figures so far into docs/campaign and docs/reliability.md")
     parser.add_argument("--folder", type=Path, default=states.FOLDER, help="where the states are kept (default: build/campaign)")
-    parser.add_argument("--begin", type=int, metavar="SEED", help="run a part that begins with this seed, in a --folder of its own")
+    parser.add_argument("--begin", type=int, metavar="SEED", help="run a part that begins with this seed, in a separate --folder")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="take in the states of parts that ran elsewhere")
     parser.add_argument("--pairs", action="store_true", help="say which pairs of features were never drawn together")
     return parser

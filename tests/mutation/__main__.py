@@ -50,13 +50,13 @@ def _parser() -> argparse.ArgumentParser:
     listed = commands.add_parser("list", help="number of mutants, by module and operator")
     judged = commands.add_parser("judge", help="draw mutants and report what kills each")
     near = commands.add_parser("nearest", help="run at most three test files for each, those nearest to its module (`mutation.few`)")
-    for one in (listed, judged, near):
-        one.add_argument("parts", nargs="+", help="folders or modules of the package: lower, decomp/tile.py")
-    for one in (judged, near):
-        one.add_argument("--count", type=int, default=20, help="number of mutants (default: 20)")
-        one.add_argument("--first", type=int, default=0, help="number of the first mutant (default: 0)")
-        one.add_argument("--seed", type=int, nargs="+", help="only the mutants with these numbers")
-        one.add_argument("--seconds", type=float, default=float("inf"), help="start none after this many seconds")
+    for command in (listed, judged, near):
+        command.add_argument("parts", nargs="+", help="folders or modules of the package: lower, decomp/tile.py")
+    for command in (judged, near):
+        command.add_argument("--count", type=int, default=20, help="number of mutants (default: 20)")
+        command.add_argument("--first", type=int, default=0, help="number of the first mutant (default: 0)")
+        command.add_argument("--seed", type=int, nargs="+", help="only the mutants with these numbers")
+        command.add_argument("--seconds", type=float, default=float("inf"), help="start none after this many seconds")
     near.add_argument("--budget", type=float, default=60.0, help="seconds of processor time for the files of a mutant (default: 60)")
     near.add_argument("--files", action="store_true", help="list the test files for each module, and run none")
     judged.add_argument("--budget", type=float, default=40.0, help="seconds of processor time for each request (default: 40)")
