@@ -52,7 +52,7 @@ class Kept:
     """
 
     write: Callable[[Path, int, int], None]
-entries: Callable[[Path], set[Item]]
+    entries: Callable[[Path], set[Item]]
     writers: int = 3
     required: str = EACH
 
