@@ -38,7 +38,7 @@ Item = tuple[int, int]
 
 EACH, EITHER, LAST, SOME = (
     "each item required",
-    "each number required, whoever wrote it",
+    "each number required, from any writer",
     "the last one of anybody is there",
     "what is there is whole",
 )
