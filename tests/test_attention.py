@@ -216,7 +216,9 @@ def torch(monkeypatch):
         registered_operator.register_kernel = lambda kind: lambda kernel: setattr(registered_operator, kind, kernel)
         assert name not in module.registered
         module.registered[name] = registered_operator
-        operator = lambda *given: (registered_operator.fake if module.compiling or type(given[0]) is FakeTensor else registered_operator.run)(*given)
+        operator = lambda *given: (
+            registered_operator.fake if module.compiling or type(given[0]) is FakeTensor else registered_operator.run
+        )(*given)
         setattr(module.ops.fireiron, name.removeprefix("fireiron::"), operator)
         return registered_operator
 

@@ -281,7 +281,9 @@ def test_copies_to_shared_memory_are_drawn_large(name, vector):
         assert letters[0] <= box[0] and letters[1] <= box[1], number
         assert number.startswith("...") or title.startswith(f"thread {number}: "), title
     access_trace = AccessTrace(program.lowered)
-    (copied,) = [copied_vector for copied_vector in tiles.places(access_trace, ("b_sh",)) if copied_vector.text == "copied into shared memory"]
+    (copied,) = [
+        copied_vector for copied_vector in tiles.places(access_trace, ("b_sh",)) if copied_vector.text == "copied into shared memory"
+    ]
     owners = tiles.owners_of(access_trace, copied, {"block": 0})
     distribution = copy_passes.copy_passes(owners)
     seen = np.full(owners.first.shape, -1)
@@ -290,10 +292,18 @@ def test_copies_to_shared_memory_are_drawn_large(name, vector):
         assert (line[copied_vector.start : copied_vector.stop] == -1).all() and copied_vector.stop - copied_vector.start == vector
         line[copied_vector.start : copied_vector.stop] = copied_vector.thread
     assert (seen == owners.first).all()
-    assert all(len({copied_vector.thread for copied_vector in vectors}) == distribution.threads == len(vectors) for vectors in distribution.passes())
+    assert all(
+        len({copied_vector.thread for copied_vector in vectors}) == distribution.threads == len(vectors)
+        for vectors in distribution.passes()
+    )
     for number, iteration in enumerate(distribution.passes()[1:7], 2):
         assert f"pass {number}: {distribution.where(iteration)}, the same threads again" in texts(picture)
-    assert copy_passes.copy_passes(attrs.evolve(owners, points=tuple(np.concatenate([copied_vector, copied_vector]) for copied_vector in owners.points))) == distribution
+    assert (
+        copy_passes.copy_passes(
+            attrs.evolve(owners, points=tuple(np.concatenate([copied_vector, copied_vector]) for copied_vector in owners.points))
+        )
+        == distribution
+    )
     other = owners.points[0].copy()
     other[0] += 1
     twice = tuple(np.concatenate(pair) for pair in zip(owners.points, (other, *owners.points[1:]), strict=True))

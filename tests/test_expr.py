@@ -668,7 +668,9 @@ def test_exclusive_or_splits_end_and_are_exact(seed):
     for node in nodes(value):
         if isinstance(node, BitXor):
             for left_side, right_side in ((node.left, node.right), (node.right, node.left)):
-                assert left_side % (possible_bits(right_side) & -possible_bits(right_side)) == ZERO, "neither side is below all bits of the other"
+                assert left_side % (possible_bits(right_side) & -possible_bits(right_side)) == ZERO, (
+                    "neither side is below all bits of the other"
+                )
 
 
 @pytest.mark.parametrize("sides", [(4, 4), (8, 8), (3, 5), (1, 7), (20, 3), (13, 13), (5, 64)])
@@ -863,4 +865,6 @@ def test_quotients_of_nonpositive_values():
     assert -(-n // 512) == ceildiv(n, 512) and (-n) // 512 == -ceildiv(n, 512)
     for value, by in ((-n, 512), (-n, 1), (3 - n * 4, 6), (-n * 6, 4), (-(n // 3), 5), (-n - 7, 10)):
         quotient = as_expr(value) // by
-        assert all(quotient.evaluate({"n": one}) == as_expr(value).evaluate({"n": one}) // by for one in (*range(1, 40), 511, 512, 513, 5000))
+        assert all(
+            quotient.evaluate({"n": one}) == as_expr(value).evaluate({"n": one}) // by for one in (*range(1, 40), 511, 512, 513, 5000)
+        )

@@ -267,7 +267,15 @@ def test_refinements_with_fields_evaluate_everywhere():
             return attrs.evolve(expansion, program=(*(Comment(word) for word in self.words), *expansion.program))
 
     init = Init.tile(2, 2).refine(Commented(("in\\side", 'quo"ted'))).to(Thread).tile(1, 1).done()
-    chain = MatMul.tile(8, 8).to(Block).refine(Commented((), Thread)).epilog(RF, init).refine(Commented(("sums",))).split(4).refine(Commented(("k",)))
+    chain = (
+        MatMul.tile(8, 8)
+        .to(Block)
+        .refine(Commented((), Thread))
+        .epilog(RF, init)
+        .refine(Commented(("sums",)))
+        .split(4)
+        .refine(Commented(("k",)))
+    )
     chain = chain.load(A, SH).refine(Commented(("a",), number=5)).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
     names = {**vars(fireiron), "Commented": Commented, "Level": Level}
     problem = MatMul(16, 8, 8)(GL, GL, GL)(Kernel)

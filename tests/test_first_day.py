@@ -99,7 +99,8 @@ def test_advice_for_lanes_with_contiguous_tiles():
         return [one.message for one in check(strategy(PROBLEM).program("sm_80").ir) if one.severity == "warning"]
 
     assert any(
-        "C written" in message and "a Strided tile assigns adjacent elements" in message and "load(SRC, SH)" in message for message in warnings(8, 4)
+        "C written" in message and "a Strided tile assigns adjacent elements" in message and "load(SRC, SH)" in message
+        for message in warnings(8, 4)
     )
     assert not warnings(Strided((1, 4), (1, 8)))
     direct = MatMul.tile(32, 32).to(Block).epilog(RF).tile(4, 4).to(Thread).split(1).tile(1, 1).done()

@@ -44,7 +44,9 @@ def _pairs(subject: Subject, state: states.State) -> str:
 
 
 def _parser(names: list[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m campaign", description="Random campaigns over what Fireiron promises: they stop and continue.")
+    parser = argparse.ArgumentParser(
+        "python -m campaign", description="Random campaigns over what Fireiron promises: they stop and continue."
+    )
     parser.add_argument("subject", nargs="?", choices=[*names, "all"], help="what to draw; without it, how far all are")
     parser.add_argument("--tier", choices=("nightly", "campaign"), default="campaign", help="how many draws are wanted (default: campaign)")
     parser.add_argument("--count", type=int, help="how many are wanted, in place of the tier's number")

@@ -66,11 +66,11 @@ def _sums(published: list[dict[str, Any]]) -> str:
     those = [one for one in published if one["subject"] in SIMULATED]
     if not those:
         return ""
-    agreed, found = (sum(one["verdicts"].get(verdict, 0) for one in those) for verdict in ("agreed", "found"))
+    agreed, open_findings = (sum(one["verdicts"].get(verdict, 0) for one in those) for verdict in ("agreed", "found"))
     clean, launched = (sum(one["counts"].get(name, 0) for one in those) for name in ("clean", "on the GPU"))
     ptxas = sorted({name.rpartition(" ")[2] for one in those for name in one["counts"] if name.startswith("defect of ptxas")})
     return (
-        f"\n\nIn total, {agreed:,} strategies, definitions, scripts and task programs were simulated and agreed; {found} findings are open. For {clean:,}, all static checks "
+        f"\n\nIn total, {agreed:,} strategies, definitions, scripts and task programs were simulated and agreed; {open_findings} findings are open. For {clean:,}, all static checks "
         f"ran without an alarm; false alarms are among the findings. {launched:,} were also launched on a GPU"
         + (f"; {len(ptxas)} of these gave the right result only without ptxas optimization (seed {', '.join(ptxas)})." if ptxas else ".")
     )

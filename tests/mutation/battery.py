@@ -25,7 +25,7 @@ SEED = 20_261_123
 DRAWN, DEFINITIONS = 45, 25
 SIZES = {"M": 40, "N": 48, "K": 40, "D": 32, "L": 2, "P": 3, "groups": 3, "batch": 2, "size": 32}
 SMALL = {"U": 16, "V": 16, "W": 32, "rows": 1, "columns": 2, "stages": 2}
-STORED = ("name", "made", "target", "symbols", "exact", "text", "lines", "seconds")
+STORED = ("name", "construction", "target", "symbols", "exact", "text", "lines", "seconds")
 MOST_SECONDS = 3.0
 """Kernels that take longer to lower and simulate are not in the battery."""
 
@@ -35,7 +35,7 @@ class Item:
     """One kernel: its construction, its data, and its unmutated results."""
 
     name: str
-    made: str
+    construction: str
     target: str | None
     symbols: dict[str, int]
     exact: bool
@@ -49,7 +49,7 @@ class Item:
 
     def program(self) -> Any:
         """The program, built again."""
-        return _strategy(self.made).program(self.target)
+        return _strategy(self.construction).program(self.target)
 
     def prepare(self) -> None:
         """Data, and the reference by NumPy, before the mutant exists."""
@@ -57,7 +57,7 @@ class Item:
         from fireiron.measure.rounding import error_bounds, rounded_by
         from fireiron.values.expr import TRUE
 
-        spec = _strategy(self.made).spec
+        spec = _strategy(self.construction).spec
         generator = np.random.default_rng(SEED)
         self.arrays = random_inputs(spec, self.symbols, generator)
         if self.exact:

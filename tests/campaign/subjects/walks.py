@@ -1,5 +1,5 @@
-"""Random strategies from what the extensions offer, on all targets: simulated, exactly equal to NumPy, no findings; with all pairs of verbs
-in turn.
+"""Random strategies from what the extensions offer, on all targets: simulated, exactly equal to NumPy, no findings; with all pairs of verbs,
+one after the other.
 """
 
 import functools
