@@ -303,9 +303,11 @@ class _Arrays:
         return program
 
     def served(self, program: Program, strategy: Strategy) -> Program:
-        """A program of a strategy, lowered up to synchronization; a `FireironError` where that is not legal, or it requires other arrays.
+        """Return a strategy's program, lowered up to synchronization.
 
-        The checks are left to the one program that is taken: they cost more than lowering.
+        The independent checks take longer than lowering, so only the chosen program runs them.
+
+        Raises: FireironError if the program is illegal, or requires other arrays.
         """
         if strategy.start == program.spec.starter and _by_tma(strategy) and not program.sequential.rings:
             raise ArgumentError("TMA cannot copy arrays with these strides")
@@ -334,7 +336,7 @@ def _bound(request: Request) -> BoundKernel:
     aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
     arrays = _Arrays(sizes, q.dtype, views, aligned, Place.of(q.device, request.arch, request.require_record))
     if is_few(sizes, options, arrays.place.architecture) and not arrays.place.require_record:
-        with contextlib.suppress(FireironError):  # other strategies serve arrays that it cannot copy
+        with contextlib.suppress(FireironError):  # other strategies support arrays that TMA cannot copy
             return _decoded(arrays, results)
     choice = _kept_or_chosen(arrays, options)
     seen = tuple(views.values())
@@ -353,7 +355,7 @@ def _definition(options: Options) -> Any:
 
 
 FEW: Final = 16
-"""Most queries, over all heads that share a key head, for which keys are split into parts (`attention_decode`)."""
+"""Maximum number of queries, over all heads that share a key head, for which keys are split into parts (`attention_decode`)."""
 
 
 def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
@@ -402,7 +404,7 @@ class _Problem:
 
 
 def _problems(arrays: _Arrays, options: Options) -> list[_Problem]:
-    """The problem in each of the library's definitions, the likely fastest first; on sm_90a also with a `rescale_threshold`."""
+    """Return the problem for each definition of the library, probably the fastest first; on sm_90a also with a `rescale_threshold`."""
     rescale_threshold = (_file(BY_TMA).RESCALE_THRESHOLD,) if arrays.place.architecture.name == WARPGROUP_ARCHITECTURE else ()
     kinds = [options._replace(rescale_threshold=bits) for bits in (*rescale_threshold, 0)]
     return [_Problem(kind, arrays.spec(kind), arrays.spec(kind, is_packed=True)) for kind in kinds]
@@ -458,7 +460,7 @@ def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
 
 
 def _recorded(problems: Sequence[_Problem], arrays: _Arrays) -> Choice | None:
-    """Return the best record of exactly the problem, else of the nearest one; also of row-major arrays, if its program serves these."""
+    """Return the best record of exactly the problem, else of the nearest one; also of row-major arrays, if its program supports these."""
     exact = [choice for one in problems for spec in dict.fromkeys((one.spec, one.packed)) if (choice := _of(one, spec, arrays))]
     if exact:
         return min(exact, key=lambda choice: math.inf if choice.record is None else choice.record.us)
@@ -484,7 +486,7 @@ def _of(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> C
 
 
 def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
-    """The library's strategies for a definition with tunable values, the likely fastest first; with a `rescale_threshold` only Hopper's."""
+    """Yield the library's strategies with tunable values, probably the fastest first; with a `rescale_threshold` only Hopper's."""
     spec, definition = problem.spec, _definition(problem.options)
     if problem.options.rescale_threshold:
         file = _file(BY_TMA)

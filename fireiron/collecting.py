@@ -1,7 +1,8 @@
-"""Postpone garbage collection of cycles while a kernel is made.
+"""Postpone garbage collection of cycles while a kernel is compiled.
 
-Lowering allocates some hundred thousand objects that live until the program does. Each few hundred of them the collector looks through the
-youngest, and now and then through all that the process holds, PyTorch included: a tenth of the time, for next to nothing that it finds.
+Lowering allocates some hundred thousand objects that live as long as the program. The collector would examine the youngest objects after
+each few hundred allocations, and sometimes all objects of the process, including PyTorch's. That takes a tenth of the time and frees
+almost nothing.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fireiron.lower.walk import Grown
     from fireiron.values.tensor import Storage
 
-# The passes, the checks and the printer are imported where they are used: a program that was kept needs none of them.
+# The passes, the checks and the printer are imported where they are used: a cached program needs none of them.
 
 ERRORS: Mapping[str, type[FireironError]] = {"race": SynchronizationError, "resources": ResourceError}
 """The error class for an error finding, by kind; other kinds raise a `DecompositionError`."""
@@ -49,7 +49,7 @@ class Launch:
         program: the program of its kernel: its tree, IR and text.
         arrays: by operand of the kernel, the array: an operand of the program's spec, or a temporary, which the first launch that writes it
             allocates.
-        name, reason: from the step that made the launch; empty for the last one.
+        name, reason: from the step that added the launch; empty for the last one.
     """
 
     name: str
@@ -152,8 +152,8 @@ class Program(Displayed):
         return plan
 
     @functools.cached_property
-    def _given(self) -> dict[Spec, Grown | None]:
-        """Return, for a spec, the function that makes the tree of the last launch's steps."""
+    def _given(self) -> dict[Spec, Grown | FireironError]:
+        """By spec, the tree of the last launch's steps, or the error that refuses them."""
         return {}
 
     def _as_given(self, spec: Spec) -> tuple[Node, Mapping[str, Storage]] | None:
@@ -164,13 +164,13 @@ class Program(Displayed):
             steps = self.strategy.steps[launching.front(self.strategy.steps) :]
             try:
                 self._given[spec] = grow_tree(spec, steps, self.architecture, self.instructions)
-            except FireironError:
-                self._given[spec] = None
+            except FireironError as error:
+                self._given[spec] = error
         tree = self._given[spec]
-        return None if tree is None else (tree.node, tree.context.whole.chosen_storage)
+        return None if isinstance(tree, FireironError) else (tree.node, tree.context.whole.chosen_storage)
 
     def _launched(self, part: Part) -> Iterator[Launch]:
-        """Return the launches of a part: one, or those that its own strategy makes."""
+        """Return the launches of a part: one, or those that its strategy specifies."""
         program = self._of(part, f"{self.name}_{part.kernel}")
         for launch in program.launches:
             arrays = {name: part.arrays.get(array, f"{part.kernel}_{array}") for name, array in launch.arrays.items()}
@@ -216,6 +216,8 @@ class Program(Displayed):
         with self.timed("tree"):
             last = self._plan.last
             known = self._given.get(last.spec) if "_given" in self.__dict__ else None
+            if isinstance(known, FireironError):
+                raise known
             return grow_tree(last.spec, last.steps, self.architecture, self.instructions) if known is None else known
 
     @property
@@ -248,11 +250,11 @@ class Program(Displayed):
         written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
         for name in kernel.effects[Chaining].ready:
             if arrays[name] in written:
-                what = "copied by the launch in front" if written[arrays[name]] else "written by a launch before"
+                what = "copied by a preceding launch" if written[arrays[name]] else "written by a preceding launch"
                 raise DecompositionError(
                     f"programmatic_launch(no_wait={name}): {name} is {what}, for which the kernel has to wait",
                     within=self.inner,
-                    hint="store it as the kernel reads it, or leave it out of ready=",
+                    hint="store it as the kernel reads it, or leave it out of no_wait=",
                 )
 
     def _passed(self, stages: dict[str, Kernel], passes: Passes) -> dict[str, Kernel]:
@@ -345,7 +347,7 @@ class Program(Displayed):
 
     @property
     def lines(self) -> tuple[printer.Line, ...]:
-        """The lines of `cuda`, each with the paths of the tree nodes that made it (see `Node.paths`).
+        """The lines of `cuda`, each with the paths of the tree nodes that produced it (see `Node.paths`).
 
         A line of the complete kernel has none. With several launches, a path starts with the name of its kernel.
         """

@@ -102,7 +102,7 @@ def _sources(folder: str, within: str) -> Iterator[tuple[str, int, int]]:
 
 
 class _Writer(pickle.Pickler):
-    """Refuses to write what `_Reader` would refuse to read."""
+    """Rejects objects that `_Reader` would reject."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = value if isinstance(value, type) else type(value)
@@ -169,9 +169,9 @@ def place(cache: Path, kind: str, key: str) -> Path:
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write an entry, all or nothing.
+    """Write an entry atomically.
 
-    Raises: OSError where the folder cannot be written.
+    Raises: OSError if the folder cannot be written.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The errors of the package: each states what was asked, what was given, what is legal, where, and what to do."""
+"""The errors of the package: each states the request, the given value, the legal values, the place, and what to do."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class WrongResultError(FireironError):
 
 
 class FireironWarning(UserWarning):
-    """Something works with a disadvantage. Python's `warnings` filters it by this class or a subclass."""
+    """The base class of warnings: the call works, but not as well as it could. Filter it by `warnings`."""
 
 
 class CacheWarning(FireironWarning):

@@ -41,7 +41,7 @@ def bounded(path: Path) -> bytes:
 def read(given: str | Path) -> bytes:
     """Return all bytes of a file or a pipe.
 
-    Raises: StoreError where it cannot be read, or has more than `LARGEST`.
+    Raises: StoreError if it cannot be read, or has more than `LARGEST` bytes.
     """
     path = path_of(given, "read")
     try:
@@ -104,7 +104,7 @@ def append(file: int, data: bytes, *, sync: bool = True) -> None:
 def write(given: str | Path, data: bytes, *, overwrite: bool = False) -> None:
     """Write a file, all or nothing; refuse to replace an existing file unless `overwrite`. Links are followed.
 
-    Raises: StoreError where it exists, is not a regular file, or cannot be written.
+    Raises: StoreError if it exists, is not a regular file, or cannot be written.
     """
     import secrets  # imported when needed: it takes milliseconds
 

@@ -188,7 +188,6 @@ class SplitVerbs:
         changes no value that the loop carries, for any contents of the arrays. For parameters passed by value, `positive` of the definition
         promises that they are above 0.
         rewrite: for n in all: S --> for n with an unmasked element in the block's tile: S
-        rewrite: for n in all: S --> for n in those that the block's rows see: S
 
         Source: decision 38.
 

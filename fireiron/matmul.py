@@ -148,8 +148,7 @@ class _MatMul(Call):
             out: the array for the result; by default a new row-major array.
             c_dtype: the type of the result; by default that of `out`, else of `a` (int32 for int8, float32 for 8-bit floats).
             ab_dtype: the type for the multiplication of elements of `a` and `b`, by default theirs. tf32 multiplies float32 on tensor
-            cores,
-                which read the upper 19 bits.
+                cores, which read the upper 19 bits.
             arch: the target; by default that of the GPU (sm_90 in the simulator).
             stream: as for a compiled kernel.
             require_record: use only a record of exactly this problem; None means the value of `FIREIRON_REQUIRE_RECORD`.

@@ -187,9 +187,9 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
 
 
 def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
-    """The record that answers, for the product or the transposed one; else, if no exact record is required, the library's default.
+    """Return the choice by a record for the matmul or the transposed one; else, if no exact record is required, the library's default.
 
-    `prove` proves its program.
+    `prove` checks its program.
     """
     problems, place = key.problems, key.place
     exact = [(choice, problem) for problem in problems if (choice := place.find(problem.spec, problem.served, prove=prove))]
@@ -248,7 +248,7 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
 
 
 def _numbers_of_parts(key: CacheKey, problem: Problem) -> list[int]:
-    """Into how many parts K may be cut; none for the transposed product, and where an exact record is required."""
+    """Return the numbers of parts to split K into; none for the transposed matmul, or if an exact record is required."""
     place = key.place
     sliceable = place.device is None or len(key.problems) > 1  # the parts of an operand are views of it
     if place.require_record or problem.transposed or not sliceable:
@@ -282,4 +282,4 @@ def _stack_of(problem: Problem, parts: int) -> Problem:
     return Problem(spec, False, dict(zip("AB", given.values(), strict=True)))
 
 
-__all__ = ["BoundKernel", "ProductKernel", "chosen", "decided", "cached_or_chosen"]
+__all__ = ["BoundKernel", "ProductKernel", "cached_or_chosen", "chosen", "decided"]

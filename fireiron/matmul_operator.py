@@ -310,4 +310,4 @@ def register_operators() -> tuple[Any, ...]:
     return plain, into, sum_kernel
 
 
-__all__ = ["recorded", "replayed", "register_operators", "through_torch"]
+__all__ = ["recorded", "register_operators", "replayed", "through_torch"]

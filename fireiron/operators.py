@@ -1,7 +1,7 @@
 """Operators of PyTorch: which calls become one, their registration, and the conversions of autocast.
 
 `fireiron.matmul`, `fireiron.attention`, `fireiron.function` and `kernel.as_torch_op()` are operators of `torch.ops.fireiron` where PyTorch
-traces a call or differentiates it; an eager `matmul` that is differentiated is none (see `fireiron.matmul_operator`). An operator has a
+traces a call or differentiates it, except for a differentiated eager `matmul` (see `fireiron.matmul_operator`). An operator has a
 fake registration, so that `torch.compile` and `torch.export` keep it as it is and do not trace into it. They are registered when the
 first such call is made, or by `fireiron.pytorch.register()`.
 """
@@ -45,8 +45,8 @@ def traced(*arrays: Any) -> bool:
 def watched(*tensors: Any) -> bool:
     """Return whether PyTorch must handle a call on plain tensors as an operator although nothing traces it.
 
-    A dispatch mode, which counts, records or checkpoints operators, sees nothing else; and of tensors that stand for several gradients
-    (`is_grads_batched`) PyTorch calls an operator for each.
+    A dispatch mode, which counts, records or checkpoints calls, handles operators only. And for a batch of gradients (`is_grads_batched`)
+    PyTorch calls an operator once for each.
     """
     import torch
 

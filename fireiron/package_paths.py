@@ -1,4 +1,4 @@
-"""Where this package and its strategy library lie, and which code is whose."""
+"""Paths of this package and its strategy library, and a test whether a file belongs to the package or to its user."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _INSTALLED: Final = f"{PACKAGE / 'strategies'}{os.sep}"
 
 
 def library_folder() -> Path:
-    """The folder of the strategy library, whatever else is called `strategies`."""
+    """Return the folder of the strategy library, even if another package is called `strategies`."""
     from fireiron import strategies
 
     return Path(next(iter(strategies.__path__)))
 
 
-@functools.lru_cache(maxsize=1024)  # asked of each frame between a call and the user's line
+@functools.lru_cache(maxsize=1024)  # called for each frame between a call and the user's line
 def is_own(filename: str) -> bool:
-    """Whether a file of code is this package's; one of the strategy library counts as its user's, also where it is installed."""
+    """Whether a source file belongs to this package; files of the strategy library count as the user's, also in an installation."""
     return filename.startswith(_OWN) and not filename.startswith(_INSTALLED)

@@ -66,7 +66,7 @@ def _flag(name: str) -> bool:
     """Return whether a variable is on.
 
     Raises:
-        ArgumentError: it is neither: a typing error must not decide.
+        ArgumentError: it is neither on nor off, such as a misspelled value.
     """
     value = os.environ.get(name, "").strip().lower()
     if value not in (*_YES, *_NO):

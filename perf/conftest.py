@@ -23,7 +23,7 @@ def sample_folder(request):
 
 @pytest.fixture(scope="session", autouse=True)
 def float32_without_tf32():
-    """PyTorch imported, if it is there: `fireiron.measure.timing.cublas` goes through it then."""
+    """Import PyTorch, if it is installed: `fireiron.measure.timing.cublas` then uses it."""
     if importlib.util.find_spec("torch") is not None:
         import torch
 

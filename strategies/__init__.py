@@ -1,5 +1,5 @@
-"""The strategy library: one strategy a file.
+"""The strategy library: one strategy per file.
 
-Each file defines `strategy`, unbound; `spec(M, N, K)`, the problem it is meant for, of any size; and `SIZES`, the default
+Each file defines `strategy`, unbound; `spec(M, N, K)`, its problem, of any size; and `SIZES`, the default
 sizes. Its docstring shows its tree.
 """

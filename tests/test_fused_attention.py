@@ -55,15 +55,20 @@ def inputs(spec, sizes=None, seed=3, ramp=False):
 
 
 def require_right(definition, spec, values=None, q_in_registers=False, sizes=None, ramp=False, target="sm_80", order=1, **masks):
-    """Check that the kernel has no findings and equals the softmax, with warps in order and in random order."""
+    """Check that the kernel has no findings and equals the softmax, with warps in order and in random order.
+
+    `sizes` are run-time sizes, or several of them.
+    """
     program = attention.by_rows(definition, q_in_registers).with_(**{**SMALL, **(values or {})})(spec).program(target)
     assert not errors(program.ir)
-    arrays = inputs(spec, sizes, ramp=ramp)
-    near = near_softmax(spec, arrays, sizes, **masks)
-    for seed in (None, order):
-        got = simulate(program.ir, arrays, sizes or {}, order=None if seed is None else random.Random(seed)).outputs
-        assert not np.isnan(got["O"].astype(np.float32)).any()
-        near.require(got)
+    for run_time_sizes in sizes if isinstance(sizes, list) else [sizes]:
+        arrays = inputs(spec, run_time_sizes, ramp=ramp)
+        near = near_softmax(spec, arrays, run_time_sizes, **masks)
+        for seed in (None, order):
+            shuffled = None if seed is None else random.Random(seed)
+            got = simulate(program.ir, arrays, run_time_sizes or {}, order=shuffled).outputs
+            assert not np.isnan(got["O"].astype(np.float32)).any()
+            near.require(got)
     return program
 
 
@@ -195,8 +200,7 @@ def test_lazy_rescaling_threshold(rescale_threshold):
 def test_attention_of_run_time_lengths():
     definition = attention.definition(causal=True)
     spec = attention.spec(sym("m"), sym("n"), 64, heads=2, fused=definition)
-    for m, n in ((1, 1), (64, 33), (130, 65)):
-        require_right(definition, spec, sizes={"m": m, "n": n}, causal=True)
+    require_right(definition, spec, sizes=[{"m": m, "n": n} for m, n in ((1, 1), (64, 33), (130, 65))], causal=True)
 
 
 def heads_first(length, heads, d):

@@ -20,11 +20,7 @@ VALUES = {"bm": 64, "bn": 32, "wm": 16, "stages": 2}
 
 def text_of(m, n, **options):
     definition = attention.definition(**options)
-    return (
-        attention.by_rows(definition, q_in_registers=True)
-        .with_(**VALUES)(attention.spec(m, n, 64, fused_definition=definition))
-        .cuda("sm_80")
-    )
+    return attention.by_rows(definition, q_in_registers=True).with_(**VALUES)(attention.spec(m, n, 64, fused=definition)).cuda("sm_80")
 
 
 def loop_of(text):
@@ -221,7 +217,7 @@ def test_disjunction_may_fail_if_both_conditions_may():
 def test_race_check_finds_faults_of_block_dependent_loops(lengths):
     """Barriers, waits and commits of a loop whose trip count and guards depend on the block index."""
     definition = attention.definition(causal=True)
-    kernel = attention.by_rows(definition).with_(**VALUES)(attention.spec(*lengths, 64, fused_definition=definition)).program("sm_80").ir
+    kernel = attention.by_rows(definition).with_(**VALUES)(attention.spec(*lengths, 64, fused=definition)).program("sm_80").ir
     assert not safety(kernel)
     planted = list(faults(kernel))
     assert len(planted) > 8

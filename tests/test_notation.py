@@ -507,7 +507,7 @@ def test_values_without_a_text_are_refused():
     block = Var("block", 0, 7)
     tensor = Tensor("A", (Const(64),), float32, GL, ColMajor)
     view = View(tensor, (Dim((), None, (Fixed(8, 8, True, block), Fixed(8, 1, True, Var("block", 0, 3)))),))
-    with pytest.raises(LayoutError, match="two things are called block"):
+    with pytest.raises(LayoutError, match="two values are called block"):
         view_text(view)
     with pytest.raises(LayoutError, match="no text represents"):
         tensor_text(attrs.evolve(tensor, name="a b"))

@@ -289,7 +289,7 @@ def test_outputs_that_overlap_themselves_are_refused():
     for strides in ((0, 4), (64, 4), (4, 4)):
         with pytest.raises(LaunchError, match="out: its elements overlap in memory"):
             kernel(ARRAYS["rows"], out=as_strided(memory, (64, 32), strides))
-    with pytest.raises(ArgumentError, match="elements that share a place in memory differ"):
+    with pytest.raises(ArgumentError, match="elements that share an address differ"):
         simulate(kernel.ir, {"src": ARRAYS["rows"]}, {"stride_src_m": 0, "stride_src_n": 1})
 
 

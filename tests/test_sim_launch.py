@@ -95,6 +95,16 @@ def test_blocks_without_work_in_clusters(order):
         copy_of(by_blocks(3 * WIDTH, 6, cluster=TWO), 3 * WIDTH, order=chance)
 
 
+@pytest.mark.parametrize("rows", [5, sym("M")])
+def test_nested_tiles_of_blocks_may_exceed_an_array(rows):
+    """Tiles of 2 in tiles of 8 of five rows are four blocks, of which three have work."""
+    double = Fused(name="double", dims="i j", operands={"x": "i j", "y": "i j"}, body={"store": "y[i,j] = x[i,j] + x[i,j]"})
+    program = double(i=rows, j=32).tile(i=8, j=32).to(Block).tile(i=2, j=32).to(Block).done().program("sm_80")
+    symbols = {symbol.name: 5 for symbol in program.lowered.symbols}
+    given = np.arange(160, dtype=np.float16).reshape(5, 32)
+    np.testing.assert_array_equal(simulate(program.lowered, {"x": given}, symbols=symbols).outputs["y"], given + given)
+
+
 def test_a_tma_store_out_of_bounds_has_no_work():
     """TMA omits elements out of bounds; if all are omitted the block has no work."""
     kernel = stored(making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128), array=(64, 64), at=(Var("block", 0, 1) * 64, as_expr(0)))

@@ -223,7 +223,7 @@ def test_elements_that_share_an_address_are_equal():
     for other in (9, 0.0):
         differs = equal.copy()
         differs[7, 1] = other
-        with pytest.raises(ArgumentError, match="src: elements that share a place in memory differ"):
+        with pytest.raises(ArgumentError, match="src: elements that share an address differ"):
             Global(plan, flat, differs, False)
 
 

@@ -126,8 +126,9 @@ STORING_LINES = (
     f"mbarrier_wait({RING}_full",
     "tma_store(",
     "tma_store_commit_group();",
+    "tma_store_wait_group<1>();  // store_c_sh has been stored",
+    "if (thread % 32 == 0 && store_n > 0)",
     "tma_store_wait_group<0>();  // store_c_sh has been stored",
-    f"mbarrier_arrive({RING}_empty",
 )
 """Lines of the storing warp, in order."""
 
@@ -266,7 +267,8 @@ FAULTS = {
     "no fence": without(is_fence),
     "no wait for reads": without(is_wait_for_reads),
     "no wait for reads but at the end": edited(lambda stmt: () if is_wait_for_reads(stmt) and "store_c_sh" in stmt.reason else (stmt,)),
-    "a weaker wait for reads": edited(lambda stmt: (attrs.evolve(stmt, groups=1),) if is_wait_for_reads(stmt) else (stmt,)),
+    "a weaker wait for reads": edited(lambda stmt: (attrs.evolve(stmt, groups=stmt.groups + 1),) if is_wait_for_reads(stmt) else (stmt,)),
+    "no wait for the last read of a tile": edited(lambda stmt: () if is_wait_for_reads(stmt) and not stmt.groups else (stmt,)),
     "no commit": without(is_commit),
     "commit after the wait": before(is_wait_for_reads, is_commit),
     "fence after the arrival": before(is_arrival, is_fence),

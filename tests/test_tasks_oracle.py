@@ -14,7 +14,7 @@ from fireiron import *
 from fireiron import ir, tasks
 from fireiron.check import safety
 from fireiron.errors import FireironError
-from fireiron.inspect.oracle import account, check_events
+from fireiron.inspect.oracle import check_events, compare_events
 from fireiron.inspect.oracle.units import processor_indices
 from fireiron.strategies import hopper, tasks_attention, tasks_batched, tasks_dual, tasks_gated, tasks_gemm, tasks_row_sum
 from fireiron.tasks import *
@@ -39,7 +39,7 @@ def gemm(name):
 
 def require_kept(program):
     """All orders are compared, except those through launches without statements, and hold."""
-    report = account(program)
+    report = compare_events(program)
     assert [str(one) for one in report.findings] == []
     assert report.compared and all(
         need.through or any(iteration.before for iteration in need.iterations) for need in set(report.needs) - set(report.compared)
@@ -85,7 +85,7 @@ def test_a_mask_that_no_element_needs_at_these_sizes():
     copies = lambda count: attrs.evolve(kernel, body=ir.rewritten(kernel.body, lambda one: (one,) * count if is_mask(one) else (one,)))
     assert [one for one, _ in ir.execs(kernel.body) if is_mask(one)] and check_events(program) == ()
     for count, message in (
-        (0, "no statement of the kernel carries it out (s)"),
+        (0, "no statement of the kernel executes it (s)"),
         (2, "(0.2.0 call) has 1 iterations, and s of the kernel 2"),
     ):
         assert any(message in one.message for one in check_events(program, copies(count)))
@@ -94,7 +94,7 @@ def test_a_mask_that_no_element_needs_at_these_sizes():
 def test_every_order_of_the_products():
     """Which statement waits for which, over how many iterations; all of it is compared."""
     report = require_kept(gemm("wgmma"))
-    assert report.left_out == () and set(report.compared) == set(report.needs)
+    assert report.omitted == () and set(report.compared) == set(report.needs)
     assert [str(one) for one in report.needs] == [
         "e6 before e4, 3 iterations before", "e6 before e5, 3 iterations before", "e2 before e6", "e4 before e6", "e5 before e6",
         "e6 before e6, 1 iteration before", "e6 before e8", "e8 before e9",
@@ -102,7 +102,7 @@ def test_every_order_of_the_products():
 
 
 def test_other_programs_have_no_events():
-    assert account(hopper.strategy(hopper.spec(256, 256, 256)).program("sm_90a")) == type(account(gemm("FFMA")))()
+    assert compare_events(hopper.strategy(hopper.spec(256, 256, 256)).program("sm_90a")) == type(compare_events(gemm("FFMA")))()
 
 
 # ---------------------------------------------------------------------------------------------- faults are found
@@ -174,7 +174,7 @@ def faulty(program, wanted):
         ("wgmma", "Fence dst_sh", "no fence of the asynchronous proxy stands between"),
         ("wgmma", "without 5.1.5 Release", "waits forever"),
         ("wgmma", "Commit bulk", "still in flight at the end of the kernel"),
-        ("FFMA", "a_sh/dealt/body", "no statement of the kernel carries it out"),
+        ("FFMA", "a_sh/dealt/body", "no statement of the kernel executes it"),
         ("FFMA", "For k and For copy_m", "it executes first"),
     ],
 )  # fmt: skip
@@ -266,6 +266,6 @@ def test_drawn_programs_that_are_kernels():
         spec = MIX(4, 4, dtype=int32, X=RowMajor, Y=RowMajor, D=RowMajor)(GL, GL, GL)(Kernel)
         with contextlib.suppress(FireironError):
             compiled = tasks.strategy(program, mapping)(spec).program("sm_80")
-            assert compiled.ir and account(compiled).compared
+            assert compiled.ir and compare_events(compiled).compared
             compared += 1
     assert compared >= 4

@@ -101,6 +101,12 @@ def test_some_mappings_at_random():
     assert sum(map(ran, range(8))) >= 3
 
 
+@pytest.mark.parametrize("seed", [57, 123, 605, 614])
+def test_values_that_pass_through_shared_memory_between_calls(seed):
+    """The kernel keeps copies of the mapping between two calls, whose threads share no element: no order between them is required."""
+    assert ran(seed)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(100))
 def test_many_mappings_at_random(chunk):

@@ -63,11 +63,11 @@ def safety(kernel: Kernel) -> Findings:
 
 __all__ = [
     "ADVICE",
-    "AccessTrace",
     "CHECKS",
+    "PROMISES",
+    "AccessTrace",
     "Finding",
     "Findings",
-    "PROMISES",
     "check",
     "check_alignment",
     "check_banks",

@@ -285,7 +285,7 @@ class _Vectors:
     # -------------------------------------------------------------------------------------- matrices of WMMA
 
     def _matrix_problem(self, use: Use) -> str | None:
-        """Why a matrix is not proved to be one that a fragment is loaded from or stored to; registers are the library's affair."""
+        """Why a matrix is not proved to be one that a fragment is loaded from or stored to; matrices in registers need no check."""
         buffer = self.kernel.buffer(use.access.buffer)
         if buffer.memory.private:
             return None

@@ -190,5 +190,5 @@ class KnownBits:
 
 
 def _up_to(largest: int) -> Bits:
-    """The bits of a number from 0 to `most`: the upper ones are 0."""
+    """The bits of a number from 0 to `largest`: the upper bits are 0."""
     return Bits(WORD & ~((1 << largest.bit_length()) - 1))

@@ -71,4 +71,4 @@ def _is_tile_loop(access_trace: AccessTrace, loop: For) -> bool:
     return any(isinstance(one, Let) and {"block", loop.var.name} <= access_trace.roots(one.value) for one in loop.body)
 
 
-__all__ = ["TripCounts", "varying_trip_counts", "typical_block"]
+__all__ = ["TripCounts", "typical_block", "varying_trip_counts"]

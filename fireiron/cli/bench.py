@@ -197,13 +197,13 @@ def _lines(wanted: Sequence[Wanted], arguments: argparse.Namespace, measures: bo
         except ILLEGAL as error:
             yield Line(wanted_line.name, " ".join(wanted_line.cells[1:2]), wanted_line.values, "illegal", error.headline)
             continue
-        known = Line(wanted_line.name, str(program.spec), {**program.chosen, **wanted_line.values}, "wrong")
+        verified = Line(wanted_line.name, str(program.spec), {**program.chosen, **wanted_line.values}, "wrong")
         try:
-            yield (_measured if measures else _simulated)(known, program, arguments)
+            yield (_measured if measures else _simulated)(verified, program, arguments)
         except WrongResultError as error:
-            yield attrs.evolve(known, note=str(error))
+            yield attrs.evolve(verified, note=str(error))
         except FireironError as error:  # an error of the measurement, such as a type that CuPy does not have
-            yield attrs.evolve(known, status="failed", note=str(error))
+            yield attrs.evolve(verified, status="failed", note=str(error))
 
 
 def _target(gpu: str | None) -> str | None:

@@ -82,10 +82,10 @@ def _of_texts(program: Program) -> Iterator[Any]:
     """Yield a finding for the texts of micro-kernels, which the checks of the IR do not read."""
     from fireiron.check import Finding
 
-    known = examined(program)
-    if known is not None:
-        severity = "error" if known.wrong is not None else "note" if known.compiled and known.has_meaning else "warning"
-        message = str(known) if known.error is None else f"{known}: {known.error}"
+    texts = examined(program)
+    if texts is not None:
+        severity = "error" if texts.wrong is not None else "note" if texts.compiled and texts.has_meaning else "warning"
+        message = str(texts) if texts.error is None else f"{texts}: {texts.error}"
         yield Finding("micro-kernel", severity, None, message)
 
 

@@ -49,11 +49,11 @@ def _synchronization(arguments: argparse.Namespace) -> int:
         from fireiron.inspect.synchronization import synchronization, text
 
         program = program_of(arguments)
-        account = synchronization(program.ir)
+        report = synchronization(program.ir)
     if arguments.json:
         head = {"spec": str(program.spec), "architecture": program.architecture.name, "chosen": dict(program.chosen)}
-        print_json(head | account.as_dict())
+        print_json(head | report.as_dict())
     else:
         values = "".join(f", {name}={value}" for name, value in program.chosen.items())
-        print(f"{program.spec} on {program.architecture}{values}\n\n{text(account)}")
+        print(f"{program.spec} on {program.architecture}{values}\n\n{text(report)}")
     return 0

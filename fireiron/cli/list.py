@@ -43,12 +43,12 @@ def run(arguments: argparse.Namespace) -> int:
         as_architecture(arguments.arch)
     if arguments.records and arguments.outdated:
         raise ArgumentError("list: --records and --outdated are two tables", hint="use one of them")
-    known = available()
+    available_records = available()
     if arguments.name is not None and (
-        not (arguments.records or arguments.outdated) or all(record.strategy != arguments.name for record in known)
+        not (arguments.records or arguments.outdated) or all(record.strategy != arguments.name for record in available_records)
     ):
         find(arguments.name)  # records may also be of strategies that are not in the library
-    records = only(known, arguments.name, arguments.arch)
+    records = only(available_records, arguments.name, arguments.arch)
     if arguments.records:
         return show(records, arguments.json)
     if arguments.outdated:
@@ -64,11 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     return _library(rows, figures, (*HEADS[:2], *FIGURES, *HEADS[2:]), arguments.json)
 
 
-def _library(known: Sequence[Row], entries: Iterable[Row], heads: Sequence[str], as_json: bool) -> int:
+def _library(known_rows: Sequence[Row], entries: Iterable[Row], heads: Sequence[str], as_json: bool) -> int:
     """Print each entry as soon as it is available. The column widths follow from `known`, the rows before lowering."""
     if as_json:
         return print_json(list(entries))
-    widths = [max(len(cell) for cell in (head, *(_cell(row.get(head, "")) for row in known))) for head in heads]
+    widths = [max(len(cell) for cell in (head, *(_cell(row.get(head, "")) for row in known_rows))) for head in heads]
     _print_row(heads, widths, heads)
     _print_row(["-" * width for width in widths], widths, heads)
     for entry in entries:

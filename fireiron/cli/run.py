@@ -70,11 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     if gpu:
         wrong = _on_gpu(program, symbols, arrays, judge, say)
     else:
-        known = examined(program)
-        if known is not None:
-            say("micro-kernel", known.simulated)
-        if known is not None and known.wrong is not None:
-            wrong = {"message": known.wrong, "error": "micro-kernel" if known.error is None else type(known.error).__name__}
+        texts = examined(program)
+        if texts is not None:
+            say("micro-kernel", texts.simulated)
+        if texts is not None and texts.wrong is not None:
+            wrong = {"message": texts.wrong, "error": "micro-kernel" if texts.error is None else type(texts.error).__name__}
         else:
             wrong = simulated(program, symbols, arrays, judge, arguments.blocks, say, progress)
     if judge is not None and judge.closest:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from fireiron.cuda.names import Names
 from fireiron.ir import Buffer, Kernel, Let, Ring, execs
 from fireiron.values.expr import ZERO, Expr, FloorDiv, Mod, Var, constant, replaced
+
+T = TypeVar("T")
 
 
 class Step(int):
@@ -98,14 +102,16 @@ class Constants:
 
     def offset(self, name: str, place: int) -> str:
         """The offset of a buffer or ring in shared memory, in bytes: the end of the one before it, if it follows immediately."""
+        buffers = itertools.takewhile(lambda buffer: buffer.name != name, self.kernel.buffers)
+        rings = itertools.takewhile(lambda ring: ring.name != name, self.kernel.rings)
+        buffer = _last(buffer for buffer in buffers if buffer.memory.in_shared and buffer.offset + buffer.bytes == place)
+        ring = _last(ring for ring in rings if ring.offset + ring.barrier_bytes == place)
         text = ""
-        for buffer in self.kernel.buffers:
-            if buffer.memory.in_shared and buffer.offset + buffer.bytes == place and not text:
-                text = self._after(buffer.name, buffer.offset, self._whole(buffer))
-        for ring in self.kernel.rings:
-            if ring.offset + ring.barrier_bytes == place and not text:
-                arrays = ring.barrier_bytes // (8 * ring.stages)
-                text = self._after(ring.name, ring.offset, f"{f'{arrays} * ' if arrays > 1 else ''}{self.count(ring.stages)} * 8")
+        if ring is not None:
+            arrays = ring.barrier_bytes // (8 * ring.stages)
+            text = self._after(ring.name, ring.offset, f"{f'{arrays} * ' if arrays > 1 else ''}{self.count(ring.stages)} * 8")
+        elif buffer is not None:
+            text = self._after(buffer.name, buffer.offset, self._whole(buffer))
         return self.named(f"{name}_offset", place, text)
 
     def _after(self, name: str, place: int, size: str) -> str:
@@ -123,6 +129,11 @@ class Constants:
         counts = [item for item in self.declared.values() if item[1].isdecimal()]
         for name, text in (*counts, *(item for item in self.declared.values() if item not in counts)):
             yield f"constexpr int {name} = {text};"
+
+
+def _last(values: Iterable[T]) -> T | None:
+    """The last value; None if there is none."""
+    return next(iter([*values][::-1]), None)
 
 
 def stages_of(kernel: Kernel) -> dict[str, int]:

@@ -69,8 +69,8 @@ class CoalescedCopy(Decomposition):
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[CoalescedCopy]:
-        whole = all(constant(size) is not None for size in spec.sizes)
-        if spec.moves and not spec.level.is_launch and spec.level.threads != 1 and whole:
+        is_static = all(constant(size) is not None for size in spec.sizes)
+        if spec.moves and not spec.level.is_launch and spec.level.threads != 1 and is_static:
             yield from (CoalescedCopy(width) for width in (1, 2, 4, 8))
 
 

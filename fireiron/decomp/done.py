@@ -65,8 +65,8 @@ class Done(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         definition = fused(spec)
         if definition is not None and context.workers is not None:
-            whole = definition.product is not None and definition.strategy_of(definition.product.name) is None
-            return self._whole_definition(spec, context) if whole else in_order(spec, self, context)
+            is_undecomposed = definition.product is not None and definition.strategy_of(definition.product.name) is None
+            return self._whole_definition(spec, context) if is_undecomposed else in_order(spec, self, context)
         if context.workers is None or spec.allocates:
             return Expansion((), ())
         if context.needed is not None:

@@ -119,8 +119,8 @@ class Load(Decomposition):
 
     def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
         """Refuse refinements that have no effect on private arrays of threads."""
-        wanted = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages, "share_stages": plan.shares}
-        requested = [name for name, is_requested in wanted.items() if is_requested]
+        refinements = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages, "share_stages": plan.shares}
+        requested = [name for name, is_requested in refinements.items() if is_requested]
         if self.memory.private and requested:
             raise DecompositionError(
                 f"load({self.operand}, {self.memory}): {' and '.join(requested)} has no effect on registers, which threads do not share",

@@ -121,12 +121,12 @@ class Repack(Decomposition):
     def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
         """Return why the operand is copied; None if that is not necessary. `read` is the result of `read_along`."""
         view, dims = self._view(spec), spec.uses[self.operand]
-        along, wanted = _along(view), self._target_dimension(spec, read)
+        along, target_axis = _along(view), self._target_dimension(spec, read)
         steps = view.tensor.storage().steps
         if along is None or None in steps:
             return f"{self.operand} is contiguous along no dimension"
-        if along != wanted:
-            why = f"{self.order} is requested" if self.order is not None else f"the MMAs read it along {dims[wanted]}"
+        if along != target_axis:
+            why = f"{self.order} is requested" if self.order is not None else f"the MMAs read it along {dims[target_axis]}"
             return f"{self.operand} is contiguous along {dims[along]}, and {why}"
         if view.tensor.align % MULTIPLE:
             return f"{self.operand} is aligned to {view.tensor.align} bytes"
@@ -148,10 +148,12 @@ class Repack(Decomposition):
     def steps(self, spec: Spec, read: Mapping[str, str]) -> tuple[Decomposition, ...]:
         """The steps of the copy."""
         view = self._view(spec)
-        along, wanted = _along(view), self._target_dimension(spec, read)
+        along, target_axis = _along(view), self._target_dimension(spec, read)
         matrices = {len(view.shape) - 1, len(view.shape) - 2}
         return self.move or (
-            _transposing(view, along, wanted) if along is not None and {along, wanted} == matrices else _by_rows(view, wanted)
+            _transposing(view, along, target_axis)
+            if along is not None and {along, target_axis} == matrices
+            else _by_rows(view, target_axis)
         )
 
     def after_copy(self, spec: Spec, read: Mapping[str, str]) -> Spec:
@@ -250,7 +252,7 @@ def _by_rows(view: View, along: int) -> tuple[Decomposition, ...]:
     return Move.tile(*tile).to(Block).tile(*rows).to(Thread).tile(*([1] * len(tile))).unroll().done().steps
 
 
-def _transposing(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
+def _transposing(view: View, along: int, target_axis: int) -> tuple[Decomposition, ...]:
     """A copy of square tiles through shared memory, read along one dimension and written along the other, by 16 bytes if rows allow it.
 
     The tile is stored in the order in which it is read. The writes gather elements across its rows: pieces of 16 bytes are swizzled by the
@@ -259,10 +261,10 @@ def _transposing(view: View, along: int, wanted: int) -> tuple[Decomposition, ..
     """
     element = view.dtype.bytes
     vector, side = MULTIPLE // element, LINE // element
-    read, written = math.gcd(vector, *_factors(view, along)), math.gcd(vector, view.shape[wanted].factor)
+    read, written = math.gcd(vector, *_factors(view, along)), math.gcd(vector, view.shape[target_axis].factor)
     most = side * side // min(read, written)
     threads = min(THREADS if most <= THREADS * MOST_ROWS else MOST_THREADS, side * side // vector)
-    first = along < wanted
+    first = along < target_axis
     load = Move.tile(*_tile(view, side)).to(Block).load(Move.src, SH, _distributed(Move, side, read, threads, first))
     stored = load.storage_layout(ColMajor if first else RowMajor)
     bits = vector.bit_length() - 1

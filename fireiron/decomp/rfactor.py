@@ -50,8 +50,8 @@ class Rfactor(Decomposition):
     parts: int
 
     def __attrs_post_init__(self) -> None:
-        whole = isinstance(self.parts, int) and not isinstance(self.parts, bool)
-        if not isinstance(self.step, str) or not whole or self.parts < 2:
+        is_integer = isinstance(self.parts, int) and not isinstance(self.parts, bool)
+        if not isinstance(self.step, str) or not is_integer or self.parts < 2:
             raise ArgumentError(
                 "rfactor: the name of a step and the number of parts", got=(self.step, self.parts), legal="2 and more", at=call_site()
             )

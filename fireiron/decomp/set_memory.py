@@ -81,11 +81,11 @@ class SetMemory(Decomposition):
             )
         draft = context.draft()
         placed = (*definition.placed, Placed(self.tensor, self.memory, self.pad))
-        known = attrs.evolve(spec, kind=spec.kind.of(placed=placed))
-        fresh = allocated(known, {self.tensor: definition.temporaries[self.tensor]}, draft)
+        placed_spec = attrs.evolve(spec, kind=spec.kind.of(placed=placed))
+        fresh = allocated(placed_spec, {self.tensor: definition.temporaries[self.tensor]}, draft)
         given = (*definition.given, (self.tensor, definition.temporaries[self.tensor]))
         types = {**dict(definition.types), self.tensor: fresh[self.tensor].dtype}
-        child = with_definition(known, definition.of(given=given, placed=placed, types=tuple(types.items())), fresh)
+        child = with_definition(placed_spec, definition.of(given=given, placed=placed, types=tuple(types.items())), fresh)
         return draft.expansion((Child("body", child),), (Hole("body"),))
 
 

@@ -117,17 +117,17 @@ class Split(Decomposition):
         if "body" not in steps or not any(dim in spec.dims for dim in named):
             return unchanged(spec)
         draft = context.draft()
-        whole, _ = parts_of(with_definition(spec, definition.again(), {}), draft)
-        inside = fused(whole)
+        loop_spec, _ = parts_of(with_definition(spec, definition.again(), {}), draft)
+        inside = fused(loop_spec)
         assert inside is not None
         if "init" not in steps and "final" not in steps:
-            return self._loop(whole, draft)
+            return self._loop(loop_spec, draft)
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
         for part, name in (("init", "before"), ("body", "body"), ("final", "after"), (AGAIN, AGAIN)):
             if not any(step.part == part for step in inside.steps):
                 continue
-            own = with_definition(whole, inside.part(part), {})
+            own = with_definition(loop_spec, inside.part(part), {})
             loop = self._loop(own, draft, name) if part in ("body", AGAIN) else None
             children += [Child(name, own)] if loop is None else loop.children
             program += (Hole(name),) if loop is None else loop.program
@@ -192,21 +192,25 @@ class Split(Decomposition):
             )
         if not digits:
             return loop_over(spec, views, digits, unroll, draft, inner)
-        whole = ceildiv(spec.size(dim), as_expr(size))
-        visible_iterations = visible(spec, dim, size, whole)
+        all_iterations = ceildiv(spec.size(dim), as_expr(size))
+        visible_iterations = visible(spec, dim, size, all_iterations)
         label = spec.labels[spec.dims.index(dim)]
-        var = Var(draft.fresh(label), 0, max(whole.high - 1, 0))
-        last, masked = max(whole.high, 1) * size - 1, visible_iterations.masked
+        var = Var(draft.fresh(label), 0, max(all_iterations.high - 1, 0))
+        last, masked = max(all_iterations.high, 1) * size - 1, visible_iterations.masked
         if masked.high > last:  # rows whose window is past the last element
-            masked, last = minimum(masked, whole * size), whole.high * size
+            masked, last = minimum(masked, all_iterations * size), all_iterations.high * size
         masked = draft.let(f"{label}_hidden", masked, last)
         first = masked // size
         # The minimum bounds the tile's number, which the loop's extent implies, but not for the range analysis.
-        number: Expr = var if first == ZERO else minimum(first + var, whole - 1)
+        number: Expr = var if first == ZERO else minimum(first + var, all_iterations - 1)
         views = moved(views, spec, digits[0], number, unit=False)
-        return views, (For(var, self._iterations(visible_iterations.end, first, whole, label, draft), inner, unroll, draft.origin),), [var]
+        return (
+            views,
+            (For(var, self._iterations(visible_iterations.end, first, all_iterations, label, draft), inner, unroll, draft.origin),),
+            [var],
+        )
 
-    def _iterations(self, end: Expr, first: Expr, whole: Expr, label: str, draft: Draft) -> Expr:
+    def _iterations(self, end: Expr, first: Expr, all_iterations: Expr, label: str, draft: Draft) -> Expr:
         """The number of iterations from `first` to the last before `end`; at least one if a producer fills stages.
 
         A fully masked iteration changes nothing, and a loop with at least one iteration needs no special case for zero.
@@ -214,7 +218,7 @@ class Split(Decomposition):
         iterations = end - first
         if ProducerThreads not in self.planned(SplitPlan()).asks or iterations.low > 0:
             return iterations
-        return minimum(draft.let(f"{label}_more", end - 1 - minimum(first, end - 1)), whole - 1) + 1
+        return minimum(draft.let(f"{label}_more", end - 1 - minimum(first, end - 1)), all_iterations - 1) + 1
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Split]:

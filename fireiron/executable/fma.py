@@ -76,4 +76,4 @@ IMAD = Fma("IMAD", int32, (int8, int32), "{a} * {b} + {c}")
 
 INSTRUCTIONS: tuple[Fma, ...] = (FFMA, DFMA, HFMA, BFMA, IMAD)
 
-__all__ = ["BFMA", "DFMA", "FFMA", "Fma", "HFMA", "IMAD"]
+__all__ = ["BFMA", "DFMA", "FFMA", "HFMA", "IMAD", "Fma"]

@@ -77,10 +77,10 @@ class LdMatrix(MatrixCopy):
     def _next_along(self, spec: Spec, context: Context) -> int:
         """Return the dimension along which the reading instruction has its second register, which determines the order of the matrices."""
         holding = context.owners.get(spec.operands["dst"].tensor.name)
-        wanted = None if holding is None else lanes_of(spec, "dst", holding, context)
-        if wanted is None or wanted.count < 4:
+        required_map = None if holding is None else lanes_of(spec, "dst", holding, context)
+        if required_map is None or required_map.count < 4:
             return 0
-        first, second = wanted.table[0][0], wanted.table[0][2]
+        first, second = required_map.table[0][0], required_map.table[0][2]
         return 1 if first[0] == second[0] else 0
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:

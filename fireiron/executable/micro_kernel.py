@@ -127,14 +127,14 @@ def _read(name: str) -> str:
     """Return the text of a file, which is searched next to the file of the strategy, then in the working directory."""
     folder_of_caller = call_folder()
     folders = dict.fromkeys(folder for folder in (folder_of_caller, Path.cwd()) if folder is not None)
-    places = [folder / name for folder in folders]  # an absolute name is returned unchanged
+    candidates = [folder / name for folder in folders]  # an absolute name is returned unchanged
     try:
-        path = next((place for place in places if place.exists()), places[0])
+        path = next((place for place in candidates if place.exists()), candidates[0])
         return files.bounded(path).decode("utf-8")
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
         why = "it does not exist" if missing else getattr(error, "strerror", None) or "it is not text"
-        tried = list(dict.fromkeys(map(str, places))) if missing else None
+        tried = list(dict.fromkeys(map(str, candidates))) if missing else None
         hint = "a path, or the CUDA C++ text itself" + (", looked for here: " + " and ".join(tried) if tried else "")
         raise ArgumentError(f"the micro-kernel file {name!r} cannot be read: {why}", hint=hint, at=call_site()) from None
 

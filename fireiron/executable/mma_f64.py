@@ -43,4 +43,4 @@ DMMA_884 = _form(8, 4, 80)
 INSTRUCTIONS: tuple[Mma, ...] = (DMMA_16816, DMMA_1688, DMMA_1684, DMMA_884)
 """The widest forms first."""
 
-__all__ = ["DMMA_16816", "DMMA_1684", "DMMA_1688", "DMMA_884"]
+__all__ = ["DMMA_884", "DMMA_1684", "DMMA_1688", "DMMA_16816"]

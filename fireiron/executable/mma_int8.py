@@ -44,4 +44,4 @@ IMMA_8816_S8 = _form(8, 16, 75)
 INSTRUCTIONS: tuple[Mma, ...] = (IMMA_16832_S8, IMMA_16816_S8, IMMA_8816_S8)
 """The widest forms first."""
 
-__all__ = ["IMMA_16816_S8", "IMMA_16832_S8", "IMMA_8816_S8"]
+__all__ = ["IMMA_8816_S8", "IMMA_16816_S8", "IMMA_16832_S8"]

@@ -293,8 +293,8 @@ class _StatementElement:
         if not self.spec.operands[name].memory.counts:
             return span
         access = self.statement.operands[name]
-        place = self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
-        return place.low, min(place.high, span[1]) if self.stops else place.high
+        address = self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
+        return address.low, min(address.high, span[1]) if self.stops else address.high
 
     def integer(self, name: str) -> Text:
         """Print the element of an input as an integer."""
@@ -330,8 +330,8 @@ class _StatementElement:
         if not isinstance(value, Operation) or not coordinates_of(value, self.spec, terms) or len(terms) - ("" in terms) < 2:
             return ()
         number = terms.pop("", 0)
-        places = {self._position(name): (self._at(name), times) for name, times in terms.items()}
-        return self.printer.counted(self.statement, places, number, dtype)
+        coordinates = {self._position(name): (self._at(name), times) for name, times in terms.items()}
+        return self.printer.counted(self.statement, coordinates, number, dtype)
 
     def pair(self, name: str) -> Text:
         """Print this element of an operand and the next one as a pair: in place, or the same element twice if the operand has only one."""
@@ -340,8 +340,8 @@ class _StatementElement:
         if access.count == 1:
             return Call(twice, (self.factor(name, dtype),))
         array = self.arrays.get(name) or self._array(name)
-        place = self.printer.pointer(access, access.elements()[self.number]) if array is None else f"&{array}[{self.number}]"
-        pair_text: Text = Joined(("*", Call(f"reinterpret_cast<{'' if access.write else 'const '}{kind}*>", (place,))))
+        pointer = self.printer.pointer(access, access.elements()[self.number]) if array is None else f"&{array}[{self.number}]"
+        pair_text: Text = Joined(("*", Call(f"reinterpret_cast<{'' if access.write else 'const '}{kind}*>", (pointer,))))
         condition = TRUE if array is not None or access.write else self.condition(name)
         if condition == TRUE:
             return pair_text
@@ -365,18 +365,18 @@ class _StatementElement:
 def _assignment(printer: Printer, statement: _StatementElement, formula: Formula) -> Item:
     """Print the assignment of an output, or the combination with its old value; the value is rounded to the output's type first."""
     result = statement.spec.operands[formula.output].dtype
-    place = statement.place(formula.output)
+    target = statement.place(formula.output)
     value = _value(printer, statement, formula, result)
     if not formula.joins or statement.accumulate == FALSE:
-        return Assignment(place, value)
+        return Assignment(target, value)
     wide, by = widened(result), formula.joins_by
     if wide == int32 and by in SIGNS:  # only the lower bits of sums and products matter
         wide = uint32
     terms = [
-        old_value(printer, statement.statement, by, printer.converted(place, result, wide), wide),
+        old_value(printer, statement.statement, by, printer.converted(target, result, wide), wide),
         printer.converted(value, result, wide),
     ]
-    return Assignment(place, printer.converted(together(printer, by, terms, wide), wide, result))
+    return Assignment(target, printer.converted(together(printer, by, terms, wide), wide, result))
 
 
 def _on_pair(element: _StatementElement, formula: Formula) -> Item:
@@ -577,9 +577,9 @@ def _distributed(printer: Printer, statement: _StatementElement, value: Value, d
 def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1) -> bool:
     """Whether a value is a signed sum of coordinates and integers; adds the coefficients to a table, the constant with the empty name."""
     if isinstance(value, Number):
-        whole = float(value.value).is_integer()
-        into[""] = into.get("", 0) + (sign * int(value.value) if whole else 0)
-        return whole
+        is_integer = float(value.value).is_integer()
+        into[""] = into.get("", 0) + (sign * int(value.value) if is_integer else 0)
+        return is_integer
     if isinstance(value, Element):
         into[value.tensor] = into.get(value.tensor, 0) + sign
         return spec.operands[value.tensor].memory.counts
@@ -587,7 +587,7 @@ def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1
         return False
     *first, last = value.arguments
     signs = [sign] * len(first) + [sign if value.name == "+" else -sign]
-    return all(coordinates_of(term, spec, into, each) for term, each in zip((*first, last), signs, strict=True))
+    return all(coordinates_of(term, spec, into, term_sign) for term, term_sign in zip((*first, last), signs, strict=True))
 
 
 def _condition(printer: Printer, statement: _StatementElement, value: Value, loosely: bool = False) -> Text:

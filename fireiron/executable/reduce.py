@@ -48,8 +48,8 @@ class ThreadReduce(Executable):
             mismatches.append(Mismatch("level", "Thread", spec.level.name))
         parts = math.prod(constant(spec.size(dim)) or MOST_PARTS + 1 for dim in spec.dims if dim not in spec.tile_dims)
         if any(constant(spec.size(dim)) != 1 for dim in spec.tile_dims) or parts > MOST_PARTS:
-            wanted = f"{'1x' * len(spec.tile_dims)}p, p at most {MOST_PARTS}"
-            mismatches.append(Mismatch("shape", wanted, "x".join(map(str, spec.sizes))))
+            expected = f"{'1x' * len(spec.tile_dims)}p, p at most {MOST_PARTS}"
+            mismatches.append(Mismatch("shape", expected, "x".join(map(str, spec.sizes))))
         for name, view in spec.operands.items():
             if view.dtype in MATRIX_ONLY:
                 mismatches.append(Mismatch(f"{name} type", "a type that threads compute with", str(view.dtype)))
@@ -64,17 +64,17 @@ class ThreadReduce(Executable):
         wide, count = widened(kind), source.count
         if wide.kind == "int" and result.kind == "float":
             wide = joined_in(_by(spec), kind, count) or widened(result)
-        place = printer.place(target)
+        target_text = printer.place(target)
         terms = [printer.value(statement, 0, number, wide) for number in range(count)]
         if statement.accumulate != FALSE and wide.kind == "int" and result.kind == "float":  # the old value need not be an integer
             total = printer.converted(together(printer, _by(spec), terms, wide), wide, widened(result))
             wide = widened(result)
-            terms = [old_value(printer, statement, _by(spec), printer.converted(place, result, wide), wide), total]
+            terms = [old_value(printer, statement, _by(spec), printer.converted(target_text, result, wide), wide), total]
         elif statement.accumulate != FALSE:
-            terms.insert(0, old_value(printer, statement, _by(spec), printer.converted(place, result, wide), wide))
+            terms.insert(0, old_value(printer, statement, _by(spec), printer.converted(target_text, result, wide), wide))
         if _by(spec) not in SIGNS and len(terms) > MOST_NESTED and result == wide:
-            return _one_by_one(printer, _by(spec), place, terms, wide)
-        return [Assignment(place, printer.converted(together(printer, _by(spec), terms, wide), wide, result))]
+            return _one_by_one(printer, _by(spec), target_text, terms, wide)
+        return [Assignment(target_text, printer.converted(together(printer, _by(spec), terms, wide), wide, result))]
 
 
 def _one_by_one(printer: Printer, by: str, place: Text, terms: list[Text], dtype: DType) -> Sequence[Item]:

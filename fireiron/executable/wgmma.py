@@ -145,8 +145,8 @@ class Wgmma(Executable):
         rows, columns = (n, m) if self.swapped else (m, n)
         step = 16 if self.factors[0] == int8 and columns > 32 else 8
         # Several steps of k, or several groups of 64 rows, are loops around it, which are legal only if it accumulates.
-        whole = spec.accumulate == TRUE or k == self.depth
-        if rows % ROWS == 0 and rows and k % self.depth == 0 and k and whole and columns % step == 0 and 8 <= columns <= 256:
+        is_single_step = spec.accumulate == TRUE or k == self.depth
+        if rows % ROWS == 0 and rows and k % self.depth == 0 and k and is_single_step and columns % step == 0 and 8 <= columns <= 256:
             return ()
         expected = f"nx{ROWS}x{self.depth}" if self.swapped else f"{ROWS}xnx{self.depth}"
         multiples = "multiples of m and k of " if spec.accumulate == TRUE else ""
@@ -194,8 +194,8 @@ class Wgmma(Executable):
     def _decided(self, spec: Spec, name: str, draft: Draft) -> SmemLayout:
         """Return the chunks of an operand, which become its storage if that is undecided."""
         view = spec.operands[name]
-        wanted = self._preferred_storage(spec, name) if view.tensor.free else None
-        storage = view.tensor.storage() if wanted is None else draft.choose_storage(view.tensor, wanted)
+        preferred = self._preferred_storage(spec, name) if view.tensor.free else None
+        storage = view.tensor.storage() if preferred is None else draft.choose_storage(view.tensor, preferred)
         layout = smem_layout_of(storage, view, view.dtype.bytes)
         assert isinstance(layout, SmemLayout), layout
         return layout
@@ -207,11 +207,11 @@ class Wgmma(Executable):
         order = view.order if isinstance(view.tensor.layout, MatrixLayout) else None
         fastest = along_k if order is None else (1 if order == "row" else 0)
         along = fastest if element == 2 else along_k
-        whole = [constant(view.extent(dim)) or 0 for dim in (0, 1)]
+        extents = [constant(view.extent(dim)) or 0 for dim in (0, 1)]
         tile = [constant(size) or 0 for size in view.shape]
-        span = widest_span(math.gcd(whole[along], whole[along] if along == along_k else tile[along]), element)
+        span = widest_span(math.gcd(extents[along], extents[along] if along == along_k else tile[along]), element)
         if span is None or (span == PIECE and along != along_k):
-            along, span = along_k, widest_span(whole[along_k], element)
+            along, span = along_k, widest_span(extents[along_k], element)
         if span is None:
             return None
         return chunk_storage(view, along, span)
@@ -242,7 +242,7 @@ class Wgmma(Executable):
         types = ".".join(_PTX[dtype] for dtype in (kind, left, right))
         letter = {float32: "f"}.get(kind, "r")
         words = "c" if kind in (float32, int32) else "words"
-        places = ", ".join(f"%{number}" for number in range(count))
+        registers_text = ", ".join(f"%{number}" for number in range(count))
         given = A_REGISTERS if self.held else 1
         factor = registers(count, A_REGISTERS) if self.held else f"%{count}"
         scales = "" if left == int8 else ", 1, 1"
@@ -254,7 +254,7 @@ class Wgmma(Executable):
             "asm volatile(",
             f'    "{{ .reg .pred scale_d; setp.ne.b32 scale_d, %{count + given + 1}, 0; "',
             f'    "wgmma.mma_async.sync.aligned.{shape}.{types} "',
-            *(f'    "{line}"' for line in _filled(f"{{{places}}}, {factor}, %{count + given}, scale_d{scales}; }}")),
+            *(f'    "{line}"' for line in _filled(f"{{{registers_text}}}, {factor}, %{count + given}, scale_d{scales}; }}")),
             *wrapped(f"    : {listed('+' + letter, words, count)}"),
             f'    : {listed("r", "a_words", A_REGISTERS)}, "l"(b), "r"(static_cast<int>(accumulate)));'
             if self.held
@@ -273,9 +273,9 @@ def _filled(text: str, width: int = 100) -> list[str]:
     """Break text into lines after commas."""
     lines = []
     while len(text) > width:
-        place = text.rindex(", ", 0, width) + 2
-        lines.append(text[:place])
-        text = text[place:]
+        break_at = text.rindex(", ", 0, width) + 2
+        lines.append(text[:break_at])
+        text = text[break_at:]
     return [*lines, text]
 
 

@@ -274,4 +274,4 @@ STORE_MATRIX_SYNC = MatrixSync("store_matrix_sync", store=True)
 INSTRUCTIONS: tuple[Executable, ...] = (MMA_SYNC, LOAD_MATRIX_SYNC, FILL_FRAGMENT, STORE_MATRIX_SYNC)
 """The four WMMA functions."""
 
-__all__ = ["FILL_FRAGMENT", "FillFragment", "LOAD_MATRIX_SYNC", "MMA_SYNC", "MatrixSync", "MmaSync", "STORE_MATRIX_SYNC"]
+__all__ = ["FILL_FRAGMENT", "LOAD_MATRIX_SYNC", "MMA_SYNC", "STORE_MATRIX_SYNC", "FillFragment", "MatrixSync", "MmaSync"]

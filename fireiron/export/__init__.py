@@ -90,13 +90,13 @@ def export(
     unit = Unit.of(program, program.name if name is None else name)
     parts = {f"{unit.name}.h": runtime_header(unit).encode(), f"{unit.name}.cu": runtime_source(unit).encode()}
     build = runtime_build(unit)
-    more = [f"{unit.name}{end}" for end in (".cubin", "_driver.h", "_driver.c")]
+    driver_files = [f"{unit.name}{end}" for end in (".cubin", "_driver.h", "_driver.c")]
     if cubin:
         compiled = compile_cached(unit.text, program.architecture.name, newest=newest)
         texts = (compiled.cubin, driver_header(unit, compiled).encode(), driver_source(unit).encode())
-        parts |= dict(zip(more, texts, strict=True))
+        parts |= dict(zip(driver_files, texts, strict=True))
         build |= driver_build(unit)
-    _write(target_folder, parts, overwrite, () if cubin else more)
+    _write(target_folder, parts, overwrite, () if cubin else driver_files)
     return Exported(unit.name, tuple(target_folder / file for file in parts), build)
 
 

@@ -101,9 +101,9 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
         if not var.low <= value <= var.high or value % var.multiple_of:
             raise ArgumentError(f"{name}={value}", legal=f"{var.low} <= {name} <= {var.high}, a multiple of {var.multiple_of}")
     for name, shape in shapes.items():
-        wanted = tuple(evaluated(size, known) for size in array_shape(spec, name))
-        if tuple(shape) != wanted:
-            raise ArgumentError(f"{name} has the shape {tuple(shape)}, the kernel was made for {wanted}")
+        expected = tuple(evaluated(size, known) for size in array_shape(spec, name))
+        if tuple(shape) != expected:
+            raise ArgumentError(f"{name} has the shape {tuple(shape)}, the kernel was made for {expected}")
     return known
 
 
@@ -207,14 +207,14 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
     shape = buffer_shape(buffer, symbols)
     if view.shape != shape:
         raise LaunchError(f"{name} does not have the shape that the kernel expects", got=view.shape, legal=str(shape))
-    wanted = byte_strides(buffer, symbols)
-    differs = [dim for dim in range(len(shape)) if shape[dim] > 1 and view.strides[dim] != wanted[dim]]
+    expected = byte_strides(buffer, symbols)
+    differs = [dim for dim in range(len(shape)) if shape[dim] > 1 and view.strides[dim] != expected[dim]]
     if differs:
         raise LaunchError(
             f"{name} has other strides than the kernel was made for ({buffer.tensor.layout}), in bytes",
             got=view.strides,
-            legal=str(wanted),
-            hint=_hint_on_strides(buffer, spec, view, [view.strides[dim] for dim in differs], wanted),
+            legal=str(expected),
+            hint=_hint_on_strides(buffer, spec, view, [view.strides[dim] for dim in differs], expected),
         )
 
 
@@ -246,7 +246,7 @@ _REORDERED = {
 """For the storage order that a kernel requires: the spec of the other order, and how to convert an array to the required one."""
 
 
-def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
+def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Sequence[int], expected: tuple[int, ...]) -> str:
     if 0 in differing:
         return f"this is a broadcast view: make the spec with {_by_dim(buffer, spec)}, or pass a copy"
     if min(differing) < 0:
@@ -254,7 +254,7 @@ def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Seq
     if not isinstance(buffer.tensor.layout, MatrixLayout):
         return f"make the spec with {_by_dim(buffer, spec)}, or pass an array of these strides"
     other, how = _REORDERED[buffer.tensor.layout.order]
-    if view.itemsize in view.strides and view.strides.index(view.itemsize) != wanted.index(view.itemsize):
+    if view.itemsize in view.strides and view.strides.index(view.itemsize) != expected.index(view.itemsize):
         return f"make the spec with {buffer.name}={other}, or pass an array of its layout: {how}"
     orders = f"{buffer.name}=RowMajor(ld=...), ColMajor(ld=...) or {_by_dim(buffer, spec).partition('=')[2]}"
     return f"make the spec with {orders}, or pass an array of its layout: {how}"

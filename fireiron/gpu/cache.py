@@ -175,8 +175,8 @@ def _decoded(data: bytes, key: str) -> Compiled:
 def _check_head(head: Mapping[str, Any], length: int) -> None:
     """Refuse a head that no version writes although its digest is correct."""
     sizes, version = head["sizes"], head["toolchain"]
-    whole = all(type(number) is int and number >= 0 for number in (*sizes, *version))
-    if not whole or sum(sizes) != length or not isinstance(head["arch"], str) or type(head["seconds"]) not in (int, float):
+    is_valid = all(type(number) is int and number >= 0 for number in (*sizes, *version))
+    if not is_valid or sum(sizes) != length or not isinstance(head["arch"], str) or type(head["seconds"]) not in (int, float):
         raise ValueError("sizes, arch, toolchain or seconds")
 
 

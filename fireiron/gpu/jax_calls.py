@@ -155,7 +155,7 @@ def _order(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     shape, strides = buffer_shape(buffer, symbols), byte_strides(buffer, symbols)
     order = tuple(sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim) if shape[dim] > 1 else (-math.inf, dim)))
     packed = row_major(shape, buffer.dtype.bytes, order)
-    if any(size > 1 and step != wanted for size, step, wanted in zip(shape, strides, packed, strict=True)):
+    if any(size > 1 and step != packed_stride for size, step, packed_stride in zip(shape, strides, packed, strict=True)):
         hint = f"make the spec with {buffer.name}=RowMajor or ColMajor"
         raise LaunchError(f"{buffer.name} has strides that JAX arrays do not support, in bytes", got=strides, legal=str(packed), hint=hint)
     return order

@@ -482,9 +482,9 @@ def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequen
     rank, room = len(extents), ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
     start = ctypes.addressof(room)
     start += -start % _MAP_ALIGNMENT
-    whole, half = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+    uint64s, uint32s = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     between = (ctypes.c_uint64 * (rank - 1))(*strides)
-    shape = whole(*extents), between, half(*box), half(*(1,) * rank)
+    shape = uint64s(*extents), between, uint32s(*box), uint32s(*(1,) * rank)
     status = encode(start, kind, rank, address, *shape, _NOT_INTERLEAVED, swizzle, PROMOTED, _ZEROS_OUTSIDE)
     if status:
         asked = f"the driver refuses a tensor map of {tuple(extents)} elements at {address:#x}"
@@ -562,8 +562,8 @@ class DynamicTileLaunch(TensorMapLaunch):
             LaunchError: TMA takes no such address, or the driver refuses.
         """
         assert self.counter is not None
-        whole = (*addresses, self.counter(stream))
-        super().fire(self._known(whole), whole, stream)
+        all_addresses = (*addresses, self.counter(stream))
+        super().fire(self._known(all_addresses), all_addresses, stream)
 
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
         """Launch with prepared arguments, except for the counter."""

@@ -127,9 +127,9 @@ def _check_type(kernel: CompiledKernel, name: str, tensor: Any) -> None:
 
 
 def _check_shape(spec: Spec, name: str, tensor: Any, known: Mapping[str, Any]) -> None:
-    wanted = tuple(_size(size, known) for size in spec.operands[name].shape)
-    if any(size != want for size, want in zip(tensor.shape, wanted, strict=True)):
-        raise ArgumentError(f"{name} has the shape {tuple(tensor.shape)}, the kernel was made for {wanted}")
+    expected = tuple(_size(size, known) for size in spec.operands[name].shape)
+    if any(size != want for size, want in zip(tensor.shape, expected, strict=True)):
+        raise ArgumentError(f"{name} has the shape {tuple(tensor.shape)}, the kernel was made for {expected}")
 
 
 def _size(value: Any, symbols: Mapping[str, Any]) -> Any:

@@ -113,11 +113,13 @@ def _distinct_per_iteration(var: Var, indices: Sequence[Expr]) -> bool:
         step = constant(index.substitute({var: var + 1}) - index) if index.variables() == {var} else None
         if step:
             return True
-    own = [index for index in indices if index.variables() == {var}]
+    own_indices = [index for index in indices if index.variables() == {var}]
     count = var.high - var.low + 1
-    if not own or count > _MOST_ITERATIONS:
+    if not own_indices or count > _MOST_ITERATIONS:
         return False
-    return len({tuple(int(index.evaluate({var.name: number})) for index in own) for number in range(var.low, var.high + 1)}) == count
+    return (
+        len({tuple(int(index.evaluate({var.name: number})) for index in own_indices) for number in range(var.low, var.high + 1)}) == count
+    )
 
 
 def _overwrites(result: View, nest: Nest, write: _Write) -> bool:

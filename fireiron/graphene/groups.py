@@ -67,19 +67,19 @@ def named_indices(names: str, text: str, unit: Expr) -> list[tuple[str, Expr]]:
     _, _, shapes = parse_group(text)
     if shapes is None:
         raise LayoutError(f"{text} has as many units as the strategy makes: its shape is not known", legal="[16,16].thread")
-    places = indices(shapes, unit)
+    coordinates = indices(shapes, unit)
     items = [one.strip() for one in pieces(names, ",")]
-    flat = [one for place in places for one in place]
+    flat = [one for place in coordinates for one in place]
     if any(one.startswith("(") for one in items):
-        if len(items) != len(places):
-            raise LayoutError(f"{len(items)} names for {len(places)} shapes", legal=_nested(places))
-        pairs = [(_inside(item), place) for item, place in zip(items, places, strict=True)]
+        if len(items) != len(coordinates):
+            raise LayoutError(f"{len(items)} names for {len(coordinates)} shapes", legal=_nested(coordinates))
+        pairs = [(_inside(item), shape_coordinates) for item, shape_coordinates in zip(items, coordinates, strict=True)]
     else:
         pairs = [(items, tuple(flat))]
-    for listed, place in pairs:
-        if len(listed) != len(place):
-            raise LayoutError(f"{len(listed)} names for {len(place)} values", legal=_nested(places))
-    return [(plain_name(name), value) for listed, place in pairs for name, value in zip(listed, place, strict=True)]
+    for listed, shape_coordinates in pairs:
+        if len(listed) != len(shape_coordinates):
+            raise LayoutError(f"{len(listed)} names for {len(shape_coordinates)} values", legal=_nested(coordinates))
+    return [(plain_name(name), value) for listed, shape_coordinates in pairs for name, value in zip(listed, shape_coordinates, strict=True)]
 
 
 def _inside(item: str) -> list[str]:
@@ -105,4 +105,4 @@ def group_of(texts: Mapping[str, Any], name: str) -> str:
     return str(texts[name])
 
 
-__all__ = ["group_of", "derive_group", "named_indices", "plain_name", "require_same_group", "sizes_in"]
+__all__ = ["derive_group", "group_of", "named_indices", "plain_name", "require_same_group", "sizes_in"]

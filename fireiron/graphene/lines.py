@@ -33,8 +33,8 @@ class Line:
         before = self.text[:offset].split("\n")
         column = len(before[-1]) + (self.column if len(before) == 1 else 1)
         shown = rest if len(rest) <= 60 else f"{rest[:57]}..."
-        place = f"line {self.number + len(before) - 1}, column {column}"
-        raise LayoutError(f"{place}: {what}", got=shown, legal=legal, hint=hint)  # type: ignore[arg-type]
+        position = f"line {self.number + len(before) - 1}, column {column}"
+        raise LayoutError(f"{position}: {what}", got=shown, legal=legal, hint=hint)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def here(self, offset: int = 0) -> Iterator[None]:
@@ -112,10 +112,10 @@ def _without_remark(line: str) -> str:
     if not line.lstrip().startswith(("%", "#", "@", "(")):
         return line
     level = 0
-    for place, character in enumerate(plain):
+    for position, character in enumerate(plain):
         level += _NESTS.get(character, 0)
-        if level <= 0 and plain.startswith("//", place):
-            return line[:place]
+        if level <= 0 and plain.startswith("//", position):
+            return line[:position]
     return line
 
 
@@ -135,10 +135,10 @@ def split_at(text: str, word: str) -> tuple[str, str | None]:
     """Split a text at a word outside all parentheses; the text and None if it does not contain the word."""
     level = 0
     plain = _blanked(text)
-    for place, character in enumerate(plain):
+    for position, character in enumerate(plain):
         level += _NESTS.get(character, 0)
-        if level == 0 and character.isspace() and re.match(rf"\s{word}\s", plain[place:]):
-            return text[:place].rstrip(), text[place + len(word) + 1 :].strip()
+        if level == 0 and character.isspace() and re.match(rf"\s{word}\s", plain[position:]):
+            return text[:position].rstrip(), text[position + len(word) + 1 :].strip()
     return text, None
 
 
@@ -148,10 +148,10 @@ def split_options(text: str) -> tuple[str, str]:
         return text, ""
     plain = _blanked(text)
     level = 0
-    for place in range(len(plain) - 1, -1, -1):
-        level += {"}": 1, "{": -1}.get(plain[place], 0)
+    for position in range(len(plain) - 1, -1, -1):
+        level += {"}": 1, "{": -1}.get(plain[position], 0)
         if level == 0:
-            return text[:place].rstrip(), text[place + 1 : -1].strip()
+            return text[:position].rstrip(), text[position + 1 : -1].strip()
     return text, ""
 
 
@@ -160,11 +160,11 @@ def read_options(text: str) -> list[tuple[str, str]]:
     options: list[str] = [""]
     level = 0
     plain = _blanked(text)
-    for place, character in enumerate(plain):
+    for position, character in enumerate(plain):
         level += _NESTS.get(character, 0)
         if character == "," and level == 0:
             options.append("")
         else:
-            options[-1] += text[place]
+            options[-1] += text[position]
     pairs = [one.partition("=") for one in options if one.strip()]
     return [(name.strip(), value.strip()) for name, _, value in pairs]

@@ -126,10 +126,10 @@ class _Reader:
         self.instructions: dict[str, Executable] = {instruction.name: instruction for instruction in reversed(instructions)}
         self.grid: Expr | None = None
         self.threads: int | None = None
-        self.outermost_fields: dict[str, Any] = {"facts": [], "title": [], "effects": effect.NONE, "settled": [], "lets": []}
+        self.outermost_fields: dict[str, Any] = {"facts": [], "title": [], "effects": effect.NONE, "chosen_storage": [], "lets": []}
         self.names: dict[str, None] = {}
-        self.cuda_names: dict[str, str] = {}
-        self.text_names: dict[str, str] = {}
+        self.cuda_names: dict[str, str] = {}  # the CUDA name of each tensor's name in the text
+        self.text_names: dict[str, str] = {}  # the name in the text of each tensor that `_c_name` renamed
         self.results = Results()
         self.private: set[str] = set()
         self.words = frozenset(re.findall(r"\w+", text))
@@ -387,7 +387,7 @@ class _Reader:
 
     def _loop_options(self, name: str, extent: Expr, options: str, scope: _Scope) -> tuple[Var, dict[str, Any]]:
         low, high, multiple = 0, max(extent.high - 1, 0), 1
-        known = _asks_by_option()
+        asks_by_option = _asks_by_option()
         options_by_kind: dict[type[Ask], dict[str, str]] = {}
         fields: dict[str, Any] = {}
         for key, value in ((former.LOOP_OPTIONS.get(key, key), value) for key, value in read_options(options)):
@@ -397,13 +397,13 @@ class _Reader:
                 fields[key] = _number(value, key)
             elif key == "range":
                 low, high, multiple = _range(value)
-            elif key in known and ("=" in known[key][1]) == bool(value):
-                options_by_kind.setdefault(known[key][0], {})[key] = value
+            elif key in asks_by_option and ("=" in asks_by_option[key][1]) == bool(value):
+                options_by_kind.setdefault(asks_by_option[key][0], {})[key] = value
             else:
-                legal = ["unroll", *(example for _, example in known.values()), "range=0..7"]
+                legal = ["unroll", *(example for _, example in asks_by_option.values()), "range=0..7"]
                 raise LayoutError(f"a loop has no option {key}", legal=legal)
-        wanted = (kind.read(chosen, lambda text: read_expression(text, scope.values)) for kind, chosen in options_by_kind.items())
-        return Var(name, low, high, multiple), {**fields, "asks": Asks(tuple(wanted))}
+        loop_asks = (kind.read(chosen, lambda text: read_expression(text, scope.values)) for kind, chosen in options_by_kind.items())
+        return Var(name, low, high, multiple), {**fields, "asks": Asks(tuple(loop_asks))}
 
     def _read_if(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         match = _IF.fullmatch(line.text)
@@ -521,8 +521,8 @@ class _Reader:
             _require_declared(declared, shapes, tiled.view, name, scope)
             scope.texts.pop(name, None)
             scope.tiles[name] = tiled
-        elif place := re.fullmatch(r"\[(.*)\]", rest, re.DOTALL):
-            view = self._part(source, pieces(place[1], ","), scope)
+        elif index_match := re.fullmatch(r"\[(.*)\]", rest, re.DOTALL):
+            view = self._part(source, pieces(index_match[1], ","), scope)
             _require_declared(declared, [[dim.modes for dim in view.dims]], view, name, scope)
             scope.tiles.pop(name, None)
             scope.texts[name] = view_text(view)
@@ -539,14 +539,14 @@ class _Reader:
             require_same_group(declared, name, derived)
         scope.texts[name] = derived
 
-    def _part(self, source: str, place: list[str], scope: _Scope) -> View:
+    def _part(self, source: str, index: list[str], scope: _Scope) -> View:
         """Select a tile by its indices, or an element of a tensor without tiles by its coordinates."""
         if source in scope.tiles:
             tiled = scope.tiles[source]
         else:
             view = parse_view(scope.texts[source], scope.values)
-            tiled = view.tile(*[1 if one.strip() != "_" else None for one in place])
-        numbers = tuple(as_expr(0) if one.strip() == "_" else self._expression(one.strip().lstrip("#"), scope) for one in place)
+            tiled = view.tile(*[1 if one.strip() != "_" else None for one in index])
+        numbers = tuple(as_expr(0) if one.strip() == "_" else self._expression(one.strip().lstrip("#"), scope) for one in index)
         by_unit, by_iteration = (tiled.at(numbers, unit) for unit in (True, False))
         units = [not scope.loop_variant.issuperset(number.variables()) for number in numbers]
         return by_iteration.with_dims({dim: by_unit.dims[dim] for dim, unit in enumerate(units) if unit})
@@ -636,10 +636,10 @@ class _Reader:
         return generic_spec(level, operands, results), execution
 
     def _view(self, text: str, scope: _Scope) -> View:
-        name, bracket, place = text.strip().partition("[")
+        name, bracket, index = text.strip().partition("[")
         self._require_no_tiles(name.strip(), scope)
-        known = scope.texts.get(name.strip())
-        return parse_view(text if known is None else f"{known}{bracket}{place}", scope.values)
+        definition = scope.texts.get(name.strip())
+        return parse_view(text if definition is None else f"{definition}{bracket}{index}", scope.values)
 
     def _require_known(self, spec: Spec) -> None:
         """Refuse tensors that are neither operands of the kernel nor results of an `Allocate` before the spec."""
@@ -677,7 +677,7 @@ class _Reader:
         scope.texts[f"%{text_name}"] = view_text(view)
         scope.tiles.pop(f"%{text_name}", None)
         if storage is not None:
-            self.outermost_fields["settled"].append((tensor, _value(storage, Storage, "a storage", scope)))
+            self.outermost_fields["chosen_storage"].append((tensor, _value(storage, Storage, "a storage", scope)))
         return spec.with_operands(**{operand: view})
 
 
@@ -750,8 +750,8 @@ def _require_declared(declared: str | None, shapes: Sequence[Sequence[tuple[Mode
     if parts.element != dtype_text(view.dtype) or (parts.memory or view.memory.name).replace(" ", "") != view.memory.name.replace(" ", ""):
         raise LayoutError(f"{name} has type {dtype_text(view.dtype)} and memory {view.memory.name}", got=declared.strip())
     sizes = [[Dim(modes).size for modes in dims] for dims in shapes]
-    wanted = [[product(dim.shape) for dim in shape] for shape in read_shapes(parts.shapes, scope.values)]
-    if [_without_ones(dims) for dims in wanted] != [_without_ones(dims) for dims in sizes]:
+    declared_sizes = [[product(dim.shape) for dim in shape] for shape in read_shapes(parts.shapes, scope.values)]
+    if [_without_ones(dims) for dims in declared_sizes] != [_without_ones(dims) for dims in sizes]:
         raise LayoutError(f"{name} has the shape {'.'.join(f'[{_listed(dims)}]' for dims in sizes)}", got=declared.strip())
     if any(strides is not None for _, strides in parts.shapes):
         actual = [[strided(view, axis, modes) for axis, modes in enumerate(dims)] for dims in shapes]

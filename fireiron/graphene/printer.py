@@ -84,7 +84,7 @@ def fields_of(value: Any) -> list[str]:
 
 def _difference(name: str, expected: Any, actual: Any) -> str:
     while isinstance(expected, tuple) and isinstance(actual, tuple) and len(expected) == len(actual):
-        position = next(place for place in range(len(expected)) if expected[place] != actual[place])
+        position = next(index for index in range(len(expected)) if expected[index] != actual[index])
         name, expected, actual = f"{name}[{position}]", expected[position], actual[position]
         if isinstance(expected, Stmt) and type(expected) is type(actual):
             field = next(field for field in fields_of(expected) if getattr(expected, field) != getattr(actual, field))
@@ -186,8 +186,8 @@ class _Writer:
         if kernel.effects[Chaining].chained:
             yield f"Chained {', '.join(kernel.effects[Chaining].ready)}".rstrip()
         if kernel.cluster is not None:
-            places = zip(kernel.cluster.sizes, kernel.cluster.places, strict=True)
-            yield f"Cluster {', '.join(f'{size} {place.name}' for size, place in places)}"
+            ranks = zip(kernel.cluster.sizes, kernel.cluster.places, strict=True)
+            yield f"Cluster {', '.join(f'{size} {rank.name}' for size, rank in ranks)}"
         for view in self.program.inner.operands.values():
             yield self.texts[view.tensor.name]
 
@@ -208,7 +208,7 @@ class _Writer:
         names them again, but after all names of the text.
         """
         used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(body)))
-        used |= {place.name for place in (self.kernel.cluster.places if self.kernel.cluster is not None else ())}
+        used |= {rank.name for rank in (self.kernel.cluster.places if self.kernel.cluster is not None else ())}
         kept = {one.var for one in self.kernel.body if isinstance(one, Let)}
         used_lets: list[str] = []
         for var, value in reversed(self.whole.definitions.items()):

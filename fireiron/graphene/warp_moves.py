@@ -91,9 +91,9 @@ def _received(tiled: Tiled) -> Access:
     """Return the access to the registers that a lane receives: two elements of each matrix, matrices in row-major order."""
     view, (tiles, inside) = tiled.view, _parts(tiled)
     points = []
-    for place in itertools.product(range(2), range(2)):
+    for tile_index in itertools.product(range(2), range(2)):
         for element in itertools.product(range(1), range(2)):
-            at = [Dim(outer).at(i) + Dim(inner).at(j) for outer, inner, i, j in zip(tiles, inside, place, element, strict=True)]
+            at = [Dim(outer).at(i) + Dim(inner).at(j) for outer, inner, i, j in zip(tiles, inside, tile_index, element, strict=True)]
             points.append(tuple(int(constant(one) or 0) for one in at))
     modes = tuple((*inner, *outer) or (Mode(as_expr(1), as_expr(1)),) for inner, outer in zip(inside, tiles, strict=True))
     bases = tuple(dim.base for dim in view.numerals)

@@ -122,18 +122,18 @@ class Written(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         draft = context.draft()
-        whole: dict[str, Any] = {}
+        outermost_fields: dict[str, Any] = {}
         if self.outermost is not None:
-            whole = _outermost_fields(self.outermost, draft)
+            outermost_fields = _outermost_fields(self.outermost, draft)
         children: list[Child] = []
         program = _program(self.items, TRUE, draft, children)
-        known = {view.tensor.name for view in spec.operands.values()}
+        operand_names = {view.tensor.name for view in spec.operands.values()}
         names = [one.var.name for one in statements(program) if isinstance(one, (For, Let))]
         names += [view.tensor.name for child in children for view in child.spec.operands.values()]
         for name in dict.fromkeys(names):
-            if name not in known:
+            if name not in operand_names:
                 draft.claim(Var(name))
-        return draft.expansion(tuple(children), program, **whole)
+        return draft.expansion(tuple(children), program, **outermost_fields)
 
 
 def _outermost_fields(outermost: Outermost, draft: Draft) -> dict[str, Any]:

@@ -284,7 +284,7 @@ def _differs_in_kind(compared: Compared) -> bool:
 
 @attrs.frozen
 class Closing:
-    """Steps that close a leaf: at its end, or after step number `behind` of the main chain."""
+    """Steps that close a leaf: at its end, or after step number `after` of the main chain."""
 
     leaf: Leaf
     steps: Steps
@@ -295,8 +295,8 @@ class Closing:
         done = End(self.leaf.requested, number=self.leaf.number)
         if self.after is None:
             return _with_end(steps, self.leaf.number, (*self.steps, done))
-        place = self.after + 1
-        return _with_end((*steps[:place], *self.steps, *steps[place:]), self.leaf.number, (done,))
+        position = self.after + 1
+        return _with_end((*steps[:position], *self.steps, *steps[position:]), self.leaf.number, (done,))
 
 
 class _Search:

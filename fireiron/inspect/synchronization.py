@@ -106,7 +106,7 @@ class Point:
 
 
 @attrs.frozen
-class RingAccount:
+class RingReport:
     """A ring: buffers with `stages` stages of `bytes` bytes.
 
     `fillers` and `users` are the instructions that fill and use the buffers, with their source lines. `arrivals` arrivals complete a phase
@@ -139,11 +139,11 @@ class RingAccount:
 
 
 @attrs.frozen
-class Account:
+class SynchronizationReport:
     """The synchronization of a kernel: its rings, its roles as `(name, threads)`, and its synchronization statements in program order."""
 
     roles: tuple[tuple[str, str], ...]
-    rings: tuple[RingAccount, ...]
+    rings: tuple[RingReport, ...]
     points: tuple[Point, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -155,17 +155,17 @@ class Account:
         }
 
 
-def synchronization(kernel: Kernel) -> Account:
-    """Return the account of a final kernel. Raises: `VerificationError` for an unknown kind of statement."""
+def synchronization(kernel: Kernel) -> SynchronizationReport:
+    """Return the synchronization report of a final kernel. Raises: `VerificationError` for an unknown kind of statement."""
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
     common = tuple(_Reader(kernel, None).points(kernel.body, ()))
     all_threads = ("", f"threads 0 to {kernel.threads - 1}")
     if roles is None:
-        return Account((all_threads,), (), common)
+        return SynchronizationReport((all_threads,), (), common)
     points = (point for role in roles.roles for point in _Reader(kernel, role).points(role.body, ()))
     rings = tuple(_ring(kernel, ring, roles) for ring in kernel.rings)
     named = tuple((role.name, _threads(role)) for role in roles.roles)
-    return Account((all_threads, *named) if common else named, rings, (*common, *points))
+    return SynchronizationReport((all_threads, *named) if common else named, rings, (*common, *points))
 
 
 def _threads(role: Role) -> str:
@@ -178,18 +178,18 @@ def _threads(role: Role) -> str:
 # ---------------------------------------------------------------------------------------------- rings
 
 
-def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingAccount:
+def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingReport:
     if ring.tiles:
         claiming, reading = (" and ".join(role.name for role in roles.roles if role.elected == is_elected) for is_elected in (True, False))
-        return RingAccount(ring.name, (), ring.stages, 0, claiming, reading, ring.consumers, (), (), 0, _WHY_DYNAMIC)
+        return RingReport(ring.name, (), ring.stages, 0, claiming, reading, ring.consumers, (), (), 0, _WHY_DYNAMIC)
     if ring.is_order:
         groups = " and ".join(role.name for role in roles.roles if any(_accesses(one, ring) for one in statements(role.body)))
         why = _WHY_ALTERNATE if ring.each else _WHY_ORDERED
-        return RingAccount(ring.name, (), ring.stages, 0, "", groups, ring.consumers, (), (), 0, why, each=ring.each)
+        return RingReport(ring.name, (), ring.stages, 0, "", groups, ring.consumers, (), (), 0, why, each=ring.each)
     producers = [role for role in roles.roles if any(one.ring == ring.name for one, _ in execs(role.body))]
     consumers = [role for role in roles.roles if any(isinstance(one, Acquire) and _is_full(one, ring) for one in statements(role.body))]
     in_flight, why = _in_flight(ring, consumers[0])
-    return RingAccount(
+    return RingReport(
         ring.name,
         ring.buffers,
         ring.stages,
@@ -297,7 +297,7 @@ class _Reader:
             elif isinstance(statement, For):
                 yield from self.points(statement.body, (*loops, statement.var.name))
             elif not isinstance(statement, (Let, Comment, Roles, IfAnyLane, ClaimTile, ExitIfDone)):
-                raise unknown(statement, "the account of synchronization")
+                raise unknown(statement, "the synchronization report")
 
     def _point(self, stmt: Synchronizing, loops: tuple[str, ...]) -> Point:
         name = "" if self.role is None else self.role.name
@@ -495,20 +495,20 @@ def _joined(buffers: Iterable[str], names: Iterable[str]) -> str:
 # ---------------------------------------------------------------------------------------------- text
 
 
-def text(account: Account) -> str:
+def text(report: SynchronizationReport) -> str:
     """Print the synchronization: rings first, then the statements of each role by loop."""
-    file = _file(account)
+    file = _file(report)
     parts = [f"lines of {file}"] if file else []
-    parts += [_ring_text(ring, file) for ring in account.rings]
-    for name, threads in account.roles:
-        points = [point for point in account.points if point.role == name]
+    parts += [_ring_text(ring, file) for ring in report.rings]
+    for name, threads in report.roles:
+        points = [point for point in report.points if point.role == name]
         parts.append("\n".join([f"{name or 'all threads'}: {threads}", *(_points(points, file) or ["  no synchronization"])]))
     return "\n\n".join(parts)
 
 
-def _file(account: Account) -> str:
+def _file(report: SynchronizationReport) -> str:
     """Return the file that contains most of the source lines."""
-    origins = [origin for point in account.points for order in point.orders for origin in (*order.before_at, *order.after_at)]
+    origins = [origin for point in report.points for order in point.orders for origin in (*order.before_at, *order.after_at)]
     files = [origin.rpartition(":")[0] for origin in origins]
     return max(dict.fromkeys(files), key=files.count, default="")
 
@@ -518,7 +518,7 @@ def _with_lines(name: str, origins: Sequence[str], file: str) -> str:
     return " ".join([name, *(origin.removeprefix(file) if file else origin for origin in origins)])
 
 
-def _ring_text(ring: RingAccount, file: str) -> str:
+def _ring_text(ring: RingReport, file: str) -> str:
     if not ring.buffers and ring.filled_by:
         head = f"tiles {ring.name}: indices of {ring.stages} tiles"
         return f"{head}\n  claimed    by {ring.filled_by}, from the counter\n  read       by {ring.emptied_by}\n  why        {ring.why}"
@@ -539,7 +539,7 @@ def _ring_text(ring: RingAccount, file: str) -> str:
     return "\n".join([head, *(f"  {name:<9}  {value}" for name, value in rows)])
 
 
-def _full_barrier_count(ring: RingAccount) -> str:
+def _full_barrier_count(ring: RingReport) -> str:
     """Return what the full barriers of a ring count."""
     arrivals = f"{ring.filling} arrival{'s' if ring.filling > 1 else ''}"
     return f"{arrivals} and {ring.bytes} bytes" if ring.bytes or ring.filling == 1 else arrivals

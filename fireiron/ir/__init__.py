@@ -99,6 +99,7 @@ __all__ = [
     "execs",
     "filled",
     "inside",
+    "interior_condition",
     "lets",
     "located",
     "nest_of",
@@ -112,7 +113,6 @@ __all__ = [
     "unknown",
     "variables",
     "verify",
-    "interior_condition",
     "whole_pieces",
     "without_asks",
 ]

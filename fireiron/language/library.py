@@ -1,8 +1,8 @@
 """Load strategies of the library and of users' files, and bind them to a spec.
 
 A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`. The first line of its docstring describes
-it. If `spec` has a parameter `made`, it gets the definition that the strategy starts from. `values(spec)` or `values(spec, target)` returns
-values of the tunables for a spec, on a target (an `Architecture`); `NAME_values` does so for a strategy `NAME`.
+it. If `spec` has a parameter `fused`, it gets the definition that the strategy starts from. `values(spec)` or `values(spec, target)`
+returns values of the tunables for a spec, on a target (an `Architecture`); `NAME_values` does so for a strategy `NAME`.
 
 A user's file needs only a strategy. `spec` or `problem` specify what it computes (`entries.py`). The default is the plain
 `MatMul(M, N, K)(GL, GL, GL)(Kernel)`, column-major float32, or the definition that the strategy starts from.

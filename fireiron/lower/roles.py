@@ -51,7 +51,7 @@ from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.ir.asks.dynamic_tiles import DynamicTiles
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.lower.walk import fresh_name, taken_names
-from fireiron.values.expr import TRUE, Expr, Var, as_expr, equal, mod
+from fireiron.values.expr import TRUE, Expr, Var, all_of, as_expr, constant, equal, less, mod
 from fireiron.values.machine import Warp
 from fireiron.values.units import THREAD, index_in
 
@@ -338,7 +338,7 @@ class Writer:
         if self.part is self.partition.rest and _is_of_tile(statement, around):
             return self._ordered(loop)
         loop = _dynamic_loop(loop, _claim if self.part is self.partition.taking else self._received_tile)
-        return self._redistributed(loop) if fills else (loop,)
+        return self._redistributed(loop) if fills else self._overlapped(loop)
 
     def _received_tile(self, tile: ClaimTile) -> tuple[Stmt, ...]:
         """How parts that claim no tiles receive the number of a tile."""
@@ -466,6 +466,27 @@ class Writer:
             if access.write and access.buffer in read
         )
         return Wait(0, f"{', '.join(sorted(read))} has {store.mechanism.done}", store.mechanism, orders=orders)
+
+    def _overlapped(self, loop: For) -> tuple[Stmt, ...]:
+        """A loop whose iterations each store a stage: the store stays in flight until the next iteration, which releases the stage.
+
+        After the loop, all stores are waited for, and the last stage of each ring is released.
+        """
+        waits = [stmt for stmt in loop.body if isinstance(stmt, Wait) and stmt.mechanism.outlives]
+        releases = [stmt for stmt in loop.body if isinstance(stmt, Release)]
+        acquired = {stmt.ring for stmt in loop.body if isinstance(stmt, Acquire)}
+        count = constant(loop.extent) or 0
+        if not waits or count < 2 or any(self.rings[stmt.ring].stages < 2 or stmt.ring not in acquired for stmt in releases):
+            return (loop,)
+
+        def later(stmt: Stmt) -> Stmt:
+            if isinstance(stmt, Release):
+                before = stmt.fill_index.substitute({loop.var: loop.var - 1})
+                return attrs.evolve(stmt, fill_index=before, active=all_of((stmt.active, less(0, loop.var))))
+            return attrs.evolve(stmt, groups=1) if stmt in waits else stmt
+
+        last = {loop.var: count - 1}
+        return (attrs.evolve(loop, body=tuple(map(later, loop.body))), *waits[-1:], *(stmt.substitute(last) for stmt in releases))
 
     def _redistributed(self, statement: Stmt) -> tuple[Stmt, ...]:
         """Copies of the first part's threads, redistributed over the threads of this part, in rounds if these are fewer."""

@@ -161,8 +161,8 @@ def _lasts(dependence: Dependence, mechanism: Mechanism) -> bool:
 class _Site:
     """An access; `untested` is the same without the conditions `tests`, which depend only on executed loops.
 
-    `needed` are the executed loops that it depends on. `turns` maps those on which no other condition depends to the number of iterations
-    after which addresses repeat.
+    `needed` are the executed loops that it depends on. `iterations` maps those on which no other condition depends to the number of
+    iterations after which addresses repeat.
     """
 
     touch: Touch

@@ -34,6 +34,7 @@ from fireiron.ir import (
     Mechanism,
     Release,
     Ring,
+    Role,
     Roles,
     StageState,
     Stmt,
@@ -72,8 +73,13 @@ def _followed(kernel: Kernel) -> tuple[Stmt, ...]:
     roles = [stmt for stmt in kernel.body if isinstance(stmt, Roles)]
     if not roles:
         return _Follower(kernel, kernel.body, kernel.workers).all()
-    rewritten_roles = {id(one): one.rebuilt(tuple(_Follower(kernel, role.body, role.threads).all() for role in one.roles)) for one in roles}
+    rewritten_roles = {id(stmt): stmt.rebuilt(tuple(_of_role(kernel, role) for role in stmt.roles)) for stmt in roles}
     return tuple(rewritten_roles.get(id(stmt), stmt) for stmt in kernel.body)
+
+
+def _of_role(kernel: Kernel, role: Role) -> tuple[Stmt, ...]:
+    """The program of a role with groups and waits. Only threads over which tiles are distributed issue MMAs."""
+    return role.body if role.first >= kernel.workers else _Follower(kernel, role.body, role.threads).all()
 
 
 # ---------------------------------------------------------------------------------------------- groups in flight
@@ -108,8 +114,8 @@ Key = tuple[_Fill, int]
 class _AsyncState:
     """What may be in flight at a point of the program, for the `mechanism` of its MMAs.
 
-    - `flying`: the groups in flight, by number, and the fills whose stages they read.
-    - `turns`: the acquired fills, and whether their last use is past.
+    - `in_flight`: the groups in flight, by number, and the fills whose stages they read.
+    - `fills`: the acquired fills, and whether their last use is past.
     - `own`: the registers that threads have written since the last MMA on them.
     - `copied`: accumulators filled by copies that no code before an MMA has pinned yet.
     """
@@ -422,7 +428,7 @@ class _Writer:
         self._wait(self._clashes(written, read), self._others(statement))
 
     def _wait(self, conflicts: Mapping[int, frozenset[str]], later: Sequence[Exec]) -> None:
-        """Insert a wait for the conflicting groups, if any, because of registers that the statements `behind` access."""
+        """Insert a wait for the conflicting groups, if any, because of registers that the `later` statements access."""
         if not conflicts:
             return
         names = frozenset().union(*conflicts.values())
@@ -469,7 +475,7 @@ class _Writer:
             self._free_stages(ring, count)
 
     def _free_stages(self, ring: str, fills: int = 1) -> None:
-        """Before `turns` fills of a ring without a free stage: release the oldest fills that are past their last use."""
+        """Before `fills` fills of a ring without a free stage: release the oldest fills that are past their last use."""
         while len(acquired := [key for key in self.async_state.fills if key[0].ring == ring]) > self.follower.rings[ring].stages - fills:
             over = [key for key in acquired if self.async_state.fills[key] and key[0] in self.own]
             if not over:

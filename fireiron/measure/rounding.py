@@ -444,7 +444,7 @@ class _Rounding:
 
     @functools.cached_property
     def ranges(self) -> Mapping[str, Range]:
-        """Between which numbers elements of integers lie."""
+        """The ranges of integer tensors, according to their types."""
         return limits_of(self.types)
 
     def _ranges_in(self, value: Value) -> Mapping[str, Range]:

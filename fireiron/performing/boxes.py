@@ -86,7 +86,7 @@ def _suffix(rank: int) -> str:
 
 
 def _places(first: int, rank: int) -> str:
-    return ", ".join(f"%{place}" for place in range(first, first + rank))
+    return ", ".join(f"%{number}" for number in range(first, first + rank))
 
 
 def _operands(rank: int) -> str:

@@ -82,5 +82,5 @@ def rows_together(view: View, storage: Storage, along: int) -> bool:
     line, other = ([storage.part(view.axis(dim), place) for place in range(sizes[view.axis(dim)])] for dim in (along, 1 - along))
     starts = [*line[::TOGETHER], *other]
     return all(start % TOGETHER == 0 for start in starts) and all(
-        place == line[number - number % TOGETHER] + number % TOGETHER for number, place in enumerate(line)
+        coordinate == line[number - number % TOGETHER] + number % TOGETHER for number, coordinate in enumerate(line)
     )

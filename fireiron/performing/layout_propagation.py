@@ -140,8 +140,8 @@ class Following:
     @property
     def shared(self) -> bool:
         """Whether smaller groups of threads own parts of the spec, so that an instruction of such a group may perform a part."""
-        whole = not overhanging(self.spec, self.steps or ())
-        return whole and self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
+        divides_evenly = not overhanging(self.spec, self.steps or ())
+        return divides_evenly and self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
 
     def below(self, draft: Draft) -> tuple[Spec, Expr]:
         """Return the spec of such a group, which is all that its threads own, and the condition that the group is active."""
@@ -188,9 +188,9 @@ class Following:
     def _is_contiguous_loop(self, step: Step, visited: Sequence[Digit]) -> bool:
         """Whether a loop visits contiguous elements that are all in bounds if the first one is."""
         dim = self.spec.dims.index(step.dim)
-        own = step.strides[self.name]
+        stride = step.strides[self.name]
         contiguous = contiguous_elements(self.spec, dim, visited)
-        return (constant(own * step.size) or LARGEST) <= contiguous
+        return (constant(stride * step.size) or LARGEST) <= contiguous
 
     def _distances(self, digit: Digit) -> tuple[int, ...]:
         """Return the strides of a digit in the operands in memory; unknown strides count as the largest."""
@@ -216,9 +216,10 @@ def _mismatches(following: Following, context: Context) -> tuple[Mismatch, ...]:
 
 def distributed_in_iterations(digits: Iterable[Digit], context: Context) -> bool:
     """Whether a thread's tile changes between iterations: its index depends on variables other than the thread index."""
-    known = context.whole.definitions.keys()
+    definitions = context.whole.definitions.keys()
     return any(
-        digit.index is not None and any(var not in known and var != context.thread for var in digit.index.variables()) for digit in digits
+        digit.index is not None and any(var not in definitions and var != context.thread for var in digit.index.variables())
+        for digit in digits
     )
 
 
@@ -349,11 +350,11 @@ def _with_bound(spec: Spec, views: Mapping[str, View], digit: Digit, contiguous:
     dim = spec.dims[digit.dim]
     for name in (name for name in views if dim in spec.uses[name]):
         position = spec.uses[name].index(dim)
-        whole, part = spec.operands[name].dims[position], views_with_end[name].dims[position]
+        operand_dim, part = spec.operands[name].dims[position], views_with_end[name].dims[position]
         count = constant(part.size) or LARGEST
-        if whole.bound is None:
+        if operand_dim.bound is None:
             size = as_expr(digit.end) if count <= contiguous else spec.sizes[digit.dim]
-            views_with_end[name] = views_with_end[name].with_dims({position: attrs.evolve(part, bound=whole.base + size)})
+            views_with_end[name] = views_with_end[name].with_dims({position: attrs.evolve(part, bound=operand_dim.base + size)})
     return views_with_end
 
 
@@ -427,12 +428,12 @@ def _covered_by_owners(view: View, holding: Ownership, context: Context) -> bool
     import numpy
 
     threads = numpy.arange(context.workers or 1)
-    known = {context.thread.name: threads}
-    places = [expand_definitions(dim.base, context) for dim in view.dims]
-    starts = [place.substitute({var: 0 for var in place.variables() if var != context.thread}) for place in places]
-    performing = compiled(_of_threads(context.active, context))(known)
-    taking = compiled(_of_threads(all_of((is_owner(holding, context), context.active)), context))(known)
-    part = numpy.stack(numpy.broadcast_arrays(threads * 0, *(compiled(place)(known) for place in starts)))
+    values = {context.thread.name: threads}
+    bases = [expand_definitions(dim.base, context) for dim in view.dims]
+    starts = [base.substitute({var: 0 for var in base.variables() if var != context.thread}) for base in bases]
+    performing = compiled(_of_threads(context.active, context))(values)
+    taking = compiled(_of_threads(all_of((is_owner(holding, context), context.active)), context))(values)
+    part = numpy.stack(numpy.broadcast_arrays(threads * 0, *(compiled(place)(values) for place in starts)))
     performing, taking = (numpy.broadcast_to(mask, threads.shape) != 0 for mask in (performing, taking))
     return {*map(tuple, part[:, performing].T.tolist())} <= {*map(tuple, part[:, taking].T.tolist())}
 
@@ -453,9 +454,9 @@ def _at_own_elements(view: View, holding: Ownership, context: Context) -> bool:
             continue
         index, part = expand_definitions(digit.index, context), dims[digit.dim]
         for outside in _uncovered_parts(digit, part):
-            place = expand_definitions(part.base, context) // outside.stride % outside.size
-            own = index // (outside.stride // digit.stride) % outside.size
-            if place != own and not _are_equal(place, own, context.thread.name, threads):
+            part_index = expand_definitions(part.base, context) // outside.stride % outside.size
+            owned_index = index // (outside.stride // digit.stride) % outside.size
+            if part_index != owned_index and not _are_equal(part_index, owned_index, context.thread.name, threads):
                 return False
     return True
 
@@ -634,11 +635,11 @@ def _lane_parts(distributed: Sequence[Digit], count: int, context: Context, taki
 
 def is_owner(holding: Ownership, context: Context) -> Expr:
     """Return the condition under which a thread owns any elements, in addition to the conditions of the statement."""
-    known = set(conjuncts(context.active))
+    active_conditions = set(conjuncts(context.active))
     return all_of(
         condition
         for condition in conjuncts(holding.active)
-        if condition not in known and expand_definitions(condition, context).variables() <= {context.thread}
+        if condition not in active_conditions and expand_definitions(condition, context).variables() <= {context.thread}
     )
 
 
@@ -679,13 +680,13 @@ def _contiguous_digit(
 ) -> tuple[list[Digit], list[Digit]]:
     """Return the digit of contiguous elements that a statement may process together, if any, and the other digits."""
     beyond = overhanging(spec, visited)
-    for place, digit in enumerate(visited):
+    for position, digit in enumerate(visited):
         count = most_contiguous(spec, digit) if digit.stride == 1 and digit not in beyond else 1
         while count > 1 and digit.size % count:
             count //= 2
         first, rest = digit.between(1, count), digit.between(count, digit.end)
         if count > 1 and first is not None:
-            return [first], [*visited[:place], *([] if rest is None or rest.size == 1 else [rest]), *visited[place + 1 :]]
+            return [first], [*visited[:position], *([] if rest is None or rest.size == 1 else [rest]), *visited[position + 1 :]]
     return [], list(visited)
 
 

@@ -207,9 +207,9 @@ def _words(name: str, words: str) -> str:
 def wrapped(line: str, limit: int = 110) -> Iterator[str]:
     """Return operands of inline PTX, as many as fit on each line."""
     while len(line) > limit:
-        place = line.rindex(", ", 0, limit) + 1
-        yield line[:place]
-        line = f"     {line[place:]}"
+        break_at = line.rindex(", ", 0, limit) + 1
+        yield line[:break_at]
+        line = f"     {line[break_at:]}"
     yield line
 
 

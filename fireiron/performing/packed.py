@@ -72,8 +72,8 @@ def packs(formula: Formula, types: Mapping[str, DType], approximately: bool = Fa
 def capability(formula: Formula, dtype: DType) -> int:
     """Return the first compute capability with instructions on pairs for all operations of a packed formula."""
     operations = list(_operations(formula.value))
-    own = (APPROXIMATIONS[operation.name][dtype][1] for operation in operations if operation.name in APPROXIMATIONS)
-    return max(80 if dtype == bfloat16 or any(operation.name in LIMITS for operation in operations) else 53, *own, 0)
+    capabilities = (APPROXIMATIONS[operation.name][dtype][1] for operation in operations if operation.name in APPROXIMATIONS)
+    return max(80 if dtype == bfloat16 or any(operation.name in LIMITS for operation in operations) else 53, *capabilities, 0)
 
 
 def approximation(name: str, dtype: DType) -> Function:

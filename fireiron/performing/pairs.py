@@ -35,12 +35,12 @@ def pair(printer: Printer, statement: Exec, name: str) -> Text:
     """Print an operand as a pair: one element twice, two contiguous elements in place, or two elements packed."""
     access = statement.operands[name]
     dtype = printer.kernel.buffer(access.buffer).dtype
-    places = tuple(printer.place(access, offset) for offset in access.elements())
-    if len(places) == 1:
-        return Call(_named(dtype, "__half2half2", "__bfloat162bfloat162"), places)
+    registers = tuple(printer.place(access, offset) for offset in access.elements())
+    if len(registers) == 1:
+        return Call(_named(dtype, "__half2half2", "__bfloat162bfloat162"), registers)
     if _is_packed(statement, name):
         return _packed(printer, statement, name)
-    return Call(_named(dtype, "__halves2half2", "__halves2bfloat162"), places)
+    return Call(_named(dtype, "__halves2half2", "__halves2bfloat162"), registers)
 
 
 def old_pair(printer: Printer, statement: Exec, name: str) -> Text:

@@ -50,14 +50,14 @@ def _grouped(others: list[Step], group: int) -> tuple[list[Step], list[Step]]:
     """The digits that count `group` tiles, or all tiles (0), fastest first; and the other digits."""
     if not group:
         return others, []
-    known = list(itertools.takewhile(lambda digit: constant(digit.size) is not None, others))
-    shares = shares_of_digits(known, group)
+    static_digits = list(itertools.takewhile(lambda digit: constant(digit.size) is not None, others))
+    shares = shares_of_digits(static_digits, group)
     if shares is None:
         sizes = "x".join(str(digit.size) for digit in others[::-1]) or "1"
         raise DecompositionError(
             f"longest_first: group={group} of {sizes} other tiles", legal="0 (all), or a divisor of the number of the fastest ones"
         )
-    return [digit for digit, _ in shares[0]], [*shares[1], *others[len(known) :]]
+    return [digit for digit, _ in shares[0]], [*shares[1], *others[len(static_digits) :]]
 
 
 @attrs.frozen

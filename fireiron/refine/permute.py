@@ -34,12 +34,12 @@ def check_permutation(value: Any) -> None:
     """Refuse a value that is not an expression over `uid`, or that NumPy and C++ cannot evaluate exactly."""
     if not isinstance(value, Expr):
         raise DecompositionError("swizzle: not an expression over uid", got=value, legal="lambda uid: uid ^ 1", at=call_site())
-    waiting, seen = [value], 0
+    waiting, visited = [value], 0
     while waiting:
         node = waiting.pop()
-        seen += 1
+        visited += 1
         waiting += node.children
-        if seen > MOST_NODES:
+        if visited > MOST_NODES:
             raise DecompositionError(f"swizzle: an expression of more than {MOST_NODES} parts", at=call_site())
         if max(abs(node.low), abs(node.high)).bit_length() > MOST_BITS:
             raise DecompositionError(f"swizzle: an intermediate value needs more than {MOST_BITS} bits", at=call_site())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Final
@@ -23,13 +23,14 @@ from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.dynamic_scheduler import assign_tiles
 from fireiron.sim.memory import global_memory
-from fireiron.sim.plan import MAX_ELEMENTS, Array, Plan
+from fireiron.sim.plan import MAX_ELEMENTS, Array, Operand, Plan
 from fireiron.sim.rings import check_barriers
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History, Shadow
 from fireiron.sim.warps import Warps
 from fireiron.spec import with_strides
 from fireiron.values.expr import compiled
+from fireiron.values.tensor import UnitMode
 
 _BATCH_BYTES: Final = 1 << 21
 """Working memory of the blocks that one Python thread simulates together: the size of a core's cache."""
@@ -225,9 +226,9 @@ def _require_work(cluster: Sequence[BlockBatch]) -> None:
     """Raise if a block, or all blocks of a cluster, write only out-of-bounds elements.
 
     If integer arrays determine the work, the grid is an upper bound, and some blocks have none. The same holds for interleaved tiles, such
-    as every fourth row per block: past the end of an array, some blocks of the last period have no work.
+    as every fourth row per block: past the end of an array, some blocks of the last period have no work. Nested tiles may exceed an array.
     """
-    if cluster[0].tables or _interleaves(cluster[0].plan):
+    if cluster[0].tables or _interleaves(cluster[0].plan) or _exceeds(cluster[0].plan):
         return
     for position in set.intersection(*(set(batch.idle().tolist()) for batch in cluster)):
         raise SimulationError(
@@ -238,11 +239,28 @@ def _require_work(cluster: Sequence[BlockBatch]) -> None:
 
 def _interleaves(plan: Plan) -> bool:
     """Whether elements of one block are between those of another: the mode of the blocks does not have the largest stride."""
-    written = [operand.access for site in plan.sites for operand in site.operand_list if operand.write and operand.buffer.memory.of_grid]
-    strides = [
-        [tiles_of_blocks.stride for tiles_of_blocks in modes if tiles_of_blocks.unit] for access in written for modes in access.unit_modes
-    ]
-    return any(along and along[0] < max(along) for along in strides)
+    return any(along and along[0].stride < max(mode.stride for mode in along) for _, _, along in _distributed(plan))
+
+
+def _exceeds(plan: Plan) -> bool:
+    """Whether the tiles of nested levels of blocks exceed an array, so that the last blocks have no work.
+
+    An example are tiles of 2 in tiles of 8 of a dimension of 5: the grid has four blocks, and three have work.
+    """
+    return any(
+        bound is not None and "block" in operand.dependences[dim] and along and (along[0].size - 1) * along[0].stride >= plan.number(bound)
+        for operand, dim, along in _distributed(plan)
+        for bound in [operand.access.bounds[dim]]
+    )
+
+
+def _distributed(plan: Plan) -> Iterator[tuple[Operand, int, list[UnitMode]]]:
+    """Yield each dimension of the writes to global memory, and the modes that distribute it over units, blocks first."""
+    for site in plan.sites:
+        for operand in site.operand_list:
+            if operand.write and operand.buffer.memory.of_grid:
+                for dim, modes in enumerate(operand.access.unit_modes):
+                    yield operand, dim, [mode for mode in modes if mode.unit]
 
 
 def _may_drop_poison(plan: Plan) -> bool:

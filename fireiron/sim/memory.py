@@ -134,12 +134,12 @@ class Global:
         self.guard, self.end, self.zero = guard, guard + extent, zero
 
     def _fill(self, given: Array) -> None:
-        """Put the elements in their places; those that share one, as strides of 0 say, must be alike."""
+        """Store the elements; elements that share an address because of strides of 0 must be equal."""
         self.flat[self.places] = given
         bits = f"u{self.flat.itemsize}"
         if (self.flat[self.places].view(bits) != np.ascontiguousarray(given).view(bits)).any():
-            what = f"{self.buffer.name}: elements that share a place in memory differ"
-            raise ArgumentError(what, got=str(self.buffer.tensor.layout), hint="numpy.broadcast_to(...), as the strides say")
+            what = f"{self.buffer.name}: elements that share an address differ"
+            raise ArgumentError(what, got=str(self.buffer.tensor.layout), hint="numpy.broadcast_to(...), according to the strides")
 
     def _addresses(self, plan: Plan) -> Array:
         if not self.shape:

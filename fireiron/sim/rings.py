@@ -108,7 +108,7 @@ class MbarrierState:
 @attrs.define(eq=False)
 class Load:
     """A load in flight: its target, and the function that completes it. Or the operations that a group has in flight, with `arrivals` at an
-    mbarrier of a `side` that happen when all of them complete: those of one group happen in order, as each waits for everything that was
+    mbarrier of a `state` that happen when all of them complete: those of one group happen in order, as each waits for everything that was
     issued before it.
     """
 
@@ -147,6 +147,8 @@ class Rings:
             for stage in range(ring.stages)
         }
         self.loads: list[Load] = []
+        # The first fill of a stage for which an arrival came after its phase was complete. It is an error if a wait relies on the phase.
+        self.late: dict[tuple[str, StageState, int], int] = {}
         self.filled: dict[tuple[str, int], None] = {}
         self.awaited: set[tuple[str, int]] = set()
         self.released: dict[tuple[str, StageState, int], list[tuple[int, int]]] = {}  # the ranks of blocks, and their warps
@@ -170,8 +172,9 @@ class Rings:
                 within=where,
                 hint="no group may be a whole round ahead of another",
             )
-        group.owned.add((ring.name, fill, statement.state))
         stage = fill % ring.stages
+        self._require_all_arrived(ring, statement.state, stage, wanted, where)
+        group.owned.add((ring.name, fill, statement.state))
         if statement.state is StageState.FULL:
             self.awaited.add((ring.name, fill))
             group.hidden_stages -= {(name, stage) for name in ring.buffers}
@@ -179,6 +182,16 @@ class Rings:
         else:
             group.filled.discard((ring.name, stage))
         return True
+
+    def _require_all_arrived(self, ring: Ring, state: StageState, stage: int, phases: int, where: str) -> None:
+        """Require that no arrival for one of the awaited phases came after the phase was complete: it counted fewer than arrive."""
+        fill = self.late.get((ring.name, state, stage))
+        if fill is not None and fill // ring.stages < phases:
+            raise SimulationError(
+                f"{ring.name}: fill {fill} counts as {state.value} before all have arrived",
+                within=where,
+                hint=f"its mbarrier counts {self.mbarriers[ring.name, state, stage].arrivals} arrivals per phase; count all of them",
+            )
 
     def fill(self, statement: Acquire | Release, env: Mapping[str, Any]) -> int:
         """The fill index of a statement."""
@@ -227,7 +240,15 @@ class Rings:
                 rings.loads.append(Load(ring.name, fill, 0, complete, arriving, group, statement.state))
                 continue
             for _ in range(arriving):
-                rings.mbarriers[ring.name, statement.state, fill % ring.stages].arrive()
+                rings.arrive(ring, statement.state, fill)
+
+    def arrive(self, ring: Ring, state: StageState, fill: int) -> None:
+        """Count an arrival for a fill."""
+        stage = fill % ring.stages
+        mbarrier = self.mbarriers[ring.name, state, stage]
+        if mbarrier.completed > fill // ring.stages and not ring.is_order:
+            self.late.setdefault((ring.name, state, stage), fill)
+        mbarrier.arrive()
 
     def _mark_filled(self, mechanism: Mechanism, ring: Ring, fill: int, group: ThreadGroup) -> None:
         """Record that threads have filled their part of a stage: it is full when everything that they issued by a mechanism completes."""
@@ -378,7 +399,7 @@ class Rings:
         mbarrier = self.mbarriers[load.ring, load.state, load.fill % ring.stages]
         before = mbarrier.completed
         for _ in range(load.arrivals):
-            mbarrier.arrive()
+            self.arrive(ring, load.state, load.fill)
         mbarrier.complete_bytes(load.size)
         if mbarrier.completed > before and any(not one.arrivals and one.ring == load.ring and one.fill == load.fill for one in self.loads):
             raise SimulationError(

@@ -46,4 +46,4 @@ def operand_name(value: object) -> str:
     raise ArgumentError("not an operand", got=value, legal="A B C MatMul.a Move.src", at=call_site())
 
 
-__all__ = ["A", "B", "C", "DST", "Operand", "SRC"]
+__all__ = ["DST", "SRC", "A", "B", "C", "Operand"]

@@ -300,8 +300,8 @@ class _CrossThreadReduction:
         store = self._nest(visits, self._child("parts", Move.on(self._level, self._row(part, visits), target), active))
         private = self.spec.dst.memory.private
         if private and self.spec.dst.tensor.name not in self.draft.owners:
-            whole = Dim((Mode(parts, 1),))
-            return (*store, *self._total(lambda view, visits: self._placed(view, visits, whole), shared, TRUE))
+            all_parts = Dim((Mode(parts, 1),))
+            return (*store, *self._total(lambda view, visits: self._placed(view, visits, all_parts), shared, TRUE))
         total = self._to_result(self.spec.level, shared, self.spec.dst)
         steps = (self.step,) if private else _result_steps(total, parts, self.step)
         return (*store, Comment(f"{shared.tensor.name}: {total}"), *self._child("total", total, steps=steps))
@@ -397,9 +397,9 @@ class _CrossThreadReduction:
         holding = self.draft.owners.get(target.tensor.name) if target.memory.private else None
         if holding is None or self.following.name == "dst":
             return True
-        wanted = steps_of(self.spec, "dst", holding)
-        own = self._digits(kept=True, distributed=True) + self._digits(kept=True, distributed=False)
-        return wanted is not None and same_elements(own, wanted, self.draft)
+        result_digits = steps_of(self.spec, "dst", holding)
+        kept_digits = self._digits(kept=True, distributed=True) + self._digits(kept=True, distributed=False)
+        return result_digits is not None and same_elements(kept_digits, result_digits, self.draft)
 
     def _first(self, joined: Sequence[Digit]) -> Expr:
         """Return the condition under which a thread is the first one with its value, among lanes after the shuffles and among replicas."""

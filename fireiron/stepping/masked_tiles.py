@@ -52,19 +52,21 @@ def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: 
             got=shown(condition), legal="begin[g] <= m and m < end[g], of int32 in GL", within=spec,
         )  # fmt: skip
     is_visible = Var(draft.fresh("seen"), 0, 1)
-    last = Let(is_visible, all_of(less(taken, added + 1) for added, taken in sides))
+    last = Let(is_visible, all_of(less(subtracted, added + 1) for added, subtracted in sides))
     return (*lets.values(), last, For(Var(draft.fresh("iteration"), 0, 0), is_visible, body, False, draft.origin))
 
 
 def _condition(definition: FusedDefinition, spec: Spec) -> Value:
     """Return the condition without which an iteration changes nothing: that of all its outputs, or of a mask of all their inputs."""
     kept = {step.name: _kept(step) for step in definition.steps if step.formula.output in definition.uses}
-    known = [condition for condition in kept.values() if condition is not None]
-    if len(known) == len(kept):
-        first, *others = dict.fromkeys(known)
+    conditions = [condition for condition in kept.values() if condition is not None]
+    if len(conditions) == len(kept):
+        first, *others = dict.fromkeys(conditions)
         if others:
             raise DecompositionError(
-                "skip_masked_tiles: the outputs of the iteration change under different conditions", got=[*map(shown, known)], within=spec
+                "skip_masked_tiles: the outputs of the iteration change under different conditions",
+                got=[*map(shown, conditions)],
+                within=spec,
             )
         return first
     mask = next((step for step in definition.steps if mask_value(step) is not None and _reads_numbers(step, definition)), None)

@@ -79,9 +79,9 @@ def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[s
     The constant term has the empty name.
     """
     if isinstance(value, Number):
-        whole = float(value.value).is_integer()
-        into[""] = into.get("", 0) + (sign * int(value.value) if whole else 0)
-        return whole
+        is_integer = float(value.value).is_integer()
+        into[""] = into.get("", 0) + (sign * int(value.value) if is_integer else 0)
+        return is_integer
     if isinstance(value, Element):
         into[value.tensor] = into.get(value.tensor, 0) + sign
         return value.tensor.startswith((INDICES, EXTENTS)) or value.tensor in numbers
@@ -123,8 +123,8 @@ def numbers_of(definition: FusedDefinition, views: Mapping[str, View], most: Exp
     for name, dims in definition.uses.items():
         view = views[name]
         if set(dims) <= single and view.memory.of_grid and view.dtype == int32 and all(size == ONE for size in view.shape):
-            place = view.tensor.storage().address(tuple(part.base for part in view.numerals))
-            numbers[name] = lookup(view.tensor.name, place, most)
+            address = view.tensor.storage().address(tuple(part.base for part in view.numerals))
+            numbers[name] = lookup(view.tensor.name, address, most)
     return numbers
 
 
@@ -133,16 +133,16 @@ def may_fail(condition: Value, views: Mapping[str, View], numbers: Mapping[str, 
 
     `numbers` are integers of which a kernel reads one for the tile, by operand.
     """
-    known = numbers or {}
+    values = numbers or {}
     if isinstance(condition, Operation) and condition.name == "or":
-        return all_of(may_fail(argument, views, known) for argument in condition.arguments)
+        return all_of(may_fail(argument, views, values) for argument in condition.arguments)
     conditions = []
-    for term in all_of_them(condition, known):
+    for term in all_of_them(condition, values):
         if term is None or any(name not in views for name, _ in term.terms if name.startswith(INDICES)):
             return TRUE
-        if term.of_numbers and not term.compares(known):
+        if term.of_numbers and not term.compares(values):
             return TRUE
-        conditions.append(less(*term.parts(views, last=False, numbers=known)))
+        conditions.append(less(*term.parts(views, last=False, numbers=values)))
     return any_of(conditions) if conditions else FALSE
 
 

@@ -72,12 +72,12 @@ def values_if_skipped(definition: FusedDefinition, skipped: Skipped) -> dict[str
 
     Raises: DecompositionError for a step that may write another value.
     """
-    places = [place for place, step in enumerate(definition.steps) if step.name in skipped.steps]
+    positions = [position for position, step in enumerate(definition.steps) if step.name in skipped.steps]
     values = Values(definition)
     for element, value in equalities(skipped.condition):
         values.assume(element, value)
     numbers: dict[str, Number | None] = {}
-    for step in definition.steps[min(places, default=0) : max(places, default=-1) + 1]:
+    for step in definition.steps[min(positions, default=0) : max(positions, default=-1) + 1]:
         before = values.element(step.formula.target)
         values.perform(step)
         if step.name not in skipped.steps:

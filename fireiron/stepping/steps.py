@@ -106,8 +106,8 @@ def workers_of(spec: Spec, last: Decomposition, context: Context, copies: bool =
     """Return the threads per block that the strategies of the steps require: those of the copies, or else of all other steps."""
     steps = _Steps(spec, last, context.draft())
     steps.expansion()
-    own = [child for child in steps.children if child.name in steps.own and child.spec.moves is copies]
-    counts = [count_workers(child.spec, child.steps or (), context.enter(child)) for child in own]
+    own_children = [child for child in steps.children if child.name in steps.own and child.spec.moves is copies]
+    counts = [count_workers(child.spec, child.steps or (), context.enter(child)) for child in own_children]
     return max((count for count in counts if count is not None), default=None)
 
 
@@ -249,8 +249,8 @@ class _Steps:
             target = Element(
                 f"{skipped.steps[0]}_needed", tuple(map(Index, dict.fromkeys(dim for element in elements for dim in self._dims(element))))
             )
-            known = attrs.evolve(self.spec, kind=self.spec.kind.of(types=(*self.definition.types, (target.tensor, int32))))  # type: ignore[attr-defined]
-            self.views |= allocated(known, {target.tensor: target.dims}, self.draft)
+            typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=(*self.definition.types, (target.tensor, int32))))  # type: ignore[attr-defined]
+            self.views |= allocated(typed_spec, {target.tensor: target.dims}, self.draft)
             formula = Formula(target, "=", Operation("where", (skipped.condition, Number(0), Number(1))))
             self.program.append(Comment(f"{target.tensor}: {shown(formula)}"))
             self._pointwise(target.tensor, formula, None)
@@ -284,10 +284,10 @@ class _Steps:
     def _step(self, step: Step) -> None:
         formula = step.formula
         self.program += [StepMarker(step.name), Comment(str(step))]
-        whole = step
+        original = step
         step = self._masked(step)
         for values in self.out_of_bounds.values():
-            values.perform(whole)
+            values.perform(original)
         formula = step.formula
         if formula.contracts:
             self._product(step)
@@ -427,11 +427,11 @@ class _Steps:
         formula = step.formula
         part = next((dim for dim, view in zip(formula.over, coordinates, strict=True) if not _is_whole(view)), None)
         if part is not None:
-            size, whole = (str(shape[0]) for shape in (self.views[f"{INDICES}{part}"].shape, self.views[f"{INDICES}{part}"].tensor.shape))
+            size, extent = (str(shape[0]) for shape in (self.views[f"{INDICES}{part}"].shape, self.views[f"{INDICES}{part}"].tensor.shape))
             raise DecompositionError(
                 f"step {step.name}: each tile computes a part of {formula.output}, and only sums are combined in memory",
-                got=f"{shown(formula)}, {size} of {whole} along {part}", legal=f"a tile with all of {part}", within=self.spec,
-                at=self.draft.origin, hint=f"a tile of {whole} along {part}; or {formula.reduction}({part}, ...) in a separate kernel",
+                got=f"{shown(formula)}, {size} of {extent} along {part}", legal=f"a tile with all of {part}", within=self.spec,
+                at=self.draft.origin, hint=f"a tile of {extent} along {part}; or {formula.reduction}({part}, ...) in a separate kernel",
             )  # fmt: skip
 
     def _pointwise(self, name: str, formula: Formula, step: Step | None) -> None:
@@ -594,10 +594,10 @@ class _Steps:
 
 def _is_function(value: Expr, of: Expr, thread: Var, threads: Iterable[int], others: int) -> bool:
     """Whether threads with the same value of `of` have the same `value`; `others` are all variables except the thread index."""
-    known: dict[int, int] = {}
+    values: dict[int, int] = {}
     environment = {var.name: others for var in value.variables() | of.variables()}
     pairs = ((of.evaluate(here), value.evaluate(here)) for here in ({**environment, thread.name: number} for number in threads))
-    return all(known.setdefault(key, result) == result for key, result in pairs)
+    return all(values.setdefault(key, result) == result for key, result in pairs)
 
 
 def _prefix(name: str) -> str:

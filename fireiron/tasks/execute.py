@@ -486,7 +486,7 @@ def _hazards_of_shared_bytes(
     store: Store,
     number: int,
 ) -> Iterator[Hazard]:
-    """Whether the last access to a tensor conflicts with an access to another one in the same bytes; `there` are the tensors so far."""
+    """Whether the last access to a tensor conflicts with an access to another one in the same bytes; `present` are the tensors so far."""
     present[store.number] = store
     _, elements, writes = touched[store.number][-1]
     for other in present.values():

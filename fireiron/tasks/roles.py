@@ -39,7 +39,7 @@ def all_together(program: EventProgram, leaf: Leaf) -> str:
 
 @attrs.frozen
 class Crossing:
-    """A dependence from one role to another; with `turns`, on the iteration that many iterations before."""
+    """A dependence from one role to another; with a `distance`, on the iteration that many iterations before."""
 
     first: str
     second: str

@@ -1,7 +1,7 @@
-"""Text that knows where it may be broken: calls, sums, choices and assignments of C++, laid out to a width.
+"""Texts with possible line breaks: calls, sums, choices and assignments of C++, formatted for a width.
 
 A text is a `str`, which is never broken, or a `Doc`. `str(doc)` is its form on one line; `laid_out` breaks what does not fit from the
-outside in, as a person would: an assignment after `=`, a call between its arguments, a chain before an operator.
+outside in: an assignment after `=`, a call between its arguments, a chain before an operator.
 
 >>> print("\\n".join(laid_out(Call("f", ("first", Chain(("second", "+ third")))), 80)))
 f(first, second + third)

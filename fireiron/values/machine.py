@@ -163,8 +163,8 @@ class Memory:
       legal value, but no tensor can be in it yet.
     - `capacity_name` is its name in messages. `fragment` is the (m, n, k) of a memory of WMMA fragments.
     - `by_value`: one element that is passed to the kernel as a parameter, read-only and without an address.
-    - `counts`: no memory: an element of a tensor in it is its own coordinate, which is not stored.
-    - `region`: what a block shares is in shared memory, or in another region of bytes.
+    - `counts`: the memory of coordinate tensors, which are not stored: the value of an element is its coordinate.
+    - `region`: the address space of memory that a block shares: shared memory, or another region.
 
     >>> from fireiron import *
     >>> near = Memory("NEAR", 1, "block", "shared memory")
@@ -335,31 +335,31 @@ def as_architecture(value: object) -> Architecture:
 
 __all__ = [
     "ARCHITECTURES",
+    "COORD",
+    "FR",
+    "GL",
+    "RF",
+    "SH",
+    "VAL",
     "Architecture",
     "Block",
     "DType",
-    "FR",
-    "GL",
-    "COORD",
     "Kernel",
     "Lane",
     "Level",
     "Memory",
     "QuadPair",
-    "RF",
-    "SH",
     "Thread",
-    "VAL",
     "Warp",
     "Warpgroup",
     "bfloat16",
+    "float8_e4m3",
+    "float8_e5m2",
     "float16",
     "float32",
     "float64",
-    "float8_e4m3",
-    "float8_e5m2",
-    "int32",
     "int8",
+    "int32",
     "tf32",
     "uint8",
 ]

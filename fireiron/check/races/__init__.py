@@ -129,7 +129,7 @@ def _reads_past_the_end(traces: Sequence[Traces]) -> Iterator[Finding]:
 def _unordered(
     traces: Sequence[Traces], spaces: Sequence[Space], blocks: int, conflicts: Conflicts, violations: dict[str, None]
 ) -> dict[Any, Race]:
-    """All pairs of conflicting accesses that nothing orders. Protocol violations of ring mbarriers are added to `broken`."""
+    """All pairs of conflicting accesses that nothing orders. Protocol violations of ring mbarriers are added to `violations`."""
     count = 0
     for space in spaces:
         count += split(list(space.footprints.values()), len(traces[0]) // blocks, count)

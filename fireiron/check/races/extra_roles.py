@@ -72,4 +72,4 @@ def issuers(kernel: Kernel) -> Mapping[int, tuple[int, int]]:
     }
 
 
-__all__ = ["agent_count", "issuers", "include_extra_roles"]
+__all__ = ["agent_count", "include_extra_roles", "issuers"]

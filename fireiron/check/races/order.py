@@ -41,10 +41,10 @@ class Agent:
     """A warp that executes its trace, or the first warp of a warpgroup that acts as one agent (`warpgroup_agents`).
 
     `warp` is its number in the block with cluster rank `rank`; `cluster_barriers` counts the cluster barriers that it has passed. `issued`
-    are its operations in flight since the last commit, `groups` its committed groups, oldest first, both by mechanism. `turns` counts its
-    waits and arrivals by kind of stage event. If agents alternate fills, `completed` is the set of mbarrier phases (`PhaseSets`) that it
-    knows to be complete, and `last_waited` the last fill that it waited for, by ring. `wrote` are its own operations through the generic
-    proxy; `fenced` are the operations of all agents that the async proxy sees when this agent issues work.
+    are its operations in flight since the last commit, `groups` its committed groups, oldest first, both by mechanism. `event_counts`
+    counts its waits and arrivals by kind of stage event. If agents alternate fills, `completed` is the set of mbarrier phases
+    (`PhaseSets`) that it knows to be complete, and `last_waited` the last fill that it waited for, by ring. `wrote` are its own operations
+    through the generic proxy; `fenced` are the operations of all agents that the async proxy sees when this agent issues work.
     """
 
     number: int

@@ -267,4 +267,4 @@ def _all_adjacent_pairs(count: int, named: Callable[[int], int]) -> Iterator[int
     yield named(0)
 
 
-__all__ = ["TILE_LENGTH", "SEQUENCE_PART", "BLOCK_TILES", "VaryingTiles", "varying_tiles", "tile_lengths", "opened"]
+__all__ = ["BLOCK_TILES", "SEQUENCE_PART", "TILE_LENGTH", "VaryingTiles", "opened", "tile_lengths", "varying_tiles"]

@@ -185,7 +185,7 @@ class AccessSite:
 class TraceState:
     """The position of a trace in the program: the surrounding loops, the iterations of ordered loops, and the events so far.
 
-    `rank` is the cluster rank of the block; `taken` counts the executed iterations of loops by counter name.
+    `rank` is the cluster rank of the block; `prior_iterations` counts the executed iterations of loops by counter name.
     """
 
     loops: tuple[For, ...]

@@ -5,7 +5,7 @@ event program is matched to statements of the kernel by its launch, and its iter
 execute the kernel's statements. Each statement must be ordered after those that its launch waits for (Cypress, section 4.1).
 
 Limits: the oracle does not check orders that no event requires, the lanes of a warp where shared memory is not involved, and launches whose
-iterations differ from those of the event program (`Account.left_out`).
+iterations differ from those of the event program (`EventReport.omitted`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 
 from fireiron.check import Finding
 from fireiron.compiler import Program
-from fireiron.inspect.oracle.comparison import Account, Comparison
+from fireiron.inspect.oracle.comparison import Comparison, EventReport
 from fireiron.ir import Kernel
 from fireiron.language.tree import Node
 from fireiron.tasks.allocate import allocated
@@ -34,19 +34,19 @@ def check_events(program: Program, kernel: Kernel | None = None, events: EventPr
 
     Raises: the errors of the program if it has no kernel.
     """
-    return account(program, kernel, events).findings
+    return compare_events(program, kernel, events).findings
 
 
-def account(program: Program, kernel: Kernel | None = None, events: EventProgram | None = None) -> Account:
+def compare_events(program: Program, kernel: Kernel | None = None, events: EventProgram | None = None) -> EventReport:
     """Return the findings of `check_events`, and which orders were compared."""
     task = _task(program.tree)
     if task is None:
-        return Account()
+        return EventReport()
     depth, node = task
     kernel = program.lowered if kernel is None else kernel
     sizes = {one.name: _size(one) for one in kernel.symbols}
     events = _events(node, kernel) if events is None else events
-    return Comparison(node, depth, kernel, events, sizes).account()
+    return Comparison(node, depth, kernel, events, sizes).compare_events()
 
 
 def _task(tree: Node) -> tuple[int, Node] | None:
@@ -67,4 +67,4 @@ def _size(symbol: Var) -> int:
     return max(min(-(-SIZE // step) * step, symbol.high), symbol.low)
 
 
-__all__ = ["Account", "account", "check_events"]
+__all__ = ["EventReport", "check_events", "compare_events"]

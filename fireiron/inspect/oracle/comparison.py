@@ -29,13 +29,13 @@ Extents: TypeAlias = "tuple[int | None, ...]"
 
 
 @attrs.frozen
-class Account:
+class EventReport:
     """The findings, the needs that were compared, all needs, and the omitted launches with the reason."""
 
     findings: tuple[Finding, ...] = ()
     compared: tuple[Need, ...] = ()
     needs: tuple[Need, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
+    omitted: tuple[tuple[str, str], ...] = ()
 
 
 @attrs.define(eq=False, slots=False)
@@ -49,7 +49,7 @@ class Comparison:
     sizes: dict[str, int]
     leaves: dict[str, Placed] = attrs.field(init=False)
     paths: dict[str, tuple[Path, ...]] = attrs.field(factory=dict, init=False)
-    left_out: dict[str, str] = attrs.field(factory=dict, init=False)
+    omitted: dict[str, str] = attrs.field(factory=dict, init=False)
     extents: dict[str, Extents] = attrs.field(factory=dict, init=False)
     point_counts: dict[Path, tuple[bool, int]] = attrs.field(factory=dict, init=False)
     findings: list[Finding] = attrs.field(factory=list, init=False)
@@ -64,23 +64,25 @@ class Comparison:
         assert isinstance(self.node.step, TaskProgram)
         return 0 if constant(self.kernel.grid) == 1 and not self.node.step.mapped.root.persistent else 1
 
-    def account(self) -> Account:
+    def compare_events(self) -> EventReport:
         """Execute the kernel's statements and compare; an error is reported if they cannot be followed."""
         for event in self.leaves:
             self._match_statements(event)
-        wanted: tuple[Need, ...] = ()
+        required: tuple[Need, ...] = ()
         checked: set[int] = set()
         try:
             marker = Marker(AccessTrace(self.kernel), self._inner_loops(), self.sizes, self._tile_loop())
             traces = marker.traces({})
             self._count_points(traces, marker.visited)
-            known = self.paths.keys() - self.left_out.keys()
-            wanted = needs(self.events, lambda event: event in known, self._grid_loops)
-            checked = self._run(OrderChecker(traces, marker.blocks.count, self._all_rules(wanted), self._iteration_of, self._may_conflict))
+            matched = self.paths.keys() - self.omitted.keys()
+            required = needs(self.events, lambda event: event in matched, self._grid_loops)
+            checked = self._run(
+                OrderChecker(traces, marker.blocks.count, self._all_rules(required), self._iteration_of, self._may_conflict)
+            )
         except VerificationError as error:
             self._error(f"undecided: {error}")
-        compared = tuple(need for need in wanted if id(need) in checked)
-        return Account(tuple(self.findings), compared, wanted, tuple(self.left_out.items()))
+        compared = tuple(need for need in required if id(need) in checked)
+        return EventReport(tuple(self.findings), compared, required, tuple(self.omitted.items()))
 
     def _run(self, checker: OrderChecker) -> set[int]:
         """Run the agents, and return the identities of the needs that were compared."""
@@ -100,10 +102,10 @@ class Comparison:
     def _error(self, text: str, at: str | None = None, **details: Any) -> None:
         self.findings.append(Finding("events", "error", None, text, at, None, details))
 
-    def _all_rules(self, wanted: Sequence[Need]) -> dict[Path, list[Rule]]:
+    def _all_rules(self, required: Sequence[Need]) -> dict[Path, list[Rule]]:
         """Return the rules of all needs by the path of the waiting statement."""
         rules: dict[Path, list[Rule]] = {}
-        for path, rule in itertools.chain.from_iterable(map(self._rules, wanted)):
+        for path, rule in itertools.chain.from_iterable(map(self._rules, required)):
             rules.setdefault(path, []).append(rule)
         return rules
 
@@ -116,18 +118,18 @@ class Comparison:
     def _match_statements(self, event: str) -> None:
         """Find the statements of a copy or a call: those of the children of its launch."""
         child_names = [name for name, launch in self.node.launches if launch == self.leaves[event].leaf.launch]
-        wanted = [path for name in child_names for path in _paths_below(self.node, name)]
-        if not wanted:
-            self.left_out[event] = "it has no statements"
+        required = [path for name in child_names for path in _paths_below(self.node, name)]
+        if not required:
+            self.omitted[event] = "it has no statements"
             return
         kernel_paths = self._kernel_paths
-        missing = [path for path in wanted if path not in kernel_paths]
+        missing = [path for path in required if path not in kernel_paths]
         if not all(self._may_be_omitted(path[0]) for path in missing):
-            text = f"{self._label(event)}: no statement of the kernel carries it out ({'/'.join(missing[0])})"
+            text = f"{self._label(event)}: no statement of the kernel executes it ({'/'.join(missing[0])})"
             self._error(text)
-        self.paths[event] = tuple(path for path in wanted if path in kernel_paths)
+        self.paths[event] = tuple(path for path in required if path in kernel_paths)
         if not self.paths[event]:
-            self.left_out[event] = "the kernel omits it"
+            self.omitted[event] = "the kernel omits it"
 
     @property
     def _kernel_paths(self) -> frozenset[Path]:
@@ -191,14 +193,14 @@ class Comparison:
         """Compute how many points an iteration has; report a statement whose number of iterations differs from its launch's."""
         extents = self.extents[event]
         if None in extents[1:]:
-            self.left_out.setdefault(event, "its number of launches differs between iterations of a loop")
+            self.omitted.setdefault(event, "its number of launches differs between iterations of a loop")
             return
         iterations = None if None in extents else math.prod(extent or 0 for extent in extents)
         by_visits = self._may_be_omitted(path[0]) or self._is_conditional(path[0])
         count, points = counts[0 if by_visits else 1], self._points_per_iteration(path)
         self.point_counts[path] = by_visits, points
         if iterations is not None and count != iterations * points and count == self._source_iterations(event) * points:
-            self.left_out.setdefault(event, "the kernel executes it in each iteration of a loop, the event program once")
+            self.omitted.setdefault(event, "the kernel executes it in each iteration of a loop, the event program once")
         elif iterations is not None and count != iterations * points:
             text = f"{self._label(event)} has {iterations} iterations, and {'/'.join(path)} of the kernel {count / max(points, 1):g}"
             self._error(text)
@@ -242,9 +244,20 @@ class Comparison:
             yield (
                 second_path,
                 attrs.evolve(
-                    rule, first=first_path, conflicting=buffers, private=bool(buffers) and not shared_buffers, shared_writes=shared_writes
+                    rule,
+                    first=first_path,
+                    conflicting=buffers,
+                    private=not shared_buffers and (bool(buffers) or self._only_registers_written(first_path, second_path)),
+                    shared_writes=shared_writes,
                 ),
             )
+
+    def _only_registers_written(self, *paths: Path) -> bool:
+        """Whether the statements of one of two paths write registers alone.
+
+        If the other path accesses none of these, copies through shared memory pass values between threads. Their events are compared, too.
+        """
+        return any(all(self.kernel.buffer(buffer).memory.private for buffer in self.accessed_buffers[path][1]) for path in paths)
 
     def _conflicting_buffers(self, first: Path, second: Path) -> frozenset[str]:
         """Return the buffers that two statements access and one of them writes."""
@@ -298,7 +311,7 @@ class Comparison:
         text = (
             f"{self._label(need.second)} waits for {self._label(need.first)} by {need.by}, and in the kernel "
             f"{'/'.join(missing.mark.path)} in iteration {missing.iterations[1]} of warp {missing.warps[1]} does not follow "
-            f"{'/'.join(missing.rule.first)} in iteration {missing.iterations[0]} of warp {missing.warps[0]}: {missing.why}"
+            f"{'/'.join(missing.rule.first)} in iteration {missing.iterations[0]} of warp {missing.warps[0]}: {missing.reason}"
         )
         iterations, warps = list(missing.iterations), list(missing.warps)
         self._error(text, missing.mark.statement.origin, first=need.first, second=need.second, iterations=iterations, warps=warps)

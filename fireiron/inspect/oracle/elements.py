@@ -35,7 +35,8 @@ class Elements:
         """Whether two warps, or two lanes of a warp, access a common element of a buffer; true if unknown."""
         if not rule.conflicting or rule.private:
             return True
-        return any(self._share_element((rule.first, name), (mark.path, name), warps, lanes) for name in rule.conflicting)
+        shared = (name for name in rule.conflicting if not self.kernel.buffer(name).memory.private)
+        return any(self._share_element((rule.first, name), (mark.path, name), warps, lanes) for name in shared)
 
     def _share_element(self, first: PathAndBuffer, second: PathAndBuffer, warps: tuple[int, int], lanes: bool) -> bool:
         if first not in self.grains or second not in self.grains:

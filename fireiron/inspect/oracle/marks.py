@@ -119,12 +119,12 @@ class Marker(Tracer):
         self.blocks, self.inner, self.sizes, self.tiles = cluster_blocks(access_trace.kernel), inner, sizes, tiles
         self.rings = {ring.name: ring for ring in access_trace.kernel.rings}
         self.stage_events: dict[Any, StageEvent] = {}
-        self.place: list[int] = []
+        self.position: list[int] = []
         self.visits: dict[tuple[Path, int], PointCounter] = {}
         self.performed: dict[tuple[Path, int], PointCounter] = {}
         self.visited: dict[Path, int] = {}
         self.counted_loops: dict[int, int] = {}
-        self.known: dict[Expr, Any] = {}
+        self.compiled: dict[Expr, Any] = {}
         self.performing: dict[int, frozenset[int] | None] = {}
         self.steps = 0
 
@@ -140,9 +140,9 @@ class Marker(Tracer):
         for number, stmt in enumerate(body):
             rule = _RULES.get(type(stmt))
             if rule is not None:
-                self.place.append(number)
+                self.position.append(number)
                 rule(self, stmt, walk)
-                self.place.pop()
+                self.position.pop()
 
     def _loop(self, statement: For, walk: TraceState) -> None:
         once = statement.var.name in self.inner.loops and not any(isinstance(one, ORDERING) for one in statements(statement.body))
@@ -169,7 +169,7 @@ class Marker(Tracer):
         if not path:
             return
         tile = walk.fixed.get(self.tiles, 0) if self.tiles else 0
-        key = tuple(self.place), tuple(walk.fixed[one.var.name] for one in walk.loops if id(one) not in self.counted_loops)
+        key = tuple(self.position), tuple(walk.fixed[one.var.name] for one in walk.loops if id(one) not in self.counted_loops)
         points = math.prod(self.counted_loops.get(id(one), 1) for one in walk.loops)
         visit = self.visits.setdefault((path, tile), PointCounter()).at(key, points)
         self.visited[path] = max(self.visited.get(path, 0), visit + points)
@@ -207,9 +207,9 @@ class Marker(Tracer):
     # -------------------------------------------------------------------------------------- values
 
     def _value(self, value: Expr, walk: TraceState, **more: int) -> Any:
-        function = self.known.get(value)
+        function = self.compiled.get(value)
         if function is None:
-            function = self.known[value] = compiled(self.access_trace.opened(value))
+            function = self.compiled[value] = compiled(self.access_trace.opened(value))
         try:
             return function({"thread": 0, **walk.fixed, **more})
         except KeyError as name:

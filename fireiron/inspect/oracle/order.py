@@ -49,32 +49,32 @@ class MissingOrder:
     mark: Mark
     iterations: tuple[int, int]
     warps: tuple[int, int]
-    why: str
+    reason: str
 
 
 @attrs.define(eq=False)
 class Progress:
-    """What was executed of an iteration of a statement: the bits of its operations by warp and in total, and the bit epoch `run`.
+    """What was executed of an iteration of a statement: the bits of its operations by warp and in total, and the `epoch` of the bits.
 
     The race check renumbers its bits when it forgets operations. Bits of an earlier epoch are ordered before all later statements.
     """
 
-    run: int = -1
-    together: int = 0
+    epoch: int = -1
+    all_warps: int = 0
     by_warp: dict[int, int] = attrs.field(factory=dict)
 
-    def add(self, warp: int, bit: int, run: int) -> None:
+    def add(self, warp: int, bit: int, epoch: int) -> None:
         """Record that a warp executed the iteration, or a part of it."""
-        if run != self.run:
-            self.run, self.together, self.by_warp = run, 0, dict.fromkeys(self.by_warp, 0)
-        self.together |= bit
+        if epoch != self.epoch:
+            self.epoch, self.all_warps, self.by_warp = epoch, 0, dict.fromkeys(self.by_warp, 0)
+        self.all_warps |= bit
         self.by_warp[warp] = self.by_warp.get(warp, 0) | bit
 
 
 class OrderChecker(HappensBefore):
     """Runs the agents over their marks, and checks each mark against the rules of its path."""
 
-    run_of_bits = -1
+    epoch = -1
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class OrderChecker(HappensBefore):
 
     def _forget(self) -> None:
         super()._forget()
-        self.run_of_bits += 1
+        self.epoch += 1
 
     def _mark(self, agent: Agent, event: Mark) -> bool:
         iteration = self.iteration_of(event)
@@ -125,7 +125,7 @@ class OrderChecker(HappensBefore):
         bit = 1 << len(self.operations)
         self._record(agent, event, ())  # type: ignore[arg-type]
         progress = self.progress.setdefault((agent.rank, (event.path, event.tile, iteration)), Progress())
-        progress.add(agent.warp, bit, self.run_of_bits)
+        progress.add(agent.warp, bit, self.epoch)
         return True
 
     def _require(self, agent: Agent, event: Mark, iteration: int, rule: Rule) -> None:
@@ -139,10 +139,10 @@ class OrderChecker(HappensBefore):
             if len(progress.by_warp) == len(performers) and self._is_ordered(agent, event, progress, rule):
                 continue
             for warp in awaited:
-                why = self._missing_order(agent, event, progress, rule, warp)
-                if why and (why not in BETWEEN_THREADS or self.may_conflict(rule, event, (warp, agent.warp), why == LANES)):
-                    missing = MissingOrder(rule, event, (earlier, iteration), (warp, agent.warp), why)
-                    self.missing.setdefault((rule.need.first, rule.need.second, why), missing)
+                reason = self._missing_order(agent, event, progress, rule, warp)
+                if reason and (reason not in BETWEEN_THREADS or self.may_conflict(rule, event, (warp, agent.warp), reason == LANES)):
+                    missing = MissingOrder(rule, event, (earlier, iteration), (warp, agent.warp), reason)
+                    self.missing.setdefault((rule.need.first, rule.need.second, reason), missing)
 
     def _awaited_warps(self, agent: Agent, rule: Rule, performers: frozenset[int]) -> frozenset[int]:
         """Return the warps that an agent waits for: for registers, itself only."""
@@ -153,15 +153,15 @@ class OrderChecker(HappensBefore):
 
     def _is_ordered(self, agent: Agent, event: Mark, progress: Progress, rule: Rule) -> bool:
         """Whether all that was executed of an iteration is ordered before all lanes of an agent, which is the common case."""
-        if progress.run != self.run_of_bits:
+        if progress.epoch != self.epoch:
             return True
-        return not progress.together & ~agent.seen and not self._lacks_proxy_fence(agent, event, progress.together, rule)
+        return not progress.all_warps & ~agent.seen and not self._lacks_proxy_fence(agent, event, progress.all_warps, rule)
 
     def _missing_order(self, agent: Agent, event: Mark, progress: Progress, rule: Rule, warp: int) -> str:
         """Return why two statements are not ordered; the empty text if they are."""
         if warp not in progress.by_warp:
             return BEFORE
-        bits_of_warp = progress.by_warp[warp] if progress.run == self.run_of_bits else 0
+        bits_of_warp = progress.by_warp[warp] if progress.epoch == self.epoch else 0
         unseen = bits_of_warp & ~agent.own
         if unseen:
             first, issuer = self.operations[unseen.bit_length() - 1]

@@ -37,23 +37,23 @@ def processor_indices(over: Type, threads: int) -> Array:
     while position < len(over):
         level = over[position].processor.level
         end = next((axis for axis in range(position, len(over)) if over[axis].processor.level != level), len(over))
-        each = level.threads or threads
-        unit = every % outer // each
+        unit_threads = level.threads or threads
+        unit = every % outer // unit_threads
         sizes = [dim.size.high for dim in over[position:end]]
         absent = unit >= math.prod(sizes)
         for axis in reversed(range(position, end)):
             indices[axis] = unit if axis == position else unit % over[axis].size.high
             unit = unit // over[axis].size.high
         indices[:, absent] = FREE - 1
-        position, outer = end, each
+        position, outer = end, unit_threads
     return indices
 
 
 def awaited_warps(second: Type, first: Type, index: tuple[Index, ...], threads: int) -> dict[int, AwaitedWarps]:
     """Return, for each warp of the second launch, the warps of the first that an event with these indices waits for."""
     own, other = processor_indices(second, threads), processor_indices(first, threads)
-    wanted = np.stack([*_awaited_indices(second, own, index, threads)]) if first else np.zeros((0, threads), dtype=np.int64)
-    fixed = [axis for axis in range(len(first)) if (wanted[axis] != FREE).any()]
+    awaited = np.stack([*_awaited_indices(second, own, index, threads)]) if first else np.zeros((0, threads), dtype=np.int64)
+    fixed = [axis for axis in range(len(first)) if (awaited[axis] != FREE).any()]
     threads_at: dict[tuple[int, ...], list[int]] = {}
     for thread in range(threads):
         if (other[:, thread] >= 0).all():
@@ -63,10 +63,10 @@ def awaited_warps(second: Type, first: Type, index: tuple[Index, ...], threads: 
         if not (own[:, thread] >= 0).all():
             continue
         warps, same_thread = by_warp.get(thread // WARP, (set(), True))
-        matches = threads_at.get(tuple(wanted[fixed, thread].tolist()), [])
+        matches = threads_at.get(tuple(awaited[fixed, thread].tolist()), [])
         in_warp = [one for one in matches if one // WARP == thread // WARP]
         by_warp[thread // WARP] = warps | {one // WARP for one in matches}, same_thread and in_warp in ([], [thread])
-    return {warp: AwaitedWarps(frozenset(warps), alike) for warp, (warps, alike) in by_warp.items()}
+    return {warp: AwaitedWarps(frozenset(warps), same_thread) for warp, (warps, same_thread) in by_warp.items()}
 
 
 def _awaited_indices(over: Type, own: Array, index: tuple[Index, ...], threads: int) -> Iterator[Array]:

@@ -19,7 +19,7 @@ def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
     """Return a strategy or a spec as JSON.
 
     Args: `classes`, the user's own classes that occur in it (attrs classes with annotated fields).
-    Raises: StoreError where something cannot be stored without loss.
+    Raises: StoreError if a part cannot be stored without loss.
     """
     if not isinstance(value, (Strategy, Spec)):
         raise ArgumentError("dumps: neither a strategy nor a spec", got=value)

@@ -14,12 +14,12 @@ from fireiron.tune.records.outdated import OutdatedRecord, OutdatedRecordWarning
 from fireiron.tune.records.rules import FARTHEST, preference
 
 __all__ = [
+    "AS_NEAR",
+    "FARTHEST",
     "FORMAT",
     "KINDS",
     "MOST_COMPARED",
     "MOST_TRIES",
-    "AS_NEAR",
-    "FARTHEST",
     "Accept",
     "Choice",
     "OutdatedRecord",
@@ -30,12 +30,12 @@ __all__ = [
     "best_strategy",
     "current_strategy",
     "describe",
-    "requires_record",
     "merge_files",
     "parse_line",
     "preference",
     "read_text",
     "record_files",
+    "requires_record",
     "spec_of",
     "strategy_hash",
     "tune_command",

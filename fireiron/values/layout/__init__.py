@@ -4,8 +4,8 @@ A layout is a function from coordinates to offsets. Its shape is a tuple of inte
 same structure. An integer coordinate counts colexicographically (the leftmost mode first), as in CuTe; so every layout is
 also a function on `range(size)`, and that is its *domain*.
 
-Refuse or be right: an operation raises `LayoutError` (or `ArgumentError` for a wrong type), or its result obeys the law in its
-docstring for every element of the domain. Nothing here is approximate: sizes that do not divide are refused.
+An operation either raises `LayoutError` (`ArgumentError` for a wrong type), or its result satisfies the law in its docstring for
+every element of the domain. Nothing is approximate: sizes that do not divide are rejected.
 
 Sources: the CuTe documentation (`media/docs/cpp/cute/01_layout.md`, `02_layout_algebra.md` of NVIDIA CUTLASS) and Graphene
 (ASPLOS 2023), sections 3.1 to 3.3. Written from their definitions.
@@ -78,11 +78,11 @@ from fireiron.values.layout.parsing import parse, read_dims, read_tree, split_sh
 from fireiron.values.layout.swizzles import Swizzle
 
 __all__ = [
+    "MAX_DEPTH",
     "ComposedLayout",
     "Digit",
     "IntTuple",
     "Layout",
-    "MAX_DEPTH",
     "Mode",
     "P",
     "Swizzle",
@@ -116,6 +116,7 @@ __all__ = [
     "max_common_layout",
     "max_common_vector",
     "merge_modes",
+    "numbers_of_digits",
     "offset_of",
     "parse",
     "product",
@@ -132,7 +133,6 @@ __all__ = [
     "runs",
     "shown",
     "split_shape",
-    "numbers_of_digits",
     "sum_of_digits",
     "summed",
     "tiled_divide",

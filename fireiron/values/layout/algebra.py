@@ -1,6 +1,6 @@
 """The algebra of layouts: coalesce, composition, complement, division, products, inverses.
 
-Each operation states its law, which holds for every element of the domain, or refuses. Sources as in `fireiron.values.layout`.
+The docstring of each operation states its law. It holds for every element of the domain, or the operation raises an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fireiron.values.layout.layouts import ComposedLayout, Layout, Tiler, as_til
 P = ParamSpec("P")
 
 MOST_ELEMENTS = 1 << 16
-"""Most elements of a composition with carries that are compared one by one before it is refused."""
+"""Maximum number of elements of a composition with carries that are compared individually; larger ones are rejected."""
 
 
 class _Operation(Protocol[P]):
@@ -49,7 +49,7 @@ def _from_modes(modes: list[Mode]) -> Layout:
 
 
 def _by_mode(operation: Callable[[Layout, Any], Layout], layout: Layout, tilers: tuple[Any, ...]) -> Layout:
-    """The operation on each mode that has a tiler; the others are kept."""
+    """Apply the operation to each mode that has a tiler; other modes do not change."""
     if not 1 <= len(tilers) <= layout.rank():
         raise LayoutError(
             f"{len(tilers)} tilers for {layout} of rank {layout.rank()}", got=tilers, legal="one tiler per mode, or fewer; at least one"
@@ -61,7 +61,7 @@ def _by_mode(operation: Callable[[Layout, Any], Layout], layout: Layout, tilers:
 def coalesce(layout: Layout, profile: object = 1) -> Layout:
     """The same function of the integer coordinate with as few modes as possible.
 
-    With a tuple as profile, modes are coalesced each by itself and the top structure stays.
+    With a tuple as profile, each mode is coalesced separately, and the top-level structure is preserved.
     Legal when: the profile has no more modes than the layout.
 
     >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2)))))
@@ -100,9 +100,9 @@ def composition(layout: Layout, tiler: Tiler) -> Layout:
     """`layout o tiler`: `R(c) == layout(tiler(c))` for every c, and each leaf of the tiler becomes a mode or a tuple of modes.
 
     With a tuple, each mode is composed with its own tiler.
-    Legal when: the tiler stays inside the layout, each of its leaves steps through the layout's modes in whole runs, and no sum
-    of two leaves carries from one mode into the next, unless all that is carried or crossed cancels. Where that fails the function
-    is not a layout of this structure (but for tilers of more than 65,536 elements, of which nothing may carry or cross).
+    Legal when: the tiler stays inside the layout, each of its leaves steps through the layout's modes in complete runs, and no sum
+    of two leaves carries from one mode into the next, unless the carries cancel. Otherwise the composed function is not a layout of
+    this structure. (For tilers of more than 65,536 elements, carries are always rejected.)
 
     >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     ((2,2),3):((24,2),8)
@@ -125,7 +125,7 @@ def composition(layout: Layout, tiler: Tiler) -> Layout:
 
 
 class _Composer:
-    """Composes leaf by leaf in the mixed radix of the left layout, and remembers the largest digits reached."""
+    """Composes leaf by leaf in the mixed radix of the left layout, and records the largest digits."""
 
     def __init__(self, left: Layout, right: Layout) -> None:
         self.left, self.right = left, right
@@ -139,7 +139,7 @@ class _Composer:
         if self.crosses and not self.cancels(composed):
             raise LayoutError(
                 f"composition {self.left} o {self.right}: a part of the right layout crosses the end of a mode",
-                legal="parts that step through the left layout's modes in whole runs",
+                legal="parts that step through the left layout's modes in complete runs",
             )
         for (size, step), reached in zip(self.modes, self.reach, strict=True):
             if reached >= size and not self.cancels(composed):
@@ -150,7 +150,7 @@ class _Composer:
         return composed
 
     def cancels(self, composed: Layout) -> bool:
-        """Whether the sums of the leaves are right although they carry, element by element."""
+        """Whether the sums of the leaves are correct although they carry, compared element by element."""
         if self.right.size() > MOST_ELEMENTS:
             return False
         return all(self.left(x) == offset for x, offset in zip(self.right.offsets(), composed.offsets(), strict=True))
@@ -191,8 +191,8 @@ class _Composer:
         return _from_modes(runs)
 
     def linear_runs(self, size: int, stride: int) -> list[Mode] | None:
-        """The runs of equal steps of `left o size:stride`, element by element: a step that crosses the ends of two modes may continue
-        as it began, `(2,2,2):(1,6,8) o 3:3 = 3:7`. None if they are not a layout, or too many."""
+        """The runs of equal steps of `left o size:stride`, element by element: a step that crosses the ends of two modes may have the
+        same size again, `(2,2,2):(1,6,8) o 3:3 = 3:7`. None if they are not a layout, or too many."""
         if size > MOST_ELEMENTS:
             return None
         runs, places = [], range(0, size * stride, stride)
@@ -209,9 +209,9 @@ class _Composer:
 
 
 def complement(layout: Layout, size: int | None = None) -> Layout:
-    """The layout of what is missing: every x in `range(size)` is `layout(i) + R(j)` for one offset of each, and in one way only.
+    """The complement R: every x in `range(size)` is `layout(i) + R(j)` for exactly one pair of offsets.
 
-    The modes of R are flat and ascending. Without `size`: R only fills the holes, up to the layout's last whole period.
+    The modes of R are flat and ascending. Without `size`, R only fills the gaps, up to the layout's last complete period.
     Legal when: sorted by stride, each mode's stride is a multiple of the previous size times stride, and `size` of the last.
     Modes of stride 0 do not count.
 
@@ -256,7 +256,7 @@ def _multiples_near(unit: int, value: int) -> list[int]:
 
 @_under_swizzle
 def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """`layout o (tiler, complement)`: mode 0 is the tile, mode 1 runs over the tiles; with a tuple, so for each mode.
+    """`layout o (tiler, complement)`: mode 0 is the tile, mode 1 enumerates the tiles; with a tuple, this applies to each mode.
 
     Legal when: the tiler is injective, has a complement in the layout's size, and both compositions are legal.
 
@@ -271,12 +271,12 @@ def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
     if isinstance(right, tuple):
         return _by_mode(logical_divide, layout, right)
     if any(stride == 0 < size - 1 for size, stride in right.modes):
-        raise LayoutError(f"{layout} cannot be divided by {right}: a tile holds each element once", legal="strides of at least 1")
+        raise LayoutError(f"{layout} cannot be divided by {right}: a tile has each element once", legal="strides of at least 1")
     return composition(layout, make_layout(right, complement(right, layout.size())))
 
 
 def _unzip(operation: Callable[[Layout, Any], Layout], layout: Layout, tiler: Any) -> Layout:
-    """The operation, and for a tuple of tilers all first modes gathered in mode 0, all second modes and kept modes in mode 1."""
+    """Apply the operation; for a tuple of tilers, collect all first modes in mode 0, and second and unchanged modes in mode 1."""
     if not isinstance(tiler, tuple):
         return operation(layout, tiler)
     _by_mode(lambda mode, _: mode, layout, tiler)
@@ -286,7 +286,7 @@ def _unzip(operation: Callable[[Layout, Any], Layout], layout: Layout, tiler: An
 
 
 def _spread(layout: Layout) -> list[Layout]:
-    """The modes of a tuple layout; an integer layout is its own mode."""
+    """The modes of a tuple layout; an integer layout is its only mode."""
     return list(layout)
 
 
@@ -336,11 +336,11 @@ def flat_divide(layout: Layout, tiler: Tiler) -> Layout:
 
 @_under_swizzle
 def logical_product(layout: Layout, tiler: Tiler) -> Layout:
-    """`(layout, complement o tiler)`: mode 0 is the layout, mode 1 repeats it at free places in the tiler's order.
+    """`(layout, complement o tiler)`: mode 0 is the layout, mode 1 repeats it at unused offsets, in the tiler's order.
 
-    With a tuple, each mode is multiplied by itself.
-    Where the layout has no complement, or the tiler does not step through it in whole runs, copies follow one another: each begins
-    where the one before has ended.
+    With a tuple, each mode is multiplied separately.
+    If the layout has no complement, or the tiler does not step through it in complete runs, the copies are consecutive: each begins
+    at the end of the previous one.
     Legal when: always; with a tuple, if copies do not overlap. Under a swizzle: `Sw o product`, whose mode 0 is the swizzled layout.
 
     >>> print(logical_product(Layout((2, 2), (4, 1)), Layout(6, 1)))
@@ -361,7 +361,7 @@ def logical_product(layout: Layout, tiler: Tiler) -> Layout:
 
 
 def _free_places(layout: Layout, tiler: Layout) -> Layout:
-    """Where copies of a layout can lie, in a form that the tiler composes with: its holes first, if it has any."""
+    """The offsets for copies of a layout, as a layout that the tiler composes with: its gaps first, if it has any."""
     try:
         holes, period = _holes(layout)
         copies = -(-tiler.cosize() // product(tuple(size for size, _ in holes)))
@@ -469,9 +469,9 @@ def _interleaved(name: str, layout: Layout, tiler: Layout, pair: Callable[[Layou
 
 
 def right_inverse(layout: Layout) -> Layout:
-    """The layout R with `layout(R(k)) == k` for every k of its domain, grown as far as the layout is contiguous from 0.
+    """The layout R with `layout(R(k)) == k` for every k of its domain, the largest contiguous range of offsets from 0.
 
-    Legal when: always; `1:0` where no mode has stride 1. Of several modes with the same stride the longest is followed.
+    Legal when: always; `1:0` if no mode has stride 1. Of several modes with the same stride, the longest is used.
 
     >>> print(right_inverse(Layout((4, 8), (8, 1))))
     (8,4):(4,1)
@@ -489,9 +489,9 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def left_inverse(layout: Layout) -> Layout:
-    """The layout L with `L(layout(c)) == c` for every integer coordinate c; between the offsets L has no meaning.
+    """The layout L with `L(layout(c)) == c` for every integer coordinate c; its other values are unspecified.
 
-    Legal when: sorted by stride, each stride divides the next and is at least the span of the modes below (padding is welcome),
+    Legal when: sorted by stride, each stride divides the next and is at least the span of the modes below (padding is permitted),
     and no mode has stride 0.
 
     >>> print(left_inverse(Layout((4, 8), (9, 1))))
@@ -509,7 +509,7 @@ def left_inverse(layout: Layout) -> Layout:
         if stride == 0 or above % stride or above < size * stride:
             raise LayoutError(
                 f"{layout} has no left inverse: the mode {size}:{stride} and the mode of stride {above} overlap or do not divide",
-                legal="strides that divide the next greater one and leave room for what lies below",
+                legal="strides that divide the next greater one and are at least the span of smaller modes",
             )
         inverse.append((above // stride, weight))
     if digits[0][0] == 0:
@@ -521,7 +521,7 @@ def left_inverse(layout: Layout) -> Layout:
 def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int, int], ...]:
     """One leaf `size:stride` in a mixed radix of the given sizes: `(position, size, stride)` of the runs that each move one digit.
 
-    That is the leaf's composition with any layout of these sizes, before its strides are known: nothing is merged.
+    This is the leaf's composition with any layout of these sizes, before the layout's strides are known: no runs are merged.
     Legal when: as `composition` is, and `stride` moves one digit.
 
     >>> runs((16, 8), 4, 8)
@@ -541,15 +541,15 @@ def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int
             size, stride = size // run, stride * run
         reached = end
     if size > 1:
-        raise LayoutError(f"{described}: there are {reached} numbers only", legal=f"a reach of at most {reached - 1}")
+        raise LayoutError(f"{described}: there are only {reached} numbers", legal=f"a largest element of at most {reached - 1}")
     return tuple(result)
 
 
 def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layout:
     """The layout that reads digits off a number: of each part `(stride, size, weight)` the sum of `x // stride % size * weight`.
 
-    It is a left inverse that is right for every x: digits between the parts, and after the last, have stride 0. The last leaf
-    is such a gap; with `closed` False there is none, and the digit of the greatest stride counts on.
+    It is a left inverse for every x: digits between the parts, and after the last, have stride 0. The last leaf is such a gap;
+    with `closed` False it is omitted, and the digit of the greatest stride is unbounded.
     Legal when: sorted by stride, each stride is a multiple of the previous stride times its size.
 
     >>> print(reading([(1, 4, 1), (32, 2, 4)]))
@@ -573,7 +573,7 @@ def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layou
 
 
 def max_common_layout(a: Layout, b: Layout) -> Layout:
-    """The layout R of coordinates with `a(R(k)) == b(R(k)) == k` for every k of its domain: what one vector copy can move.
+    """The layout R of coordinates with `a(R(k)) == b(R(k)) == k` for every k of its domain: the elements of one vector copy.
 
     Legal when: both have the same size, and `a o right_inverse(b)` is a layout.
 
@@ -591,7 +591,7 @@ def max_common_layout(a: Layout, b: Layout) -> Layout:
 
 
 def max_common_vector(a: Layout, b: Layout) -> int:
-    """How many elements that are contiguous in both layouts correspond: the size of `max_common_layout`.
+    """The number of corresponding elements that are contiguous in both layouts: the size of `max_common_layout`.
 
     Legal when: `max_common_layout` is.
 

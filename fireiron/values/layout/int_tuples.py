@@ -1,4 +1,4 @@
-"""Integers and nested tuples of integers: shapes, strides and coordinates, and how these are flattened, counted and compared."""
+"""Integers and nested tuples of integers: shapes, strides and coordinates; flatten, count and compare them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mode: TypeAlias = tuple[int, int]
 
 
 def is_int(x: object) -> bool:
-    """Whether `x` is an integer, and of no class that is derived from it, as bool is.
+    """Whether `x` is an `int`, and not of a derived class such as bool.
 
     >>> is_int(3), is_int(True), is_int(3.0)
     (True, False, False)
@@ -41,13 +41,13 @@ def is_expression(x: object) -> bool:
 
 
 MAX_DEPTH = 32
-"""Deepest nesting of tuples: far above any use, far below Python's recursion limit."""
+"""Maximum nesting of tuples: far above any use, far below Python's recursion limit."""
 
 
 def check_tree(what: str, x: object, least: int, level: int = 0, expressions: bool = False) -> IntTuple:
     """`x` itself if it is an integer of at least `least`, or a tuple of such; with `expressions`, index expressions
     too. Anything else is an `ArgumentError` or a `LayoutError`."""
-    if type(x) is int and x >= least:  # most are: layouts of one mode, made for each tile of each operand
+    if type(x) is int and x >= least:  # the usual case: layouts of one mode, one per tile of each operand
         return x
     if isinstance(x, tuple):
         check_depth(level)
@@ -66,7 +66,7 @@ def check_tree(what: str, x: object, least: int, level: int = 0, expressions: bo
 
 
 def check_depth(level: int) -> None:
-    """Refuses tuples nested deeper than MAX_DEPTH."""
+    """Refuse tuples nested deeper than `MAX_DEPTH`."""
     if level > MAX_DEPTH:
         raise LayoutError(f"tuples nest deeper than {MAX_DEPTH} levels", legal=f"at most {MAX_DEPTH} levels")
 
@@ -107,7 +107,7 @@ def rank(tree: IntTuple) -> int:
 
 
 def depth(tree: IntTuple) -> int:
-    """How deep tuples nest: 0 for an integer.
+    """The nesting depth of tuples: 0 for an integer.
 
     >>> depth((4, (2, 4))), depth(8)
     (2, 0)
@@ -193,7 +193,7 @@ def _check_index(index: object, size: int, shape: object) -> None:
 
 
 def offset_of(coordinate: Any, shape: IntTuple, stride: IntTuple, *, symbolic: bool) -> Any:
-    """The offset of a coordinate; integers outside are a `LayoutError`, expressions (only if `symbolic`) are trusted to be inside."""
+    """The offset of a coordinate; integers out of range raise a `LayoutError`, expressions (only if `symbolic`) are not checked."""
     if isinstance(coordinate, tuple):
         if not isinstance(shape, tuple) or not isinstance(stride, tuple) or len(coordinate) != len(shape):
             raise LayoutError(
@@ -214,7 +214,7 @@ def offset_of(coordinate: Any, shape: IntTuple, stride: IntTuple, *, symbolic: b
 
 
 def _symbolic_offset(x: Any, modes: list[Mode]) -> Any:
-    """The same without what is certainly redundant for an `x` inside the modes."""
+    """The same digit without redundant operations, for an `x` in range."""
     return sum_of_digits(x, digits_of(merge_modes(modes)))
 
 
@@ -222,7 +222,7 @@ def _symbolic_offset(x: Any, modes: list[Mode]) -> Any:
 class Digit:
     """Part of a coordinate `c`, which adds `c // step % size * weight` to an offset.
 
-    That of an `open` one is `c // step * weight`: the outermost, beyond which nothing is.
+    An `open` digit adds `c // step * weight`: it is the outermost one.
     """
 
     step: int
@@ -237,7 +237,7 @@ class Digit:
 
 
 def digits_of(modes: Sequence[tuple[int | Expr, int | Expr]]) -> tuple[Digit, ...]:
-    """The digits of a coordinate that counts through modes, given as (size, stride); those of stride 0 add nothing, and are left out."""
+    """The digits of a coordinate that enumerates modes, given as (size, stride); modes of stride 0 are omitted."""
     digits, step = [], 1
     for position, (size, stride) in enumerate(modes):
         if position:
@@ -248,7 +248,7 @@ def digits_of(modes: Sequence[tuple[int | Expr, int | Expr]]) -> tuple[Digit, ..
 
 
 def require_integer(leaf: int | Expr) -> int:
-    """A leaf of a layout as a number; of the sizes of a mode only that of its last leaf may be one of run time."""
+    """A leaf of a layout as a number; only the size of a mode's last leaf may be known only at run time."""
     number = constant(leaf)
     if number is None:
         raise LayoutError(f"{leaf} is known only at run time", legal="integers", hint="layout.evaluated(sizes)")
@@ -256,12 +256,12 @@ def require_integer(leaf: int | Expr) -> int:
 
 
 def sum_of_digits(coordinate: Any, digits: Iterable[Digit]) -> Any:
-    """What the digits of a coordinate add to an offset."""
+    """The sum of the digits' contributions to an offset."""
     return summed([digit.of(coordinate) if digit.weight == 1 else digit.of(coordinate) * digit.weight for digit in digits])
 
 
 def numbers_of_digits(coordinate: Any, digits: Iterable[Digit]) -> Any:
-    """The same of an integer or an array of integers, by digits that are all known; by bits where a digit has whole ones."""
+    """The same for an integer or an array of integers, if all digits are known; by shifts for digits of powers of two."""
     total: Any = None
     for digit in digits:
         part = divided(coordinate, digit.step)
@@ -275,12 +275,12 @@ def numbers_of_digits(coordinate: Any, digits: Iterable[Digit]) -> Any:
 
 def divided(number: Any, by: int) -> Any:
     """An integer, or an array of them, divided by a positive number, rounded down."""
-    # A processor divides integers one by one, and shifts several at once.
+    # Shifts of arrays are vectorized, divisions are not.
     return number >> by.bit_length() - 1 if by & by - 1 == 0 else number // by
 
 
 def remainder(number: Any, by: int) -> Any:
-    """What is left of it."""
+    """The remainder."""
     return number & by - 1 if by & by - 1 == 0 else number % by
 
 
@@ -291,12 +291,12 @@ def summed(parts: list[Any]) -> Any:
 
 
 def shown(tree: object) -> str:
-    """An IntTuple as the papers write it: no blanks, `(8)` for a tuple of one."""
+    """An IntTuple in the papers' notation: no blanks, `(8)` for a tuple of one element."""
     return f"({','.join(map(shown, tree))})" if isinstance(tree, tuple) else str(tree)
 
 
 def merge_modes(modes: Iterable[Mode]) -> list[Mode]:
-    """The same function with as few modes as possible: sizes of 1 dropped, neighbors that continue each other joined."""
+    """The same function with as few modes as possible: modes of size 1 are dropped, contiguous modes are merged."""
     merged: list[Mode] = []
     for size, stride in modes:
         if size == 1:

@@ -1,4 +1,4 @@
-"""The values: `Layout`, and a layout under a swizzle; how they are made."""
+"""The classes `Layout` and `ComposedLayout` (a layout under a swizzle), and functions that create them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fireiron.values.layout.int_tuples import (
 from fireiron.values.layout.swizzles import Swizzle
 
 MOST_OFFSETS = 1 << 23
-"""Most offsets of a layout that are listed: some hundred megabytes."""
+"""Maximum number of offsets of a layout that are listed: some hundred megabytes."""
 
 
 @frozen(repr=False, str=False)
@@ -48,8 +48,8 @@ class Layout:
         shape: an integer or a nested tuple of integers, all at least 1; `()` is the scalar.
         stride: the same structure, all at least 0. Default: compact, leftmost mode contiguous.
 
-    Leaves may be index expressions too, sizes and strides known only at run time: such a layout has a text, `size`, `cosize`,
-    `digits` and `address`, and with numbers for them (`evaluated`) all the rest, which is refused before.
+    Leaves may also be index expressions, for sizes and strides known only at run time. Such a layout supports its text, `size`,
+    `cosize`, `digits` and `address`; all other operations require numbers (`evaluated`).
 
     Legal when: shape and stride are congruent.
 
@@ -81,7 +81,7 @@ class Layout:
 
     @property
     def modes(self) -> list[Mode]:
-        """The same of a layout whose leaves are integers."""
+        """The same for a layout whose leaves are integers."""
         return cast("list[Mode]", self.require_static().leaves)
 
     @functools.cached_property
@@ -107,11 +107,11 @@ class Layout:
 
     @functools.cached_property
     def digits(self) -> tuple[Digit, ...]:
-        """The digits of an integer coordinate, as `Digit`s; the outermost leaf is open, so coordinates may lie beyond its end."""
+        """The digits of an integer coordinate, as `Digit`s; the outermost leaf is open, so coordinates may exceed its size."""
         return digits_of(self.leaves)
 
     def address(self, *coordinates: Any) -> Any:
-        """The offset of one coordinate for each mode: integers, expressions, or integer arrays, none of them checked.
+        """The offset of one coordinate per mode: integers, expressions or integer arrays. They are not checked.
 
         >>> from fireiron import sym
         >>> print(Layout((8, 4), (1, sym("ld"))).address(2, 3))
@@ -127,7 +127,7 @@ class Layout:
         return product(self.shape)
 
     def cosize(self) -> int:
-        """The largest offset plus one: what a buffer must hold."""
+        """The largest offset plus one: the number of elements of a buffer for it."""
         return 1 + sum((size - 1) * stride for size, stride in cast("list[Mode]", self.leaves))
 
     def rank(self) -> int:
@@ -135,7 +135,7 @@ class Layout:
         return rank(self.shape)
 
     def depth(self) -> int:
-        """How deep the modes nest."""
+        """The nesting depth of the modes."""
         return depth(self.shape)
 
     def __call__(self, *coordinate: IntTuple) -> int:
@@ -145,12 +145,12 @@ class Layout:
     def expression(self, *coordinate: Any) -> Any:
         """The offset of a coordinate that may hold expressions (anything with `+ * // %`, an integer array too).
 
-        Legal when: the caller knows that each expression is inside its mode; plain integers are checked.
+        Legal when: each expression is in the range of its mode (not checked); plain integers are checked.
         """
         return offset_of(_one(coordinate), self.require_static().shape, self.stride, symbolic=True)
 
     def require_static(self) -> Layout:
-        """This layout, refused where a leaf is known only at run time."""
+        """Return this layout; refuse it if a leaf is known only at run time."""
         for leaf in () if self.static else (*flatten(self.shape), *flatten(self.stride)):
             require_integer(leaf)
         return self
@@ -165,7 +165,7 @@ class Layout:
         >>> Layout((2, 3), (3, 1)).offsets()
         [0, 3, 1, 4, 2, 5]
 
-        Raises: LayoutError where there are more than `MOST_OFFSETS`.
+        Raises: LayoutError if there are more than `MOST_OFFSETS`.
         """
         if self.static and self.size() > MOST_OFFSETS:
             raise LayoutError(f"{self.size()} offsets are too many to list", legal=f"at most {MOST_OFFSETS}", within=str(self))
@@ -190,7 +190,7 @@ class Layout:
         return self.require_static().cosize() == self.size() and self.is_injective()
 
     def swizzled(self, swizzle: Swizzle, offset: int = 0) -> ComposedLayout:
-        """This layout, then `offset` added, then the swizzle.
+        """The composition of this layout, the addition of `offset`, and the swizzle.
 
         >>> print(Layout((8, 64), (64, 1)).swizzled(Swizzle(3, 3, 3)))
         Sw<3,3,3> o 0 o (8,64):(64,1)
@@ -231,7 +231,7 @@ def _one(coordinate: tuple[Any, ...]) -> Any:
 class ComposedLayout:
     """A layout under a swizzle: `R(c) = swizzle(offset + layout(c))`.
 
-    The offset is inside because a tile of a swizzled buffer begins anywhere in the swizzle's period.
+    The offset is added before the swizzle, because a tile of a swizzled buffer may begin anywhere in the swizzle's period.
 
     >>> s = ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))
     >>> s(1, 0), s(1, 1), s.cosize(), s.is_bijective()
@@ -263,7 +263,7 @@ class ComposedLayout:
         return self.layout.size()
 
     def cosize(self) -> int:
-        """The largest offset plus one, exact (found by enumeration where the image is not whole periods)."""
+        """The largest offset plus one, exactly (by enumeration, unless the image consists of complete periods)."""
         if self.layout.is_bijective() and self.offset % self.swizzle.size() == 0 and self.size() % self.swizzle.size() == 0:
             return self.offset + self.size()
         return 1 + max(self.offsets())
@@ -273,7 +273,7 @@ class ComposedLayout:
         return self.layout.rank()
 
     def depth(self) -> int:
-        """How deep the modes nest."""
+        """The nesting depth of the modes."""
         return self.layout.depth()
 
     def __call__(self, *coordinate: IntTuple) -> int:
@@ -322,7 +322,7 @@ Tiler: TypeAlias = "int | Layout | tuple[Tiler, ...]"
 
 
 def check_layout(what: str, x: object) -> Layout:
-    """`x` itself if it is a layout without swizzle, or an error; `what` begins its message."""
+    """Return `x` if it is a layout without swizzle, else raise an error; `what` is the beginning of its message."""
     if isinstance(x, ComposedLayout):
         raise LayoutError(f"{what} a layout without swizzle", got=x, hint="use its .layout, and put the swizzle outside")
     if not isinstance(x, Layout):
@@ -332,7 +332,7 @@ def check_layout(what: str, x: object) -> Layout:
 
 
 def as_tiler(x: object) -> Layout | tuple[Tiler, ...]:
-    """A tiler with integers made layouts, or an error; elements of a tuple are checked when their mode is reached."""
+    """Return a tiler with integers converted to layouts; elements of a tuple are checked when their mode is processed."""
     if isinstance(x, tuple):
         return x
     if isinstance(x, (Layout, ComposedLayout)):

@@ -1,4 +1,4 @@
-"""Layouts from their text."""
+"""Parse the text of a layout."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _read_int(text: str) -> int:
 
 
 def split_shape(text: str) -> tuple[str, str | None]:
-    """`shape : stride` in two; the stride is None where it is omitted. Several colons are a `LayoutError`."""
+    """Split `shape : stride`; the stride is None if it is omitted. Raises: `LayoutError` for several colons."""
     parts = text.split(":")
     if len(parts) > 2:
         raise LayoutError("a layout has one colon", got=text, legal="shape:stride")
@@ -66,7 +66,7 @@ def read_dims(text: str, leaf: Callable[[str], Any]) -> Any:
 
 
 def read_tree(text: str, leaf: Callable[[str], Any], level: int = 0) -> Any:
-    """A nested tuple written in parentheses, each leaf read by `leaf`."""
+    """Parse a nested tuple in parentheses; `leaf` parses each leaf."""
     check_depth(level)
     text = text.strip()
     if level == 0:
@@ -78,7 +78,7 @@ def read_tree(text: str, leaf: Callable[[str], Any], level: int = 0) -> Any:
 
 
 def _enclosed(text: str) -> bool:
-    """Whether a pair of parentheses encloses all of it, as around a tuple, not around parts of a leaf such as `(a) // (b)`."""
+    """Whether one pair of parentheses encloses the whole text, as around a tuple, unlike in a leaf such as `(a) // (b)`."""
     depths = list(itertools.accumulate({"(": 1, ")": -1}.get(character, 0) for character in text))
     return text.startswith("(") and text.endswith(")") and 0 not in depths[:-1]
 

@@ -14,9 +14,9 @@ from fireiron.values.layout.int_tuples import is_int
 
 @frozen(repr=False, str=False)
 class Swizzle:
-    """The permutation of offsets that XORs `bits` bits, found `shift` above bit `base`, onto the bits at `base`.
+    """The permutation of offsets that XORs the `bits` bits from bit `base + shift` onto the `bits` bits from bit `base`.
 
-    In units of elements: `2**base` neighbors stay together. A negative shift XORs low bits onto high ones.
+    Offsets are in elements: `2**base` adjacent elements remain adjacent. A negative shift XORs low bits onto high ones.
     Legal when: `bits` and `base` are at least 0 and `abs(shift) >= bits`; otherwise source and target overlap (no involution).
 
     >>> sw = Swizzle(2, 0, 3)
@@ -42,11 +42,11 @@ class Swizzle:
             )
 
     def size(self) -> int:
-        """The period: each block of this many offsets is permuted in itself."""
+        """The period: each aligned block of this many offsets is permuted within itself."""
         return 1 << (self.bits + self.base + abs(self.shift)) if self.bits else 1
 
     def __call__(self, offset: int) -> int:
-        """Where the element of a given offset lives."""
+        """The permuted offset of an element."""
         if not is_int(offset):
             raise ArgumentError("a swizzle maps integer offsets", got=offset, legal="int >= 0")
         if offset < 0:
@@ -56,8 +56,8 @@ class Swizzle:
     def expression(self, offset: Any) -> Any:
         """The same for expressions, integer arrays, and anything that has `^ &` and `// *`.
 
-        An expression keeps its form below the swizzle: bits below the base stay, so one XOR serves all elements of a vector, and
-        multiples of what lies above the target's bits are outside of it.
+        The XOR applies to a part of an expression only: bits below the base do not change, so the elements of a vector share one XOR,
+        and multiples of the swizzle's period are added after it.
         """
         if self.bits == 0:
             return offset
@@ -88,7 +88,7 @@ def _flipped(offset: Expr, swizzle: Swizzle) -> Expr:
 
 
 def _parted(offset: Expr, span: int) -> tuple[Expr, Expr]:
-    """An offset as multiples of a power of two, which an XOR below it leaves alone, and the rest; zero and all where it does not part."""
+    """Split an offset into multiples of a power of two, which an XOR below it does not change, and the rest; or into 0 and all of it."""
     above: Expr = as_expr(offset.constant // span * span if isinstance(offset, Sum) else 0)
     below: Expr = as_expr(offset.constant % span) if isinstance(offset, Sum) else offset
     for atoms, coefficient in offset.terms if isinstance(offset, Sum) else ():

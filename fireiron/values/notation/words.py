@@ -77,7 +77,7 @@ def _built(node: ast.AST, symbols: Symbols) -> Any:
 
 
 def named(name: str, kind: type[T], symbols: Symbols, known: Iterable[T], what: str) -> T:
-    """What a name stands for: one of the symbols, else one of those that all know."""
+    """Return the value of a name: one of the symbols, else one of the `known` values."""
     symbol = symbols.get(name)
     if isinstance(symbol, kind):
         return symbol
@@ -99,11 +99,11 @@ def expression_text(value: Expr | int) -> str:
 
 
 def symbols_of(*values: Any) -> dict[str, Expr | DType | Memory | Level]:
-    """What the texts of tensors, views and groups of threads name, by name; a `LayoutError` where one name means two things."""
+    """Return the values that the texts of tensors, views and thread groups name. Raises: `LayoutError` if two have one name."""
     result: dict[str, Expr | DType | Memory | Level] = {}
     for name, value in (pair for dim_value in values for pair in _names_in(dim_value)):
         if result.setdefault(name, value) != value:
-            raise LayoutError(f"two things are called {name}: {result[name]!r} and {value!r}", hint="one name each")
+            raise LayoutError(f"two values are called {name}: {result[name]!r} and {value!r}", hint="one name each")
     return result
 
 

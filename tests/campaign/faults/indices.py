@@ -139,7 +139,7 @@ def of_statements(change: Callable[[ir.Kernel, ir.Exec], Iterator[ir.Exec]]) -> 
 def conditioned(stmt: ir.Exec, change: Callable[[Expr], Expr]) -> ir.Exec:
     """A statement with other bounds conditions, in a single version."""
     pieces = tuple(tuple(attrs.evolve(piece, condition=change(piece.condition)) for piece in pieces) for pieces in stmt.pieces)
-    return attrs.evolve(stmt, guard=change(stmt.guard), pieces=pieces, whole=FALSE, implied=())
+    return attrs.evolve(stmt, guard=change(stmt.guard), pieces=pieces, interior=FALSE, implied=())
 
 
 def unguarded(kernel: ir.Kernel, stmt: ir.Exec) -> Iterator[ir.Exec]:

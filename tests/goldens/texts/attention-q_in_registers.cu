@@ -42,23 +42,6 @@ __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, 
       : "r"(a_words[0]), "r"(a_words[1]), "r"(a_words[2]), "r"(a_words[3]), "r"(b_words[0]), "r"(b_words[1]));
 }
 
-// 2^x with a relative error of at most 2^-22; results below 2^-126 are 0
-__device__ __forceinline__ float exp2_approx(float x)
-{
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp, transposed
-__device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
-{
-  unsigned* const words = static_cast<unsigned*>(target);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-      : "r"(source) : "memory");
-}
-
 // maximum of each element over 4 adjacent lanes, in all of them
 template <int N>
 __device__ __forceinline__ void quad_reduce_max(float (&x)[N])
@@ -73,6 +56,14 @@ __device__ __forceinline__ void quad_reduce_max(float (&x)[N])
     for (int i = 0; i < N; ++i)
       x[i] = fmaxf(x[i], other[i]);
   }
+}
+
+// 2^x with a relative error of at most 2^-22; results below 2^-126 are 0
+__device__ __forceinline__ float exp2_approx(float x)
+{
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // sum of each element over 4 adjacent lanes, in all of them
@@ -91,6 +82,15 @@ __device__ __forceinline__ void quad_reduce_sum(float (&x)[N])
   }
 }
 
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp, transposed
+__device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
+{
+  unsigned* const words = static_cast<unsigned*>(target);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+      : "r"(source) : "memory");
+}
+
 extern "C" __global__ void __launch_bounds__(64)
 attention(
     const __half* __restrict__ Q,
@@ -99,6 +99,10 @@ attention(
     const float scale,
     __half* __restrict__ O)
 {
+  constexpr int q_sh_bytes = 64 * 32 * 2;
+  constexpr int k_sh_offset = q_sh_bytes;
+  constexpr int k_sh_bytes = 64 * 32 * 2;
+  constexpr int v_sh_offset = k_sh_offset + k_sh_bytes;
   const int block = blockIdx.x;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -112,8 +116,8 @@ attention(
   const int q_sh_thread_m = threadIdx.x / 4;
   extern __shared__ __align__(16) unsigned char smem[];
   __half* const q_sh = reinterpret_cast<__half*>(smem);  // 64 x 32
-  __half* const k_sh = reinterpret_cast<__half*>(smem + 4096);  // 64 x 32
-  __half* const v_sh = reinterpret_cast<__half*>(smem + 8192);  // 64 x 32
+  __half* const k_sh = reinterpret_cast<__half*>(smem + k_sh_offset);  // 64 x 32
+  __half* const v_sh = reinterpret_cast<__half*>(smem + v_sh_offset);  // 64 x 32
   __half* const store_acc_sh = reinterpret_cast<__half*>(smem);  // 32 x 32, 2 copies
   __align__(4) __half q_rf[32];  // of 64 x 32
   float mx[4];  // of 64

@@ -67,6 +67,22 @@ __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, 
       : "r"(a_words[0]), "r"(a_words[1]), "r"(a_words[2]), "r"(a_words[3]), "r"(b_words[0]), "r"(b_words[1]));
 }
 
+// maximum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_max(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = fmaxf(x[i], other[i]);
+  }
+}
+
 // 2^x with a relative error of at most 2^-22; results below 2^-126 are 0
 __device__ __forceinline__ float exp2_approx(float x)
 {
@@ -82,22 +98,6 @@ __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
       : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
       : "r"(source) : "memory");
-}
-
-// maximum of each element over 4 adjacent lanes, in all of them
-template <int N>
-__device__ __forceinline__ void quad_reduce_max(float (&x)[N])
-{
-  #pragma unroll
-  for (int mask = 2; mask > 0; mask /= 2) {
-    float other[N];
-    #pragma unroll
-    for (int i = 0; i < N; ++i)
-      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
-    #pragma unroll
-    for (int i = 0; i < N; ++i)
-      x[i] = fmaxf(x[i], other[i]);
-  }
 }
 
 // sum of each element over 4 adjacent lanes, in all of them

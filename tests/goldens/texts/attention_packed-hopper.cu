@@ -103,6 +103,22 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned mbarrier)
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(mbarrier) : "memory");
 }
 
+// maximum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_max(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = fmaxf(x[i], other[i]);
+  }
+}
+
 // 2^x with a relative error of at most 2^-22; results below 2^-126 are 0
 __device__ __forceinline__ float exp2_approx(float x)
 {
@@ -124,6 +140,22 @@ __device__ __forceinline__ void wgmma_m64n32k16_reg_row_f32_f16(
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
         "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
       : "r"(a_words[0]), "r"(a_words[1]), "r"(a_words[2]), "r"(a_words[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+// sum of each element over 4 adjacent lanes, in all of them
+template <int N>
+__device__ __forceinline__ void quad_reduce_sum(float (&x)[N])
+{
+  #pragma unroll
+  for (int mask = 2; mask > 0; mask /= 2) {
+    float other[N];
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
+    #pragma unroll
+    for (int i = 0; i < N; ++i)
+      x[i] = x[i] + other[i];
+  }
 }
 
 // round eight accumulators per thread to 16 bits and store them to shared memory
@@ -168,38 +200,6 @@ template <int N>
 __device__ __forceinline__ void tma_store_wait_group()
 {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
-}
-
-// maximum of each element over 4 adjacent lanes, in all of them
-template <int N>
-__device__ __forceinline__ void quad_reduce_max(float (&x)[N])
-{
-  #pragma unroll
-  for (int mask = 2; mask > 0; mask /= 2) {
-    float other[N];
-    #pragma unroll
-    for (int i = 0; i < N; ++i)
-      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
-    #pragma unroll
-    for (int i = 0; i < N; ++i)
-      x[i] = fmaxf(x[i], other[i]);
-  }
-}
-
-// sum of each element over 4 adjacent lanes, in all of them
-template <int N>
-__device__ __forceinline__ void quad_reduce_sum(float (&x)[N])
-{
-  #pragma unroll
-  for (int mask = 2; mask > 0; mask /= 2) {
-    float other[N];
-    #pragma unroll
-    for (int i = 0; i < N; ++i)
-      other[i] = __shfl_xor_sync(0xffffffff, x[i], mask);
-    #pragma unroll
-    for (int i = 0; i < N; ++i)
-      x[i] = x[i] + other[i];
-  }
 }
 
 // arrive and expect `bytes` from TMA

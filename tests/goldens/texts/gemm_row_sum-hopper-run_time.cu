@@ -11,7 +11,7 @@
 //   .done()
 // target sm_90a; launch <<<minimum((m + 127) / 128 * ((n + 255) / 256), 132), 384>>>, 213040 bytes of dynamic shared
 //     memory
-// requires: the grid has at most 2**31 - 1 blocks, (m + 127) / 128 * ((n + 255) / 256) < 2147483648
+// requires: the grid has at most 2**31 - 133 tiles, (m + 127) / 128 * ((n + 255) / 256) < 2147483516
 #include <cuda_fp16.h>
 
 // TMA tensor map of a tensor, encoded by the launcher (cuTensorMapEncodeTiled)
@@ -238,24 +238,30 @@ gemm_row_sum(
     const unsigned long long column_reciprocal)
 {
   constexpr int num_stages = 3;
+  constexpr int num_blocks = 132;
   constexpr int a_sh_stage_bytes = 128 * 64 * 2;
   constexpr int b_sh_stage_bytes = 64 * 256 * 2;
+  constexpr int store_acc_sh_bytes = 64 * 256 * 2;
+  constexpr int store_acc_sh_panel_bytes = 64 * 64 * 2;
   constexpr int k2_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
-  const int block = blockIdx.x;
+  constexpr int b_sh_panel_bytes = 64 * 64 * 2;
+  constexpr int b_sh_offset = num_stages * a_sh_stage_bytes;
+  constexpr int store_acc_sh_offset = b_sh_offset + num_stages * b_sh_stage_bytes;
+  constexpr int k2_ring_offset = store_acc_sh_offset + 2 * store_acc_sh_bytes;
   const int thread = threadIdx.x;
   const int num_tiles = (long long)((m + 127) / 128) * ((n + 255) / 256);
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char smem[];
   __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 3 stages
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 49152);  // 64 x 256, 3 stages
-  __half* const store_acc_sh = reinterpret_cast<__half*>(smem + 147456);  // 64 x 256, 2 copies
+  __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 64 x 256, 3 stages
+  __half* const store_acc_sh = reinterpret_cast<__half*>(smem + store_acc_sh_offset);  // 64 x 256, 2 copies
   __align__(8) float acc[128];  // of 128 x 256
   float s_parts[2];  // of 128 x 4
   __align__(4) __half row_a_rf[32];  // of 64 x 64
   float s[2];  // of 64
   float s_whole_sum_rf[2];  // of 256 x 2
-  const unsigned k2_ring_full = shared_address(smem + 212992);  // 3 mbarriers: a_sh, b_sh full
+  const unsigned k2_ring_full = shared_address(smem + k2_ring_offset);  // 3 mbarriers: a_sh, b_sh full
   const unsigned k2_ring_empty = k2_ring_full + num_stages * 8;  // 3 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
@@ -278,13 +284,12 @@ gemm_row_sum(
         shared_address(a_sh) + warpgroup * 64 * 128 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
     const int a_sh_swizzle = lane % 8 * 16;
     const unsigned store_acc_sh_target =
-        shared_address(store_acc_sh) + warpgroup * 4 * 8192 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
+        shared_address(store_acc_sh) + warpgroup * store_acc_sh_bytes + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
     const unsigned store_acc_sh_address = shared_address(store_acc_sh);
     float* const y_target = y + warpgroup * 64 + thread / 32 % 4 * 16 + lane / 4;
     int k2_stage = 0;
     int k2_phase = 0;
-    for (int iteration = 0; iteration < num_tiles / 132 + (block < num_tiles % 132); ++iteration) {
-      const int tile = (long long)block + (long long)iteration * 132;
+    for (int tile = blockIdx.x; tile < num_tiles; tile += num_blocks) {
       const int band = quotient(tile, band_reciprocal);
       const int inside = tile - band * ((n + 255) / 256 * 8);
       const int height = min((m + 127) / 128 - band * 8, 8);
@@ -373,29 +378,33 @@ gemm_row_sum(
 #pragma unroll
       for (int store_acc_sh_n = 0; store_acc_sh_n < 16; ++store_acc_sh_n) {
         stmatrix_x4_half(
-            store_acc_sh_target + store_acc_sh_n / 4 * 64 * 128
+            store_acc_sh_target + store_acc_sh_n / 4 * store_acc_sh_panel_bytes
                 + (a_sh_swizzle ^ (store_acc_sh_n % 4 * 32 + lane / 16 * 16)),
             &acc[store_acc_sh_n * 8]);
       }
       fence_proxy_async();  // make store_acc_sh visible to the async proxy
       warpgroup_sync();  // store_acc_sh complete
       if (thread % 128 == 0) {
-        tma_store(&D_map, block_n * 256, block_m * 128 + warpgroup * 64, store_acc_sh_address + warpgroup * 4 * 8192);
+        tma_store(
+            &D_map,
+            block_n * 256,
+            block_m * 128 + warpgroup * 64,
+            store_acc_sh_address + warpgroup * store_acc_sh_bytes);
         tma_store(
             &D_map,
             block_n * 256 + 64,
             block_m * 128 + warpgroup * 64,
-            store_acc_sh_address + warpgroup * 4 * 8192 + 64 * 128);
+            store_acc_sh_address + warpgroup * store_acc_sh_bytes + store_acc_sh_panel_bytes);
         tma_store(
             &D_map,
             block_n * 256 + 128,
             block_m * 128 + warpgroup * 64,
-            store_acc_sh_address + warpgroup * 4 * 8192 + 2 * 8192);
+            store_acc_sh_address + warpgroup * store_acc_sh_bytes + 2 * store_acc_sh_panel_bytes);
         tma_store(
             &D_map,
             block_n * 256 + 192,
             block_m * 128 + warpgroup * 64,
-            store_acc_sh_address + warpgroup * 4 * 8192 + 3 * 8192);
+            store_acc_sh_address + warpgroup * store_acc_sh_bytes + 3 * store_acc_sh_panel_bytes);
       }
       tma_store_commit_group();
       // s_whole: s[m] = sum(row_part, s_parts[m,row_part])
@@ -428,8 +437,7 @@ gemm_row_sum(
       const unsigned b_sh_address = shared_address(b_sh);
       int k2_stage = 0;
       int k2_phase = 1;
-      for (int iteration = 0; iteration < num_tiles / 132 + (block < num_tiles % 132); ++iteration) {
-        const int tile = (long long)block + (long long)iteration * 132;
+      for (int tile = blockIdx.x; tile < num_tiles; tile += num_blocks) {
         const int band = quotient(tile, band_reciprocal);
         const int inside = tile - band * ((n + 255) / 256 * 8);
         const int height = min((m + 127) / 128 - band * 8, 8);
@@ -445,19 +453,19 @@ gemm_row_sum(
           tma_load(
               b_sh_address + k2_stage * b_sh_stage_bytes, &B_map, block_n * 256, k2 * 64, k2_ring_full + k2_stage * 8);
           tma_load(
-              b_sh_address + k2_stage * b_sh_stage_bytes + 64 * 128,
+              b_sh_address + k2_stage * b_sh_stage_bytes + b_sh_panel_bytes,
               &B_map,
               block_n * 256 + 64,
               k2 * 64,
               k2_ring_full + k2_stage * 8);
           tma_load(
-              b_sh_address + k2_stage * b_sh_stage_bytes + 2 * 8192,
+              b_sh_address + k2_stage * b_sh_stage_bytes + 2 * b_sh_panel_bytes,
               &B_map,
               block_n * 256 + 128,
               k2 * 64,
               k2_ring_full + k2_stage * 8);
           tma_load(
-              b_sh_address + k2_stage * b_sh_stage_bytes + 3 * 8192,
+              b_sh_address + k2_stage * b_sh_stage_bytes + 3 * b_sh_panel_bytes,
               &B_map,
               block_n * 256 + 192,
               k2 * 64,

@@ -28,6 +28,8 @@ matmul(
     const int n,
     const int k)
 {
+  constexpr int a_sh_bytes = 128 * 8 * 2;
+  constexpr int b_sh_offset = a_sh_bytes;
   const int block_m = blockIdx.x % ((m + 127) / 128);
   const int block_n = blockIdx.x / ((m + 127) / 128);
   const int warp = threadIdx.x / 32;
@@ -40,7 +42,7 @@ matmul(
   const int b_sh_lane_k = lane / 16;
   extern __shared__ __align__(16) unsigned char smem[];
   __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 8
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 2048);  // 8 x 128
+  __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 8 x 128
   signed char* const store_scratch = reinterpret_cast<signed char*>(smem);  // 16896
   __align__(16) __half c_rf[64];  // of 128 x 128
   __align__(8) __half a_rf[8];  // of 8 x 1
@@ -130,10 +132,10 @@ matmul(
     constexpr int scratch_size = 16896;
     // Store of Listing 4: Move(128x128:RF => 128x128:GL), all 256 threads of a block.
     //
-    // Register r of a thread is element (src_m(r), src_n(r)); eight neighbouring registers are eight rows of one
-    // column. Per pass each thread stages one of its columns: the block stages 16 columns of 128 rows, so that the
-    // threads then store whole columns, neighbouring threads to neighbouring addresses. A column takes 132 elements in
-    // shared memory, against bank conflicts.
+    // Register r of a thread is element (src_m(r), src_n(r)); eight neighboring registers are eight rows of one column.
+    // Per pass each thread stages one of its columns: the block stages 16 columns of 128 rows, so that the threads then
+    // store whole columns, neighboring threads to neighboring addresses. A column takes 132 elements in shared memory,
+    // against bank conflicts.
     constexpr int rows = 128, columns = 16, pitch = 132;
     static_assert(sizeof(src_type) * columns * pitch <= scratch_size, "the stage does not fit its scratch memory");
     src_type* const stage = reinterpret_cast<src_type*>(scratch);

@@ -73,6 +73,9 @@ __device__ __forceinline__ void mma_m16n8k8_f32_f16(float* c, const __half* a, c
 extern "C" __global__ void __launch_bounds__(128)
 matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __restrict__ C)
 {
+  constexpr int a_sh_bytes = 128 * 32 * 2;
+  constexpr int b_sh_bytes = 32 * 128 * 2;
+  constexpr int b_sh_offset = 2 * a_sh_bytes;
   const int warp = threadIdx.x / 32;
   const int warp_n = warp % 2;
   const int warp_m = warp / 2;
@@ -85,7 +88,7 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
   const int store_thread_m = threadIdx.x / 16;
   extern __shared__ __align__(16) unsigned char smem[];
   __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 32, 2 copies
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 16384);  // 32 x 128, 2 copies
+  __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 32 x 128, 2 copies
   __half* const store_c_sh = reinterpret_cast<__half*>(smem);  // 128 x 128
   float c_rf[128];  // of 128 x 128
   __align__(4) __half a_rf[64];  // of 64 x 16, 2 stages
@@ -152,7 +155,7 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
 #pragma unroll
       for (int a_sh_m = 0; a_sh_m < 4; ++a_sh_m) {
         cp_async_16_zfill(
-            a_sh_target + a_sh_m * 32 * 64 + 128 * 64,
+            a_sh_target + a_sh_m * 32 * 64 + a_sh_bytes,
             &a_source[a_sh_m * 32 * 40 + 32],
             a_sh_m * 32 + a_sh_thread_m < 40 && a_sh_thread_k * 8 + 32 < 40);
       }
@@ -160,7 +163,7 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
 #pragma unroll
       for (int b_sh_k = 0; b_sh_k < 4; ++b_sh_k) {
         cp_async_16_zfill(
-            b_sh_target + b_sh_k * 8 * 256 + 32 * 256,
+            b_sh_target + b_sh_k * 8 * 256 + b_sh_bytes,
             &b_source[b_sh_k * 8 * 48 + 32 * 48],
             b_sh_k * 8 + b_sh_thread_k + 32 < 40 && b_sh_thread_n * 8 < 48);
       }
@@ -170,14 +173,14 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
     // A to a_rf: Move(64,16)(SH,RF)(Warp)
 #pragma unroll
     for (int a_rf_m = 0; a_rf_m < 4; ++a_rf_m)
-      ldmatrix_x4(&a_rf[a_rf_m * 8 + 32], a_sh_source2 + k * 128 * 64 + a_rf_m * 16 * 64);
+      ldmatrix_x4(&a_rf[a_rf_m * 8 + 32], a_sh_source2 + k * a_sh_bytes + a_rf_m * 16 * 64);
     // B to b_rf: Move(16,64)(SH,RF)(Warp)
 #pragma unroll
     for (int b_rf_n = 0; b_rf_n < 4; ++b_rf_n) {
       {
         __align__(4) __half b_rf_values2[8];
         ldmatrix_x4_trans(
-            b_rf_values2, b_sh_source + k * 32 * 256 + ((b_rf_n * 32 + lane / 16 * 16) ^ b_sh_swizzle) + 16 * 256);
+            b_rf_values2, b_sh_source + k * b_sh_bytes + ((b_rf_n * 32 + lane / 16 * 16) ^ b_sh_swizzle) + 16 * 256);
         b_rf[b_rf_n * 4 + 32] = b_rf_values2[0];
         b_rf[b_rf_n * 4 + 33] = b_rf_values2[1];
         b_rf[b_rf_n * 4 + 48] = b_rf_values2[2];
@@ -208,13 +211,13 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
     if (k + 1 < 2) {
 #pragma unroll
       for (int a_rf_m = 0; a_rf_m < 4; ++a_rf_m)
-        ldmatrix_x4(&a_rf[a_rf_m * 8], a_sh_source + a_rf_m * 16 * 64 + 128 * 64);
+        ldmatrix_x4(&a_rf[a_rf_m * 8], a_sh_source + a_rf_m * 16 * 64 + a_sh_bytes);
       // B to b_rf: Move(16,64)(SH,RF)(Warp)
 #pragma unroll
       for (int b_rf_n = 0; b_rf_n < 4; ++b_rf_n) {
         {
           __align__(4) __half b_rf_values3[8];
-          ldmatrix_x4_trans(b_rf_values3, b_sh_source + ((b_rf_n * 32 + lane / 16 * 16) ^ b_sh_swizzle) + 32 * 256);
+          ldmatrix_x4_trans(b_rf_values3, b_sh_source + ((b_rf_n * 32 + lane / 16 * 16) ^ b_sh_swizzle) + b_sh_bytes);
           b_rf[b_rf_n * 4] = b_rf_values3[0];
           b_rf[b_rf_n * 4 + 1] = b_rf_values3[1];
           b_rf[b_rf_n * 4 + 16] = b_rf_values3[2];

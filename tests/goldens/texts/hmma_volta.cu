@@ -56,6 +56,9 @@ __device__ __forceinline__ void mma_m8n8k4_row_row_f32_f16(float* c, const __hal
 extern "C" __global__ void __launch_bounds__(128)
 matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __restrict__ C)
 {
+  constexpr int a_sh_bytes = 128 * 32 * 2;
+  constexpr int b_sh_bytes = 32 * 128 * 2;
+  constexpr int b_sh_offset = 2 * a_sh_bytes;
   const int warp = threadIdx.x / 32;
   const int warp_n = warp % 2;
   const int warp_m = warp / 2;
@@ -71,7 +74,7 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
   const int store_thread_m = threadIdx.x / 16;
   extern __shared__ __align__(16) unsigned char smem[];
   __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 32, 2 copies
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 16384);  // 32 x 128, 2 copies
+  __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 32 x 128, 2 copies
   __half* const store_c_sh = reinterpret_cast<__half*>(smem);  // 128 x 128
   float c_rf[128];  // of 128 x 128
   __align__(8) __half a_rf[4];  // of 8 x 4
@@ -117,7 +120,7 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
 #pragma unroll
       for (int a_sh_m = 0; a_sh_m < 4; ++a_sh_m) {
         cp_async_16_zfill(
-            a_sh_target + a_sh_m * 32 * 64 + 128 * 64,
+            a_sh_target + a_sh_m * 32 * 64 + a_sh_bytes,
             &a_source[a_sh_m * 32 * 40 + 32],
             a_sh_m * 32 + a_sh_thread_m < 40 && a_sh_thread_k * 8 + 32 < 40);
       }
@@ -125,7 +128,7 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
 #pragma unroll
       for (int b_sh_k = 0; b_sh_k < 4; ++b_sh_k) {
         cp_async_16_zfill(
-            b_sh_target + b_sh_k * 8 * 256 + 32 * 256,
+            b_sh_target + b_sh_k * 8 * 256 + b_sh_bytes,
             &b_source[b_sh_k * 8 * 48 + 32 * 48],
             b_sh_k * 8 + b_sh_thread_k + 32 < 40 && b_sh_thread_n * 8 < 48);
       }

@@ -11,7 +11,7 @@
 //   .done()
 // target sm_90a; launch <<<minimum((m + 127) / 128 * ((n + 255) / 256), 132), 288>>>, 213056 bytes of dynamic shared
 //     memory
-// requires: the grid has at most 2**31 - 1 blocks, (m + 127) / 128 * ((n + 255) / 256) < 2147483648
+// requires: the grid has at most 2**31 - 133 tiles, (m + 127) / 128 * ((n + 255) / 256) < 2147483516
 #include <cuda_fp16.h>
 
 // TMA tensor map of a tensor, encoded by the launcher (cuTensorMapEncodeTiled)
@@ -200,20 +200,25 @@ matmul(
     const unsigned long long column_reciprocal)
 {
   constexpr int num_stages = 4;
+  constexpr int num_blocks = 132;
   constexpr int a_sh_stage_bytes = 128 * 64 * 2;
   constexpr int b_sh_stage_bytes = 64 * 256 * 2;
+  constexpr int store_c_sh_bytes = 64 * 64 * 2;
   constexpr int k2_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
-  const int block = blockIdx.x;
+  constexpr int b_sh_panel_bytes = 64 * 64 * 2;
+  constexpr int b_sh_offset = num_stages * a_sh_stage_bytes;
+  constexpr int store_c_sh_offset = b_sh_offset + num_stages * b_sh_stage_bytes;
+  constexpr int k2_ring_offset = store_c_sh_offset + 2 * store_c_sh_bytes;
   const int thread = threadIdx.x;
   const int num_tiles = (long long)((m + 127) / 128) * ((n + 255) / 256);
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char smem[];
   __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 4 stages
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 65536);  // 64 x 256, 4 stages
-  __half* const store_c_sh = reinterpret_cast<__half*>(smem + 196608);  // 64 x 64, 2 copies
+  __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 64 x 256, 4 stages
+  __half* const store_c_sh = reinterpret_cast<__half*>(smem + store_c_sh_offset);  // 64 x 64, 2 copies
   __align__(8) float c_rf[128];  // of 128 x 256
-  const unsigned k2_ring_full = shared_address(smem + 212992);  // 4 mbarriers: a_sh, b_sh full
+  const unsigned k2_ring_full = shared_address(smem + k2_ring_offset);  // 4 mbarriers: a_sh, b_sh full
   const unsigned k2_ring_empty = k2_ring_full + num_stages * 8;  // 4 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
@@ -232,12 +237,11 @@ matmul(
     const unsigned a_sh_address = shared_address(a_sh);
     const unsigned b_sh_address = shared_address(b_sh);
     const unsigned store_c_sh_target =
-        shared_address(store_c_sh) + warpgroup * 64 * 128 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
+        shared_address(store_c_sh) + warpgroup * store_c_sh_bytes + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
     const int store_c_sh_swizzle = lane % 8 * 16;
     const unsigned store_c_sh_address = shared_address(store_c_sh);
-    for (int iteration = 0; iteration < num_tiles / 132 + (block < num_tiles % 132); ++iteration) {
+    for (int tile = blockIdx.x, iteration = 0; tile < num_tiles; tile += num_blocks, ++iteration) {
       const unsigned iteration_first_fill = (k + 63) / 64 % 8 * iteration % 8;
-      const int tile = (long long)block + (long long)iteration * 132;
       const int band = quotient(tile, band_reciprocal);
       const int inside = tile - band * ((n + 255) / 256 * 8);
       const int height = min((m + 127) / 128 - band * 8, 8);
@@ -293,7 +297,7 @@ matmul(
               &C_map,
               block_n * 256 + store_n * 64,
               block_m * 128 + warpgroup * 64,
-              store_c_sh_address + warpgroup * 64 * 128);
+              store_c_sh_address + warpgroup * store_c_sh_bytes);
         }
         tma_store_commit_group();
       }
@@ -304,9 +308,8 @@ matmul(
   else if (threadIdx.x == 256) {
     const unsigned a_sh_address = shared_address(a_sh);
     const unsigned b_sh_address = shared_address(b_sh);
-    for (int iteration = 0; iteration < num_tiles / 132 + (block < num_tiles % 132); ++iteration) {
+    for (int tile = blockIdx.x, iteration = 0; tile < num_tiles; tile += num_blocks, ++iteration) {
       const unsigned iteration_first_fill = (k + 63) / 64 % 8 * iteration % 8;
-      const int tile = (long long)block + (long long)iteration * 132;
       const int band = quotient(tile, band_reciprocal);
       const int inside = tile - band * ((n + 255) / 256 * 8);
       const int height = min((m + 127) / 128 - band * 8, 8);
@@ -324,19 +327,19 @@ matmul(
         tma_load(
             b_sh_address + k2_stage * b_sh_stage_bytes, &B_map, block_n * 256, k2 * 64, k2_ring_full + k2_stage * 8);
         tma_load(
-            b_sh_address + k2_stage * b_sh_stage_bytes + 64 * 128,
+            b_sh_address + k2_stage * b_sh_stage_bytes + b_sh_panel_bytes,
             &B_map,
             block_n * 256 + 64,
             k2 * 64,
             k2_ring_full + k2_stage * 8);
         tma_load(
-            b_sh_address + k2_stage * b_sh_stage_bytes + 2 * 8192,
+            b_sh_address + k2_stage * b_sh_stage_bytes + 2 * b_sh_panel_bytes,
             &B_map,
             block_n * 256 + 128,
             k2 * 64,
             k2_ring_full + k2_stage * 8);
         tma_load(
-            b_sh_address + k2_stage * b_sh_stage_bytes + 3 * 8192,
+            b_sh_address + k2_stage * b_sh_stage_bytes + 3 * b_sh_panel_bytes,
             &B_map,
             block_n * 256 + 192,
             k2 * 64,

@@ -221,7 +221,12 @@ grouped_ragged(
   constexpr int num_stages = 4;
   constexpr int product_a_sh_stage_bytes = 128 * 64 * 2;
   constexpr int product_b_sh_stage_bytes = 64 * 128 * 2;
+  constexpr int store_acc_sh_bytes = 64 * 64 * 2;
   constexpr int product_k_ring_bytes = product_a_sh_stage_bytes + product_b_sh_stage_bytes;
+  constexpr int product_b_sh_panel_bytes = 64 * 64 * 2;
+  constexpr int product_b_sh_offset = num_stages * product_a_sh_stage_bytes;
+  constexpr int store_acc_sh_offset = product_b_sh_offset + num_stages * product_b_sh_stage_bytes;
+  constexpr int product_k_ring_offset = store_acc_sh_offset + 2 * store_acc_sh_bytes;
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
@@ -229,11 +234,12 @@ grouped_ragged(
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char smem[];
   __half* const product_a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 4 stages
-  __half* const product_b_sh = reinterpret_cast<__half*>(smem + 65536);  // 64 x 128, 4 stages
-  __half* const store_acc_sh = reinterpret_cast<__half*>(smem + 131072);  // 64 x 64, 2 copies
+  __half* const product_b_sh = reinterpret_cast<__half*>(smem + product_b_sh_offset);  // 64 x 128, 4 stages
+  __half* const store_acc_sh = reinterpret_cast<__half*>(smem + store_acc_sh_offset);  // 64 x 64, 2 copies
   __align__(8) float acc[64];  // of 128 x 128
   float p[64];  // of 128 x 128
-  const unsigned product_k_ring_full = shared_address(smem + 147456);  // 4 mbarriers: product_a_sh, product_b_sh full
+  // 4 mbarriers: product_a_sh, product_b_sh full
+  const unsigned product_k_ring_full = shared_address(smem + product_k_ring_offset);
   // 4 mbarriers: product_a_sh, product_b_sh empty
   const unsigned product_k_ring_empty = product_k_ring_full + num_stages * 8;
   if (threadIdx.x == 0) {
@@ -310,7 +316,7 @@ grouped_ragged(
       ++iterations_done;
     }
     const unsigned store_acc_sh_target =
-        shared_address(store_acc_sh) + warpgroup * 64 * 128 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
+        shared_address(store_acc_sh) + warpgroup * store_acc_sh_bytes + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
     const int store_acc_sh_swizzle = lane % 8 * 16;
     const unsigned store_acc_sh_address = shared_address(store_acc_sh);
     // store: D[m,n] = acc[m,n]
@@ -327,8 +333,10 @@ grouped_ragged(
       }
       fence_proxy_async();  // make store_acc_sh visible to the async proxy
       warpgroup_sync();  // store_acc_sh complete
-      if (thread % 128 == 0)
-        tma_store(&D_map, block * 128 + store_n * 64, warpgroup * 64, store_acc_sh_address + warpgroup * 64 * 128);
+      if (thread % 128 == 0) {
+        tma_store(
+            &D_map, block * 128 + store_n * 64, warpgroup * 64, store_acc_sh_address + warpgroup * store_acc_sh_bytes);
+      }
       tma_store_commit_group();
     }
     tma_store_wait_group<0>();  // all stores have read shared memory
@@ -368,7 +376,7 @@ grouped_ragged(
             g,
             product_k_ring_full + iterations_done * 8);
         tma_load_3d(
-            product_b_sh_address + iterations_done * product_b_sh_stage_bytes + 64 * 128,
+            product_b_sh_address + iterations_done * product_b_sh_stage_bytes + product_b_sh_panel_bytes,
             &B_map,
             block * 128 + 64,
             0,

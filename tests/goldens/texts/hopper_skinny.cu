@@ -164,15 +164,19 @@ matmul(
   constexpr int a_sh_stage_bytes = 16 * 64 * 2;
   constexpr int b_sh_stage_bytes = 64 * 64 * 2;
   constexpr int k_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
+  constexpr int store_c_sh_bytes = 16 * 64 * 2;
+  constexpr int b_sh_offset = num_stages * a_sh_stage_bytes;
+  constexpr int store_c_sh_offset = b_sh_offset + num_stages * b_sh_stage_bytes;
+  constexpr int k_ring_offset = store_c_sh_offset + store_c_sh_bytes;
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char smem[];
   __half* const a_sh = reinterpret_cast<__half*>(smem);  // 16 x 64, 16 stages
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 32768);  // 64 x 64, 16 stages
-  __half* const store_c_sh = reinterpret_cast<__half*>(smem + 163840);  // 16 x 64
+  __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 64 x 64, 16 stages
+  __half* const store_c_sh = reinterpret_cast<__half*>(smem + store_c_sh_offset);  // 16 x 64
   __align__(8) float c_rf[8];  // of 16 x 64
-  const unsigned k_ring_full = shared_address(smem + 165888);  // 16 mbarriers: a_sh, b_sh full
+  const unsigned k_ring_full = shared_address(smem + k_ring_offset);  // 16 mbarriers: a_sh, b_sh full
   const unsigned k_ring_empty = k_ring_full + num_stages * 8;  // 16 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);

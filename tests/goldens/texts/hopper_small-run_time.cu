@@ -185,8 +185,13 @@ matmul(
 {
   constexpr int num_stages = 4;
   constexpr int a_sh_stage_bytes = 64 * 128 * 2;
+  constexpr int a_sh_panel_bytes = 64 * 64 * 2;
   constexpr int b_sh_stage_bytes = 128 * 32 * 2;
   constexpr int k2_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
+  constexpr int store_c_sh_bytes = 64 * 32 * 2;
+  constexpr int b_sh_offset = num_stages * a_sh_stage_bytes;
+  constexpr int store_c_sh_offset = b_sh_offset + num_stages * b_sh_stage_bytes;
+  constexpr int k2_ring_offset = store_c_sh_offset + store_c_sh_bytes;
   const int thread = threadIdx.x;
   const int band = quotient(blockIdx.x, band_reciprocal);
   const int inside = blockIdx.x - band * ((n + 31) / 32 * 4);
@@ -197,10 +202,10 @@ matmul(
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char smem[];
   __half* const a_sh = reinterpret_cast<__half*>(smem);  // 64 x 128, 4 stages
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 65536);  // 128 x 32, 4 stages
-  __half* const store_c_sh = reinterpret_cast<__half*>(smem + 98304);  // 64 x 32
+  __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 128 x 32, 4 stages
+  __half* const store_c_sh = reinterpret_cast<__half*>(smem + store_c_sh_offset);  // 64 x 32
   __align__(8) float c_rf[16];  // of 64 x 32
-  const unsigned k2_ring_full = shared_address(smem + 102400);  // 4 mbarriers: a_sh, b_sh full
+  const unsigned k2_ring_full = shared_address(smem + k2_ring_offset);  // 4 mbarriers: a_sh, b_sh full
   const unsigned k2_ring_empty = k2_ring_full + num_stages * 8;  // 4 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
@@ -249,7 +254,7 @@ matmul(
         wgmma_m64n32k16_row_row_f32_f16(
             c_rf,
             matrix_descriptor<0, 1024, 1>(
-                a_sh_address + k2_stage_uniform * a_sh_stage_bytes + k3 / 4 * 64 * 128 + k3 % 4 * 32),
+                a_sh_address + k2_stage_uniform * a_sh_stage_bytes + k3 / 4 * a_sh_panel_bytes + k3 % 4 * 32),
             matrix_descriptor<0, 512, 2>(b_sh_address + k2_stage_uniform * b_sh_stage_bytes + k3 * 16 * 64),
             true);
       }
@@ -289,7 +294,7 @@ matmul(
       mbarrier_arrive_expect_tx(k2_ring_full + k2_stage * 8, k2_ring_bytes);
       tma_load(a_sh_address + k2_stage * a_sh_stage_bytes, &A_map, k2 * 128, block_m * 64, k2_ring_full + k2_stage * 8);
       tma_load(
-          a_sh_address + k2_stage * a_sh_stage_bytes + 64 * 128,
+          a_sh_address + k2_stage * a_sh_stage_bytes + a_sh_panel_bytes,
           &A_map,
           k2 * 128 + 64,
           block_m * 64,

@@ -79,6 +79,12 @@ lstm(
     const __half* __restrict__ bias,
     __half* __restrict__ D)
 {
+  constexpr int input_x_sh_bytes = 128 * 32 * 2;
+  constexpr int input_w_sh_bytes = 32 * 128 * 2;
+  constexpr int hidden_h_sh_bytes = 128 * 32 * 2;
+  constexpr int hidden_r_sh_bytes = 32 * 128 * 2;
+  constexpr int input_w_sh_offset = 4 * input_x_sh_bytes;
+  constexpr int hidden_r_sh_offset = 4 * hidden_h_sh_bytes;
   const int warp = threadIdx.x / 32;
   const int input_warp_n = warp % 4;
   const int input_warp_m = warp / 4;
@@ -99,9 +105,9 @@ lstm(
   const int store_acc_sh_warp_m = warp / 4;
   extern __shared__ __align__(16) unsigned char smem[];
   __half* const input_x_sh = reinterpret_cast<__half*>(smem);  // 128 x 32, 4 copies
-  __half* const input_w_sh = reinterpret_cast<__half*>(smem + 32768);  // 32 x 128, 4 copies
+  __half* const input_w_sh = reinterpret_cast<__half*>(smem + input_w_sh_offset);  // 32 x 128, 4 copies
   __half* const hidden_h_sh = reinterpret_cast<__half*>(smem);  // 128 x 32, 4 copies
-  __half* const hidden_r_sh = reinterpret_cast<__half*>(smem + 32768);  // 32 x 128, 4 copies
+  __half* const hidden_r_sh = reinterpret_cast<__half*>(smem + hidden_r_sh_offset);  // 32 x 128, 4 copies
   __half* const store_acc_sh = reinterpret_cast<__half*>(smem);  // 128 x 128
   float acc[64];  // of 128 x 128
   __align__(4) __half input_x_rf[64];  // of 64 x 16, 2 stages
@@ -135,7 +141,7 @@ lstm(
 #pragma unroll
       for (int input_x_sh_m = 0; input_x_sh_m < 2; ++input_x_sh_m) {
         cp_async_16_zfill(
-            input_x_sh_target + input_k_ahead * 128 * 64 + input_x_sh_m * 64 * 64,
+            input_x_sh_target + input_k_ahead * input_x_sh_bytes + input_x_sh_m * 64 * 64,
             &x_source[input_x_sh_m * 64 * 40 + input_k_ahead * 32],
             input_x_sh_m * 64 + input_x_sh_thread_m < 40 && input_k_ahead * 32 + input_x_sh_thread_k * 8 < 40);
       }
@@ -143,7 +149,7 @@ lstm(
 #pragma unroll
       for (int input_w_sh_k = 0; input_w_sh_k < 2; ++input_w_sh_k) {
         cp_async_16_zfill(
-            input_w_sh_target + input_k_ahead * 32 * 256 + input_w_sh_k * 16 * 256,
+            input_w_sh_target + input_k_ahead * input_w_sh_bytes + input_w_sh_k * 16 * 256,
             &w_source[input_k_ahead * 32 * 48 + input_w_sh_k * 16 * 48],
             input_k_ahead * 32 + input_w_sh_k * 16 + input_w_sh_thread_k < 40 && input_w_sh_thread_n * 8 < 48);
       }
@@ -174,14 +180,16 @@ lstm(
     // MatMul(64,32,32)(SH,SH,RF)(Warp)
     // A to input_x_rf: Move(64,16)(SH,RF)(Warp)
 #pragma unroll
-    for (int input_x_rf_m = 0; input_x_rf_m < 4; ++input_x_rf_m)
-      ldmatrix_x4(&input_x_rf[input_x_rf_m * 8 + 32], input_x_sh_source2 + input_k * 128 * 64 + input_x_rf_m * 16 * 64);
+    for (int input_x_rf_m = 0; input_x_rf_m < 4; ++input_x_rf_m) {
+      ldmatrix_x4(
+          &input_x_rf[input_x_rf_m * 8 + 32], input_x_sh_source2 + input_k * input_x_sh_bytes + input_x_rf_m * 16 * 64);
+    }
     // B to input_w_rf: Move(16,32)(SH,RF)(Warp)
 #pragma unroll
     for (int input_w_rf_n = 0; input_w_rf_n < 2; ++input_w_rf_n) {
       ldmatrix_x4_trans(
           &input_w_rf[input_w_rf_n * 8 + 16],
-          input_w_sh_source + input_k * 32 * 256
+          input_w_sh_source + input_k * input_w_sh_bytes
               + (input_w_sh_swizzle ^ (input_warp_n % 2 * 64 + input_w_rf_n * 32 + lane / 16 * 16)) + 16 * 256);
     }
 #pragma unroll
@@ -201,14 +209,14 @@ lstm(
     if (input_k + 1 < 2) {
 #pragma unroll
       for (int input_x_rf_m = 0; input_x_rf_m < 4; ++input_x_rf_m)
-        ldmatrix_x4(&input_x_rf[input_x_rf_m * 8], input_x_sh_source + input_x_rf_m * 16 * 64 + 128 * 64);
+        ldmatrix_x4(&input_x_rf[input_x_rf_m * 8], input_x_sh_source + input_x_rf_m * 16 * 64 + input_x_sh_bytes);
       // B to input_w_rf: Move(16,32)(SH,RF)(Warp)
 #pragma unroll
       for (int input_w_rf_n = 0; input_w_rf_n < 2; ++input_w_rf_n) {
         ldmatrix_x4_trans(
             &input_w_rf[input_w_rf_n * 8],
             input_w_sh_source + (input_w_sh_swizzle ^ (input_warp_n % 2 * 64 + input_w_rf_n * 32 + lane / 16 * 16))
-                + 32 * 256);
+                + input_w_sh_bytes);
       }
     }
 #pragma unroll
@@ -243,7 +251,7 @@ lstm(
 #pragma unroll
       for (int hidden_h_sh_m = 0; hidden_h_sh_m < 2; ++hidden_h_sh_m) {
         cp_async_16_zfill(
-            hidden_h_sh_target + hidden_k_ahead * 128 * 64 + hidden_h_sh_m * 64 * 64,
+            hidden_h_sh_target + hidden_k_ahead * hidden_h_sh_bytes + hidden_h_sh_m * 64 * 64,
             &h_source[hidden_h_sh_m * 64 * 40 + hidden_k_ahead * 32],
             hidden_h_sh_m * 64 + hidden_h_sh_thread_m < 40 && hidden_k_ahead * 32 + hidden_h_sh_thread_k * 8 < 40);
       }
@@ -251,7 +259,7 @@ lstm(
 #pragma unroll
       for (int hidden_r_sh_k = 0; hidden_r_sh_k < 2; ++hidden_r_sh_k) {
         cp_async_16_zfill(
-            hidden_r_sh_target + hidden_k_ahead * 32 * 256 + hidden_r_sh_k * 16 * 256,
+            hidden_r_sh_target + hidden_k_ahead * hidden_r_sh_bytes + hidden_r_sh_k * 16 * 256,
             &r_source[hidden_k_ahead * 32 * 48 + hidden_r_sh_k * 16 * 48],
             hidden_k_ahead * 32 + hidden_r_sh_k * 16 + hidden_r_sh_thread_k < 40 && hidden_r_sh_thread_n * 8 < 48);
       }
@@ -283,14 +291,15 @@ lstm(
 #pragma unroll
     for (int hidden_h_rf_m = 0; hidden_h_rf_m < 4; ++hidden_h_rf_m) {
       ldmatrix_x4(
-          &hidden_h_rf[hidden_h_rf_m * 8 + 32], hidden_h_sh_source2 + hidden_k * 128 * 64 + hidden_h_rf_m * 16 * 64);
+          &hidden_h_rf[hidden_h_rf_m * 8 + 32],
+          hidden_h_sh_source2 + hidden_k * hidden_h_sh_bytes + hidden_h_rf_m * 16 * 64);
     }
     // B to hidden_r_rf: Move(16,32)(SH,RF)(Warp)
 #pragma unroll
     for (int hidden_r_rf_n = 0; hidden_r_rf_n < 2; ++hidden_r_rf_n) {
       ldmatrix_x4_trans(
           &hidden_r_rf[hidden_r_rf_n * 8 + 16],
-          hidden_r_sh_source + hidden_k * 32 * 256
+          hidden_r_sh_source + hidden_k * hidden_r_sh_bytes
               + ((hidden_warp_n % 2 * 64 + hidden_r_rf_n * 32 + lane / 16 * 16) ^ input_w_sh_swizzle) + 16 * 256);
     }
 #pragma unroll
@@ -310,14 +319,14 @@ lstm(
     if (hidden_k + 1 < 2) {
 #pragma unroll
       for (int hidden_h_rf_m = 0; hidden_h_rf_m < 4; ++hidden_h_rf_m)
-        ldmatrix_x4(&hidden_h_rf[hidden_h_rf_m * 8], hidden_h_sh_source + hidden_h_rf_m * 16 * 64 + 128 * 64);
+        ldmatrix_x4(&hidden_h_rf[hidden_h_rf_m * 8], hidden_h_sh_source + hidden_h_rf_m * 16 * 64 + hidden_h_sh_bytes);
       // B to hidden_r_rf: Move(16,32)(SH,RF)(Warp)
 #pragma unroll
       for (int hidden_r_rf_n = 0; hidden_r_rf_n < 2; ++hidden_r_rf_n) {
         ldmatrix_x4_trans(
             &hidden_r_rf[hidden_r_rf_n * 8],
             hidden_r_sh_source + ((hidden_warp_n % 2 * 64 + hidden_r_rf_n * 32 + lane / 16 * 16) ^ input_w_sh_swizzle)
-                + 32 * 256);
+                + hidden_r_sh_bytes);
       }
     }
 #pragma unroll

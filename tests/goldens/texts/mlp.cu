@@ -70,6 +70,8 @@ __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, 
 extern "C" __global__ void __launch_bounds__(384)
 mlp(const __half* __restrict__ X, const __half* __restrict__ W, const __half* __restrict__ bias, __half* __restrict__ Y)
 {
+  constexpr int w_sh_bytes = 48 * 48 * 2;
+  constexpr int bias_sh_bytes = 48 * 2;
   const int thread = threadIdx.x;
   const int start_thread_k = threadIdx.x % 6;
   const int start_thread_m = threadIdx.x / 6;
@@ -123,10 +125,10 @@ mlp(const __half* __restrict__ X, const __half* __restrict__ W, const __half* __
     // W to w_sh: Move(48,48)(GL,SH)(Block)
     if (l + 1 < 2) {
       if (thread < 288)
-        cp_async_16(w_sh_target + 4608, &w_source[2304]);
+        cp_async_16(w_sh_target + w_sh_bytes, &w_source[2304]);
       // bias to bias_sh: Move(48)(GL,SH)(Block)
       if (thread < 6)
-        cp_async_16(bias_sh_address + bias_sh_thread_tile * 16 + 96, &bias[bias_sh_thread_tile * 8 + 48]);
+        cp_async_16(bias_sh_address + bias_sh_thread_tile * 16 + bias_sh_bytes, &bias[bias_sh_thread_tile * 8 + 48]);
     }
     cp_async_commit_group();
     // bias to bias_rf: Move(48)(SH,RF)(Block)
@@ -153,7 +155,7 @@ mlp(const __half* __restrict__ X, const __half* __restrict__ W, const __half* __
       for (int product_h_rf_m = 0; product_h_rf_m < 2; ++product_h_rf_m)
         ldmatrix_x4(&product_h_rf[product_h_rf_m * 8], h_source + product_h_rf_m * 16 * 112 + product_k * 32);
       // B to product_w_rf: Move(16,16)(SH,RF)(Warp)
-      ldmatrix_x4_trans(product_w_rf, w_sh_source + l * 48 * 96 + product_k * 16 * 96);
+      ldmatrix_x4_trans(product_w_rf, w_sh_source + l * w_sh_bytes + product_k * 16 * 96);
 #pragma unroll
       for (int product_m = 0; product_m < 2; ++product_m) {
 #pragma unroll

@@ -196,16 +196,21 @@ matmul(
   constexpr int num_blocks = 132;
   constexpr int a_sh_stage_bytes = 128 * 64 * 2;
   constexpr int b_sh_stage_bytes = 64 * 256 * 2;
+  constexpr int dst_sh_bytes = 64 * 64 * 2;
   constexpr int k_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
+  constexpr int b_sh_panel_bytes = 64 * 64 * 2;
+  constexpr int b_sh_offset = num_stages * a_sh_stage_bytes;
+  constexpr int dst_sh_offset = b_sh_offset + num_stages * b_sh_stage_bytes;
+  constexpr int k_ring_offset = dst_sh_offset + 2 * dst_sh_bytes;
   const int thread = threadIdx.x;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char smem[];
   __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 4 stages
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 65536);  // 64 x 256, 4 stages
-  __half* const dst_sh = reinterpret_cast<__half*>(smem + 196608);  // 64 x 64, 2 copies
+  __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 64 x 256, 4 stages
+  __half* const dst_sh = reinterpret_cast<__half*>(smem + dst_sh_offset);  // 64 x 64, 2 copies
   __align__(8) float c_rf[128];  // of 128 x 256
-  const unsigned k_ring_full = shared_address(smem + 212992);  // 4 mbarriers: a_sh, b_sh full
+  const unsigned k_ring_full = shared_address(smem + k_ring_offset);  // 4 mbarriers: a_sh, b_sh full
   const unsigned k_ring_empty = k_ring_full + num_stages * 8;  // 4 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
@@ -224,7 +229,7 @@ matmul(
     const unsigned a_sh_address = shared_address(a_sh);
     const unsigned b_sh_address = shared_address(b_sh);
     const unsigned dst_sh_target =
-        shared_address(dst_sh) + warpgroup * 64 * 128 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
+        shared_address(dst_sh) + warpgroup * dst_sh_bytes + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
     const int dst_sh_swizzle = lane % 8 * 16;
     const unsigned dst_sh_address = shared_address(dst_sh);
     for (int tile = blockIdx.x; tile < num_tiles; tile += num_blocks) {
@@ -268,7 +273,10 @@ matmul(
         warpgroup_sync();  // dst_sh complete
         if (thread % 128 == 0) {
           tma_store(
-              &C_map, block_j * 256 + j * 64, block_i * 128 + warpgroup * 64, dst_sh_address + warpgroup * 64 * 128);
+              &C_map,
+              block_j * 256 + j * 64,
+              block_i * 128 + warpgroup * 64,
+              dst_sh_address + warpgroup * dst_sh_bytes);
         }
         tma_store_commit_group();
       }
@@ -289,19 +297,19 @@ matmul(
         tma_load(a_sh_address + k_stage * a_sh_stage_bytes, &A_map, k * 64, block_i * 128, k_ring_full + k_stage * 8);
         tma_load(b_sh_address + k_stage * b_sh_stage_bytes, &B_map, block_j * 256, k * 64, k_ring_full + k_stage * 8);
         tma_load(
-            b_sh_address + k_stage * b_sh_stage_bytes + 64 * 128,
+            b_sh_address + k_stage * b_sh_stage_bytes + b_sh_panel_bytes,
             &B_map,
             block_j * 256 + 64,
             k * 64,
             k_ring_full + k_stage * 8);
         tma_load(
-            b_sh_address + k_stage * b_sh_stage_bytes + 2 * 8192,
+            b_sh_address + k_stage * b_sh_stage_bytes + 2 * b_sh_panel_bytes,
             &B_map,
             block_j * 256 + 128,
             k * 64,
             k_ring_full + k_stage * 8);
         tma_load(
-            b_sh_address + k_stage * b_sh_stage_bytes + 3 * 8192,
+            b_sh_address + k_stage * b_sh_stage_bytes + 3 * b_sh_panel_bytes,
             &B_map,
             block_j * 256 + 192,
             k * 64,
