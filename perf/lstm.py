@@ -14,11 +14,11 @@ from fused import CompilePool, Contenders, best, say, sets_of, written
 
 from fireiron.strategies import lstm
 
-TOGETHER = (
+FUSED = (
     {"bm": 128, "bn": 128, "wm": 64, "wn": 32, "stages": 4}, {"bm": 128, "bn": 128, "wm": 64, "wn": 32, "stages": 5},
     {"bm": 128, "bn": 64, "wm": 32, "wn": 32, "stages": 4}, {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 5},
 )  # fmt: skip
-IN_TURN = (
+SEQUENTIAL = (
     {"bm": 128, "bn": 256, "wm": 64, "wn": 64, "stages": 3}, {"bm": 256, "bn": 128, "wm": 64, "wn": 64, "stages": 3},
     {"bm": 128, "bn": 128, "wm": 64, "wn": 64, "stages": 3}, {"bm": 128, "bn": 128, "wm": 64, "wn": 32, "stages": 4},
     {"bm": 128, "bn": 128, "wm": 64, "wn": 64, "stages": 4}, {"bm": 128, "bn": 128, "wm": 64, "wn": 64, "stages": 5},
@@ -50,7 +50,7 @@ ENGINES = {
 HEADS = ("M = N = K", "mma.sync us", "wgmma us", "TFLOP/s", "five us", "two us", "Triton mma.sync us", "Triton us", "compile us",
          "mma.sync of five", "of two", "of Triton mma.sync", "wgmma of five", "of two", "of Triton", "best")  # fmt: skip
 GROUPS = ("ours", "wgmma", "five", "two", "Triton", "by TMA", "compile")
-FORMS = {"relu": (lstm.strategy, TOGETHER), "two_loops": (lstm.two_loops, IN_TURN)}
+FORMS = {"relu": (lstm.strategy, FUSED), "two_loops": (lstm.two_loops, SEQUENTIAL)}
 
 
 def begun(pool, size):

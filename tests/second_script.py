@@ -110,7 +110,7 @@ def _closing(text: str, start: int) -> int:
         depth += (text[position] in "([{") - (text[position] in ")]}")
         if depth == 0:
             return position
-    raise ValueError(f"a parenthesis that nobody closes: {text}")
+    raise ValueError(f"a parenthesis that is not closed: {text}")
 
 
 def smaller(script: Script) -> Iterator[Script]:

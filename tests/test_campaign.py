@@ -131,7 +131,7 @@ def test_a_draw_without_end_is_found():
 
 def test_a_file_that_is_no_state_is_refused(tmp_path):
     (tmp_path / "numbers.json").write_text('{"subject": "numbers"', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"numbers\.json is not a campaign state .* remove it to start again"):
+    with pytest.raises(ValueError, match=r"numbers\.json holds no state .* remove it to begin again"):
         states.load("numbers", 0, tmp_path)
 
 

@@ -119,11 +119,11 @@ class Distribution:
         self.chain = Move
         self.in_random_order()
         if self.random.random() < 0.6:
-            self.deal(Warp, self.random.choice((2, 3, 4)))
+            self.distribute(Warp, self.random.choice((2, 3, 4)))
             self.in_random_order()
-            self.deal(self.random.choice((Lane, Thread)), 32)
+            self.distribute(self.random.choice((Lane, Thread)), 32)
         else:
-            self.deal(Thread, self.random.choice((32, 64, 96, 128)))
+            self.distribute(Thread, self.random.choice((32, 64, 96, 128)))
 
     def in_random_order(self):
         if self.random.random() < 0.4:

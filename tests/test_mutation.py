@@ -159,13 +159,13 @@ def test_nested_functions_are_replaced_with_their_enclosing_one():
     mutant = next(
         mutant
         for mutant in mutants("cuda/chosen.py")
-        if mutant.where == "chosen_turns"
+        if mutant.where == "as_skipping_loop"
         and mutant.operator == "operand dropped"
         and "for one in" in mutant.old
         and "for one in" not in mutant.new
     )
     assert zygote.in_a_child(lambda asked: {"by": str(zygote.swap(mutant.module, mutant.source()))}, {"seconds": 20})["by"] == "None"
-    assert callable(chosen.chosen_turns)
+    assert callable(chosen.as_skipping_loop)
 
 
 def test_a_child_that_hangs_or_dies_gives_a_verdict():

@@ -60,6 +60,7 @@ KERNELS = {
     "columns": (stored(product(blocks=2, **TWO_WARPGROUPS)), float16_gemm(256, 128, 64, C=ColMajor), 2, 256),
     "float32": (stored(product(blocks=2, **TWO_WARPGROUPS)), float16_gemm(256, 128, 64, c_dtype=float32), 2, 256),
     "rasterized": (stored(product(blocks=2, group_m=2, **TWO_WARPGROUPS)), float16_gemm(256, 256, 64), 2, 256),
+    "dynamic": (stored(product(blocks=2, dynamic=True, **TWO_WARPGROUPS)), SPEC, 2, 256),
     "two producers": (stored(product(blocks=2, **TWO_WARPGROUPS), separate=B), SPEC, 2, 256),
     "copies": (by_copies(), SPEC, 2, 256),
     "hopper": (hopper.storing.with_(**SMALL, store_stages=2), SPEC, 2, 256),
@@ -139,7 +140,7 @@ def test_explanation():
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
-@pytest.mark.parametrize("name", ["persistent", "three stages", "one warpgroup", "copies"])
+@pytest.mark.parametrize("name", ["persistent", "three stages", "one warpgroup", "copies", "dynamic"])
 def test_texts_on_a_cpu(name, tmp_path):
     arrays, expected = inputs_of(KERNELS[name][1])
     host = HostProgram([Printed.of(program(name))], tmp_path)
@@ -296,7 +297,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["persistent", "one warpgroup"])
+@pytest.mark.parametrize("name", ["persistent", "one warpgroup", "dynamic"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found_by_both(name, fault):
     kernel = program(name).ir
@@ -369,8 +370,8 @@ def with_store(move):
 PIECES = Move.tile(64, 64).to(Warpgroup).tile(64, 32).unroll()
 REFUSED = {
     "a cluster": (lambda: stored(product(cluster=(2, 1), **TWO_WARPGROUPS)), "a warp stores the stages of a ring in a cluster"),
-    "tiles from a counter": (
-        lambda: stored(product(blocks=2, dynamic=True, **TWO_WARPGROUPS)),
+    "two producers that claim tiles": (
+        lambda: stored(product(blocks=2, dynamic=True, **TWO_WARPGROUPS), separate=B),
         "a warp stores the stages of a ring with dynamic tile scheduling",
     ),
     "groups that alternate": (

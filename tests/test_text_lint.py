@@ -189,7 +189,7 @@ FAULTS = {
         r"__cluster_dims__\(2, 1, 1\)",
         "__cluster_dims__(4, 1, 1)",
         "cluster",
-        "clusters of 4 blocks, and 2 are said",
+        "clusters of 4 blocks, and 2 are stated",
     ),
     "blocks that meet once": ("cluster", r"  cluster_sync\(\);[^\n]*\n\}", "}", "cluster", "meet before and after"),
     "an arrival without a wait": (
@@ -217,13 +217,13 @@ FAULTS = {
         "mbarrier",
         "when barriers are|behind others that are in use",
     ),
-    "no fence of registers": ("ring", r" +wgmma_fence\(\);\n", "", "wgmma", "a product without a fence of its registers before"),
+    "no fence of registers": ("ring", r" +wgmma_fence\(\);\n", "", "wgmma", "an MMA without a preceding fence of its registers"),
     "a fence behind": (
         "ring",
         r"( +wgmma_fence\(\);\n)(.*?)( +wgmma_commit_group\(\);\n)",
         r"\2\1\3",
         "wgmma",
-        "a product without a fence of its registers before",
+        "an MMA without a preceding fence of its registers",
     ),
     "no commit": ("ring", r" +wgmma_commit_group\(\);\n", "", "wgmma", "in no group yet"),
     "a commit in front": (
@@ -231,7 +231,7 @@ FAULTS = {
         r"( +wgmma_fence\(\);\n)(.*?)( +wgmma_commit_group\(\);\n)",
         r"\1\3\2",
         "wgmma",
-        "a commit without products",
+        "a commit without MMAs",
     ),
     "no wait": ("ring", r" +wgmma_wait_group<\d>\(\);[^\n]*\n", "", "wgmma", "that nobody has waited for"),
     "a weaker wait": ("ring", r"wgmma_wait_group<0>\(\)", "wgmma_wait_group<1>()", "wgmma", "that nobody has waited for"),

@@ -1007,7 +1007,7 @@ def test_command(monkeypatch, capsys, tmp_path):
 
 def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(measure_module, "OnGpu", Fake)
-    arguments = ["tune", f"{TESTS}/tuning_fakes.py:several", "--set", "bn=32", "--jobs", "1", "--prune", "none"]
+    arguments = ["tune", f"{TESTS}/tuning_fakes.py:many_outputs", "--set", "bn=32", "--jobs", "1", "--prune", "none"]
     arguments += ["--journal", str(tmp_path / "a.jsonl")]
     assert main(arguments) == 0
     output = capsys.readouterr().out

@@ -370,7 +370,7 @@ def _cluster(text: Text) -> Iterator[tuple[str, str]]:
     match = re.search(r"clusters of (\d+) blocks", text.header)
     blocks = 1 if dims is None else int(dims[1]) * int(dims[2]) * int(dims[3])
     if blocks != (1 if match is None else int(match[1])) or (dims is None) != (match is None):
-        yield "cluster", f"clusters of {blocks} blocks, and {match[1] if match else 'none'} are said"
+        yield "cluster", f"clusters of {blocks} blocks, and {match[1] if match else 'none'} are stated"
     if blocks > 16:
         yield "cluster", f"clusters of {blocks} blocks"
     everything = [op for one in statements(text.program) for op in text.called(one)]
@@ -437,7 +437,7 @@ class _Products:
     fenced: bool = False
     open: bool = False
     groups: int = 0
-    said: dict[str, None] = attrs.field(factory=dict)
+    messages: dict[str, None] = attrs.field(factory=dict)
 
     def walk(self, text: Text, items: Sequence[Block | str]) -> None:
         """Through a list of statements, loops twice."""
@@ -455,15 +455,15 @@ class _Products:
             self.fenced = True
         elif _is(op, "wgmma.mma_async"):
             if not self.fenced:
-                self.said["a product without a fence of its registers before"] = None
+                self.messages["an MMA without a preceding fence of its registers"] = None
             self.open = True
         elif _is(op, "wgmma.commit_group"):
             if not self.open:
-                self.said["a commit without products"] = None
+                self.messages["a commit without MMAs"] = None
             self.open, self.fenced, self.groups = False, False, self.groups + 1
         elif _is(op, "wgmma.wait_group"):
             if self.open:
-                self.said["a wait for products that are in no group yet"] = None
+                self.messages["a wait for MMAs that are not in a group yet"] = None
             pending = re.search(r"<(\d+)>\(\)", statement)
             self.groups = min(self.groups, int(pending[1]) if pending else 0)
 
@@ -472,7 +472,7 @@ def _products(text: Text) -> Iterator[tuple[str, str]]:
     for path in paths(text.program.items):
         state = _Products()
         state.walk(text, path)
-        yield from (("wgmma", what) for what in state.said)
+        yield from (("wgmma", what) for what in state.messages)
         if state.open:
             yield "wgmma", "products at the end that are in no group"
         if state.groups:
@@ -480,10 +480,10 @@ def _products(text: Text) -> Iterator[tuple[str, str]]:
 
 
 def _chain(text: Text) -> Iterator[tuple[str, str]]:
-    chained = "shared memory, programmatic dependent launch" in re.sub(r"\n//\s*", " ", text.header)
+    is_programmatic = "shared memory, programmatic dependent launch" in re.sub(r"\n//\s*", " ", text.header)
     everything = [op for one in statements(text.program) for op in text.called(one)]
     links = [op for op in everything if _is(op, "griddepcontrol")]
-    if not chained:
+    if not is_programmatic:
         if links:
             yield "griddepcontrol", f"{links[0]} in a kernel that is launched as any other"
         return

@@ -48,7 +48,7 @@ def crossing(M, named=False):
     )
 
 
-several = crossing(40, named=True)
+many_outputs = crossing(40, named=True)
 
 
 def microseconds(values):

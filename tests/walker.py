@@ -168,7 +168,7 @@ class Walk:
             unit = self.sizes_of_goal[dim]
             least = max(1, 8 // unit)
             tile[dim] = unit * self.pick(
-                one for one in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64) if least <= one and unit * one <= max(most, unit)
+                count for count in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64) if least <= count and unit * count <= max(most, unit)
             )
         unit = self.sizes_of_goal["k"]
         tile["k"] = unit * self.pick((1, 2, 3, 4) if unit > 4 else (2, 4, 6, 8, 16))

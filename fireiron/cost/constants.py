@@ -1,4 +1,4 @@
-"""What no data sheet specifies: a few numbers with a meaning and a unit, calibrated on half of the shapes of a sweep on an H200.
+"""Constants of the cost model that no data sheet specifies, each with its unit, calibrated on half of the shapes of a sweep on an H200.
 
 See docs/cost-model.md for the method and for the accuracy on the other half; `perf/cost_model.py --calibrate` repeats it.
 """

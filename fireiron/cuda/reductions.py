@@ -162,8 +162,10 @@ def _elementwise(stmt: Stmt, kernel: Kernel) -> Exec | None:
         var, count, stmt = stmt.var, constant(stmt.extent), stmt.body[0]
     if not isinstance(stmt, Exec) or stmt.accumulate != FALSE:
         return None
+    if not all(_is_element(access, var, count, kernel) for access in stmt.accesses):  # first: others may have thousands of conditions
+        return None
     whole = all(condition == TRUE for position in range(len(stmt.accesses)) for condition in stmt.conditions(position))
-    return stmt if whole and all(_is_element(access, var, count, kernel) for access in stmt.accesses) else None
+    return stmt if whole else None
 
 
 def _is_element(access: Access, var: Expr, count: int | None, kernel: Kernel) -> bool:

@@ -176,6 +176,8 @@ def _verify_ready(kernel: Kernel) -> None:
 def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
     for statement in body:
         match statement:
+            case Exec():
+                _verify_exec(kernel, statement, scope, final)
             case Let(var=var, value=value):
                 _bound(value, scope, statement)
                 _fresh(var, scope)
@@ -220,8 +222,6 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     raise VerificationError(f"{_described(statement)}: unknown ring {statement.ring}")
                 if isinstance(statement, Release):
                     _verify_release(statement)
-            case Exec():
-                _verify_exec(kernel, statement, scope, final)
             case Hole(child=child) if final:
                 raise VerificationError(f"hole {child} is left")
             case SyncPoint(subject=subject) if final:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex, TypeAlias, TypeVar
@@ -173,7 +174,7 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
         return tuple(new for new, old in zip(changed, value, strict=True) if new is old or not getattr(new, "idle", False))
     if hasattr(value, "resolved"):
         return value.resolved(lambda part: _resolve(part, values))
-    parts = _parts(value)
+    parts = _parts(value.__class__)
     if parts:
         updates = {}
         for part in parts:
@@ -262,13 +263,14 @@ def has_part(part: Any, value: Any) -> bool:
         return value is part
     if isinstance(value, tuple):
         return any(has_part(part, element) for element in value)
-    return any(has_part(part, getattr(value, field.name)) for field in _parts(value))
+    return any(has_part(part, getattr(value, field.name)) for field in _parts(value.__class__))
 
 
-def _parts(value: Any) -> tuple[attrs.Attribute[Any], ...]:
-    """Return the fields of an attrs class that are arguments; none for other values, and for expressions, which contain no tunables."""
-    fields = getattr(type(value), "__attrs_attrs__", ())
-    return () if not fields or hasattr(value, "low") else tuple(field for field in fields if field.init)
+@functools.cache
+def _parts(kind: type) -> tuple[attrs.Attribute[Any], ...]:
+    """Return the fields of an attrs class that are arguments; none for other classes, and for expressions, which contain no tunables."""
+    fields = () if hasattr(kind, "low") else getattr(kind, "__attrs_attrs__", ())
+    return tuple(field for field in fields if field.init)
 
 
 def _collect(value: Any, tunables: dict[str, Tunable]) -> None:
@@ -283,5 +285,5 @@ def _collect(value: Any, tunables: dict[str, Tunable]) -> None:
         for part in value:
             _collect(part, tunables)
     else:
-        for field in _parts(value):
+        for field in _parts(value.__class__):
             _collect(getattr(value, field.name), tunables)

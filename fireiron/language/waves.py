@@ -105,7 +105,7 @@ class Figures:
         hidden: of a wave and its stores, if a persistent block overlaps them with the loads of its next tile (rows aligned to L2 lines).
         outside: of a byte that a tile reads past the end of a matrix.
         least: bytes that one copied row counts as at least.
-        received, asked: by row alignment below an L2 line, of a byte that a block receives, and of a byte that it requests. Blocks of a
+        received, requested: by row alignment below an L2 line, of a byte that a block receives, and of a byte that it requests. Blocks of a
             cluster that share an operand request a part each.
         broken: the increase for tiles that end inside an L2 line.
         clustered: by cluster size, of the rest of the time.
@@ -125,7 +125,7 @@ class Figures:
     memory: float = 4.25e6
     outside: float = 0.818
     received: Mapping[int, float] = MappingProxyType({16: 0.62, 32: 1.23, 64: 0.77})
-    asked: Mapping[int, float] = MappingProxyType({16: 3.38, 32: 1.64, 64: 2.22})
+    requested: Mapping[int, float] = MappingProxyType({16: 3.38, 32: 1.64, 64: 2.22})
     broken: float = 0.48
     least: float = 79.0
     block: float = 0.31
@@ -207,7 +207,7 @@ def _lines(work: Work, values: Mapping[str, int], operand: int, side: str, share
     if begins >= LINE_BYTES:
         return copied
     broken = figures.broken if along_c and width % LINE_BYTES else 0.0
-    return copied * (1 + broken) * max(1.0, figures.received[begins] + figures.asked[begins] / shared)
+    return copied * (1 + broken) * max(1.0, figures.received[begins] + figures.requested[begins] / shared)
 
 
 def _ring(values: Mapping[str, int]) -> int:

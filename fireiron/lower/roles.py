@@ -540,9 +540,10 @@ def _names_of_threads(kernel: Kernel) -> Mapping[Var, Expr]:
 def _used(body: Sequence[Stmt], around: For | None) -> tuple[Stmt, ...]:
     """A list without names that nothing after them uses: each role keeps only its own."""
     used = set() if around is None else set(around.increment.variables())
+    tile = "" if around is None else around.asks[DynamicTiles].tile  # every role receives it, also without a use
     kept: list[Stmt] = []
     for stmt in reversed(body):
-        if not isinstance(stmt, Let) or stmt.var in used:
+        if not isinstance(stmt, Let) or stmt.var in used or stmt.var.name == tile:
             used |= _variables((stmt,))
             kept.append(stmt)
     return tuple(reversed(kept))

@@ -107,7 +107,8 @@ def usual(kernel: Kernel, producers: int) -> Partition:
         hint = "without copies=True, by which all threads copy" if copies else "without separate="
         if stores:
             what, hint = "a warp stores the stages of a ring", "without store_stages="
-        _require_plain(kernel, (stores or copies or loads)[0], what, f"warp_specialize() {hint}")
+        first = (stores or copies or loads)[0]
+        _require_plain(kernel, first, what, f"warp_specialize() {hint}", dynamic=not copies and not separate)
         if producers != ELECTED_THREADS and not copies:
             what = f"separate={', '.join(separate)}): each of several producers" if separate else "store_stages=): a producer"
             raise DecompositionError(
@@ -180,14 +181,16 @@ def _groups(kernel: Kernel) -> int:
     )
 
 
-def _require_plain(kernel: Kernel, load: Exec, requested: str, hint: str) -> None:
-    """Refuse several producers, threads that copy into rings, and a storing warp where roles do more than fill and use rings."""
+def _require_plain(kernel: Kernel, load: Exec, requested: str, hint: str, dynamic: bool) -> None:
+    """Refuse several producers, threads that copy into rings, and a storing warp where roles do more than fill and use rings; `dynamic`
+    allows dynamic tile scheduling.
+    """
     what = ""
     if kernel.cluster is not None:
         what = "in a cluster whose blocks fill stages for each other"
     elif any(ring.is_order for ring in kernel.rings):
         what = "with ordered MMAs or alternating consumer groups"
-    elif any(ring.tiles for ring in kernel.rings):
+    elif any(ring.tiles for ring in kernel.rings) and not dynamic:
         what = "with dynamic tile scheduling"
     if what:
         raise DecompositionError(

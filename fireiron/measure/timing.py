@@ -120,7 +120,7 @@ class Timing:
         """The timing with these rounds, in microseconds. Raises `ArgumentError` unless there is at least one and all are positive."""
         values = tuple(float(value) for value in rounds)
         if not values or not all(math.isfinite(value) and value > 0 for value in values):
-            raise ArgumentError("a timing is made of positive times, at least one", got=values)
+            raise ArgumentError("a timing needs at least one time, all of them positive", got=values)
         low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
         return Timing(statistics.median(values), (low, high), min(values), values, launches, regime, l2, **others)
 

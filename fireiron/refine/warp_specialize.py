@@ -50,8 +50,8 @@ class WarpSpecialize(Refinement):
     With `store_stages`, a storing warp issues the TMA stores of the kernel. Consumers write each tile to a stage of a circular buffer of
     that many stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a producer, it
     has no effect. A producer that loads by TMA is then a warp.
-    Legal on a split with `pipeline`; with `copies`, `separate` or `store_stages`, without clusters, dynamic tile scheduling, `pingpong`
-    and `order_mma`.
+    Legal on a split with `pipeline`; with `copies`, `separate` or `store_stages`, without clusters, `pingpong` and `order_mma`; with
+    `copies` or `separate`, also without dynamic tile scheduling.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
 
     Source: decisions 27, 81, 84.

@@ -45,16 +45,16 @@ def _pairs(subject: Subject, state: states.State) -> str:
 
 def _parser(names: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m campaign", description="Random campaigns over what Fireiron promises: they stop and continue."
+        "python -m campaign", description="Random campaigns over what Fireiron promises; they can be stopped and continued."
     )
-    parser.add_argument("subject", nargs="?", choices=[*names, "all"], help="what to draw; without it, how far all are")
-    parser.add_argument("--tier", choices=("nightly", "campaign"), default="campaign", help="how many draws are wanted (default: campaign)")
-    parser.add_argument("--count", type=int, help="how many are wanted, in place of the tier's number")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: one for each processor)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no new chunk after so long, for each subject")
-    parser.add_argument("--seed", type=int, help="draw one seed and say what comes of it")
+    parser.add_argument("subject", nargs="?", choices=[*names, "all"], help="what to generate; without it, the progress of all")
+    parser.add_argument("--tier", choices=("nightly", "campaign"), default="campaign", help="number of requested draws (default: campaign)")
+    parser.add_argument("--count", type=int, help="number of draws, instead of that of the tier")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="concurrent processes (default: one per processor)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="seconds after which no new chunk begins, for each subject")
+    parser.add_argument("--seed", type=int, help="draw one seed and print its verdict")
     parser.add_argument(
-        "--mended", action="store_true", help="draw the seeds with findings again, and count those that are correct now as fixed"
+        "--mended", action="store_true", help="draw the seeds with findings again, and count those that are right now as fixed"
     )
     parser.add_argument("--publish", action="store_true", help="write the figures so far into docs/campaign and docs/reliability.md")
     parser.add_argument("--folder", type=Path, default=states.FOLDER, help="where the states are kept (default: build/campaign)")

@@ -1,6 +1,6 @@
 """The state of a campaign: one JSON file per subject, replaced as a whole after each chunk.
 
-A subject without a file here continues from its published state (`docs/campaign`), so numbers accumulate over machines and days.
+A subject without a file here continues from its published state (`docs/campaign`), so numbers are sums over machines and days.
 """
 
 import contextlib
@@ -172,7 +172,7 @@ def read(path: Path) -> State:
         known = {name: stored[name] for name in attrs.fields_dict(State)}
         return State(**{**known, **{name: Counter(known[name]) for name in COUNTERS}})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is not a campaign state ({error!r}); remove it to start again") from error
+        raise ValueError(f"{path} holds no state of a campaign ({error!r}); remove it to begin again") from error
 
 
 def save(state: State, folder: Path = FOLDER) -> None:

@@ -43,9 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m goldens", description="What is stored of printed texts and refusals.")
+    parser = argparse.ArgumentParser("python -m goldens", description="Stored digests of printed texts and refusals.")
     commands = parser.add_subparsers(dest="command", required=True)
-    accepted = commands.add_parser("accept", help="compute all anew, store it, and report what changed")
+    accepted = commands.add_parser("accept", help="compute all again, store it, and report what changed")
     accepted.add_argument("of", nargs="*", choices=[[], *SUBJECTS, *READABLE], help="subjects or readable goldens (default: all)")
     drawn = commands.add_parser("draw", help="draw other cases of a subject, and store them")
     drawn.add_argument("subject", choices=["perturbed", "offers"])
@@ -98,13 +98,13 @@ def _accept_cases(names_by_subject: dict[str, Sequence[str]], jobs: int) -> list
     return lines
 
 
-def _changes(subject: str, found: Sequence[Case]) -> str:
+def _changes(subject: str, computed: Sequence[Case]) -> str:
     """The number of changed cases of a subject, by kind of change."""
     before = {one.name: one for one in cases.cases(subject)}
-    counts = Counter(way for one in found if (way := one.way(before.get(one.name))))
-    counts[GONE] = len(before.keys() - {one.name for one in found})
+    counts = Counter(way for one in computed if (way := one.way(before.get(one.name))))
+    counts[GONE] = len(before.keys() - {one.name for one in computed})
     ways = ", ".join(f"{counts[way]} {way}" for way in WAYS if counts[way])
-    return f"{subject}: {counts.total()} of {len(found)} cases changed{f': {ways}' if ways else ''}"
+    return f"{subject}: {counts.total()} of {len(computed)} cases changed{f': {ways}' if ways else ''}"
 
 
 def draw(subject: str, jobs: int) -> None:
@@ -128,7 +128,7 @@ def show(subject: str, names: Sequence[str], revision: str) -> None:
 
 def _difference(name: str, revision: str, before: Outcome, after: Outcome) -> Iterator[str]:
     """The difference of the texts; if they agree, that of their steps."""
-    pairs = (f"{before.kind}\n{before.said}", f"{after.kind}\n{after.said}"), (before.beside, after.beside)
+    pairs = (f"{before.kind}\n{before.body}", f"{after.kind}\n{after.body}"), (before.annotations, after.annotations)
     for old, new in pairs:
         if old != new:
             yield from difflib.unified_diff(old.splitlines(), new.splitlines(), f"{name}, {revision}", f"{name}, working tree", lineterm="")

@@ -32,12 +32,12 @@ WAYS = (BY_CODE, BY_COMMENTS, BY_WORDS, REFUSED, ACCEPTED, NEW, GONE)
 class Outcome:
     """The outcome of a case: a text, or a refusal with the whole error.
 
-    `beside` is unprinted data of a text: the steps of the tree that made each line. It counts as a comment.
+    `annotations` is unprinted data of a text: the steps of the tree that made each line. It counts as a comment.
     """
 
     kind: str
-    said: str
-    beside: str = ""
+    body: str
+    annotations: str = ""
 
     @staticmethod
     def of_lines(lines: Iterable[Line]) -> Outcome:
@@ -59,7 +59,7 @@ class Outcome:
         """The text without comments; empty for a refusal."""
         if self.kind.endswith("Error"):
             return ""
-        lines = (re.sub(r"[ \t]*//.*", "", line) for line in self.said.splitlines())
+        lines = (re.sub(r"[ \t]*//.*", "", line) for line in self.body.splitlines())
         return "\n".join(line for line in lines if line)
 
 
@@ -75,7 +75,7 @@ class Case:
     @staticmethod
     def of(name: str, outcome: Outcome) -> Case:
         """The case with an outcome."""
-        return Case(name, outcome.kind, digest(outcome.code), digest(f"{outcome.said}\n{outcome.beside}"))
+        return Case(name, outcome.kind, digest(outcome.code), digest(f"{outcome.body}\n{outcome.annotations}"))
 
     @property
     def refused(self) -> bool:

@@ -5,7 +5,6 @@ again, as in `tests/test_corpus.py` and `tests/test_perturbed.py`.
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import multiprocessing
 import os
@@ -22,6 +21,7 @@ import corpus
 from goldens.cases import Case, cases
 from perturbed import Perturbed
 
+from mutation import zygote
 from mutation.operators import PACKAGE
 
 
@@ -90,7 +90,7 @@ def _traced(stored: corpus.Kept | Perturbed) -> tuple[set[str], float]:
 def _caches() -> list[Any]:
     """The caches of the package's functions; most exist once it has compiled something."""
     corpus.kept()[0].outcome()
-    wrappers = (one for one in gc.get_objects() if isinstance(one, functools._lru_cache_wrapper))
+    wrappers = (one for one in zygote.objects() if isinstance(one, functools._lru_cache_wrapper))
     return [one for one in wrappers if (getattr(one, "__module__", None) or "").startswith("fireiron")]
 
 

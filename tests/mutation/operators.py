@@ -102,7 +102,7 @@ def modules(*parts: str) -> list[str]:
 @functools.cache
 def mutants(module: str) -> tuple[Mutant, ...]:
     """All mutants of a module, in the order of its text."""
-    return tuple(Sites(module, source(module)).collect())
+    return tuple(Sites(module, source(module)).found())
 
 
 def sample(parts: tuple[str, ...]) -> list[Mutant]:
@@ -122,7 +122,7 @@ class Sites:
     module: str
     text: str
     starts: list[int] = attrs.field(init=False)
-    mutants: list[Mutant] = attrs.field(factory=list, init=False)
+    collected: list[Mutant] = attrs.field(factory=list, init=False)
     where: tuple[str, ...] = attrs.field(default=(), init=False)
     inside: bool = attrs.field(default=False, init=False)
     parameters: frozenset[str] = attrs.field(default=frozenset(), init=False)
@@ -133,9 +133,9 @@ class Sites:
         for line in self.text.encode().splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
 
-    def collect(self) -> list[Mutant]:
+    def found(self) -> list[Mutant]:
         self._body(ast.parse(self.text).body)
-        return self.mutants
+        return self.collected
 
     def _body(self, body: list[ast.stmt]) -> None:
         for stmt in body:
@@ -389,4 +389,4 @@ class Sites:
 
     def _make(self, node: ast.AST, start: int, stop: int, new: str, operator: str) -> None:
         old = self.text.encode()[start:stop].decode()
-        self.mutants.append(Mutant(self.module, operator, node.lineno, ".".join(self.where), start, stop, old, new, self.inside))  # type: ignore[attr-defined]
+        self.collected.append(Mutant(self.module, operator, node.lineno, ".".join(self.where), start, stop, old, new, self.inside))  # type: ignore[attr-defined]

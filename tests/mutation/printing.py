@@ -74,6 +74,6 @@ def judged(kernels: Iterable[Lowered]) -> dict[str, Any]:
         if text != kernel.text:
             changed.append((kernel, text))
     for kernel, text in sorted(changed, key=lambda pair: len(pair[1]))[:MOST_RUN]:
-        if (objection := kernel.wrong(text)) and not kernel.wrong(kernel.text):
-            return {"by": "printed text", "what": f"{kernel.item.name}: {objection}", "changed": True}
+        if (finding := kernel.wrong(text)) and not kernel.wrong(kernel.text):
+            return {"by": "printed text", "what": f"{kernel.item.name}: {finding}", "changed": True}
     return {"by": "", "changed": bool(changed), "what": ", ".join(one.item.name for one, _ in changed[:3])}

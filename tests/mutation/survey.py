@@ -2,7 +2,7 @@
 
 It is a quick filter before the judge, which also runs tests: two mutants per second. Each mutant has a forked process, which lowers the
 stored strategies and changed kernels that run its line again, some cheap ones first, then others at random, until one differs or the time
-limit is reached.
+has elapsed.
 
     PYTHONPATH=.:tests python -m mutation survey lower decomp --file build/mutation/survey.jsonl
 """
@@ -41,7 +41,7 @@ MOST_SECONDS = 0.4
 class Candidate:
     """A strategy or changed kernel to try: its outcome, the seconds that it takes, and the lines of the package that it runs, by module."""
 
-    subject: Any
+    stored: Any
     case: Case
     seconds: float
     lines: dict[str, frozenset[int]]
@@ -82,7 +82,7 @@ EVERY: list[Candidate] = []
 def _prepare(candidates: Sequence[Candidate]) -> None:
     """Prepare what all forked processes share."""
     EVERY[:] = candidates
-    EVERY[0].subject.outcome()
+    EVERY[0].stored.outcome()
     zygote._forget()
     zygote._all_functions()
     gc.collect()
@@ -108,8 +108,8 @@ def _answer(mutant: Mutant, running: Sequence[Candidate], request: dict[str, Any
     except zygote.NoPlace:
         return {"by": "no place"}
     for ran, candidate in enumerate(running):
-        if candidate.subject.case() != candidate.case:
-            return {"by": candidate.subject.name, "ran": ran + 1}
+        if candidate.stored.case() != candidate.case:
+            return {"by": candidate.stored.name, "ran": ran + 1}
         if time.process_time() > request["enough"]:
             return {"by": "", "ran": ran + 1}
     return {"by": "", "ran": len(running)}
@@ -126,8 +126,8 @@ def candidates(jobs: int) -> list[Candidate]:
         file.write_text(json.dumps([*traced_lines(keeping.everything(), jobs)]), encoding="utf-8")
     stored = json.loads(file.read_text(encoding="utf-8"))
     traced = (
-        Candidate(item, case, seconds, {name: frozenset(some) for name, some in lines.items()})
-        for item, case, (seconds, lines) in zip(keeping.everything(), keeping.known(), stored, strict=True)
+        Candidate(strategy, case, seconds, {name: frozenset(some) for name, some in lines.items()})
+        for strategy, case, (seconds, lines) in zip(keeping.everything(), keeping.known(), stored, strict=True)
     )
     return [one for one in traced if one.seconds <= MOST_SECONDS]
 

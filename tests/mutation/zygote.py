@@ -104,10 +104,16 @@ def _key(code: types.CodeType) -> tuple[str, int]:
     return code.co_qualname, code.co_firstlineno
 
 
+def objects() -> list[Any]:
+    """All objects that the garbage collector knows, also those that `gc.freeze` hides, as `conftest.py` does after collection."""
+    gc.unfreeze()
+    return gc.get_objects()
+
+
 @functools.cache
 def _all_functions() -> dict[str, list[types.FunctionType]]:
     functions: dict[str, list[types.FunctionType]] = {}
-    for candidate in gc.get_objects():
+    for candidate in objects():
         if isinstance(candidate, types.FunctionType):
             functions.setdefault(candidate.__code__.co_filename, []).append(candidate)
     return functions
@@ -119,7 +125,7 @@ def _functions(file: str) -> list[types.FunctionType]:
 
 def _forget() -> None:
     """Empty the caches of the package's functions."""
-    for candidate in gc.get_objects():
+    for candidate in objects():
         if isinstance(candidate, functools._lru_cache_wrapper) and (getattr(candidate, "__module__", None) or "").startswith("fireiron"):
             candidate.cache_clear()
 

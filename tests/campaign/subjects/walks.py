@@ -1,4 +1,4 @@
-"""Random strategies from what the extensions offer, on all targets: simulated, exactly equal to NumPy, no findings; with all pairs of verbs,
+"""Random strategies from what the extensions offer, on all targets: simulated, exactly equal to NumPy, no findings; with all pairs of verbs
 one after the other.
 """
 

@@ -1,12 +1,12 @@
 """Measure types that wgmma reads along k only, in all storage orders of A and B: the strategy hopper with preceding transposes, compared
 with PyTorch.
 
-    python perf/turned.py FOLDER [--size 4096] [--rounds 5]
+    python perf/transposed.py FOLDER [--size 4096] [--rounds 5]
 
 tf32 is compared with torch.matmul with allow_tf32, e4m3 with bfloat16 results with torch._scaled_mm, int8 with torch._int_mm, if these
 support the order. The kernel is the library's default; it is first compared with float64 (relative Frobenius error of the first rows). The
-copies are also measured alone, with their memory traffic per second. Bursts, on operand sets that rotate through L2. Writes `turned.json`
-and `turned.txt` into the folder.
+copies are also measured alone, with their memory traffic per second. Bursts, on operand sets that rotate through L2. Writes `transposed.json`
+and `transposed.txt` into the folder.
 """
 
 import argparse
@@ -124,8 +124,8 @@ def main():
     heads = ("type", "A, B", "torch us", "hopper us", "TFLOP/s", "ratio", "copies us", "copies TB/s", "error", "tile")
     table = tabulate(rows, heads, floatfmt=("", "", ".2f", ".2f", ".0f", ".3f", ".2f", ".2f", ".1e", "")) + "\n"
     print(table)
-    (options.folder / "turned.txt").write_text(table)
-    (options.folder / "turned.json").write_text(
+    (options.folder / "transposed.txt").write_text(table)
+    (options.folder / "transposed.json").write_text(
         json.dumps({"environment": environment(), "size": options.size, "measured": kept}, indent=1) + "\n"
     )
 

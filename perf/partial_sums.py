@@ -1,9 +1,9 @@
 """Compare attention with per-lane partial row sums with the same strategy that reduces them for each block of keys.
 
-    python perf/apart.py FOLDER [--sizes 512,4096] [--rounds 5]
+    python perf/partial_sums.py FOLDER [--sizes 512,4096] [--rounds 5]
 
 Float16, 16k tokens, heads of 64 and 128, causal and not, in one run, each kernel first verified on an output initialized to NaN. About 8
-seconds per case. Writes `apart.txt` and `apart.json`.
+seconds per case. Writes `partial_sums.txt` and `partial_sums.json`.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from fireiron.strategies import attention
 TOKENS = 16384
 
 
-def kernel_of(length, d, causal, apart):
+def kernel_of(length, d, causal, partial_sums):
     """A compiled kernel, with the library's default values."""
     spec = spec_of(length, d, causal, TOKENS)
-    strategy = attention.by_rows(attention.definition(causal=causal), apart=apart, branch=d > 64)
+    strategy = attention.by_rows(attention.definition(causal=causal), partial_sums=partial_sums, branch=d > 64)
     return strategy.with_(**attention.values(spec))(spec).compile("sm_90")
 
 
@@ -28,8 +28,8 @@ def measured(length, d, causal, rounds):
     """Microseconds by name, of the first of the candidates."""
     arrays = sets_of(length, d, TOKENS)
     calls = {}
-    for name, apart in (("joined", False), ("apart", True)):
-        kernel = kernel_of(length, d, causal, apart)
+    for name, partial_sums in (("complete", False), ("partial", True)):
+        kernel = kernel_of(length, d, causal, partial_sums)
         error = error_of(by_kernel(kernel, arrays[0]), arrays[0], causal)
         if not error < ERROR:
             print(f"left out: {length} {d} {causal} {name}: error {error:.1e}", flush=True)
@@ -49,9 +49,9 @@ def main():
         for causal in (False, True):
             for length in map(int, arguments.sizes.split(",")):
                 times = kept[f"{d} {causal} {length}"] = measured(length, d, causal, arguments.rounds)
-                joined, apart = times.get("joined"), times.get("apart")
-                rows.append((d, causal, length, joined, apart, None if None in (joined, apart) else joined / apart))
-    written(arguments.folder, "apart", ("d", "causal", "length", "joined us", "apart us", "faster by"), rows, kept)
+                complete, partial = times.get("complete"), times.get("partial")
+                rows.append((d, causal, length, complete, partial, None if None in (complete, partial) else complete / partial))
+    written(arguments.folder, "partial_sums", ("d", "causal", "length", "complete us", "partial us", "faster by"), rows, kept)
 
 
 if __name__ == "__main__":
