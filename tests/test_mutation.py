@@ -28,7 +28,7 @@ KEPT = [by_name()[one.name] for one in CASES]
 
 def changes(text, monkeypatch):
     """The changed texts of a module, by operator."""
-    sites = Sites("module.py", text).collect()
+    sites = Sites("module.py", text).found()
     monkeypatch.setattr("mutation.operators.source", lambda module: text)
     return [(one.operator, one.source()) for one in sites if one.is_one()]
 
