@@ -21,7 +21,7 @@ TILES = tiles(hopper, 4096, 4096, 4096) + NARROW
 
 SMALL_TILES = tiles(hopper_small, 512, 512, 512)
 SKINNY_TILES = tuple(
-    one for M, N in ((16, 4096), (32, 4096), (64, 4096), (4096, 16), (4096, 32), (4096, 64)) for one in tiles(hopper_skinny, M, N, 4096)
+    tile for M, N in ((16, 4096), (32, 4096), (64, 4096), (4096, 16), (4096, 32), (4096, 64)) for tile in tiles(hopper_skinny, M, N, 4096)
 )
 
 ORDERS = ("NNN", "NTN", "TNN", "TTN", "NNT", "TTT")

@@ -138,7 +138,7 @@ class Stub:
         self.text += f"\nclass {name}({', '.join(bases)}):\n" if bases else f"\nclass {name}:\n"
 
     def empty(self, name, *bases):
-        """A class without members of its own."""
+        """A class without own members."""
         self.text += f"\nclass {name}({', '.join(bases)}): ...\n".replace("()", "")
 
     def method(self, name, method, result):

@@ -17,14 +17,14 @@ class Definition:
     """A random definition as the arguments of `Fused`, with a script; `positive` numbers and integers that bound groups are inputs, too."""
 
     script: Script
-    made: Mapping[str, object]
+    declaration: Mapping[str, object]
     exact: bool = True
     symbols: tuple[str, ...] = ()
     groups: str = ""
 
     def inputs(self, sizes: Mapping[str, int], types: Mapping[str, np.dtype], seed: int) -> dict[str, np.ndarray]:
         random_ = np.random.default_rng(seed)
-        operands, written = dict(self.made["operands"]), self._written()
+        operands, written = dict(self.declaration["operands"]), self._written()
         arrays = {}
         for name, dims in operands.items():
             if name in written:
@@ -39,14 +39,14 @@ class Definition:
         return arrays
 
     def _written(self) -> set[str]:
-        parts = [dict(self.made.get(part) or {}) for part in ("init", "body", "final")]
+        parts = [dict(self.declaration.get(part) or {}) for part in ("init", "body", "final")]
         return {text.partition("[")[0] for part in parts for text in part.values()}
 
     def expected(self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-        return results(self.made, sizes, arrays)
+        return results(self.declaration, sizes, arrays)
 
     def meaning(self) -> str:
-        return f"__import__('second_formula').results({dict(self.made)!r}, {dict(self.script.sizes)!r}, arrays)"
+        return f"__import__('second_formula').results({dict(self.declaration)!r}, {dict(self.script.sizes)!r}, arrays)"
 
 
 def text_of(arguments: Mapping[str, object]) -> str:

@@ -320,8 +320,8 @@ def _round_trips(strategy: Any, problem: Any, script: Script, cuda: str, names: 
         stated = _called("repr of the spec", lambda: eval(repr(problem), known))
         if stated != problem:
             raise Wrong("repr is another spec", f"{problem!r}\n{stated!r}")
-        for one in (again, spoken):
-            text = _called("printed again", lambda one=one: one(stated).cuda(script.target))
+        for step in (again, spoken):
+            text = _called("printed again", lambda step=step: step(stated).cuda(script.target))
             if text != cuda:
                 raise Wrong("a round trip prints another text", _difference(cuda, text))
     elif _called("printed again", lambda: again(problem).cuda(script.target)) != cuda:

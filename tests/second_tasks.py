@@ -17,7 +17,7 @@ class Program(Definition):
     """A random program; its definition gives the meaning, and the kernel's spec."""
 
     def meaning(self) -> str:
-        return f"__import__('{results.__module__}').results({dict(self.made)!r}, {dict(self.script.sizes)!r}, arrays)"
+        return f"__import__('{results.__module__}').results({dict(self.declaration)!r}, {dict(self.script.sizes)!r}, arrays)"
 
 
 def tasks(seed: int) -> Program:

@@ -7,7 +7,7 @@ from handmade import THREAD, access, execution, kernel_of, local
 
 from fireiron import *
 from fireiron.cuda import carrier, emit
-from fireiron.cuda.frame import _toucher
+from fireiron.cuda.frame import _first_access
 from fireiron.cuda.names import Names
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.errors import VerificationError
@@ -169,6 +169,6 @@ def test_an_array_is_declared_by_its_accesses():
     second = execution(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", (0, 0)), access("r", (0, 0), write=True))
     registers, other = local("r", (1, 1), RF), local("nobody", (1, 1), RF)
     kernel = kernel_of(Move(16, 1)(GL, GL), (first, second), registers, other)
-    assert _toucher(kernel, registers) is second
+    assert _first_access(kernel, registers) is second
     with pytest.raises(VerificationError, match="no statement touches nobody"):
-        _toucher(kernel, other)
+        _first_access(kernel, other)

@@ -15,7 +15,7 @@ from faults import faults
 from fireiron import *
 from fireiron.check import safety
 from fireiron.check.data_dependent_loops import with_counted_iterations
-from fireiron.cuda.chosen import chosen_turns
+from fireiron.cuda.chosen import as_skipping_loop
 from fireiron.cuda.versions import Branch, branched
 from fireiron.errors import DecompositionError, SimulationError, VerificationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -92,7 +92,7 @@ def test_rows_of_run_time_in_two_versions():
     spec = grouped_ragged.spec(sym("M", multiple_of=8), 256, 256)
     program = grouped_ragged.strategy(spec).program("sm_80")
     loop = next(one for one in statements(branched(program.lowered).body) if isinstance(one, For) and one.var.name == "g")
-    assert any(isinstance(one, Branch) for one in statements(loop.body)) and chosen_turns(loop) is not None
+    assert any(isinstance(one, Branch) for one in statements(loop.body)) and as_skipping_loop(loop) is not None
 
 
 def test_iterations_of_other_rows_are_skipped(program):

@@ -198,6 +198,10 @@ class AccessTrace:
             roots |= self.roots(self.lets[var.name]) if var.name in self.lets else {var.name}
         return frozenset(roots)
 
+    def iterations(self, loop: For, loops: Mapping[str, int]) -> int | None:
+        """The number of iterations of a loop inside iterations of others; None if they do not determine it."""
+        return int(self.frame([], loops).value(loop.extent)) if self.roots(loop.extent) <= frozenset(loops) else None
+
     def needs(self, expressions: Iterable[Expr]) -> frozenset[str]:
         """The roots of several expressions."""
         return frozenset().union(*(self.roots(expression) for expression in expressions))

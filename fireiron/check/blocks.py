@@ -373,7 +373,7 @@ def _walks_tiles(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], othe
         if not _recovered(floordiv(block, count), frozenset(atom for atom, _ in others), 6):
             return False
         block = mod(block, count)
-    quotients = [one for atom, _ in pair for one in _nodes(atom) if isinstance(one, FloorDiv)]
+    quotients = [one for atom, _ in pair for one in atom.subexpressions() if isinstance(one, FloorDiv)]
     # The quotient of a cluster index is a quotient of the block index, if the divisor is known.
     groups = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
     block = floordiv(block, as_expr(each))
@@ -412,12 +412,6 @@ def _grouped_tiles(block: Expr, lines: Expr, columns: Expr, rows: int) -> tuple[
 
 def _limited(line: Expr, column: Expr, lines: Expr, columns: Expr) -> tuple[tuple[Expr, Expr], ...]:
     return (line, column), (minimum(line, lines - 1), minimum(column, columns - 1))
-
-
-def _nodes(value: Expr) -> Iterable[Expr]:
-    yield value
-    for child in value.children:
-        yield from _nodes(child)
 
 
 def _blocks(access_trace: AccessTrace, atoms: Sequence[Expr]) -> bool:

@@ -10,7 +10,6 @@ blocks claim dynamically, whichever block claims which.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 
 import attrs
 
@@ -86,17 +85,12 @@ def _claims_tile(statement: Stmt, tile: Let | ClaimTile) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _tiles(extent: Expr, block: Var, blocks: int) -> Expr | None:
     """The number of tiles, if each of `blocks` blocks computes `extent` of them; the candidates occur in the extent itself."""
-    candidates = [extent, *(one.left for one in _nodes(extent) if isinstance(one, FloorDiv))]  # one block computes all tiles
-    candidates += [one.right for one in _nodes(extent) if isinstance(one, Less) and one.left == block]  # no block computes two tiles
+    candidates = [extent, *(one.left for one in extent.subexpressions() if isinstance(one, FloorDiv))]  # one block computes all tiles
+    # no block computes two tiles
+    candidates += [one.right for one in extent.subexpressions() if isinstance(one, Less) and one.left == block]
     if extent.variables() <= {block}:
         candidates.append(as_expr(sum(int(extent.evaluate({block.name: number})) for number in range(blocks))))
     return next((one for one in candidates if extent == one // blocks + less(block, one % blocks)), None)
-
-
-def _nodes(value: Expr) -> Iterator[Expr]:
-    yield value
-    for child in value.children:
-        yield from _nodes(child)
 
 
 def one_tile_per_block(kernel: Kernel) -> Kernel:

@@ -154,7 +154,7 @@ class _Execution:
     def _loop(self, loop: For, loops: Mapping[str, int]) -> None:
         if all(access.buffer in self.complete for statement, _ in self._inside(loop) for access in self._accesses(statement)):
             return
-        count = self._count(loop, loops)
+        count = self.access_trace.iterations(loop, loops)
         if count is not None and self._mark_at_once(loop, count, loops):
             return
         before = self._marks() if count is None and loop.extent.low < 1 else None
@@ -173,11 +173,6 @@ class _Execution:
             inside = execs(loop.body)
             self.inner[id(loop)] = tuple((statement, (loop, *inner)) for statement, inner in inside if self._accesses(statement))
         return self.inner[id(loop)]
-
-    def _count(self, loop: For, loops: Mapping[str, int]) -> int | None:
-        if self.access_trace.roots(loop.extent) <= frozenset(loops):
-            return int(self.access_trace.frame([], loops).value(loop.extent))
-        return None
 
     def _mark_at_once(self, loop: For, count: int, loops: Mapping[str, int]) -> bool:
         """Mark everything that a loop writes, if it reads only registers that were written before; False if it may read others."""

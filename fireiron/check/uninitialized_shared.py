@@ -187,7 +187,7 @@ class _Execution:
         if self._is_complete(loop):
             return
         roots, ordered = self._dependences(loop)
-        count = self._count(loop, loops)
+        count = self.access_trace.iterations(loop, loops)
         if count == 0:
             return
         # If its loop has no iteration, the producer of a ring skips what its consumers skip, too.
@@ -211,11 +211,6 @@ class _Execution:
 
     def _accesses(self, statement: Exec) -> list[Access]:
         return [access for access in statement.accesses if access.buffer in self.shared]
-
-    def _count(self, loop: For, loops: Mapping[str, int]) -> int | None:
-        if self.access_trace.roots(loop.extent) <= frozenset(loops):
-            return int(self.access_trace.frame([], loops).value(loop.extent))
-        return None
 
     def _is_complete(self, loop: For) -> bool:
         """Whether everything that a loop accesses was written."""

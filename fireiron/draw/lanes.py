@@ -24,7 +24,6 @@ class Map:
     operand: str
     memory: str
     dtype: str
-    bits: int
     lane_map: LaneMap
 
 
@@ -52,7 +51,7 @@ def _maps(statement: Exec) -> tuple[Map, ...]:
     # For operands that hardware reads from memory itself, no thread owns an element.
     by_engine = statement.instruction.mechanism.by_engine
     return tuple(
-        Map(operand, view.memory.name, view.dtype.name, 8 * view.dtype.bytes, lane_map)
+        Map(operand, view.memory.name, view.dtype.name, lane_map)
         for (operand, view), lane_map in zip(statement.spec.operands.items(), statement.lane_maps, strict=True)
         if view.memory.private or not by_engine
     )

@@ -54,9 +54,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = ""
     return Markup(f"<table>{title}{f'<tr>{head}</tr>' if any(heads) else ''}{''.join(body)}</table>")
 
 
-def facts(rows: Iterable[tuple[str, Any]], caption: str = "") -> Markup:
+def facts(rows: Iterable[tuple[str, Any]]) -> Markup:
     """Return a table of names and values."""
-    return table(("", ""), ((Markup(f"<b>{marked(name)}</b>"), value) for name, value in rows), caption)
+    return table(("", ""), ((Markup(f"<b>{marked(name)}</b>"), value) for name, value in rows))
 
 
 def bar(share: float, width: int = 160) -> Markup:

@@ -28,7 +28,7 @@ from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language import former
-from fireiron.language.execution import Execution, parse_execution
+from fireiron.language.execution import Execution, count_units, parse_execution
 from fireiron.language.statement import read_definition, read_statement
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Executable
@@ -244,12 +244,12 @@ class _Reader:
     def _units(self, spec: Spec, execution: Execution, line: Line) -> None:
         """Take the numbers of blocks and threads from the outermost spec, unless a header line specifies them."""
         if self.grid is None:
-            blocks = 1 if not spec.level.is_launch else None if execution.blocks is None else _count(execution.blocks)
+            blocks = 1 if not spec.level.is_launch else None if execution.blocks is None else count_units(execution.blocks)
             if blocks is None:
                 line.refuse("the number of blocks is missing", legal="<<<#1:[8,8].block, #2:[256].thread>>>, or a line Grid 64 before")
             self.grid = as_expr(blocks)
         if self.threads is None:
-            self.threads = spec.level.threads if execution.threads is None else _count(execution.threads)
+            self.threads = spec.level.threads if execution.threads is None else count_units(execution.threads)
             if self.threads is None:
                 line.refuse("the number of threads is missing", legal="<<<#1:[8,8].block, #2:[256].thread>>>, or a line Threads 256 before")
 
@@ -679,13 +679,6 @@ class _Reader:
         if storage is not None:
             self.outermost_fields["chosen_storage"].append((tensor, _value(storage, Storage, "a storage", scope)))
         return spec.with_operands(**{operand: view})
-
-
-def _count(shapes: tuple[Layout, ...]) -> int:
-    total = 1
-    for shape in shapes:
-        total *= shape.size()
-    return total
 
 
 @functools.cache

@@ -16,8 +16,10 @@ from fireiron.values.expr import FALSE, Expr, Less, all_of, any_of, conjuncts, c
 
 def plain(stmt: Exec) -> Exec:
     """The version without the conditions that `interior` implies; the caller tests `interior`."""
-    pieces = tuple(tuple(attrs.evolve(piece, condition=_rest(piece.condition, stmt.implied)) for piece in pieces) for pieces in stmt.pieces)
-    active, guard = _rest(stmt.active, stmt.implied), _rest(stmt.guard, stmt.implied)
+    pieces = tuple(
+        tuple(attrs.evolve(piece, condition=without(piece.condition, stmt.implied)) for piece in pieces) for pieces in stmt.pieces
+    )
+    active, guard = without(stmt.active, stmt.implied), without(stmt.guard, stmt.implied)
     return attrs.evolve(stmt, active=active, guard=guard, pieces=pieces, interior=FALSE, implied=())
 
 
@@ -65,5 +67,6 @@ def separated(body: Iterable[Stmt]) -> Iterator[Stmt]:
                 yield from edited((statement,), lambda one, number=number: versions(one)[number])  # type: ignore[misc]
 
 
-def _rest(condition: Expr, implied: Collection[Expr]) -> Expr:
+def without(condition: Expr, implied: Collection[Expr]) -> Expr:
+    """A condition without those of its parts that are implied."""
     return all_of(part for part in conjuncts(condition) if part not in implied)

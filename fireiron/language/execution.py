@@ -10,6 +10,7 @@ Source: Graphene (ASPLOS 2023), section 5.1, Figures 1d, 7 and 8.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -63,7 +64,7 @@ def parse_execution(groups: list[str], symbols: Symbols, own: int | None = None)
     if units not in (["block"], ["thread"], ["block", "thread"]):
         raise LayoutError(f"<<<{', '.join(groups)}>>> is not an execution", legal="<<<#threads>>>, or <<<#blocks, #threads>>>")
     blocks = parsed[0][2] if units[0] == "block" else (Layout(1),)
-    if blocks is None or _size(blocks) > 1 or parsed[0][0] == Kernel.label:
+    if blocks is None or count_units(blocks) > 1 or parsed[0][0] == Kernel.label:
         threads = parsed[1][2] if len(parsed) > 1 else None
         return Kernel, Execution(blocks, threads)
     if len(parsed) == 1 and units == ["block"]:
@@ -109,11 +110,9 @@ def _set(shapes: Shapes) -> list[tuple[int, int]]:
     return merged
 
 
-def _size(shapes: Shapes) -> int:
-    total = 1
-    for shape in shapes:
-        total *= shape.size()
-    return total
+def count_units(shapes: Shapes) -> int:
+    """The number of blocks or threads in an arrangement."""
+    return math.prod(shape.size() for shape in shapes)
 
 
 # ------------------------------------------------------------------------------------------------------ in a decomposition tree

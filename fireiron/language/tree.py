@@ -192,7 +192,7 @@ class Expansion:
         effects: properties of all blocks and of the launch.
         cluster: the blocks of a cluster.
         waits: whether the leaf must wait: its instruction depends on the owners of its registers, which are not determined yet.
-        settled: the storage chosen for buffers without one.
+        chosen_storage: the storage chosen for buffers without one.
         launches: by child, the launch of a task program that it belongs to.
     """
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Stmt, buffer_table, execs, rewritten, whole_pieces
+from fireiron.ir.versions import without
 from fireiron.values.expr import TRUE, Expr, all_of, conjuncts, constant
 
 
@@ -27,7 +28,7 @@ def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
     opaque = any(kernel.buffer(access.buffer).memory.fragment is not None for access in statement.accesses)
     widths = [1 if opaque else statement.width(position) for position in range(len(statement.accesses))]
     common = frozenset(conjuncts(statement.active))
-    condition = _without(all_of(_needed(statement, widths)), common)
+    condition = without(all_of(_needed(statement, widths)), common)
     if statement.instruction.tests_edges:
         return attrs.evolve(statement, guard=condition)
     common |= frozenset(conjuncts(condition))
@@ -63,17 +64,13 @@ def _common(conditions: Iterable[Expr]) -> list[Expr]:
     return [part for part in first if all(part in other for other in others)]
 
 
-def _without(condition: Expr, common: frozenset[Expr]) -> Expr:
-    return all_of(part for part in conjuncts(condition) if part not in common)
-
-
 def _pieces(access: Access, width: int, common: frozenset[Expr]) -> tuple[Piece, ...]:
     """All elements of an access in pieces of `width`; a vector is in bounds if its first element is (see `vectorize`)."""
     elements = access.elements()
     if all(bound is None for bound in access.bounds):
         return whole_pieces(len(elements), width)
     starts = range(0, len(elements), width)
-    return tuple(Piece(start, width, _without(access.inside(elements[start]), common)) for start in starts)
+    return tuple(Piece(start, width, without(access.inside(elements[start]), common)) for start in starts)
 
 
 # ---------------------------------------------------------------------------------------------- registers

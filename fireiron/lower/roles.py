@@ -46,6 +46,7 @@ from fireiron.ir import (
     statements,
     substituted,
     unknown,
+    variables,
 )
 from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.ir.asks.dynamic_tiles import DynamicTiles
@@ -447,7 +448,7 @@ class Writer:
         units = kernel.workers // unit
         index = Var(fresh_name("unit", taken_names(kernel)), 0, units - 1)
         items: Sequence[Stmt] = (attrs.evolve(statement, spec=attrs.evolve(statement.spec, level=Warp)),)
-        while not self.names.keys().isdisjoint(_variables(items)):
+        while not self.names.keys().isdisjoint(variables(items)):
             items = tuple(substituted(items, dict(self.names)))
         (store,) = substituted(items, {kernel.thread: index * unit})
         assert isinstance(store, Exec)
@@ -505,7 +506,7 @@ class Writer:
         index = Var(fresh_name("portion", taken_names(kernel)), 0, rounds - 1)
         own = {kernel.thread: number if rounds == 1 else number + index * threads}
         items: Sequence[Stmt] = (statement,)
-        while not self.names.keys().isdisjoint(_variables(items)):
+        while not self.names.keys().isdisjoint(variables(items)):
             items = tuple(substituted(items, dict(self.names)))
         items = rewritten(
             tuple(substituted(items, own)),
@@ -544,13 +545,9 @@ def _used(body: Sequence[Stmt], around: For | None) -> tuple[Stmt, ...]:
     kept: list[Stmt] = []
     for stmt in reversed(body):
         if not isinstance(stmt, Let) or stmt.var in used or stmt.var.name == tile:
-            used |= _variables((stmt,))
+            used |= variables((stmt,))
             kept.append(stmt)
     return tuple(reversed(kept))
-
-
-def _variables(items: Iterable[Stmt]) -> set[Var]:
-    return {var for stmt in statements(items) for value in stmt.expressions for var in value.variables()}
 
 
 def _claim(tile: ClaimTile) -> tuple[Stmt, ...]:

@@ -37,33 +37,33 @@ Item = tuple[int, int]
 
 
 EACH, EITHER, LAST, SOME = (
-    "each item required",
-    "each number required, from any writer",
-    "the last one of anybody is there",
-    "what is there is whole",
+    "each item is kept",
+    "each number is kept, by any writer",
+    "the last one of any writer is present",
+    "present items are whole",
 )
 """Which of the items reported as written must be present."""
 
 
 @attrs.frozen
 class Kept:
-    """A kind of stored file: how to write one item, and how to list them. `writers` may write at once; `required` states which items must be
+    """A kind of stored file: how to write one item, and how to list them. `writers` may write at once; `lasting` states which items must be
     present.
     """
 
     write: Callable[[Path, int, int], None]
-    entries: Callable[[Path], set[Item]]
+    items_in: Callable[[Path], set[Item]]
     writers: int = 3
-    required: str = EACH
+    lasting: str = EACH
 
     def lost(self, done: set[Item], present: set[Item]) -> str | None:
         """The defect of the present items after the reported ones were written, if any."""
-        if self.required == LAST:
+        if self.lasting == LAST:
             return None if len(present) == 1 or not (done or present) else f"{len(present)} items in the place of one"
-        if self.required == SOME:
+        if self.lasting == SOME:
             return None
         numbers = {number for _, number in present}
-        missing = done - present if self.required == EACH else {one for one in done if one[1] not in numbers}
+        missing = done - present if self.lasting == EACH else {one for one in done if one[1] not in numbers}
         return f"lost: {sorted(missing)[:5]}" if missing else None
 
 
@@ -203,11 +203,11 @@ def _results(folder: Path) -> set[Item]:
 KEPT: Mapping[str, Kept] = {
     "records": Kept(_append, _appended),
     "cache": Kept(_cached, _entries),
-    "compiled": Kept(_compiled, _entries, required=EITHER),
-    "pruned": Kept(_pruned, _entries, required=SOME),
-    "exports": Kept(_exported, _exports, required=SOME),
-    "strategies": Kept(_saved, _loaded, required=LAST),
-    "campaign": Kept(_kept_state, _state, required=LAST),
+    "compiled": Kept(_compiled, _entries, lasting=EITHER),
+    "pruned": Kept(_pruned, _entries, lasting=SOME),
+    "exports": Kept(_exported, _exports, lasting=SOME),
+    "strategies": Kept(_saved, _loaded, lasting=LAST),
+    "campaign": Kept(_kept_state, _state, lasting=LAST),
     "journal": Kept(_measured, _results, writers=1),
 }
 """Everything that is written while other processes may read it."""
@@ -276,18 +276,18 @@ def attack(name: str, folder: Path, kills: int, choose: random.Random) -> int:
             victim = choose.choice(running)
             if choose.random() < 0.8:
                 victim.wait()
-                kept.entries(folder)
+                kept.items_in(folder)
                 time.sleep(choose.random() * 0.01)
             running.remove(victim)
             victim.kill()
             done |= victim.done
-            fault = kept.lost(done, kept.entries(folder))
+            fault = kept.lost(done, kept.items_in(folder))
             assert fault is None, fault
     finally:
         for writer in running:
             writer.kill()
             done |= writer.done
-    fault = kept.lost(done, present := kept.entries(folder))
+    fault = kept.lost(done, present := kept.items_in(folder))
     assert fault is None, fault
     kept.write(folder, 0, 0)  # remains of killed processes block no later writer
     return len(present)

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transform
 
 import attrs
@@ -155,6 +155,12 @@ class Expr:
             result = frozenset((self,)) if isinstance(self, Var) else frozenset().union(*(child.variables() for child in self.children))
             assign(self, "_variables", result)
             return result
+
+    def subexpressions(self) -> Iterator[Expr]:
+        """The expression itself, and all expressions inside it."""
+        yield self
+        for child in self.children:
+            yield from child.subexpressions()
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Expr:
         """The expression with variables replaced and simplified; an `ArgumentError` for a key that is not a variable."""
