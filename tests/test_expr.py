@@ -866,5 +866,6 @@ def test_quotients_of_nonpositive_values():
     for value, by in ((-n, 512), (-n, 1), (3 - n * 4, 6), (-n * 6, 4), (-(n // 3), 5), (-n - 7, 10)):
         quotient = as_expr(value) // by
         assert all(
-            quotient.evaluate({"n": number}) == as_expr(value).evaluate({"n": number}) // by for number in (*range(1, 40), 511, 512, 513, 5000)
+            quotient.evaluate({"n": number}) == as_expr(value).evaluate({"n": number}) // by
+            for number in (*range(1, 40), 511, 512, 513, 5000)
         )
