@@ -68,7 +68,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernels_are_right(name):
+def test_kernels_are_correct(name):
     strategy, sizes, stages = KERNELS[name]
     kernel, arrays, expected = kernel_of(strategy, sizes)
     assert fetched(kernel).stages == stages and fetched(kernel).buffers == ("r_sh", "bias_sh")
@@ -117,7 +117,7 @@ def test_copies_of_all_threads(name):
     assert np.array_equal(result, program.spec.reference(*arrays.values()))
 
 
-def test_prefetch_requested_and_turned_off():
+def test_prefetch_requested_and_disabled():
     bound = product(blocks=2)(float16_gemm(256, 128, 64))
     finished = bound.fuse_epilogue(SCALED)
     assert ".prefetch_epilogue()" in repr(finished) and ".prefetch_epilogue()" not in repr(bound)
@@ -159,7 +159,7 @@ def matrices(name):
 
 
 @pytest.mark.parametrize("name", ["of whole rows", "with a residual"])
-def test_matrices_in_front_of_the_loop(name):
+def test_matrices_loaded_before_the_loop(name):
     """The matrices have a separate ring; both detectors report a stage that is released too early."""
     kernel, arrays, expected = matrices(name)
     ring = fetched(kernel)

@@ -1,4 +1,4 @@
-"""What family of instructions a strategy aims at, and the steps that lead to it: what `explain` tries where a chain ends early."""
+"""The instruction family that a strategy aims at, and the steps that lead to it, which `explain` tries for incomplete chains."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from fireiron import *
 from fireiron.decomp.mma_tile import SIDE
 from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
 
-HALVES = {"dtype": float16, "c_dtype": float32, "A": RowMajor, "B": RowMajor}
-OF_BLOCK = MatMul(64, 64, 64, **HALVES)(SH, SH, RF)(Block)
+FLOAT16 = {"dtype": float16, "c_dtype": float32, "A": RowMajor, "B": RowMajor}
+OF_BLOCK = MatMul(64, 64, 64, **FLOAT16)(SH, SH, RF)(Block)
 WARPS = Move.tile(64, 32).to(Warp).done()
 
 
@@ -24,23 +24,23 @@ WARPS = Move.tile(64, 32).to(Warp).done()
     ],
     ids=range(7),
 )
-def test_what_a_strategy_aims_at(strategy, aimed):
+def test_aim_of_a_strategy(strategy, aimed):
     assert aims_at_matrices(strategy.steps) == aimed
 
 
 def test_chains_to_matrix_instructions():
-    """Of a block a tile for warps first, the accumulator's where that says one; loads of what is not in registers, a split of a long k."""
+    """For a block first a tile for warps, that of the accumulator if given; then loads of operands that are not in registers, and a split of a long k."""
     assert list(matrix_chains(OF_BLOCK, MatMul.tile(64, 64).mma_tile().steps)) == [], "there is one already"
     assert list(matrix_chains(Move(64, 64)(SH, RF)(Block), ())) == [] and list(matrix_chains(MatMul(8, 8, 8)(GL, GL, GL)(Kernel), ())) == []
     two = list(matrix_chains(OF_BLOCK, ()))
-    assert [one[0] for one in two] == [Tile((size, size), refinements=(To(Warp),)) for size in (64, 32)]
-    (one,) = matrix_chains(OF_BLOCK, MatMul.epilog(RF, store=WARPS).steps)
-    assert one[0] == WARPS.steps[0] and [type(step).__name__ for step in one] == ["Tile", "Split", "Load", "Load", "Tile", "MmaTile"]
-    (short,) = matrix_chains(MatMul(64, 64, SIDE, **HALVES)(RF, SH, RF)(Warp), ())
+    assert [chain[0] for chain in two] == [Tile((size, size), refinements=(To(Warp),)) for size in (64, 32)]
+    (chain,) = matrix_chains(OF_BLOCK, MatMul.epilog(RF, store=WARPS).steps)
+    assert chain[0] == WARPS.steps[0] and [type(step).__name__ for step in chain] == ["Tile", "Split", "Load", "Load", "Tile", "MmaTile"]
+    (short,) = matrix_chains(MatMul(64, 64, SIDE, **FLOAT16)(RF, SH, RF)(Warp), ())
     assert [type(step).__name__ for step in short] == ["Load", "Tile", "MmaTile"]
 
 
-def test_accumulators_that_a_product_may_lack():
+def test_missing_accumulators():
     assert list(accumulators(Move(8, 8)(GL, GL)(Block))) == list(accumulators(OF_BLOCK)) == []
     assert list(accumulators(MatMul(8, 8, 8)(GL, GL, GL)(Block))) == [Epilog(RF)]
     assert list(accumulators(MatMul(8, 8, 8, dtype=float16)(GL, GL, GL)(Block))) == [Epilog(RF), Epilog(RF, dtype=float32)]

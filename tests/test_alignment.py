@@ -49,7 +49,7 @@ def messages(kernel):
 # ---------------------------------------------------------------------------------------------- known bits
 
 
-def test_known_bits_of_drawn_expressions():
+def test_known_bits_of_random_expressions():
     """The known bits of an expression hold at every point of its domain."""
     aligned = 0
     for number in range(400 * SCALE):
@@ -156,7 +156,7 @@ def test_matrix_instructions_are_clean():
 ORDERS = {"row": RowMajor, "col": ColMajor}
 
 
-def test_drawn_strategies_are_clean():
+def test_random_strategies_are_clean():
     for seed in range(SEED, SEED + 40 * SCALE):
         drawn, _ = drawn_strategy(seed)
         assert messages(drawn.program.lowered) == [], program_to_paste(drawn)
@@ -205,12 +205,12 @@ def test_a_misaligned_vector(base):
 
 
 @pytest.mark.parametrize("leading", [65, 66, sym("ld")], ids=str)
-def test_rows_that_lie_no_multiple_apart(leading):
+def test_row_strides_that_are_not_multiples(leading):
     (message,) = messages(copied((THREAD, 4), ld=leading))
     assert "multiple of 4" in message
 
 
-def test_rows_a_multiple_apart_known_only_at_run_time():
+def test_run_time_row_strides_that_are_multiples():
     assert messages(copied((THREAD, 4), ld=sym("ld", multiple_of=4))) == []
 
 
@@ -261,7 +261,7 @@ def test_a_straddling_vector_is_trapped():
 
 
 @pytest.mark.parametrize("swizzle", [Swizzle(2, 0, 3), Swizzle(2, 1, 3), Swizzle(1, 1, -1)], ids=str)
-def test_a_swizzle_that_takes_a_vector_apart(swizzle):
+def test_a_swizzle_that_splits_a_vector(swizzle):
     shared = local("s", (32, 16), SH, layout=RowMajor, swizzle=swizzle)
     kernel = copied((THREAD, 4), target=shared)
     assert "not 4 contiguous addresses" in messages(kernel)[0]
@@ -327,7 +327,7 @@ def test_buffers_that_share_bytes_while_both_are_in_use(shared):
     assert any("while both are live" in message for message in messages(faulty))
 
 
-def test_buffers_that_share_bytes_unasked():
+def test_buffers_that_share_bytes_without_request():
     module = library("hmma_ampere")
     kernel = module.strategy(module.spec(256, 256, 64)).program("sm_80").lowered
     staged = kernel.buffer("store_c_sh")

@@ -112,7 +112,7 @@ def test_jax(gpu, jax):
 
 @pytest.mark.parametrize("method", ["__dlpack_device__", "block_until_ready", "unsafe_buffer_pointer"])
 @pytest.mark.parametrize("error", [ValueError, BufferError, RuntimeError])
-def test_jax_arrays_that_are_not_whole(gpu, jax, method, error):
+def test_sharded_jax_arrays(gpu, jax, method, error):
     broken = type("Broken", (jax.Array,), {method: lambda self: (_ for _ in ()).throw(error("sharded"))})
     with pytest.raises(LaunchError, match="A is not a JAX array on a single GPU") as caught:
         read(broken((4, 6)))
@@ -120,7 +120,7 @@ def test_jax_arrays_that_are_not_whole(gpu, jax, method, error):
 
 
 @pytest.mark.parametrize("kind, on_gpu", [(1, False), (2, True), (3, False), (13, True), (14, False)])
-def test_where_arrays_lie(gpu, jax, kind, on_gpu):
+def test_devices_of_arrays(gpu, jax, kind, on_gpu):
     """kDLCUDA and kDLCUDAManaged; no pointer is requested for other devices."""
     array = jax.Array((4, 6), kind=kind)
     if not on_gpu:
@@ -167,7 +167,7 @@ def test_interfaces_that_are_refused_or_empty(gpu):
     [("<f4", None, "float32"), ("<V2", ml_dtypes.bfloat16, "bfloat16"), ("<V2", np.float32, "|V2"), ("<V2", None, "|V2"),
      ("<f4", np.int32, "float32"), ("|V1", ml_dtypes.float8_e5m2, "float8_e5m2")],
 )  # fmt: skip
-def test_element_types_that_an_interface_cannot_name_are_asked_of_the_array(typestr, own, expected):
+def test_element_types_without_an_interface_name_come_from_the_array(typestr, own, expected):
     array = types.SimpleNamespace() if own is None else types.SimpleNamespace(dtype=np.dtype(own))
     assert str(arrays._element_type(array, typestr)) == expected
 
@@ -325,7 +325,7 @@ def test_jax_takes_rows_unchanged_and_columns_transposed(jax, imported, dtype):
 @pytest.mark.parametrize(
     "dtype, bits", [(ml_dtypes.bfloat16, "uint16"), (ml_dtypes.float8_e4m3fn, "uint8"), (ml_dtypes.float8_e5m2, "uint8")]
 )
-def test_jax_takes_types_that_dlpack_does_not_know_as_bits(jax, imported, dtype, bits):
+def test_jax_types_unknown_to_dlpack_are_passed_as_bits(jax, imported, dtype, bits):
     array = np.arange(24).reshape(4, 6).astype(dtype)
     result = library_of(jax.Array).finished(array)
     assert imported == [(np.dtype(bits), array.strides)] and result.dtype == dtype and (result.host == array).all()

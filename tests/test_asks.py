@@ -1,4 +1,4 @@
-"""What refinements ask of passes: taken by the pass that each ask names, or refused; never lost."""
+"""Requests of refinements to passes (`ir.asks`): each is handled by the pass that it names, or rejected; none is lost."""
 
 import attrs
 import making
@@ -38,10 +38,10 @@ def test_a_listing_writes_and_reads_each(ask):
     written = ask.written(str)
     assert {name for name, _, _ in (option.partition("=") for option in ask.options)} == set(written)
     assert type(ask).read(written, lambda text: ask.tiles) == ask
-    assert Asks((type(ask)(),)) == NOTHING, "made without arguments it asks for nothing"
+    assert Asks((type(ask)(),)) == NOTHING, "without arguments it requests nothing"
 
 
-def test_an_option_that_says_no_number_or_pair():
+def test_options_that_are_neither_a_number_nor_a_pair():
     assert (number_of({"stages": " 3 "}, "stages", 0), number_of({}, "stages", 7), pair_of({"delay": "a:b"}, "delay")) == (3, 7, ("a", "b"))
     for text in ("", "-1", "three", "1.0"):
         with pytest.raises(LayoutError, match="stages is a number"):
@@ -51,7 +51,7 @@ def test_an_option_that_says_no_number_or_pair():
             pair_of({"delay": text}, "delay")
 
 
-def test_variables_are_replaced_in_what_is_asked():
+def test_variables_are_replaced_in_asks():
     tiles = Var("tiles", 0, 9)
     loop = making.loop(Var("k", 0, 7), as_expr(8), dynamic_tiles=("tile", tiles + 1), consumer_groups=2)
     assert loop.substitute({tiles: as_expr(4)}).asks == Asks((DynamicTiles("tile", as_expr(5)), ConsumerGroups(2)))
@@ -62,26 +62,26 @@ def test_variables_are_replaced_in_what_is_asked():
 class Foreign(Ask):
     """An ask of a kind that no pass knows."""
 
-    said: bool = False
+    declared: bool = False
 
 
-def test_what_no_pass_takes_is_handed_on_and_refused():
+def test_unknown_asks_are_kept_and_rejected():
     program = SPLIT.tile(4, 4).to(Thread).tile(1, 1).split(1).done().program("sm_80")
     walked = program.walked
-    asked = attrs.evolve(walked, body=tuple(_asking(one) for one in walked.body))
+    program_ir = attrs.evolve(walked, body=tuple(_with_asks(one) for one in walked.body))
     for _, function in PASSES:
-        asked = ir.verify(function(asked))
-    with pytest.raises(VerificationError, match=r"loop k still requests Foreign\(said=True\)"):
-        ir.verify(asked, final=True)
+        program_ir = ir.verify(function(program_ir))
+    with pytest.raises(VerificationError, match=r"loop k still requests Foreign\(declared=True\)"):
+        ir.verify(program_ir, final=True)
 
 
-def _asking(statement: ir.Stmt) -> ir.Stmt:
-    statement = statement.rebuilt(tuple(tuple(map(_asking, child)) for child in statement.children)) if statement.children else statement
+def _with_asks(statement: ir.Stmt) -> ir.Stmt:
+    statement = statement.rebuilt(tuple(tuple(map(_with_asks, child)) for child in statement.children)) if statement.children else statement
     return statement.with_asks(Foreign(True)) if isinstance(statement, ir.For) and statement.var.name == "k" else statement
 
 
 @pytest.mark.parametrize("ask", EACH, ids=lambda one: type(one).__name__)
-def test_behind_its_taker_an_ask_is_refused_and_before_it_stays(ask):
+def test_asks_are_kept_until_their_pass_and_rejected_after_it(ask):
     names = [name for name, _ in PASSES]
     kernel = making.kernel(body=(making.loop(Var("k", 0, 7), as_expr(8)).with_asks(ask),))
     verify_asks(kernel, names[: names.index(ask.taker)])
@@ -90,9 +90,9 @@ def test_behind_its_taker_an_ask_is_refused_and_before_it_stays(ask):
 
 
 def test_loads_ahead_are_not_lost_in_a_loop_of_registers():
-    """The loop around has loads to registers that run ahead across the iterations outside; the one inside has its own."""
-    turns = SPLIT.pipeline(2).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(4).pipeline(2).load(A, RF)
-    program = turns.split(2).pipeline(2).load(B, RF).tile(1, 1).split(1).done().program("sm_80")
+    """The outer loop has register loads that run ahead across its iterations; the inner loop has others."""
+    chain = SPLIT.pipeline(2).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(4).pipeline(2).load(A, RF)
+    program = chain.split(2).pipeline(2).load(B, RF).tile(1, 1).split(1).done().program("sm_80")
     assert [line.strip() for line in program.cuda.splitlines() if "prologue" in line] == [
         f"// prologue: loads of the first iteration of {loop}" for loop in ("k", "k2", "k3")
     ]
@@ -101,8 +101,8 @@ def test_loads_ahead_are_not_lost_in_a_loop_of_registers():
 
 
 def test_loads_ahead_are_not_lost_under_a_producer():
-    halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
-    blocks = MatMul(256, 256, 256, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
-    turns = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+    float16_operands = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    blocks = MatMul(256, 256, 256, **float16_operands)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
+    chain = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
     with pytest.raises(DecompositionError, match="pipeline: no load directly under this split"):
-        turns.split(32).pipeline(2).tile(64, 64).to(Warpgroup).done().cuda()
+        chain.split(32).pipeline(2).tile(64, 64).to(Warpgroup).done().cuda()

@@ -63,7 +63,7 @@ def test_older_targets_have_none(target, size):
     assert (stmt.instruction is MOVE) == (size is None) and stmt.asynchronous == (size is not None)
 
 
-def test_a_width_that_was_asked_for_and_has_no_copy():
+def test_a_requested_width_without_an_asynchronous_copy():
     """A requested instruction without an asynchronous form is synchronous; one with its own mechanism is unchanged."""
     (stmt,) = statements(passed(copy(2, instruction=FFMA), making.commit()))
     assert stmt.instruction is FFMA and stmt.mechanism is AT_ONCE
@@ -78,7 +78,7 @@ def test_unmarked_copies_are_unchanged():
     assert statements(kernel) == [plain]
 
 
-def test_commits_stay_as_long_as_one_copy_is_under_way():
+def test_commits_are_kept_while_a_copy_is_pending():
     wide, narrow = copy(4), copy(4, (1, 1), target="other")
     loop = making.loop(Var("k", 0, 3), as_expr(4), (narrow, making.commit(), wide, making.commit()))
     kernel = passed(loop, making.wait(0))

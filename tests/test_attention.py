@@ -1,6 +1,6 @@
-"""`fireiron.attention`: what it computes of NumPy arrays in the simulator, what it chooses, refuses and keeps; and as an operator of PyTorch.
+"""`fireiron.attention`: results for NumPy arrays in the simulator, chosen strategies, errors and caches; and the PyTorch operator.
 
-PyTorch is pretended here: what `torch.library` is told is looked at. On a GPU see `test_attention_gpu.py`.
+PyTorch is simulated here: the tests examine the calls of `torch.library`. For a GPU see `test_attention_gpu.py`.
 """
 
 import sys
@@ -51,13 +51,13 @@ def grouped(kernel, **arrays):
 
 
 def near(kernel, q, k, v, scale, **expected):
-    """Who compares the outputs with the plain softmax."""
+    """Compares the outputs with a plain softmax."""
     arrays = {**grouped(kernel, Q=q, K=k, V=v), "scale": np.float32(scale)}
     return Near(kernel.program.spec, arrays, grouped(kernel, **expected))
 
 
 def test_heads_share_keys_and_scores_are_changed():
-    """Projections as models have them, (batch, m, heads, d): views of them, and the result lies as `q` does."""
+    """Projections as models have them, (batch, m, heads, d): views of them, and the result has the strides of `q`."""
     q, k, v = (random(2, length, heads, 16, seed=heads).swapaxes(1, 2) for length, heads in ((20, 4), (24, 2), (24, 2)))
     got, sums = attend(q, k, v, lse=True, score="3 * tanh(s / 3)", scale=0.3, arch="sm_90a")
     expected, logarithms = softmax(q, k, v, 0.3, changed=lambda s, m, n: 3 * np.tanh(s / 3))
@@ -80,15 +80,15 @@ def test_fewer_dimensions_with_outputs_given():
 
 @pytest.mark.nightly
 def test_one_query_of_many_keys():
-    """Heads that share keys are rows of one kernel, which takes keys in parts; another puts these together."""
+    """Heads that share keys are rows of one kernel, which splits the keys; another kernel combines the parts."""
     q, (k, v) = random(1, 1, 4, 16).swapaxes(1, 2), (random(1, 260, 2, 16, seed=seed).swapaxes(1, 2) for seed in (1, 2))
     out = np.zeros_like(q)
     assert attend(q, k, v, out=out) is out and "attention_decode in parts of 128" in attend.choice(q, k, v, out=out).why
     np.testing.assert_allclose(out, softmax(q, k, v, 0.25)[0], atol=2e-3)
 
 
-def test_what_is_taken_in_parts():
-    """Few queries of many keys, of which nothing but the result is asked."""
+def test_split_keys():
+    """Few queries of many keys, if only the result is requested."""
     few = lambda queries=1, heads=8, groups=2, keys=4096, **options: attention_kernels.is_few(
         attention_kernels.Sizes(1, heads, groups, queries, keys, 64), attention_module.Options(**options), as_architecture("sm_90a")
     )
@@ -107,21 +107,21 @@ def test_what_is_taken_in_parts():
     ],
 )
 def test_choice(arch, shape, options, named):
-    """The best strategy for the target that serves the definition; what it is called, and with which values."""
+    """The best strategy for the target and the definition, by name and values."""
     q = random(*shape)
-    found = attend.choice(q, q, q, arch=arch, **options)
-    assert found.record is None and f"on {arch}: {named}" in found.why
-    assert attend.choice(q, q, q, arch=arch, **options) is found
+    choice = attend.choice(q, q, q, arch=arch, **options)
+    assert choice.record is None and f"on {arch}: {named}" in choice.why
+    assert attend.choice(q, q, q, arch=arch, **options) is choice
 
 
-def test_what_tma_cannot_copy_is_no_work_for_hopper():
+def test_hopper_strategies_need_arrays_that_tma_can_copy():
     apart = random(16, 33)[:, 1:17]
     assert "TMA cannot copy arrays with these strides" in attend.choice(apart, apart, apart, arch="sm_90a").why
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("shapes", "options", "said"),
+    ("shapes", "options", "message"),
     [
         (((4, 16), (4, 16), (5, 16)), {}, "v does not have the shape of k"),
         (((4, 16), (1, 4, 16), (1, 4, 16)), {}, "numbers of dimensions"),
@@ -138,41 +138,41 @@ def test_what_tma_cannot_copy_is_no_work_for_hopper():
         (((4, 16),) * 3, {"out": np.zeros((4, 16), np.float32)}, "out has elements of float32"),
     ],
 )
-def test_refusals(shapes, options, said):
-    with pytest.raises(ArgumentError, match=said):
+def test_refusals(shapes, options, message):
+    with pytest.raises(ArgumentError, match=message):
         attend(*(random(*shape) for shape in shapes), **options)
 
 
 def test_refused_arrays():
     q = random(16, 16)
-    for arrays, said in (
+    for arrays, message in (
         ((q.astype("f4"),) * 3, "no kernels for the element type"),
         ((q, q.astype("f4"), q), "k has elements of float32"),
         (([1], q, q), "neither an array on a GPU nor a NumPy array"),
     ):
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(ArgumentError, match=message):
             attend(*arrays)
     with pytest.raises(StoreError):
         attend(q, q, q, require_record=True)
 
 
 def test_threads_make_a_kernel_once(monkeypatch):
-    made, calls, choose = [], [], attention_kernels._chosen
-    monkeypatch.setattr(attention_kernels, "_chosen", lambda *asked: made.append(asked) or choose(*asked))
+    kernels, calls, choose = [], [], attention_kernels._chosen
+    monkeypatch.setattr(attention_kernels, "_chosen", lambda *asked: kernels.append(asked) or choose(*asked))
     q = random(16, 16)
     threads = [threading.Thread(target=lambda: calls.append(attend.kernel(q, q, q))) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert len(made) == 1 and len({id(one) for one in calls}) == 1
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(kernels) == 1 and len({id(thread) for thread in calls}) == 1
 
 
-# ---------------------------------------------------------------------------------------------- PyTorch, pretended
+# ---------------------------------------------------------------------------------------------- simulated PyTorch
 
 
 class Tensor:
-    """What is read of a tensor on a GPU, or of a fake one, with the views that are made of it."""
+    """The part of a tensor that is read, on a GPU or fake, with its views."""
 
     __module__ = "torch"
     is_cuda = True
@@ -194,48 +194,50 @@ class Tensor:
 
 
 class FakeTensor(Tensor):
-    """One without memory."""
+    """A tensor without memory."""
 
     __module__ = "torch._subclasses.fake_tensor"
 
 
 @pytest.fixture
 def torch(monkeypatch):
-    """As much of PyTorch as an operator needs: `registered` are its functions by name, `compiling` says that a call is traced."""
-    found = types.ModuleType("torch")
-    found.registered, found.compiling = {}, False
-    found.Tensor, found.float32, found.nn = Tensor, "float32", types.SimpleNamespace(Parameter=Tensor)
-    found.compiler = types.SimpleNamespace(is_compiling=lambda: found.compiling)
-    found.is_autocast_enabled = lambda kind: False
-    found.ops = types.SimpleNamespace(fireiron=types.SimpleNamespace())
+    """The part of PyTorch that an operator needs: `registered` has its functions by name, `compiling` is true while a call is traced."""
+    module = types.ModuleType("torch")
+    module.registered, module.compiling = {}, False
+    module.Tensor, module.float32, module.nn = Tensor, "float32", types.SimpleNamespace(Parameter=Tensor)
+    module.compiler = types.SimpleNamespace(is_compiling=lambda: module.compiling)
+    module.is_autocast_enabled = lambda kind: False
+    module.ops = types.SimpleNamespace(fireiron=types.SimpleNamespace())
 
     def custom_op(name, function, *, mutates_args, device_types, schema):
-        made = types.SimpleNamespace(name=name, run=function, schema=schema, fake=None, kinds=(mutates_args, device_types))
-        made.register_fake = lambda fake: setattr(made, "fake", fake)
-        made.register_autograd = lambda backward, *, setup_context: setattr(made, "remember", setup_context)
-        made.register_kernel = lambda kind: lambda kernel: setattr(made, kind, kernel)
-        assert name not in found.registered
-        found.registered[name] = made
-        operator = lambda *given: (made.fake if found.compiling or type(given[0]) is FakeTensor else made.run)(*given)
-        setattr(found.ops.fireiron, name.removeprefix("fireiron::"), operator)
-        return made
+        registered_operator = types.SimpleNamespace(name=name, run=function, schema=schema, fake=None, kinds=(mutates_args, device_types))
+        registered_operator.register_fake = lambda fake: setattr(registered_operator, "fake", fake)
+        registered_operator.register_autograd = lambda backward, *, setup_context: setattr(registered_operator, "remember", setup_context)
+        registered_operator.register_kernel = lambda kind: lambda kernel: setattr(registered_operator, kind, kernel)
+        assert name not in module.registered
+        module.registered[name] = registered_operator
+        operator = lambda *given: (
+            registered_operator.fake if module.compiling or type(given[0]) is FakeTensor else registered_operator.run
+        )(*given)
+        setattr(module.ops.fireiron, name.removeprefix("fireiron::"), operator)
+        return registered_operator
 
-    found.library = types.SimpleNamespace(custom_op=custom_op)
-    monkeypatch.setitem(sys.modules, "torch", found)
+    module.library = types.SimpleNamespace(custom_op=custom_op)
+    monkeypatch.setitem(sys.modules, "torch", module)
     attention_module.register_operators.cache_clear()
-    yield found
+    yield module
     attention_module.register_operators.cache_clear()
 
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Arrays and keywords of launches, each with a result; of GPUs only the target is asked."""
+    """Arrays and keywords of launches, each with a result; only the target is queried."""
     calls = []
 
     def launch(self, *arrays, **named):
         calls.append((arrays, named))
-        made = [Tensor([8], dtype=view.dtype.name) for view in (self.program.spec.operands[one] for one in self.program.spec.outputs)]
-        return tuple(made) if len(made) > 1 else made[0]
+        outputs = [Tensor([8], dtype=view.dtype.name) for view in (self.program.spec.operands[one] for one in self.program.spec.outputs)]
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     monkeypatch.setattr(CompiledKernel, "__call__", launch)
     monkeypatch.setattr(place, "target_of", lambda device: "sm_80")
@@ -243,8 +245,8 @@ def launched(monkeypatch):
     return calls
 
 
-def test_tensors_are_viewed_as_the_kernel_has_them(torch, launched):
-    """Nothing is copied; nothing is registered where nothing is traced."""
+def test_tensors_are_viewed_without_copies(torch, launched):
+    """Nothing is copied, and without tracing nothing is registered."""
     q, k = Tensor((2, 4, 64, 16), (4096, 16, 64, 1)), Tensor((2, 2, 24, 16), (768, 16, 32, 1))
     out = attend(q, k, k, stream=7)
     ((seen, named),) = launched
@@ -254,7 +256,7 @@ def test_tensors_are_viewed_as_the_kernel_has_them(torch, launched):
 
 @pytest.mark.parametrize("kind", ("compiled", "fake"))
 def test_operator(torch, launched, kind):
-    """What is traced says shapes and steps without a launch; the operator launches."""
+    """Tracing gives shapes and strides without a launch; the operator launches."""
     torch.compiling = kind == "compiled"
     q = (Tensor if torch.compiling else FakeTensor)((2, 64, 4, 16), (4096, 16, 1024, 1))
     assert attend(q, q, q).lies == (q.shape, q.steps)
@@ -265,10 +267,10 @@ def test_operator(torch, launched, kind):
         attend(q, q, q, out=q)
     with pytest.raises(ArgumentError, match="heads of keys"):
         attend(q, FakeTensor((2, 3, 4, 16)), FakeTensor((2, 3, 4, 16)))
-    one = torch.registered["fireiron::attention_lse"]
-    assert one.kinds == ((), "cuda") and one.schema.endswith("-> (Tensor, Tensor)")
+    operator = torch.registered["fireiron::attention_lse"]
+    assert operator.kinds == ((), "cuda") and operator.schema.endswith("-> (Tensor, Tensor)")
     real = Tensor(q.shape, q.steps)
-    out, sums = one.run(real, real, real, True, 3, None, None)
+    out, sums = operator.run(real, real, real, True, 3, None, None)
     assert out.lies == (q.shape, q.steps) and sums.shape == (2, 64, 4) and len(launched) == 1
     for each in torch.registered.values():
         with pytest.raises(ArgumentError, match="attention has no gradient yet"):

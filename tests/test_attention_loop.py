@@ -44,7 +44,7 @@ wait_group 0; hold acc; arrive V empty
 32 P = pack s; 64 acc *= alpha"""
 """The scores of a block of keys, then the PV product of the preceding one; meanwhile the exponentials of the scores."""
 
-BEHIND = """\
+AFTER = """\
 arrive Q empty
 wait V full; fence; 8 acc += P V, adds where true; commit
 sum of four lanes
@@ -110,7 +110,7 @@ def printed():
 
 
 def test_the_loop_is_that_of_hand_written_kernels(printed):
-    assert skeleton(consumers(printed)) == [*events_of(BEFORE), "[", *events_of(ITERATION), "]", *events_of(BEHIND)]
+    assert skeleton(consumers(printed)) == [*events_of(BEFORE), "[", *events_of(ITERATION), "]", *events_of(AFTER)]
 
 
 def test_the_peeled_iteration_and_the_loop_call_one_function(printed):

@@ -1,4 +1,4 @@
-"""The fewest positions that meet arcs, against all sets of positions in turn."""
+"""Minimum sets of positions that cover arcs, compared with all sets of positions."""
 
 import itertools
 import random
@@ -14,7 +14,7 @@ def fewest(arcs, preferred):
 
 
 def by_hand(arcs, preferred):
-    """Of the smallest sets that meet all arcs the first, sets and their members in the order of `preferred`."""
+    """The first of the smallest sets that cover all arcs, with sets and members in the order of `preferred`."""
     for size in range(len(preferred) + 1):
         for chosen in itertools.combinations(preferred, size):
             if all(any(position in arc for position in chosen) for arc in arcs):
@@ -23,7 +23,7 @@ def by_hand(arcs, preferred):
 
 
 def drawn(generator, positions, around):
-    """Neighbors among the positions that are left, round the end where `around` says so."""
+    """Random arcs of adjacent positions, across the end if `around`."""
     arcs = []
     for _ in range(generator.randrange(8)):
         start, length = generator.randrange(len(positions)), generator.randint(1, len(positions))
@@ -36,7 +36,7 @@ def drawn(generator, positions, around):
 
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("gaps", [False, True])
-def test_all_sets_in_turn(around, gaps):
+def test_placement_compared_with_all_sets(around, gaps):
     sizes = set()
     for seed in range(400):
         generator = random.Random(seed)
@@ -51,26 +51,26 @@ def test_all_sets_in_turn(around, gaps):
 
 
 @pytest.mark.parametrize("count", [*range(1, 13), 200])
-def test_arcs_that_have_nothing_in_common(count):
-    """As many positions as arcs, however many; of each arc the one that is preferred."""
+def test_disjoint_arcs(count):
+    """One position per arc: the preferred one of each."""
     arcs = [frozenset((2 * number, 2 * number + 1)) for number in range(count)]
     latest = range(2 * count - 1, -1, -1)
     assert fewest(arcs, latest) == tuple(range(2 * count - 1, -1, -2))
     assert sorted(fewest(arcs, range(2 * count))) == list(range(0, 2 * count, 2))
 
 
-def test_the_circle_is_cut_where_the_smallest_arc_is():
-    """Arcs over the end: two positions meet all three, and no one does."""
+def test_the_circle_is_cut_at_the_smallest_arc():
+    """Arcs across the end: two positions cover all three, one is not enough."""
     arcs = [frozenset((5, 0)), frozenset((4, 5)), frozenset((1, 2))]
     assert fewest(arcs, range(6)) == (1, 5)
     assert fewest(arcs, (4, 3, 2, 1, 0, 5)) == (2, 5)
-    assert fewest([frozenset((3,)), frozenset((5, 0)), frozenset((1, 2))], range(6)) == (0, 1, 3), "behind the cut comes the end first"
+    assert fewest([frozenset((3,)), frozenset((5, 0)), frozenset((1, 2))], range(6)) == (0, 1, 3), "the order starts after the cut"
 
 
-def test_nothing_asks_for_nothing():
+def test_no_arcs_need_no_positions():
     assert fewest([], range(4)) == ()
 
 
-def test_an_arc_without_a_position_is_refused():
+def test_an_arc_without_a_position_is_rejected():
     with pytest.raises(ValueError, match="an arc without a position"):
         fewest([frozenset((1,)), frozenset()], range(3))

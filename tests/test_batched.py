@@ -112,7 +112,7 @@ def test_maps_and_coordinates():
     assert "tensor.3d.shared::cluster" in one_matrix and "tensor.2d.shared::cluster" in one_matrix
 
 
-def test_stacks_of_stacks():
+def test_two_batch_dimensions():
     """Two batch dimensions: arrays of four dimensions."""
     spec = MatMul(2, 3, 72, 64, 40, signature="abmk,abkn->abmn", dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     inner = product((64, 64, 64), stages=2, blocks=3, group_m=2)
@@ -132,7 +132,7 @@ def test_storage_orders(signature, orders):
 
 
 @pytest.mark.parametrize("signature", LETTERS)
-def test_blocks_that_stay(signature):
+def test_persistent_blocks(signature):
     """Three blocks for the tiles of all matrices, in any order of warps and TMA."""
     for seed in (1, 2):
         program = require_right(THREE_BLOCKS, float16_gemm(signature), seed=seed)
@@ -205,7 +205,7 @@ def test_blocks_at_the_same_matrix(strategy, run_time, meaning):
 
 
 @pytest.mark.parametrize("run_time", [False, True])
-def test_a_stack_that_is_too_low(run_time):
+def test_a_batch_that_is_too_small(run_time):
     """Tiles of one matrix more than there is are reported, and not masked, since no tile edge is there."""
     sizes, batch = symbols() if run_time else ((520, 520, 72), 4)
     kernel = THREE_BLOCKS(hopper_batched.spec(*sizes, batch)).program().lowered
@@ -358,7 +358,7 @@ def test_exported(tmp_path):
 def test_unbounded_sizes_are_named():
     """Offsets that may need more than 64 bits are refused before anything is printed, and the proposed bounds suffice."""
 
-    def made(**sizes):
+    def result_(**sizes):
         b, m, n, k = (sizes.get(name, sym(name, multiple_of=8)) for name in "SMNK")
         spec = MatMul(b, m, n, k, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
         return MatMul.tile(1, 16, 16).to(Block).tile(1, 2, 2).to(Thread).split(8).tile(1, 1, 1).split(1).done()(spec).program("sm_80")
@@ -366,9 +366,9 @@ def test_unbounded_sizes_are_named():
     sizes = {}
     for _ in range(3):
         with pytest.raises(DecompositionError, match="may need more than 64 bits: bound ") as error:
-            _ = made(**sizes).ir
+            _ = result_(**sizes).ir
         proposed = str(error.value).split("bound ")[1].split(", or less")[0]
         sizes |= {one.name: one for one in eval(f"[{proposed}]")}
         if set(sizes) == set("SMNK"):
             break
-    assert "long long" in made(**sizes).cuda
+    assert "long long" in result_(**sizes).cuda

@@ -36,7 +36,7 @@ def test_letters(signature):
     check(THREE_BLOCKS, float16_gemm(signature, m=200, n=136, k=264, b=7))
 
 
-def test_stacks_of_stacks():
+def test_two_batch_dimensions():
     spec = MatMul(3, 5, 200, 136, 264, signature="abmk,abkn->abmn", dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     check(MatMul.tile(a=1, b=1).to(Block).then(THREE_BLOCKS), spec)
 
@@ -73,7 +73,7 @@ def test_matmul(dtype, kind, shapes, stored):
     given = [generator.integers(-2, 3, shape).astype(dtype) for shape in shapes]
     expected = given[0].astype("float64") @ given[1].astype("float64")
 
-    def there(array):
+    def reordered(array):
         orders = {
             "row": range(array.ndim),
             "col": (*range(array.ndim - 2), array.ndim - 1, array.ndim - 2),
@@ -85,7 +85,7 @@ def test_matmul(dtype, kind, shapes, stored):
         back = [order.index(axis) for axis in range(array.ndim)]
         return placed.transpose(back) if kind == "cupy" else placed.permute(back)
 
-    a, b = map(there, given)
+    a, b = map(reordered, given)
     out = xp.full(expected.shape, 77, dtype=a.dtype, **({} if kind == "cupy" else {"device": "cuda"}))
     for target in (None, out):
         got = matmul(a, b, target)

@@ -39,14 +39,14 @@ def test_views_are_the_product(shapes):
                 plan = batches(places(a), places(b), None if out is None else places(output))
                 seen = [viewed(array, place) for array, place in ((a, plan.a), (b, plan.b), (output, plan.c))]
                 for index in plan.indices:
-                    one, other, target = (view[index] for view in seen)
-                    assert 2 <= one.ndim == other.ndim == target.ndim <= 3
-                    np.matmul(one, other, out=target)
+                    first, second, target = (view[index] for view in seen)
+                    assert 2 <= first.ndim == second.ndim == target.ndim <= 3
+                    np.matmul(first, second, out=target)
                 np.testing.assert_array_equal(output, expected)
                 assert plan.shape == expected.shape
 
 
-def test_dimensions_that_lie_as_one_are_one():
+def test_contiguous_batch_dimensions_are_merged():
     """One launch for all batch dimensions if they are contiguous; otherwise the largest is the batch."""
 
     def loops(a, b):

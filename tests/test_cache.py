@@ -78,7 +78,7 @@ def test_a_second_compilation_is_read(compiles):
     assert second.resources["store"].registers == first.resources["store"].registers > 0
 
 
-def test_entries_lie_two_folders_deep(folder):
+def test_entries_are_two_folders_deep(folder):
     compile_cached(SOURCE, ARCH)
     name = key()
     assert only() == folder / "kernels" / name[:2] / name[2:4] / f"{name}.kernel"
@@ -159,18 +159,18 @@ WITH_HEADER = '#include "value.h"\nextern "C" __global__ void k(float* a) { *a =
 
 
 def test_headers_count_by_content_not_by_path(tmp_path, compiles):
-    one, two, other = header(tmp_path / "one"), header(tmp_path / "two"), header(tmp_path / "other", "#define VALUE 4.0f\n")
+    original, same, other = header(tmp_path / "one"), header(tmp_path / "two"), header(tmp_path / "other", "#define VALUE 4.0f\n")
     assert (
-        key(WITH_HEADER, options=(one,))
-        == key(WITH_HEADER, options=(two,))
+        key(WITH_HEADER, options=(original,))
+        == key(WITH_HEADER, options=(same,))
         == key(WITH_HEADER, options=("-I", os.fspath(tmp_path / "two")))
     )
-    assert key(WITH_HEADER, options=(one,)) != key(WITH_HEADER, options=(other,))
-    first = compile_cached(WITH_HEADER, ARCH, options=(one,))
-    assert compile_cached(WITH_HEADER, ARCH, options=(two,)).cached
+    assert key(WITH_HEADER, options=(original,)) != key(WITH_HEADER, options=(other,))
+    first = compile_cached(WITH_HEADER, ARCH, options=(original,))
+    assert compile_cached(WITH_HEADER, ARCH, options=(same,)).cached
     assert compile_cached(WITH_HEADER, ARCH, options=(other,)).cubin != first.cubin
     header(tmp_path / "one", "#define VALUE 5.0f\n")
-    assert not compile_cached(WITH_HEADER, ARCH, options=(one,)).cached
+    assert not compile_cached(WITH_HEADER, ARCH, options=(original,)).cached
     assert len(compiles) == 3
 
 
@@ -451,7 +451,7 @@ def test_waits_have_a_limit(monkeypatch, tmp_path):
 
 
 def test_waiting_ends_with_the_entry(monkeypatch):
-    """A forked child of the owner may keep its lock: the entry shows that the wait is over."""
+    """A forked child of the owner may keep its lock: the entry shows that the wait has ended."""
     fcntl = pytest.importorskip("fcntl")
     compile_cached(SOURCE, ARCH)
     path = only()

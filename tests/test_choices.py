@@ -136,7 +136,7 @@ def test_steps_are_skipped_where_values_of_one_shape_agree_or_are_zero_or_one():
     assert offered(SkipSteps(("keep",), "alpha == 1"), KERNEL) == []
 
 
-def test_each_step_knows_the_line_that_asked_for_it():
+def test_each_step_has_its_line():
     """For any verb: messages name the line."""
     block = MatMul.tile(64, 64).to(Block)
     verbs = {

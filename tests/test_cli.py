@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests of the GPU are elsewhere."""
+    """Without a GPU; other files test the GPU."""
     monkeypatch.setattr(launch, "gpu_available", lambda: False)
 
 
@@ -45,15 +45,15 @@ without_effect = functools.cache(lambda program, found=ineffective.ineffective: 
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A strategy of the library is lowered once for a problem and a target, whatever commands it is given to; so are those without one
     of its refinements."""
-    made = Strategy.program
+    lower = Strategy.program
 
     def program(self: Strategy, architecture: object = None, **options: object) -> Program:
         lines = tuple(step.origin or "" for step in self.steps)
         if options or not all("strategies/" in line for line in lines):
-            return made(self, architecture, **options)
+            return lower(self, architecture, **options)
         key = (self, lines, architecture)
         if key not in PROGRAMS:
-            PROGRAMS[key] = made(self, architecture)
+            PROGRAMS[key] = lower(self, architecture)
         return PROGRAMS[key]
 
     monkeypatch.setattr(Strategy, "program", program)
@@ -204,8 +204,8 @@ def test_diff(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     ]
 
 
-def test_a_stack_of_matrices(fireiron) -> None:  # type: ignore[no-untyped-def]
-    """How many matrices is a size of strategies for stacks alone."""
+def test_batches_of_matrices(fireiron) -> None:  # type: ignore[no-untyped-def]
+    """Only strategies for batches have a batch size."""
     status, out, err = fireiron("emit", "hopper_batched", *SMALL, "--batch", "3")
     assert (status, err) == (0, "") and "// MatMul(3,128,128,16)" in out and "tma_load_3d(" in out
     status, _, err = fireiron("emit", "hopper", *SMALL, "--batch", "3")
@@ -213,7 +213,7 @@ def test_a_stack_of_matrices(fireiron) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_sizes_in_either_case(fireiron) -> None:  # type: ignore[no-untyped-def]
-    """A size is named as the problem does, or in the other case: `m` where a function makes the spec of M, `M` where it has m."""
+    """A size has the name of the problem, or the other case: `m` where a function makes the spec of M, `M` where it has m."""
     assert "MatMul(40,128,16)" in fireiron("show", "maxwell", "-s", "m=40", "-N", "128", "-K", "16")[1]
     assert "softmax(40,128)" in fireiron("show", "softmax", "-s", "m=40", "-N", "128")[1]
 
@@ -233,7 +233,7 @@ def test_list_for_a_target(fireiron, few: bool, monkeypatch: pytest.MonkeyPatch)
     rows = {row["name"]: row for row in json.loads(out)}
     assert status == 0 and rows["listing_1"]["tunables"] == ["bm", "bn"] and rows["naive"]["shared bytes"] == 0
     status, out, _ = fireiron("list", "--arch", "sm_52")
-    assert status == 0 and "no instruction" in out  # half precision; the row says so
+    assert status == 0 and "no instruction" in out  # float16 strategies, as the row shows
 
 
 # ---------------------------------------------------------------------------------------------- options
@@ -268,7 +268,7 @@ def test_a_users_file(fireiron, user: Path) -> None:  # type: ignore[no-untyped-
     assert not (user.parent / "__pycache__").exists()
     before = list(sys.path)
     user.write_text("from fireiron import *\nonly = MatMul.tile(8, 8).to(Block)\n")
-    status, out, _ = fireiron("show", user)  # the file is read anew; its one strategy needs no name
+    status, out, _ = fireiron("show", user)  # the file is read again; its only strategy needs no name
     assert status == 0 and "tile(8, 8).to(Block)" in out and sys.path == before
 
 
@@ -394,8 +394,8 @@ def test_run_compares_each_output_of_a_sample(fireiron, wrong: Path) -> None:  #
     assert value["wrong"]["message"].startswith("block 0: transposed: element (15, 7): got ")
 
 
-def test_a_sample_of_what_reads_nothing(fireiron, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """Its reference is of the whole output, whatever part is asked for."""
+def test_a_sample_of_a_spec_without_inputs(fireiron, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Its reference is for the whole output, regardless of the requested part."""
     path = tmp_path / "fill.py"
     path.write_text("from fireiron import *\nfill = Init.tile(8, 8).to(Block).tile(2, 2).to(Thread).tile(1, 1).done()\n")
     path.write_text(path.read_text() + "bound = fill(Init(20, 24, value=3)(GL)(Kernel))\n")
@@ -404,7 +404,7 @@ def test_a_sample_of_what_reads_nothing(fireiron, tmp_path: Path) -> None:  # ty
 
 
 def test_run_with_normal_numbers(fireiron) -> None:  # type: ignore[no-untyped-def]
-    """Each element within its own bound; integers, which are exact, remain what is taken without being asked."""
+    """Each element is within its bound; integers, which are exact, are the default."""
     small = ("listing_2", "-M", "40", "-N", "30", "-K", "50", "--seed", "3", "--simulate")
     status, out, _ = fireiron("run", *small, "--inputs", "normal")
     assert (
@@ -420,7 +420,7 @@ def test_run_with_normal_numbers(fireiron) -> None:  # type: ignore[no-untyped-d
 
 
 def test_a_wrong_element_of_normal_numbers(fireiron, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    """Off by a thousandth, which no tolerance of the whole tells."""
+    """An error of one thousandth, which a global tolerance does not detect."""
     from fireiron import sim
 
     simulate = sim.simulate
@@ -435,7 +435,7 @@ def test_a_wrong_element_of_normal_numbers(fireiron, monkeypatch: pytest.MonkeyP
     assert status == 1 and "FAIL  element (3, 4): got " in out and "1 of 1200 differ" in out
 
 
-def test_a_large_output_is_compared_at_some_places() -> None:
+def test_large_outputs_are_sampled() -> None:
     spec = MatMul(200, 100, 7)(GL, GL, GL)(Kernel)
     arrays = {
         name: np.random.default_rng(1).standard_normal(shape).astype(np.float32) for name, shape in (("A", (200, 7)), ("B", (7, 100)))
@@ -444,8 +444,8 @@ def test_a_large_output_is_compared_at_some_places() -> None:
     got = arrays["A"] @ arrays["B"]
     assert judge.wrong("C", got) is None and 64 <= judge.compared["C"] <= 600 and " of 20000 elements were compared" in judge.summary("C")
     got[199, 99] += 1
-    found = judge.wrong("C", got)
-    assert found is not None and found["at"] == [199, 99] and judge.wrong("C", got[:3]) is not None
+    message = judge.wrong("C", got)
+    assert message is not None and message["at"] == [199, 99] and judge.wrong("C", got[:3]) is not None
 
 
 def host_cupy() -> object:
@@ -462,8 +462,8 @@ def test_run_on_a_gpu_compares_each_output(wrong: Path, monkeypatch: pytest.Monk
     path = wrong if name == "wrong" else SEVERAL
     program = library.find(f"{path}:{name}").strategy.program("sm_80")
     arrays, judge = simulated.data_for(program, {}, 3)
-    found = cli_run._on_gpu(program, {}, arrays, judge, cli_run._Report(True))
-    assert found is None if name != "wrong" else found is not None and found["message"].startswith("transposed: element (49, 39): got ")
+    result = cli_run._on_gpu(program, {}, arrays, judge, cli_run._Report(True))
+    assert result is None if name != "wrong" else result is not None and result["message"].startswith("transposed: element (49, 39): got ")
 
 
 def test_the_corners_are_in_the_sample() -> None:
@@ -484,18 +484,18 @@ def test_explain_finds_steps_that_work(fireiron, user: Path) -> None:  # type: i
 
 
 def test_explain_where_no_step_helps() -> None:
-    """The element types fit no instruction; a wrong instruction is asked for; several leaves are open."""
+    """No instruction has the element types; a wrong instruction is requested; several leaves are open."""
     spec = MatMul(64, 64, 16, dtype=float64, c_dtype=float16)(GL, GL, GL)(Kernel)
-    said = text(explain(spec.tile(8, 8).to(Block).done()))
-    assert "no chain of up to 4" in said and "C type" in said
+    report = text(explain(spec.tile(8, 8).to(Block).done()))
+    assert "no chain of up to 4" in report and "C type" in report
     block = MatMul(64, 64, 16, dtype=float16)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
     rest = MatMul.tile(2, 2).to(Thread).split(1).tile(2, 1).done(HFMA2)
-    said = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done(), Move.tile(2, 2).to(Thread).done()).then(rest)))
-    assert "closed after .split(1) by\n    .load(A, RF, Move.done()).load(B, RF, Move.done())\n  tried" in said
-    assert said.count("  closed without changes, once the other leaves are\n  tried") == 2, "the init and the store follow"
-    store = Move.tile(4, 1).to(Thread).tile(1, 1).done()  # deals otherwise than what multiplies
-    said = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done(), store).then(rest)))
-    assert "tried" not in said and "but the strategy is refused: c_rf" in said
+    report = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done(), Move.tile(2, 2).to(Thread).done()).then(rest)))
+    assert "closed after .split(1) by\n    .load(A, RF, Move.done()).load(B, RF, Move.done())\n  tried" in report
+    assert report.count("  closed without changes, once the other leaves are\n  tried") == 2, "the init and the store follow"
+    store = Move.tile(4, 1).to(Thread).tile(1, 1).done()  # its distribution differs from that of the accumulators
+    report = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done(), store).then(rest)))
+    assert "tried" not in report and "but the strategy is refused: c_rf" in report
     with pytest.raises(DecompositionError):
         explain(spec.tile(7, 8).to(Block).tile(3, 3).done())
 
@@ -638,7 +638,7 @@ def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_help_is_quick() -> None:
-    """Nothing is measured: what is loaded decides."""
+    """Not by time: the loaded modules decide."""
     assert process("--help").returncode == 0
     program = "import sys, fireiron.cli as c; c._parser(); print([m for m in ('numpy', 'cattrs', 'tabulate', 'cupy') if m in sys.modules])"
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -671,7 +671,7 @@ def test_version() -> None:
     ],
 )
 def test_run_of_kernels_that_add_to_their_output(tmp_path, capsys, blocks, spec, chain):
-    """Their output holds something before, and that is part of what is expected."""
+    """Their output has previous values, which are part of the expected result."""
     path = tmp_path / "adds.py"
     last = ".tile(1, 1).to(Thread).done()" if "Atomic" in spec else ".tile(1, 1).done()"
     path.write_text(f"from fireiron import *\n\nstrategy = {chain}{last}\n\n\ndef spec():\n    return {spec}\n")
@@ -679,8 +679,8 @@ def test_run_of_kernels_that_add_to_their_output(tmp_path, capsys, blocks, spec,
     assert "PASS" in capsys.readouterr().out
 
 
-def test_commands_on_blocks_that_stay(tmp_path, capsys):
-    """A persistent kernel with a producer: every command says something of it, and a sample of its blocks has all their tiles compared."""
+def test_commands_on_persistent_kernels(tmp_path, capsys):
+    """A persistent kernel with a producer: every command supports it, and a sample of blocks compares all their tiles."""
     sizes = ["-M", 1536, "-N", 1536, "-K", 64, "--arch", "sm_90a", "--set", "bm=64"]
     for command in ("show", "explain", "check", "emit", "cost"):
         assert main([command, "hopper", *map(str, sizes)]) == 0, command

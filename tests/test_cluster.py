@@ -158,7 +158,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernels_are_right(name):
+def test_kernels_are_correct(name):
     options, sizes = KERNELS[name]
     program = require_right(product(**options), float16_gemm(*sizes))
     assert "tma_load_multicast(" in program.cuda and "__cluster_dims__(" in program.cuda
@@ -180,7 +180,7 @@ STACKS = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STACKS)
-def test_stacks_of_matrices(name):
+def test_batches_of_matrices(name):
     """A cluster works on one matrix; the rank is a digit below the batch digits."""
     options, signature = STACKS[name]
     program = require_right(stacked(**options), hopper_batched.spec(200, 136, 72, 3, signature=signature), orders=(1,))
@@ -191,7 +191,7 @@ def test_stacks_of_matrices(name):
 @pytest.mark.parametrize(
     "options", [{"cluster": (2, 2)}, {"cluster": (2, 1), "blocks": 4}, {"cluster": (2, 2), "group_m": (1, 2)}], ids=str
 )
-def test_stacks_of_sizes_known_at_run_time(options):
+def test_batches_of_run_time_sizes(options):
     sizes = (sym(name, multiple_of=8, high=65536) for name in "MNK")
     spec = hopper_batched.spec(*sizes, sym("batch", high=64))
     require_right(stacked(**{"group_m": 2, **options}), spec, {"M": 200, "N": 136, "K": 72, "batch": 3}, orders=(1,))
@@ -265,7 +265,7 @@ def test_sizes_known_at_run_time(options):
         assert outcome(program.ir, arrays, expected, 1, values) == "right", sizes
 
 
-def test_drawn_clusters():
+def test_random_clusters():
     chance = random.Random(SEED)
     for _ in range(6):
         cluster = chance.choice(((2, 1), (1, 2), (2, 2), (4, 1), (1, 4)))
@@ -459,7 +459,7 @@ def test_a_cluster_without_common_tiles_is_refused():
     ("blocks", "cluster", "legal"),
     [(133, (2, 1), "132"), (132, (4, 1), "120"), (132, (2, 2), "120"), (132, (4, 2), "120"), (264, (4, 1), "240"), (66, (4, 1), "64")],
 )
-def test_blocks_that_stay_are_whole_clusters_that_fit(blocks, cluster, legal):
+def test_persistent_blocks_are_whole_clusters_that_fit(blocks, cluster, legal):
     """On 132 SMs clusters of 4 occupy 120: more blocks would run after all others."""
     text = refused(product(cluster=cluster, blocks=blocks, **SMALL), float16_gemm(4096, 4096, 64))
     assert f"persistent({blocks}) in clusters of {cluster[0] * cluster[1]} blocks" in text and legal in text
@@ -560,7 +560,7 @@ def test_the_verifier():
             ir.verify(faulty)
 
 
-def test_a_last_band_that_is_lower_in_clusters_of_blocks_that_stay():
+def test_a_smaller_last_group_in_persistent_clusters():
     """88 tiles in raster groups of four rows of eleven: the height of the last group, written as a quotient and a remainder, need not be
     positive.
     """

@@ -152,7 +152,7 @@ def drawn(seed):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", BY)
 @pytest.mark.parametrize("seed", range(4))
-def test_drawn_signatures(by, seed):
+def test_random_signatures(by, seed):
     make, dtype, target, instruction = BY[by]
     signature, sizes, orders = drawn(f"{by} {seed}")
     result = {"c_dtype": float32} if by.startswith("wmma") else {}
@@ -198,8 +198,8 @@ def test_printed_texts(signature, by, tmp_path):
     host = HostProgram([Printed.of(program) for program, _ in cases], tmp_path)
     for number, (_, spec) in enumerate(cases):
         arrays = arrays_of(spec)
-        (made,) = host.run(number, arrays).values()
-        np.testing.assert_array_equal(made, np.einsum(signature, *(one.astype(np.float32) for one in arrays.values())))
+        (actual,) = host.run(number, arrays).values()
+        np.testing.assert_array_equal(actual, np.einsum(signature, *(one.astype(np.float32) for one in arrays.values())))
 
 
 @pytest.mark.parametrize("signature, trans", [("mkb,knb->mnb", 1), ("mkb,nkb->mnb", 2), ("kmb,knb->mnb", 0), ("kmb,nkb->mnb", 1)])
@@ -388,7 +388,7 @@ def test_references(signature, dtype):
     np.testing.assert_array_equal(spec.reference(a, b), np.einsum(signature, a.astype(np.float64), b.astype(np.float64)))
 
 
-def test_a_reference_of_a_stack_takes_no_more_memory_than_its_arrays():
+def test_a_batched_reference_needs_no_more_memory_than_its_arrays():
     """All matrix products at once would be 9 GB."""
     spec = MatMul(8, 256, 256, 2048, signature="bmk,bkn->bmn", dtype=float16)(GL, GL, GL)(Kernel)
     arrays_of_ones = np.ones((8, 256, 2048), np.float16), np.ones((8, 2048, 256), np.float16)

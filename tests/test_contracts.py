@@ -104,14 +104,14 @@ class TestExtension:
 
 
 def steps_of_language():
-    return [one for module in decomp.MODULES for one in family(module, Decomposition)]
+    return [attribute for module in decomp.MODULES for attribute in family(module, Decomposition)]
 
 
 VERBS = [
     (cls, name)
     for cls in (Verbs, StepVerbs, OtherVerbs, *REFINEMENT_VERBS.values())
-    for name, one in vars(cls).items()
-    if inspect.isfunction(one)
+    for name, attribute in vars(cls).items()
+    if inspect.isfunction(attribute)
 ]
 
 

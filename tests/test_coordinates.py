@@ -62,7 +62,7 @@ def test_one_conversion_and_one_multiply_add():
         assert not is_fused or all(one.count("static_cast<float>(") == 2 for one in lines), formula
 
 
-def test_sums_that_a_float_may_not_hold_are_those_of_integers():
+def test_sums_that_are_not_exact_in_float_use_integers():
     """Integers from 2^24 on are not exact in a float: their sum is computed exactly, and converted once."""
     (line, *_) = (one for one in program_of(n=(1 << 24) + 64).cuda.split(";") if "t0[t0_n] =" in one)
     assert "fmaf(" not in line and line.count("static_cast<float>(") == 1

@@ -1,4 +1,4 @@
-"""Counters of tiles at launches: which launches share one, and what the kernel is given, on a machine that only pretends to have GPUs."""
+"""Tile counters of launches, with a simulated GPU: which launches share one, and the argument of the kernel."""
 
 import ctypes
 import sys
@@ -39,8 +39,8 @@ def gpu(monkeypatch):
     return gpu
 
 
-def test_who_shares_a_counter(gpu):
-    """The launches of one stream do; those of others, and of each capture, have their own, which begins at zero."""
+def test_launches_that_share_a_counter(gpu):
+    """The launches of one stream share one; other streams and each capture have another, which starts at zero."""
     own = Counters(0)
     streams = [own.of(stream) for stream in (4096, 8192, 4096, 0, 1)]
     assert streams[0] == streams[2] != streams[1] and streams[3] == streams[4]
@@ -58,24 +58,24 @@ def test_more_counters_than_are_allocated_at_once(gpu):
 
 
 def test_a_launch_is_given_the_counter_of_its_stream(gpu):
-    """Whether its arguments lie ready or not, and also where another GPU is the current one."""
+    """With prepared arguments or not, and also if another GPU is current."""
     given = gpu.cupy, "tiles", gpu.cupy.cuda.Module().get_function("tiles"), 0, (3, 1, 1, 64, 1, 1), 0, 2, ()
     fixed = launch.DynamicTileLaunch(*given, (), parameters=[0, 1], counter=Counters(0).of)
     frame = fixed.frame((MAP,))
     for stream in (4096, 8192):
         fixed((MAP,), stream)
         fixed.fire(frame, (MAP,), stream)
-    found = [one[-1] for one in gpu.launches]
-    assert found[0] == found[1] != found[2] == found[3] and all(one[0] == MAP and one[1] for one in found)
+    counters = [one[-1] for one in gpu.launches]
+    assert counters[0] == counters[1] != counters[2] == counters[3] and all(one[0] == MAP and one[1] for one in counters)
 
 
-def test_counters_are_one_for_each_gpu(gpu):
+def test_each_gpu_has_a_counter(gpu):
     counters.cache_clear()
     assert counters(0) is counters(0) is not counters(1)
     counters.cache_clear()
 
 
-def test_a_driver_that_tells_nothing_of_captures(gpu):
+def test_drivers_without_capture_information(gpu):
     gpu.captured = {4096}
     gpu.cuStreamGetCaptureInfo_v2 = lambda *_: 1
     with pytest.raises(LaunchError, match="which graph is captured"):
@@ -83,7 +83,7 @@ def test_a_driver_that_tells_nothing_of_captures(gpu):
 
 
 def test_a_kernel_is_given_its_counter(gpu, monkeypatch):
-    """The last of its parameters; a map in place of each pointer before it."""
+    """As the last parameter, after a tensor map in place of each pointer."""
     program = product((64, 64, 64), (64, 64), blocks=3, dynamic=True)(float16_gemm(256, 128, 64)).program("sm_90a")
     gpu.parameters = len(program.ir.parameters)
     monkeypatch.setattr(launch, "_parameter_sizes", lambda function: (128, 128, 128, 8))

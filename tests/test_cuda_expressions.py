@@ -258,7 +258,7 @@ def test_a_variable_is_as_wide_as_its_ends(low, high, wide):
 @pytest.mark.parametrize(
     "number, divisor", [(i, k // 2**29 + 1), (Var("n", 5, 700), Var("d", 3, 9)), (Var("n", 0, 2), Var("d", 3, 9))], ids=str
 )
-def test_nodes_of_the_printer_know_their_range(number, divisor):
+def test_printer_nodes_have_a_range(number, divisor):
     """The range of the represented value: it decides whether they may be divided, and in how many bits they are computed."""
     quotient, rest = number // divisor, number % divisor
     product = Quotient(number, divisor, "per_d", None)

@@ -95,7 +95,7 @@ def test_uncalled_functions_may_be_operand_names(name):
     assert compiled(defined(operand=name)).program.name == "g"
 
 
-def test_the_tables_are_apart():
+def test_the_tables_are_disjoint():
     assert PRINTED <= FUNCTIONS
     assert not KEYWORDS & BUILT_INS and not KEYWORDS & FUNCTIONS and not BUILT_INS & FUNCTIONS
     assert {"fmaf", "expf", "exp2f", "fmaxf", "rsqrtf", "tanhf", "erff", "blockIdx", "uint4", "while"} <= TAKEN

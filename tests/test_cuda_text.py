@@ -505,11 +505,11 @@ def test_coordinates_are_added_in_float_as_far_as_they_are_exact(low, high, time
     assert KernelPrinter.counted(printer, guarded_one, {0: (0, times)}, number, float32) == ()
 
 
-def test_only_numbers_of_whole_warps_are_those_of_their_first_lane():
+def test_warp_uniform_values_are_those_of_the_first_lane():
     """A value that differs between lanes must not be taken from the first one."""
     thread = Var("thread", 0, 255)
     kernel = types.SimpleNamespace(thread=thread)
     assert all(_of_warp(thread // size, kernel) for size in (32, 64, 128))
     assert not any(
-        _of_warp(one, kernel) for one in (thread, thread // 16, thread // 48, (thread + 1) // 32, thread % 64 // 32, thread * 32)
+        _of_warp(value, kernel) for value in (thread, thread // 16, thread // 48, (thread + 1) // 32, thread % 64 // 32, thread * 32)
     )

@@ -178,7 +178,7 @@ def test_initialization_does_not_decide_ownership():
 # ---------------------------------------------------------------------------------------------- uniform fills (T006)
 
 
-def test_a_group_takes_each_element_from_whichever_of_its_threads_holds_it():
+def test_a_group_reads_each_element_from_its_owner():
     """If only a group reads them, threads may own them in any way."""
     together = attrs.evolve(read(REGISTERS, 0, 64, ()), spec=Move(1, 1)(RF, GL)(Warp))
     assert together.collective

@@ -281,19 +281,29 @@ def test_copies_to_shared_memory_are_drawn_large(name, vector):
         assert letters[0] <= box[0] and letters[1] <= box[1], number
         assert number.startswith("...") or title.startswith(f"thread {number}: "), title
     access_trace = AccessTrace(program.lowered)
-    (copied,) = [one for one in tiles.places(access_trace, ("b_sh",)) if one.text == "copied into shared memory"]
+    (copied,) = [
+        copied_vector for copied_vector in tiles.places(access_trace, ("b_sh",)) if copied_vector.text == "copied into shared memory"
+    ]
     owners = tiles.owners_of(access_trace, copied, {"block": 0})
     distribution = copy_passes.copy_passes(owners)
     seen = np.full(owners.first.shape, -1)
-    for one in distribution.vectors:
-        line = seen.T[one.line] if distribution.vertical else seen[one.line]
-        assert (line[one.start : one.stop] == -1).all() and one.stop - one.start == vector
-        line[one.start : one.stop] = one.thread
+    for copied_vector in distribution.vectors:
+        line = seen.T[copied_vector.line] if distribution.vertical else seen[copied_vector.line]
+        assert (line[copied_vector.start : copied_vector.stop] == -1).all() and copied_vector.stop - copied_vector.start == vector
+        line[copied_vector.start : copied_vector.stop] = copied_vector.thread
     assert (seen == owners.first).all()
-    assert all(len({one.thread for one in vectors}) == distribution.threads == len(vectors) for vectors in distribution.passes())
+    assert all(
+        len({copied_vector.thread for copied_vector in vectors}) == distribution.threads == len(vectors)
+        for vectors in distribution.passes()
+    )
     for number, iteration in enumerate(distribution.passes()[1:7], 2):
         assert f"pass {number}: {distribution.where(iteration)}, the same threads again" in texts(picture)
-    assert copy_passes.copy_passes(attrs.evolve(owners, points=tuple(np.concatenate([one, one]) for one in owners.points))) == distribution
+    assert (
+        copy_passes.copy_passes(
+            attrs.evolve(owners, points=tuple(np.concatenate([copied_vector, copied_vector]) for copied_vector in owners.points))
+        )
+        == distribution
+    )
     other = owners.points[0].copy()
     other[0] += 1
     twice = tuple(np.concatenate(pair) for pair in zip(owners.points, (other, *owners.points[1:]), strict=True))
@@ -340,12 +350,12 @@ def test_bank_passes_agree_with_the_check(name):
     """The heat map shows the passes of the check. Each finding is drawn or equals a drawn one."""
     access_trace = AccessTrace(program_of(name).lowered)
     findings = check_banks(access_trace)
-    found = banks_module.loads(access_trace)
-    for loads in found.values():
+    bank_loads = banks_module.loads(access_trace)
+    for loads in bank_loads.values():
         for load in loads:
             assert load.passes == load.finding.details["wavefronts"]
             assert load.words.sum() == sum(len(set(part[part >= 0].tolist())) for part in np.split(load.lanes, len(load.words)))
-    drawn = {(name, load.finding.access, load.passes) for name, loads in found.items() for load in loads}
+    drawn = {(name, load.finding.access, load.passes) for name, loads in bank_loads.items() for load in loads}
     assert {(one.buffer, one.access, one.details["wavefronts"]) for one in findings} == drawn
 
 

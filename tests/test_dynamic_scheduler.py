@@ -1,4 +1,4 @@
-"""Tiles that blocks take from a counter as they become free: right in every order, and what is wrong with how a block comes by one is found."""
+"""Dynamic tile scheduling: correct in every order of blocks, and faults in the claiming of tiles are found."""
 
 import random
 
@@ -21,7 +21,7 @@ TARGET, BLOCKS = "sm_90a", 3
 
 
 def program_of(spec=None, **options):
-    """A product by blocks that stay, whose tiles are all as long, so that only the order in which they are taken differs."""
+    """A GEMM with persistent blocks and equal tiles, so that only the order of the tiles differs."""
     strategy = product((64, 64, 64), (64, 64), blocks=BLOCKS, dynamic=True, **options)
     return strategy(float16_gemm(256, 136, 64) if spec is None else spec).program(TARGET)
 
@@ -30,7 +30,7 @@ PROGRAM = program_of()
 
 
 def factors(spec, sizes=()):
-    """Factors of small integers, and the product."""
+    """Operands of small integers, and the result."""
     values = np.random.default_rng(0)
     shapes = ([int(one.evaluate(dict(sizes))) for one in spec.operands[name].shape] for name in "AB")
     a, b = (integers(tuple(shape), float16, values) for shape in shapes)
@@ -38,23 +38,23 @@ def factors(spec, sizes=()):
 
 
 def edited(edit, kernel=PROGRAM.lowered):
-    """The kernel with each statement as an edit makes it."""
+    """The kernel with each statement edited."""
     return attrs.evolve(kernel, body=ir.rewritten(kernel.body, edit))
 
 
 def of_tiles(change, takes=None):
-    """The kernel with another statement in the place of each that says a tile's number, or of those of who takes it, or is told."""
+    """The kernel with each `ClaimTile` changed, or only those of the claiming thread or of the others."""
     return edited(lambda one: change(one) if isinstance(one, ir.ClaimTile) and takes in (None, one.takes) else (one,))
 
 
 def with_ring(**changes):
-    """The kernel with a ring of tiles of another kind."""
+    """The kernel with changed fields of the ring of tiles."""
     kernel = PROGRAM.lowered
     return attrs.evolve(kernel, rings=tuple(attrs.evolve(one, **changes) if one.tiles else one for one in kernel.rings))
 
 
-def test_any_order_is_right():
-    """Without an order each block takes every third tile; else who comes first is drawn, and some take none but their own."""
+def test_all_orders_of_blocks_are_correct():
+    """Without an order each block gets every third tile; with a random order, some blocks get only one tile."""
     arrays, expected = factors(PROGRAM.spec)
     for order in (None, 1):
         got = simulate(PROGRAM.ir, arrays, order=None if order is None else random.Random(order)).outputs["C"]
@@ -62,7 +62,7 @@ def test_any_order_is_right():
 
 
 def test_sizes_known_at_run_time():
-    """Fewer tiles than blocks, and more."""
+    """With fewer tiles than blocks, and with more."""
     program = program_of(float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), 64), group_m=2)
     assert "gridDim.x)" in program.text
     for m, n in ((64, 64), (264, 136)):
@@ -71,30 +71,30 @@ def test_sizes_known_at_run_time():
         np.testing.assert_array_equal(got, expected)
 
 
-def test_no_counter_where_each_block_has_one_tile():
+def test_no_counter_if_each_block_has_one_tile():
     kernel = program_of(float16_gemm(64, 128, 64)).lowered
     assert kernel.counter is None and not persistence(kernel) and not any(one.tiles for one in kernel.rings)
 
 
-def test_one_way_of_dealing_them():
-    """For readers who want one, that of blocks that take tiles in turns."""
+def test_the_static_schedule_of_dynamic_tiles():
+    """Analyses that need a schedule use that of blocks with tiles in round-robin order."""
     static = product((64, 64, 64), (64, 64), blocks=BLOCKS)(float16_gemm(256, 136, 64)).program(TARGET).lowered
-    (one, other), (wanted, _) = persistence(static_schedule(PROGRAM.lowered)), persistence(static)
-    assert one.tiles == other.tiles == wanted.tiles and one.loop.extent == wanted.loop.extent
-    assert one.tile.value.evaluate({"block": 1, "iteration": 2}) == 7 and static_schedule(static) is static
+    (first, second), (wanted, _) = persistence(static_schedule(PROGRAM.lowered)), persistence(static)
+    assert first.tiles == second.tiles == wanted.tiles and first.loop.extent == wanted.loop.extent
+    assert first.tile.value.evaluate({"block": 1, "iteration": 2}) == 7 and static_schedule(static) is static
 
 
 FAULTS = {
-    "nobody leaves the loop": edited(lambda one: () if isinstance(one, ir.ExitIfDone) else (one,)),
-    "the number of the next turn": of_tiles(lambda one: (attrs.evolve(one, fill_index=one.fill_index + 1),)),
-    "two tiles a turn": of_tiles(lambda one: (one, attrs.evolve(one, var=Var("other", 0, 9))), True),
+    "no exit from the loop": edited(lambda one: () if isinstance(one, ir.ExitIfDone) else (one,)),
+    "the number of the next fill": of_tiles(lambda one: (attrs.evolve(one, fill_index=one.fill_index + 1),)),
+    "two tiles per iteration": of_tiles(lambda one: (one, attrs.evolve(one, var=Var("other", 0, 9))), True),
     "more tiles for the producer": of_tiles(lambda one: (attrs.evolve(one, tiles=one.tiles + 1),), True),
-    "nobody takes": of_tiles(lambda one: (attrs.evolve(one, takes=False),), True),
-    "all take": of_tiles(lambda one: (attrs.evolve(one, takes=True),), False),
+    "no thread claims": of_tiles(lambda one: (attrs.evolve(one, takes=False),), True),
+    "all threads claim": of_tiles(lambda one: (attrs.evolve(one, takes=True),), False),
     "too many arrivals": with_ring(consumers=5),
     "too few arrivals": with_ring(consumers=3),
     "more blocks than tiles": attrs.evolve(PROGRAM.lowered, grid=PROGRAM.lowered.grid + 100),
-    "every second turn": edited(
+    "every second iteration": edited(
         lambda one: (attrs.evolve(one, step=2),) if isinstance(one, ir.For) and one.var.name == "iteration" else (one,)
     ),
 }
@@ -106,14 +106,14 @@ def test_faults_are_found(name):
     assert any(one.severity == "error" for one in (*check_dynamic_scheduler(access_trace), *check_races(access_trace)))
 
 
-def test_waits_and_arrivals_that_are_missing_are_found():
-    """By the check and by the simulator: the number overwritten before it is read, read before it is there, and never given on."""
+def test_missing_waits_and_arrivals_are_found():
+    """By the check and by the simulator: a number that is overwritten before it is read, read before it is stored, or never released."""
     arrays, _ = factors(PROGRAM.spec)
     count = 0
-    for one, faulty in dropped(PROGRAM.lowered):
-        if getattr(one, "ring", "") == "tile_ring":
+    for name, faulty in dropped(PROGRAM.lowered):
+        if getattr(name, "ring", "") == "tile_ring":
             count, access_trace = count + 1, AccessTrace(faulty)
-            assert any(found.severity == "error" for found in (*check_dynamic_scheduler(access_trace), *check_races(access_trace))), one
+            assert any(found.severity == "error" for found in (*check_dynamic_scheduler(access_trace), *check_races(access_trace))), name
             with pytest.raises(SimulationError):
                 simulate(faulty, arrays, order=random.Random(1))
     assert count == 4
@@ -151,31 +151,31 @@ def test_refusals(change, message):
     assert "dynamic=True" in str(caught.value)
 
 
-def test_a_flag_that_is_none():
+def test_an_invalid_flag():
     with pytest.raises(ArgumentError, match="dynamic is true or false"):
         MatMul.tile(64, 64).to(Block).persistent(2, dynamic=3)
 
 
-def test_it_is_written_as_it_reads():
+def test_repr_and_json():
     plain, counted = (MatMul.tile(64, 64).to(Block).persistent(2, flag).steps[0].label() for flag in (False, True))
     assert plain.endswith(".persistent(2)") and counted.endswith(".persistent(2, dynamic=True)")
 
 
 TEXTS = {
     "as it is printed": None,
-    "numbers are not waited for": (r"mbarrier_wait\(tile_ring_full.*", ""),
-    "numbers are overwritten early": (r"mbarrier_wait\(tile_ring_empty.*", ""),
-    "the last to ask leaves the counter": (r"atomicInc\(counter, num_tiles - 1\)", "atomicAdd(counter, 1u)"),
-    "a tile is taken twice": (r"iteration == 0 \? block : ", ""),
-    "numbers are never given on": (r"mbarrier_arrive\(tile_ring_full.*", ""),
-    "consumers stay": (r"if \(tile >= 12\) break;", ""),
+    "no wait for the tile index": (r"mbarrier_wait\(tile_ring_full.*", ""),
+    "a tile index is overwritten early": (r"mbarrier_wait\(tile_ring_empty.*", ""),
+    "the last claim does not reset the counter": (r"atomicInc\(counter, num_tiles - 1\)", "atomicAdd(counter, 1u)"),
+    "a tile is claimed twice": (r"iteration == 0 \? block : ", ""),
+    "a tile index is never released": (r"mbarrier_arrive\(tile_ring_full.*", ""),
+    "consumers do not exit": (r"if \(tile >= 12\) break;", ""),
 }
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler")
 def test_printed_text(tmp_path):
-    """The text itself, run by threads in random order, and with faults planted in it."""
+    """The printed text, executed by threads in random order, and with injected faults."""
     printed = printed_text.Printed.of(PROGRAM)
     host = printed_text.HostProgram([printed if one is None else printed.changed(*one) for one in TEXTS.values()], tmp_path)
     arrays, expected = factors(PROGRAM.spec)

@@ -1,4 +1,4 @@
-"""Tiles from a counter on a GPU: launches one after the other, beside each other, and in CUDA graphs give the same, bit by bit."""
+"""Dynamic tile scheduling on a GPU: consecutive launches, concurrent launches and CUDA graphs give equal bits."""
 
 import pytest
 from ringed import float16_gemm, product
@@ -16,21 +16,21 @@ pytestmark = [
 
 @pytest.fixture
 def torch():
-    found = pytest.importorskip("torch", reason="needs PyTorch")
-    if not found.cuda.is_available() or not launch.device_arch().startswith("sm_90"):
+    module = pytest.importorskip("torch", reason="needs PyTorch")
+    if not module.cuda.is_available() or not launch.device_arch().startswith("sm_90"):
         pytest.skip("needs PyTorch for CUDA, and Hopper")
-    found.manual_seed(0)
-    return found
+    module.manual_seed(0)
+    return module
 
 
 @pytest.fixture
 def calls(torch):
     """Two prepared launches of a causal kernel with their outputs, and what these are after a launch of each alone."""
-    made = attention.definition(causal=True, rescale_threshold=8)
-    kernel = hopper_attention.by_rows(made, q_in_registers=True, dynamic=True)(
-        hopper_attention.spec(1024, 1024, 128, heads=16, batch=4, fused=made)
+    definition = attention.definition(causal=True, rescale_threshold=8)
+    kernel = hopper_attention.by_rows(definition, q_in_registers=True, dynamic=True)(
+        hopper_attention.spec(1024, 1024, 128, heads=16, batch=4, fused=definition)
     )
-    kernel, found = kernel.compile("sm_90a"), []
+    kernel, launches = kernel.compile("sm_90a"), []
     for _ in range(2):
         q, out = (torch.randn(4, 1024, 16, 1, 128, device="cuda").half() for _ in range(2))
         k, v = (torch.randn(4, 1024, 16, 128, device="cuda").half() for _ in range(2))
@@ -40,12 +40,12 @@ def calls(torch):
             *(one.flatten(2, -2).transpose(1, 2) for one in (q, k, v)), is_causal=True
         )
         assert float((out[:, :, :, 0].transpose(1, 2).float() - expected.float()).norm() / expected.float().norm()) < 2e-3
-        found.append((call, out, out.clone()))
-    return found
+        launches.append((call, out, out.clone()))
+    return launches
 
 
 def require_same(torch, calls):
-    """The outputs are what they were, and are cleared for the next time."""
+    """Require equal outputs, and clear them for the next launch."""
     torch.cuda.synchronize()
     for _, out, expected in calls:
         assert torch.equal(out, expected)
@@ -53,7 +53,7 @@ def require_same(torch, calls):
     torch.cuda.synchronize()
 
 
-def test_one_after_the_other_and_beside_each_other(torch, calls):
+def test_consecutive_and_concurrent_launches(torch, calls):
     require_same(torch, calls)
     streams = [torch.cuda.Stream() for _ in calls]
     for _ in range(20):
@@ -63,7 +63,7 @@ def test_one_after_the_other_and_beside_each_other(torch, calls):
         require_same(torch, calls)
 
 
-def test_in_graphs_beside_each_other_and_an_ordinary_launch(torch, calls):
+def test_concurrent_graphs_and_an_ordinary_launch(torch, calls):
     graphs, streams = [], [torch.cuda.Stream() for _ in calls]
     counters(torch.cuda.current_device())._free.clear()  # the next ones are allocated while a graph is captured
     for call, *_ in calls:
@@ -80,7 +80,7 @@ def test_in_graphs_beside_each_other_and_an_ordinary_launch(torch, calls):
         require_same(torch, calls)
 
 
-def test_a_product_of_sizes_known_at_run_time(torch):
+def test_a_gemm_of_run_time_sizes(torch):
     """Fewer tiles than blocks, and many more."""
     spec = float16_gemm(sym("M", multiple_of=8), sym("N", multiple_of=8), 256)
     kernel = product((128, 128, 64), (64, 128), blocks=132, dynamic=True)(spec).compile("sm_90a")

@@ -41,7 +41,7 @@ def test_checks_run_while_the_compiler_works(monkeypatch):
         return COMPILED
 
     def safety(kernel):
-        assert is_compiling.wait(60), "the compiler began first"
+        assert is_compiling.wait(60), "the compiler started first"
         order.append("checked")
         is_checking.set()
         return ()
@@ -104,9 +104,9 @@ def test_a_kernel_with_options_is_compiled_with_them(monkeypatch):
 def test_kernels_of_one_program_share_the_compilation(monkeypatch):
     texts = []
     monkeypatch.setattr(cache, "compile_cached", lambda text, arch, *, newest: texts.append(text) or COMPILED)
-    made = program()
-    first, second = CompiledKernel(made).ready(), CompiledKernel(made).ready()
-    assert first.compiled is second.compiled and texts == [made.text]
+    prepared = program()
+    first, second = CompiledKernel(prepared).ready(), CompiledKernel(prepared).ready()
+    assert first.compiled is second.compiled and texts == [prepared.text]
 
 
 def test_preceding_launches_are_compiled_too(monkeypatch):
@@ -128,5 +128,5 @@ def test_a_copy_of_a_program_has_no_thread(monkeypatch):
 
 
 def test_the_unproved_text_is_the_text():
-    made = program()
-    assert made.unproved_text == program().text == made.text
+    prepared = program()
+    assert prepared.unproved_text == program().text == prepared.text

@@ -256,7 +256,7 @@ def test_group_level_micro_kernel_determines_no_owners():
 
 
 @attrs.frozen
-class HalvesOfM(Decomposition):
+class SplitMInTwo(Decomposition):
     """Two halves of m, one after the other."""
 
     verb = "halves"
@@ -270,7 +270,7 @@ class HalvesOfM(Decomposition):
 
 def test_user_defined_step_is_followed():
     """The effect of a user-defined step on C follows from the accesses of the instruction below it."""
-    chain = MatMul.tile(16, 16).to(Block).epilog(RF).then(HalvesOfM()).tile(1, 2).to(Thread).split(1).tile(1, 1).done()
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF).then(SplitMInTwo()).tile(1, 2).to(Thread).split(1).tile(1, 1).done()
     problem = MatMul(20, 35, 6)(GL, GL, GL)(Kernel)
     program = chain(problem).program("sm_80")
     outputs, wanted = results(program, problem)

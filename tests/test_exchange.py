@@ -110,27 +110,27 @@ def divisors(size):
     return [one for one in range(1, size + 1) if size % one == 0]
 
 
-class Dealing:
+class Distribution:
     """A random distribution of a tile's dimensions to warps, lanes and iterations, in any order."""
 
     def __init__(self, seed, shape):
         self.random = random.Random(seed)
         self.sizes = list(shape)
         self.chain = Move
-        self.in_turn()
+        self.in_random_order()
         if self.random.random() < 0.6:
-            self.deal(Warp, self.random.choice((2, 3, 4)))
-            self.in_turn()
-            self.deal(self.random.choice((Lane, Thread)), 32)
+            self.distribute(Warp, self.random.choice((2, 3, 4)))
+            self.in_random_order()
+            self.distribute(self.random.choice((Lane, Thread)), 32)
         else:
-            self.deal(Thread, self.random.choice((32, 64, 96, 128)))
+            self.distribute(Thread, self.random.choice((32, 64, 96, 128)))
 
-    def in_turn(self):
+    def in_random_order(self):
         if self.random.random() < 0.4:
             self.sizes = [self.random.choice([one for one in divisors(size) if size // one <= 4]) for size in self.sizes]
             self.chain = self.chain.tile(*self.sizes)
 
-    def deal(self, level, units):
+    def distribute(self, level, units):
         """Tiles for most of the units; the dimensions along which they extend are drawn digit by digit."""
         left = units
         for dim in self.random.sample(range(len(self.sizes)), len(self.sizes)):
@@ -153,17 +153,17 @@ def drawn(seed):
     sizes = [size * choose((1, 2)) + choose((0, 3)) if axis in kept else size for axis, size in enumerate(shape)]
     options = {"by": choose(("sum", "max", "min")), "dtype": choose((float32, float16, int32)), "src": choose((RowMajor, ColMajor))}
     spec = Reduction(*sizes, axes=axes, **options)(GL, GL)(Kernel)
-    load = Dealing(seed, shape).done()
+    load = Distribution(seed, shape).done()
     return Reduction.tile(*(shape[axis] for axis in kept)).to(Block).load(Move.src, RF, load).done()(spec)
 
 
 @pytest.mark.parametrize("seed", range(0, 60, 10))
-def test_drawn_dealings(seed, tmp_path):
+def test_random_distributions(seed, tmp_path):
     """For any distribution of dimensions to warps, lanes and iterations: by shuffles, through shared memory, or both."""
     agree([drawn(one) for one in range(seed, seed + 10)], tmp_path)
 
 
-def test_drawn_dealings_take_all_ways():
+def test_random_distributions_use_all_methods():
     ways = {(bool(masks(program)), bool(barriers(program))) for program in (drawn(one).program("sm_80") for one in range(40))}
     assert ways == {(False, False), (False, True), (True, False), (True, True)}
 
@@ -225,7 +225,7 @@ BY_COLUMNS = Move.tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
 TRANSPOSE = Move(64, 96, src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
 
 
-def test_a_copy_between_two_dealings(tmp_path):
+def test_a_copy_between_two_distributions(tmp_path):
     """Loaded by rows, stored by columns, both by vectors with one barrier between; by the block, and by each warp for itself."""
     block = Move.tile(32, 32).to(Block)
     by_block = block.load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
@@ -239,7 +239,7 @@ def test_a_copy_between_two_dealings(tmp_path):
     assert second.ir.buffer("src_rf2_sh").bytes == 32 * 32 * 4, "each of the eight warps has its own part"
 
 
-def test_the_same_dealing_is_no_exchange():
+def test_equal_distributions_need_no_exchange():
     chain = Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(1, 4).to(Thread).tile(1, 4).done()
     assert barriers(chain(TRANSPOSE).program("sm_80")) == 0
 
@@ -262,20 +262,20 @@ def test_store_distributed_unlike_the_product(tmp_path):
     agree([chain(MatMul(64, 60, 20)(GL, GL, GL)(Kernel))], tmp_path)
 
 
-def two_dealings(seed):
+def two_distributions(seed):
     """A sum whose operands have two random distributions."""
     choose = random.Random(seed).choice
     shape = choose(((16, 48), (32, 32), (8, 12), (8, 4, 12), (2, 16, 8)))
     sizes = [size * choose((1, 2)) + choose((0, 3)) for size in shape]
     options = {name: choose((RowMajor, ColMajor)) for name in ("lhs", "rhs", "dst")}
     spec = BinaryPointwise("+", *sizes, dtype=choose((float32, float16, int32)), **options)(GL, GL, GL)(Kernel)
-    chain = BinaryPointwise.tile(*shape).to(Block).load("lhs", RF, Dealing(seed, shape).done())
-    return chain.load("rhs", RF, Dealing(seed + 1000, shape).done()).done()(spec)
+    chain = BinaryPointwise.tile(*shape).to(Block).load("lhs", RF, Distribution(seed, shape).done())
+    return chain.load("rhs", RF, Distribution(seed + 1000, shape).done()).done()(spec)
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 10))
 def test_random_distributions_are_exchanged(seed, tmp_path):
-    programs = agree([two_dealings(one) for one in range(seed, seed + 10)], tmp_path)
+    programs = agree([two_distributions(one) for one in range(seed, seed + 10)], tmp_path)
     assert any(barriers(program) for program in programs)
 
 
@@ -331,14 +331,14 @@ def test_transposed_of_three_dimensions(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(0, 20, 10))
-def test_drawn_dealings_are_transposed(seed, tmp_path):
+def test_random_distributions_are_transposed(seed, tmp_path):
     """The store matches the distribution of the load, whichever it is."""
     strategies = []
     for number in range(seed, seed + 10):
         choose = random.Random(number).choice
         shape = choose(((16, 48), (32, 32), (8, 12), (64, 6)))
         spec = Move(shape[1] + 3, shape[0] * 2, signature="mn->nm", src=choose((RowMajor, ColMajor)))(GL, GL)(Kernel)
-        chain = Move.tile(*shape[::-1]).to(Block).load(Move.src, RF, Dealing(number, shape).done())
+        chain = Move.tile(*shape[::-1]).to(Block).load(Move.src, RF, Distribution(number, shape).done())
         strategies.append(chain.done()(spec))
     agree(strategies, tmp_path)
 
@@ -393,7 +393,7 @@ def test_registers_of_several_iterations(seed, tmp_path):
 def test_a_row_that_32_lanes_do_not_divide():
     program = BY_WARP(Reduction(30, 160, src=RowMajor)(GL, GL)(Kernel)).program("sm_80")
     assert "if (src_rf_p * 32 + lane < 40)" in program.cuda and "if (p * 128 + lane * 4 < 160)" in program.cuda
-    assert program.ir.buffer("src_rf").bytes == 8 * 4, "two turns of four elements"
+    assert program.ir.buffer("src_rf").bytes == 8 * 4, "two iterations of four elements"
 
 
 def test_iterations_that_mix_two_dimensions_are_refused():
@@ -480,7 +480,7 @@ def test_allocations_of_a_step_are_counted():
 def test_the_texts_are_taken():
     """NVRTC compiles the texts, if it is installed."""
     for number in range(4) if toolchains() else ():
-        for strategy in (drawn(number), two_dealings(number), *several_times(number)):
+        for strategy in (drawn(number), two_distributions(number), *several_times(number)):
             compile_cuda(strategy.program("sm_80").cuda, "sm_90")
 
 
@@ -517,19 +517,19 @@ def test_a_wrong_mask_is_found(number):
     shuffles = [one for one, _ in execs(kernel.body) if one.spec.title == "Shfl"]
     wrong = shuffles[(number + 1) % 5].spec
 
-    def planted(stmt):
+    def changed(stmt):
         return (attrs.evolve(stmt, spec=wrong),) if stmt is shuffles[number] else (stmt,)
 
     np.testing.assert_array_equal(result(kernel, array), array.sum(axis=1))
-    assert (result(attrs.evolve(kernel, body=rewritten(kernel.body, planted)), array) != array.sum(axis=1)).any()
+    assert (result(attrs.evolve(kernel, body=rewritten(kernel.body, changed)), array) != array.sum(axis=1)).any()
 
 
 def test_results_that_all_lanes_write_are_found():
     """Without the condition for the first lane, 32 lanes store."""
     kernel = BY_WARP(Reduction(8, 128, src=RowMajor)(GL, GL)(Kernel)).program("sm_80").ir
 
-    def planted(stmt):
+    def changed(stmt):
         return (attrs.evolve(stmt, active=as_expr(1)),) if isinstance(stmt, Exec) and stmt.accesses[-1].buffer == "dst" else (stmt,)
 
-    without = attrs.evolve(kernel, body=rewritten(kernel.body, planted))
+    without = attrs.evolve(kernel, body=rewritten(kernel.body, changed))
     assert any(one.kind == "race" for one in errors(without))

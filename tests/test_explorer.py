@@ -1,4 +1,4 @@
-"""Which step of the tree made a line of CUDA, and the page that shows both beside each other."""
+"""The step of the tree that generated each CUDA line, and the page that shows both."""
 
 import functools
 import html
@@ -19,7 +19,7 @@ WHOLE = re.compile(
     r"(extern __shared__|constexpr int |const int (block|thread|warp_index) =|// (consumers|producer|stores)$|(else )?if \((warp_index <|threadIdx\.x ==))"
     r"|prefetch_tensor_map\(|mbarrier_init|fence_mbarrier_init|for \(int stage = 0;|__syncthreads\(\);$"
 )
-"""Lines of a body that are those of the whole kernel: what all threads share, roles, and the mbarriers of rings."""
+"""Lines of a body that belong to the whole kernel: shared declarations, roles, and the mbarriers of rings."""
 
 
 @functools.cache
@@ -48,8 +48,8 @@ def test_every_line_has_its_steps(name):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_lines_name_what_their_steps_touch(name):
-    """A line of one leaf alone names no buffer of others; a name is bound on a line of the step that made it."""
+def test_lines_name_the_buffers_of_their_steps(name):
+    """A line of a single leaf names no buffer of others; a name is bound on a line of the step that created it."""
     program, kernel = kernel_of(name)
     nodes = dict(program.tree.paths())
     touched, texts = {}, {one.path for one, _ in execs(kernel.body) if isinstance(one.instruction, MicroKernel)}
@@ -63,8 +63,8 @@ def test_lines_name_what_their_steps_touch(name):
         text = line.text.partition("//")[0]
         if len(line.steps) == 1 and line.steps[0] in touched:
             named = buffers & set(re.findall(r"\w+", text))
-            made = set(nodes[line.steps[0]].names)
-            assert named <= touched[line.steps[0]] | made, line
+            names = set(nodes[line.steps[0]].names)
+            assert named <= touched[line.steps[0]] | names, line
             seen += bool(named)
         bound = re.match(r"\s*(?:for \(int|const int) (\w+) =", text)
         if bound and bound[1] in kernel.makers and not set(line.steps) & texts:
@@ -73,7 +73,7 @@ def test_lines_name_what_their_steps_touch(name):
     assert seen
 
 
-def test_a_barrier_is_of_the_steps_that_it_orders():
+def test_a_barrier_belongs_to_the_steps_that_it_orders():
     program, kernel = kernel_of("maxwell")
     nodes = dict(program.tree.paths())
     (complete,) = (line for line in printed(kernel) if "a_sh, b_sh complete" in line.text)
@@ -81,28 +81,28 @@ def test_a_barrier_is_of_the_steps_that_it_orders():
     assert {tuple(spec.memories) for spec in specs} == {(GL, SH), (SH, RF)} and len(specs) == 4
 
 
-def test_a_comment_is_of_what_stands_behind_it():
+def test_a_comment_belongs_to_the_following_lines():
     lines = printed(kernel_of("hmma_ampere")[1])
     for place, line in enumerate(lines):
         if line.text.strip().startswith("// A to a_sh:"):
-            behind = next(one for one in lines[place + 1 :] if one.steps and not one.text.strip().startswith("//"))
-            assert line.steps == behind.steps or line.steps[0][: len(behind.steps[0])] == behind.steps[0]
+            following = next(one for one in lines[place + 1 :] if one.steps and not one.text.strip().startswith("//"))
+            assert line.steps == following.steps or line.steps[0][: len(following.steps[0])] == following.steps[0]
 
 
 def test_steps_of_several_launches():
-    """Behind the name of the kernel, where copies stand in front."""
+    """Step paths start with the kernel's name if there are preceding copies."""
     from fireiron.strategies import hopper
 
     problem = MatMul(1024, 1024, 1000, dtype=float16, A=RowMajor(ld=1001), B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     program = hopper.strategy(problem).program()
     assert program.preceding
-    names = [*(one.program.name for one in program.preceding), program.name]
-    found = {step[0] for line in program.lines for step in line.steps}
-    assert found == set(names)
+    names = [*(launch.program.name for launch in program.preceding), program.name]
+    launches = {step[0] for line in program.lines for step in line.steps}
+    assert launches == set(names)
     assert "\n".join([*(line.text for line in program.lines), ""]) == program.cuda
     page = explore(program).html
     assert checked(page).count("button") == sum(
-        len(list(one.tree.paths())) for one in (program, *(two.program for two in program.preceding))
+        len(list(launch.tree.paths())) for launch in (program, *(two.program for two in program.preceding))
     )
 
 
@@ -171,12 +171,12 @@ def test_the_page_has_the_text_line_by_line(maxwell_page):
 
 def section_of(text, step):
     """The details of a step, by the beginning of its title."""
-    found = next(one for one in re.findall(r"<section id=.*?</section>", text, re.DOTALL) if f"<h2><code>{html.escape(step)}" in one)
-    return html.unescape(re.sub(r"<[^>]*>", " ", found))
+    section = next(one for one in re.findall(r"<section id=.*?</section>", text, re.DOTALL) if f"<h2><code>{html.escape(step)}" in one)
+    return html.unescape(re.sub(r"<[^>]*>", " ", section))
 
 
 def test_details_of_a_step(maxwell_page):
-    """A load: its buffer with bytes and padding, who waits for it and why, conflicts."""
+    """A load: its buffer with bytes and padding, the waits for it with reasons, conflicts."""
     _, text = maxwell_page
     load = section_of(text, ".load(B, SH)")
     assert all(word in load for word in ("b_sh", "8×128", "4224", "padded by 4", "strategies/maxwell.py:"))
@@ -206,7 +206,7 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert main(["draw", "naive", "--html", "other.html", "--what", "tree"]) != 0 and "--html" in capsys.readouterr().err
 
 
-def test_what_has_no_page():
+def test_programs_without_a_page():
     with pytest.raises(IncompleteError):
         explore(MatMul.tile(8, 8).to(Block)(MatMul(32, 32, 8)(GL, GL, GL)(Kernel)))
     with pytest.raises(ArgumentError, match="not a strategy"):

@@ -184,7 +184,7 @@ def test_zeroing(tmp_path):
     assert "Memset" not in export(CASES["floats"].program("sm_80"), tmp_path, "plain", cubin=False).files[1].read_text()
 
 
-def test_shared_memory_is_asked_for_where_it_is_more_than_the_default(tmp_path):
+def test_shared_memory_above_the_default_is_requested(tmp_path):
     large = export(CASES["static_halves"].program("sm_80"), tmp_path, "large", cubin=False).files[1].read_text()
     assert "cudaFuncSetAttribute(large_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304)" in large
     assert "cudaFuncSetAttribute" not in export(small(), tmp_path, "small", cubin=False).files[1].read_text()
@@ -658,7 +658,7 @@ def hostile(tmp_path, program, operands, sizes, calls=4000):
 
 
 @needs_cc
-def test_drawn_arguments_are_refused_or_right(tmp_path):
+def test_random_arguments_are_rejected_or_correct(tmp_path):
     """Compared with a check in unbounded integers: ranges, leading dimensions, alignment, ends past all addresses, overlaps."""
     served = 0
     for (a, b, c, m, n, k, ldc), why in hostile(tmp_path, CASES["added_padded"].program("sm_80"), 3, 4):

@@ -1,7 +1,7 @@
 """Index expressions against brute force: every rule, range and printed form over whole domains.
 
 A draw builds one expression three ways: through the smart constructors, as NumPy values over its domain, and as a Python
-source text in which every operation stands in parentheses. `FIREIRON_FUZZ=50 pytest tests/test_expr.py` multiplies the draws.
+source text in which every operation is in parentheses. `FIREIRON_FUZZ=50 pytest tests/test_expr.py` multiplies the draws.
 `check(expr, draw(expr, "20240229-17"))` replays number 17.
 """
 
@@ -179,12 +179,12 @@ class Grower:
 
     def step(self):
         name = self.rng.choices(tuple(STEPS), tuple(STEPS.values()))[0]
-        made = getattr(self, name)()
-        if np.all(made.values == made.values[0]) and self.rng.random() < 0.9:
+        case = getattr(self, name)()
+        if np.all(case.values == case.values[0]) and self.rng.random() < 0.9:
             raise ArgumentError("a constant teaches little")
-        if weight(made.expr) > 60:
+        if weight(case.expr) > 60:
             raise ArgumentError("too long to be an index")
-        self.draw.pool.append(made)
+        self.draw.pool.append(case)
         self.draw.operations.append(name)
 
     def arithmetic(self):
@@ -292,7 +292,7 @@ def draw(fx, seed):
 
 
 def check(fx, drawn):
-    """Everything that the engine says about the last expression of a draw, against its values."""
+    """Everything that the engine states about the last expression of a draw, compared with its values."""
     case, value = drawn.last, drawn.last.expr
     rng = random.Random(drawn.seed + "check")
     size = len(case.values)
@@ -352,8 +352,8 @@ def check_substitution(fx, drawn, rng, some, wanted):
     value, variables = drawn.last.expr, drawn.variables
     assert value.substitute({var: var for var in variables}) == value
     for point, number in zip(some, wanted):
-        settled = value.substitute({var: point[var.name] for var in variables})
-        assert settled == fx.Const(number), f"at {point}: {settled!r}, not {number}"
+        decided = value.substitute({var: point[var.name] for var in variables})
+        assert decided == fx.Const(number), f"at {point}: {decided!r}, not {number}"
         chosen = rng.choice(variables)
         partly = replaced(value, chosen, point[chosen.name])
         assert partly is value or chosen not in partly.variables()
@@ -500,7 +500,7 @@ WRONG = {
         "if value is None else function",
     ),
 }
-"""Wrong engines: a text of `values/expr`, found once in all of its files, and what stands there instead."""
+"""Wrong engines: a text of `values/expr`, found once in all of its files, and its replacement."""
 
 
 @functools.cache
@@ -510,7 +510,7 @@ def engine_sources():
 
 
 def mutant(name, before, after):
-    """A copy of the engine, under a name of its own, with one text replaced."""
+    """A copy of the engine, under another name, with one text replaced."""
     count = sum(text.count(before) for text in engine_sources().values())
     assert count == 1, f"{name}: `{before}` stands {count} times in values/expr; adapt this entry"
     package = f"wrong_{abs(hash(name))}"
@@ -528,8 +528,8 @@ def mutant(name, before, after):
                 del sys.modules[module]
 
 
-def found(fx, limit):
-    """The number of the first draw that the oracle rejects, and what it says."""
+def first_objection(fx, limit):
+    """The number of the first draw that the oracle rejects, and its message."""
     for number in range(limit):
         try:
             check(fx, draw(fx, f"{SEED}-wrong-{number}"))
@@ -541,13 +541,13 @@ def found(fx, limit):
 
 
 def test_the_right_engine_passes_as_a_copy():
-    assert found(mutant("none", '"""An integer."""', '"""An integer!"""'), 300) is None
+    assert first_objection(mutant("none", '"""An integer."""', '"""An integer!"""'), 300) is None
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_simplifications_are_found(name):
-    hit = found(mutant(name, *WRONG[name]), 4000)
+    hit = first_objection(mutant(name, *WRONG[name]), 4000)
     assert hit is not None, f"not found in 4000 draws: {name}"
     print(f"draw {hit[0]}: {hit[1]}")
 
@@ -630,7 +630,7 @@ BASES = {
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_a_vector_stays_together_under_a_swizzle(name):
+def test_a_vector_is_contiguous_under_a_swizzle(name):
     base = BASES[name]
     width = min(base.factor, 8)
     assert [swizzle(base + step) - swizzle(base) for step in range(width)] == [Const(step) for step in range(width)]
@@ -667,8 +667,10 @@ def test_exclusive_or_splits_end_and_are_exact(seed):
     assert value == right ^ left and (value ^ ZERO) == value and left ^ left == ZERO
     for node in nodes(value):
         if isinstance(node, BitXor):
-            for one, other in ((node.left, node.right), (node.right, node.left)):
-                assert one % (possible_bits(other) & -possible_bits(other)) == ZERO, "no side has bits below all of the other's"
+            for left_side, right_side in ((node.left, node.right), (node.right, node.left)):
+                assert left_side % (possible_bits(right_side) & -possible_bits(right_side)) == ZERO, (
+                    "neither side is below all bits of the other"
+                )
 
 
 @pytest.mark.parametrize("sides", [(4, 4), (8, 8), (3, 5), (1, 7), (20, 3), (13, 13), (5, 64)])
@@ -677,17 +679,17 @@ def test_hilbert_is_a_permutation(sides):
     number = Var("number", 0, lines * columns - 1)
     place = hilbert(number, lines, columns)
     assert (place.low, place.high) == (0, lines * columns - 1) and constant(place // (lines * columns)) == 0
-    found = place.evaluate({"number": np.arange(lines * columns)})
-    assert sorted(found.tolist()) == list(range(lines * columns))
-    assert [constant(hilbert(one, lines, columns)) for one in range(lines * columns)] == found.tolist()
+    places = place.evaluate({"number": np.arange(lines * columns)})
+    assert sorted(places.tolist()) == list(range(lines * columns))
+    assert [constant(hilbert(one, lines, columns)) for one in range(lines * columns)] == places.tolist()
     by_name = hilbert(number, M, K)
-    assert np.array_equal(by_name.evaluate({"number": np.arange(lines * columns), "M": lines, "K": columns}), found)
+    assert np.array_equal(by_name.evaluate({"number": np.arange(lines * columns), "M": lines, "K": columns}), places)
     assert by_name.substitute({M: lines, K: columns}) == place
-    several = by_name.evaluate({"number": np.arange(4), "M": np.array([lines, 2, lines, 3]), "K": np.array([columns, 2, columns, 7])})
-    assert several.tolist() == [int(hilbert(one, *of).value) for one, of in enumerate([sides, (2, 2), sides, (3, 7)])]
+    results = by_name.evaluate({"number": np.arange(4), "M": np.array([lines, 2, lines, 3]), "K": np.array([columns, 2, columns, 7])})
+    assert results.tolist() == [int(hilbert(one, *of).value) for one, of in enumerate([sides, (2, 2), sides, (3, 7)])]
 
 
-def test_hilbert_goes_from_neighbor_to_neighbor():
+def test_hilbert_steps_to_adjacent_tiles():
     """In squares whose side is a power of two; and within each aligned square of 4 x 4, tiles are 16 numbers in a row."""
     for side in (2, 4, 8, 32):
         places = hilbert(Var("n", 0, side * side - 1), side, side).evaluate({"n": np.arange(side * side)})
@@ -857,10 +859,13 @@ def test_building_is_little_work():
     assert warm < 100 and cold < 550, (warm, cold)
 
 
-def test_quotients_of_what_is_never_positive_are_those_of_what_is_not_negative():
+def test_quotients_of_nonpositive_values():
     """Rounded up as people write it, and as it can be printed: C++ rounds toward zero."""
     n = Var("n", 1, 5000)
     assert -(-n // 512) == ceildiv(n, 512) and (-n) // 512 == -ceildiv(n, 512)
     for value, by in ((-n, 512), (-n, 1), (3 - n * 4, 6), (-n * 6, 4), (-(n // 3), 5), (-n - 7, 10)):
-        made = as_expr(value) // by
-        assert all(made.evaluate({"n": one}) == as_expr(value).evaluate({"n": one}) // by for one in (*range(1, 40), 511, 512, 513, 5000))
+        quotient = as_expr(value) // by
+        assert all(
+            quotient.evaluate({"n": number}) == as_expr(value).evaluate({"n": number}) // by
+            for number in (*range(1, 40), 511, 512, 513, 5000)
+        )

@@ -27,7 +27,7 @@ from fireiron.values.tensor import Tensor, whole_view
 
 
 @attrs.frozen
-class Halves(Decomposition):
+class SplitInTwo(Decomposition):
     """Split m into two parts, in order: a user-defined decomposition."""
 
     verb = "halves"
@@ -139,11 +139,11 @@ def run(strategy, M, N, K, instructions=None):
 
 
 def test_decomposition_and_refinement():
-    chain = MatMul.tile(32, 32).to(Block).then(Halves()).refine(Remark("two halves")).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    chain = MatMul.tile(32, 32).to(Block).then(SplitInTwo()).refine(Remark("two halves")).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     program = run(chain, 50, 40, 9)
     assert "// two halves" in program.cuda
     assert str(program.trace()[2][1]) == "MatMul(16,32,9)(GL,GL,GL)(Block)"
-    assert chain.steps[1] == Halves().refined(Remark("two halves"))
+    assert chain.steps[1] == SplitInTwo().refined(Remark("two halves"))
     with pytest.raises(DecompositionError, match="does not refine"):
         MatMul.load(A, SH).refine(Remark("no"))
 
@@ -249,15 +249,15 @@ def test_chains_with_extensions_of_our_own_evaluate():
         def __str__(self):
             return f"noted({self.text!r})"
 
-    chain = MatMul.tile(8, 8).to(Block).refine(Noted("twice")).then(Halves()).refine(Remark("once"))
-    assert eval(repr(chain), {**vars(fireiron), "Noted": Noted, "Halves": Halves, "Remark": Remark}) == chain
+    chain = MatMul.tile(8, 8).to(Block).refine(Noted("twice")).then(SplitInTwo()).refine(Remark("once"))
+    assert eval(repr(chain), {**vars(fireiron), "Noted": Noted, "SplitInTwo": SplitInTwo, "Remark": Remark}) == chain
 
 
 def test_refinements_with_fields_evaluate_everywhere():
     """Several fields, a tuple among them, and one with a user-defined value: on steps, on copies inside steps, and on a bound chain."""
 
     @attrs.frozen
-    class Told(Refinement):
+    class Commented(Refinement):
         applies_to = ("tile", "load", "split", "epilog")
         words: tuple[str, ...]
         level: Level = Warp
@@ -266,10 +266,18 @@ def test_refinements_with_fields_evaluate_everywhere():
         def rewrite(self, expansion, context):
             return attrs.evolve(expansion, program=(*(Comment(word) for word in self.words), *expansion.program))
 
-    init = Init.tile(2, 2).refine(Told(("in\\side", 'quo"ted'))).to(Thread).tile(1, 1).done()
-    chain = MatMul.tile(8, 8).to(Block).refine(Told((), Thread)).epilog(RF, init).refine(Told(("sums",))).split(4).refine(Told(("k",)))
-    chain = chain.load(A, SH).refine(Told(("a",), number=5)).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
-    names = {**vars(fireiron), "Told": Told, "Level": Level}
+    init = Init.tile(2, 2).refine(Commented(("in\\side", 'quo"ted'))).to(Thread).tile(1, 1).done()
+    chain = (
+        MatMul.tile(8, 8)
+        .to(Block)
+        .refine(Commented((), Thread))
+        .epilog(RF, init)
+        .refine(Commented(("sums",)))
+        .split(4)
+        .refine(Commented(("k",)))
+    )
+    chain = chain.load(A, SH).refine(Commented(("a",), number=5)).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+    names = {**vars(fireiron), "Commented": Commented, "Level": Level}
     problem = MatMul(16, 8, 8)(GL, GL, GL)(Kernel)
     assert eval(repr(chain), names) == chain and eval(repr(chain(problem)), names) == chain(problem)
     assert "number=5" in repr(chain)
@@ -380,7 +388,7 @@ from fireiron.values.expr import constant
 
 
 @attrs.frozen
-class Halves(Decomposition):
+class SplitInTwo(Decomposition):
     """Divides m into two halves, or `parts` of them, one after the other.
 
     Legal where m is a multiple. rewrite: MatMul(M,N,K) --> for m: MatMul(M/parts,N,K)
@@ -400,7 +408,7 @@ class Halves(Decomposition):
         return draft.expansion((Child("body", spec.with_operands(**views)),), program)
 
 
-__all__ = ["Halves"]
+__all__ = ["SplitInTwo"]
 ''',
     "refine/remark.py": '''
 """A remark in front of a step."""
@@ -494,10 +502,10 @@ chain = (
 )
 assert eval(repr(chain)) == chain and loads(dumps(chain)) == chain
 assert repr(chain).startswith("MatMul.tile(32, 16).to(Block).remark(text='a block').halves(parts=4, unroll=True).remark(text='quarters').epi")
-assert chain.steps[:2] == MatMul.tile(32, 16).to(Block).refine(Remark("a block")).then(Halves(4, unroll=True).refined(Remark("quarters"))).steps
+assert chain.steps[:2] == MatMul.tile(32, 16).to(Block).refine(Remark("a block")).then(SplitInTwo(4, unroll=True).refined(Remark("quarters"))).steps
 assert chain.steps[1].origin == "<string>:11", chain.steps[1].origin
 assert str(inspect.signature(Strategy.halves)).startswith("(self, /, parts: int = 2, *, unroll: bool = False)")
-assert MatMul.halves.__doc__ == Halves.__doc__ and Strategy.remark.__doc__ == Remark.__doc__
+assert MatMul.halves.__doc__ == SplitInTwo.__doc__ and Strategy.remark.__doc__ == Remark.__doc__
 for wrong, says in (
     (lambda: MatMul.halves(2, 3), "halves: too many positional arguments"),
     (lambda: MatMul.load(A, SH).remark("x"), "Remark does not refine load"),
@@ -520,7 +528,7 @@ program = chain(MatMul(64, 32, 8)(GL, GL, GL)(Kernel)).program("sm_90")
 assert "// a block" in program.cuda and "// quarters" in program.cuda and program.cuda.count("__fmaf_rn") == 2, program.cuda
 a, b = np.arange(512.0).reshape(64, 8) % 7, np.arange(256.0).reshape(8, 32) % 5
 assert (simulate(program.ir, {"A": a.astype(np.float32), "B": b.astype(np.float32)}).outputs["C"] == a @ b).all()
-assert TWICE_FMA in INSTRUCTIONS and {"Halves", "Remark", "Scale", "TWICE_FMA", "TwiceFma"} <= set(dir(fireiron))
+assert TWICE_FMA in INSTRUCTIONS and {"SplitInTwo", "Remark", "Scale", "TWICE_FMA", "TwiceFma"} <= set(dir(fireiron))
 spec = Scale(3, 8, 4)(GL, GL)(Kernel)
 assert loads(dumps(Scale.tile(4, 4).to(Block))) == Scale.tile(4, 4).to(Block) and eval(repr(spec)) == spec
 """
@@ -545,7 +553,7 @@ def test_one_new_file_in_each_folder_is_all(tmp_path):
     assert 'def halves(self, parts: int = 2, *, unroll: bool = False) -> MatMulStrategy:\n        """Divides m' in done.stdout, done.stderr
     assert 'class OtherVerbs:\n    def remark(self, text: str = \'\') -> Self:\n        """Prints' in done.stdout
     assert done.stdout.count("    def measured(self, speed: float, *, unit: str = 'TFLOP/s') -> Self:\n") == 2
-    assert "from fireiron.decomp.halves import Halves as Halves" in done.stdout
+    assert "from fireiron.decomp.halves import SplitInTwo as SplitInTwo" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from fireiron.lower.fence import fence
 from fireiron.values.expr import Var, as_expr
 
 SPEC = Move(64, 1)(GL, GL)
-TURNS = Var("T", 0, 8)
-"""How many turns a loop has, which may be none."""
+TRIP_COUNT = Var("T", 0, 8)
+"""The trip count of a loop, which may be zero."""
 
 
 def barrier():
@@ -41,47 +41,47 @@ def store():
 def fenced(*body):
     """For each barrier of a program, outer ones before inner ones, whether a fence precedes it."""
     tile = attrs.evolve(local("x", (64, 1), SH), offset=0)
-    done = fence(kernel_of(SPEC, body, tile, symbols=(TURNS,), target="sm_90a"))
-    found = []
+    done = fence(kernel_of(SPEC, body, tile, symbols=(TRIP_COUNT,), target="sm_90a"))
+    fences = []
 
     def follow(statements):
-        for before, one in zip((None, *statements), statements, strict=False):
-            if isinstance(one, ir.Barrier):
-                found.append(isinstance(before, ir.Fence))
-            for child in one.children:
+        for before, stmt in zip((None, *statements), statements, strict=False):
+            if isinstance(stmt, ir.Barrier):
+                fences.append(isinstance(before, ir.Fence))
+            for child in stmt.children:
                 follow(child)
 
     follow(done.body)
-    return found
+    return fences
 
 
 def loop(extent, *body):
     return making.loop(Var("k", 0, 7), extent, body)
 
 
-def test_the_first_barrier_behind_a_write():
+def test_the_first_barrier_after_a_write():
     assert fenced(write(), barrier(), barrier(), store()) == [True, False]
     assert fenced(barrier(), write(), store(), barrier()) == [False, True]
     assert fenced(barrier(), store()) == [False]
 
 
-@pytest.mark.parametrize(("extent", "behind"), [(as_expr(4), False), (TURNS, True), (TURNS + 1, False)])
-def test_behind_a_loop_that_may_have_no_turn(extent, behind):
+@pytest.mark.parametrize(("extent", "after_loop"), [(as_expr(4), False), (TRIP_COUNT, True), (TRIP_COUNT + 1, False)])
+def test_after_a_loop_that_may_be_empty(extent, after_loop):
     """Its barrier may not be reached: writes before it are fenced after it, too."""
-    assert fenced(write(), loop(extent, barrier()), barrier(), store()) == [True, behind]
+    assert fenced(write(), loop(extent, barrier()), barrier(), store()) == [True, after_loop]
 
 
-def test_what_an_iteration_leaves_behind_meets_the_barrier_of_the_next():
+def test_writes_of_an_iteration_reach_the_barrier_of_the_next():
     assert fenced(loop(as_expr(4), barrier(), store(), write()), barrier()) == [True, True]
 
 
 @pytest.mark.parametrize(("left", "first"), [(0, True), (1, False)])
-def test_a_copy_is_written_where_a_wait_may_find_it_done(left, first):
+def test_a_copy_counts_as_written_at_the_wait_that_may_complete_it(left, first):
     """A wait that leaves one group completes nothing after one commit."""
     body = (write(later=True), making.commit(), making.wait(left), barrier(), making.wait(0), barrier(), store())
     assert fenced(*body) == [first, not first]
 
 
-def test_a_wait_of_a_loop_finds_the_groups_of_turns_before():
-    turn = (write(later=True), making.commit(), making.wait(2), barrier(), store())
-    assert fenced(loop(as_expr(8), *turn), making.wait(0), barrier()) == [True, True]
+def test_a_wait_in_a_loop_completes_groups_of_earlier_iterations():
+    body = (write(later=True), making.commit(), making.wait(2), barrier(), store())
+    assert fenced(loop(as_expr(8), *body), making.wait(0), barrier()) == [True, True]

@@ -99,13 +99,14 @@ def test_advice_for_lanes_with_contiguous_tiles():
         return [one.message for one in check(strategy(PROBLEM).program("sm_80").ir) if one.severity == "warning"]
 
     assert any(
-        "C written" in one and "a Strided tile assigns adjacent elements" in one and "load(SRC, SH)" in one for one in warnings(8, 4)
+        "C written" in message and "a Strided tile assigns adjacent elements" in message and "load(SRC, SH)" in message
+        for message in warnings(8, 4)
     )
     assert not warnings(Strided((1, 4), (1, 8)))
     direct = MatMul.tile(32, 32).to(Block).epilog(RF).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     messages = [one.message for one in check(direct(PROBLEM).program("sm_80").ir) if one.kind == "coalescing"]
     assert any("A read" in one and "a preceding load(A, SH)" in one for one in messages) and not any(
-        " read by " in one and "SRC" in one for one in messages
+        " read by " in message and "SRC" in message for message in messages
     )
 
 
@@ -113,7 +114,7 @@ def test_advice_for_lanes_with_contiguous_tiles():
 
 
 @pytest.mark.nightly
-def test_an_editable_installation_is_a_path_that_type_checkers_follow(tmp_path):
+def test_type_checkers_find_an_editable_installation(tmp_path):
     """A path entry rather than an import hook, which mypy and pyright would not see."""
     pytest.importorskip("setuptools", "70.1", reason="needs the build backend (pip install 'setuptools>=70.1')")
     checkout = tmp_path / "checkout"

@@ -1,4 +1,4 @@
-"""`pin`: where a condition leaves one value to a loop's variable, accesses have the value."""
+"""`fold_single_trip`: if a condition leaves one value of a loop variable, accesses use the value."""
 
 import numpy as np
 import pytest
@@ -25,17 +25,17 @@ def kernel_of(K, stages=2, M=16, N=80):
     return strategy(MatMul(M, N, K)(GL, GL, GL)(Kernel)).program("sm_80")
 
 
-def ahead(program):
-    """The copies of the steady state and the variables in where they read and write."""
+def steady_copies(program):
+    """The copies of the steady state, and the variables in their addresses."""
     loops = [(one, loops) for one, loops in execs(program.lowered.body) if one.spec.moves and loops and loops[0].var.name == "k"]
     return [{var.name for access in one.accesses for part in (*access.base, access.copy) for var in part.variables()} for one, _ in loops]
 
 
 @pytest.mark.parametrize(("K", "stages"), [(16, 2), (11, 2), (24, 3)])
-def test_loads_of_one_turn_have_its_number(K, stages):
-    """A loop of as many turns as stages loads in its first turn only."""
+def test_loads_of_one_iteration_have_its_number(K, stages):
+    """A loop with as many iterations as stages loads in its first iteration only."""
     program = kernel_of(K, stages)
-    assert all("k" not in names for names in ahead(program)) and len(ahead(program)) == 2
+    assert all("k" not in names for names in steady_copies(program)) and len(steady_copies(program)) == 2
     assert f"(k + {stages - 1}) % {stages}" not in program.cuda and f"if (k + {stages - 1} < {stages})" in program.cuda
     assert (
         program.stages["fold_single_trip"] is not program.stages["fence"]
@@ -44,14 +44,14 @@ def test_loads_of_one_turn_have_its_number(K, stages):
 
 
 @pytest.mark.parametrize("K", [24, sym("K")])
-def test_loads_of_several_turns_stay(K):
+def test_loads_of_several_iterations_are_kept(K):
     program = kernel_of(K)
-    assert all("k" in names for names in ahead(program)) and "k_stage_1" in program.cuda
+    assert all("k" in names for names in steady_copies(program)) and "k_stage_1" in program.cuda
     assert program.stages["fold_single_trip"] is program.stages["fence"]
 
 
-def test_the_condition_stays():
-    """What is loaded ahead in the first turn is not loaded again in the second, where its stage is read."""
+def test_the_condition_is_kept():
+    """Data prefetched in the first iteration is not loaded again in the second, which reads its stage."""
     program = kernel_of(16)
     generator = np.random.default_rng(1)
     a, b = integers((16, 16), float32, generator), integers((16, 80), float32, generator)
@@ -61,7 +61,7 @@ def test_the_condition_stays():
 
 
 def copied_by_text():
-    """Two turns, a text that copies B, and half of the lanes idle in the last step: of these ptxas made wrong code."""
+    """Two iterations, user code that copies B, and half of the lanes idle in the last step: ptxas compiled this incorrectly."""
     threads = lambda start: start.tile(2, 40).to(Warp).layout(ColMajor).tile(2, 1).to(Thread).layout(ColMajor)
     chain = MatMul.tile(8, 40).to(Block).epilog(RF, threads(Init).tile(1, 1).done(), threads(Move).tile(1, 1).done())
     chain = chain.split(8).pipeline(2, interleave=True).load(A, SH, Move.tile(4, 1).to(Thread).layout(RowMajor).done())
@@ -74,7 +74,7 @@ def copied_by_text():
 
 @pytest.mark.gpu
 @needs_gpu
-def test_two_turns_on_a_gpu():
+def test_two_iterations_on_a_gpu():
     """CUDA 12.6 and 13.0 lost the stage of these loads."""
     import cupy
 
@@ -84,6 +84,6 @@ def test_two_turns_on_a_gpu():
     assert np.array_equal(cupy.asnumpy(got), a @ whole[:, :80])
 
 
-def test_the_text_that_ptxas_made_wrong_code_of():
+def test_the_text_that_ptxas_compiled_incorrectly():
     text = copied_by_text().cuda("sm_90a")
     assert "(k + 1) % 2" not in text and "return b_sh[index_0 * 40 + index_1 + 320];" in text

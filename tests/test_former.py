@@ -52,7 +52,7 @@ def test_stored_strategies_with_first_names_load(strategy):
 
 
 @pytest.mark.parametrize(("strategy", "known"), [(STRATEGY, "e719a600e125d031"), (ROWS, "3dfea8569619a19e")], ids=["rings", "definition"])
-def test_hashes_stay(strategy, known):
+def test_hashes_are_unchanged(strategy, known):
     """They are those of the first names: a record that names them still answers."""
     assert strategy_hash(strategy) == known
 

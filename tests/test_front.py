@@ -73,7 +73,7 @@ def test_answers_are_cached(doubled):
     assert not doubled.answers.entries
 
 
-def test_arrays_that_lie_oddly_are_copied(doubled):
+def test_arrays_with_unusual_strides_are_copied(doubled):
     x, wide = np.arange(12, dtype="float32").reshape(4, 3), np.zeros((4, 6), "float32")
     assert (doubled(x.T) == 2 * x.T).all()
     assert doubled(x, out=wide[:, ::2]).base is wide and (wide[:, ::2] == 2 * x).all() and not wide[:, 1::2].any()

@@ -1,4 +1,4 @@
-"""`fireiron.function`: what it computes of NumPy arrays, what it chooses and refuses; and as an operator of PyTorch, which is pretended."""
+"""`fireiron.function`: results for NumPy arrays, chosen strategies and errors; and the operator of a simulated PyTorch."""
 
 import sys
 
@@ -28,7 +28,7 @@ def random(*shape):
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float16)
 
 
-def test_rows_with_dimensions_in_front():
+def test_rows_with_leading_dimensions():
     x, weight, bias = random(2, 3, 64), random(64), random(64)
     layernorm, out = fireiron.function("layernorm"), np.zeros((2, 3, 64), np.float16)
     wide = x.astype(np.float64)
@@ -40,17 +40,17 @@ def test_rows_with_dimensions_in_front():
 
 @pytest.mark.nightly
 def test_several_outputs_and_storage():
-    """By the strategy for warpgroups where there are such; matrices may lie column by column."""
+    """With the warpgroup strategy if the target has warpgroups; matrices may be column-major."""
     a, b = random(64, 64), random(64, 64).T
-    found = fireiron.function("gemm_row_sum")
-    product, sums = found(a, b, arch="sm_90a")
+    function = fireiron.function("gemm_row_sum")
+    product, sums = function(a, b, arch="sm_90a")
     np.testing.assert_allclose(product, a.astype(float) @ b, atol=0.05)
     np.testing.assert_allclose(sums, a.astype(float).sum(1), atol=1e-3)
-    assert sums.dtype == np.float32 and "gemm_row_sum:hopper" in found.choice(a, b, arch="sm_90a").why
-    assert found.choice(a, b, arch="sm_80").why.endswith("gemm_row_sum")
+    assert sums.dtype == np.float32 and "gemm_row_sum:hopper" in function.choice(a, b, arch="sm_90a").why
+    assert function.choice(a, b, arch="sm_80").why.endswith("gemm_row_sum")
 
 
-def test_a_definition_of_ones_own():
+def test_user_defined_definitions():
     doubled = Fused(name="doubled", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"y": "Y[m,n] = X[m,n] + X[m,n]"})
     lanes = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
     strategy = doubled.tile(m=1).to(Block).load("X", RF, lanes).done()
@@ -62,7 +62,7 @@ def test_a_definition_of_ones_own():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("arrays", "options", "said"),
+    ("arrays", "options", "message"),
     [
         ((random(4, 64), random(32), random(64), 1e-5), {}, "weight has 32 along n"),
         ((random(4, 64), random(64), random(64)), {}, "3 arrays and numbers"),
@@ -71,8 +71,8 @@ def test_a_definition_of_ones_own():
         ((random(3, 2, 64).swapaxes(0, 1), random(64), random(64), 1e-5), {}, "cannot be flattened"),
     ],
 )
-def test_refusals(arrays, options, said):
-    with pytest.raises(ArgumentError, match=said):
+def test_refusals(arrays, options, message):
+    with pytest.raises(ArgumentError, match=message):
         fireiron.function("layernorm")(*arrays, **options)
 
 
@@ -82,20 +82,20 @@ def test_refused_names():
 
 
 def test_operator(torch, monkeypatch):
-    """What is traced says shapes and types without a launch; the operator launches."""
-    launched, made = [], (Tensor((8, 64)), Tensor((8,)))
+    """Tracing gives shapes and types without a launch; the operator launches."""
+    launched, outputs = [], (Tensor((8, 64)), Tensor((8,)))
     monkeypatch.setattr(Tensor, "new_empty", lambda self, shape, dtype: Tensor(shape, dtype=str(dtype).removeprefix("torch.")))
-    monkeypatch.setattr(CompiledKernel, "__call__", lambda self, *arrays, **named: launched.append(arrays) or made)
+    monkeypatch.setattr(CompiledKernel, "__call__", lambda self, *arrays, **named: launched.append(arrays) or outputs)
     monkeypatch.setattr(place, "target_of", lambda device: "sm_80")
     monkeypatch.setattr(place, "gpu_name", lambda device: "NVIDIA H200")
-    found, arrays = fireiron.function("gemm_row_sum"), (Tensor((8, 64)), Tensor((64, 64)))
+    function, arrays = fireiron.function("gemm_row_sum"), (Tensor((8, 64)), Tensor((64, 64)))
     torch.compiling, operator = True, torch.ops.fireiron
     function_module.register_operator()
-    one = torch.registered["fireiron::function"]
-    operator.function = one.fake
-    product, sums = found(*arrays)
+    registered_operator = torch.registered["fireiron::function"]
+    operator.function = registered_operator.fake
+    product, sums = function(*arrays)
     assert product.shape == (8, 64) and sums.shape == (8,) and sums.dtype == "torch.float32" and not launched
-    assert one.schema == "(Tensor[] arrays, float[] numbers, str name) -> Tensor[]"
+    assert registered_operator.schema == "(Tensor[] arrays, float[] numbers, str name) -> Tensor[]"
     torch.compiling = False
-    assert one.run(list(arrays), [], "gemm_row_sum") == list(made)
+    assert registered_operator.run(list(arrays), [], "gemm_row_sum") == list(outputs)
     assert len(launched) == 1

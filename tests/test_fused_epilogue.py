@@ -362,8 +362,8 @@ def test_batched_matmul_with_row_operands():
     a, b, r = float16_array(3, 20, 40), float16_array(40, 24), float16_array(3, 20)
     product = np.matmul(a.astype(np.float64), b) * r[..., None]
     options = {"epilogue": "acc = acc * r[b,m]; C = acc; y[b,m] += sum(n, acc)", "r": r}
-    made, sums = matmul(a, b, **options)
-    near(a, b, {"C": product, "y": product.sum(2)}, **options).require({"C": made, "y": sums})
+    result, sums = matmul(a, b, **options)
+    near(a, b, {"C": product, "y": product.sum(2)}, **options).require({"C": result, "y": sums})
 
 
 def test_matmul_plans_are_cached(monkeypatch):
@@ -439,9 +439,9 @@ BY_FRAGMENTS = (
 
 def of_integers(text, sizes, values):
     """The definition of an int8 GEMM with an epilogue on float operands, its arrays and the expected outputs."""
-    made = MatMul.fuse_epilogue(text)
-    further = {name: float32 for name in ("s", "C", "Z") if name in made.fused_definition.uses}
-    spec = made(**sizes, dtype=int8, types=further, B=ColMajor)
+    kind = MatMul.fuse_epilogue(text)
+    further = {name: float32 for name in ("s", "C", "Z") if name in kind.fused_definition.uses}
+    spec = kind(**sizes, dtype=int8, types=further, B=ColMajor)
     random = np.random.default_rng(0)
     a = random.integers(-9, 10, (sizes["m"], sizes["k"]), dtype=np.int8)
     b = np.asfortranarray(random.integers(-9, 10, (sizes["k"], sizes["n"]), dtype=np.int8))

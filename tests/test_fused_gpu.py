@@ -143,13 +143,13 @@ def test_attention_tile_sizes(values):
 
 def test_attention_strides():
     """PyTorch arrays (b, h, m, d), outputs in (b, m, h, d) order, queries with gaps, bfloat16."""
-    made, m, n, d, heads = attention.definition(), 130, 75, 64, 3
+    definition, m, n, d, heads = attention.definition(), 130, 75, 64, 3
     first = {"b": heads * m * d, "g": m * d, "r": m * d, "m": d, "d": 1}
     keys = Strides(b=heads * n * d, g=n * d, n=d, d=1)
-    spec = attention.spec(m, n, d, heads=heads, batch=2, fused=made, Q=Strides(**first), K=keys, V=keys)
+    spec = attention.spec(m, n, d, heads=heads, batch=2, fused=definition, Q=Strides(**first), K=keys, V=keys)
     near(attention.strategy, spec)
     gaps = Strides(b=m * 512, m=512, g=72, r=72, d=1)
-    near(attention.strategy, attention.spec(m, n, d, heads=heads, batch=2, fused=made, Q=gaps, O=gaps))
+    near(attention.strategy, attention.spec(m, n, d, heads=heads, batch=2, fused=definition, Q=gaps, O=gaps))
 
 
 def test_attention_types():

@@ -89,7 +89,7 @@ def test_out_of_bounds_value_holds_for_one_dimension():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("condition", "found"),
+    ("condition", "expected"),
     [
         ("index_n[n] <= index_m[m]", AtLeast((("index_m", 1), ("index_n", -1)), 0)),
         ("index_m[m] < index_n[n] + 5", AtLeast((("index_m", -1), ("index_n", 1)), 4)),
@@ -103,9 +103,9 @@ def test_out_of_bounds_value_holds_for_one_dimension():
         ("index_n[n] < 1.5", None),
     ],
 )
-def test_masked_tile_conditions(condition, found):
+def test_masked_tile_conditions(condition, expected):
     value = formula_of(f"s[m,n] = where({condition}, s[m,n], 0)").value
-    assert list(all_of_them(value.arguments[0])) == [found]
+    assert list(all_of_them(value.arguments[0])) == [expected]
 
 
 def test_may_fail_equals_enumeration():

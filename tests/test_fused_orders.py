@@ -96,15 +96,15 @@ def test_longest_first_round_trips():
 
 
 @pytest.mark.parametrize(
-    ("refined", "said"),
+    ("refined", "message"),
     [
         (lambda one: one.longest_first("k"), "not a dimension that is tiled"),
         (lambda one: one.longest_first("m", 3), "of 4 other tiles"),
         (lambda one: one.longest_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
     ],
 )
-def test_longest_first_refusals(refined, said):
-    with pytest.raises(DecompositionError, match=said):
+def test_longest_first_refusals(refined, message):
+    with pytest.raises(DecompositionError, match=message):
         refined(copied.tile(m=4, g=1).to(Block)).done()(copied(m=8, n=8, g=4)).cuda("sm_80")
 
 

@@ -152,7 +152,7 @@ def test_mma_fragments_are_packed():
     spec = definition(m=70, n=66, k=32)
     program = definition.tile(m=64, n=64).to(Block).step("product", loop).done()(spec).program("sm_80")
     assert program.cuda.count("__hmin2(") == 1 and program.cuda.count("__hfma2(") == 2 and "2float" not in program.cuda
-    arrays = {name: np.round(2 * one) for name, one in arrays_of(spec, {}).items()}  # integers, whose sums are exact in halves
+    arrays = {name: np.round(2 * one) for name, one in arrays_of(spec, {}).items()}  # integers, whose sums are exact in float16
     out = simulate(program.ir, arrays, order=random.Random(2)).outputs["C"]
     assert np.array_equal(out, spec.reference(*arrays.values()))
 
@@ -182,10 +182,10 @@ CASES = {
 
 def in_steps(spec, arrays):
     """The definition with each temporary rounded to its type, which packed arithmetic equals bit by bit."""
-    made, kind = spec.definition, arrays["X"].dtype
+    definition, kind = spec.definition, arrays["X"].dtype
     values = {name: one.astype(np.float64) for name, one in arrays.items()}
     rounded = lambda value: value.astype(kind).astype(np.float64)
-    if "t" in made.temporaries:
+    if "t" in definition.temporaries:
         t = rounded(values["X"] * values["g"] - values["R"])
         u = rounded(np.minimum(t, np.abs(values["X"])) - values["X"])
         return np.where(arrays["keep"] != 0, rounded(np.maximum(u * values["scale"], 0)), -0.125)

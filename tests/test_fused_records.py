@@ -1,4 +1,4 @@
-"""Records of definitions of several steps: which one answers for a spec, what stands in where none does, epilogues by records of their own."""
+"""Records of multi-step definitions: the record for a spec, the default without one, and records of epilogues."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def of_definition(name, spec, **changes):
 
 
 def test_definitions_are_answered(tmp_path, monkeypatch):
-    """By the definition, the types and the sizes; heads count by their number, and the elements of one have to be as many."""
+    """By the definition, the types and the sizes; the number of heads may differ, the head dimension must be equal."""
     causal = attention.definition(causal=True)
     spec = attention.spec(1024, 1024, 64, heads=16, batch=2, fused=causal)
     some = Records(
@@ -49,17 +49,17 @@ def test_definitions_are_answered(tmp_path, monkeypatch):
 
 
 def test_rows_have_defaults():
-    """The values that the file says for the size; there is no record of another size of rows."""
+    """The file's values for the size; other row sizes have no record."""
     spec = layernorm.spec(4096, 1024)
     assert library.defaults(spec) == (("layernorm", layernorm.values(spec)),)
     recorded = of_definition("layernorm", layernorm.spec(8192, 1024), values={"rows": 1, "iterations": 2})
     assert Records((recorded,)).best(spec, "sm_90").record == recorded
     assert Records((recorded,)).find(layernorm.spec(4096, 2048), "sm_90") is None
-    found = best_strategy(layernorm.spec(4096, 2048), default=True)
-    assert not found.tunables() and found.spec == layernorm.spec(4096, 2048)
+    strategy = best_strategy(layernorm.spec(4096, 2048), default=True)
+    assert not strategy.tunables() and strategy.spec == layernorm.spec(4096, 2048)
 
 
-def test_an_epilogue_is_answered_by_a_record_of_its_own(tmp_path, monkeypatch):
+def test_epilogues_have_separate_records(tmp_path, monkeypatch):
     a, b, bias = np.ones((64, 32), np.float16), np.ones((32, 48), np.float16), np.ones(48, np.float16)
     text = "relu(acc + bias[n])"
     plain = matmul.kernel(a, b, epilogue=text, bias=bias)
@@ -67,8 +67,8 @@ def test_an_epilogue_is_answered_by_a_record_of_its_own(tmp_path, monkeypatch):
     record = of_definition("small", plain.program.spec, architecture="sm_90", values=values, us=1.0)
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", record)))
     matmul.clear()
-    for pinned in (None, True):
-        kernel = matmul.kernel(a, b, epilogue=text, bias=bias, require_record=pinned)
+    for required in (None, True):
+        kernel = matmul.kernel(a, b, epilogue=text, bias=bias, require_record=required)
         assert (kernel.block, kernel.grid()) == (128, 4) and kernel.program.cuda != plain.program.cuda
     assert (matmul(a, b, epilogue=text, bias=bias) == 33).all()
     with pytest.raises(StoreError, match="there is no record"):

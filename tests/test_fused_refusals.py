@@ -125,10 +125,10 @@ def test_results_that_depend_on_the_split_are_found():
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("one", [attention, dual, gemm_bias_relu, mlp])
-def test_definitions_that_are_right_pass(one):
-    one.check()
-    one.check(seed=3)
+@pytest.mark.parametrize("make", [attention, dual, gemm_bias_relu, mlp])
+def test_correct_definitions_pass(make):
+    make.check()
+    make.check(seed=3)
 
 
 # ---------------------------------------------------------------------------------------------- strategies
@@ -196,7 +196,7 @@ def test_an_epilog_is_around_one_product():
     refused(DecompositionError, lambda: built(strategy, **CUBE), "epilog: dual is not a MatMul of two operands", ".step(...)")
 
 
-def test_an_epilog_makes_nothing_in_global_memory():
+def test_an_epilog_allocates_nothing_in_global_memory():
     """The accumulators of all blocks would be one: it ended as a race between them."""
     around = Init.tile(1, 1).to(Thread).done(), Move.tile(1, 1).to(Thread).done()
     strategy = MatMul.tile(24, 4).to(Block).epilog(GL, *around).tile(1, 1).to(Thread).split(1).done()

@@ -100,8 +100,8 @@ def test_skipped_steps_change_no_bits():
 
 def without(program, number):
     """The kernel in which no warp executes a region."""
-    one = regions(program)[number]
-    return attrs.evolve(program.ir, body=rewritten(program.ir.body, lambda other: () if other == one else (other,)))
+    region = regions(program)[number]
+    return attrs.evolve(program.ir, body=rewritten(program.ir.body, lambda other: () if other == region else (other,)))
 
 
 def test_skipping_required_steps_is_wrong():
@@ -323,10 +323,10 @@ def test_invalid_step_names(steps):
 
 
 def test_blocks_without_whole_warps():
-    made = definition({"scale": "x[m,n] = x[m,n] * f[m]"}).start
-    by_rows = made.tile(m=40).to(Block).tile(m=1).to(Thread).load("X", RF, Move.done()).skip_steps("scale", where="f == 1").done()
+    start = definition({"scale": "x[m,n] = x[m,n] * f[m]"}).start
+    by_rows = start.tile(m=40).to(Block).tile(m=1).to(Thread).load("X", RF, Move.done()).skip_steps("scale", where="f == 1").done()
     with pytest.raises(DecompositionError, match="a block of 40 threads does not consist of complete warps"):
-        _ = by_rows(made(m=40, n=4, dtype=float32)).cuda("sm_80")
+        _ = by_rows(start(m=40, n=4, dtype=float32)).cuda("sm_80")
 
 
 def test_condition_rows_must_match_the_rows_of_the_steps():

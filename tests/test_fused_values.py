@@ -22,14 +22,14 @@ def again(text):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("one", DEFINITIONS.values(), ids=DEFINITIONS)
-def test_definitions_are_values(one):
-    assert again(repr(one)) == one and hash(again(repr(one))) == hash(one)
-    assert again(repr(one)).kind.whole
+@pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
+def test_definitions_are_values(definition):
+    assert again(repr(definition)) == definition and hash(again(repr(definition))) == hash(definition)
+    assert again(repr(definition)).kind.whole
     for other in DEFINITIONS.values():
-        assert (other == one) == (other is one)
-    text = str(one)
-    assert all(step.name in text for step in one.fused_definition.steps) and "index_" not in text
+        assert (other == definition) == (other is definition)
+    text = str(definition)
+    assert all(step.name in text for step in definition.fused_definition.steps) and "index_" not in text
 
 
 def test_each_field_of_a_definition_counts():

@@ -90,10 +90,10 @@ def arrays_of(spec, sizes, seed=0):
     return arrays
 
 
-def close(spec, made, arrays):
+def close(spec, fused, arrays):
     (name,) = spec.outputs
     right = spec.reference(*arrays.values()).astype(np.float64)
-    return np.abs(made[name].astype(np.float64) - right).max() <= 4e-3 * max(1, np.abs(right).max())
+    return np.abs(fused[name].astype(np.float64) - right).max() <= 4e-3 * max(1, np.abs(right).max())
 
 
 # ---------------------------------------------------------------------------------------------- vectors

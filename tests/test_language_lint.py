@@ -1,11 +1,18 @@
 """The lint of the project's language: what it finds, and that the folders which it guards stay clean."""
 
 import pytest
-from language_lint import CHECKED, ROOT, findings, in_prose, known_abbreviations, of_document, of_module
+from language_lint import CHECKED, ROOT, findings, in_prose, known_abbreviations, matching, of_document, of_module
 
 
 def test_guarded_folders_have_no_findings():
-    assert [str(finding) for finding in findings(path for name in CHECKED for path in ROOT.glob(name))] == []
+    assert [str(finding) for finding in findings(matching(CHECKED))] == []
+
+
+def test_checked_names_are_globs():
+    assert matching(["README.md", "docs"]) == [ROOT / "README.md", ROOT / "docs"]
+    assert ROOT / "tests" / "test_language_lint.py" in matching(["tests/test_language*.py"])
+    with pytest.raises(ValueError, match=r"no file or folder matches tests/no_such\*\.py"):
+        matching(["tests/no_such*.py"])
 
 
 @pytest.mark.parametrize(

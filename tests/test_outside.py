@@ -255,7 +255,7 @@ def _on_a_full_disk(name, folder, sender):
         message = str(caught[0].message) if name in CACHES else f"{type(caught.value).__name__}: {caught.value}"
     except BaseException as error:
         message = f"not refused: {error!r}"
-    sender.send((message, KEPT[name].found(folder)))
+    sender.send((message, KEPT[name].items_in(folder)))
 
 
 @pytest.mark.parametrize("name", KEPT)

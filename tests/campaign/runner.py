@@ -66,7 +66,7 @@ def _noted(seeds: range, note: Path | None) -> Iterator[int]:
 
 @attrs.define
 class Run:
-    """One run of a subject until it reaches its number, its time is over, or it is interrupted."""
+    """One run of a subject until it reaches its number, its time ends, or it is interrupted."""
 
     subject: Subject
     wanted: int

@@ -43,7 +43,7 @@ WIDE = (
     "tests/test_regressions.py",
     "tests/test_inspect.py",
     "tests/test_fused_refusals.py",
-    "tests/test_fused_mended.py",
+    "tests/test_fused_corner_cases.py",
 )
 """Tried if no nearer test kills the mutant: files about the whole compiler, each of which takes some seconds."""
 

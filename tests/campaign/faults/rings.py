@@ -17,12 +17,12 @@ LAST = "no later turn of the stage waits for it, or no turn comes to it"
 
 def side(which: ir.StageState) -> Callable[[ir.Stmt], bool]:
     """Predicate: acquires and releases of a given stage state."""
-    return lambda one: one.state is which
+    return lambda stmt: stmt.state is which
 
 
 def later(fills: int) -> Callable[[ir.Stmt], ir.Stmt]:
     """The same operation, a given number of fills later."""
-    return lambda one: attrs.evolve(one, fill_index=one.fill_index + fills)
+    return lambda stmt: attrs.evolve(stmt, fill_index=stmt.fill_index + fills)
 
 
 def other_side(stmt: ir.Acquire) -> ir.Stmt:
@@ -72,7 +72,7 @@ def early(kernel: ir.Kernel) -> Iterator[Planted]:
     """Stages released before the wait or barrier that precedes their release."""
     for spot in spots(kernel, ir.Release, side(ir.StageState.EMPTY)):
         waits = [at for at, other in enumerate(spot.before) if isinstance(other, (ir.Wait, ir.Barrier))]
-        if waits and any(isinstance(one, ir.Exec | ir.For) for one in spot.before):
+        if waits and any(isinstance(stmt, ir.Exec | ir.For) for stmt in spot.before):
             at = waits[-1]
             moved = (*spot.before[:at], spot.one, *spot.before[at:], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
@@ -82,7 +82,7 @@ def before_use(kernel: ir.Kernel) -> Iterator[Planted]:
     """Stages released before their uses, right after the wait for them."""
     for spot in spots(kernel, ir.Release):
         at = next((at for at in reversed(range(spot.position)) if _waits_for(spot.body[at], spot.one)), None)
-        if at is not None and any(isinstance(one, ir.Exec | ir.For) for one in spot.body[at + 1 : spot.position]):
+        if at is not None and any(isinstance(stmt, ir.Exec | ir.For) for stmt in spot.body[at + 1 : spot.position]):
             moved = (*spot.body[: at + 1], spot.one, *spot.body[at + 1 : spot.position], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
@@ -106,7 +106,7 @@ def not_by_one_warp(kernel: ir.Kernel) -> Iterator[Planted]:
         condition = less(as_expr(31), kernel.thread)
         if kernel.workers > 32 and not kernel.ring(spot.one.ring).is_order:
             arrival = attrs.evolve(spot.one, active=all_of((spot.one.active, condition)))
-            yield str(spot), lambda spot=spot, one=arrival: spot.with_one(one)
+            yield str(spot), lambda spot=spot, stmt=arrival: spot.with_one(stmt)
 
 
 def with_ring(change: Callable[[ir.Ring], ir.Ring], when: Callable[[ir.Ring], bool]) -> Callable[[ir.Kernel], Iterator[Planted]]:
@@ -114,7 +114,7 @@ def with_ring(change: Callable[[ir.Ring], ir.Ring], when: Callable[[ir.Ring], bo
 
     def plant(kernel: ir.Kernel) -> Iterator[Planted]:
         for ring in of_rings(kernel, when):
-            rings = tuple(change(one) if one is ring else one for one in kernel.rings)
+            rings = tuple(change(stmt) if stmt is ring else stmt for stmt in kernel.rings)
             yield ring.name, lambda rings=rings: attrs.evolve(kernel, rings=rings)
 
     return plant
@@ -134,7 +134,7 @@ def to_another_stage(kernel: ir.Kernel) -> Iterator[Planted]:
                 moved = attrs.evolve(access, copy=(access.copy + 1) % staged[access.buffer])
                 if moved != access:
                     stmt = attrs.evolve(spot.one, accesses=_put(spot.one.accesses, position, moved))
-                    yield f"{spot}, {access.buffer}", lambda spot=spot, one=stmt: spot.with_one(one)
+                    yield f"{spot}, {access.buffer}", lambda spot=spot, stmt=stmt: spot.with_one(stmt)
 
 
 def _put(values, position, value):
@@ -143,7 +143,7 @@ def _put(values, position, value):
 
 def last_iteration_dropped(kernel: ir.Kernel) -> Iterator[Planted]:
     """Loops without their last iteration, in one role alone. Loops over claimed tiles exit early anyway."""
-    for spot in spots(kernel, ir.For, lambda one: any(isinstance(part, ir.Acquire) for part in one.body)):
+    for spot in spots(kernel, ir.For, lambda stmt: any(isinstance(part, ir.Acquire) for part in stmt.body)):
         if any(isinstance(part, ClaimTile) for part in spot.one.body):
             continue
         yield str(spot), lambda spot=spot: spot.with_one(attrs.evolve(spot.one, extent=spot.one.extent - spot.one.step))
@@ -151,7 +151,7 @@ def last_iteration_dropped(kernel: ir.Kernel) -> Iterator[Planted]:
 
 def counted_wrongly(kernel: ir.Kernel) -> Iterator[Planted]:
     """Loops over tiles whose fill count grows by one too many, in one role alone."""
-    for spot in spots(kernel, ir.For, lambda one: one.prior_iterations is not None):
+    for spot in spots(kernel, ir.For, lambda stmt: stmt.prior_iterations is not None):
         for more in (-1, 1):
             yield f"{spot}, {more}", lambda spot=spot, more=more: spot.with_one(attrs.evolve(spot.one, increment=spot.one.increment + more))
 
@@ -170,8 +170,8 @@ def in_another_copy(kernel: ir.Kernel) -> Iterator[Planted]:
     """Groups or warps with separate copies of a buffer, all using the first one."""
     names = {buffer.name for buffer in kernel.buffers if buffer.memory.of_block and buffer.tensor.copies > 1}
     names -= {name for ring in kernel.rings for name in ring.buffers}
-    loops = {one.var for one in ir.statements(kernel.body) if isinstance(one, ir.For)}
-    names -= {access.buffer for one, _ in ir.execs(kernel.body) for access in one.accesses if access.copy.variables() & loops}  # stages
+    loops = {stmt.var for stmt in ir.statements(kernel.body) if isinstance(stmt, ir.For)}
+    names -= {access.buffer for stmt, _ in ir.execs(kernel.body) for access in stmt.accesses if access.copy.variables() & loops}  # stages
     for name in sorted(names):
 
         def moved(stmt: ir.Exec, name: str = name) -> ir.Exec:
@@ -185,7 +185,7 @@ def in_another_copy(kernel: ir.Kernel) -> Iterator[Planted]:
 
 def of_the_same_tiles(kernel: ir.Kernel) -> Iterator[Planted]:
     """Alternating groups that all compute the tiles of the first one."""
-    for spot in spots(kernel, ir.For, lambda one: one.step > 1 and one.first > 0):
+    for spot in spots(kernel, ir.For, lambda stmt: stmt.step > 1 and stmt.first > 0):
         yield str(spot), lambda spot=spot: spot.with_one(attrs.evolve(spot.one, first=0))
 
 
@@ -202,7 +202,7 @@ def masks(peers: ir.BlockSet, kernel: ir.Kernel) -> Iterator[tuple[str, ir.Block
 
 def loads_for_others(kernel: ir.Kernel) -> Iterator[Planted]:
     """Multicast loads that go to other blocks, or only to their own block."""
-    for spot in spots(kernel, ir.Exec, lambda one: one.multicast is not None):
+    for spot in spots(kernel, ir.Exec, lambda stmt: stmt.multicast is not None):
         yield f"{spot}, alone", lambda spot=spot: spot.with_one(attrs.evolve(spot.one, multicast=None))
         for name, peers in masks(spot.one.multicast, kernel):
             yield f"{spot}, {name}", lambda spot=spot, peers=peers: spot.with_one(attrs.evolve(spot.one, multicast=peers))
@@ -210,7 +210,7 @@ def loads_for_others(kernel: ir.Kernel) -> Iterator[Planted]:
 
 def arrivals_of_others(kernel: ir.Kernel) -> Iterator[Planted]:
     """Multicast arrivals that go to other blocks, or only to their own block."""
-    for spot in spots(kernel, ir.Release, lambda one: one.to != ()):
+    for spot in spots(kernel, ir.Release, lambda stmt: stmt.to != ()):
         yield f"{spot}, alone", lambda spot=spot: spot.with_one(attrs.evolve(spot.one, to=()))
         for position, release in enumerate(spot.one.to):
             for name, peers in masks(release, kernel):
@@ -221,7 +221,7 @@ def arrivals_of_others(kernel: ir.Kernel) -> Iterator[Planted]:
 
 def _reached(kernel: ir.Kernel, to: tuple[ir.BlockSet, ...]) -> list[set[int]]:
     ranks = range(kernel.cluster.blocks)
-    return [{one for part in to for one in part.ranks(part.first.evaluate(dict(kernel.cluster.values(rank))))} for rank in ranks]
+    return [{stmt for part in to for stmt in part.ranks(part.first.evaluate(dict(kernel.cluster.values(rank))))} for rank in ranks]
 
 
 # ---------------------------------------------------------------------------------------------- dynamic tiles
@@ -231,7 +231,7 @@ def of_tiles(
     change: Callable[[ClaimTile], tuple[ir.Stmt, ...] | ir.Stmt], takes: bool | None = None
 ) -> Callable[[ir.Kernel], Iterator[Planted]]:
     """The statements that hold a tile number, by which thread claims it or receives it."""
-    return changes(ClaimTile, change, lambda one: takes in (None, one.takes))
+    return changes(ClaimTile, change, lambda stmt: takes in (None, stmt.takes))
 
 
 def two_tiles(stmt: ClaimTile) -> tuple[ir.Stmt, ...]:
@@ -275,5 +275,5 @@ KINDS = (
     _kind("loop over tiles never left", "dynamic", changes(ExitIfDone, dropped)),
     _kind("tile of the next turn", "dynamic", of_tiles(later(1))),
     _kind("two tiles taken at a turn", "dynamic", of_tiles(two_tiles, True)),
-    _kind("tile taken by those who are told", "dynamic", of_tiles(lambda one: attrs.evolve(one, takes=not one.takes))),
+    _kind("tile taken by those who are told", "dynamic", of_tiles(lambda stmt: attrs.evolve(stmt, takes=not stmt.takes))),
 )  # fmt: skip

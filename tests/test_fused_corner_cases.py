@@ -71,10 +71,10 @@ def test_window_past_the_last_key(m, n):
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("by", ["sum", "max"])
 def test_rows_shorter_than_a_vector(by, n):
-    made = rows(by)
-    strategy = made.tile(m=1).to(Block).load("X", RF, Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()).done()
+    definition = rows(by)
+    strategy = definition.tile(m=1).to(Block).load("X", RF, Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()).done()
     x = drawn(3, n)
-    np.testing.assert_allclose(run(strategy, made(m=3, n=n, types=SINGLE), x), getattr(x, by)(1), rtol=1e-6)
+    np.testing.assert_allclose(run(strategy, definition(m=3, n=n, types=SINGLE), x), getattr(x, by)(1), rtol=1e-6)
 
 
 def test_single_element_rows():
@@ -86,22 +86,22 @@ def test_single_element_rows():
 
 def test_first_replica_in_a_partly_used_warp():
     """Two rows of nine pieces in a warp: 18 lanes own elements, and the row digit is not a bit of the lane index."""
-    made = rows(
+    definition = rows(
         body={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
         operands={"X": "m n", "w": "n", "y": "m"},
     )
-    strategy = made.tile(m=4).to(Block).tile(m=2).to(Warp).load("X", RF, Move.tile(1, 4).to(Lane).done()).done()
+    strategy = definition.tile(m=4).to(Block).tile(m=2).to(Warp).load("X", RF, Move.tile(1, 4).to(Lane).done()).done()
     x, w = drawn(5, 33), drawn(33)
-    np.testing.assert_allclose(run(strategy, made(m=5, n=33, types=SINGLE | {"w": float32}), x, w), x @ w, rtol=1e-5)
+    np.testing.assert_allclose(run(strategy, definition(m=5, n=33, types=SINGLE | {"w": float32}), x, w), x @ w, rtol=1e-5)
 
 
 def test_load_that_omits_replicas_is_refused():
-    made = rows(
+    definition = rows(
         body={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
         operands={"X": "m n", "w": "n", "y": "m"},
     )
-    spec = made(m=4, n=64, types=SINGLE | {"w": float32})
-    chain = made.tile(m=2).to(Block).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done())
+    spec = definition(m=4, n=64, types=SINGLE | {"w": float32})
+    chain = definition.tile(m=2).to(Block).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done())
     x, w = drawn(4, 64), drawn(64)
     np.testing.assert_allclose(run(chain.load("w", RF, Move.done()).done(), spec, x, w), x @ w, rtol=1e-5)
     with pytest.raises(DecompositionError) as caught:
@@ -138,19 +138,19 @@ def test_accumulator_that_is_no_multiple_of_tiles():
 
 
 def test_tile_spans_a_reduced_dimension():
-    made, spread = rows(), Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
+    definition, spread = rows(), Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
     x = drawn(4, 64)
     for sizes in ({"m": 1, "n": 64}, {"m": 1, "n": 100}, {"n": 64}):
-        strategy = made.tile(**sizes).to(Block).load("X", RF, spread).done()
-        np.testing.assert_allclose(run(strategy, made(m=4, n=64, types=SINGLE), x), x.sum(1), rtol=1e-5)
+        strategy = definition.tile(**sizes).to(Block).load("X", RF, spread).done()
+        np.testing.assert_allclose(run(strategy, definition(m=4, n=64, types=SINGLE), x), x.sum(1), rtol=1e-5)
     for n, legal in ((64, "legal   tile(n=64), all of it"), (sym("n"), "n is a reduction dimension")):
         with pytest.raises(DecompositionError) as caught:
-            _ = made.tile(m=1, n=32).to(Block).done()(made(m=4, n=n)).program("sm_80").ir
+            _ = definition.tile(m=1, n=32).to(Block).done()(definition(m=4, n=n)).program("sm_80").ir
         assert legal in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "asked, parts",
+    "refinements, parts",
     [
         (lambda: rows().to(Block), ("to: it refines a step", "legal   tile(...).to(...)", "do      rows.tile(...).to(...)")),
         (lambda: rows()(m=4, n=4).swizzle_storage(), ("swizzle_storage: it refines a step", "legal   load(...).swizzle_storage(...)")),
@@ -161,10 +161,10 @@ def test_tile_spans_a_reduced_dimension():
         ),
     ],
 )
-def test_refinements_without_a_target_are_refused(asked, parts):
+def test_refinements_without_a_target_are_refused(refinements, parts):
     with pytest.raises(DecompositionError) as caught:
-        asked()
-    assert all(part in str(caught.value) for part in parts) and "test_fused_mended.py:" in str(caught.value)
+        refinements()
+    assert all(part in str(caught.value) for part in parts) and "test_fused_corner_cases.py:" in str(caught.value)
     with pytest.raises(AttributeError, match="no attribute 'program'"):
         _ = rows().program
     assert not hasattr(rows(), "to") and hasattr(rows().tile(m=1), "to")
