@@ -305,5 +305,5 @@ def test_the_kernel_has_the_same_roles(name):
     full = {one.ring for one in consumers if isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL}
     empty = {one.ring for one in producer if isinstance(one, ir.Acquire) and one.state is ir.StageState.EMPTY}
     assert full == {filled[loads[one.first]] for one in partition.crossing if one.first in loads}
-    backwards = {(filled[loads[one.second]], one.distance) for one in partition.crossing if one.second in loads and one.turns}
+    backwards = {(filled[loads[one.second]], one.distance) for one in partition.crossing if one.second in loads and one.distance}
     assert backwards == {(ring, count) for ring, count in stages.items() if count > 1} and {ring for ring, _ in backwards} <= empty
