@@ -8,6 +8,7 @@ import pytest
 
 from fireiron import *
 from fireiron.executable import INSTRUCTIONS
+from fireiron.language import library
 from fireiron.language.tree import Context, Whole
 from fireiron.tasks.grid import distributed_over_blocks
 from fireiron.tasks.mapping import GLOBAL, HOST, TaskMapping
@@ -124,3 +125,12 @@ def test_a_curve_visits_every_launch_and_continues_to_neighbors():
 def test_refused(sizes, fields, message):
     with pytest.raises(FireironError, match=message):
         launches_by_block(sizes, **fields)
+
+
+@pytest.mark.parametrize("form", ["tasks_gated:warpgroups", "tasks_gemm:warpgroups"])
+def test_persistent_launches_of_run_time_sizes_state_how_many_tiles_fit(form):
+    """The index after a block's last tile must fit 32 bits; with a weaker condition the checks cannot prove that rows are in bounds."""
+    entry = library.find(form)
+    program = library.bind(entry, {dim: sym(dim.lower(), multiple_of=8) for dim in "MNK"}).program("sm_90a")
+    facts = dict(program.ir.facts)
+    assert "the grid has at most 2**31 - 133 tiles" in facts

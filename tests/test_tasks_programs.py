@@ -491,6 +491,6 @@ def test_persistent_blocks_at_sizes_without_a_bound():
     """The launcher checks that the number of tiles fits into 32 bits, for any number of blocks; a number that may not fit is refused."""
     problem = hopper.spec(*(sym(dim, multiple_of=8) for dim in "MNK"))
     facts = tasks.strategy(gemm.program, gemm.hopper(**GROUP, group_m=2, persistent=2))(problem).program("sm_90a").ir.facts
-    assert [str(fact) for _, fact in facts] == ["(M + 63) // 64 * ((N + 15) // 16) < 2147483648"]
-    with pytest.raises(FireironError, match="launches on BLOCK: a grid has at most"):
+    assert [str(fact) for _, fact in facts] == ["(M + 63) // 64 * ((N + 15) // 16) < 2147483646"], "the index after the last tile fits, too"
+    with pytest.raises(FireironError, match=r"tiles: a grid has at most 2\*\*31 - 3"):
         tasks.strategy(gemm.program, gemm.hopper(**GROUP, persistent=2))(hopper.spec(2**24, 2**24, 64)).program("sm_90a").ir  # noqa: B018

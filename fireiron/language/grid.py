@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from fireiron.errors import ResourceError
 from fireiron.ir import For, Let, ask
 from fireiron.ir.asks.dynamic_tiles import DynamicTiles
 from fireiron.language.tree import Draft
-from fireiron.values.expr import Expr, Var, as_expr, assume_positive, constant, hilbert, less, minimum
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, assume_positive, constant, hilbert, less, minimum
 
 
 class Inside:
@@ -48,10 +49,24 @@ def most_tiles(stride: int) -> int:
     return 2**31 - 1 - stride
 
 
+def grid_facts(tiles: Expr, stride: int, hint: str = "larger tiles for Block") -> tuple[tuple[str, Expr], ...]:
+    """Return the condition on sizes under which a grid can be launched, with its text; none if it always can.
+
+    Args: `tiles` of the grid. `stride`: persistent blocks compute each `stride`-th tile; 0 if each block computes one tile.
+
+    Raises: `ResourceError` if it never can be launched.
+    """
+    most = most_tiles(stride)
+    fits = less(tiles, as_expr(most + 1))
+    if fits == FALSE:
+        raise ResourceError(f"{tiles} {'tiles' if stride else 'blocks'}: a grid has at most 2**31 - {2**31 - most}", hint=hint)
+    return () if fits == TRUE else ((f"the grid has at most 2**31 - {2**31 - most} {'tiles' if stride else 'blocks'}", fits),)
+
+
 def persistent_tile_loop(tiles: Expr, blocks: int, groups: int, dynamic: bool, draft: Draft) -> tuple[Let, For]:
     """Return the index of a block's tile in each iteration, and the loop over its tiles. If `dynamic`, one block may compute all tiles.
 
-    The number of tiles is at most `most_tiles(blocks * groups)`.
+    The kernel needs `grid_facts(tiles, blocks * groups)`.
     """
     launched = constant(minimum(tiles, as_expr(blocks)))
     block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)

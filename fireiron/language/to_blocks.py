@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 import attrs
 
-from fireiron.errors import ResourceError
 from fireiron.ir import Hole
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.language.dividing import Step, moved
-from fireiron.language.grid import let_of_grid, most_tiles
+from fireiron.language.grid import grid_facts, let_of_grid
 from fireiron.language.tile_assignment import Parts, SelectedTile, TileAssignment
 from fireiron.language.tree import Child, Draft, Expansion
 from fireiron.spec import Spec
-from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, less, mod
+from fireiron.values.expr import Expr, Var, as_expr, constant, mod
 from fireiron.values.machine import Block, Kernel
 from fireiron.values.tensor import View
 
@@ -43,7 +42,7 @@ def distribute_to_blocks(
     for _, number in outer:
         blocks = blocks * number
     stride = assignment.selection.most * assignment.selection.groups
-    fits = _fits(blocks, most_tiles(stride))
+    facts = grid_facts(blocks, stride)
     for permutation in (*assignment.renumberings, place):
         permutation.require(spec, order)
     assignment.check(stated, late=True)
@@ -59,7 +58,7 @@ def distribute_to_blocks(
     return draft.expansion(
         (Child("body", spec.at_level(Block, **views)),),
         selected.around(Hole("body")),
-        facts=() if fits == TRUE else ((f"the grid has at most {_most(stride)} {'tiles' if stride else 'blocks'}", fits),),
+        facts=facts,
         grid=selected.blocks,
         effects=_of_tensors(effects, spec),
         cluster=gathered.cluster,
@@ -84,19 +83,6 @@ def _block(blocks: Expr, draft: Draft) -> Var:
     """Return the variable of the block index, with its range."""
     number = constant(blocks)
     return Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
-
-
-def _fits(tiles: Expr, most: int) -> Expr:
-    """Return the condition under which a grid can be launched. Raises: `ResourceError` if it never can."""
-    fits = less(tiles, as_expr(most + 1))
-    if fits == FALSE:
-        raise ResourceError(f"{tiles} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
-    return fits
-
-
-def _most(stride: int) -> str:
-    """Return the text of the largest number of tiles, of which persistent blocks compute each `stride`-th one."""
-    return f"2**31 - {1 + stride}"
 
 
 def _without_outer(selected: SelectedTile, grid: Expr, outer: Sequence[tuple[Var, Expr]]) -> Expr:

@@ -19,7 +19,7 @@ import attrs
 from fireiron.decomp.done import Done
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, StoreError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import BlockCluster, Comment, For, Hole, Stmt
 from fireiron.ir.ask import NOTHING, Asks
@@ -30,6 +30,7 @@ from fireiron.ir.effect import Effects
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.former import present_tasks
+from fireiron.language.grid import grid_facts
 from fireiron.language.store.converter import Store
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import copies_of, default_copy, steps_at, steps_for
@@ -904,10 +905,7 @@ class TaskProgram(Decomposition):
         known.threads = max(known.threads, context.workers or 1)
         reader = Reader(self.program, self.mapped, spec, known, draft, registers=context.architecture.registers_per_thread)
         reader.read()
-        fits = less(reader.launches, as_expr(2**31))  # also for persistent blocks, which count to their last launch
-        if fits == FALSE:
-            raise ResourceError(f"{reader.launches} launches on BLOCK: a grid has at most 2**31 - 1", hint="larger tiles in the mapping")
-        facts = () if fits == TRUE else (("the grid has at most 2**31 - 1 blocks", fits),)
+        facts = grid_facts(reader.launches, self.mapped.root.persistent, hint="larger tiles in the mapping")
         (program,) = reader.out
         # The ownership of registers follows from their readers: fills are decided last.
         children = sorted(reader.children, key=lambda child: child.spec.fills)
