@@ -58,40 +58,7 @@ ABBREVIATIONS: Final = frozenset(
 """Abbreviations that every programmer knows, and names of other projects and files."""
 
 
-CHECKED: Final = (
-    "README.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "docs",
-    "fireiron/refine",
-    "fireiron/front",
-    "fireiron/tune",
-    "fireiron/check",
-    "fireiron/cuda",
-    "fireiron/measure",
-    "fireiron/tasks",
-    "strategies",
-    "perf",
-    "fireiron/cost",
-    "fireiron/specs",
-    "fireiron/values",
-    "fireiron/ir",
-    "fireiron/lower",
-    "fireiron/sim",
-    "fireiron/language",
-    "fireiron/graphene",
-    "fireiron/inspect",
-    "fireiron/export",
-    "fireiron/draw",
-    "fireiron/gpu",
-    "fireiron/cli",
-    "fireiron/notebook",
-    "fireiron/performing",
-    "fireiron/stepping",
-    "fireiron/decomp",
-    "fireiron/executable",
-    "tests",
-)
+CHECKED: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "fireiron", "strategies", "perf", "tests")
 """The files and folders without findings, in which none may appear, as globs; measured results and what a script writes are not read."""
 
 
