@@ -76,7 +76,7 @@ def require_right(strategy, program, mapping, target, sizes=None, causal=False):
         pytest.param("FlashAttention-2", "sm_90a", (256, 128), {"persistent": 3}, marks=NIGHTLY),
     ],
 )
-def test_a_mapping_changes_no_result(name, target, sizes, mapping):
+def test_mappings_do_not_change_results(name, target, sizes, mapping):
     """Both programs with mma.sync and with wgmma, two heads, probabilities in registers, asynchronous copies of keys."""
     strategy, program, chosen = bound(name, target, *sizes, heads=2, **mapping)
     require_right(strategy, program, coarse(chosen), target)
