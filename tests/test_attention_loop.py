@@ -91,7 +91,7 @@ def events_of(text):
 
 
 FUNCTION = re.compile(
-    r"^// steps? [^\n]* on registers\n__device__ __forceinline__ void (\w+)\(.*?\)\n\{\n(.*?)\n\}\n", re.DOTALL | re.MULTILINE
+    r"^// [^\n]* on registers\n__device__ __forceinline__ void (\w+)\(.*?\)\n\{\n(.*?)\n\}\n", re.DOTALL | re.MULTILINE
 )
 
 
@@ -114,8 +114,8 @@ def test_the_loop_is_that_of_hand_written_kernels(printed):
 
 
 def test_the_peeled_iteration_and_the_loop_call_one_function(printed):
-    assert [name for name, _ in FUNCTION.findall(printed)] == ["top_to_update"]
-    calls = re.findall(r"^ +top_to_update\(([^;]*)\);", printed, re.MULTILINE)
+    assert [name for name, _ in FUNCTION.findall(printed)] == ["top_max_to_l_parts"]
+    calls = re.findall(r"^ +top_max_to_l_parts\(([^;]*)\);", printed, re.MULTILINE)
     assert len(calls) == 2 and len({" ".join(call.split()) for call in calls}) == 1
     assert printed.count("exp_n < 16") == printed.count("sums_parts[sums_m] =") == 1
 

@@ -116,8 +116,8 @@ def test_a_sequence_ends_before_a_different_statement(edit):
 def test_the_text_has_each_function_once_and_before_the_kernel():
     kernel = program_of("hopper_attention:causal")
     text = emit(kernel)
-    assert text.index("void mask_to_update(") < text.index("__global__")
-    assert len(re.findall(r"\bmask_to_update\(", text)) == 3 and text.count("// exp: ") == 1
+    assert text.index("void s_to_l_parts(") < text.index("__global__")
+    assert len(re.findall(r"\bs_to_l_parts\(", text)) == 3 and text.count("// exp: ") == 1
     assert "n * 128 + 128, block_m" in " ".join(text.split()) and "scale, 0, block_m" in " ".join(text.split())
     assert emit(kernel) == text
 

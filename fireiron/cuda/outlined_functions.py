@@ -32,8 +32,8 @@ class OutlinedFunction:
 
     def lines(self) -> list[Line]:
         """Its lines."""
-        first, last = self.function.steps
-        note = f"step {first}" if first == last else f"steps {first} to {last}"
+        first, last = self.function.results
+        note = first if first == last else f"{first} to {last}"
         head = plain([*comment(f"{note}, on registers"), *self._head(), "{"], self.steps)
         return [*head, *lines_of(self.items, 1), Line("}", self.steps)]
 

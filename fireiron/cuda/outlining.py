@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -18,7 +19,6 @@ import attrs
 from fireiron.cuda.reductions import LaneReduction
 from fireiron.ir import Comment, Exec, For, IfAnyLane, Kernel, Let, Stmt, execs, statements, substituted
 from fireiron.ir.mechanism import AT_ONCE
-from fireiron.ir.text import Path
 from fireiron.values.expr import Const, Expr, Var, as_expr, constant
 from fireiron.values.expr.normal import terms_of
 
@@ -38,20 +38,17 @@ class Outlined:
     body: tuple[Stmt, ...]
 
     @property
-    def steps(self) -> tuple[str, str]:
-        """The names of the first and the last step of a definition that it executes, or of children in the tree."""
-        paths = [stmt.path for stmt, _ in execs(self.body) if stmt.path]
-        if not paths:
-            return "", ""
-        depth = _agreeing_steps(paths)
-        first, last = (path[depth] if len(path) > depth else path[-1] for path in (paths[0], paths[-1]))
+    def results(self) -> tuple[str, str]:
+        """The names of the first and the last array that it writes, without `_rf`; a kernel that is read back has the same names."""
+        written = [access.buffer for stmt, _ in execs(self.body) for access in stmt.accesses if access.write]
+        first, last = (re.sub(r"_rf\d*$", "", name) for name in (written[0], written[-1]))
         return first, last
 
     @property
     def name(self) -> str:
-        """Its name: the steps that it executes."""
-        first, last = self.steps
-        return f"{first or 'register'}_steps" if first == last else f"{first}_to_{last}"
+        """Its name: what it computes."""
+        first, last = self.results
+        return f"compute_{first}" if first == last else f"{first}_to_{last}"
 
 
 @attrs.frozen
@@ -356,14 +353,6 @@ def _divided(value: Expr, divisor: int) -> Expr | None:
             product = product * atom
         total = total + product
     return total
-
-
-def _agreeing_steps(paths: Sequence[Path]) -> int:
-    """The number of steps in which paths agree, from the root on."""
-    length = 0
-    while all(len(path) > length and path[length] == paths[0][length] for path in paths):
-        length += 1
-    return length
 
 
 __all__ = ["Outlined", "OutlinedCall", "outlined"]
