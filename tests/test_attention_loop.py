@@ -90,9 +90,7 @@ def events_of(text):
     return [one.strip() for line in text.splitlines() for one in line.split(";")]
 
 
-FUNCTION = re.compile(
-    r"^// [^\n]* on registers\n__device__ __forceinline__ void (\w+)\(.*?\)\n\{\n(.*?)\n\}\n", re.DOTALL | re.MULTILINE
-)
+FUNCTION = re.compile(r"^// [^\n]* on registers\n__device__ __forceinline__ void (\w+)\(.*?\)\n\{\n(.*?)\n\}\n", re.DOTALL | re.MULTILINE)
 
 
 def consumers(text):
