@@ -4,12 +4,15 @@ A test named by a document, `test_file::test_name`, exists.
 """
 
 import ast
+import builtins
 import functools
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+import fireiron
 from fireiron.gpu import launch
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +47,33 @@ def test_gpu_blocks_run(document, capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize("document", WITH_GPU, ids=lambda path: str(path.relative_to(ROOT)))
 def test_gpu_blocks_compile(document):
     assert gpu_blocks(document)
+
+
+@pytest.mark.parametrize("document", WITH_GPU, ids=lambda path: str(path.relative_to(ROOT)))
+def test_gpu_blocks_use_names_that_exist(document):
+    """Without a GPU, the blocks are not executed, so a renamed function would not be noticed."""
+    tree = ast.parse("\n".join(re.findall(r"```python(?: gpu)?\n(.*?)```", document.read_text(), re.DOTALL)))
+    known = {*dir(builtins), *fireiron.__all__}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(ctx=ast.Store()):
+                known.add(node.id)
+            case ast.arg():
+                known.add(node.arg)
+            case ast.FunctionDef() | ast.ClassDef() | ast.ExceptHandler():
+                known.add(node.name)
+            case ast.alias():
+                known.add((node.asname or node.name).split(".")[0])
+            case ast.ImportFrom(module=module) if module.startswith("fireiron") and node.names[0].name != "*":
+                exported = importlib.import_module(module)
+                missing = [one.name for one in node.names if not hasattr(exported, one.name) and not is_module(f"{module}.{one.name}")]
+                assert missing == [], f"{module} has no {missing}"
+    loads = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    assert loads <= known, loads - known
+
+
+def is_module(name):
+    return importlib.util.find_spec(name) is not None
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

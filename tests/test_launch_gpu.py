@@ -467,7 +467,7 @@ def test_wrong_arrays(kernel):
         ((a, b), {"out": out[:, :-1]}, "shape"),
         ((a, b), {"stream": "fast"}, "not a CUDA stream"),
         ((a, b), {"stream": True}, "not a CUDA stream"),
-        *(((shifted, b), {}, "no multiple of"),) * (kernel.ir.buffer("A").tensor.align > 4),
+        *(((shifted, b), {}, "not a multiple of"),) * (kernel.ir.buffer("A").tensor.align > 4),
     ):
         with pytest.raises((LaunchError, ArgumentError), match=message):
             kernel(*arrays, **options)
