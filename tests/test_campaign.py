@@ -111,10 +111,10 @@ def test_findings_are_reported_and_fail(tmp_path, capsys):
 @pytest.mark.usefixtures("numbers")
 def test_fixed_findings_are_closed(tmp_path, monkeypatch, capsys):
     Run(NUMBERS, 20, folder=tmp_path, quiet=True).go()
-    assert main(["numbers", "--mended", "--folder", str(tmp_path)]) == 1
+    assert main(["numbers", "--fixed", "--folder", str(tmp_path)]) == 1
     right = attrs.evolve(NUMBERS, draw=lambda seed: agreed({"odd"}, units=seed % 10))
     monkeypatch.setattr("campaign.__main__.subjects", lambda: {"numbers": right})
-    assert main(["numbers", "--mended", "--folder", str(tmp_path)]) == 0
+    assert main(["numbers", "--fixed", "--folder", str(tmp_path)]) == 0
     state = states.load("numbers", 0, tmp_path)
     assert state.verdicts == {"agreed": 21, "refused": 7, "found": 0, "mended": 1} and not state.open() and state.amount("drawn") == 28
     assert state.findings[0]["mended"] == states.source()

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         _merge(options)
     elif options.subject is not None:
         for subject in chosen:
-            (_mend if options.mended else _run)(subject, options)
+            (_repeat_findings if options.fixed else _run)(subject, options)
     return _report(chosen, options)
 
 
@@ -54,7 +54,7 @@ def _parser(names: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="seconds after which no new chunk begins, for each subject")
     parser.add_argument("--seed", type=int, help="draw one seed and print its verdict")
     parser.add_argument(
-        "--mended", action="store_true", help="draw the seeds with findings again, and count those that are right now as fixed"
+        "--fixed", action="store_true", help="draw the seeds with findings again, and count those that are right now as fixed"
     )
     parser.add_argument("--publish", action="store_true", help="write the figures so far into docs/campaign and docs/reliability.md")
     parser.add_argument("--folder", type=Path, default=states.FOLDER, help="where the states are kept (default: build/campaign)")
@@ -93,7 +93,7 @@ def _merge(options: argparse.Namespace) -> None:
             states.save(state, options.folder)
 
 
-def _mend(subject: Subject, options: argparse.Namespace) -> None:
+def _repeat_findings(subject: Subject, options: argparse.Namespace) -> None:
     with states.alone(subject.name, options.folder):
         state = states.load(subject.name, subject.first, options.folder, _published(options))
         for finding in state.open():
@@ -124,7 +124,7 @@ def _report(chosen: list[Subject], options: argparse.Namespace) -> int:
             print(f"{subject.name}: found, again with {reproduce(subject.name, int(str(finding['seed'])))}")
     print(
         tabulate(
-            rows, ["subject", "what", "so far", "wanted", "refused", "found", "mended", "processor s"], maxcolwidths=[None, 60, *[None] * 6]
+            rows, ["subject", "what", "so far", "wanted", "refused", "found", "fixed", "processor s"], maxcolwidths=[None, 60, *[None] * 6]
         )
     )
     return int(wrong > 0)
