@@ -204,6 +204,44 @@ def test_a_missing_header_and_a_bad_option_are_refused() -> None:
     assert "unrecognized option --nope" in refused(STORE, common(), options=("--nope",))
 
 
+def test_a_described_compiler_is_loaded_only_to_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", os.fspath(tmp_path))
+    chain = next(chain for chain in toolchains() if os.sep in chain.library)
+    described = toolchain._open.__wrapped__
+    assert described(chain.library) == chain
+    (file,) = tmp_path.iterdir()
+    loads: list[str] = []
+    monkeypatch.setattr(toolchain, "_loaded", lambda library: loads.append(library) or chain)
+    assert described(chain.library) == chain and loads == []
+    for damaged in (b"", b"[[13, 0]]", b"[[13], [90]]", b'[[13, "0"], [90]]', b"[[13, 0], []]", b"{}", b"[[13, 0], [90.5]]", b"\xff"):
+        file.write_bytes(damaged)
+        assert described(chain.library) == chain and loads.pop(), damaged
+        assert described(chain.library) == chain and loads == [], "the damaged description has been replaced"
+    monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
+    assert described(chain.library) == chain and loads.pop()
+
+
+def test_another_build_has_another_description(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", os.fspath(tmp_path))
+    first, second = tmp_path / "a" / "libnvrtc.so", tmp_path / "b" / "libnvrtc.so"
+    for path, content in ((first, b"one"), (second, b"two")):
+        path.parent.mkdir()
+        path.write_bytes(content)
+    monkeypatch.setattr(
+        toolchain, "_loaded", lambda library: Toolchain((13, 0) if "a" in library.split(os.sep) else (12, 0), (90,), library)
+    )
+    described = toolchain._open.__wrapped__
+    for _ in range(2):
+        assert [described(os.fspath(path)).version for path in (first, second)] == [(13, 0), (12, 0)]
+
+
+def test_a_description_that_cannot_be_stored_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", os.fspath(tmp_path / "file"))
+    chain = toolchains()[0]
+    assert toolchain._open.__wrapped__(chain.library) == chain
+
+
 def test_unloadable_libraries_give_no_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "_open", lambda library: None)
     assert toolchains() == ()

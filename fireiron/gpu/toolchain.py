@@ -21,6 +21,7 @@ import functools
 import hashlib
 import importlib.metadata
 import itertools
+import json
 import os
 import re
 import shutil
@@ -34,7 +35,8 @@ from typing import Literal
 from attrs import field, frozen
 
 from fireiron import settings
-from fireiron.errors import LaunchError
+from fireiron.errors import LaunchError, StoreError
+from fireiron.files import write
 
 _FILE = "kernel.cu"  # the file name of the source in compiler messages
 _PIP = "pip install 'fireiron[check]'"
@@ -183,7 +185,22 @@ def _toolkit_libraries() -> Iterator[str]:
 
 @functools.cache
 def _open(library: str) -> Toolchain | None:
-    """Return the compiler in a shared library; None if it cannot be loaded or is older than CUDA 11.2."""
+    """Return the compiler in a shared library; None if it cannot be loaded or is older than CUDA 11.2.
+
+    Loading takes 10 ms or more. So the version and targets of a file are stored in the cache folder, and it is loaded when it compiles.
+    """
+    build = _fingerprint(library) if os.sep in library and settings.cache_enabled() else None
+    stored = None if build is None else _stored_description(build)
+    if stored is not None:
+        return Toolchain(*stored, library)
+    chain = _loaded(library)
+    if chain is not None and build is not None:
+        _store_description(build, chain)
+    return chain
+
+
+def _loaded(library: str) -> Toolchain | None:
+    """Load a shared library and ask for its version and targets."""
     try:
         nvrtc = _library(library)
         major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
@@ -194,6 +211,28 @@ def _open(library: str) -> Toolchain | None:
     except (OSError, AttributeError):
         return None
     return Toolchain((major.value, minor.value), tuple(sorted(archs)), library)
+
+
+def _description_file(build: str) -> Path:
+    return user_cache() / f"nvrtc-{build}.json"
+
+
+def _stored_description(build: str) -> tuple[tuple[int, int], tuple[int, ...]] | None:
+    """Return the stored version and targets of a build; None if they are not stored, or the file is damaged."""
+    try:
+        (major, minor), archs = json.loads(_description_file(build).read_bytes())
+    except (OSError, ValueError, TypeError):
+        return None
+    numbers = (major, minor, *archs) if isinstance(archs, list) and archs else ()
+    return ((major, minor), tuple(archs)) if numbers and all(type(number) is int for number in numbers) else None
+
+
+def _store_description(build: str, chain: Toolchain) -> None:
+    """Store the version and targets of a build, if the cache folder can be written."""
+    path = _description_file(build)
+    with contextlib.suppress(OSError, StoreError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, json.dumps([chain.version, chain.archs]).encode(), overwrite=True)
 
 
 @functools.cache
@@ -310,11 +349,11 @@ def _bundled_headers(chain: Toolchain) -> Path | None:
 
     They are unpacked to a temporary folder that is then renamed, so that killed or concurrent processes leave no incomplete folder.
     """
-    if not hasattr(_library(chain.library), "nvrtcInstallBundledHeaders"):
-        return None
     folder = user_cache() / f"cuda-headers-{chain.version[0]}.{chain.version[1]}"
     with contextlib.suppress(OSError):  # the folder is read-only, or its name too long: use the next candidate
         if not folder.is_dir():
+            if not hasattr(_library(chain.library), "nvrtcInstallBundledHeaders"):
+                return None
             _unpack_headers(chain, folder)
         return folder if folder.is_dir() else None
     return None
