@@ -167,9 +167,11 @@ def _adding(spec: Spec, parts: int, architecture: Architecture) -> Program:
 def decided(key: CacheKey) -> tuple[Choice, Problem]:
     """Return the choice and its problem: with split-K if that is expected to be faster."""
     place = key.place
-    is_whole = not any(_numbers_of_parts(key, problem) for problem in key.problems)
-    choice, problem = chosen(key, place.prove if is_whole else prove_only)
-    parts = None if is_whole else _in_parts(key, choice, problem)
+    estimates = [in_parts_of_k(key, None, problem) for problem in key.problems]
+    # Where split-K is not expected to be faster, the compiler runs while the only kernel is checked.
+    choice, problem = chosen(key, prove_only if any(estimates) else place.prove)
+    estimate = next(options for options, other in zip(estimates, key.problems, strict=True) if other is problem)
+    parts = _in_parts(key, choice, problem, estimate)
     if parts is not None:
         size = constant(parts.program.spec.size("b"))
         assert size is not None
@@ -256,12 +258,16 @@ def _numbers_of_parts(key: CacheKey, problem: Problem) -> list[int]:
     return in_parts.numbers_for(problem.spec, Question(problem.spec, place.architecture, place.gpu))
 
 
-def _in_parts(key: CacheKey, choice: Choice, problem: Problem) -> Choice | None:
-    """Return the choice for split-K if it is expected to be faster; otherwise None."""
+def _in_parts(key: CacheKey, choice: Choice, problem: Problem, estimate: Sequence[tuple[float, int, Problem]]) -> Choice | None:
+    """Return the choice for split-K if it is expected to be faster; otherwise None.
+
+    `estimate` are the split-K kernels faster than the expected time without split-K; an exact record has a measured time instead.
+    """
     recorded = choice.record.us if choice.exact and choice.record is not None else None
-    for us, parts, stack in in_parts_of_k(key, recorded, problem)[:1]:
-        return choice_in_parts(key, us, parts, stack)
-    return None
+    options = [option for option in estimate if recorded is None or option[0] < recorded]
+    if not options and recorded is not None:
+        options = in_parts_of_k(key, recorded, problem)
+    return choice_in_parts(key, *options[0]) if options else None
 
 
 def choice_in_parts(key: CacheKey, us: float, parts: int, stack: Problem) -> Choice | None:

@@ -6,6 +6,7 @@ import pytest
 import fireiron
 from fireiron import *
 from fireiron.batches import cut
+from fireiron.front.place import Place
 from fireiron.strategies import add_parts
 from fireiron.tune.records import available, in_parts
 from fireiron.tune.records.choosing import Question
@@ -172,3 +173,13 @@ def test_the_kernel_of_parts_is_returned():
     assert "b" not in unsplit.program.spec.dims
     with pytest.raises(StoreError):
         matmul(a, b, arch=HOPPER, require_record=True)
+
+
+@pytest.mark.parametrize(("m", "n", "k", "is_whole"), [(1024, 1024, 1024, True), (128, 128, 16384, False)])
+def test_the_compiler_runs_during_the_checks_of_the_kernel_that_is_launched(monkeypatch, m, n, k, is_whole):
+    """`Place.prove` starts the compiler; without it a kernel is only checked, such as one that split-K is expected to beat."""
+    started, prove = [], Place.prove
+    monkeypatch.setattr(Place, "prove", lambda place, program: (started.append(program.spec), prove(place, program))[1])
+    choice = matmul.choice(float16_array(m, k), float16_array(k, n), arch="sm_90a")
+    assert ("parts of K" not in choice.why) == is_whole
+    assert (MatMul(m, n, k, dtype=float16, c_dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel) in started) == is_whole
