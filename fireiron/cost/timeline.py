@@ -173,7 +173,7 @@ class Clock:
         self.ready = {key: one + skipped for key, one in self.ready.items()}
 
     def _active(self, statement: Exec, inner: tuple[For, ...]) -> int:
-        """How often a batch executes at the current loop values. Conditions on threads and blocks count as true."""
+        """How often a batch executes at the current loop values. Conditions on threads or unknown values count as true."""
         count = 1
         for loop in inner:
             count *= self.work.extent(loop)
