@@ -99,7 +99,7 @@ class BoundKernel:
 
 
 @attrs.frozen(kw_only=True)
-class _Widened(Copied):
+class _Padded(Copied):
     """An answer for copies of heads, padded with zeros to `elements`; `results` are shapes and strides of new results."""
 
     elements: int
@@ -107,7 +107,7 @@ class _Widened(Copied):
 
     def copy(self, array: Any) -> Any:
         """Return the padded copy of an input."""
-        return _widened(array, self.elements)
+        return _padded(array, self.elements)
 
     def part(self, result: Any, target: Any) -> Any:
         """Return a result without the padding of its heads."""
@@ -130,10 +130,12 @@ def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
     if not 2 <= rank <= MOST_DIMENSIONS or not len(k) == len(v) == rank:
         legal = "of each 2, 3 or 4 dimensions: (m, d), (heads, m, d), (batch, heads, m, d)"
         raise ArgumentError("attention: numbers of dimensions", got=shapes, legal=legal)
-    (batch, heads, queries, elements), (others, groups, keys, width) = ((*(1,) * (MOST_DIMENSIONS - rank), *one) for one in (q, k))
+    (batch, heads, queries, elements), (key_batch, groups, keys, key_elements) = (
+        (*(1,) * (MOST_DIMENSIONS - rank), *one) for one in (q, k)
+    )
     if tuple(k) != tuple(v):
         raise ArgumentError("attention: v does not have the shape of k", got=shapes, legal="equal shapes of k and v")
-    if batch != others or width != elements:
+    if batch != key_batch or key_elements != elements:
         raise ArgumentError("attention: q and k differ in the batch, or in the elements of a head", got=shapes)
     if elements % ELEMENTS or not elements:
         legal = f"multiples of {ELEMENTS}, at least {ELEMENTS}"
@@ -240,9 +242,9 @@ def answer_to(request: Request) -> Answer:
     is_direct = not is_wider and not any(_needs_copy(given[name]) for name in ("out", "lse") if name in given)
     if not places and is_direct:
         return _bound(request)
-    copies = copies_of(request.inputs, places, functools.partial(_widened, elements=elements))
+    copies = copies_of(request.inputs, places, functools.partial(_padded, elements=elements))
     answer = _bound(request._replace(inputs=copies, out=out if is_direct else None))
-    return _Widened("attention", answer, places, out is None or not is_direct, elements=elements, results=results)
+    return _Padded("attention", answer, places, out is None or not is_direct, elements=elements, results=results)
 
 
 def _results(q: Operand, options: Options) -> tuple[Places, ...]:
@@ -261,7 +263,7 @@ def _needs_copy(operand: Operand) -> bool:
     return any(step < 0 for step in steps) or (operand.shape[-1] > 1 and operand.steps[-1] != 1)
 
 
-def _widened(array: Any, elements: int) -> Any:
+def _padded(array: Any, elements: int) -> Any:
     """Return a row-major copy with heads padded with zeros."""
     width = array.shape[-1]
     if width == elements:
@@ -337,7 +339,7 @@ def _bound(request: Request) -> BoundKernel:
     arrays = _Arrays(sizes, q.dtype, views, aligned, Place.of(q.device, request.arch, request.require_record))
     if is_few(sizes, options, arrays.place.architecture) and not arrays.place.require_record:
         with contextlib.suppress(FireironError):  # other strategies support arrays that TMA cannot copy
-            return _decoded(arrays, results)
+            return _decode_kernels(arrays, results)
     choice = _cached_or_chosen(arrays, options)
     view_places = tuple(views.values())
     return BoundKernel(CompiledKernel(choice.program), choice, view_places[:3], view_places[3:], results)
@@ -367,7 +369,7 @@ def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
     return bool(sizes.keys > _file("attention_decode").size_for(sizes.keys, sizes.batch * sizes.groups))
 
 
-def _decoded(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel:
+def _decode_kernels(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel:
     """Return two kernels for few queries. The queries of `Q[b,m,g,r,d]` that share keys are rows of `Q[b,g,m,d]`."""
     file, sizes = _file("attention_decode"), arrays.sizes
     row_views = {name: _as_rows(name, *places, sizes) for name, places in arrays.views.items()}

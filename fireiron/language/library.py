@@ -198,7 +198,7 @@ BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
 are the tile of a block."""
 
 MOST_TILES: Final = 3
-"""The number of tiles that precede other strategies."""
+"""Maximum number of tiles of Hopper strategies to try, fastest by estimate first."""
 
 ROWS_OF_WGMMA: Final = 64
 HALF_BYTES: Final = 2

@@ -52,7 +52,7 @@ class _Versioning:
             if isinstance(statement, Let):
                 known[statement.var] = statement.value
             if stmt is not None:
-                parts = self._parts(stmt, loops, known, around)
+                parts = self._interior_conditions(stmt, loops, known, around)
                 interior = strongest(parts.values())
                 if interior not in (TRUE, FALSE):
                     versioned = attrs.evolve(stmt, interior=interior, implied=tuple(parts))
@@ -65,7 +65,7 @@ class _Versioning:
 
     # ------------------------------------------------------------------------------------------ conditions
 
-    def _parts(self, stmt: Exec, loops: Sequence[For], names: Mapping[Var, Expr], around: For | None) -> dict[Expr, Expr]:
+    def _interior_conditions(self, stmt: Exec, loops: Sequence[For], names: Mapping[Var, Expr], around: For | None) -> dict[Expr, Expr]:
         """The conditions of a statement that a warp-uniform condition implies, each with that condition; empty if versions do not pay off.
 
         `loops` are the loops of the statement alone, `around` the enclosing loop.
@@ -77,13 +77,13 @@ class _Versioning:
             return {}
         own = frozenset(loop.var for loop in loops)
         tested = dict.fromkeys(_tested(stmt))
-        parts = {part: interior for part in tested if (interior := self._of_warp(part, own, names)) != FALSE}
+        parts = {part: interior for part in tested if (interior := self._warp_condition(part, own, names)) != FALSE}
         if not stmt.spec.moves:
             return parts
         changing = around is not None and all(around.var in _written_out(interior, names).variables() for interior in parts.values())
         return parts if changing and len(parts) == len(tested) else {}
 
-    def _of_warp(self, condition: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> Expr:
+    def _warp_condition(self, condition: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> Expr:
         """The condition that the largest coordinate in a warp, over all iterations of the `own` loops, is less than an extent; false if it
         is unknown or does not pay off.
 
