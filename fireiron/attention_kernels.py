@@ -131,7 +131,7 @@ def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
         legal = "of each 2, 3 or 4 dimensions: (m, d), (heads, m, d), (batch, heads, m, d)"
         raise ArgumentError("attention: numbers of dimensions", got=shapes, legal=legal)
     (batch, heads, queries, elements), (key_batch, groups, keys, key_elements) = (
-        (*(1,) * (MOST_DIMENSIONS - rank), *one) for one in (q, k)
+        (*(1,) * (MOST_DIMENSIONS - rank), *shape) for shape in (q, k)
     )
     if tuple(k) != tuple(v):
         raise ArgumentError("attention: v does not have the shape of k", got=shapes, legal="equal shapes of k and v")
