@@ -49,7 +49,7 @@ NO_KEY: Final = -math.inf
 """The log-sum-exp of a query without keys to attend to."""
 
 DIMS: Final[Mapping[str, str]] = {"Q": "bmgrd", "K": "bngd", "V": "bngd", "O": "bmgrd", "L": "bmgr"}
-"""The dimensions of the kernel's arrays: `r` heads of queries for each of `g` heads of keys."""
+"""The dimensions of the kernel's arrays, with `r` query heads for each of `g` key heads."""
 
 
 @attrs.frozen
@@ -99,7 +99,7 @@ class BoundKernel:
 
 
 @attrs.frozen(kw_only=True)
-class _Widened(Copied):
+class _Padded(Copied):
     """An answer for copies of heads, padded with zeros to `elements`; `results` are shapes and strides of new results."""
 
     elements: int
@@ -107,7 +107,7 @@ class _Widened(Copied):
 
     def copy(self, array: Any) -> Any:
         """Return the padded copy of an input."""
-        return _widened(array, self.elements)
+        return _padded(array, self.elements)
 
     def part(self, result: Any, target: Any) -> Any:
         """Return a result without the padding of its heads."""
@@ -130,10 +130,12 @@ def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
     if not 2 <= rank <= MOST_DIMENSIONS or not len(k) == len(v) == rank:
         legal = "of each 2, 3 or 4 dimensions: (m, d), (heads, m, d), (batch, heads, m, d)"
         raise ArgumentError("attention: numbers of dimensions", got=shapes, legal=legal)
-    (batch, heads, queries, elements), (others, groups, keys, width) = ((*(1,) * (MOST_DIMENSIONS - rank), *one) for one in (q, k))
+    (batch, heads, queries, elements), (key_batch, groups, keys, key_elements) = (
+        (*(1,) * (MOST_DIMENSIONS - rank), *shape) for shape in (q, k)
+    )
     if tuple(k) != tuple(v):
         raise ArgumentError("attention: v does not have the shape of k", got=shapes, legal="equal shapes of k and v")
-    if batch != others or width != elements:
+    if batch != key_batch or key_elements != elements:
         raise ArgumentError("attention: q and k differ in the batch, or in the elements of a head", got=shapes)
     if elements % ELEMENTS or not elements:
         legal = f"multiples of {ELEMENTS}, at least {ELEMENTS}"
@@ -209,7 +211,7 @@ def _as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
 
 
 def _storage(name: str, places: Places, align: int) -> dict[str, Strides]:
-    """Return the storage order of an operand; None if it is row-major and aligned."""
+    """Return the storage order of an operand by its name; empty if it is row-major and aligned."""
     shape, steps = places
     if align >= ALIGNMENT and steps == packed(shape):
         return {}
@@ -236,13 +238,13 @@ def answer_to(request: Request) -> Answer:
         return Empty("attention", tuple((shape, dtype, value) for (shape, _), dtype, value in kinds), unchosen="nothing is chosen")
     elements = -(-sizes.elements // DEPTH) * DEPTH
     is_wider = elements > sizes.elements
-    places = frozenset(place for place, name in enumerate("qkv") if is_wider or _lies_oddly(given[name]))
-    is_direct = not is_wider and not any(_lies_oddly(given[name]) for name in ("out", "lse") if name in given)
+    places = frozenset(place for place, name in enumerate("qkv") if is_wider or _needs_copy(given[name]))
+    is_direct = not is_wider and not any(_needs_copy(given[name]) for name in ("out", "lse") if name in given)
     if not places and is_direct:
         return _bound(request)
-    copies = copies_of(request.inputs, places, functools.partial(_widened, elements=elements))
+    copies = copies_of(request.inputs, places, functools.partial(_padded, elements=elements))
     answer = _bound(request._replace(inputs=copies, out=out if is_direct else None))
-    return _Widened("attention", answer, places, out is None or not is_direct, elements=elements, results=results)
+    return _Padded("attention", answer, places, out is None or not is_direct, elements=elements, results=results)
 
 
 def _results(q: Operand, options: Options) -> tuple[Places, ...]:
@@ -251,23 +253,23 @@ def _results(q: Operand, options: Options) -> tuple[Places, ...]:
 
 
 def _dtypes(q: Any) -> tuple[DType, DType]:
-    """Return their element types."""
+    """Return the element types of the result and of the log-sum-exp."""
     return as_dtype(operand_of(q, "q").dtype), float32
 
 
-def _lies_oddly(operand: Operand) -> bool:
-    """Return whether an array is not contiguous along a head, or has a negative stride."""
+def _needs_copy(operand: Operand) -> bool:
+    """Return whether an array must be copied: it is not contiguous along a head, or has a negative stride."""
     steps = [step for size, step in zip(*operand.places, strict=True) if size > 1]
     return any(step < 0 for step in steps) or (operand.shape[-1] > 1 and operand.steps[-1] != 1)
 
 
-def _widened(array: Any, elements: int) -> Any:
+def _padded(array: Any, elements: int) -> Any:
     """Return a row-major copy with heads padded with zeros."""
-    own = array.shape[-1]
-    if own == elements:
+    width = array.shape[-1]
+    if width == elements:
         return copied(array)
     wide = zeroed(new_like(array, (*array.shape[:-1], elements), as_dtype(operand_of(array, "an array").dtype)))
-    store(wide[..., :own], array)
+    store(wide[..., :width], array)
     return wide
 
 
@@ -309,7 +311,7 @@ class _Arrays:
 
         Raises: FireironError if the program is illegal, or requires other arrays.
         """
-        if strategy.start == program.spec.starter and _by_tma(strategy) and not program.sequential.rings:
+        if strategy.start == program.spec.starter and _is_warp_specialized(strategy) and not program.sequential.rings:
             raise ArgumentError("TMA cannot copy arrays with these strides")
         if not fits(self.aligned, program):
             raise ArgumentError("the arrays do not have the alignment that the kernel requires")
@@ -326,25 +328,25 @@ class _Arrays:
 
 
 def _bound(request: Request) -> BoundKernel:
-    """Return the kernel, or the two kernels of a decode step, for arrays that kernels can read."""
+    """Return the kernel, or the two kernels of a decode step, for arrays that need no copy."""
     options, given = request.options, _operands(request)
     sizes = sizes_of(*(given[name].shape for name in "qkv"))
     q, results = given["q"], _results(given["q"], options)
-    lie = {**dict(zip(("out", "lse"), results, strict=False)), **{name: one.places for name, one in given.items()}}
-    operands = {letter: name for letter, name in zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True) if name in lie}
-    views = {letter: _as_kernel(letter, *lie[name], sizes) for letter, name in operands.items()}
+    operand_places = {**dict(zip(("out", "lse"), results, strict=False)), **{name: one.places for name, one in given.items()}}
+    operands = {letter: name for letter, name in zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True) if name in operand_places}
+    views = {letter: _as_kernel(letter, *operand_places[name], sizes) for letter, name in operands.items()}
     aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
     arrays = _Arrays(sizes, q.dtype, views, aligned, Place.of(q.device, request.arch, request.require_record))
     if is_few(sizes, options, arrays.place.architecture) and not arrays.place.require_record:
         with contextlib.suppress(FireironError):  # other strategies support arrays that TMA cannot copy
-            return _decoded(arrays, results)
-    choice = _kept_or_chosen(arrays, options)
-    seen = tuple(views.values())
-    return BoundKernel(CompiledKernel(choice.program), choice, seen[:3], seen[3:], results)
+            return _decode_kernels(arrays, results)
+    choice = _cached_or_chosen(arrays, options)
+    view_places = tuple(views.values())
+    return BoundKernel(CompiledKernel(choice.program), choice, view_places[:3], view_places[3:], results)
 
 
 def _file(name: str) -> Any:
-    """Return a module of the strategy library."""
+    """Return a file of the strategy library as a module."""
     return importlib.import_module(f"{LIBRARY}.{name}")
 
 
@@ -367,18 +369,19 @@ def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
     return bool(sizes.keys > _file("attention_decode").size_for(sizes.keys, sizes.batch * sizes.groups))
 
 
-def _decoded(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel:
+def _decode_kernels(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel:
     """Return two kernels for few queries. The queries of `Q[b,m,g,r,d]` that share keys are rows of `Q[b,g,m,d]`."""
     file, sizes = _file("attention_decode"), arrays.sizes
-    seen = {name: _as_rows(name, *places, sizes) for name, places in arrays.views.items()}
+    row_views = {name: _as_rows(name, *places, sizes) for name, places in arrays.views.items()}
     size, rows = file.size_for(sizes.keys, sizes.batch * sizes.groups), sizes.queries * (sizes.heads // sizes.groups)
     orders = {
-        name: _strides("bgmd" if name in "QO" else "bngd", places, arrays.aligned.get(name, ALIGNMENT)) for name, places in seen.items()
+        name: _strides("bgmd" if name in "QO" else "bngd", places, arrays.aligned.get(name, ALIGNMENT))
+        for name, places in row_views.items()
     }
     shape = (rows, sizes.keys, sizes.elements, sizes.groups, sizes.batch, size)
     parts, whole = file.kernels(*shape, dtype=as_dtype(arrays.dtype), architecture=arrays.place.architecture, **orders)
     why = f"{rows} queries read the same {sizes.keys} keys: attention_decode in parts of {size}, then attention_combine"
-    places = tuple(seen.values())
+    places = tuple(row_views.values())
     return BoundKernel(parts, Choice(None, False, why, parts.program), places[:3], places[3:], results, whole)
 
 
@@ -410,17 +413,17 @@ def _problems(arrays: _Arrays, options: Options) -> list[_Problem]:
     return [_Problem(kind, arrays.spec(kind), arrays.spec(kind, is_packed=True)) for kind in kinds]
 
 
-def _by_tma(strategy: Strategy) -> bool:
-    """Return whether it is a warp-specialized program."""
+def _is_warp_specialized(strategy: Strategy) -> bool:
+    """Return whether a strategy is for sm_90a: these are warp-specialized."""
     return strategy.target == WARPGROUP_ARCHITECTURE
 
 
-def _kept_or_chosen(arrays: _Arrays, options: Options) -> Choice:
+def _cached_or_chosen(arrays: _Arrays, options: Options) -> Choice:
     """Return the cached choice of another process for this GPU, else a new choice, which is cached."""
-    # The key determines the problems; their specs are made only without a cached choice.
-    lie = tuple((letter, *places) for letter, places in arrays.views.items())
-    asked = tuple(options), attrs.astuple(arrays.sizes), arrays.dtype, lie, dict(arrays.aligned), arrays.place.require_record
-    return arrays.place.chosen("attention", asked, lambda: (_chosen(_problems(arrays, options), arrays), 0))[0]
+    # The key determines the problems, so their specs are built only if no choice is cached.
+    view_places = tuple((letter, *places) for letter, places in arrays.views.items())
+    key = tuple(options), attrs.astuple(arrays.sizes), arrays.dtype, view_places, dict(arrays.aligned), arrays.place.require_record
+    return arrays.place.chosen("attention", key, lambda: (_chosen(_problems(arrays, options), arrays), 0))[0]
 
 
 def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
@@ -435,10 +438,10 @@ def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
 
 def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
     """Return the first default strategy that supports the problem, preferably one without register spills."""
-    architecture, refusals, wide = arrays.place.architecture, list[str](), None
+    architecture, refusals, spilling = arrays.place.architecture, list[str](), None
     for problem in problems:
         for name, values, strategy in _candidates(problem, architecture):
-            if wide is not None and not _by_tma(strategy):
+            if spilling is not None and not _is_warp_specialized(strategy):
                 break
             try:
                 program = arrays.legal(strategy, problem.spec)
@@ -452,25 +455,30 @@ def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
             if not spills:
                 return choice
             refusals.append(f"{name}: registers do not suffice")
-            wide = wide or choice
-    if wide is not None:
-        return wide
+            spilling = spilling or choice
+    if spilling is not None:
+        return spilling
     asked = f"attention: no strategy of the library computes {problems[-1].spec} on {architecture}"
     raise ArgumentError(asked, got="; ".join(refusals))
 
 
 def _recorded(problems: Sequence[_Problem], arrays: _Arrays) -> Choice | None:
     """Return the best record of exactly the problem, else of the nearest one; also of row-major arrays, if its program supports these."""
-    exact = [choice for one in problems for spec in dict.fromkeys((one.spec, one.packed)) if (choice := _of(one, spec, arrays))]
+    exact = [
+        choice
+        for problem in problems
+        for spec in dict.fromkeys((problem.spec, problem.packed))
+        if (choice := _recorded_choice(problem, spec, arrays))
+    ]
     if exact:
         return min(exact, key=lambda choice: math.inf if choice.record is None else choice.record.us)
     if arrays.place.require_record:
         return None
-    return next((choice for one in problems if (choice := _of(one, one.packed, arrays, near=True))), None)
+    return next((choice for one in problems if (choice := _recorded_choice(one, one.packed, arrays, near=True))), None)
 
 
-def _of(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> Choice | None:
-    """Return the strategy of a record, with its values, for the storage of the arrays."""
+def _recorded_choice(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> Choice | None:
+    """Return a recorded strategy with its values, for the storage of the arrays; None if none is legal without register spills."""
 
     def accept(program: Program) -> bool:
         try:
@@ -481,7 +489,7 @@ def _of(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> C
     choice = arrays.place.find(spec, accept, near, lowered=problem.spec)
     try:
         return None if choice is None or arrays.spills(choice.program) else choice
-    except FireironError:  # the record is of another compiler
+    except FireironError:  # the record was measured with another compiler
         return None
 
 
@@ -491,17 +499,17 @@ def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple
     if problem.options.rescale_threshold:
         file = _file(BY_TMA)
         for form in file.forms(spec):
-            yield _valued(f"{BY_TMA}:{form}", file.by_rows(definition, **file.FORMS[form]), file.values_of(form, spec))
+            yield _with_known_tunables(f"{BY_TMA}:{form}", file.by_rows(definition, **file.FORMS[form]), file.values_of(form, spec))
         return
     known = [(name, values, find(name).strategy) for name, values in defaults(spec, architecture)]
     if not known:
         file = _file("attention")
-        yield _valued("attention", file.by_rows(definition), file.values(spec, architecture))
+        yield _with_known_tunables("attention", file.by_rows(definition), file.values(spec, architecture))
     yield from ((name, values, strategy.with_(**values)) for name, values, strategy in known)
 
 
-def _valued(name: str, strategy: Strategy, values: Mapping[str, int]) -> tuple[str, Mapping[str, int], Strategy]:
-    """Return a strategy by name, with the values of the tunables that it has."""
+def _with_known_tunables(name: str, strategy: Strategy, values: Mapping[str, int]) -> tuple[str, Mapping[str, int], Strategy]:
+    """Return the name, the values of existing tunables, and the strategy with these values."""
     tunables = strategy.tunables()
     known = {tunable: value for tunable, value in values.items() if tunable in tunables}
     return name, known, strategy.with_(**known)

@@ -15,7 +15,7 @@ TAKEN = "another name, or ask to overwrite it (--force, overwrite=True)"
 
 
 LARGEST: Final = 1 << 28
-"""Maximum bytes of a file to read: far above any text of this package. A device would have no end."""
+"""Maximum bytes of a file to read: far above any text of this package. A device file has no end."""
 
 
 def path_of(given: object, what: str) -> Path:

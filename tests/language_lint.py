@@ -1,4 +1,4 @@
-"""Lint the project's language: names of variables, words of documents, docstrings, comments and messages, abbreviations.
+"""Lint the project's language: names of variables, words and spelling of documents, docstrings, comments and messages, abbreviations.
 
 `python tests/language_lint.py [PATH...]` prints each finding as `path:line: text`, and exits with 1 if there are any. Without paths it
 reads those of `CHECKED`, as `make lint` does; other folders still have findings. The vocabulary is docs/glossary.md.
@@ -6,6 +6,7 @@ reads those of `CHECKED`, as `make lint` does; other folders still have findings
 Rules:
     binding       a variable is not called `one`, `found`, `made`, ... unless a comprehension or lambda of one line binds it
     word          prose does not contain a word of `WORDS`, whose replacement is next to it
+    spelling      prose and identifiers are written in American English (`BRITISH`)
     abbreviation  documents use only abbreviations that docs/glossary.md or `ABBREVIATIONS` contains
 
 A line that contains `language: allow` is skipped, and a file that contains `language: allow-file` in its first 20 lines.
@@ -49,6 +50,28 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
 )
 """Words that prose does not contain, each with what to write instead."""
 
+_VERBS: Final = "|".join(
+    """
+    custom final general initial local maxim minim normal optim organ parallel raster recogn serial special summar synchron token util vector
+    """.split()  # noqa: SIM905
+)
+"""Verbs without their ending, -ize."""
+
+BRITISH: Final[tuple[tuple[str, str], ...]] = (
+    ("colour", "color"),
+    ("neighbour", "neighbor"),
+    ("behaviour", "behavior"),
+    ("favour", "favor"),
+    ("centre(?=d)", "centere"),
+    ("centre(?!d)", "center"),
+    ("grey(?!hound)", "gray"),
+    ("(label|model|travel)l(?=ed|ing)", r"\1"),
+    (r"(?<![\w.])cancell(?=(?:ed|ing)\b(?!\())", "cancel"),
+    (rf"({_VERBS})is(?=e|ing|ation|able)", r"\1iz"),
+    ("analys(?=e(?!s\\b)|ing)", "analyz"),
+)
+"""British spellings, in any position of a word unless a pattern limits it, each with the American form. `cancelled()` is a method of Python."""
+
 ABBREVIATIONS: Final = frozenset(
     """
     AND ANY API ASPLOS BLOCK COUNTED ASCII BERT BLAS BSD CI CLI CPU CSS CSV DAG DOI DRAM EMPTY FIFO FLOP FMA FULL FUZZ GB GL GLOBAL GPU GHz HEAD HOST HTML HTTP HTTPS ID INDEX IDE ISA ISO JIT JSON KB LICENSE
@@ -77,6 +100,8 @@ class Finding(NamedTuple):
 
 _CODE: Final = re.compile(r"``[^`]+``|`[^`\n]+`|\]\([^)\s]*\)|https?://\S+|<!--.*?-->", re.DOTALL)
 _WORDS: Final = tuple((re.compile(rf"(?<![\w.`/'\"=-]){pattern}(?![(=_\[])", re.IGNORECASE), instead) for pattern, instead in WORDS)
+_ADDRESS: Final = re.compile(r"\]\([^)\s]*\)|https?://\S+")
+_BRITISH: Final = tuple((re.compile(pattern, re.IGNORECASE), american) for pattern, american in BRITISH)
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -89,6 +114,24 @@ def in_prose(text: str) -> Iterator[tuple[int, str]]:
     for pattern, instead in _WORDS:
         for match in pattern.finditer(text):
             yield text.count("\n", 0, match.start()), f"{match.group()!r}: write {instead}"
+
+
+def in_spelling(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line, from 0, and the message of each British spelling in prose, identifiers and code; addresses are skipped."""
+    text = _ADDRESS.sub(_blank, text)
+    for pattern, american in _BRITISH:
+        for match in pattern.finditer(text):
+            before = re.findall(r"\w*\Z", text[: match.start()][-40:])[0]
+            after = re.findall(r"\w*", text[match.end() :][:40])[0]
+            form = _in_case(match.expand(american), match.group())
+            yield text.count("\n", 0, match.start()), f"{before + match.group() + after!r}: write {before}{form}{after}"
+
+
+def _in_case(american: str, british: str) -> str:
+    """The American form, in the case of the British one."""
+    if british.isupper():
+        return american.upper()
+    return american[0].upper() + american[1:] if british[0].isupper() else american
 
 
 def _without_doctests(text: str) -> str:
@@ -171,6 +214,7 @@ def of_module(source: str) -> Iterator[tuple[int, str]]:
         yield from ((node.lineno + row, text) for row, text in in_prose(_without_doctests(node.value)))
     for line, comment in _comments(source):
         yield from ((line, text) for _, text in in_prose(comment))
+    yield from ((row + 1, text) for row, text in in_spelling(source))
 
 
 # ---------------------------------------------------------------------------------------------- documents
@@ -188,6 +232,7 @@ def of_document(source: str, known: frozenset[str]) -> Iterator[tuple[int, str]]
     """Yield the line and the message of each finding in a Markdown file."""
     text = _CODE.sub(_blank, _without_blocks(source))
     yield from ((row + 1, message) for row, message in in_prose(text))
+    yield from ((row + 1, message) for row, message in in_spelling(source))
     for match in _ABBREVIATION.finditer(text):
         if match.group().removesuffix("s") not in known:
             yield text.count("\n", 0, match.start()) + 1, f"{match.group()!r} is not in docs/glossary.md"

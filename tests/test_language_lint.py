@@ -1,7 +1,7 @@
 """The lint of the project's language: what it finds, and that the folders which it guards stay clean."""
 
 import pytest
-from language_lint import CHECKED, ROOT, findings, in_prose, known_abbreviations, matching, of_document, of_module
+from language_lint import CHECKED, ROOT, findings, in_prose, in_spelling, known_abbreviations, matching, of_document, of_module
 
 
 def test_guarded_folders_have_no_findings():
@@ -32,6 +32,39 @@ def test_discouraged_words_are_found(text):
 @pytest.mark.parametrize("text", ["`behind` is a name", "lags behind", "on the fly", "so many that they spill", "turn off the check"])
 def test_code_and_idioms_are_not_found(text):
     assert list(in_prose(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "american"),
+    [
+        ("the colours of neighbouring tiles", ["colors", "neighboring"]),  # language: allow
+        ("Behaviour is undefined; favour int32", ["Behavior", "favor"]),  # language: allow
+        ("the centre, centred; grey lines", ["centered", "center", "gray"]),  # language: allow
+        ("a labelled edge, modelling, a cancelled job", ["labeled", "modeling", "canceled"]),  # language: allow
+        ("serialise, synchronising, SYNCHRONISATION", ["serialize", "synchronizing", "SYNCHRONIZATION"]),  # language: allow
+        ("`vectoriser`, Normalised, reorganises", ["vectorizer", "Normalized", "reorganizes"]),  # language: allow
+        ("minimise, maximise, summarise, generalise", ["minimize", "maximize", "summarize", "generalize"]),  # language: allow
+        ("recognise, initialiser, optimisation", ["recognize", "initializer", "optimization"]),  # language: allow
+        ("def analyse_loops(): analyser", ["analyze_loops", "analyzer"]),  # language: allow
+    ],
+)
+def test_british_spelling_is_found(text, american):
+    messages = [message for _, message in in_spelling(text)]
+    assert sorted(message.partition(": write ")[2] for message in messages) == sorted(american)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["the analyses of an optimistic analysis", "finalists, specialists, organisms", "future.cancelled()", "https://example.org/colour"],
+)  # language: allow
+def test_other_words_are_not_british(text):
+    assert list(in_spelling(text)) == []
+
+
+def test_spelling_of_identifiers_is_checked():
+    source = "def f(colour):\n    return colour.neighbour\n"  # language: allow
+    assert sorted({line for line, text in of_module(source) if "write" in text}) == [1, 2]
+    assert [line for line, _ in of_document("```\ncolour = 1\n```\n", frozenset())] == [2]  # language: allow
 
 
 def test_vague_bindings_are_found_beyond_one_line():

@@ -124,7 +124,7 @@ def test_row_alignment_is_equal_for_specs_and_records(options, begins):
     """Rows of A have 520 elements, those of B 512; operands that are copied first, for their stride or address, are aligned to lines."""
     spec = hopper.spec(512, 512, 520, **options)
     assert Problem.of(describe(spec)).work == library.work_of(spec)
-    assert library.work_of(spec).begins == begins
+    assert library.work_of(spec).row_alignments == begins
 
 
 def test_rows_across_lines_in_stacks():
@@ -132,7 +132,7 @@ def test_rows_across_lines_in_stacks():
     for apart, begins in ((512 * 512, 128), (512 * 512 + 8, 16)):
         a, b = Strides(b=apart, m=512, k=1), Strides(b=512 * 512, k=512, n=1)
         spec = hopper_batched.spec(512, 512, 512, 4, A=a, B=b)
-        assert Problem.of(describe(spec)).work == library.work_of(spec) and library.work_of(spec).begins == (begins, 128)
+        assert Problem.of(describe(spec)).work == library.work_of(spec) and library.work_of(spec).row_alignments == (begins, 128)
 
 
 def test_problems_other_than_hopper_tensor_cores():

@@ -1,8 +1,8 @@
-"""A wgmma A operand that stays in registers through a loop, and that some compilers overwrite.
+"""Reject a wgmma A operand that stays in registers through a loop, and that some compilers overwrite.
 
 ptxas up to CUDA 13.0 assigns the registers of such an operand to another MMA's A operand of the same size, if that one is written after the
 first MMA and read by the next: within one iteration the two are never live at the same time. From the second iteration on, the result is
-wrong, without a diagnostic. `fireiron.gpu.sass_register_check` finds the hazard in SASS. This check rejects such a program for all
+wrong. ptxas reports nothing. `fireiron.gpu.sass_register_check` finds the hazard in SASS. This check rejects such a program for all
 compilers, since the compiler is not known yet.
 """
 
@@ -18,7 +18,7 @@ from fireiron.values.expr import constant
 
 def check_ptxas_register_hazard(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """An error for each loop with an A operand that some compilers overwrite."""
-    return tuple(finding for loop in _loops(access_trace.kernel) for finding in _of_loop(access_trace.kernel, loop))
+    return tuple(finding for loop in _loops(access_trace.kernel) for finding in _hazards(access_trace.kernel, loop))
 
 
 def holds_operand_in_registers(kernel: Kernel) -> bool:
@@ -41,11 +41,11 @@ def _register_operands(kernel: Kernel, loop: For) -> tuple[dict[str, Exec], dict
     return constant_operand, {name: one for name, one in operands.items() if name in written}
 
 
-def _of_loop(kernel: Kernel, loop: For) -> Iterator[Finding]:
+def _hazards(kernel: Kernel, loop: For) -> Iterator[Finding]:
     inside = [one for one, _ in execs(loop.body)]
-    constant, computed = _register_operands(kernel, loop)
-    for constant_operand, mma in constant.items():
-        for other in computed:
+    invariant, others = _register_operands(kernel, loop)
+    for constant_operand, mma in invariant.items():
+        for other in others:
             if _bytes(kernel, other) == _bytes(kernel, constant_operand) and _written_after(inside, constant_operand, other):
                 text = (
                     f"{constant_operand} stays in registers through the loop over {loop.var}, and {other}, of the same size, is computed "
@@ -69,5 +69,5 @@ def _written_after(inside: Sequence[Exec], constant_operand: str, other: str) ->
     """Whether an operand is written before it is read, after the last MMA of a constant one."""
     last = max(position for position, one in enumerate(inside) if constant_operand in _operands(one))
     after = [*inside[last + 1 :], *inside[: last + 1]]
-    touches = ({access.write for access in one.accesses if access.buffer == other} for one in after)
-    return next((True in touch for touch in touches if touch), False)
+    accesses = ({access.write for access in one.accesses if access.buffer == other} for one in after)
+    return next((True in writes for writes in accesses if writes), False)

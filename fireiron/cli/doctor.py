@@ -123,15 +123,15 @@ def _packages() -> Iterator[Item]:
 
 
 def _extra(extra: str, needed: list[tuple[str, str]]) -> Item:
-    have = {name: _version_of(name) for name, _ in needed}
-    missing = [name for name, version in have.items() if version is None]
+    versions = {name: _version_of(name) for name, _ in needed}
+    missing = [name for name, version in versions.items() if version is None]
     if missing:
         return Item("extras", extra, f"without {', '.join(missing)}", MISSING, f"pip install 'fireiron[{extra}]'")
-    return Item("extras", extra, ", ".join(f"{name} {version}" for name, version in have.items()))
+    return Item("extras", extra, ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 def _needs() -> dict[str, list[tuple[str, str]]]:
-    """Return required packages with their version constraints, by extra; "" is the key of those always required."""
+    """Return the packages of each extra with their version constraints; the key "" has those that are always required."""
     import importlib.metadata
 
     try:

@@ -1,4 +1,4 @@
-"""The time of a single warp: its instructions in order, each waiting for its operands, barriers and copies in flight.
+"""Estimate the time of a single warp: its instructions in order, each waiting for its operands, barriers and copies in flight.
 
 The clock of a representative warp walks through the program. Statements of an unrolled nest count as one batch, whose parts do not wait for
 each other. A loop is walked until an iteration takes as long as the previous one; the remaining iterations take the same time.
@@ -42,7 +42,7 @@ MAX_SIMULATED = 24
 """Maximum number of simulated iterations of one loop."""
 
 SAME = 0.02
-"""Relative difference of two iterations that counts as equal."""
+"""Relative difference up to which two iterations count as equally long."""
 
 
 @attrs.frozen
@@ -70,7 +70,7 @@ class Speeds:
 
 
 class Clock:
-    """The walk of one warp. `now` is its clock; `wait_clocks` the clocks it stalled, by reason."""
+    """The walk of one warp through a program. `now` is the current time in clocks; `wait_clocks` the clocks of stalls by reason."""
 
     def __init__(self, work: Work, latencies: Latencies, speeds: Speeds) -> None:
         self.work = work
@@ -162,18 +162,18 @@ class Clock:
         self.values.pop(loop.var.name, None)
 
     def _skip(self, remaining: int, duration: float, waits: dict[str, float]) -> None:
-        """Advance by iterations that equal the last one."""
-        ahead = remaining * duration
+        """Advance the clock by iterations that take as long as the last one."""
+        skipped = remaining * duration
         for why, total in self.wait_clocks.items():
             self.wait_clocks[why] = total + remaining * (total - waits.get(why, 0.0))
-        self.now += ahead
-        self.stored += ahead
-        self.groups = [one + ahead for one in self.groups]
-        self.released = {name: [one + ahead for one in times] for name, times in self.released.items()}
-        self.ready = {key: one + ahead for key, one in self.ready.items()}
+        self.now += skipped
+        self.stored += skipped
+        self.groups = [one + skipped for one in self.groups]
+        self.released = {name: [one + skipped for one in times] for name, times in self.released.items()}
+        self.ready = {key: one + skipped for key, one in self.ready.items()}
 
     def _active(self, statement: Exec, inner: tuple[For, ...]) -> int:
-        """How often a batch executes at the current loop values, by conditions on loops alone."""
+        """How often a batch executes at the current loop values. Conditions on threads or unknown values count as true."""
         count = 1
         for loop in inner:
             count *= self.work.extent(loop)
@@ -202,7 +202,7 @@ class Clock:
     def _value(self, expression: Expr) -> Any:
         return self.work.access_trace.frame([], self.values).value(expression)
 
-    def _copy(self, expression: Expr) -> int:
+    def _copy_index(self, expression: Expr) -> int:
         number = constant(expression)
         if number is not None:
             return number
@@ -215,8 +215,8 @@ class Clock:
         if not times:
             return
         operation = self.work.operation(statement)
-        reads = [(name, self._copy(copy)) for name, copy in operation.reads]
-        writes = [(name, self._copy(copy)) for name, copy in operation.writes]
+        reads = [(name, self._copy_index(copy)) for name, copy in operation.reads]
+        writes = [(name, self._copy_index(copy)) for name, copy in operation.writes]
         for key in [*reads, *(writes if operation.accumulates else ())]:
             self._wait(self.ready.get(key, 0.0), "results")
         start, loading = self.now, self._loading(operation.kind)
@@ -256,6 +256,6 @@ def _batch(loop: For) -> tuple[Exec, tuple[For, ...]] | None:
     if isinstance(inner[0], Exec):
         return inner[0], (loop,)
     if isinstance(inner[0], For):
-        below = _batch(inner[0])
-        return None if below is None else (below[0], (loop, *below[1]))
+        inner_batch = _batch(inner[0])
+        return None if inner_batch is None else (inner_batch[0], (loop, *inner_batch[1]))
     return None

@@ -1,4 +1,4 @@
-"""Map each statement to steps of the tree: as noted by the walk, or, for statements that passes added, by what they refer to.
+"""Map each statement to steps of the tree. The walk records the step of a statement; one that a pass adds gets the steps that it refers to.
 
 A barrier belongs to the steps that it orders, an mbarrier to those whose buffers it guards, a loop to the step that created it, a comment
 to the next statement, a commit to the previous one.
@@ -42,16 +42,16 @@ class Makers:
         self.kernel = kernel
 
     def of_list(self, body: Sequence[Stmt], start: int, stop: int) -> Steps:
-        """The steps of the statements of a list from one position to another; of a comment or a commit, of its neighbor."""
-        steps = _once(step for stmt in body[start:stop] for step in self.of(stmt))
+        """The steps of the statements `body[start:stop]`; for a single comment or commit, those of the statement that it belongs to."""
+        steps = _unique(step for stmt in body[start:stop] for step in self.of(stmt))
         if steps or stop - start != 1:
             return steps
-        near: Iterable[Stmt] = ()
+        neighbors: Iterable[Stmt] = ()
         if isinstance(body[start], (Comment, StepMarker)):
-            near = body[stop:]
+            neighbors = body[stop:]
         elif isinstance(body[start], Commit):
-            near = reversed(body[:start])
-        return next((steps for stmt in near if (steps := self.of(stmt))), ())
+            neighbors = reversed(body[:start])
+        return next((steps for stmt in neighbors if (steps := self.of(stmt))), ())
 
     def of(self, statement: Stmt) -> Steps:
         """The steps of a statement; empty if it belongs to the whole kernel."""
@@ -65,7 +65,7 @@ class Makers:
             case Acquire(ring=ring) | Release(ring=ring) | ClaimTile(ring=ring):
                 return self.of_ring(ring)
             case LaneReduction(body=body) | OutlinedCall(body=body):
-                return _once(stmt.path for stmt, _ in execs(body) if stmt.path is not None)
+                return _unique(stmt.path for stmt, _ in execs(body) if stmt.path is not None)
             case Roles():
                 return ()
         return _common(one.path for one, _ in execs((statement,)) if one.path is not None)
@@ -76,28 +76,28 @@ class Makers:
 
     def of_ring(self, name: str) -> Steps:
         """The steps that fill a ring."""
-        filled = _once(one.path for one, _ in execs(self.kernel.body) if one.ring == name and one.path is not None)
-        return filled or _once(step for buffer in self.kernel.ring(name).buffers for step in self.of_buffer(buffer))
+        filled = _unique(one.path for one, _ in execs(self.kernel.body) if one.ring == name and one.path is not None)
+        return filled or _unique(step for buffer in self.kernel.ring(name).buffers for step in self.of_buffer(buffer))
 
 
 def _ordered(orders: Iterable[Dependence]) -> Steps:
     both = (one for order in orders for one in (order.before, order.after))
-    return _once(one.path for one in both if one is not None and one.path is not None)
+    return _unique(one.path for one in both if one is not None and one.path is not None)
 
 
-def _once(steps: Iterable[Path]) -> Steps:
+def _unique(steps: Iterable[Path]) -> Steps:
     return tuple(dict.fromkeys(steps))
 
 
 def _common(paths: Iterable[Path]) -> Steps:
-    """The step that paths have in common, the innermost."""
-    every = list(paths)
-    if not every:
+    """The innermost step that contains all paths."""
+    every_path = list(paths)
+    if not every_path:
         return ()
     length = 0
-    while all(len(one) > length and one[length] == every[0][length] for one in every):
+    while all(len(one) > length and one[length] == every_path[0][length] for one in every_path):
         length += 1
-    return (every[0][:length],)
+    return (every_path[0][:length],)
 
 
 __all__ = ["Makers", "Steps"]

@@ -23,7 +23,7 @@ from fireiron.values.expr import Const, Expr, Var, as_expr, constant
 from fireiron.values.expr.normal import terms_of
 
 LEAST_LINES = 24
-"""Lines of a sequence, of which comments, loops and statements are counted, from which on it becomes a function."""
+"""Minimum number of lines of a sequence that becomes a function. Comments, loops and statements count."""
 
 Values: TypeAlias = "dict[Var, Expr]"
 Place: TypeAlias = "tuple[int, int]"

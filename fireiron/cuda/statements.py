@@ -120,7 +120,7 @@ _LINKS = {
 }
 
 MOST_FACTORS = 16
-"""Most comparisons that guard a multiplication which is skipped if all factors are 1."""
+"""Maximum number of comparisons in the condition that skips a multiplication if all factors are 1."""
 
 MOST_REGISTERS = 255
 """Registers of a thread; larger arrays are in local memory, with run-time indices."""

@@ -47,6 +47,6 @@ HMMA_1688_F16 = _form(8, float16, float16, 75)
 HMMA_1688_F32_BF16 = _form(8, bfloat16, float32, 80)
 
 INSTRUCTIONS: tuple[Mma, ...] = (HMMA_16816_F32, HMMA_16816_F16, HMMA_16816_F32_BF16, HMMA_1688_F32, HMMA_1688_F16, HMMA_1688_F32_BF16)
-"""The widest forms first."""
+"""All forms, those with the largest k first."""
 
 __all__ = ["HMMA_1688_F16", "HMMA_1688_F32", "HMMA_1688_F32_BF16", "HMMA_16816_F16", "HMMA_16816_F32", "HMMA_16816_F32_BF16"]

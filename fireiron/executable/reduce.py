@@ -19,7 +19,7 @@ from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.performing.joining import SIGNS, old_value, together, widened
 from fireiron.spec import Spec
-from fireiron.specs.integers import joined_in
+from fireiron.specs.integers import accumulator_type
 from fireiron.values.document import Assignment, Text
 from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, DType
@@ -63,7 +63,7 @@ class ThreadReduce(Executable):
         kind, result = spec.src.dtype, spec.dst.dtype
         wide, count = widened(kind), source.count
         if wide.kind == "int" and result.kind == "float":
-            wide = joined_in(_by(spec), kind, count) or widened(result)
+            wide = accumulator_type(_by(spec), kind, count) or widened(result)
         target_text = printer.place(target)
         terms = [printer.value(statement, 0, number, wide) for number in range(count)]
         if statement.accumulate != FALSE and wide.kind == "int" and result.kind == "float":  # the old value need not be an integer

@@ -28,9 +28,9 @@ from fireiron.values.machine import MATRIX_ONLY, Architecture, float32, int32
 
 @attrs.frozen
 class ThreadTerm(Executable):
-    """One element of the result and one point of the reduced dimensions: a multiply-add, in float for 16-bit floats.
+    """A multiply-add: one element of the result, one point of the reduced dimensions. 16-bit floats are computed in float32.
 
-    Elements outside count as zero, and so does a product with one of them and finite scalars.
+    Elements out of bounds count as zero. The product of such an element and finite scalars is zero, too.
     """
 
     handles_edges: ClassVar[bool] = True

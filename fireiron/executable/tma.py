@@ -130,12 +130,12 @@ def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, Block
 def _shared_along(spec: Spec, cluster: BlockCluster, draft: Draft) -> tuple[int, ...]:
     """Return the dimensions of a cluster along which all blocks load the same tile."""
     names = draft.whole.definitions
-    waiting = {var for dim in spec.src.numerals for var in dim.base.variables()}
+    pending = {var for dim in spec.src.numerals for var in dim.base.variables()}
     used: set[Var] = set()
-    while waiting:
-        used |= waiting
-        waiting = {var for name in waiting if name in names for var in names[name].variables()} - used
-    # Ranks are computed from the block index: any other value may also differ between adjacent blocks.
+    while pending:
+        used |= pending
+        pending = {var for name in pending if name in names for var in names[name].variables()} - used
+    # Tile indices are computed from the cluster index and from the ranks of the block, which alone differ within a cluster.
     return tuple(position for position, var in enumerate(cluster.places) if var not in used)
 
 
@@ -269,33 +269,33 @@ class Box:
 
 
 def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
-    """Yield the boxes of a statement whose operand number `array` is in global memory."""
+    """Return the boxes of a statement whose operand number `array` is in global memory."""
     tensor_map = statement.tensor_map
     assert tensor_map is not None
-    outside, inside = statement.accesses[array], statement.accesses[1 - array]
+    global_access, shared_access = statement.accesses[array], statement.accesses[1 - array]
     views = tuple(statement.spec.operands.values())
-    far, near = views[array], views[1 - array]
-    along = next(dim for dim in (0, 1) if far.axis(dim) == tensor_map.order[0])
-    length, rows = (constant(near.shape[dim]) or 0 for dim in (along, 1 - along))
+    global_view, shared_view = views[array], views[1 - array]
+    along = next(dim for dim in (0, 1) if global_view.axis(dim) == tensor_map.order[0])
+    length, rows = (constant(shared_view.shape[dim]) or 0 for dim in (along, 1 - along))
     boxes = []
     for first in range(0, length, tensor_map.box[0]):
         for row in range(0, rows, tensor_map.box[1]):
             offset = {along: first, 1 - along: row}
-            offsets = {far.axis(dim): step for dim, step in offset.items()}
-            coordinates = tuple(outside.base[axis] + offsets.get(axis, 0) for axis in tensor_map.order)
-            element = [0] * len(inside.base)
+            offsets = {global_view.axis(dim): step for dim, step in offset.items()}
+            coordinates = tuple(global_access.base[axis] + offsets.get(axis, 0) for axis in tensor_map.order)
+            element = [0] * len(shared_access.base)
             for dim, step in offset.items():
-                element[near.axis(dim)] = step
-            boxes.append(Box(tensor_map.name, coordinates, printer.shared_address(inside, tuple(element))))
+                element[shared_view.axis(dim)] = step
+            boxes.append(Box(tensor_map.name, coordinates, printer.shared_address(shared_access, tuple(element))))
     return boxes
 
 
-def _map_of(far: View, chunks: SmemLayout, near: View) -> TensorMap:
+def _map_of(global_view: View, chunks: SmemLayout, shared_view: View) -> TensorMap:
     """Return the tensor map of an array whose boxes are chunks in shared memory."""
-    width, rows = chunks.span // near.dtype.bytes, constant(near.shape[1 - chunks.along]) or 0
-    order = _order(far, chunks.along)
+    width, rows = chunks.span // shared_view.dtype.bytes, constant(shared_view.shape[1 - chunks.along]) or 0
+    order = _order(global_view, chunks.along)
     box = (width, rows // -(-rows // MOST_ROWS), *(1 for _ in order[2:]))
-    return TensorMap(f"{far.tensor.name}_map", far.tensor.name, order, box, chunks.span)
+    return TensorMap(f"{global_view.tensor.name}_map", global_view.tensor.name, order, box, chunks.span)
 
 
 TMA_LOAD = TmaLoad("TMA_LOAD")

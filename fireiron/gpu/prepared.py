@@ -47,7 +47,7 @@ KEPT = 1024
 """Maximum number of signatures of a kernel; the oldest is dropped."""
 
 if TYPE_CHECKING:
-    from fireiron.gpu.sequence import Before, Route
+    from fireiron.gpu.sequence import PrecedingLaunch, Route
 
 T = TypeVar("T")
 
@@ -574,7 +574,7 @@ class PreparedLaunches:
         return f"<prepared launches: {len(self._before)} {kind}, {self._last!r}>"
 
 
-def _results(result: Any, step: Before) -> Sequence[Any]:
+def _results(result: Any, step: PrecedingLaunch) -> Sequence[Any]:
     return (result,) if len(step.fills) == 1 else tuple(result)
 
 

@@ -24,10 +24,11 @@ Places = tuple[int, ...]
 
 
 @attrs.frozen(eq=False)
-class Before:
-    """A launch before the last one: the positions of its inputs and of its outputs, and the sizes that it uses.
+class PrecedingLaunch:
+    """A launch before the last one.
 
-    `makes` is the position of its output if that is a new temporary in each call.
+    `takes` and `fills` are the positions of its inputs and outputs; `makes` is the position of its output if each call
+    allocates it. `sizes` are the names of the run-time sizes that it uses; `what` names it in errors.
     """
 
     kernel: CompiledKernel
@@ -62,12 +63,13 @@ class Before:
 
 @attrs.frozen(eq=False)
 class Route:
-    """The launches before the last one, and the positions of the arrays that the last one reads and writes.
+    """The launches before the last one, and the positions of the arrays that the last one reads and writes (`takes`, `fills`).
 
-    `writes`: whether a launch before the last one accesses outputs of the program, so that they are allocated before the first launch.
+    `foreign`: sizes that the last launch does not use. `numbers`: inputs that are passed by value. `writes`: whether a launch before the
+    last one accesses outputs of the program, so that they are allocated before the first launch.
     """
 
-    before: tuple[Before, ...]
+    before: tuple[PrecedingLaunch, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     temporaries: int
@@ -149,11 +151,13 @@ def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
     *before, last = program.launches
     _require_all_outputs(last, outputs)
     known = [frozenset(var.name for var in symbols_of(launch.spec)) for launch in program.launches]
-    steps, existing = list[Before](), set(outputs)
+    steps, existing = list[PrecedingLaunch](), set(outputs)
     for launch, kernel, names in zip(before, kernels, known, strict=False):
         fills = _fills(launch, places)
         is_new = _require_all_new_or_existing(launch, existing)
-        steps.append(Before(kernel, _takes(launch, places), fills, fills[0] if is_new and len(fills) == 1 else None, names, _what(launch)))
+        steps.append(
+            PrecedingLaunch(kernel, _takes(launch, places), fills, fills[0] if is_new and len(fills) == 1 else None, names, _what(launch))
+        )
         existing |= set(launch.writes)
     written = {array for launch in before for array in launch.writes}
     return Route(
@@ -201,4 +205,4 @@ def _what(launch: Launch) -> str:
     return f"the preceding copy of {launch.name}" if launch.spec.copies else f"the preceding launch {launch.name}"
 
 
-__all__ = ["Before", "Places", "Route", "route"]
+__all__ = ["PrecedingLaunch", "Places", "Route", "route"]

@@ -12,7 +12,7 @@ import attrs
 from fireiron.errors import ArgumentError, FireironError, LayoutError
 
 MOST_CHARACTERS: Final = 4_000_000
-"""Most characters of a text."""
+"""Maximum number of characters of a text."""
 
 MOST_NESTED: Final = 60
 """Deepest nesting of bodies."""

@@ -27,7 +27,7 @@ from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
-from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
+from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_alignment
 from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
 from fireiron.specs.fused import Fused
@@ -198,7 +198,7 @@ BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
 are the tile of a block."""
 
 MOST_TILES: Final = 3
-"""The number of tiles that precede other strategies."""
+"""Maximum number of tiles of Hopper strategies to try, fastest by estimate first."""
 
 ROWS_OF_WGMMA: Final = 64
 HALF_BYTES: Final = 2
@@ -252,13 +252,13 @@ def work_of(spec: Spec) -> Work | None:
     a, b = _matrix(spec, "A"), _matrix(spec, "B")
     along_c = (a.order == "col", b.order == "row")
     sizes_of = (known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1))
-    return Work(*sizes_of, begins=(_begins(a), _begins(b)), along_c=along_c)
+    return Work(*sizes_of, row_alignments=(_row_alignment_of(a), _row_alignment_of(b)), along_c=along_c)
 
 
-def _begins(view: View) -> int:
+def _row_alignment_of(view: View) -> int:
     """Return the alignment of all rows of a matrix (columns if column-major), in bytes."""
     apart = _apart(view)
-    return LINE_BYTES if apart is None else row_begins([step.factor for step in apart], view.dtype.bytes, view.tensor.align)
+    return LINE_BYTES if apart is None else row_alignment([step.factor for step in apart], view.dtype.bytes, view.tensor.align)
 
 
 MANY_BLOCKS: Final = 65536

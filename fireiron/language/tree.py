@@ -54,7 +54,7 @@ D = TypeVar("D", bound="Decomposition")
 V = TypeVar("V", bound=Callable[..., Any])
 
 MOST_STEPS = 100
-"""Most steps of a chain, including those of copies. About ten are usual; every pass descends each level of the tree and its loops."""
+"""Maximum number of steps of a chain, including those of copies; about ten are usual. Every pass descends all levels of the tree."""
 
 
 OF_EACH_STEP: Final = ("refinements", "origin")

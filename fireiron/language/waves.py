@@ -24,8 +24,8 @@ class Work:
 
     Attributes:
         bytes, result_bytes: per element of A and B, and of C.
-        begins: the alignment of all rows of A and of B (columns if column-major) in bytes, a power of two up to an L2 line. With less than
-            a line, a copied row spans one line more.
+        row_alignments: the alignment of all rows of A and of B (columns if column-major) in bytes, a power of two up to an L2 line.
+            If it is less than a line, a copied row spans one more line.
         along_c: whether A is contiguous along the rows of C, and B along its columns. Such an operand is copied in rows as wide as a tile,
             another one in rows as wide as a step along k.
     """
@@ -36,13 +36,13 @@ class Work:
     bytes: int = 2
     result_bytes: int = 2
     batch: int = 1
-    begins: tuple[int, int] = (128, 128)
+    row_alignments: tuple[int, int] = (128, 128)
     along_c: tuple[bool, bool] = (False, False)
 
     @property
     def across_lines(self) -> bool:
         """Whether rows of A or B are not aligned to L2 lines."""
-        return min(self.begins) < LINE_BYTES
+        return min(self.row_alignments) < LINE_BYTES
 
     @property
     def least_bytes(self) -> int:
@@ -64,17 +64,17 @@ LINE_BYTES: Final = 128
 """Bytes of an L2 line."""
 
 COPIED_BYTES: Final = 16
-"""TMA requires rows of a multiple of these bytes. Other operands are copied first, to rows aligned to L2 lines."""
+"""TMA requires row strides that are a multiple of this many bytes. Other operands are copied first, to rows aligned to L2 lines."""
 
 
-def row_begins(steps: Iterable[int], bytes: int, align: int) -> int:
+def row_alignment(steps: Iterable[int], bytes: int, align: int) -> int:
     """Return the alignment of all rows of a matrix (columns if column-major), in bytes: a power of two, at most an L2 line.
 
     Args:
         steps: divisors, in elements of `bytes` bytes, of the strides between rows and between matrices of a batch.
         align: the alignment of the address. The address itself counts as aligned to a line. An operand that is copied first is aligned.
 
-    >>> row_begins([520], bytes=2, align=16), row_begins([512], bytes=2, align=16), row_begins([513], bytes=2, align=16)
+    >>> row_alignment([520], bytes=2, align=16), row_alignment([512], bytes=2, align=16), row_alignment([513], bytes=2, align=16)
     (16, 128, 128)
     """
     distances = [step * bytes for step in steps]
@@ -90,9 +90,9 @@ class Figures:
         launch: of a kernel.
         wave: of each wave, before its first MMA and after its last.
         block: of each further block of an SM in a wave.
-        renewed: of each further wave of blocks that are not persistent.
+        next_wave: of each further wave of blocks that are not persistent.
         fill: of one pass over all stages of a block, from the copy to the MMA that has read it.
-        joined: by cluster size, of starting and ending clusters.
+        cluster_launch: by cluster size, of starting and ending clusters.
 
     Throughput:
         copied, read: bytes per clock copied to shared memory, and read by `wgmma`.
@@ -107,7 +107,7 @@ class Figures:
         least: bytes that one copied row counts as at least.
         received, requested: by row alignment below an L2 line, of a byte that a block receives, and of a byte that it requests. Blocks of a
             cluster that share an operand request a part each.
-        broken: the increase for tiles that end inside an L2 line.
+        partial_line: the increase for tiles that end inside an L2 line.
         clustered: by cluster size, of the rest of the time.
 
     Exponents with which times of overlapping work are combined:
@@ -126,12 +126,12 @@ class Figures:
     outside: float = 0.818
     received: Mapping[int, float] = MappingProxyType({16: 0.62, 32: 1.23, 64: 0.77})
     requested: Mapping[int, float] = MappingProxyType({16: 3.38, 32: 1.64, 64: 2.22})
-    broken: float = 0.48
+    partial_line: float = 0.48
     least: float = 79.0
     block: float = 0.31
-    renewed: float = 1.35
+    next_wave: float = 1.35
     hidden: float = 0.6
-    joined: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.98, 4: 1.37, 8: 2.92})
+    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.98, 4: 1.37, 8: 2.92})
     clustered: Mapping[int, float] = MappingProxyType({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.11})
     blocked: float = 1.48
     blocked_across: float = 2.94
@@ -143,14 +143,14 @@ class Figures:
 
 H200: Final = Figures()
 """Fitted to 1022 times of four types and storage orders on an H200 (perf/results/2026-11-22-h200-hopper), with a mean error of 3.6 %. The
-parameters of copied rows, alignment, clusters and blocks that share an SM are fitted to 2988 times of 270 sizes, those and
+parameters of copied rows, alignment, clusters and blocks that share an SM are fitted to 2988 times of 270 sizes: the same times and
 perf/results/2026-11-28-h200-choice, with a mean error of 7 %."""
 
 SHARED_BYTES: Final = 227 * 1024
-"""Most shared memory of a block on Hopper, in bytes."""
+"""Maximum shared memory of a block on Hopper, in bytes."""
 
 MOST_BLOCKS: Final = 16
-"""Most resident blocks per SM in this estimate."""
+"""Maximum number of resident blocks per SM in this estimate."""
 
 ROWS: Final = 64
 """Rows of A of a `wgmma`; columns of B in the transposed form."""
@@ -165,22 +165,22 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     bm, bn, cluster = values["bm"], values["bn"], _cluster(values)
     in_cluster = cluster[0] * cluster[1]
     tiles, resident = work.tiles(bm, bn, cluster), at_once(in_cluster)
-    each = -(-tiles // resident)
+    tiles_per_sm = -(-tiles // resident)
     waves = -(-tiles // (resident * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / figures.products
     copied = _copied(work, values, figures) * work.bytes / figures.copied + _read(values) * work.bytes / figures.read
     blocked = figures.blocked_across if work.across_lines else figures.blocked
-    clocks = each * work.depth * _overlapped(multiplied, copied, blocked)
+    clocks = tiles_per_sm * work.depth * _overlapped(multiplied, copied, blocked)
     fills = waves * max(0.0, work.depth / _ring(values) - 1)
     in_blocks = _overlapped(clocks / figures.clock, fills * figures.fill, figures.filling)
     from_memory = (work.least_bytes + figures.outside * _outside(work, bm, bn)) / figures.memory
     persistent = values.get("num_blocks", tiles) < tiles
-    renewed = 0.0 if persistent else (each - waves) * figures.block + (waves - 1) * figures.renewed
+    next_wave = 0.0 if persistent else (tiles_per_sm - waves) * figures.block + (waves - 1) * figures.next_wave
     hidden = figures.hidden if persistent and not work.across_lines else 1.0
-    edges = (1 + (waves - 1) * hidden) * (figures.wave + bm * bn * figures.stored / figures.clock) + renewed
-    cluster_size = min(in_cluster, max(figures.joined))
+    edges = (1 + (waves - 1) * hidden) * (figures.wave + bm * bn * figures.stored / figures.clock) + next_wave
+    cluster_size = min(in_cluster, max(figures.cluster_launch))
     running = edges + _overlapped(in_blocks, from_memory, figures.limited)
-    return figures.launch + figures.joined[cluster_size] + figures.clustered[cluster_size] * running
+    return figures.launch + figures.cluster_launch[cluster_size] + figures.clustered[cluster_size] * running
 
 
 def _overlapped(first: float, second: float, exponent: float) -> float:
@@ -194,20 +194,20 @@ def _cluster(values: Mapping[str, int]) -> tuple[int, int]:
 
 
 def _copied(work: Work, values: Mapping[str, int], figures: Figures) -> float:
-    """Return what a block copies per element along k, in elements, with partial lines counted as complete."""
+    """Return the number of elements that a block copies per element along k, with partial L2 lines counted as complete."""
     cm, cn = _cluster(values)
     return _lines(work, values, 0, "bm", cn, figures) + _lines(work, values, 1, "bn", cm, figures)
 
 
 def _lines(work: Work, values: Mapping[str, int], operand: int, side: str, shared: int, figures: Figures) -> float:
-    """Return the same for one operand, of which `shared` blocks copy a part each."""
-    begins, along_c = work.begins[operand], work.along_c[operand]
+    """Return the copied elements of one operand per element along k. `shared` blocks of a cluster copy a part each."""
+    alignment, along_c = work.row_alignments[operand], work.along_c[operand]
     width = (values[side] if along_c else values.get("bk", 64)) * work.bytes
     copied = values[side] * max(1.0, figures.least / min(width, LINE_BYTES))
-    if begins >= LINE_BYTES:
+    if alignment >= LINE_BYTES:
         return copied
-    broken = figures.broken if along_c and width % LINE_BYTES else 0.0
-    return copied * (1 + broken) * max(1.0, figures.received[begins] + figures.requested[begins] / shared)
+    partial_line = figures.partial_line if along_c and width % LINE_BYTES else 0.0
+    return copied * (1 + partial_line) * max(1.0, figures.received[alignment] + figures.requested[alignment] / shared)
 
 
 def _ring(values: Mapping[str, int]) -> int:

@@ -26,7 +26,7 @@ from fireiron.values.units import index_in
 Located: TypeAlias = "tuple[Grid, Array, Array | None]"
 
 MOST_ROOM = 1 << 23
-"""Most entries of a table; above it the accessed addresses are numbered first."""
+"""Maximum number of entries of a table; beyond it the accessed addresses are numbered first."""
 
 
 @attrs.frozen(eq=False)

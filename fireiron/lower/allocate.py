@@ -46,10 +46,10 @@ Pair = frozenset[str]
 """The names of two buffers."""
 
 FEW = 5
-"""Most buffers that are packed in every order."""
+"""Maximum number of buffers for which every order of packing is tried."""
 
 MOST_CHOICES = 4096
-"""Most sets of pairs that are tried; above it pairs are removed one by one, the most effective first."""
+"""Maximum number of sets of pairs that are tried; beyond it pairs are removed one by one, the most effective first."""
 
 
 def _shared_within(kernel: Kernel, bound: int) -> Kernel | None:

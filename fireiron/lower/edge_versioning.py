@@ -2,12 +2,12 @@
 
 A condition that differs between threads, or between iterations of an unrolled loop, is true for all of them if it is true for the largest
 coordinate: a single warp-uniform comparison. If it is true, the warp runs a version without the implied conditions, else the original
-statement. So the elements of a vector need no branch each, and loads need not wait for each other.
+statement. So the elements of a vector need no separate branches, and loads need not wait for each other.
 
-Copies and reductions in memory run under a predicate as fast as without one. Only computing the predicate costs time, if the enclosing loop
-changes it in each iteration. So a copy gets two versions only if all its conditions change so.
+Copies and reductions in memory run under a predicate as fast as without one. Only computing the predicate costs time, if it changes in
+each iteration of the enclosing loop. So a copy gets two versions only if all its conditions change in each iteration.
 
-Kernels of one step consist of copies and MMAs, and stay unchanged.
+Kernels of one step consist of copies and MMAs, and are not changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WARP = 32
 """Threads of a warp."""
 
 MOST_ELEMENTS = 512
-"""Most elements per thread, over all iterations, of a statement with an interior and a boundary version."""
+"""Maximum number of elements per thread, over all iterations, of a statement with an interior and a boundary version."""
 
 
 def edge_versioning(kernel: Kernel) -> Kernel:
@@ -52,7 +52,7 @@ class _Versioning:
             if isinstance(statement, Let):
                 known[statement.var] = statement.value
             if stmt is not None:
-                parts = self._parts(stmt, loops, known, around)
+                parts = self._interior_conditions(stmt, loops, known, around)
                 interior = strongest(parts.values())
                 if interior not in (TRUE, FALSE):
                     versioned = attrs.evolve(stmt, interior=interior, implied=tuple(parts))
@@ -65,9 +65,10 @@ class _Versioning:
 
     # ------------------------------------------------------------------------------------------ conditions
 
-    def _parts(self, stmt: Exec, loops: Sequence[For], names: Mapping[Var, Expr], around: For | None) -> dict[Expr, Expr]:
-        """The conditions of a statement in its own loops that have a warp-uniform condition implying them, with the latter; empty if
-        versions do not pay off.
+    def _interior_conditions(self, stmt: Exec, loops: Sequence[For], names: Mapping[Var, Expr], around: For | None) -> dict[Expr, Expr]:
+        """The conditions of a statement that a warp-uniform condition implies, each with that condition; empty if versions do not pay off.
+
+        `loops` are the loops of the statement alone, `around` the enclosing loop.
         """
         if not stmt.pieces or stmt.spec.level.threads != 1 or stmt.atomic:
             return {}
@@ -76,13 +77,13 @@ class _Versioning:
             return {}
         own = frozenset(loop.var for loop in loops)
         tested = dict.fromkeys(_tested(stmt))
-        parts = {part: interior for part in tested if (interior := self._of_warp(part, own, names)) != FALSE}
+        parts = {part: interior for part in tested if (interior := self._warp_condition(part, own, names)) != FALSE}
         if not stmt.spec.moves:
             return parts
         changing = around is not None and all(around.var in _written_out(interior, names).variables() for interior in parts.values())
         return parts if changing and len(parts) == len(tested) else {}
 
-    def _of_warp(self, condition: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> Expr:
+    def _warp_condition(self, condition: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> Expr:
         """The condition that the largest coordinate in a warp, over all iterations of the `own` loops, is less than an extent; false if it
         is unknown or does not pay off.
 
@@ -91,13 +92,13 @@ class _Versioning:
         if not isinstance(condition, Less) or not self._uniform(condition.right, own, names):
             return FALSE
         terms, number = terms_of(condition.left)
-        kept = {atoms: count for atoms, count in terms if self._uniform(polynomial({atoms: count}, 0), own, names)}
-        moving = polynomial({atoms: count for atoms, count in terms if atoms not in kept}, number)
-        if moving.low == moving.high:
+        uniform = {atoms: count for atoms, count in terms if self._uniform(polynomial({atoms: count}, 0), own, names)}
+        varying = polynomial({atoms: count for atoms, count in terms if atoms not in uniform}, number)
+        if varying.low == varying.high:
             return FALSE
-        rest = polynomial(kept, 0)
+        rest = polynomial(uniform, 0)
         step = math.gcd(rest.factor, condition.right.factor) or 1
-        last = rest + (moving.high // step * step + step - 1)
+        last = rest + (varying.high // step * step + step - 1)
         decided = less(last, condition.right)
         return decided if decided in (TRUE, FALSE) else Less(last, condition.right)
 

@@ -15,7 +15,7 @@ from fireiron.ir import Exec, For, Kernel, Stmt, execs
 from fireiron.values.expr import TRUE, Expr, Var, all_of, as_expr, conjuncts, constant
 
 MOST_ITERATIONS: Final = 64
-"""Most loop iterations that are tried one by one. No pipeline makes a condition that selects one of more."""
+"""Maximum number of loop iterations that are tried one by one. No pipeline creates a condition that selects one of more iterations."""
 
 
 def fold_single_trip(kernel: Kernel) -> Kernel:

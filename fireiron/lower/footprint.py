@@ -18,11 +18,11 @@ Array = Any
 
 
 MOST_VALUES = 4096
-"""Most values of a loop of unknown extent that are enumerated."""
+"""Maximum number of values of a loop of unknown extent that are enumerated."""
 
 MOST_POINTS = 1 << 22
-"""Most combinations of threads, loop values and elements of an access: 16 times the registers of a block of 1024 threads, a fraction of a
-second in NumPy.
+"""Maximum number of combinations of threads, loop values and elements of an access: 16 times the registers of a block of 1024
+threads, a fraction of a second in NumPy.
 """
 
 

@@ -54,7 +54,7 @@ GROUP_THREADS = 128
 """Threads of a warpgroup."""
 
 MOST_UNROLLED = 64
-"""Most iterations of a loop whose loads go to registers."""
+"""Maximum number of iterations of a loop whose loads go to registers."""
 
 
 def pipeline(kernel: Kernel) -> Kernel:

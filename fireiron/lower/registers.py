@@ -19,7 +19,7 @@ REGISTERS = 65536
 """32-bit registers of a Hopper SM (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
 MOST = 255
-"""Most registers that an instruction can address."""
+"""Maximum number of registers per thread that instructions can address."""
 
 UNIT = 8
 """Allocation unit of registers per thread."""

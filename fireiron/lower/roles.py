@@ -62,7 +62,7 @@ OF_THE_REST = (Comment, SyncPoint, Commit, IfAnyLane)
 """Statements that go with the first part."""
 
 MOST_UNROLLED = 16
-"""Most rounds that are unrolled, if a part has fewer threads than its copies were distributed over."""
+"""Maximum number of rounds that are unrolled, if a part has fewer threads than its copies were distributed over."""
 
 
 @attrs.frozen(eq=False)

@@ -16,7 +16,7 @@ from fireiron.ir import Exec, For, IfAnyLane, Kernel, Stmt, execs, statements
 from fireiron.values.expr import FALSE, TRUE, Expr, conjuncts, constant
 
 MOST_ITERATIONS = 4096
-"""Most loop iterations that are followed to determine which registers a statement writes."""
+"""Maximum number of loop iterations that are followed to determine which registers a statement writes."""
 
 
 def sink_relu(kernel: Kernel) -> Kernel:

@@ -48,7 +48,7 @@ REGISTER_BYTES = 4
 """Bytes of a register."""
 
 MOST_THREADS = 1024
-"""Most threads of a block."""
+"""Maximum number of threads of a block."""
 
 
 def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None = None) -> Kernel:

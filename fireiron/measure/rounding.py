@@ -56,7 +56,7 @@ IMPROBABLE: Final = 1e-13
 """Probability, per element, that a correct kernel is reported as wrong: below 1e-5 for a matrix of 10^8 elements."""
 
 DEVIATIONS: Final = math.sqrt(2 * math.log(2 / IMPROBABLE))
-"""L above: 2 exp(-L^2 / 2) is `IMPROBABLE`."""
+"""Standard deviations L that a sum of errors exceeds with at most the probability 2 exp(-L^2 / 2), which is `IMPROBABLE`."""
 
 
 def _minimum(function: Any) -> float:

@@ -63,7 +63,7 @@ SECONDS = 10.0
 """Maximum number of seconds for the rounds of one contender, without pauses, if that allows `MIN_ROUNDS`."""
 
 MIN_ROUNDS = 3
-"""Rounds of a contender that takes longer."""
+"""Minimum number of rounds of a contender, even if they exceed the time limit."""
 
 WARMING = 100_000.0
 """Microseconds of work after which a contender is warm, even if not all buffer sets were used."""

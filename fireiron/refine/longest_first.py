@@ -18,7 +18,7 @@ from fireiron.spec import Spec
 from fireiron.values.expr import Expr, assume_positive, constant
 
 MOST = 1 << 16
-"""The most adjacent tiles of the other dimensions."""
+"""Maximum number of adjacent tiles of the other dimensions."""
 
 
 def _group(value: Any) -> Any:

@@ -11,7 +11,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 7
-"""The most groups: more iterations than a circular buffer usually has stages."""
+"""Maximum number of groups in flight: more iterations than a circular buffer usually has stages."""
 
 
 def _groups(value: Any) -> Any:

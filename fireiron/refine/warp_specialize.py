@@ -17,7 +17,7 @@ PRODUCERS = (32, 128)
 """A warp; or a warpgroup, which may release registers (PTX ISA, setmaxnreg)."""
 
 MOST_STORE_STAGES = 16
-"""Most stages of a circular buffer that a warp stores."""
+"""Maximum number of stages of a circular buffer whose tiles a warp stores."""
 
 
 def _producer_threads(value: Any) -> Any:

@@ -1,15 +1,15 @@
 """Integers in formulas: which values are integers, their ranges, and the number of bits that they need.
 
 Coordinates, extents, integer constants and elements of int8, uint8 and int32 are integers; so are sums, differences, products, negatives,
-absolute values, maxima, minima and selections of integers. They are exact: intermediate values do not wrap around. The use decides the
-rest:
+absolute values, maxima, minima and selections of integers. They are exact: intermediate values do not wrap around. The rest
+follows from their use:
 
 - a comparison of integers is exact;
 - a result in an integer type keeps the low bits of the exact integer, as a conversion in C and `astype` in NumPy do;
 - an integer combined with a float is converted, once, to the type of the float.
 
-So 32 bits are enough if the ranges prove it, and if only low bits are kept; otherwise 64 bits are used. An integer that may need more is
-computed as a float if it becomes one, and refused otherwise.
+So 32 bits are enough in two cases: the ranges prove it, or only the low bits are kept. Otherwise 64 bits are used. An integer that may need
+more is computed as a float if it is converted to one, and refused otherwise.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def _range_of_operation(value: Operation, ranges: Mapping[str, Range]) -> Range 
         if span is None:
             return None
         spans.append(span)
-    return _applied(value.name, spans)
+    return _range_of_result(value.name, spans)
 
 
-def _applied(name: str, spans: list[Range]) -> Range:
+def _range_of_result(name: str, spans: list[Range]) -> Range:
     """The range of an operation on integers of these ranges."""
     least, most = spans[0]
     if name == "-" and len(spans) == 1:
@@ -101,8 +101,8 @@ def _applied(name: str, spans: list[Range]) -> Range:
     return min(products), max(products)
 
 
-def joined_in(by: str, dtype: DType, count: int) -> DType | None:
-    """The type for the sum, maximum, minimum or product of `count` integers of a type; None if 64 bits may not suffice."""
+def accumulator_type(by: str, dtype: DType, count: int) -> DType | None:
+    """The accumulator type for the sum, maximum, minimum or product of `count` integers of a type; None if 64 bits may not suffice."""
     size = max(map(abs, dtype.limits))
     most = {"sum": size * count, "prod": size**count}.get(by, size)
     return next((kind for kind in (int32, int64) if fits((-most, most), kind)), None)
@@ -157,8 +157,8 @@ def _has_fractions(value: Value) -> bool:
     return isinstance(value, Number) and not float(value.value).is_integer()
 
 
-def _exact_parts(value: Value, ranges: Mapping[str, Range], cut: bool) -> Iterator[Value]:
-    """The integers in a value of which all bits matter: compared ones, and in a result that is truncated (`cut`), ordered ones."""
+def _exact_parts(value: Value, ranges: Mapping[str, Range], truncated: bool) -> Iterator[Value]:
+    """The integers in a value whose high bits matter: sides of comparisons and, in a truncated result, values of max, min, abs and relu."""
     if not isinstance(value, Operation):
         return
     if value.name in COMPARISONS:
@@ -169,9 +169,9 @@ def _exact_parts(value: Value, ranges: Mapping[str, Range], cut: bool) -> Iterat
                 yield side
             yield from _exact_parts(side, ranges, False)
         return
-    cut = cut and is_integral(value, ranges)
+    truncated = truncated and is_integral(value, ranges)
     wraps = value.name in WRAPPING or value.name == "where"
-    if cut and not wraps:
+    if truncated and not wraps:
         yield value
     for argument in value.arguments:
-        yield from _exact_parts(argument, ranges, cut and wraps)
+        yield from _exact_parts(argument, ranges, truncated and wraps)

@@ -19,7 +19,7 @@ import attrs
 
 from fireiron.specs.arithmetic import LARGER, SMALLER, added, convert, exp2
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import INTEGRAL, WRAPPING, Range, is_integral, joined_in, range_of, sides_of
+from fireiron.specs.integers import INTEGRAL, WRAPPING, Range, accumulator_type, is_integral, range_of, sides_of
 from fireiron.values.machine import DType, float32, float64, int32, tf32
 
 _TF32_BITS: Final = 0xFFFFE000
@@ -308,7 +308,7 @@ def _integers_to_float(formula: Formula, values: Mapping[str, Any], types: Mappi
     wide = _wide(result)
     integers_by_name = {element.tensor: values[element.tensor].astype(numpy.int64) for element in formula.elements}
     terms = list(_terms(formula, integers_by_name))
-    exact = joined_in(by, types[formula.elements[0].tensor], len(terms)) is not None
+    exact = accumulator_type(by, types[formula.elements[0].tensor], len(terms)) is not None
     total = functools.reduce(joining(by), terms if exact else [term.astype(wide) for term in terms])
     total = convert(total, result).astype(wide)
     if accumulate is not False:

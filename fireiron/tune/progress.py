@@ -13,16 +13,21 @@ import attrs
 from fireiron.tune.result import Result
 
 PLAIN_SECONDS: Final = 5.0
-"""Seconds between two lines without a terminal."""
+"""Seconds between two lines of progress if the output is not a terminal."""
 
 
 @attrs.frozen(kw_only=True)
 class Progress:
     """The state of a tuning.
 
-    `phase` is "lower", "measure" or "final"; `done` of `total` candidates in it; `best` so far, of a ranking the best prediction;
-    `failures` by status; `seconds` since the start; `remaining` seconds of the phase, estimated, None as long as nothing is known;
-    `journal` its file.
+    Attributes:
+        phase: "lower", "measure" or "final".
+        done, total: candidates of the phase that are finished, and all of them.
+        best: the best result so far; while candidates are ranked, the best prediction.
+        failures: the number of failed candidates by status.
+        seconds: since the start.
+        remaining: the estimated seconds of the phase; None before an estimate exists.
+        journal: the path of the journal.
     """
 
     phase: str
@@ -80,8 +85,8 @@ class Display:
             self.status.update(importlib.import_module("rich.markup").escape(str(progress)))
             return
         now = time.monotonic()
-        often = 0.2 if self.stream.isatty() else PLAIN_SECONDS
-        if now - self.shown >= often or phase_ends:
+        interval = 0.2 if self.stream.isatty() else PLAIN_SECONDS
+        if now - self.shown >= interval or phase_ends:
             self.shown = now
             start, end = ("\r\x1b[K", "") if self.stream.isatty() else ("", "\n")
             print(f"{start}{progress}", end=end, file=self.stream, flush=True)

@@ -1,4 +1,4 @@
-"""Conflicts: the grains that two accesses share, and the threads that access them."""
+"""Conflicts: the memory grains (see `fireiron.check.races.footprints`) that two accesses share, and the threads that access them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fireiron.ir import Access
 
 @attrs.frozen(eq=False)
 class Point:
-    """A thread (or unit of threads) at an address. `element` are coordinates; `address` counts elements of the buffer."""
+    """A thread (or unit of threads) that accesses an address. `element` are coordinates; `address` counts elements of the buffer."""
 
     thread: int
     unit: int
@@ -38,9 +38,9 @@ class Conflicts:
         key = id(first.pattern), id(second.pattern), first.shift - second.shift
         if key not in self.differing_warps:
             places, (low, high), (other_low, other_high) = _common(first, second)
-            distinct_threads = np.flatnonzero((low != high) | (other_low != other_high) | (low != other_low))
+            differing = np.flatnonzero((low != high) | (other_low != other_high) | (low != other_low))
             # The numbers combine grain and warp: the remainder is the warp. Each warp in which threads differ gets its bit.
-            self.differing_warps[key] = int(np.bitwise_or.reduce(1 << (places[distinct_threads] % WARP), initial=0))
+            self.differing_warps[key] = int(np.bitwise_or.reduce(1 << (places[differing] % WARP), initial=0))
         return not self.differing_warps[key] >> warp & 1
 
     def distinct_threads(self, first: Footprint, second: Footprint) -> tuple[int, int, int] | None:
@@ -51,10 +51,10 @@ class Conflicts:
         others, other_rows = second.pattern.present
         units, other_units = first.pattern.threads.unit[rows], second.pattern.threads.unit[other_rows]
         for grain in np.intersect1d(keys + first.shift, others + second.shift):
-            own_rows, other_rows_ = np.flatnonzero(keys + first.shift == grain), np.flatnonzero(others + second.shift == grain)
-            pairs = np.argwhere(units[own_rows][:, None] != other_units[other_rows_][None, :])
+            own_rows, matching_rows = np.flatnonzero(keys + first.shift == grain), np.flatnonzero(others + second.shift == grain)
+            pairs = np.argwhere(units[own_rows][:, None] != other_units[matching_rows][None, :])
             if len(pairs):
-                return int(grain) - first.shift, int(rows[own_rows[pairs[0][0]]]), int(other_rows[other_rows_[pairs[0][1]]])
+                return int(grain) - first.shift, int(rows[own_rows[pairs[0][0]]]), int(other_rows[matching_rows[pairs[0][1]]])
         return None
 
     def witnesses(
@@ -65,36 +65,36 @@ class Conflicts:
         (keys, low, high), (others, other_low, other_high) = (
             _of_warp(part, warp) for part, warp in zip((first_footprint, second_footprint), warps, strict=True)
         )
-        common, own_rows, other_rows_ = np.intersect1d(keys, others, assume_unique=True, return_indices=True)
+        common, own_rows, matching_rows = np.intersect1d(keys, others, assume_unique=True, return_indices=True)
         different = np.flatnonzero(
-            (low[own_rows] != other_high[other_rows_]) | (high[own_rows] != other_low[other_rows_]) | same_thread_allowed
+            (low[own_rows] != other_high[matching_rows]) | (high[own_rows] != other_low[matching_rows]) | same_thread_allowed
         )
         for where in different[np.unique(np.linspace(0, len(different) - 1, 8).astype(int))] if len(different) else ():
-            first, second = low[own_rows[where]], other_high[other_rows_[where]]
+            first, second = low[own_rows[where]], other_high[matching_rows[where]]
             if first == second and not same_thread_allowed:
-                first, second = high[own_rows[where]], other_low[other_rows_[where]]
+                first, second = high[own_rows[where]], other_low[matching_rows[where]]
             yield self.point(before, int(common[where]), int(first)), self.point(after, int(common[where]), int(second))
 
-    def point(self, touch: AccessEvent, grain: int, thread: int) -> Point:
+    def point(self, event: AccessEvent, grain: int, thread: int) -> Point:
         """The point of a thread at a grain."""
-        pattern, key = touch.footprint.pattern, grain - touch.footprint.shift
+        pattern, key = event.footprint.pattern, grain - event.footprint.shift
         keys, rows = pattern.present
-        acts = (pattern.threads.low[rows] <= thread) & (thread <= pattern.threads.high[rows])
-        return self.at_row(touch, key, int(rows[np.flatnonzero((keys == key) & acts)[0]]), thread)
+        active = (pattern.threads.low[rows] <= thread) & (thread <= pattern.threads.high[rows])
+        return self.at_row(event, key, int(rows[np.flatnonzero((keys == key) & active)[0]]), thread)
 
-    def at_row(self, touch: AccessEvent, key: int, row: int, thread: int | None = None, again: bool = False) -> Point:
+    def at_row(self, event: AccessEvent, key: int, row: int, thread: int | None = None, again: bool = False) -> Point:
         """The point of a pattern's row at a key: its first access of the key, or the last one if `again`; the row's first thread if
         `thread` is None.
         """
-        footprint, pattern, use = touch.footprint, touch.footprint.pattern, touch.use
+        footprint, pattern, use = event.footprint, event.footprint.pattern, event.use
         hits = (pattern.keys[row] == key) & (True if pattern.active is None else pattern.active[row])
         column = int(np.flatnonzero(hits)[-1 if again else 0])
         shape = pattern.frame.shape
         index = (row, *(int(one) for one in np.unravel_index(column // pattern.columns, shape[1:]))) if len(shape) > 1 else (row,)
-        values = {**pattern.frame.at(index), **touch.fixed}
+        values = {**pattern.frame.at(index), **event.fixed}
         actor = int(pattern.threads.low[row]) if thread is None else thread
         loops = {loop.var.name: int(values.get(loop.var.name, 0)) for loop in use.loops}
-        element = self._element(use.access, {**touch.fixed, **loops, "thread": int(values["thread"])}, pattern.element(column))
+        element = self._element(use.access, {**event.fixed, **loops, "thread": int(values["thread"])}, pattern.element(column))
         buffer = self.places.kernel.buffer(use.access.buffer)
         address = None
         if buffer.memory.of_block:
@@ -113,8 +113,8 @@ class Conflicts:
 def _common(first: Footprint, second: Footprint) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
     (places, low, high), (others, other_low, other_high) = first.pattern.ends, second.pattern.ends
     moved = (first.shift - second.shift) * WARP
-    both, own_rows, other_rows_ = np.intersect1d(places + moved, others, assume_unique=True, return_indices=True)
-    return both, (low[own_rows], high[own_rows]), (other_low[other_rows_], other_high[other_rows_])
+    common, own_rows, matching_rows = np.intersect1d(places + moved, others, assume_unique=True, return_indices=True)
+    return common, (low[own_rows], high[own_rows]), (other_low[matching_rows], other_high[matching_rows])
 
 
 def _of_warp(footprint: Footprint, warp: int) -> tuple[Array, Array, Array]:

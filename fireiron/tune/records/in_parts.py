@@ -40,7 +40,7 @@ ADD_US: Final = 1.6
 """Minimum microseconds that the second kernel adds to a call."""
 
 ADD_BYTES_PER_US: Final = 3.0e6
-"""Bytes of partial results that it reads from L2 per microsecond."""
+"""Bytes of partial results that the second kernel reads from L2 per microsecond."""
 
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:

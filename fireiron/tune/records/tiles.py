@@ -21,7 +21,7 @@ from fireiron.errors import FireironError
 from fireiron.ir.cluster import at_once
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_bytes, tiles_of, work_of
-from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
+from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_alignment
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
 from fireiron.tune.records.format import record_text
@@ -75,8 +75,8 @@ class Problem:
             return None
         bytes = {name: as_dtype(dtype).bytes for name, dtype in plain["dtypes"].items()}
         align, layouts = plain.get("align", {}), plain["layouts"]
-        a = row_begins(_apart(plain, "A", "K", "M"), bytes["A"], align.get("A", 16))
-        b = row_begins(_apart(plain, "B", "N", "K"), bytes["B"], align.get("B", 16))
+        a = row_alignment(_apart(plain, "A", "K", "M"), bytes["A"], align.get("A", 16))
+        b = row_alignment(_apart(plain, "B", "N", "K"), bytes["B"], align.get("B", 16))
         along_c = (_is_contiguous_along(layouts["A"], "col", "m"), _is_contiguous_along(layouts["B"], "row", "n"))
         work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), along_c)
         return Problem(work, tuple(plain["dtypes"].values()), tuple(map(_order, layouts.values())))
@@ -91,7 +91,7 @@ class Problem:
         )
         size += REDUCED * abs(math.log2(work.depth / other_work.depth))
         bits = OTHER_BITS * abs(math.log2(work.bytes / other_work.bytes))
-        (a, b), (other_a, other_b) = work.begins, other_work.begins
+        (a, b), (other_a, other_b) = work.row_alignments, other_work.row_alignments
         across = ((a < LINE_BYTES) != (other_a < LINE_BYTES)) + ((b < LINE_BYTES) != (other_b < LINE_BYTES))
         kinds = OTHER_TYPE * (self.dtypes != other.dtypes) + ACROSS * across
         orders = sum(map(operator.ne, self.layouts, other.layouts))

@@ -1,4 +1,4 @@
-"""Binds the constructors to the operators and `rebuilt` methods of the nodes."""
+"""Bind the constructors to the operators and `rebuilt` methods of the nodes."""
 
 from fireiron.values.expr.arithmetic import add, floordiv, mod, mul, subtract
 from fireiron.values.expr.bits import bit_and, bit_or, bit_xor

@@ -1,4 +1,4 @@
-"""Groups of threads as texts, and back; the indices of a thread in them."""
+"""Print and parse thread groups in Graphene's notation, and compute the indices of a thread in them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse_group(text: str) -> tuple[str, str, tuple[Layout, ...] | None]:
 
 
 def group_text(shapes: Sequence[Layout], name: str, unit: str) -> str:
-    """The inverse of `parse_group`, without strides where they are those of one shape by rows."""
+    """The inverse of `parse_group`. Strides of a single row-major shape are omitted."""
     text = "".join(f"{shape_text(one)}." for one in shapes)
     if len(shapes) == 1 and omittable(shapes[0]):
         text = f"[{listed(sizes_of(shapes[0]))}]."
@@ -53,7 +53,7 @@ def _units(text: str) -> Parts:
 
 
 def parse_level(text: str, symbols: Symbols | None = None) -> Level:
-    """The level of which a text shows one unit: `[32].thread` is a warp, `[_].thread` a block, `[_].block` all blocks of the kernel.
+    """The level whose unit a text describes: `[32].thread` is a warp, `[_].thread` a block, `[_].block` all blocks of the kernel.
 
     A name that is not a number is a level's label, and must match. Levels in `symbols` come before Fireiron's own.
 
@@ -73,7 +73,7 @@ def parse_level(text: str, symbols: Symbols | None = None) -> Level:
 
 
 def _fits(level: Level, parts: Parts) -> bool:
-    """Whether a text shows one unit of a level. Only a strategy determines the number of threads per block, and of blocks."""
+    """Whether a text describes one unit of a level. Only a strategy determines the number of threads per block, and of blocks."""
     if [sizes.strip() for sizes, _ in parts.shapes] == [ALL]:
         return level.layout is None and (level.parent is None) == (parts.element == "block")
     shapes = read_shapes(parts.shapes, {})
@@ -99,7 +99,7 @@ def level_text(level: Level) -> str:
 def indices(shapes: Sequence[Layout], unit: Expr = THREAD) -> tuple[tuple[Expr, ...], ...]:
     """The coordinates of a thread or block in shapes: per shape, per dimension, an expression of its number (the paper's `indices()`).
 
-    Legal when each unit has one place in all shapes together: sorted by stride, each is a multiple of the size times stride before.
+    Legal when the shapes number each unit once: sorted by stride, each stride is a multiple of the previous stride times its size.
 
     >>> (group_m, group_n), (place,) = indices(parse_threads("#6:[2,2 : 16,8].[8:1].thread"))
     >>> print(group_m, group_n, place, sep=" | ")
@@ -112,7 +112,7 @@ def indices(shapes: Sequence[Layout], unit: Expr = THREAD) -> tuple[tuple[Expr, 
 
 
 def _digits(dim: Layout) -> list[tuple[int, int, int]]:
-    """The leaves as (stride, size, weight in the coordinate)."""
+    """The modes of a dimension as (stride, size, weight in the coordinate)."""
     sizes = [size for size, _ in dim.modes]
     return [(stride, size, math.prod(sizes[:place])) for place, (size, stride) in enumerate(dim.modes) if size > 1]
 
@@ -151,7 +151,7 @@ def tiled(shapes: Sequence[Layout], sizes: Sequence[int | Layout | None]) -> tup
             f"tile: {len(sizes)} sizes for the {last.rank()} dimensions of {threads_text(shapes)}", legal="one each; _ keeps it whole"
         )
     parts_by_dim = [_group_and_rest(dim, size) for dim, size in zip(last, sizes, strict=True)]
-    return (*around, *(make_layout(*(half[place] for half in parts_by_dim)) for place in (1, 0)))
+    return (*around, *(make_layout(*(pair[place] for pair in parts_by_dim)) for place in (1, 0)))
 
 
 def _group_and_rest(dim: Layout, size: int | Layout | None) -> tuple[Layout, Layout]:
