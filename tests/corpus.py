@@ -196,7 +196,7 @@ def more(first: int, count: int, jobs: int) -> Iterator[Kept]:
 def _without_numbers(stored: Kept) -> str:
     """The text of a refusal, without its numbers."""
     outcome = stored.outcome()
-    return "" if outcome.kind == TEXT else re.sub(r"\d+", "", outcome.said.partition("\n")[0])
+    return "" if outcome.kind == TEXT else re.sub(r"\d+", "", outcome.body.partition("\n")[0])
 
 
 def _more(seed: int) -> Draw | None:
@@ -345,7 +345,7 @@ def _judged(stored: Kept, symbols: dict[str, int], simulated: bool) -> Draw | No
         return Draw(stored, symbols, "crash", "", traceback.format_exc()[-600:])
     if time.process_time() - before > MOST_SECONDS:
         return None
-    draw = Draw(stored, symbols, result.kind, result.said)
+    draw = Draw(stored, symbols, result.kind, result.body)
     if result.kind != TEXT or not simulated:
         return draw
     item = Item(stored.name, json.dumps(stored.strategy), stored.target, symbols, stored.strategy["strategy"].get("start") == "MatMul")

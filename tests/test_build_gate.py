@@ -225,7 +225,7 @@ def require_no_spill(name, form, target):
         pytest.skip(f"no NVRTC for {target}")
     module = library(name)
     strategy = getattr(module, form)
-    own = {"made": strategy.start} if "made" in inspect.signature(module.spec).parameters and isinstance(strategy.start, Fused) else {}
+    own = {"fused": strategy.start} if "fused" in inspect.signature(module.spec).parameters and isinstance(strategy.start, Fused) else {}
     try:
         spec = module.spec(*module.SIZES, **own)
         stated = getattr(module, f"{form}_values", module.values)(spec) if hasattr(module, "values") else {}

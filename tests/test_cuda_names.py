@@ -80,7 +80,7 @@ def test_every_function_that_is_printed_has_an_entry(part):
         if number % 120 == 30 * part:
             outcome = stored.outcome()
             if outcome.kind == TEXT:
-                assert not unknown_names(outcome.said), stored.name
+                assert not unknown_names(outcome.body), stored.name
                 seen += 1
     assert seen >= 5
 

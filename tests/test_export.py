@@ -155,13 +155,13 @@ def test_contract(tmp_path):
 
 def test_contract_of_several_outputs(tmp_path):
     header, source = (path.read_text() for path in export(outputs.elements, tmp_path, "cross", arch="sm_80", cubin=False).files)
-    assert "a: 40 x 50 elements of float32, read;" in header and "turned: 50 x 40 elements of float64, written;" in header
-    assert "total and apart and turned must not overlap each other or a or b." in header
-    assert "const float *a, const float *b, float *total, int *apart, double *turned, cudaStream_t stream" in header
+    assert "a: 40 x 50 elements of float32, read;" in header and "transposed: 50 x 40 elements of float64, written;" in header
+    assert "total and apart and transposed must not overlap each other or a or b." in header
+    assert "const float *a, const float *b, float *total, int *apart, double *transposed, cudaStream_t stream" in header
     pairs = re.findall(r'return "(\w+) overlaps (\w+)"', source)
-    outs, inputs = ("total", "apart", "turned"), ("a", "b")
+    outs, inputs = ("total", "apart", "transposed"), ("a", "b")
     assert set(map(frozenset, pairs)) == {frozenset((out, other)) for out in outs for other in (*outs, *inputs) if out != other}
-    assert len(pairs) == 9 and "void *arguments[] = {(void *)&a, (void *)&b, (void *)&total, (void *)&apart, (void *)&turned};" in source
+    assert len(pairs) == 9 and "void *arguments[] = {(void *)&a, (void *)&b, (void *)&total, (void *)&apart, (void *)&transposed};" in source
     fill = Init.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(Init(64, 64)(GL)(Kernel))
     assert "overlap" not in export(fill, tmp_path, "fill", arch="sm_80", cubin=False).files[0].read_text()
 

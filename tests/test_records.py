@@ -120,12 +120,12 @@ def test_all_fields_of_a_spec_count():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (Kind("Both", "y[m,M] = x[m,M] + 1").starter(8, 8)(GL, GL)(Kernel), "two dimensions are M"),
+        (Kind("Both", "y[m,M] = x[m,M] + 1").starter(8, 8)(GL, GL)(Kernel), "two dimensions are called M"),
         (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "for kernels"),
         (float16_gemm(sym("M") * 8, 8, 8), "an integer or a symbol"),
         (float16_gemm(accumulate=sym("k0") < 3), "condition to accumulate"),
-        (attrs.evolve(float16_gemm(), in_parts=True), "no words"),
-        (attrs.evolve(Move(8, 8)(GL, GL)(Kernel), names=("a", "b")), "no words"),
+        (attrs.evolve(float16_gemm(), in_parts=True), "a record cannot describe this spec"),
+        (attrs.evolve(Move(8, 8)(GL, GL)(Kernel), names=("a", "b")), "a record cannot describe this spec"),
     ],
     ids=["kind", "level", "expression", "condition", "partial", "names"],
 )
@@ -372,7 +372,7 @@ def test_wrong_records(change):
         ('{"format": 2}', "another version"),
         ('{"format": true}', "another version"),
         ('{"format": 1}', "is missing"),
-        ('{"format": 1, "us": NaN}', "NaN is no value"),
+        ('{"format": 1, "us": NaN}', "NaN is not a value of a record"),
         ('{"format": 1, "us": 1e999, "us": 3}', "given twice"),
         ("[" * 100000, "nested too deeply"),
         ('{"format": ' + "9" * 5000 + "}", "no JSON"),
@@ -428,7 +428,7 @@ def test_wrong_line_is_named(tmp_path):
 def test_conflict_of_git(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(f"<<<<<<< HEAD\n{synthetic().line()}\n=======\n{synthetic(us=3).line()}\n>>>>>>> other\n")
-    with pytest.raises(StoreError, match="conflict that git left"):
+    with pytest.raises(StoreError, match="a merge conflict of git"):
         Records.load(path)
 
 
@@ -446,7 +446,7 @@ def test_truncated_last_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\xff\xfe", "not text"), (None, "no such file"), ("folder", "no file of records")],
+    [(b"\xff\xfe", "not text"), (None, "no such file"), ("folder", "is not a file of records")],
     ids=["binary", "absent", "pipe"],
 )
 def test_unreadable_files(tmp_path, content, message):
@@ -600,7 +600,7 @@ def test_exact():
     choice = some.best(float16_gemm(), "sm_90")
     assert choice.exact and choice.record.us == 8.0 and choice.record.values["bm"] == 64
     assert choice.strategy.spec == float16_gemm() and not choice.strategy.tunables()
-    assert "just this" in choice.why and "bm=64" in choice.why and "NVIDIA H200" in choice.why
+    assert "tuned for exactly this spec" in choice.why and "bm=64" in choice.why and "NVIDIA H200" in choice.why
     assert choice.strategy.program("sm_90").cuda == choice.program.cuda
 
 

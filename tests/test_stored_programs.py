@@ -236,7 +236,7 @@ def test_an_entry_with_the_name_of_another_is_not_used():
     disk_cache.save(
         programs.place("program", key), disk_cache.encoded(disk_cache.first_line("program"), {"key": key, "created": 0.0}, rest)
     )
-    with pytest.warns(CacheWarning, match="no program of this name"):
+    with pytest.warns(CacheWarning, match="not a program of this name"):
         assert "other(" in CompiledKernel(other).ready().program.cuda
 
 

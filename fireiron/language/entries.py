@@ -243,8 +243,8 @@ def spec_of(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) 
     _require_taken(entry, options, parameters)
     arguments = [sizes[name] if name in sizes else entry.sizes[position] for position, name in enumerate(dims)]
     named = {name: sizes[name] for name in more if name in sizes}
-    if "made" in parameters and "made" not in options and isinstance(entry.strategy.start, Fused):
-        named["made"] = entry.strategy.start
+    if "fused" in parameters and "fused" not in options and isinstance(entry.strategy.start, Fused):
+        named["fused"] = entry.strategy.start
     with users_code(entry.path, f"spec of {entry.name}"):
         spec = problem(*arguments, **named, **options)
     if not isinstance(spec, Spec):

@@ -57,7 +57,7 @@ def _operand_rows(spec: Spec) -> Iterator[tuple[Any, ...]]:
 
 def _definition(kind: Any) -> Markup:
     """Return the steps of a fused definition; nothing for another kind."""
-    definition: FusedDefinition | None = getattr(kind, "made", None)
+    definition: FusedDefinition | None = getattr(kind, "fused_definition", None)
     if definition is None:
         return Markup("")
     from fireiron.specs.fused import shown

@@ -38,7 +38,7 @@ class Stages(Refinement):
     ...     if " stages" in line:
     ...         print(line.strip())
     __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 2 stages
-    __half* const b_sh = reinterpret_cast<__half*>(smem + 32768);  // 64 x 64, 3 stages
+    __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 64 x 64, 3 stages
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
