@@ -161,7 +161,9 @@ def test_contract_of_several_outputs(tmp_path):
     pairs = re.findall(r'return "(\w+) overlaps (\w+)"', source)
     outs, inputs = ("total", "apart", "transposed"), ("a", "b")
     assert set(map(frozenset, pairs)) == {frozenset((out, other)) for out in outs for other in (*outs, *inputs) if out != other}
-    assert len(pairs) == 9 and "void *arguments[] = {(void *)&a, (void *)&b, (void *)&total, (void *)&apart, (void *)&transposed};" in source
+    assert (
+        len(pairs) == 9 and "void *arguments[] = {(void *)&a, (void *)&b, (void *)&total, (void *)&apart, (void *)&transposed};" in source
+    )
     fill = Init.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(Init(64, 64)(GL)(Kernel))
     assert "overlap" not in export(fill, tmp_path, "fill", arch="sm_80", cubin=False).files[0].read_text()
 

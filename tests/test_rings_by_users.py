@@ -238,7 +238,9 @@ def fill_loop(*body, extent=6, **options):
 
 def by_hand(*body):
     load = attrs.evolve(reads(0, name="a"), ring="a_sh_ring")
-    loads = {name: attrs.evolve(load, accesses=(load.accesses[0], attrs.evolve(reads(0, name=name).accesses[0], write=True))) for name in "ac"}
+    loads = {
+        name: attrs.evolve(load, accesses=(load.accesses[0], attrs.evolve(reads(0, name=name).accesses[0], write=True))) for name in "ac"
+    }
     roles = making.roles((making.role("consumers", 0, 128, body), making.role("producer", 128, 32, tuple(loads.values()))))
     return short(wgmma_waits(kernel(roles, buffers=BUFFERS, rings=RINGS)).body[0].roles[0].body)
 

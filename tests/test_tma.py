@@ -211,7 +211,12 @@ def test_a_tile_of_several_chunks_is_several_boxes():
     """128 columns of float16 are two chunks, which are 64 x 128 elements apart in memory."""
     loads = boxes_of(product((64, 128, 64), (64, 128))(float16_gemm(128, 256, 64)).program(TARGET).cuda, "tma_load")
     of_b = [one for one in loads if "&B_map" in one]
-    assert len(of_b) == 2 and "block_n * 128 + 64" in of_b[1] and "block_n * 128 + 64" not in of_b[0] and of_b[1].startswith("b_sh_address + b_sh_panel_bytes,")
+    assert (
+        len(of_b) == 2
+        and "block_n * 128 + 64" in of_b[1]
+        and "block_n * 128 + 64" not in of_b[0]
+        and of_b[1].startswith("b_sh_address + b_sh_panel_bytes,")
+    )
 
 
 def test_boxes_have_at_most_256_rows():
