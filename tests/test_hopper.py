@@ -125,7 +125,10 @@ def test_the_default_tile_follows_the_waves_of_blocks():
 
 
 def test_rows_that_begin_inside_lines():
-    assert work_of(float16_gemm(512, 512, 512)).row_alignments == (128, 128) and work_of(float16_gemm(520, 520, 520)).row_alignments == (16, 16)
+    assert work_of(float16_gemm(512, 512, 512)).row_alignments == (128, 128) and work_of(float16_gemm(520, 520, 520)).row_alignments == (
+        16,
+        16,
+    )
 
 
 def test_few_rows_or_columns_have_a_separate_strategy():
