@@ -73,7 +73,7 @@ def refinements():
         methods = {name: method for verb in refinement.applies_to for name, method in _methods_making(refinement, CHAINS[verb]).items()}
         written = [signature(method, f".{name}") for name, method in methods.items()]
         others = list(refinement.applies_to[1:])
-        notes = [f"As a value: `{refinement.__name__}`, in `.refine(...)` behind a step, and in `.at(...).refine(...)` anywhere."]
+        notes = [f"As a value: `{refinement.__name__}`, in `.refine(...)` after a step, and in `.at(...).refine(...)` anywhere."]
         if others:
             notes.append(f"It refines {', '.join(f'`{verb}`' for verb in refinement.applies_to)}.")
         title = " · ".join(f"`{name}`" for name in methods) or f"`{refinement.__name__}`"

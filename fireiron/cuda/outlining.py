@@ -145,7 +145,9 @@ def _lists(kernel: Kernel, body: tuple[Stmt, ...], numbers: Iterator[int]) -> It
 
 
 def _lines(body: Sequence[Stmt]) -> int:
-    """A measure of the lines of statements."""
+    """A measure of the lines of statements; 0 for comments alone."""
+    if next(execs(tuple(body)), None) is None:
+        return 0
     return sum(0 if isinstance(stmt, LaneReduction) else 2 if isinstance(stmt, (For, IfAnyLane)) else 1 for stmt in statements(tuple(body)))
 
 
