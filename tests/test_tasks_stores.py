@@ -146,7 +146,7 @@ def test_a_user_program_is_passed_to_loads(tmp_path):
     strategy = user_program(tmp_path)
     text, program = dumps(strategy), strategy.steps[0].program
     assert loads(text, programs=[gemm.program, program]) == strategy
-    with pytest.raises(StoreError, match=r"the program mine is not given(.|\n)*programs="):
+    with pytest.raises(StoreError, match=r"the program mine was not passed to loads(.|\n)*programs="):
         loads(text)
     same = user_program(tmp_path, "again", remark="in other words", before="# nothing")
     assert strategy_hash(same) == strategy_hash(strategy), "comments do not count"
@@ -188,7 +188,7 @@ DAMAGED = {
     "a place": (lambda step: step["mapping"]["instances"][0].update(mems=["HEAP"] * 3), "no place HEAP"),
     "a call": (lambda step: step["mapping"]["instances"][0].update(calls=["gemm"]), "calls gemm"),
     "a tunable": (lambda step: step["mapping"]["instances"][0]["tunables"].update(U={"type": "Tunable", "name": "U"}), "is missing"),
-    "a depth": (lambda step: step["mapping"]["instances"][1].update(pipeline="3"), "pipeline must be a depth"),
+    "a depth": (lambda step: step["mapping"]["instances"][1].update(pipeline="3"), "pipeline must be a number of stages"),
     "a machine": (lambda step: step["mapping"].update(machine="Volta"), "no machine Volta"),
     "a function that is none": (lambda step: step.update(mapping={"of": "tasks_gemm:Tasks", "arguments": {}}), "no such function"),
     "arguments that are none": (lambda step: step.update(mapping={"of": "tasks_gemm:hopper", "arguments": 3}), "must be an object"),

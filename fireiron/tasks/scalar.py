@@ -1,7 +1,7 @@
 """Scalars: loop indices and sizes that are known only at run time. They support integer arithmetic, but not control flow.
 
-The compiler reads a variant once for all iterations of its loops. A Python `if` on an index would select the same branch for all of them, so
-the comparison is refused unless it has the same result for all values.
+The compiler reads a variant once for all iterations of its loops. A Python `if` on an index would select one branch for all of them, so the
+comparison is refused unless it has the same result for all values.
 """
 
 from __future__ import annotations

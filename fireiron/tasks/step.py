@@ -791,7 +791,7 @@ def _group_spec(spec: Spec, shares: dict[str, Chain]) -> Spec:
     """Return the spec of a group of threads that perform `spec` on their shares, without shares the spec itself.
 
     Raises: DecompositionError unless the shares fit. Each thread must have different elements of the result, all elements along reduced
-    dimensions, and the matching elements of each operand. A reduction may have a separate dimension for partial results, one for each thread
+    dimensions, and the matching elements of each operand. A reduction may have a separate dimension for partial results, one per thread
     that has terms.
     """
     chains = {len(chain) for chain in shares.values()}
