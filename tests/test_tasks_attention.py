@@ -303,7 +303,7 @@ REFUSED = {
         ),
         r"axes\(1\) does not fit a tensor of 3 x 4 elements",
     ),
-    "parts that do not conform": (kernel_with("sums_warp", whole_sums), "has one partial result, in the order of the terms"),
+    "parts that do not conform": (kernel_with("sums_warp", whole_sums), "must have one partial result for its terms"),
     "coordinates of what is no piece of an operand": (kernel_with("mask_rows", masked_by_itself), "coordinates: they are unknown for new tensors(.|\\n)*got *RF"),
     "coordinates of what is not read": (kernel_with("mask_rows", masked_unread), "masked_unread does not read K"),
     "an unknown operand of a formula": (

@@ -241,15 +241,15 @@ REFUSED = {
         lambda: tasks.strategy(SHIFTED, copying(leaf=[NONE, NONE]).with_("block", variant="shifted", R=1, C=8, calls=["thread", "thread"]))(moved(16, 8)).cuda(
             "sm_80"
         ),
-        "may access the same elements: whole.dst. writes what whole.src. reads",
+        "may access the same elements: whole.dst. writes them, and whole.src. reads them",
     ),
     "a tensor of the host": (
         lambda: tasks.strategy(Tasks(through, blocks, whole), copying(R=4, C=4).with_("grid", variant="through", calls=["thread"] * 2))(
             moved(16, 8)
         ).cuda("sm_80"),
-        "a tensor of HOST",
+        "HOST cannot allocate a tensor",
     ),
-    "elements in an Inner": (program_of(touching), "does not access elements"),
+    "elements in an Inner": (program_of(touching), "must not access elements"),
     "work in an Inner": (program_of(working), "an Inner variant must not access data"),
     "a call that is no launch": (program_of(idle), "idle has 0 launches"),
     "a Leaf with calls": (program_of(launching), "a Leaf must not launch tasks"),
@@ -281,13 +281,13 @@ REFUSED = {
                            ["gemm_thread"])),
         "all pieces must be launched together",
     ),
-    "an unknown instruction": (
+    "an the instruction is unknown": (
         gemm_of(gemm_warp=("gemm_warp", "gemm_inner", WARP, [NONE, SHARED, SHARED], {"INSTR": "mma", "PIECES": 32, "PROC": THREAD},
                            ["gemm_thread"])),
-        "unknown instruction",
+        "the instruction is unknown",
     ),
     "a task outside a program": (lambda: whole(1, 2), "a task must be launched, not called"),
-    "a launch outside a task": (lambda: launch("copy"), "outside a task"),
+    "a launch outside a task": (lambda: launch("copy"), "no task is running"),
 }  # fmt: skip
 
 

@@ -420,8 +420,8 @@ def test_fields_of_a_mapping_are_stored_as_json():
         ({"gemm_host": {"cluster": (8, 4)}}, "at most 16 blocks"),
         ({"gemm_block": {"producer_threads": 64}}, "a warp or a warpgroup"),
         ({"gemm_block": {"mma_in_flight": 3}}, "mma_in_flight=3"),
-        ({"gemm_block": {"pipeline": 0, "warpspecialize": False, "interleave": True}}, "interleave without copies"),
-        ({"gemm_block": {"pipeline": 1, "warpspecialize": False, "interleave": True}}, "copies that run ahead"),
+        ({"gemm_block": {"pipeline": 0, "warpspecialize": False, "interleave": True}}, "interleave requires a pipeline"),
+        ({"gemm_block": {"pipeline": 1, "warpspecialize": False, "interleave": True}}, "a pipeline of at least two stages"),
         ({"gemm_tile": {"WN": 0}}, "gemm_tile divides by zero"),
     ],
 )
