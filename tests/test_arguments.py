@@ -257,7 +257,7 @@ def test_an_output_of_a_type_that_only_inputs_may_have():
     spec = copy_of(8, 8, src=RowMajor, dst=RowMajor, dtype=uint8)
     assert arguments.types_of(buffer_of(spec, "src")) == ("uint8", "bool") and arguments.types_of(buffer_of(spec, "dst")) == ("uint8",)
     given = view((8, 8), (8, 1), "bool", 1)
-    assert fits(spec, "src", given) is None and fits(spec, "dst", given).hint == "an array of uint8"
+    assert fits(spec, "src", given) is None and fits(spec, "dst", given).hint == "pass an array of uint8"
     assert fits(copy_of(8, 8), "src", given).hint == "make the spec with dtype=uint8, or convert the array"
 
 

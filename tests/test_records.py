@@ -120,7 +120,7 @@ def test_all_fields_of_a_spec_count():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (Kind("Both", "y[m,M] = x[m,M] + 1").starter(8, 8)(GL, GL)(Kernel), "two dimensions are called M"),
+        (Kind("Both", "y[m,M] = x[m,M] + 1").starter(8, 8)(GL, GL)(Kernel), "two dimensions are named M"),
         (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "for kernels"),
         (float16_gemm(sym("M") * 8, 8, 8), "an integer or a symbol"),
         (float16_gemm(accumulate=sym("k0") < 3), "condition to accumulate"),
@@ -365,17 +365,17 @@ def test_wrong_records(change):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "no JSON"),
-        ("{", "no JSON"),
+        ("", "not JSON"),
+        ("{", "not JSON"),
         ("[]", "JSON object"),
         ("{}", "another version"),
         ('{"format": 2}', "another version"),
         ('{"format": true}', "another version"),
         ('{"format": 1}', "is missing"),
-        ('{"format": 1, "us": NaN}', "NaN is not a value of a record"),
-        ('{"format": 1, "us": 1e999, "us": 3}', "given twice"),
+        ('{"format": 1, "us": NaN}', "NaN is not a legal value in a record"),
+        ('{"format": 1, "us": 1e999, "us": 3}', "appears twice"),
         ("[" * 100000, "nested too deeply"),
-        ('{"format": ' + "9" * 5000 + "}", "no JSON"),
+        ('{"format": ' + "9" * 5000 + "}", "not JSON"),
     ],
     ids=lambda text: text[:20],
 )
