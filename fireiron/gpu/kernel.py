@@ -70,9 +70,9 @@ def _options(owner: Any, field: Any, value: Any) -> None:
 class CompiledKernel(Displayed):
     """A callable kernel.
 
-    `kernel(a, b)` returns the output, and `kernel(a, b, out=c)` writes it to `c`. Run-time sizes and strides are read from
-    the arrays; sizes that no shape determines are keywords. Arrays have the logical shape (`M x K`, ...). More than one output is returned as a tuple in the
-    order of the spec's `outputs`; `out` is then a tuple or a mapping by name. `options` are additional options of NVRTC.
+    `kernel(a, b)` returns the output, and `kernel(a, b, out=c)` writes it to `c`. Run-time sizes and strides are read from the arrays;
+    sizes that no shape determines are keywords. Arrays have the logical shape (`M x K`, ...). More than one output is returned as a tuple
+    in the order of the spec's `outputs`; `out` is then a tuple or a mapping by name. `options` are additional options of NVRTC.
 
     If the program has more than one launch, as with `repack`, each call executes all of them in order on the same stream, with new
     temporaries. `compiled`, `resources` and `asm` are those of the last launch.

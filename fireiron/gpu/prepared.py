@@ -435,9 +435,9 @@ def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:
 class PreparedLaunch:
     """A kernel with its arrays, for repeated launches: `kernel.prepare(a, b, out=c)`.
 
-    `prepared()` runs on the same arrays, which it keeps alive, and writes the same output `out` (a tuple for more than one
-    output). Its launch overhead is minimal. `prepared(a2, b2, out=c2)` runs on other arrays, which must have the same library, element type, shape, strides and
-    GPU; without `out`, it writes a new output.
+    `prepared()` runs on the same arrays, which it keeps alive, and writes the same output `out` (a tuple for more than one output). Its
+    launch overhead is minimal. `prepared(a2, b2, out=c2)` runs on other arrays, which must have the same library, element type, shape,
+    strides and GPU; without `out`, it writes a new output.
 
     JAX arrays, and arrays with only `__cuda_array_interface__` or DLPack, are read again for each launch. The shapes and strides of other
     arrays are not read again: do not change them in place (`tensor.t_()`).

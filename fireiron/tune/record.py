@@ -237,9 +237,9 @@ _SYMBOL: Final = ("multiple_of", "low", "high")
 def describe(spec: Spec) -> dict[str, Any]:
     """Return a spec as a record stores it: plain JSON, by operand.
 
-    A kind that is not in `KINDS` is stored with its declaration. `sizes` are integers or names of run-time sizes. `symbols` has
-    the multiples and bounds of run-time sizes. `leading` has the specified leading dimensions. `layouts` are `row`, `col` or `Strides(...)`. `align` has
-    the alignment in bytes of each operand that is not aligned to 16 bytes.
+    A kind that is not in `KINDS` is stored with its declaration. `sizes` are integers or names of run-time sizes. `symbols` has the
+    multiples and bounds of run-time sizes. `leading` has the specified leading dimensions. `layouts` are `row`, `col` or `Strides(...)`.
+    `align` has the alignment in bytes of each operand that is not aligned to 16 bytes.
 
     >>> from fireiron import *
     >>> describe(MatMul(64, 32, 8, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel))["layouts"]
