@@ -121,9 +121,9 @@ def test_all_fields_of_a_spec_count():
     ("spec", "message"),
     [
         (Kind("Both", "y[m,M] = x[m,M] + 1").starter(8, 8)(GL, GL)(Kernel), "two dimensions are named M"),
-        (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "for kernels"),
+        (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "only specs of kernels"),
         (float16_gemm(sym("M") * 8, 8, 8), "an integer or a symbol"),
-        (float16_gemm(accumulate=sym("k0") < 3), "condition to accumulate"),
+        (float16_gemm(accumulate=sym("k0") < 3), "condition for accumulation"),
         (attrs.evolve(float16_gemm(), in_parts=True), "a record cannot describe this spec"),
         (attrs.evolve(Move(8, 8)(GL, GL)(Kernel), names=("a", "b")), "a record cannot describe this spec"),
     ],
@@ -446,7 +446,7 @@ def test_truncated_last_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\xff\xfe", "not text"), (None, "no such file"), ("folder", "is not a file of records")],
+    [(b"\xff\xfe", "not text"), (None, "does not exist"), ("folder", "is not a file of records")],
     ids=["binary", "absent", "pipe"],
 )
 def test_unreadable_files(tmp_path, content, message):
@@ -815,7 +815,7 @@ def test_best_reads_the_named_file(tmp_path, monkeypatch):
 
 def test_require_record(tmp_path, monkeypatch):
     path = written(tmp_path / "mine.jsonl", synthetic(us=1.0))
-    with pytest.raises(StoreError, match="no file of records is named"):
+    with pytest.raises(StoreError, match="no file of records is specified"):
         best_strategy(float16_gemm(), require_record=True)
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", "1")
@@ -987,7 +987,7 @@ def test_records_check(fireiron, tmp_path):
     assert status == 0 and "2 records, 1 of them duplicates; 0 errors" in out
     path.write_text(path.read_text() + '{"format": 9}\n' + synthetic(strategy_hash="0" * 16).line() + "\n")
     status, out, _ = fireiron("records", "check", path)
-    assert status == 1 and f"{path}:3: another version" in out and "older version" in out and "2 errors" in out
+    assert status == 1 and f"{path}:3: the record has another version" in out and "older version" in out and "2 errors" in out
     assert len(json.loads(fireiron("records", "check", path, "--json")[1])["errors"]) == 2
     assert fireiron("records", "check", path, "-o", path)[0] == 2
 

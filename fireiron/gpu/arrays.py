@@ -205,7 +205,7 @@ class Torch(Library):
             return LaunchError(f"{name} requires a gradient, but autograd cannot differentiate a kernel", hint=hint)
         if array.layout is not self._strided:
             return LaunchError(f"{name} is a tensor without strides", got=str(array.layout), hint="pass .to_dense()")
-        return LaunchError(f"{name} is a lazily negated tensor (is_neg)", hint="pass .resolve_neg()")
+        return LaunchError(f"{name} is a lazily negated tensor", hint="pass .resolve_neg()")
 
     def type_name(self, dtype: Any) -> str:
         return str(dtype).removeprefix("torch.")

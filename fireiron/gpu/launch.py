@@ -238,7 +238,7 @@ class Launcher:
     def _values(self, args: Sequence[object]) -> tuple[object, ...]:
         sizes: Sequence[int | None] = (None,) * len(args) if self.parameters is None else self.parameters
         if len(sizes) != len(args):
-            raise LaunchError(f"{self.name!r} requires {len(sizes)} arguments", got=len(args))
+            raise LaunchError(f"{self.name!r} takes {len(sizes)} arguments", got=len(args))
         return tuple(self._value(position, *pair) for position, pair in enumerate(zip(args, sizes, strict=True)))
 
     def _value(self, position: int, arg: object, size: int | None) -> object:
@@ -260,7 +260,7 @@ class Launcher:
     def _number(self, position: int, arg: float, size: int | None) -> object:
         if size is None:
             raise self._misfit(
-                position, arg, "this driver does not report the parameter's size: pass a NumPy scalar, such as np.int32(...)"
+                position, arg, "this driver does not report the parameter's size: pass np.int32(...) or another NumPy scalar"
             )
         kind, widths = ("i", (1, 2, 4, 8)) if isinstance(arg, int) else ("f", (2, 4, 8))
         if size not in widths or (isinstance(arg, int) and not -(2 ** (8 * size - 1)) <= arg < 2 ** (8 * size - 1)):

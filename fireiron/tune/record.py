@@ -285,7 +285,7 @@ def _options(spec: Spec) -> dict[str, Any]:
     if spec.accumulator is not None:
         plain["accumulator"] = spec.accumulator.name
     if spec.accumulate not in (FALSE, TRUE):
-        raise StoreError("a record cannot describe a condition of accumulate", got=str(spec.accumulate), legal="True False")
+        raise StoreError("a record cannot describe a condition for accumulation", got=str(spec.accumulate), legal="True False")
     if spec.accumulate == TRUE:
         plain["accumulate"] = True
     if spec.signature:
