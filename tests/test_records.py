@@ -826,7 +826,7 @@ def test_require_record(tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match="must be True, False or None"):
         best_strategy(float16_gemm(), require_record=1)
     monkeypatch.setenv("FIREIRON_RECORDS", str(tmp_path / "absent.jsonl"))
-    with pytest.raises(StoreError, match="no such file"):
+    with pytest.raises(StoreError, match="does not exist"):
         best_strategy(float16_gemm())
 
 
