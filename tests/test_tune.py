@@ -273,7 +273,7 @@ def test_invalid_times_fail_a_candidate(tmp_path, us):
 
 def test_missing_finalist():
     tuning = tuned(Nonsense(), fixed=FEW)
-    assert dict(tuning.best.values) == BEST and "not one measurement for each finalist" in tuning.notes[0]
+    assert dict(tuning.best.values) == BEST and "must return one measurement for each finalist" in tuning.notes[0]
 
 
 def test_changed_kernels_are_measured_again(tmp_path):
@@ -409,7 +409,7 @@ def test_truncated_line_is_reported(tmp_path):
     text = journal.read_bytes()
     journal.write_bytes(text[:-9])
     again = tuned(journal=journal, fixed={"bk": 8, "bn": 32})
-    assert "is dropped" in again.notes[0] and again.notes[0] in again.table()
+    assert "is removed" in again.notes[0] and again.notes[0] in again.table()
     assert seen(again) == seen(whole) and again.best == whole.best
     assert journal.read_bytes() == text, "it is written anew"
 
