@@ -100,14 +100,14 @@ def _cast(kind: str, text: Text) -> Text:
 
 FUNCTIONS: Mapping[str, str] = {
     "abs": "fabs", "max": "fmax", "min": "fmin",
-    **{name: name for name in ("erf", "exp", "exp2", "log", "log2", "rsqrt", "sqrt", "tanh")},
-    "tanh_approx": "tanh",
+    **{name: name for name in ("cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sin", "sqrt", "tanh")},
+    "round": "rint", "tanh_approx": "tanh",
 }  # fmt: skip
 """The functions of formulas in double; those in float have the suffix `f` (CUDA Math API).
 
 They are the standard functions, not the faster ones of `--use_fast_math`, except those of `APPROXIMATE` in float. The CUDA C++
-Programming Guide ("Mathematical Functions") gives their errors in float, in units in the last place: 1 for log and log2, 2 for erf, exp,
-rsqrt and tanh; the others are rounded correctly. The maximum or minimum of a number and NaN is the number.
+Programming Guide ("Mathematical Functions") gives their errors in float, in units in the last place: 1 for log and log2, 2 for cos, erf,
+exp, rsqrt, sin and tanh; the others are rounded correctly. The maximum or minimum of a number and NaN is the number.
 """
 
 
@@ -145,6 +145,9 @@ def applied(name: str, dtype: DType, *arguments: Text) -> Text:
     """A function of a formula on values of float, double or int."""
     if name == "relu":
         return applied("max", dtype, *arguments, literal(0, dtype))
+    if name == "clamp":
+        value, low, high = arguments
+        return applied("min", dtype, applied("max", dtype, value, low), high)
     if dtype.kind == "int":
         return Call("llabs" if name == "abs" and dtype.bits == 64 else name, arguments)
     return Call(FUNCTIONS[name] + ("f" if dtype.bits == 32 else ""), arguments)
