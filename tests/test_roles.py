@@ -466,7 +466,7 @@ SEPARATE_REFUSED = {
     "a cluster": (
         lambda: MatMul.tile(64, 64).to(Block).cluster(2, 1).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3)
         .warp_specialize(separate=B).load(A, SH, TMA).load(B, SH, TMA).tile(64, 64).to(Warpgroup).done(),
-        "several producers fill a ring in a cluster",
+        "several producers fill a ring, which is not supported in a cluster",
     ),
 }  # fmt: skip
 
