@@ -103,15 +103,15 @@ def former(name):
 
 def cases(only):
     """`{name, sizes}` of each finished strategy of this checkout whose default tunables are legal for its problem."""
-    found = []
+    strategies = []
     for stem in library.names():
         module = vars(library._library_module(stem))  # the module of a strategy file; its public names are its strategies
         for name, value in module.items():
             label = stem if name == "strategy" else f"{stem}:{name}"
             if not isinstance(value, Strategy) or name.startswith("_") or (only and not any(label.startswith(part) for part in only)):
                 continue
-            found += [{"name": label, "sizes": SIZES.get(stem, {})}]
-    return found
+            strategies += [{"name": label, "sizes": SIZES.get(stem, {})}]
+    return strategies
 
 
 def is_complete(case):
