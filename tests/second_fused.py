@@ -521,7 +521,8 @@ def _online(r: random.Random) -> Definition:
     """One-pass softmax sums, masks, lazy rescaling or not: state carried by a loop."""
     sizes = {"m": r.choice((3, 6, 12, 17)), "n": r.choice((1, 20, 64, 100, 130))}
     mask = r.choice(("", "n <= m", "n <= m + 5", "n < m or n > 40", "n >= m and n < m + 20"))
-    score = f"where({mask}, X[m,n], -inf)" if mask else "X[m,n]"
+    named = {"visible": mask} if mask and random.Random(f"{mask} {sizes}").random() < 0.5 else {}  # a separate draw: others stay the same
+    score = f"where({'visible' if named else mask}, X[m,n], -inf)" if mask else "X[m,n]"
     each = {}
     if mask or r.random() < 0.3:
         each["mask"] = f"s[m,n] = {score}"
@@ -537,7 +538,7 @@ def _online(r: random.Random) -> Definition:
     each["keep"] = "top[m] = new[m]"
     arguments = {
         "name": "log_sum_exp", "dims": "m n", "loop": "n", "operands": {"X": "m n", "y": "m"}, "init": {"top0": f"top[m] = {low}", "sum0": "total[m] = 0"},
-        "body": each, "final": {"y": "y[m] = log(total[m] + 1) + max(top[m], -100)"},
+        "body": each, "final": {"y": "y[m] = log(total[m] + 1) + max(top[m], -100)"}, "mask": named,
     }  # fmt: skip
     w = _Writer(r, 0.0)
     rows = w.pick(1, 2, 4)
