@@ -89,9 +89,9 @@ def gradients(Q, K, V, dO):
 
 def arrays_of(m, n):
     rng = np.random.default_rng(3)
-    made = {name: (rng.standard_normal((size, 32)) / 3).astype(np.float16) for name, size in (("Q", m), ("K", n), ("V", n), ("dO", m))}
-    numbers, results = gradients(*made.values())
-    return made | {name: value.astype(np.float32) for name, value in numbers.items()}, results
+    inputs = {name: (rng.standard_normal((size, 32)) / 3).astype(np.float16) for name, size in (("Q", m), ("K", n), ("V", n), ("dO", m))}
+    numbers, results = gradients(*inputs.values())
+    return inputs | {name: value.astype(np.float32) for name, value in numbers.items()}, results
 
 
 @pytest.mark.parametrize("size", [96, 80], ids=str)
