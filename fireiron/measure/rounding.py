@@ -46,10 +46,10 @@ from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
-from fireiron.specs.bits import INTEGER_ONLY
+from fireiron.specs.bits import INTEGER_ONLY, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
-from fireiron.specs.integers import Range, is_integral, sides_of
+from fireiron.specs.integers import is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, integer_of, limits_of, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, tf32
 

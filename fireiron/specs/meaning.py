@@ -18,9 +18,9 @@ from typing import Any, Final
 import attrs
 
 from fireiron.specs.arithmetic import LARGER, SMALLER, added, convert, exp2
-from fireiron.specs.bits import INTEGER_ONLY
+from fireiron.specs.bits import INTEGER_ONLY, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import INTEGRAL, WRAPPING, Range, accumulator_type, is_integral, range_of, sides_of
+from fireiron.specs.integers import INTEGRAL, WRAPPING, accumulator_type, is_integral, range_of, sides_of
 from fireiron.values.machine import DType, float32, float64, int32, tf32
 
 _TF32_BITS: Final = 0xFFFFE000
