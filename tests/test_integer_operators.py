@@ -13,12 +13,12 @@ from fireiron.specs import meaning
 from fireiron.specs.formula import formula
 from fireiron.stepping.masked_tile_effects import Values
 
-FILE = '''
+FILE = """
 from fireiron import *
 
 definition = Fused(name="drawn", dims="m n", operands={operands}, body={{"out": "Y[m,n] = {formula}"}}, types={types})
 strategy = definition.tile(m=4, n=32).to(Block).tile(m=1, n=1).to(Thread).done()
-'''
+"""
 
 EXAMPLES = {
     "unpacked nibbles": ("((P[m,n] >> 4 * (n % 2) & 15) - 8) * S[m]", {"P": "m n", "S": "m"}, {"P": int32}),

@@ -1,8 +1,8 @@
 """Elementwise computation of one thread, by any formula; 16-bit floats also in pairs (Graphene, Table 2 rows 5, 6).
 
 A formula is computed in float, or in double if an input is a double, and its result is converted once. Integers are exact until they are
-combined with a float: in int, or in unsigned int or long long if int could overflow (`fireiron.specs.integers`). Functions are those of the CUDA Math API,
-and the compiler contracts multiply-adds: a result may differ from the simulator's by these rounding errors.
+combined with a float: in int, or in unsigned int or long long if int could overflow (`fireiron.specs.integers`). Functions are those of the
+CUDA Math API, and the compiler contracts multiply-adds: a result may differ from the simulator's by these rounding errors.
 If half arithmetic gives the same result, adjacent elements in contiguous registers are computed in pairs (`fireiron.performing.packed`).
 
 >>> from fireiron import *
@@ -28,9 +28,9 @@ from fireiron.performing.joining import SIGNS, old_value, together, widened
 from fireiron.performing.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.spec import Spec
-from fireiron.specs.bits import BITWISE, INTEGER_ONLY, RANDOM, SHIFTS, TO_INTEGER
+from fireiron.specs.bits import BITWISE, INTEGER_ONLY, RANDOM, SHIFTS, TO_INTEGER, Range, uint32
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import EXACT, WRAPPING, Range, fits, int64, is_integral, range_of, sides_of, uint32
+from fireiron.specs.integers import EXACT, WRAPPING, fits, int64, is_integral, range_of, sides_of
 from fireiron.specs.meaning import FULL_COUNTER, computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, TRUE, Expr, constant

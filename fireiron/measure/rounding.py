@@ -46,12 +46,21 @@ from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
+<<<<<<< HEAD
 from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
 from fireiron.specs.integers import Range, is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
+=======
+from fireiron.specs.bits import INTEGER_ONLY, Range
+from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
+from fireiron.specs.integers import is_integral, sides_of
+from fireiron.specs.meaning import aligned, computing, integer_of, limits_of, multiplied, reference, summed, value_of
+from fireiron.values.machine import DType, float16, float32, float64, tf32
+>>>>>>> integers
 
 IMPROBABLE: Final = 1e-13
 """Probability, per element, that a correct kernel is reported as wrong: below 1e-5 for a matrix of 10^8 elements."""

@@ -86,7 +86,7 @@ def range_of_bits(name: str, spans: Sequence[Range]) -> Range:
         case "//":
             return _of_ends([end // divisor for end in first for divisor in second])
         case "%":
-            inside = 0 <= first[0] and first[1] < second[0]
+            inside = first[0] >= 0 and first[1] < second[0]
             return first if inside else (0, min(first[1], second[1] - 1) if first[0] >= 0 else second[1] - 1)
         case "<<":
             return _of_ends([end << count for end in first for count in second])

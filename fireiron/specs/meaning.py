@@ -18,9 +18,9 @@ from typing import Any, Final
 import attrs
 
 from fireiron.specs.arithmetic import LARGER, SMALLER, added, convert, exp2
-from fireiron.specs.bits import OF_INTEGERS, RANDOM, TO_INTEGER
+from fireiron.specs.bits import OF_INTEGERS, RANDOM, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import INTEGRAL, WRAPPING, Range, accumulator_type, is_integral, range_of, sides_of, with_whole_numbers
+from fireiron.specs.integers import INTEGRAL, WRAPPING, accumulator_type, is_integral, range_of, sides_of, with_whole_numbers
 from fireiron.specs.philox import philox, uniform
 from fireiron.values.machine import DType, float32, float64, int32, tf32
 

@@ -22,7 +22,27 @@ LEAST = Number(-math.inf)
 ZERO = Number(0)
 ONE = Number(1)
 
-KEEP_FINITE = ("+", "-", "*", "max", "min", "abs", "relu", "tanh", "tanh_approx", "sigmoid", "erf", "clamp", "floor", "round", "sin", "cos", "uniform", *INTEGER_ONLY, *TO_INTEGER)
+KEEP_FINITE = (
+    "+",
+    "-",
+    "*",
+    "max",
+    "min",
+    "abs",
+    "relu",
+    "tanh",
+    "tanh_approx",
+    "sigmoid",
+    "erf",
+    "clamp",
+    "floor",
+    "round",
+    "sin",
+    "cos",
+    "uniform",
+    *INTEGER_ONLY,
+    *TO_INTEGER,
+)
 """Operations whose result is finite if all arguments are."""
 
 
