@@ -8,7 +8,7 @@ from typing import Final
 
 from fireiron.ir.text import Function
 from fireiron.values.document import Call, Text
-from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32
+from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32, int32
 
 EIGHT_BITS = (float8_e4m3, float8_e5m2)
 
@@ -154,9 +154,14 @@ def applied(name: str, dtype: DType, *arguments: Text) -> Text:
 
 
 def converted(text: Text, source: DType, target: DType) -> Text:
-    """A value converted to another element type, rounded to nearest even, floats to integers toward zero."""
+    """A value converted to another element type, rounded to nearest even; floats to integers toward zero, saturated at the type's limits.
+
+    Conversions in C++ to 32-bit integers are `cvt.rzi`, which saturates; NaN becomes 0. A NaN of float64 needs `TRUNCATED`.
+    """
     if source == target:
         return text
+    if source.kind == "float" and target.kind == "int" and target.bits < int32.bits:
+        return saturated(converted(text, source, int32), target)
     if source in EIGHT_BITS:
         return converted(_cast("float", text), float32, target)
     if target in EIGHT_BITS:
@@ -168,6 +173,24 @@ def converted(text: Text, source: DType, target: DType) -> Text:
     if target == bfloat16:
         return Call(_TO_BFLOAT[source.cuda], (text,))
     return _cast(target.cuda, text)
+
+
+def saturated(text: Text, target: DType) -> Text:
+    """An `int` as an element of an integer type, the nearest one that the type has."""
+    if target == int32:
+        return text
+    low, high = target.limits
+    return _cast(target.cuda, Call("min", (Call("max", (text, str(low))), str(high))))
+
+
+TRUNCATED: Final = Function(
+    "truncated",
+    ("double x",),
+    ("return x == x ? static_cast<int>(x) : 0;",),
+    "x toward zero, saturated at 32 bits; NaN, which cvt.rzi.s32.f64 converts to the smallest integer, as 0",
+    result="int",
+)
+"""The function for conversions of float64 to integers."""
 
 
 def widened(source: DType) -> Function:

@@ -46,21 +46,12 @@ from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
-<<<<<<< HEAD
-from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER
-from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
-from fireiron.specs.integers import Range, is_integral, sides_of
-from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
-from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
-=======
-from fireiron.specs.bits import INTEGER_ONLY, Range
+from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
 from fireiron.specs.integers import is_integral, sides_of
-from fireiron.specs.meaning import aligned, computing, integer_of, limits_of, multiplied, reference, summed, value_of
-from fireiron.values.machine import DType, float16, float32, float64, tf32
->>>>>>> integers
+from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
+from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
 
 IMPROBABLE: Final = 1e-13
 """Probability, per element, that a correct kernel is reported as wrong: below 1e-5 for a matrix of 10^8 elements."""
@@ -108,7 +99,9 @@ FLOATS: Final = MatrixArithmetic(4, 23)
 EIGHT_BITS: Final = MatrixArithmetic(32, 13)
 """8-bit floats on Hopper."""
 
-LAST_PLACES: Final[Mapping[str, float]] = {"exp": 2, "exp2": 4, "log": 1, "log2": 1, "erf": 2, "rsqrt": 2, "tanh": 2, "sqrt": 0.5, "sin": 2, "cos": 2}
+LAST_PLACES: Final[Mapping[str, float]] = {
+    "cos": 2, "exp": 2, "exp2": 4, "log": 1, "log2": 1, "erf": 2, "rsqrt": 2, "sin": 2, "tanh": 2, "sqrt": 0.5,
+}  # fmt: skip
 """Errors of float32 functions in units in the last place; `exp2` is ex2.approx, whose relative error is 2^-22."""
 
 APPROXIMATE_TANH: Final = 2.0**-10.987

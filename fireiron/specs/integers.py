@@ -110,7 +110,8 @@ def _range_of_result(name: str, spans: list[Range]) -> Range:
     if name in ("floor", "round"):
         return spans[0]
     if name == "clamp":
-        return tuple(min(max(end, low), high) for end, low, high in zip(*spans, strict=True))  # type: ignore[return-value]
+        (low, most_low), (high, most_high) = spans[1:]
+        return min(max(least, low), high), min(max(most, most_low), most_high)
     if name == "-" and len(spans) == 1:
         return -most, -least
     if name == "abs":

@@ -491,6 +491,8 @@ class _Evaluation:
             return numpy.where(self._condition(value.arguments[0]), *map(self.integer, value.arguments[1:]))
         if value.name in TO_INTEGER:
             return self._converted(value)
+        if value.name in ("floor", "round"):
+            return self.integer(value.arguments[0])
         fits = value.name in WRAPPING or range_of(value, self.ranges) is not None
         assert fits or not self.checked, "refused when the kernel is requested"
         return _functions()[value.name, len(value.arguments)](*map(self.integer, value.arguments))

@@ -23,26 +23,9 @@ ZERO = Number(0)
 ONE = Number(1)
 
 KEEP_FINITE = (
-    "+",
-    "-",
-    "*",
-    "max",
-    "min",
-    "abs",
-    "relu",
-    "tanh",
-    "tanh_approx",
-    "sigmoid",
-    "erf",
-    "clamp",
-    "floor",
-    "round",
-    "sin",
-    "cos",
-    "uniform",
-    *INTEGER_ONLY,
-    *TO_INTEGER,
-)
+    "+", "-", "*", "max", "min", "abs", "relu", "tanh", "tanh_approx", "sigmoid", "erf", "clamp", "floor", "round", "sin", "cos", "uniform",
+    *INTEGER_ONLY, *TO_INTEGER,
+)  # fmt: skip
 """Operations whose result is finite if all arguments are."""
 
 
