@@ -653,6 +653,18 @@ class ForEvery:
         >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
         >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
         ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+
+        The next temporary is the operand of an MMA, which `ldmatrix` reads. The iterations of k use two copies of it alternately:
+
+        >>> weights = Fused(
+        ...     name="weights", dims="m n k", loop="k", operands={"A": "m k", "W": "n k", "C": "m n"}, init={"zero": "c[m,n] = 0"},
+        ...     body={"weight": "w[n,k] = W[n,k] * 0.5", "product": "c[m,n] += sum(k, A[m,k] * w[n,k])"}, final={"out": "C[m,n] = c[m,n]"},
+        ... )
+        >>> chain = weights.tile(m=32, n=32).to(Block).split(k=32).load("A", SH).set_memory("w", SH).swizzle_storage().stages(2)
+        >>> warps = MatMul.tile(16, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).mma_tile().done()
+        >>> text = chain.step("product", warps).done()(weights(m=64, n=64, k=128, types={"W": int8})).cuda("sm_80")
+        >>> [line.strip() for line in text.splitlines() if "__half w_sh" in line]
+        ['__shared__ __align__(16) __half w_sh[2048];  // 32 x 32, 2 stages']
         """
     def skip_steps(self, *steps: str, where: str) -> EveryStrategy:
         """Skip steps of a fused definition in each warp for which a condition holds for all elements of its threads.
@@ -1433,6 +1445,18 @@ class ForFused:
         >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
         >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
         ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+
+        The next temporary is the operand of an MMA, which `ldmatrix` reads. The iterations of k use two copies of it alternately:
+
+        >>> weights = Fused(
+        ...     name="weights", dims="m n k", loop="k", operands={"A": "m k", "W": "n k", "C": "m n"}, init={"zero": "c[m,n] = 0"},
+        ...     body={"weight": "w[n,k] = W[n,k] * 0.5", "product": "c[m,n] += sum(k, A[m,k] * w[n,k])"}, final={"out": "C[m,n] = c[m,n]"},
+        ... )
+        >>> chain = weights.tile(m=32, n=32).to(Block).split(k=32).load("A", SH).set_memory("w", SH).swizzle_storage().stages(2)
+        >>> warps = MatMul.tile(16, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).mma_tile().done()
+        >>> text = chain.step("product", warps).done()(weights(m=64, n=64, k=128, types={"W": int8})).cuda("sm_80")
+        >>> [line.strip() for line in text.splitlines() if "__half w_sh" in line]
+        ['__shared__ __align__(16) __half w_sh[2048];  // 32 x 32, 2 stages']
         """
     def skip_steps(self, *steps: str, where: str) -> FusedStrategy:
         """Skip steps of a fused definition in each warp for which a condition holds for all elements of its threads.

@@ -48,6 +48,18 @@ class SetMemory(Decomposition):
     >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
     >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
     ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+
+    The next temporary is the operand of an MMA, which `ldmatrix` reads. The iterations of k use two copies of it alternately:
+
+    >>> weights = Fused(
+    ...     name="weights", dims="m n k", loop="k", operands={"A": "m k", "W": "n k", "C": "m n"}, init={"zero": "c[m,n] = 0"},
+    ...     body={"weight": "w[n,k] = W[n,k] * 0.5", "product": "c[m,n] += sum(k, A[m,k] * w[n,k])"}, final={"out": "C[m,n] = c[m,n]"},
+    ... )
+    >>> chain = weights.tile(m=32, n=32).to(Block).split(k=32).load("A", SH).set_memory("w", SH).swizzle_storage().stages(2)
+    >>> warps = MatMul.tile(16, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).mma_tile().done()
+    >>> text = chain.step("product", warps).done()(weights(m=64, n=64, k=128, types={"W": int8})).cuda("sm_80")
+    >>> [line.strip() for line in text.splitlines() if "__half w_sh" in line]
+    ['__shared__ __align__(16) __half w_sh[2048];  // 32 x 32, 2 stages']
     """
 
     verb: ClassVar[str] = "set_memory"
@@ -111,17 +123,24 @@ class SetMemory(Decomposition):
                 f"set_memory({self.tensor!r}, {self.memory}): {' and '.join(verbs[name] for name in requested)} of registers",
                 legal="of SH", within=spec, hint=f"set_memory({self.tensor!r}, SH), or without {verbs[requested[0]]}",
             )  # fmt: skip
-        copied = [step for step in definition.steps if step.formula.output == self.tensor and step.formula.copies]
-        operands = [view for step in copied for name, view in spec.operands.items() if name in step.reads and view.memory.of_grid]
-        if plan.stages and operands:
-            raise DecompositionError(
-                f"stages({plan.stages}): step {copied[0].name} copies an operand to {self.tensor}, as a load does",
-                legal="a temporary that is computed, or copied from SH or RF", within=spec, hint="pipeline(stages) of the split, without .stages",
-            )  # fmt: skip
         if plan.stages and self.tensor in definition.carried:
             raise DecompositionError(
                 f"stages({plan.stages}): {self.tensor} is carried between iterations, so each must use the same copy",
                 legal="a temporary that each iteration writes before it reads it", within=spec, hint="leave out .stages(...)",
+            )  # fmt: skip
+        own = [step for step in definition.steps if step.formula.output == self.tensor]
+        if plan.stages and (not definition.loops or any(step.part != "body" for step in own)):
+            raise DecompositionError(
+                f"stages({plan.stages}): {self.tensor} is not computed in a loop of the definition, so no iterations alternate",
+                legal="a temporary of body, with loop= or scan=", within=spec, hint="leave out .stages(...)",
+            )  # fmt: skip
+        copied = [step for step in own if step.formula.copies]
+        operands = [view for step in copied for name, view in spec.operands.items() if name in step.reads and view.memory.of_grid]
+        if plan.stages and operands:
+            raise DecompositionError(
+                f"stages({plan.stages}): step {copied[0].name} copies an operand to {self.tensor}, as a load does",
+                legal="a temporary that is computed, or copied from SH or RF", within=spec,
+                hint="pipeline(stages) of the split, without .stages",
             )  # fmt: skip
 
 

@@ -14,41 +14,27 @@ from collections.abc import Sequence
 
 import attrs
 
-from fireiron.errors import DecompositionError
 from fireiron.ir import Buffer, Exec, For, Kernel, Stmt, execs
 from fireiron.ir.rewrite import edited
 from fireiron.values.expr import as_expr, constant, mod
 
 
 def with_stages(kernel: Kernel) -> Kernel:
-    """The kernel whose computed temporaries have their requested stages.
-
-    Raises: DecompositionError if no loop contains all accesses to a temporary.
-    """
+    """The kernel whose computed temporaries have their requested stages; one if a split has a single iteration, and so no loop."""
     for buffer in kernel.buffers:
-        if buffer.tensor.stages and _is_computed(kernel, buffer.name):
+        if buffer.tensor.alternating:
             kernel = _staged(kernel, buffer)
     return kernel
 
 
-def _is_computed(kernel: Kernel, name: str) -> bool:
-    """Whether a statement other than a copy from global memory writes a buffer: the stages of loads are those of a pipeline."""
-    written = [stmt for stmt, _ in execs(kernel.body) if any(access.write and access.buffer == name for access in stmt.accesses)]
-    return any(not stmt.spec.moves or not kernel.buffer(stmt.accesses[0].buffer).memory.of_grid for stmt in written)
-
-
 def _staged(kernel: Kernel, buffer: Buffer) -> Kernel:
     """The kernel with stages of one buffer."""
-    name, stages = buffer.name, buffer.tensor.stages
+    name, stages = buffer.name, buffer.tensor.alternating
     loop = _loop_around(kernel.body, name)
-    if loop is None:
-        raise DecompositionError(
-            f"stages({stages}) of {name}: no loop contains all statements that access it",
-            within=kernel.spec, at=buffer.tensor.origin, legal="a temporary of body, in a split", hint="leave out .stages(...)",
-        )  # fmt: skip
-    tensor = attrs.evolve(buffer.tensor, copies=buffer.tensor.copies * stages, stages=0)
+    tensor = attrs.evolve(buffer.tensor, copies=buffer.tensor.copies * (1 if loop is None else stages), alternating=0)
     buffers = tuple(attrs.evolve(one, tensor=tensor) if one is buffer else one for one in kernel.buffers)
-    return attrs.evolve(kernel, body=_in_loop(kernel.body, loop, name, stages), buffers=buffers)
+    body = kernel.body if loop is None else _in_loop(kernel.body, loop, name, stages)
+    return attrs.evolve(kernel, body=body, buffers=buffers)
 
 
 def _accesses(stmt: Stmt, name: str) -> bool:

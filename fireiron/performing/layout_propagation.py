@@ -89,8 +89,8 @@ class Following:
 
     @staticmethod
     def alone(spec: Spec, context: Context) -> Following | None:
-        """Return the elementwise spec of one thread on memory, which owns all elements of its tile; None for other specs."""
-        (name,) = spec.outputs if len(spec.outputs) == 1 and elementwise(spec) else ("",)
+        """Return the elementwise work of one thread on memory, which owns all elements of its tile; None for other specs."""
+        (name,) = spec.outputs if len(spec.outputs) == 1 and spec.pointwise else ("",)
         views = spec.operands
         if not name or spec.level.threads != 1 or any(view.memory.private for view in views.values()):
             return None

@@ -136,7 +136,8 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
         tensor = Tensor(
             draft.fresh(name, f"{name}_{memory.label}"), shape, dtype, memory, RowMajor if memory.of_block else ColMajor,
             pad=placed.pad, swizzle=_swizzle_of(placed, shape, dtype), copies=copies, owner="accumulates" if sums else "reads",
-            free=placed.free and memory.in_shared and len(shape) == 2, stages=placed.stages, origin=draft.origin,
+            free=placed.free and memory.in_shared and len(shape) == 2, alternating=placed.stages,
+            origin=draft.origin,
         )  # fmt: skip
         views[name] = whole_view(tensor, copy)
     return views
