@@ -6,7 +6,7 @@ OTHER is a folder with another checkout of this project, for example an older on
 kernels, so that texts, launches and tensor maps of each are its own. All kernels are compiled first, in parallel, into each checkout's
 compile cache. Then, strategy by strategy, each process verifies its kernel against float64 and both measure it alternately (three times,
 `fireiron.measure.timing`: CUDA graphs, burst, L2 rotated; the median of the three medians counts). Strategies are those of `strategies/` of this
-checkout that OTHER has as well, `FORMER` names included, on their files' own problems or on those of `SIZES`. Cells that remain at the time
+checkout that OTHER accepts too, `FORMER` names included, on their files' own problems or on those of `SIZES`. Cells that remain at the time
 limit are reported. Needs a GPU and CuPy.
 """
 
@@ -62,7 +62,7 @@ for line in sys.stdin:
             kernel = compiled(case)
             data = Data.of(kernel.program.spec)
             calls = data.calls(kernel)
-            answer = {"error": data.verify(calls[0], data.tolerance_for(kernel)), "text": kernel.cuda}
+            answer = {"error": data.verify(calls[0], data.tolerance_for(kernel)), "text": kernel.program.cuda}
         else:
             answer = {"us": measure({"kernel": calls}, rounds=case["rounds"], seconds=0.4)["kernel"].us}
     except Exception as error:
@@ -82,12 +82,20 @@ class Checkout:
 
     def ask(self, **request):
         """Send a request; return its answer. Raises: `EOFError` if the process ended."""
+        self.send(**request)
+        return self.answer()
+
+    def send(self, **request):
+        """Send a request."""
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
+
+    def answer(self):
+        """Return the answer to the last request. Raises: `EOFError` if the process ended."""
         for line in self.process.stdout:
             if line.startswith("@"):
                 return json.loads(line[1:])
-        raise EOFError(f"a checkout's process ended: {request}")
+        raise EOFError(f"a checkout's process ended: {self.process.wait()}")
 
     def close(self):
         """End the process's input; return what it still prints."""
@@ -108,34 +116,28 @@ def cases(only):
         module = vars(library._library_module(stem))  # the module of a strategy file; its public names are its strategies
         for name, value in module.items():
             label = stem if name == "strategy" else f"{stem}:{name}"
-            if not isinstance(value, Strategy) or name.startswith("_") or (only and not any(label.startswith(part) for part in only)):
+            if not isinstance(value, Strategy) or name.startswith("_") or (only and label not in only):
                 continue
             strategies += [{"name": label, "sizes": SIZES.get(stem, {})}]
     return strategies
 
 
-def is_complete(case):
-    """Whether the strategy is one for a whole kernel of sm_90a, not a part of others."""
-    try:
-        library.bind(library.find(case["name"]), case["sizes"], architecture="sm_90a").program("sm_90a")
-    except Exception:
-        return False
-    return True
-
-
 def compile_all(folder, cases, jobs):
-    """Fill the compile cache of a checkout; return what its processes print."""
+    """Fill the compile cache of a checkout; return the names that it refuses, for example of parts of other strategies."""
     processes = [Checkout(folder, "compile") for _ in range(jobs)]
     for number, process in enumerate(processes):
         process.process.stdin.write("".join(json.dumps(case) + "\n" for case in cases[number::jobs]))
-    return [process.close() for process in processes]
+    answers = [json.loads(line) for process in processes for line in process.close().splitlines()]
+    return {json.loads(case)["name"] for case, _ in answers}
 
 
 def compared(case, here, other):
     """The row of a strategy: errors, microseconds of both, and other / here, so that a number above 1 means that here is faster."""
     pair = {"here": (here, case), "other": (other, case | {"name": former(case["name"])})}
     row = {"strategy": case["name"], "sizes": case["sizes"]}
-    prepared = {label: process.ask(do="prepare", **request) for label, (process, request) in pair.items()}
+    for process, request in pair.values():
+        process.send(do="prepare", **request)
+    prepared = {label: process.answer() for label, (process, _) in pair.items()}
     row |= {f"error {label}": answer.get("error") for label, answer in prepared.items()}
     if failed := {label: answer["failed"] for label, answer in prepared.items() if "failed" in answer}:
         return row | {"failed": failed}
@@ -151,7 +153,7 @@ def compared(case, here, other):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("other", type=Path, metavar="OTHER")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="strategies whose names begin so")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these strategies, for example hopper or hopper_attention:causal")
     parser.add_argument("--jobs", type=int, default=8, metavar="N", help="processes that compile")
     parser.add_argument("--seconds", type=float, default=500, metavar="S", help="start no strategy after S seconds")
     parser.add_argument("-o", type=Path, metavar="FILE", help="write the rows as JSON")
@@ -161,9 +163,10 @@ def main():
     start = time.monotonic()
     other = arguments.other.resolve()
     wanted = cases(arguments.only)
-    compile_all(HERE, wanted, arguments.jobs)
-    wanted = [case for case in wanted if is_complete(case)]
-    compile_all(other, [case | {"name": former(case["name"])} for case in wanted], arguments.jobs)
+    refused = compile_all(HERE, wanted, arguments.jobs)
+    wanted = [case for case in wanted if case["name"] not in refused]
+    refused = compile_all(other, [case | {"name": former(case["name"])} for case in wanted], arguments.jobs)
+    wanted = [case for case in wanted if former(case["name"]) not in refused]
     print(f"{len(wanted)} strategies, compiled after {time.monotonic() - start:.0f} s", flush=True)
     processes = Checkout(HERE), Checkout(other)
     rows = []
