@@ -188,7 +188,7 @@ def of_kind(stub, kind):
         stub.define("compile", ("architecture: Architecture | str | None = None", "options: tuple[str, ...] = ()"), "FusedKernel", " ...\n")
     elif own:
         stub.empty(named(kind, "Strategy"), f"For{kind}", "Strategy")
-    for end in ENDS if own else ():
+    for end in (one for one in ENDS if own and (one != "SetMemory" or "set_memory" in verbs(kind))):
         bases = named(kind, "Strategy"), f"{end}Strategy"
         stub.empty(named(kind, f"{end}Strategy"), *bases)
 

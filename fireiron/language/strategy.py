@@ -607,6 +607,5 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
 
 __all__ = [
     "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "SetMemoryStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy",
-    "Tile", "TileStrategy",
-    "Tunable", "appended",
+    "Tile", "TileStrategy", "Tunable", "appended",
 ]  # fmt: skip
