@@ -408,7 +408,11 @@ def _products(r: random.Random) -> Definition:
             if name in operands and w.chance(0.85):
                 w.add(f"load({name!r}, SH{', ' + copy if copy else ''})", w.pick(None, "swizzle_storage()", "pad(8)"))
         if computed:
-            w.add(f"set_memory('wide', SH{own.choice(('', '', ', pad=8'))})", own.choice((None, "swizzle_storage()")), own.choice((None, "stages(2)")))
+            w.add(
+                f"set_memory('wide', SH{own.choice(('', '', ', pad=8'))})",
+                own.choice((None, "swizzle_storage()")),
+                own.choice((None, "stages(2)")),
+            )
         if tensor and w.chance(0.7) and not computed:
             w.add(f"tile(m={wm}, n={wn})", "to(Warp)")
             w.add("split(k=16)", "unroll()" if w.chance(0.5) else None)
