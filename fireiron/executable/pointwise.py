@@ -221,8 +221,9 @@ def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> S
     count = max(access.count for access in statement.accesses)
     if count == 1:
         return [_assignment(printer, _StatementElement(printer, statement), formula) for formula in formulas]
-    loads, loaded = _loads(printer, statement, in_pairs)
-    stores, arrays = _stores(printer, statement)
+    used: set[str] = set()
+    loads, loaded = _loads(printer, statement, in_pairs, used)
+    stores, arrays = _stores(printer, statement, used)
     items: list[Item] = [*loads, *(f"{line};" for line, _ in arrays.values())]
     for number in range(0, count, 2 if in_pairs else 1):
         element = _StatementElement(printer, statement, number, loaded, {name: array for name, (_, array) in arrays.items()})
@@ -232,7 +233,17 @@ def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> S
     return [Braces("", (*items, *stores))] if loads or stores else items
 
 
-def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
+def _own_name(printer: Printer, wanted: str, used: set[str]) -> str:
+    """Return a name for a variable of a statement, different from those in `used`: operands may be called W and w."""
+    name, number = printer.local(wanted), 1
+    while name in used:
+        number += 1
+        name = printer.local(f"{wanted}{number}")
+    used.add(name)
+    return name
+
+
+def _loads(printer: Printer, statement: Exec, in_pairs: bool, used: set[str]) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
     """Return the vector loads, and the names of the loaded values by operand; with `in_pairs` elements have no separate names."""
     loads: list[Item] = []
     names: dict[str, tuple[str, ...]] = {}
@@ -242,11 +253,11 @@ def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item
             continue
         kind = _VECTORS.get((dtype, width)) if width == count and not in_pairs else None
         if kind is not None and all(condition == TRUE for condition in statement.conditions(position)):
-            vector = printer.local(f"{name.lower()}_{'pair' if width == 2 else 'four'}")
+            vector = _own_name(printer, f"{name.lower()}_{'pair' if width == 2 else 'four'}", used)
             names[name] = tuple(f"{vector}.{part}" for part in "xyzw"[:width])
             loads.append(Assignment(f"const {kind} {vector}", Joined((f"*reinterpret_cast<const {kind}*>(", printer.pointer(access), ")"))))
             continue
-        array = printer.local(f"{name.lower()}_values")
+        array = _own_name(printer, f"{name.lower()}_values", used)
         names[name] = tuple(f"{array}[{number}]" for number in range(count))
         loads.append(f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}];")
         for piece in statement.pieces[position]:
@@ -254,14 +265,14 @@ def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item
     return loads, names
 
 
-def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, tuple[str, str]]]:
+def _stores(printer: Printer, statement: Exec, used: set[str]) -> tuple[list[Item], Mapping[str, tuple[str, str]]]:
     """Return the vector stores, and by operand the declaration and name of the array that they store."""
     stores: list[Item] = []
     arrays: dict[str, tuple[str, str]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
         width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, access.count
         if width > 1 and access.write and not statement.spec.operands[name].memory.private:
-            array = printer.local(f"{name.lower()}_values")
+            array = _own_name(printer, f"{name.lower()}_values", used)
             arrays[name] = (f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}]", array)
             stores += [printer.stored(statement, position, piece, f"{array}[{piece.first}]") for piece in statement.pieces[position]]
     return stores, arrays
