@@ -1,8 +1,8 @@
-"""The alignment check: vector loads and stores are aligned and uniformly in bounds, and buffers are inside shared memory.
+"""Check that vector loads and stores are aligned and uniformly in bounds, and that buffers are inside shared memory.
 
-An independent check of `vectorize`, `allocate` and `guard`, from the final IR alone. It uses the address bits that are known for any
-thread, block, loop and size (`known_bits`). If these do not decide, it enumerates all threads and iterations. What it cannot prove is an
-error.
+The check verifies `vectorize`, `allocate` and `guard` from the final IR alone. It uses the address bits that are known for any thread,
+block, loop and size (`known_bits`). If these do not decide, it enumerates all threads and iterations. A vector that is not proved correct
+is an error.
 
 - *Aligned*: the first element of a vector is at a multiple of the vector's size, and so is its buffer (PTX ISA, "Operands as addresses";
   CUDA C++ Programming Guide, "Device Memory Accesses").

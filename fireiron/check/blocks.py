@@ -1,8 +1,9 @@
-"""Races between blocks: no two blocks may access one element of an array that one of them writes.
+"""Check for races between blocks: no two blocks may access one element of an array that one of them writes.
 
-A coordinate is the block's offset plus what thread and loops add. The offsets are decoded digit by digit: if every step of a digit is wider
-than everything below it, equal coordinates mean equal digits, and equal digits mean the same block. A condition `digit < 1` on all accesses
-to an array fixes another digit. Hilbert order and grouped tile order over a known number of tiles have no digits, and are enumerated.
+A coordinate is the offset of the block plus a part that depends on thread and loops. The offset is decoded digit by digit. If the step of
+each digit exceeds the range of all lower digits together, equal coordinates imply equal digits, and equal digits imply the same block. A
+condition `digit < 1` on all accesses to an array fixes a digit. Hilbert order and grouped tile order over a known number of tiles have no
+digits, and are enumerated.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _split(access_trace: AccessTrace, base: Expr, outer: frozenset[str]) -> tupl
 
 
 def between_blocks(access_trace: AccessTrace) -> list[Finding]:
-    """Elements that two blocks access, if one of them writes."""
+    """A finding for each array with elements that two blocks access, if one of them writes, or if this is undecided."""
     if constant(access_trace.kernel.grid) == 1:
         return []
     flat = one_tile_per_block(access_trace.kernel)
@@ -167,7 +168,7 @@ def _undecided(use: Use, why: str) -> Finding:
 def _compared(access_trace: AccessTrace, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
     offset = tuple(access_trace.opened(part) for part in local.offset)
     fixed = _fixed(access_trace, uses)
-    # With names replaced by their values; or name by name, if sums of values have merged into other digits.
+    # Try with names replaced by their values, and with the names: sums of values may have merged into other digits.
     if any(
         _distinguished(access_trace, _digits(access_trace, local, uses, parts), (*offset, *fixed), fixed)
         for parts in (offset, local.offset)
@@ -187,7 +188,7 @@ def _compared(access_trace: AccessTrace, local: Local, uses: Sequence[Use], writ
         if _apart_in_each_iteration(access_trace, local, uses, offset, fixed):
             return None
         return _enumerated(access_trace, local, uses, write, offset, fixed, {})
-    # Nothing was proved for all sizes. At two of them, a pair of blocks may prove a race; otherwise it stays undecided.
+    # There is no proof for all sizes. Two sizes are tried, at which two blocks may prove a race. Otherwise the case is undecided.
     for target in (300, 1000):
         sizes = {
             symbol.name: min(max(-(-target // symbol.multiple_of) * symbol.multiple_of, symbol.low), symbol.high)
@@ -220,9 +221,7 @@ def _depends_on_sizes(part: Expr) -> bool:
 
 @attrs.frozen
 class _Digits:
-    """A coordinate as a sum of digits: `terms` are the steps of blocks, and common steps of all accesses; below them is a rest of
-    `width`.
-    """
+    """A coordinate as a sum of digits: `terms` are digits with their steps, and `width` is the number of values of the rest below them."""
 
     terms: tuple[tuple[Expr, int], ...]
     width: int
@@ -244,7 +243,7 @@ def _digits(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset
 
 
 def _tight_digits(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
-    """The same, with the widths of the accessed ranges from enumerating all threads and loops: conditions may reduce the ranges."""
+    """The digits of each dimension, with widths from enumerating all threads and loops: conditions may reduce the ranges."""
     parts = [[(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)] for part in offset]
     widths = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _reach(access_trace, local, uses)
     if widths is None:
@@ -253,7 +252,7 @@ def _tight_digits(access_trace: AccessTrace, local: Local, uses: Sequence[Use], 
 
 
 def _widths(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> Iterator[Sequence[int]]:
-    """The extent of a block's accesses along each dimension: by ranges; then from all threads and loops, minus what conditions remove."""
+    """The extents of a block's accesses along each dimension: by ranges; then by enumerating threads and loops with their conditions."""
     yield [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
     widths = _reach(access_trace, local, uses)
     if widths is not None:
@@ -275,9 +274,10 @@ def _reach(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> list
 
 
 def _common_steps(uses: Sequence[Use], parts: Sequence[Expr], smallest: int) -> tuple[list[tuple[Expr, int]], list[Expr]]:
-    """The loops, then thread parts, that move all accesses by the same step above `smallest`, and the rests of the coordinates.
+    """The loop variables, then the parts of threads, that move all accesses by the same step above `smallest`; and the rests of the
+    coordinates.
 
-    Blocks whose elements interleave with those of one thread and the next are distinguished below these steps.
+    If elements of different blocks interleave, the blocks are distinguished by the digits below these steps.
     """
     steps_: list[tuple[Expr, int]] = []
     rests = list(parts)
@@ -306,7 +306,7 @@ def _distinguished(access_trace: AccessTrace, dimensions: Sequence[_Digits] | No
     for digits in dimensions:
         width = digits.width
         for digit, step in sorted(digits.terms, key=lambda term: abs(term[1])):
-            # A digit can be read off the sum only if its step exceeds the reach of all lower ones; else two blocks may overlap there.
+            # A digit can be decoded from the sum only if its step is at least the width of all lower digits; else blocks may overlap.
             if abs(step) < width:
                 return False
             value = access_trace.opened(digit)
@@ -316,7 +316,7 @@ def _distinguished(access_trace: AccessTrace, dimensions: Sequence[_Digits] | No
 
 
 def _counted_value(access_trace: AccessTrace, value: Expr) -> Expr:
-    """The value that an expression determines: for one that counts down from a size, such as the number of tiles minus 1, the counter."""
+    """The value that an expression determines: if it counts down from a size, such as the number of tiles minus 1, the counter."""
     terms = [term for term in linear(value)[0] if _blocks(access_trace, term[0])]
     if len(terms) == 1 and len(terms[0][0]) == 1 and abs(terms[0][1]) == 1 and terms[0][0][0] != value:
         return _counted_value(access_trace, terms[0][0][0])
@@ -324,14 +324,15 @@ def _counted_value(access_trace: AccessTrace, value: Expr) -> Expr:
 
 
 def _in_tile_order(access_trace: AccessTrace, widths: Sequence[int], offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:
-    """Whether blocks walk along a Hilbert curve, or in grouped tile order: down some tile rows, then to the next tile column, in each group
-    of rows. Each block covers at most `widths` along the dimensions.
+    """Whether blocks are in Hilbert order or in grouped tile order. Each block covers at most `widths` elements along the dimensions.
 
-    With `lines` x `columns` tiles in groups of `rows`, block `b` is number `q = b % (columns * rows)` of group `b // (columns * rows)`,
-    whose height `h` is `rows`, or what is left; its tile is `(group * rows + q % h, q // h)`. For all `b < lines * columns` that is in
-    bounds, so the limits of the expressions never apply, and it determines `b`. In a batch, the same holds for the index within a matrix,
-    `b % (lines * columns)`, and other coordinates give the matrix. Clusters walk over groups of as many tiles as they have blocks, one per
-    block. The grid gives the number of values of a fixed digit.
+    In grouped order, tiles are in groups of `rows` tile rows, and each group is traversed column by column. With `lines` x `columns` tiles,
+    block `b` has number `q = b % (columns * rows)` in group `b // (columns * rows)`. The height `h` of a group is `rows`, or less for the
+    last group. The tile of the block is `(group * rows + q % h, q // h)`. For all `b < lines * columns` this tile is in bounds, so the
+    limits in the expressions never apply, and the tile determines `b`.
+
+    In a batch, the same holds for the index within a matrix, `b % (lines * columns)`, and other coordinates determine the matrix. A cluster
+    has a group of adjacent tiles, one per block. The grid determines the number of values of a fixed digit.
     """
     cluster = access_trace.kernel.cluster
     places = {} if cluster is None else {access_trace.opened(var): size for var, size in zip(cluster.places, cluster.sizes, strict=True)}
@@ -363,10 +364,8 @@ def _in_tile_order(access_trace: AccessTrace, widths: Sequence[int], offset: Seq
 
 
 def _walks_tiles(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
-    """Whether blocks walk over two dimensions' tiles, given with their counts, in Hilbert or grouped order for each tile of the other
-    dimensions.
-
-    The `each` blocks of a cluster move together.
+    """Whether blocks traverse the tiles of two dimensions, given with their counts, in Hilbert or grouped order, for each tile of the other
+    dimensions. The `each` blocks of a cluster count as one.
     """
     count = pair[0][1] * pair[1][1] * each
     if others:
@@ -390,7 +389,7 @@ def _walks_tiles(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], othe
 
 
 def _times(whole: Expr, part: Expr) -> int:
-    """How often one size goes into another at their largest values: as `N // 2` columns do in a group of `N` tiles."""
+    """The quotient of two sizes at their largest values: 2 for `N // 2` columns in a group of `N` tiles."""
     largest = {var.name: var.high for var in whole.variables() | part.variables()}
     return int(whole.evaluate(largest)) // max(int(part.evaluate(largest)), 1)
 
@@ -451,8 +450,9 @@ def _enumerable(value: Expr, known: frozenset[Expr]) -> bool:
 
 
 def _image(value: Expr, substitution: Mapping[Expr, Expr]) -> Expr | None:
-    """A value with replacements for some of its parts; None if it depends on data, or if a divisor may then not be positive: a quotient and
-    a remainder have a wider combined range than the original.
+    """A value with replacements for some of its parts; None if it depends on data, or if a divisor may then not be positive.
+
+    The range of a quotient and a remainder together is wider than that of the original value.
     """
     if tables_of(value):
         return None
@@ -465,10 +465,10 @@ def _image(value: Expr, substitution: Mapping[Expr, Expr]) -> Expr | None:
 def _apart_in_each_iteration(
     access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr], fixed: Sequence[Expr]
 ) -> bool:
-    """Whether all blocks of a grid of known size access disjoint boxes in each iteration of the common loops, which step over all the
-    boxes.
+    """Whether all blocks of a grid of known size access disjoint boxes in each iteration of the common loops, and the step of an iteration
+    exceeds the extent of all boxes.
 
-    Equal coordinates then imply equal iterations, however many there are, and overlapping boxes.
+    Equal coordinates then imply equal iterations, for any number of iterations, and so overlapping boxes.
     """
     count = constant(access_trace.kernel.grid)
     assert count is not None

@@ -1,9 +1,10 @@
-"""Reads of registers before any write: on some path, no load and no other write precedes the read.
+"""Report reads of registers before any write: on some path, no load and no other write precedes the read.
 
-The check executes the program of a block's threads with a mark per register and thread. Loops never remove a mark, so a loop is followed
-only for the values of its variable that change register indices or conditions in it, else once. If everything that a loop reads was written
-before it, its writes are marked at once. Writes in a loop that may have no iteration, or in a body that a warp may skip, count inside it
-only. Conditions on threads and loops are evaluated; those on blocks, sizes and data are assumed to hold, for writes and for reads.
+The check executes the program of a block's threads with a mark for each written register of each thread. Marks are never removed. So a loop
+is followed only for the values of its variable that change register indices or conditions, or once if there are none. If everything that a
+loop reads was written before it, all its writes are marked at once. Writes in a loop that may have no iteration, or in a body that a warp
+may skip, count only inside it. Conditions on threads and loops are evaluated; conditions on blocks, sizes and data are assumed to hold, for
+writes and for reads.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from fireiron.values.expr import FALSE, Expr, all_of, conjuncts, constant
 Array = Any
 
 MANY = 256
-"""Maximum number of values of a loop that are followed: a thread has no more registers for a loop to index."""
+"""Maximum number of values of a loop that are followed: a thread has no more registers that a loop could index."""
 
 POINTS = 1 << 20
 """Maximum number of registers of all threads that are marked at once."""
@@ -71,9 +72,7 @@ class _Accessed:
 
 @attrs.frozen(eq=False)
 class _Marks:
-    """The state so far: per buffer the written `(registers, threads)`, and the complete buffers, in which all registers of readers were
-    written.
-    """
+    """The state at a point of the program: per buffer the marks `(registers, threads)`, and the complete buffers."""
 
     written: Mapping[str, Array]
     complete: frozenset[str]
@@ -82,8 +81,8 @@ class _Marks:
 class _Execution:
     """The execution of the threads of a block.
 
-    `written` holds, per buffer, the written registers of each thread. `complete` names the buffers of which all registers were written in
-    each thread that reads some. Reads of those need no check.
+    `written` contains, per buffer, the written registers of each thread. A buffer is in `complete` if each thread that reads the buffer has
+    written all its registers. Reads of complete buffers need no check.
     """
 
     def __init__(self, access_trace: AccessTrace) -> None:

@@ -1,15 +1,15 @@
 """The race check: happens-before over atoms of memory, for all run-time sizes and all blocks at once.
 
     footprints       which grains of memory each thread accesses       loops     which iterations decide for all
-    traces           the events of each agent, in program order        atoms     grains that the same warps access alike
+    traces           the events of each agent, in program order        atoms     grains with the same accesses by the same warps
     order            which operations each agent knows                 segments  many accesses as one operation
     warpgroup_agents warps with equal traces, as one agent             clusters  blocks of a cluster, followed together
     stage_ownership  which agent may access and release a stage
     issuing_threads  how many threads issue loads, arrive, and do other work
     conflicts, findings  the threads of a conflict, and its text
 
-Control flow does not depend on data, so traces are known. The check assumes that conditions on the block and on run-time sizes hold. They
-only remove accesses, so "no race" holds for all blocks and all M, N, K. Undecided cases are errors.
+Control flow does not depend on data, so traces are known. The check assumes that conditions on the block and on run-time sizes hold. Such
+conditions only remove accesses, so "no race" holds for all blocks and all M, N, K. Undecided cases are errors.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from fireiron.check.races.warpgroup_agents import WarpgroupOrder
 from fireiron.ir.effects.unchecked import Unchecked
 
 ENOUGH = 64
-"""After this many findings about ring mbarriers, no other trip counts are followed: they report the same for other fills."""
+"""After this many violations of ring mbarriers, no other trip counts are followed, because they report the same for other fills."""
 
 NOTHING_NEW = 16
-"""After this many consecutive trip counts without a new finding, no others are followed: the kernel is rejected anyway."""
+"""After this many consecutive trip counts without a new finding, no others are followed, because the kernel is rejected anyway."""
 
 
 def check_races(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """All races within a block and between blocks. An undecided case is an error too."""
+    """An error for each race within a block or between blocks, and for each undecided case."""
     findings = [*wrong_thread_counts(access_trace), *_inside_a_block(access_trace), *between_blocks(access_trace)]
     return tuple(trusted(findings) if access_trace.kernel.effects[Unchecked].reasons else findings)
 
@@ -55,7 +55,7 @@ def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
     places = Footprints(access_trace, local_coordinates(access_trace))
     doubts = _unlocated(access_trace, places)
     uses = [use for use in access_trace.uses if _shared(access_trace, use.access.buffer) and use.access.buffer not in doubts]
-    if access_trace.kernel.workers == 1:  # program order covers all accesses but asynchronous copies, which target shared memory
+    if access_trace.kernel.workers == 1:  # program order covers all accesses except asynchronous copies, which write shared memory
         doubts, uses = {}, [use for use in uses if places.space(use.access.buffer).shared]
     loops = Loops(access_trace, places, uses)
     tracer = Tracer(access_trace, places, loops)
@@ -175,7 +175,7 @@ def _in_one_step(traces: Sequence[Traces], conflicts: Conflicts, report: Report,
 
 
 def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[AccessEvent, AccessEvent]]:
-    """The accesses of each step, paired with themselves and each other, that must not overlap."""
+    """The pairs of accesses of one step that must not overlap; an access is also paired with itself."""
     for trace in itertools.chain(*(_distinct_traces(agents) for agents in traces)):
         step: list[AccessEvent] = []
         for event in trace:

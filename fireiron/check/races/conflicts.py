@@ -1,4 +1,4 @@
-"""Conflicts: the memory grains (see `fireiron.check.races.footprints`) that two accesses share, and the threads that access them."""
+"""Find the memory grains (see `fireiron.check.races.footprints`) that two accesses share, and the threads that access them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fireiron.ir import Access
 
 @attrs.frozen(eq=False)
 class Point:
-    """A thread (or unit of threads) that accesses an address. `element` are coordinates; `address` counts elements of the buffer."""
+    """A thread (or unit of threads) that accesses an address. `element` contains coordinates; `address` counts elements of the buffer."""
 
     thread: int
     unit: int
@@ -39,7 +39,7 @@ class Conflicts:
         if key not in self.differing_warps:
             places, (low, high), (other_low, other_high) = _common(first, second)
             differing = np.flatnonzero((low != high) | (other_low != other_high) | (low != other_low))
-            # The numbers combine grain and warp: the remainder is the warp. Each warp in which threads differ gets its bit.
+            # `places` combine grain and warp: the remainder is the warp. The bit of each warp in which threads differ is set.
             self.differing_warps[key] = int(np.bitwise_or.reduce(1 << (places[differing] % WARP), initial=0))
         return not self.differing_warps[key] >> warp & 1
 

@@ -1,9 +1,10 @@
 """Select the iterations of a loop that decide for all of them.
 
-A loop that contains no ordering event is taken as a whole: the union over its values. Other loops are followed iteration by iteration. If
-addresses repeat with a period, a race shows within one period plus the iterations for which copies may be in flight. So a run of equal
-iterations is cut to that many, at the same position in the period. If addresses move by equal steps, the run is cut to as many iterations
-as can overlap. Loops with a run-time trip count are followed for each decisive trip count. All other cases are undecided.
+A loop without ordering events is taken as a whole: the union of the accesses for all its values. Other loops are followed iteration by
+iteration. If addresses repeat with a period, any race occurs within one period plus the iterations for which copies may be in flight. So a
+run of equal iterations is reduced to that many, at the same position in the period. If addresses move by equal steps, the run is reduced to
+the number of iterations that can overlap. Loops with a run-time trip count are followed for each decisive trip count. All other cases are
+undecided.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ Lengths = Mapping[Expr, int]
 
 @attrs.frozen(eq=False)
 class LoopCourse:
-    """How an ordered loop runs.
+    """How the accesses of an ordered loop change between iterations.
 
-    Its addresses repeat after `period` iterations, or move by equal steps (`moves`), or neither (`period` is None). `kept` equal iterations
-    decide for any number of them. `varies`: something depends on the iteration. `addresses` is the period without fill indices, which inner
-    loops may count too.
+    The addresses repeat after `period` iterations, or move by equal steps (`moves`), or neither (`period` is None). The result for `kept`
+    equal iterations holds for any larger number. `varies`: addresses or conditions depend on the iteration. `addresses` is the period
+    without fill indices, which inner loops may count, too.
     """
 
     period: int | None
@@ -59,14 +60,16 @@ class LoopCourse:
 
 @attrs.frozen(eq=False)
 class Nested:
-    """A loop with a run-time trip count inside another one: which combinations of both trip counts are decisive.
+    """A loop with a run-time trip count inside another such loop, and which combinations of their trip counts are decisive.
 
-    Agents of a ring, and copies in flight, are at most `window` iterations of the inner loop apart, and the state repeats after `period`
-    iterations. If the inner loop is longer than the window, two of its ends never interact. The effect of an end then depends only on its
-    position in the period and on the addresses of the outer loop. If those stay the same, the first end of each of `period` trip counts
-    shows all of it, within `few` outer iterations. A long run of the outer loop needs only shorter inner trip counts, whose ends interact.
-    If outer addresses change (`few` above 2), long runs need those `period` trip counts too. Larger trip counts have more iterations
-    between their ends: one outer iteration follows them to each end of the kernel.
+    Agents of a ring, and copies in flight, are at most `window` inner iterations apart, and the state repeats after `period` inner
+    iterations. If the inner loop is longer than the window, the ends of two of its executions do not interact. The effect of an end then
+    depends only on its position in the period and on the addresses of the outer loop.
+
+    - All trip counts up to the window are followed with all numbers of outer iterations, because their ends interact.
+    - If the addresses of the outer loop stay the same, the next `period` trip counts show all effects within `few` outer iterations. If
+      they change (`few` above 2), these trip counts are followed with all numbers of outer iterations.
+    - Larger trip counts only have more iterations between their ends. They are followed in one outer iteration.
     """
 
     outer: Expr
@@ -76,7 +79,7 @@ class Nested:
     period: int
 
     def is_new(self, lengths: Lengths) -> bool:
-        """Whether a combination of trip counts shows something that no smaller one does."""
+        """Whether a combination of trip counts may have an effect that no smaller combination has."""
         outer, inner = lengths[self.outer], lengths[self.inner]
         if outer <= 1 or inner <= self.window:
             return True
@@ -134,7 +137,7 @@ class Loops:
     # -------------------------------------------------------------------------------------- how a loop runs
 
     def _common_course(self, loop: For) -> LoopCourse:
-        """The course of a loop, shared by all roles that contain it: each role follows the fills that another one waits for."""
+        """The course of a loop in all roles that contain it. It is the same for all of them, because roles wait for each other's fills."""
         copies = self._same_in_all_roles(loop)
         if len(copies) == 1:
             return self._course(loop)
@@ -203,7 +206,7 @@ class Loops:
         reaches = []
         for dim, step in enumerate(amounts):
             if step:
-                # Two iterations overlap in a dimension only if they are no further apart than its accesses reach.
+                # Two iterations overlap in a dimension only if their distance is at most the extent of the accesses.
                 rests = [parts_[dim] - loop.var * step for parts_ in parts]
                 last = max(use.access.reach[dim] for use in uses)
                 reaches.append((max(parts_.high for parts_ in rests) - min(parts_.low for parts_ in rests) + last + 1) // abs(step) + 1)
@@ -231,7 +234,9 @@ class Loops:
             for loop, *_ in self.all.values():
                 if self.access_trace.opened(loop.extent) in trip_counts:
                     self.mark_undecided(
-                        loop, f"{' x '.join(str(len(one)) for one in trip_counts.values())} combinations of trip counts matter"
+                        loop,
+                        f"{' x '.join(str(len(one)) for one in trip_counts.values())} combinations of trip counts must be followed, "
+                        f"but the limit is {MOST_LENGTHS}",
                     )
             trip_counts = {extent: {max(counts)} for extent, counts in trip_counts.items()}
         nested = [one for loop, *_ in self.all.values() for one in self._nested(loop, trip_counts)]
@@ -278,8 +283,8 @@ class Loops:
         counts = (course.varies and not course.moves) or any(isinstance(one, (Commit, Wait)) for one in statements(loop.body))
         wanted: Iterable[int] = range(course.kept + (course.period or 1)) if counts else (0, course.kept)
         if counts and any(isinstance(one, For) and constant(self.access_trace.opened(one.extent)) is None for one in statements(loop.body)):
-            # A run of fewer rounds begins like a longer one and ends like a short one. At which fill it ends follows from the trip counts
-            # of the inner loops, all of which are followed.
+            # A run of fewer iterations begins like a longer one and ends like a short one. The trip counts of the inner loops, all of which
+            # are followed, determine the fill at which it ends.
             wanted = (*range(course.addresses + 2), course.kept)
         return {min(max(one, low), high) for one in wanted if one >= low or one == course.kept}
 
@@ -342,11 +347,11 @@ class Loops:
             if len(values) <= MOST_ITERATIONS:
                 return values
         if count > MOST_ITERATIONS:
-            self.mark_undecided(loop, f"the {count} iterations of loop {loop.var} are all different")
+            self.mark_undecided(loop, f"the {count} iterations of loop {loop.var} are all different, but the limit is {MOST_ITERATIONS}")
         return range(min(count, MOST_ITERATIONS))
 
     def _iterations_of_tiles(self, loop: For, fixed: Mapping[str, int], number: int) -> Sequence[int]:
-        """The iterations in which a block handles one part of a tile sequence, and of the following ones those that decide for all."""
+        """The iterations in which a block executes one part of a tile sequence, and of the following ones those that decide for all."""
         tiles, course = self.varying_tiles[id(loop)], self.course(loop)
         tile_count, count = len(tiles.part(number)), tiles.iterations(number)
         if course.period is None or count <= tile_count + course.kept:
@@ -371,7 +376,7 @@ class Loops:
         return np.flatnonzero(changed)
 
     def _changes_of_steps(self, loop: For, fixed: Mapping[str, int], count: int) -> Array:
-        """The same for a loop with too many iterations to look at each: a comparison of values that move by equal steps changes once."""
+        """The same for a loop with too many iterations to compare each: a comparison of values that move by equal steps changes once."""
         positions: list[Array] = []
         for value in self._conditions(loop):
             axes = self._axes(loop, value, fixed)

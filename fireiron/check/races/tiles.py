@@ -1,11 +1,11 @@
-"""Tiles whose inner loops differ in trip count: choose a sequence of tiles that decides for all sequences that a block may execute.
+"""For tiles with different trip counts of inner loops, choose a sequence of tiles that decides for all sequences that a block may execute.
 
 Roles that communicate over rings interact across consecutive tiles. The interaction depends on the trip counts of both tiles only, not on
 their addresses. A block is followed through a sequence in which each trip count follows each other one, itself included, and which starts
 with several repetitions of each short trip count. So the result does not depend on which block executes which tiles, or how many.
 
-Without rings, a block barrier with no copy in flight separates consecutive tiles. What happens between two such barriers belongs to one
-tile, or to the end of one and the start of the next. So single trip counts decide, or pairs of them.
+Without rings, a block barrier with no copy in flight separates consecutive tiles. All accesses between two such barriers belong to one
+tile, or to the end of a tile and the start of the next. So it suffices to follow each trip count, or each pair of trip counts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class VaryingTiles:
 
     @property
     def varied_by(self) -> Var:
-        """What the sequence contains: tile indices, or trip counts."""
+        """The variable whose values are in the sequence: the tile index, or the trip count of a tile."""
         return self.tile if self.length is None else TILE_LENGTH
 
     @property
@@ -167,7 +167,10 @@ def _placeholders(length: Expr) -> dict[Expr, Expr]:
 
 
 def _sides_of_barrier(access_trace: AccessTrace, body: Sequence[Stmt], loops: Sequence[For]) -> int | None:
-    """On how many sides of a separating barrier the loops are, where a loop may also contain it; None if some tile has no such barrier."""
+    """The number of sides of a separating barrier on which the loops are: 1 or 2. A loop that contains the barrier is on both sides.
+
+    None if a tile may have no such barrier.
+    """
     stmts = list(statements(tuple(body)))
     mechanisms = frozenset(each.mechanism for each in stmts if isinstance(each, Exec) and each.asynchronous)
     if any(one.counted for one in mechanisms):

@@ -1,6 +1,7 @@
-"""Traces: the events of each agent of a block, in program order, for one choice of run-time trip counts.
+"""Create traces: the events of each agent of a block, in program order, for one choice of run-time trip counts.
 
-An *agent* is a warp. Each kind of statement has a rule that appends its events to a trace. A kind without a rule is rejected.
+An *agent* is a warp, or the elected thread of a role. Each kind of statement has a rule that appends its events to a trace. A kind without
+a rule is rejected.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from fireiron.values.expr import TRUE, ZERO, Expr, Var, compiled, conjuncts, con
 
 
 class Kind(enum.IntEnum):
-    """What an access does. Atomic additions need no order among each other."""
+    """The kind of an access. Atomic additions need no order among each other."""
 
     WRITE = 0
     READ = 1
@@ -153,9 +154,11 @@ Traces: TypeAlias = "tuple[Trace, ...]"
 class AccessSite:
     """An access, prepared for tracing.
 
-    `loops` are the surrounding loops that are taken as a whole. `guards` are the conditions that its pattern applies, `tests` those of
-    single elements, `scalar` those that ordered loops and trip counts decide. `needed` names the ordered loops that the pattern depends on.
-    `stage` and `copy` are the two parts of the copy index, `stride` the bytes of a copy, `stages` the number of stages of its ring.
+    - `loops`: the surrounding loops that are taken as a whole.
+    - `guards`: the conditions that its pattern applies. `tests`: those of single elements. `scalar`: those that ordered loops and trip
+      counts decide.
+    - `needed`: the names of the ordered loops that the pattern depends on.
+    - `stage`, `copy`: the two parts of the copy index. `stride`: the bytes of a copy. `stages`: the number of stages of its ring.
     """
 
     use: Use
@@ -172,7 +175,7 @@ class AccessSite:
 
     @functools.cached_property
     def kind(self) -> Kind:
-        """What the access does."""
+        """The kind of the access."""
         return Kind.ADD if self.use.atomic else Kind.WRITE if self.use.access.write else Kind.READ
 
     @functools.cached_property
@@ -203,8 +206,9 @@ class TraceState:
 
 @attrs.define(eq=False)
 class InFlight:
-    """The accesses in flight at a position of a trace, for some completion mechanisms: by mechanism those since the last commit, and the
-    committed groups not waited for, oldest first.
+    """The accesses in flight at a position of a trace, for some completion mechanisms.
+
+    By mechanism, `issued` contains those since the last commit, and `groups` the committed groups that no wait has completed, oldest first.
     """
 
     includes: Callable[[Mechanism], bool]
@@ -329,7 +333,7 @@ class Tracer:
             return 0
 
     def _arrivals(self, statement: Release, walk: TraceState) -> tuple[int, ...]:
-        """How many threads of each warp release a stage. A producer's elected thread arrives once for a fill."""
+        """The number of threads of each warp that release a stage. A producer's elected thread arrives once for a fill."""
         if statement.state is StageState.FULL and statement.by is None:
             return (1,) * max(self.access_trace.kernel.workers // WARP + 1, agent_count(self.access_trace.kernel))
         if statement.active == TRUE:
@@ -352,7 +356,7 @@ class Tracer:
         return names_
 
     def _arrivals_if(self, active: Expr, walk: TraceState) -> tuple[int, ...]:
-        """For how many threads of each warp a condition holds, or may hold."""
+        """The number of threads of each warp for which a condition holds, or may hold."""
         threads = self.access_trace.threads
         decisions = {condition: self._decided(condition, walk) for condition in conjuncts(active)}
         if False in decisions.values():
@@ -401,7 +405,7 @@ class Tracer:
                         statement.prior_iterations.name, 0
                     ) + self._fill_index(statement.increment, inside)
             self._list(statement.body, inside)
-        # A block without a further tile learns that in one more iteration.
+        # A block determines in one more iteration that no tile is left.
         last = next((number for number, one in enumerate(statement.body) if isinstance(one, ExitIfDone)), 0)
         self._list(statement.body[:last], walk.into(statement, value + 1))
 
@@ -427,7 +431,8 @@ class Tracer:
                     self._load(statement, site, walk)
                 else:
                     walk.events.append(self._access(site, walk, walk.rank))
-                # A collective statement is one step. Of a per-thread statement, one thread may write what another has yet to read.
+                # All accesses of a collective statement are one step. Each access of a per-thread statement is a separate step, because a
+                # thread may write an element before another thread reads it.
                 self.steps += not statement.collective
         self.steps += statement.collective
 
@@ -464,7 +469,7 @@ class Tracer:
             if self.access_trace.roots(test) <= known and self.loops.is_trusted(test, use.loops)
         )
         needed = tuple(sorted(self.access_trace.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
-        # Stages differ by a shift only: one pattern serves all iterations of a ring.
+        # Stages differ only by a shift, so all iterations of a ring use one pattern.
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory.of_block else 0
         prior_iterations = next((loop for loop in use.loops if id(loop) in self.alternating_loops), None)
         if prior_iterations is not None and use.access.buffer in self.places.local:
@@ -520,7 +525,7 @@ def _by_warps(threads: Array) -> tuple[int, ...]:
 
 
 def _key(statement: Exec, loops: Sequence[For]) -> tuple[int, ...]:
-    """A statement at its position: one object may occur at several."""
+    """The key of a statement at a position: one object may occur at several positions."""
     return id(statement), *map(id, loops)
 
 
