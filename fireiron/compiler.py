@@ -288,12 +288,12 @@ class Program(Displayed):
     @functools.cached_property
     def lowered(self) -> Kernel:
         """The final kernel IR, verified, before the independent checks. Raises: `ResourceError` if it exceeds the target's resources."""
-        from fireiron.check.resources import lacking
+        from fireiron.check.resources import resource_errors
 
         kernel = next(reversed(self.stages.values()))
         with self.timed("verify"):
             verified = verify(kernel, final=True)
-            for finding in lacking(verified):
+            for finding in resource_errors(verified):
                 raise _error_of(finding)
             return verified
 

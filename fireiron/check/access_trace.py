@@ -219,11 +219,11 @@ class AccessTrace:
 
     def guards(self, statement: Exec, known: frozenset[str]) -> tuple[list[Expr], list[Expr]]:
         """The conditions of a statement that depend on `known` names only, and the others."""
-        known_conditions: list[Expr] = []
-        assumed_elements: list[Expr] = []
+        decided: list[Expr] = []
+        assumed: list[Expr] = []
         for condition in conjuncts(statement.active):
-            (known_conditions if self.roots(condition) <= known else assumed_elements).append(condition)
-        return known_conditions, assumed_elements
+            (decided if self.roots(condition) <= known else assumed).append(condition)
+        return decided, assumed
 
     def frame(self, axes: Sequence[tuple[str, Array]], fixed: Mapping[str, int] | None = None) -> Frame:
         """A frame of values along axes."""

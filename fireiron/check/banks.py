@@ -142,17 +142,17 @@ def _by_warp(values: Array, fill: Any = 0) -> Array:
     return np.moveaxis(values.reshape(len(values) // 32, 32, -1), 1, 2).reshape(-1, 32)
 
 
-def _finding(buffer: Buffer, request: Request, passes: Array, ideal: Array, repair: dict[str, Any]) -> Finding:
-    where = int(np.argmax(passes - ideal))
-    worst, best = int(passes[where]), int(ideal[where])
+def _finding(buffer: Buffer, request: Request, wavefronts: Array, ideal: Array, repair: dict[str, Any]) -> Finding:
+    where = int(np.argmax(wavefronts - ideal))
+    worst, best = int(wavefronts[where]), int(ideal[where])
     width = request.vector * buffer.dtype.bytes
     details = {
         "wavefronts": worst,
         "ideal": best,
         "degree": -(-worst // max(best, 1)),
-        "average": round(float(passes.mean()), 3),
+        "average": round(float(wavefronts.mean()), 3),
         "vector_bytes": width,
-        "requests": len(passes),
+        "requests": len(wavefronts),
     }
     use = request.use
     access = described(use.statement, use.access)

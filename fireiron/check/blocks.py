@@ -170,14 +170,18 @@ def _compared(access_trace: AccessTrace, local: Local, uses: Sequence[Use], writ
     fixed = _fixed(access_trace, uses)
     # Try with names replaced by their values, and with the names: sums of values may have merged into other digits.
     if any(
-        _distinguished(access_trace, _digits(access_trace, local, uses, parts), (*offset, *fixed), fixed)
-        for parts in (offset, local.offset)
+        _distinguished(access_trace, _digits(access_trace, local, uses, offsets), (*offset, *fixed), fixed)
+        for offsets in (offset, local.offset)
     ):
         return None
     if _distinguished(access_trace, _tight_digits(access_trace, local, uses, offset), (*offset, *fixed), fixed):
         return None
-    parts = dict.fromkeys((offset, local.offset))
-    if any(_in_tile_order(access_trace, widths, walked, write, fixed) for widths in _widths(access_trace, local, uses) for walked in parts):
+    offsets = dict.fromkeys((offset, local.offset))
+    if any(
+        _in_tile_order(access_trace, widths, candidate, write, fixed)
+        for widths in _widths(access_trace, local, uses)
+        for candidate in offsets
+    ):
         return None
     grid = constant(access_trace.kernel.grid)
     if all(not part.variables() for part in (*offset, *fixed)):
@@ -355,33 +359,35 @@ def _in_tile_order(access_trace: AccessTrace, widths: Sequence[int], offset: Seq
     for digit in fixed:
         tiles.append((digit, floordiv(access_trace.kernel.grid, math.prod((count for _, count in tiles), start=as_expr(1)))))
     block = next((var for part in offset for var in access_trace.opened(part).variables() if var.name == "block"), None)
-    each = 1 if cluster is None else cluster.blocks
+    cluster_blocks = 1 if cluster is None else cluster.blocks
     if block is None or len(tiles) < 2 or determined != set(places):
         return False
-    if math.prod((count for _, count in tiles), start=as_expr(each)) != access_trace.kernel.grid:
+    if math.prod((count for _, count in tiles), start=as_expr(cluster_blocks)) != access_trace.kernel.grid:
         return False
-    return any(_walks_tiles(block, each, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2))
+    return any(
+        _walks_tiles(block, cluster_blocks, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2)
+    )
 
 
-def _walks_tiles(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
+def _walks_tiles(block: Expr, cluster_blocks: int, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
     """Whether blocks traverse the tiles of two dimensions, given with their counts, in Hilbert or grouped order, for each tile of the other
     dimensions. The `each` blocks of a cluster count as one.
     """
-    count = pair[0][1] * pair[1][1] * each
+    count = pair[0][1] * pair[1][1] * cluster_blocks
     if others:
         if not _recovered(floordiv(block, count), frozenset(atom for atom, _ in others), 6):
             return False
         block = mod(block, count)
     quotients = [one for atom, _ in pair for one in atom.subexpressions() if isinstance(one, FloorDiv)]
     # The quotient of a cluster index is a quotient of the block index, if the divisor is known.
-    groups = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
-    block = floordiv(block, as_expr(each))
+    groups = {as_expr(size // cluster_blocks) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
+    block = floordiv(block, as_expr(cluster_blocks))
     groups |= {one.right for one in quotients if one.left == block}
     group_heights = {rows for band in groups for _, columns in pair if (rows := _times(band, columns))}
     orders = ((pair[0], pair[1]), (pair[1], pair[0]))
     for (line, lines), (column, columns) in orders:
-        place = hilbert(block, lines, columns)
-        if (line, column) in _limited(floordiv(place, columns), mod(place, columns), lines, columns):
+        number = hilbert(block, lines, columns)
+        if (line, column) in _limited(floordiv(number, columns), mod(number, columns), lines, columns):
             return True
         if any((line, column) in _grouped_tiles(block, lines, columns, rows) for rows in group_heights):
             return True
@@ -400,10 +406,10 @@ def _factor(term: tuple[Expr, int]) -> int:
 
 def _grouped_tiles(block: Expr, lines: Expr, columns: Expr, rows: int) -> tuple[tuple[Expr, Expr], ...]:
     """The tile of a block in grouped order, with and without limits that never apply."""
-    band, inside = floordiv(block, columns * rows), mod(block, columns * rows)
+    group, inside = floordiv(block, columns * rows), mod(block, columns * rows)
     tiles: list[tuple[Expr, Expr]] = []
-    for height in (assume_positive(minimum(as_expr(rows), lines - band * rows)), as_expr(rows)):
-        line, column = band * rows + mod(inside, height), floordiv(inside, height)
+    for height in (assume_positive(minimum(as_expr(rows), lines - group * rows)), as_expr(rows)):
+        line, column = group * rows + mod(inside, height), floordiv(inside, height)
         tiles += _limited(line, column, lines, columns)
     whole = mod(lines, as_expr(rows)) == ZERO
     return tuple(tiles) if whole else tuple(tiles[:2])

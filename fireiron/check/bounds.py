@@ -55,15 +55,15 @@ class _Bounds:
     def __init__(self, access_trace: AccessTrace) -> None:
         self.access_trace = access_trace
         self.kernel = access_trace.kernel
-        loops_ = [one for one in statements(self.kernel.body) if isinstance(one, For)]
+        loops = [one for one in statements(self.kernel.body) if isinstance(one, For)]
         self.persistence = persistence(self.kernel)
         self.counts = {"block": self.kernel.grid, **{one.tile.var.name: one.tiles for one in self.persistence}}
         # A block executes no more iterations than there are tiles.
-        self.iteration_vars = {one.loop.var.name for one in self.persistence if self._upper_limit(one.tiles) - 1 <= one.loop.var.high}
+        self.limited_tile_loops = {one.loop.var.name for one in self.persistence if self._upper_limit(one.tiles) - 1 <= one.loop.var.high}
         self.lengths = {"thread": ZERO + self.kernel.workers, "block": self._blocks()}
-        loops = {one.var.name: one.extent for one in loops_}
-        self.extents = {name: max_trip_count(extent) for name, extent in loops.items()}
-        self.renamed_loops = {one.var.name for one in loops_ if one.extent != loops[one.var.name]}
+        extents = {one.var.name: one.extent for one in loops}
+        self.extents = {name: max_trip_count(extent) for name, extent in extents.items()}
+        self.loops_of_equal_name = {one.var.name for one in loops if one.extent != extents[one.var.name]}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
         self.range_kept: dict[tuple[Var, tuple[int, ...]], bool] = {}
         self.counts_down_from_one_or_more = functools.cache(self._counts_down_from_one_or_more)
@@ -79,7 +79,7 @@ class _Bounds:
             buffer = self.kernel.buffer(use.access.buffer)
             if use.statement.active == FALSE or buffer.memory.counts:
                 continue
-            if self.renamed_loops:
+            if self.loops_of_equal_name:
                 self._enter(use.loops)
             self.trusted = self._trusts(use)
             if buffer.memory.of_grid:
@@ -89,7 +89,7 @@ class _Bounds:
 
     def _enter(self, loops: Sequence[For]) -> None:
         """Use the extents of these loops from now on, because consecutive loops may have the same name."""
-        if not self.renamed_loops.isdisjoint(one.var.name for one in loops):
+        if not self.loops_of_equal_name.isdisjoint(one.var.name for one in loops):
             self.extents = self.extents | {one.var.name: max_trip_count(one.extent) for one in loops}
             self.proved = {}
 
@@ -112,7 +112,7 @@ class _Bounds:
         """Whether a variable stays in its declared range at an access."""
         length = self.extents.get(var.name, self.lengths.get(var.name))
         if length is not None:  # threads, blocks and iterations count from 0, regardless of the declared range
-            return var.low <= 0 and (length.high - 1 <= var.high or var.name in self.iteration_vars)
+            return var.low <= 0 and (length.high - 1 <= var.high or var.name in self.limited_tile_loops)
         value = self.access_trace.lets.get(var.name)
         if value is None:
             return True
@@ -142,8 +142,8 @@ class _Bounds:
         if math.prod(len(values) for _, values in ranges) > MANY:
             return False
         frame = self.access_trace.frame([(name, np.asarray(values)) for name, values in ranges])
-        iteration_vars = (frame.full(less(loop.var, loop.extent)) for loop in loops.values())
-        values = frame.full(value)[functools.reduce(np.logical_and, iteration_vars, np.ones(frame.shape, dtype=bool))]
+        executed = (frame.full(less(loop.var, loop.extent)) for loop in loops.values())
+        values = frame.full(value)[functools.reduce(np.logical_and, executed, np.ones(frame.shape, dtype=bool))]
         return bool(np.all((values >= var.low) & (values <= var.high)))
 
     def _nonnegative_in_loop(self, value: Expr, around: Sequence[For]) -> bool:
@@ -424,13 +424,13 @@ class _Bounds:
         static = {loop.var.name: loop for loop in use.loops if constant(loop.extent) is not None}
         inner = frozenset({"thread", *static})
         parts = self._parts(base, inner)
-        range_kept, _ = self.access_trace.guards(use.statement, inner)
-        needed = self.access_trace.needs((parts[1], *range_kept))
+        conditions, _ = self.access_trace.guards(use.statement, inner)
+        needed = self.access_trace.needs((parts[1], *conditions))
         axes = self.access_trace.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
         if axes is None:
             return False
         frame = self.access_trace.frame([("thread", self.access_trace.threads), *axes])
-        executed = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in range_kept), np.ones(frame.shape, dtype=bool))
+        executed = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in conditions), np.ones(frame.shape, dtype=bool))
         values = frame.full(parts[1])[executed]
         if values.size == 0:
             return True
@@ -506,9 +506,15 @@ class _Bounds:
         return bad & self.access_trace.inside(use, frame) if bad.any() else bad
 
     def _counterexample(
-        self, use: Use, dim: int, frame: Frame, index: tuple[int, ...], what: tuple[Expr, Sequence[int], Expr], sizes: Mapping[str, int]
+        self,
+        use: Use,
+        dim: int,
+        frame: Frame,
+        index: tuple[int, ...],
+        coordinate_and_extent: tuple[Expr, Sequence[int], Expr],
+        sizes: Mapping[str, int],
     ) -> Finding:
-        base, steps, extent = what
+        base, steps, extent = coordinate_and_extent
         point = frame.at(index[:-1])
         coordinate = int(frame.full(base)[index[:-1]]) + steps[index[-1]]
         limit = int(np.asarray(frame.full(extent))[index[:-1]])

@@ -36,9 +36,9 @@ def with_counted_iterations(kernel: Kernel) -> Kernel:
 def max_trip_count(extent: Expr) -> Expr:
     """The maximum trip count of a loop: for a counted loop, the original extent."""
     if isinstance(extent, Min):
-        for count, extent_ in ((extent.left, extent.right), (extent.right, extent.left)):
+        for count, original in ((extent.left, extent.right), (extent.right, extent.left)):
             if isinstance(count, Var) and count.parameter and count.name.endswith(COUNT_SUFFIX):
-                return extent_
+                return original
     return extent
 
 

@@ -45,7 +45,7 @@ def _problems(kernel: Kernel) -> Iterator[str]:
 
 def _at_most(grid: Expr, tiles: Expr) -> bool:
     """Whether the grid has at most as many blocks as there are tiles."""
-    return (tiles - grid).low >= 0 or (isinstance(grid, Min) and any(_at_most(state, tiles) for state in grid.children))
+    return (tiles - grid).low >= 0 or (isinstance(grid, Min) and any(_at_most(side, tiles) for side in grid.children))
 
 
 def _exits(loop: For) -> bool:

@@ -116,16 +116,16 @@ def check_resources(access_trace: AccessTrace) -> tuple[Finding, ...]:
         *_shared(kernel),
         *_regions(kernel),
         *_registers(kernel),
-        *_exchanged(kernel),
+        *_setmaxnreg(kernel),
         *_occupancy(kernel),
         *_of_effects(kernel),
     )
 
 
-def lacking(kernel: Kernel) -> tuple[Finding, ...]:
+def resource_errors(kernel: Kernel) -> tuple[Finding, ...]:
     """Only the errors: resources that the kernel needs and the target does not have."""
     return tuple(
-        finding for finding in (*_threads(kernel), *_shared(kernel), *_regions(kernel), *_exchanged(kernel)) if finding.severity == "error"
+        finding for finding in (*_threads(kernel), *_shared(kernel), *_regions(kernel), *_setmaxnreg(kernel)) if finding.severity == "error"
     )
 
 
@@ -201,7 +201,7 @@ def _registers(kernel: Kernel) -> list[Finding]:
     return findings
 
 
-def _exchanged(kernel: Kernel) -> list[Finding]:
+def _setmaxnreg(kernel: Kernel) -> list[Finding]:
     """Check roles that use `setmaxnreg`: legal counts, whole warpgroups, and a total within the launch allocation."""
     roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
     given = {role.name: role.registers for role in roles if role.registers}

@@ -57,9 +57,9 @@ def check_uninitialized_registers(access_trace: AccessTrace) -> tuple[Finding, .
     """An error for each statement that reads a register before any write to it."""
     if not any(buffer.memory.private for buffer in access_trace.kernel.buffers):
         return ()
-    path = _Execution(access_trace)
-    path.follow(access_trace.kernel.body, {})
-    return tuple(path.findings.values())
+    execution = _Execution(access_trace)
+    execution.follow(access_trace.kernel.body, {})
+    return tuple(execution.findings.values())
 
 
 @attrs.frozen(eq=False)
@@ -177,7 +177,7 @@ class _Execution:
         """Mark everything that a loop writes, if it reads only registers that were written before; False if it may read others."""
         if any(isinstance(statement, (Roles, IfAnyLane)) for statement in statements(loop.body)):
             return False
-        accessed_by: list[tuple[Access, _Accessed]] = []
+        writes: list[tuple[Access, _Accessed]] = []
         for statement, around in self._inside(loop):
             for access in self._accesses(statement):
                 if access.buffer in self.complete:
@@ -187,8 +187,8 @@ class _Execution:
                 touch = self._accessed_in_loops(statement, access, around, count, loops)
                 if touch is None:
                     return False
-                accessed_by.append((access, touch))
-        for access, touch in accessed_by:
+                writes.append((access, touch))
+        for access, touch in writes:
             self._write(access, touch)
         return True
 
@@ -292,8 +292,8 @@ class _Execution:
         if touch is None or (id(statement), access.buffer) in self.findings:
             return
         marks = self._marks_of(access.buffer, int(touch.registers.max(initial=0)) + 1)
-        threads_ = np.broadcast_to(np.arange(len(touch.mask))[:, None], touch.mask.shape)
-        missing = np.argwhere(touch.mask & ~marks[touch.registers, threads_])
+        thread_of = np.broadcast_to(np.arange(len(touch.mask))[:, None], touch.mask.shape)
+        missing = np.argwhere(touch.mask & ~marks[touch.registers, thread_of])
         if len(missing):
             thread, element = map(int, missing[0])
             number, threads = int(touch.registers[thread, element]), len(set(missing[:, 0]))
@@ -319,11 +319,11 @@ def _readers(access_trace: AccessTrace, private: Mapping[str, Buffer]) -> dict[s
     return readers
 
 
-def _joined(ways: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def _joined(written_by_role: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """The registers written by the threads of any role."""
     joined: dict[str, Array] = {}
-    for way in ways:
-        for name, marks in way.items():
+    for written in written_by_role:
+        for name, marks in written.items():
             other = joined.get(name)
             long, short = (marks, other) if other is None or len(marks) >= len(other) else (other, marks)
             joined[name] = long.copy()

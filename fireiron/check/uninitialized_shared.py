@@ -65,9 +65,9 @@ def check_uninitialized_shared(access_trace: AccessTrace) -> tuple[Finding, ...]
     """An error for each statement that reads an element of shared memory before any write to it."""
     if not any(buffer.memory.of_block for buffer in access_trace.kernel.buffers):
         return ()
-    path = _Execution(access_trace)
-    path.follow(access_trace.kernel.body, {})
-    return tuple(path.findings.values())
+    execution = _Execution(access_trace)
+    execution.follow(access_trace.kernel.body, {})
+    return tuple(execution.findings.values())
 
 
 @attrs.frozen(eq=False)
@@ -137,7 +137,7 @@ class _Execution:
         self.accessed_by: dict[tuple[Any, ...], _Accessed | None] = {}
         self.dependences: dict[int, tuple[frozenset[str], bool]] = {}
         self.roots: dict[int, frozenset[str]] = {}
-        self.accesses_of: dict[int, list[_Access]] = {}
+        self.accesses_in_loop: dict[int, list[_Access]] = {}
 
     def follow(self, body: Sequence[Stmt], loops: Mapping[str, int]) -> None:
         """Execute a list at the given values of the surrounding loops."""
@@ -204,10 +204,12 @@ class _Execution:
             self.marks = {name: self.marks[name] if name in self.filled else marks for name, marks in before.items()}
 
     def _inside(self, loop: For) -> list[_Access]:
-        if id(loop) not in self.accesses_of:
+        if id(loop) not in self.accesses_in_loop:
             inside = execs(loop.body)
-            self.accesses_of[id(loop)] = [_Access(statement, (loop, *inner)) for statement, inner in inside if self._accesses(statement)]
-        return self.accesses_of[id(loop)]
+            self.accesses_in_loop[id(loop)] = [
+                _Access(statement, (loop, *inner)) for statement, inner in inside if self._accesses(statement)
+            ]
+        return self.accesses_in_loop[id(loop)]
 
     def _accesses(self, statement: Exec) -> list[Access]:
         return [access for access in statement.accesses if access.buffer in self.shared]
@@ -235,18 +237,13 @@ class _Execution:
 
     # ------------------------------------------------------------------------------------------ statements
 
-    def _perform(self, accesses_of: Sequence[_Access], loops: Mapping[str, int]) -> None:
+    def _perform(self, accesses: Sequence[_Access], loops: Mapping[str, int]) -> None:
         """Execute the accesses between two ordering statements: reads of accumulators first, then all writes, then all other reads."""
-        touching = [(work, access) for work in accesses_of for access in self._accesses(work.statement)]
+        touching = [(work, access) for work in accesses for access in self._accesses(work.statement)]
         touching = [(work, access) for work, access in touching if not self.marks[access.buffer].all_complete]
         for work, access in touching:
             accumulate = work.statement.accumulate
-            if (
-                access.write
-                and accumulate != FALSE
-                and len(accesses_of) == 1
-                and self.access_trace.roots(accumulate) <= {*loops, self.thread}
-            ):
+            if access.write and accumulate != FALSE and len(accesses) == 1 and self.access_trace.roots(accumulate) <= {*loops, self.thread}:
                 self._read(work, access, loops, (work.statement.performed, accumulate))
         for work, access in touching:
             if access.write:

@@ -157,14 +157,14 @@ class Pattern:
     @functools.cached_property
     def distinct_threads(self) -> tuple[int, int, int] | None:
         """A key that rows of two different units access, with the rows, if there is one."""
-        return self._met(other_unit=True)
+        return self._overlap(other_unit=True)
 
     @functools.cached_property
     def repeated(self) -> tuple[int, int, int] | None:
         """A key that one unit accesses twice, with the rows, if there is one."""
-        return self._met(other_unit=False)
+        return self._overlap(other_unit=False)
 
-    def _met(self, other_unit: bool) -> tuple[int, int, int] | None:
+    def _overlap(self, other_unit: bool) -> tuple[int, int, int] | None:
         first, length = self.span
         keys, rows = self.present
         unit, indices = self.threads.unit[rows], np.arange(keys.size)
@@ -179,13 +179,13 @@ class Pattern:
     def ends(self) -> tuple[Array, Array, Array]:
         """Each key with a warp that accesses it, as `key * 32 + warp`, ascending, and the lowest and highest thread of that warp."""
         keys, rows = self.present
-        byte_ranges = keys * WARP + self.threads.warp[rows]
-        element_order = np.argsort(byte_ranges, kind="stable")
-        byte_ranges, low, high = byte_ranges[element_order], self.threads.low[rows][element_order], self.threads.high[rows][element_order]
-        if not byte_ranges.size:
-            return byte_ranges, low, high
-        starts = np.flatnonzero(np.concatenate(([True], byte_ranges[1:] != byte_ranges[:-1])))
-        return byte_ranges[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+        keys_and_warps = keys * WARP + self.threads.warp[rows]
+        order = np.argsort(keys_and_warps, kind="stable")
+        keys_and_warps, low, high = keys_and_warps[order], self.threads.low[rows][order], self.threads.high[rows][order]
+        if not keys_and_warps.size:
+            return keys_and_warps, low, high
+        starts = np.flatnonzero(np.concatenate(([True], keys_and_warps[1:] != keys_and_warps[:-1])))
+        return keys_and_warps[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
 
 
 @attrs.define(eq=False)
@@ -243,17 +243,17 @@ class Space:
 
     def number_grains(self) -> None:
         """Number the grains of all patterns, once all patterns are known."""
-        byte_ranges = [self._bytes(pattern) for pattern in self.patterns]
-        low = [int(np.bitwise_or.reduce(starts, axis=None)) for starts, _ in byte_ranges]
+        byte_starts = [self._bytes(pattern) for pattern in self.patterns]
+        low = [int(np.bitwise_or.reduce(starts, axis=None)) for starts, _ in byte_starts]
         shifts = {shift for _, shift in self.footprints}
         fitting = (
             grain
             for grain in _GRAINS
             if not any(shift % grain for shift in shifts)
-            and all(_whole(bits, steps, pattern, grain) for pattern, bits, (_, steps) in zip(self.patterns, low, byte_ranges, strict=True))
+            and all(_whole(bits, steps, pattern, grain) for pattern, bits, (_, steps) in zip(self.patterns, low, byte_starts, strict=True))
         )
         self.grain = next(fitting, 1)  # elements of one access with equal addresses fill no grain; another check reports them
-        for pattern, (starts, steps) in zip(self.patterns, byte_ranges, strict=True):
+        for pattern, (starts, steps) in zip(self.patterns, byte_starts, strict=True):
             pieces = _pieces(steps, pattern.width, self.grain)
             pattern.element_order = np.argsort(steps, kind="stable")
             pattern.keys = (starts[..., None] // self.grain + pieces).reshape(len(starts), -1)

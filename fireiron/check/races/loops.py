@@ -89,8 +89,8 @@ class Nested:
 class Loops:
     """The loops of a kernel around accesses to memory that threads share."""
 
-    def __init__(self, access_trace: AccessTrace, places: Footprints, uses: Sequence[Use]) -> None:
-        self.access_trace, self.places, self.uses = access_trace, places, uses
+    def __init__(self, access_trace: AccessTrace, footprints: Footprints, uses: Sequence[Use]) -> None:
+        self.access_trace, self.footprints, self.uses = access_trace, footprints, uses
         self.undecided: dict[str, str] = {}
         self.conditions_of: dict[int, tuple[Expr, ...]] = {}
         around = [(one, [other for other in outer if isinstance(other, For)]) for one, outer in located(access_trace.kernel.body)]
@@ -127,7 +127,7 @@ class Loops:
         return any(self._point_count(loop, use) > MANY for use in uses)
 
     def _moves_with(self, loop: For, use: Use) -> bool:
-        return loop.var.name in self.access_trace.needs(self.places.parts(use.access))
+        return loop.var.name in self.access_trace.needs(self.footprints.parts(use.access))
 
     def _point_count(self, loop: For, use: Use) -> int:
         position = next(number for number, one in enumerate(use.loops) if one is loop)
@@ -155,7 +155,7 @@ class Loops:
         return [one for one, *_ in self.all.values() if (one.var, one.extent) == (loop.var, loop.extent)]
 
     def _course(self, loop: For) -> LoopCourse:
-        moving = [use for use in self.inside[id(loop)] if loop.var.name in self.access_trace.needs(self.places.parts(use.access))]
+        moving = [use for use in self.inside[id(loop)] if loop.var.name in self.access_trace.needs(self.footprints.parts(use.access))]
         groups = max((one.groups for one in statements(loop.body) if isinstance(one, Wait)), default=0)
         period: int | None = 1
         moves = False
@@ -178,7 +178,7 @@ class Loops:
 
     def _period(self, uses: Sequence[Use], var: Var) -> int | None:
         """The number of iterations after which all addresses repeat, if it is small; else None."""
-        parts = {self.access_trace.opened(part) for use in uses for part in self.places.parts(use.access)}
+        parts = {self.access_trace.opened(part) for use in uses for part in self.footprints.parts(use.access)}
         parts = {part for part in parts if var in part.variables()}
         if any(_coefficient(part, var) for part in parts):  # equal steps never return to the same address
             return None
@@ -190,26 +190,26 @@ class Loops:
         return period
 
     def _space(self, use: Use) -> str:
-        return "" if self.places.space(use.access.buffer).shared else use.access.buffer
+        return "" if self.footprints.space(use.access.buffer).shared else use.access.buffer
 
     def _reach(self, space: str, loop: For) -> int | None:
         """The number of iterations that contain all overlapping pairs, if each iteration moves all accesses of a space by the same steps
         and no other statement accesses it; else None.
         """
         uses = [use for use in self.uses if self._space(use) == space]
-        if not space or any(all(parts_ is not loop for parts_ in use.loops) for use in uses):
+        if not space or any(all(other is not loop for other in use.loops) for use in uses):
             return None
-        parts = [[self.access_trace.opened(part) for part in self.places.parts(use.access)] for use in uses]
-        steps = {tuple(_coefficient(part, loop.var) for part in parts_) for parts_ in parts}
+        parts = [[self.access_trace.opened(part) for part in self.footprints.parts(use.access)] for use in uses]
+        steps = {tuple(_coefficient(part, loop.var) for part in coordinates) for coordinates in parts}
         if len(steps) > 1 or None in (amounts := steps.pop()):
             return None
         reaches = []
         for dim, step in enumerate(amounts):
             if step:
                 # Two iterations overlap in a dimension only if their distance is at most the extent of the accesses.
-                rests = [parts_[dim] - loop.var * step for parts_ in parts]
+                rests = [coordinates[dim] - loop.var * step for coordinates in parts]
                 last = max(use.access.reach[dim] for use in uses)
-                reaches.append((max(parts_.high for parts_ in rests) - min(parts_.low for parts_ in rests) + last + 1) // abs(step) + 1)
+                reaches.append((max(rest.high for rest in rests) - min(rest.low for rest in rests) + last + 1) // abs(step) + 1)
         reach = min(reaches, default=None)
         return None if reach is None or reach > LONGEST_PERIOD else reach
 

@@ -122,18 +122,18 @@ class PhaseSets:
 
     def __init__(self, barriers: Iterable[Any]) -> None:
         self.firsts: dict[Any, list[int]] = {barrier: [0] for barrier in barriers}
-        self.places = {barrier: place for place, barrier in enumerate(self.firsts)}
+        self.positions = {barrier: position for position, barrier in enumerate(self.firsts)}
 
     def first_phases(self, barrier: Any, number: int) -> int:
         """The set of phases up to `number` of an mbarrier."""
         firsts = self.firsts[barrier]
         while len(firsts) <= number:
-            firsts.append(firsts[-1] | 1 << ((len(firsts) - 1) * len(self.places) + self.places[barrier]))
+            firsts.append(firsts[-1] | 1 << ((len(firsts) - 1) * len(self.positions) + self.positions[barrier]))
         return firsts[max(number, 0)]
 
     def count(self, barrier: Any, completed: int) -> int:
         """The number of phases of an mbarrier in a set."""
-        return sum(1 for one in bits(completed) if one % len(self.places) == self.places[barrier])
+        return sum(1 for one in bits(completed) if one % len(self.positions) == self.positions[barrier])
 
 
 @attrs.frozen(eq=False)
@@ -205,9 +205,9 @@ class HappensBefore:
         for agent, event in waiting:
             if not self.violations:
                 raise VerificationError(f"warp {agent.number} waits forever at {event}")
-        for way in {key: None for agent in self.agents for key in agent.event_counts if key[1] is StageState.FULL and not key[2]}:
-            name, state, *_ = way
-            filled, awaited = (max(agent.event_counts.get(one, 0) for agent in self.agents) for one in (way, (name, state, True)))
+        for fill_sequence in {key: None for agent in self.agents for key in agent.event_counts if key[1] is StageState.FULL and not key[2]}:
+            name, state, *_ = fill_sequence
+            filled, awaited = (max(agent.event_counts.get(one, 0) for agent in self.agents) for one in (fill_sequence, (name, state, True)))
             if awaited < filled:
                 self.violations.setdefault(f"{name}: no agent waits for fill {awaited}")
         for rank, reached in enumerate(self.reached):
@@ -253,19 +253,19 @@ class HappensBefore:
     def _stage_event(self, agent: Agent, event: StageEvent) -> bool:
         """Pass a wait if its phase is complete, and add the knowledge of the arriving agents; or arrive with that of the arriving lane."""
         mbarrier = self.mbarriers.get((agent.rank, event.barrier)) or self._mbarrier(event, agent.rank)
-        count = agent.event_counts.get(event.way, 0)
+        count = agent.event_counts.get(event.fill_sequence, 0)
         numbers = self.numbers.get(event.ring.name)
         number = count if numbers is None else numbers[event.number]
         if event.arrivals is None and (mbarrier.completed - event.phase) % 2:
             return False
-        agent.event_counts[event.way] = max(count, number + 1)
-        meant = event.phase if number == event.number else number // event.ring.stages + (event.state is StageState.FULL)
+        agent.event_counts[event.fill_sequence] = max(count, number + 1)
+        expected = event.phase if number == event.number else number // event.ring.stages + (event.state is StageState.FULL)
         if event.stage != number % event.ring.stages:
             self.violations.setdefault(f"{event} uses stage {event.stage}, but the agent is at fill {number}")
-        elif event.arrivals is None and mbarrier.completed != meant:
-            self.violations.setdefault(f"{event} passes by parity alone: {mbarrier.completed} phases are complete, not {meant}")
+        elif event.arrivals is None and mbarrier.completed != expected:
+            self.violations.setdefault(f"{event} passes by parity alone: {mbarrier.completed} phases are complete, not {expected}")
         if self.numbers:
-            self._require_known_phases(agent, event, mbarrier, meant)
+            self._require_known_phases(agent, event, mbarrier, expected)
         if event.arrivals is None:
             self._learn_from_phase(agent, mbarrier.known, mbarrier.known_fenced)
             agent.last_waited[event.ring.name] = event.number
@@ -307,26 +307,26 @@ class HappensBefore:
         self.deferred |= late
         return agent.own | late
 
-    def _require_known_phases(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState, meant: int) -> None:
+    def _require_known_phases(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState, expected: int) -> None:
         """Require that an agent knows the phases before the one that it waits for, or arrives at, to be complete.
 
         If agents alternate fills, an agent does not pass each phase itself, and in another schedule the other agents may be late. Rings
         with alternating fills are not used across a cluster, so only the agent's own block matters.
         """
         if event.arrivals is None:
-            before = self.phase_sets.first_phases(event.barrier, meant - 1)
+            before = self.phase_sets.first_phases(event.barrier, expected - 1)
             if agent.completed & before != before:
                 known = self.phase_sets.count(event.barrier, agent.completed)
                 self.violations.setdefault(
-                    f"{event} may pass by parity alone: the agent knows that {known} of {meant - 1} earlier phases are complete"
+                    f"{event} may pass by parity alone: the agent knows that {known} of {expected - 1} earlier phases are complete"
                 )
-            agent.completed |= mbarrier.known_completed | self.phase_sets.first_phases(event.barrier, meant)
+            agent.completed |= mbarrier.known_completed | self.phase_sets.first_phases(event.barrier, expected)
         elif event.state is StageState.EMPTY:
-            before = self.phase_sets.first_phases(event.barrier, meant)
+            before = self.phase_sets.first_phases(event.barrier, expected)
             if agent.completed & before != before:
                 known = self.phase_sets.count(event.barrier, agent.completed)
                 self.violations.setdefault(
-                    f"{event} may count to an earlier phase: the agent knows that {known} of {meant} earlier phases are complete"
+                    f"{event} may count to an earlier phase: the agent knows that {known} of {expected} earlier phases are complete"
                 )
 
     def _require_order_handoff(self, agent: Agent, event: StageEvent) -> None:
@@ -452,9 +452,9 @@ class HappensBefore:
         conflicting = 0
         for other in _ORDERED_WITH[event.kind]:
             if other in self.kinds:
-                former = self.operations_on[other]
+                earlier = self.operations_on[other]
                 for atom in atoms:
-                    conflicting |= former[atom]
+                    conflicting |= earlier[atom]
         return conflicting
 
     def _ordered_within(self, event: AccessEvent) -> int:
@@ -478,18 +478,18 @@ class HappensBefore:
         self.kinds.add(event.kind)
         operations = self.operations_on[event.kind]
         if event.kind != Kind.WRITE:
-            former_bit = self._previous_equal(agent, event, bit)
+            previous_bit = self._previous_equal(agent, event, bit)
             # Of equal reads or additions, the last one suffices: an agent that knows the last one also knows the previous one.
-            either = former_bit | bit
+            either = previous_bit | bit
             for atom in atoms:
-                operations[atom] = (operations[atom] | either) ^ former_bit  # clears the former bit; a complement would take longer
+                operations[atom] = (operations[atom] | either) ^ previous_bit  # clears the former bit; a complement would take longer
             return
         # An agent that knows this write also knows the operations that this agent knew, and these have been compared with the write.
         for kind in self.kinds:
-            former = self.operations_on[kind]
+            earlier = self.operations_on[kind]
             for atom in atoms:
-                if former[atom]:
-                    former[atom] = (former[atom] | known) ^ known
+                if earlier[atom]:
+                    earlier[atom] = (earlier[atom] | known) ^ known
         for atom in atoms:
             operations[atom] |= bit
 
@@ -502,9 +502,9 @@ class HappensBefore:
     def _previous_equal(self, agent: Agent, event: AccessEvent, bit: int) -> int:
         """The previous equal operation. An agent that knows the new operation also knows the previous one."""
         key = agent.number, id(event.footprint)
-        former = self.latest_equal.get(key, 0)
+        earlier = self.latest_equal.get(key, 0)
         self.latest_equal[key] = bit
-        return former
+        return earlier
 
     def _report_unordered(self, agent: Agent, event: AccessEvent, late: int, unfenced: bool = False) -> None:
         """Report conflicting operations that an agent does not know; or, if `unfenced`, that are not visible to the async proxy."""

@@ -26,7 +26,7 @@ from fireiron.check.races.traces import Kind, StageEvent
 from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Fence, FenceKind, Mechanism
 
-TOGETHER = 4
+WARPGROUP_WARPS = 4
 """Warps of a warpgroup. A barrier of at least this many warps includes the whole warpgroup."""
 
 
@@ -77,7 +77,7 @@ class WarpgroupOrder(SegmentOrder):
     def _warpgroups(self, traces: Sequence[Sequence[Any]]) -> Iterator[WarpgroupAgent]:
         def place(number: int) -> tuple[int, int, int]:
             rank, warp = divmod(number, self.each)
-            return rank, warp // TOGETHER, id(traces[number])
+            return rank, warp // WARPGROUP_WARPS, id(traces[number])
 
         for agent, (_, numbers) in enumerate(itertools.groupby(range(len(traces)), place)):
             first, *others = numbers
