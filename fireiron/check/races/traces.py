@@ -103,8 +103,8 @@ class StageEvent:
     """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, for fill `number`.
 
     In a cluster, a release or a load goes to the blocks with these `ranks`; none: to its own block. `own` are the fill indices by warp, if
-    they differ. `barrier` identifies the mbarrier: ring, state and stage. `fill_sequence` identifies the sequence of fills in which the event
-    counts: ring, state, whether it is a wait, and `by`, the mechanism that a deferred arrival waits for. `part` are the bytes that an
+    they differ. `barrier` identifies the mbarrier: ring, state and stage. `fill_sequence` identifies the sequence of fills in which the
+    event counts: ring, state, whether it is a wait, and `by`, the mechanism that a deferred arrival waits for. `part` are the bytes that an
     arrival expects, if these are not all bytes of the ring.
     """
 
