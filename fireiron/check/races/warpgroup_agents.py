@@ -34,7 +34,8 @@ WARPGROUP_WARPS = 4
 class WarpgroupAgent(Agent):
     """An agent for `warps` warps, of which `warp` is the first.
 
-    `seen` and `fenced` contain, for each warp, operations of its own part; `known_to_all` and `fenced_for_all` of the parts of all warps.
+    `seen` and `fenced` contain operations of which each warp knows its own part, `known_to_all` and `fenced_for_all` operations of which
+    each warp knows the parts of all warps.
     """
 
     warps: int = 1
