@@ -343,8 +343,15 @@ def test_without_tma_stores_consumers_store():
 
 
 def test_without_a_producer_all_threads_copy():
-    kernel = stored(product(blocks=2, **TWO_WARPGROUPS))(float16_gemm(256, 124, 124)).program(TARGET).ir
-    assert kernel.rings == () and not all_of_kind(kernel, ir.Roles)
+    program = stored(product(blocks=2, **TWO_WARPGROUPS))(float16_gemm(256, 124, 124)).program(TARGET)
+    assert program.ir.rings == () and not all_of_kind(program.ir, ir.Roles)
+    assert "// store_stages has no effect: there is no producer, as all threads copy" in program.cuda
+
+
+def test_without_tma_stores_a_comment_says_so():
+    program = with_store(Move.tile(64, 64).to(Warpgroup).done())(SPEC).program(TARGET)
+    assert "// store_stages has no effect: TMA stores no tile" in program.cuda
+    assert [role.name for role in all_of_kind(program.ir, ir.Roles)[0].roles] == ["consumers", "producer"]
 
 
 def test_without_store_stages_nothing_changes():
@@ -369,14 +376,17 @@ def with_store(move):
 
 PIECES = Move.tile(64, 64).to(Warpgroup).tile(64, 32).unroll()
 REFUSED = {
-    "a cluster": (lambda: stored(product(cluster=(2, 1), **TWO_WARPGROUPS)), "a warp stores the stages of a ring in a cluster"),
+    "a cluster": (
+        lambda: stored(product(cluster=(2, 1), **TWO_WARPGROUPS)),
+        "a warp stores the stages of a ring, which is not supported in a cluster",
+    ),
     "two producers that claim tiles": (
         lambda: stored(product(blocks=2, dynamic=True, **TWO_WARPGROUPS), separate=B),
-        "a warp stores the stages of a ring with dynamic tile scheduling",
+        "a warp stores the stages of a ring, which is not supported with dynamic tile scheduling",
     ),
     "groups that alternate": (
         lambda: stored(product((64, 64, 64), (64, 64), blocks=2, pingpong=2)),
-        "a warp stores the stages of a ring with ordered MMAs or alternating",
+        "a warp stores the stages of a ring, which is not supported with ordered MMAs or alternating",
     ),
     "a warpgroup as producer": (
         lambda: product(**TWO_WARPGROUPS).at(Split).refine(WarpSpecialize(128, store_stages=2)),

@@ -160,7 +160,9 @@ def test_parts_of_factors_belong_to_those_of_the_result(name, operand):
     spec = MatMul(16, 16, 16)(RF, RF, RF)(Thread)
     chains = {one: ((mma_pieces("mma.m16n8k16", THREAD, one), (16, 16)),) for one in "ABC"}
     assert _group_spec(spec, chains) is spec
-    with pytest.raises(DecompositionError, match="do not match those of the other operands along|has only a part of the reduced dimension k"):
+    with pytest.raises(
+        DecompositionError, match="do not match those of the other operands along|has only a part of the reduced dimension k"
+    ):
         _group_spec(spec, {**chains, name: ((mma_pieces("mma.m16n8k16", THREAD, operand), (16, 16)),)})
 
 

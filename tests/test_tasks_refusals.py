@@ -236,7 +236,11 @@ def cut_in_two_ways(dst, src):
     launch("copy", dst, own)
 
 
-@wrong("two launches of a prange may access the same elements: blocks.dst. writes them, and blocks.dst. writes them", "move", meant="access element")
+@wrong(
+    "two launches of a prange may access the same elements: blocks.dst. writes them, and blocks.dst. writes them",
+    "move",
+    meant="access element",
+)
 def all_write_the_first(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in prange(4):

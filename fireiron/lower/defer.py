@@ -81,17 +81,17 @@ class _Deferral:
         return tuple(result)
 
     def _loop(self, loop: For, step: str, after: str, runs: bool) -> list[Stmt]:
-        """A loop as the first iteration up to the deferred step, a loop over pairs of iterations, and the deferred steps of the last
+        """The first iteration of a loop up to the deferred step, a loop over pairs of iterations, and the deferred steps of the last
         iteration.
 
-        All of it is conditional unless the loop certainly `runs`.
+        All of these are conditional unless the loop certainly `runs`.
         """
         iterations = loop.extent
         if iterations.high <= 1:
             return [loop]
         if ProducerThreads in loop.asks and tables_of(iterations):
             raise DecompositionError(
-                f"{_asked(step, after)}: the trip count of loop {loop.var} is read from memory, and a producer fills its stages",
+                f"{_request(step, after)}: the trip count of loop {loop.var} is read from memory, and a producer fills its stages",
                 at=loop.origin,
                 hint="leave out warp_specialize() or defer(...)",
             )
@@ -104,11 +104,11 @@ class _Deferral:
         inner = Var(loop.var.name, 0, max(iterations.high - 2, 0))
         body = _iteration(pieces, early={loop.var: inner + 1}, late={loop.var: inner})
         steady = attrs.evolve(loop, var=inner, extent=iterations - 1, body=(_note(inner, step), *body))
-        every = (*first, steady, *self._last(pieces, loop, step))
+        transformed = (*first, steady, *self._last(pieces, loop, step))
         if runs:
-            return list(every)
-        # no iteration: neither a first nor a last one
-        return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(iterations, ONE), every, origin=loop.origin)]
+            return list(transformed)
+        # a loop without iterations has neither a first nor a last iteration
+        return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(iterations, ONE), transformed, origin=loop.origin)]
 
     def _guarded(self, pieces: Sequence[_Piece], loop: For, step: str) -> For:
         """All iterations without the first part of the first one; each runs the first part of the next one, if there is one."""
@@ -161,7 +161,7 @@ def _implies(known: Expr, condition: Expr) -> bool:
 class _Piece:
     """A statement directly in the loop, with its position there and a title for messages.
 
-    An `early` one runs one iteration before the others. One that is `always` there only orders others, and runs with either.
+    An `early` piece runs one iteration before the others. A piece that is `always` kept only orders other pieces, and runs with both parts.
     """
 
     statement: Stmt
@@ -178,16 +178,16 @@ def _pieces(loop: For, step: str, after: str) -> list[_Piece]:
     missing = [name for name in (step, after) if name not in marks]
     if missing:
         raise DecompositionError(
-            f"{_asked(step, after)}: step {missing[0]} is in a loop inside loop {loop.var}",
+            f"{_request(step, after)}: step {missing[0]} is in a loop inside loop {loop.var}",
             at=loop.origin,
             legal=list(marks) or "none",
-            hint="no tile without .to(...) between the split and the steps",
+            hint="add .to(...) to each tile between the split and the steps",
         )
     begin, start = min(marks.values()), marks[step]
     middle = min(place for place in marks.values() if place > marks[after])
     parts = (range(begin, middle), range(start, len(body)), range(middle, start))
     steps = [_Piece(body[place], place, _step_at(place, marks), place < start) for part in parts for place in part]
-    return [*_head(loop, body[:begin], steps, _asked(step, after)), *steps]
+    return [*_head(loop, body[:begin], steps, _request(step, after)), *steps]
 
 
 def _step_at(place: int, marks: Mapping[str, int]) -> str:
@@ -211,7 +211,8 @@ def _without_names(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
 def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], request: str) -> list[_Piece]:
     """The statements before the first step, such as loads: each runs with the steps that read it; loads that fill one ring run together.
 
-    If both parts read it, it runs with the first one, unless it could overwrite what the other one still reads; then with the second.
+    A statement that both parts read runs with the first part. If it could then overwrite data that the second part still reads, it runs
+    with the second part.
     """
     decided: list[_Piece] = []
     for places in _together(body):
@@ -222,7 +223,7 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], request: str
         pieces = [_Piece(body[place], place, _title(body[place]), early) for place in places]
         if readers == {True, False}:
             first = [attrs.evolve(piece, early=True) for piece in pieces]
-            pieces = first if _clash(loop, [*first, *steps]) is None else pieces
+            pieces = first if _conflict(loop, [*first, *steps]) is None else pieces
         decided += pieces
     return _with_others(body, {one.place: one for one in decided})
 
@@ -240,7 +241,7 @@ def _require_same_iteration(loop: For, loads: Sequence[Stmt], readers: set[bool]
 
 
 def _together(body: Sequence[Stmt]) -> list[list[int]]:
-    """The positions of statements that do something, the last first; those that fill one ring together."""
+    """The positions of statements that access data, the last ones first, in groups: statements that fill one ring are a group."""
     groups: dict[str | int, list[int]] = {}
     for place in reversed(range(len(body))):
         inside = [stmt for stmt, _ in execs((body[place],))]
@@ -309,10 +310,10 @@ def _without_empty_commits(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
 
 def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, after: str) -> None:
     """Refuse statements that change their order and access the same part of a buffer with a write."""
-    clash = _clash(loop, pieces)
-    if clash is None:
+    conflict = _conflict(loop, pieces)
+    if conflict is None:
         return
-    first, second, access, next_iteration = clash
+    first, second, access, next_iteration = conflict
     stages = next(
         (piece.statement for piece in pieces if piece.title.startswith("the load") and access.buffer in _touched(piece.statement, True)),
         None,
@@ -320,7 +321,7 @@ def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, after: st
     does = "writes" if access.write else "reads"
     other = f"{second.title} of the next iteration" if next_iteration else second.title
     raise DecompositionError(
-        f"{_asked(step, after)}: {first.title} and {other} do not commute: {first.title} {does} {access.buffer}, which {second.title} "
+        f"{_request(step, after)}: {first.title} and {other} do not commute: {first.title} {does} {access.buffer}, which {second.title} "
         f"{'accesses' if access.write else 'writes'}",
         at=loop.origin,
         hint=f".pipeline(2) or more, so that {access.buffer} has a stage for each"
@@ -338,7 +339,7 @@ def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, after: st
         readers = {piece.early: piece.title for piece in pieces if buffers & _touched(piece.statement, write=False)}
         if len(readers) == 2:
             raise DecompositionError(
-                f"{_asked(step, after)}: {readers[True]} and {readers[False]}, which runs an iteration later, read stages of one ring, "
+                f"{_request(step, after)}: {readers[True]} and {readers[False]}, which runs an iteration later, read stages of one ring, "
                 f"{ring}: {', '.join(sorted(buffers))}",
                 legal="loads that only steps before the deferred one read, or only steps from it on",
                 at=loop.origin,
@@ -346,17 +347,17 @@ def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, after: st
             )
 
 
-def _asked(step: str, after: str) -> str:
+def _request(step: str, after: str) -> str:
     return f'defer("{step}", after="{after}")'
 
 
-Clash = tuple[_Piece, _Piece, Access, bool]
+Conflict = tuple[_Piece, _Piece, Access, bool]
 
 
-def _clash(loop: For, pieces: Sequence[_Piece]) -> Clash | None:
+def _conflict(loop: For, pieces: Sequence[_Piece]) -> Conflict | None:
     """Two pieces that do not commute: the first precedes the second in the original loop and follows it in the transformed one.
 
-    Also an access of the first to the common buffer, and whether the second belongs to the next iteration.
+    The result also contains an access of the first piece to the common buffer, and whether the second belongs to the next iteration.
     """
     for first, second, later in _exchanged(pieces):
         access = _common(loop, first.statement, second.statement, later)

@@ -1,8 +1,8 @@
-"""Registers that MMAs of a warpgroup need, compared with what a thread has.
+"""Refuse wgmmas that need more registers than a thread has.
 
-If accumulators do not fit, ptxas serializes the wgmmas (C7511, C7512) or rejects the code (C7602). A kernel is refused before it is printed
-if an MMA does not fit: its accumulators and A operands, other accumulators that are live around it or that loops of the same program carry,
-and registers for addresses.
+If accumulators do not fit, ptxas serializes the wgmmas (C7511, C7512) or rejects the code (C7602). So such a kernel is refused before it is
+printed. An MMA needs registers for its accumulators and A operands, for other accumulators that are live around it or that loops of the
+same program carry, and for addresses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNIT = 8
 """Allocation unit of registers per thread."""
 
 GROUP_THREADS = 128
-"""Registers are allocated to four warps at a time, one per SM partition."""
+"""Threads of a warpgroup. Registers are allocated to four warps at a time, one per SM partition."""
 
 SPARE = 32
 """Registers of a thread in addition to accumulators and A operands: with 24 ptxas serializes the simplest kernels, with 32 none of the
@@ -89,7 +89,7 @@ def _refusal(kernel: Kernel, stmt: Exec, buffers: list[Buffer], limit: int) -> R
     needed = sum(map(register_words, buffers))
     parts = ", ".join(f"{buffer.name} {register_words(buffer)}" for buffer in buffers)
     largest = max(buffers, key=register_words)
-    helps = needed + SPARE <= MOST_GIVEN and kernel.threads <= 3 * GROUP_THREADS and not _gives(kernel)
+    helps = needed + SPARE <= MOST_GIVEN and kernel.threads <= 3 * GROUP_THREADS and not _releases_registers(kernel)
     more = "; or warp_specialize(128), whose producer releases registers to the consumers" if helps else ""
     return ResourceError(
         f"MMAs need {needed} registers per thread, but with {kernel.threads} threads per block a thread has {limit}: {parts}",
@@ -100,6 +100,6 @@ def _refusal(kernel: Kernel, stmt: Exec, buffers: list[Buffer], limit: int) -> R
     )
 
 
-def _gives(kernel: Kernel) -> bool:
+def _releases_registers(kernel: Kernel) -> bool:
     """Whether a producer already releases registers."""
     return any(role.registers for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import AT_ONCE, Access, Buffer, Exec, For, Kernel, Ring, Stmt, edited, execs, statements
+from fireiron.ir import AT_ONCE, Access, Buffer, Comment, Exec, For, Kernel, Ring, Stmt, edited, execs, statements
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.asks.storing import Storing
 from fireiron.ir.rewrite import without_asks
@@ -25,7 +25,7 @@ from fireiron.values.tensor import Storage
 
 
 def store_rings(kernel: Kernel) -> Kernel:
-    """The kernel with a ring for each tile that TMA stores, if a loop with a producer requests it.
+    """The kernel with a ring for each tile that TMA stores, if a loop with a producer requests it. A comment states why there is none.
 
     Raises: DecompositionError if a store cannot be left to a separate warp.
     """
@@ -34,9 +34,12 @@ def store_rings(kernel: Kernel) -> Kernel:
         return kernel
     stages = max((loop.asks[Storing].stages for loop in loops if ProducerThreads in loop.asks), default=0)
     kernel = attrs.evolve(kernel, body=without_asks(kernel.body, Storing))
-    if stages:
-        for store in tuple(_stores(kernel.body)):
-            kernel = store.staged(kernel, stages)
+    stores = tuple(_stores(kernel.body))
+    if not stages or not stores:
+        reason = "TMA stores no tile" if stages else "there is no producer, as all threads copy"
+        return attrs.evolve(kernel, body=(Comment(f"store_stages has no effect: {reason}"), *kernel.body))
+    for store in stores:
+        kernel = store.staged(kernel, stages)
     return kernel
 
 
@@ -59,11 +62,14 @@ class _Store:
 
     @property
     def source(self) -> Access:
-        """What it reads."""
+        """The access by which the store reads its buffer."""
         return next(access for access in self.store.accesses if not access.write)
 
     def staged(self, kernel: Kernel, stages: int) -> Kernel:
-        """The kernel in which it stores the stages of a ring."""
+        """The kernel in which the buffer of the store is a ring with a given number of stages.
+
+        Raises: DecompositionError if the buffer cannot be a ring.
+        """
         buffer = kernel.buffer(self.source.buffer)
         problem = self._problem(kernel, buffer)
         if problem:
@@ -90,7 +96,7 @@ class _Store:
         return attrs.evolve(kernel, body=tuple(edited(kernel.body, edit)), buffers=buffers, rings=(*kernel.rings, ring))
 
     def _problem(self, kernel: Kernel, buffer: Buffer) -> str:
-        """Why its buffer cannot be a ring; empty if it can."""
+        """Why the buffer cannot be a ring; empty if it can."""
         accesses = [(stmt, access) for stmt, _ in execs(kernel.body) for access in stmt.accesses if access.buffer == buffer.name]
         before = {id(stmt) for stmt, _ in execs(self.before)}
         loops = [stmt for stmt in self.around if isinstance(stmt, For) and (stmt.first, stmt.step) == (0, 1)]
@@ -105,7 +111,7 @@ class _Store:
         return ""
 
     def _fill_index(self) -> Expr:
-        """The number of its execution, counted through all enclosing loops."""
+        """The number of an execution of the store, counted through all enclosing loops."""
         number: Expr = ZERO
         for loop in self.around:
             assert isinstance(loop, For)
@@ -114,7 +120,7 @@ class _Store:
 
 
 def _in_stage(access: Access, buffer: Buffer) -> Access:
-    """An access to the copy of a unit, which becomes a part of a stage."""
+    """The access to the part of a stage that replaces the copy of a unit of threads."""
     shift = access.copy * buffer.tensor.shape[0]
     first, *others = access.bounds
     bounds = (None if first is None else first + shift, *others)

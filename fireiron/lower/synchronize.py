@@ -66,7 +66,7 @@ class Summary:
 
 @attrs.frozen(eq=False)
 class Hazard:
-    """An edge, the positions of which one needs a barrier, and the item after which it begins."""
+    """An edge with the positions of which at least one needs a barrier; `first` is the item after which they begin."""
 
     positions: frozenset[int]
     edge: Edge
@@ -82,7 +82,7 @@ def synchronize(kernel: Kernel) -> Kernel:
     """The kernel with barriers and without sync points; a `SynchronizationError` if a forbidden barrier is needed."""
     solver = _Solver(kernel)
     body, _ = solver.solve(kernel.body, ())
-    ineffective = (point for point, relevant in solver.wishes.values() if not relevant)
+    ineffective = (point for point, relevant in solver.requests.values() if not relevant)
     return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *ineffective))
 
 
@@ -122,11 +122,13 @@ class _List:
 
 
 class _Solver:
+    """Places the barriers of a kernel's statement lists."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.graph = Dependences(kernel)
         self.scopes = self.graph.scopes
-        self.wishes: dict[tuple[bool | None, str, str | None], tuple[SyncPoint, bool]] = {}
+        self.requests: dict[tuple[bool | None, str, str | None], tuple[SyncPoint, bool]] = {}
 
     # -------------------------------------------------------------------------------------- lists, inside out
 
@@ -154,7 +156,7 @@ class _Solver:
                     statement, summary = self._loop(statement, loops)
                 case Exec():
                     touches = self.graph.of(statement, loops)
-                    summary = self._everywhere(touches, pending=frozenset(one for one in touches if one.under_way))
+                    summary = self._everywhere(touches, pending=frozenset(one for one in touches if one.asynchronous_write))
                 case Barrier(scope=scope):
                     summary = self._everywhere((), self._reach(scope))
                 case Roles():
@@ -274,7 +276,7 @@ class _Solver:
             for edge in self.graph.between(unmet, after.first[scope], scope, outer, carried):
                 if edge.adjacent:
                     yield Hazard(frozenset(positions), edge, i)
-                # Iterations apart, so all of the body is in between: a barrier inside any item orders it, too.
+                # The two iterations are not adjacent, so the whole body runs in between: a barrier inside any item orders the hazard, too.
                 elif scope >= anywhere:
                     yield Hazard(frozenset(range(len(summaries) + 1)), edge, i)
 
@@ -310,13 +312,13 @@ class _Solver:
 
     def _record_requests(self, hazards: Sequence[Hazard], items: _List, barriers: Mapping[int, int]) -> None:
         """Record which requests have no effect on the barriers; a request may be in several lists, and counts if it matters in any."""
-        for wishes in (items.required, items.forbidden):
-            for position, point in wishes.items():
-                rest = {other: one for other, one in wishes.items() if other != position}
-                others = attrs.evolve(items, required=rest) if wishes is items.required else attrs.evolve(items, forbidden=rest)
-                wish = (point.require, point.subject, point.origin)
+        for requests in (items.required, items.forbidden):
+            for position, point in requests.items():
+                rest = {other: one for other, one in requests.items() if other != position}
+                others = attrs.evolve(items, required=rest) if requests is items.required else attrs.evolve(items, forbidden=rest)
+                request = (point.require, point.subject, point.origin)
                 relevant = self._differs(hazards, others, barriers)
-                self.wishes[wish] = (point, relevant or self.wishes.get(wish, (point, False))[1])
+                self.requests[request] = (point, relevant or self.requests.get(request, (point, False))[1])
 
     def _differs(self, hazards: Sequence[Hazard], items: _List, barriers: Mapping[int, int]) -> bool:
         """Whether other requests lead to other barriers, or make them impossible."""
@@ -326,13 +328,13 @@ class _Solver:
             return True
 
     def _unsatisfiable(self, hazard: Hazard, forbidden: Mapping[int, SyncPoint]) -> SynchronizationError:
-        wishes = [point for position, point in forbidden.items() if position in hazard.positions]
-        names = ", ".join(f"no_sync on {point.subject} ({point.origin})" for point in wishes)
+        requests = [point for position, point in forbidden.items() if position in hazard.positions]
+        names = ", ".join(f"no_sync on {point.subject} ({point.origin})" for point in requests)
         return SynchronizationError(
             f"race on {hazard.edge.before.access.buffer}: {self.graph.witness(hazard.edge)}, "
             f"and no barrier is allowed in between: {names or 'no position is left'}",
-            at=wishes[-1].origin if wishes else hazard.edge.after.access.origin,
-            hint="remove no_sync from the last load before the use; one barrier after the last load covers all of them",
+            at=requests[-1].origin if requests else hazard.edge.after.access.origin,
+            hint="remove no_sync from the last load before the use; one barrier after the last load orders all loads",
         )
 
 
