@@ -54,7 +54,10 @@ def test_launches_that_share_a_counter(gpu):
 
 def test_more_counters_than_are_allocated_at_once(gpu):
     own = Counters(0)
-    assert len({own.of(4096 * number) for number in range(1, COUNTERS_PER_ALLOCATION + 2)}) == COUNTERS_PER_ALLOCATION + 1 and len(gpu.kept) == 2
+    assert (
+        len({own.of(4096 * number) for number in range(1, COUNTERS_PER_ALLOCATION + 2)}) == COUNTERS_PER_ALLOCATION + 1
+        and len(gpu.kept) == 2
+    )
 
 
 def test_a_launch_is_given_the_counter_of_its_stream(gpu):

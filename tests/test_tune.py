@@ -1011,7 +1011,9 @@ def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
     arguments += ["--journal", str(tmp_path / "a.jsonl")]
     assert main(arguments) == 0
     output = capsys.readouterr().out
-    assert "best: --set bm=16 --set bn=32" in output and "the best candidate cannot be recorded: a record cannot describe this spec" in output
+    assert (
+        "best: --set bm=16 --set bn=32" in output and "the best candidate cannot be recorded: a record cannot describe this spec" in output
+    )
     assert main([*arguments, "--save", str(tmp_path / "records.jsonl")]) == 2
     assert "a record cannot describe this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
 
