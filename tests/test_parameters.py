@@ -31,7 +31,7 @@ from fireiron.sim import simulate
 from fireiron.tune.task import make_task
 from fireiron.values.expr import Var
 from fireiron.values.scalars import value_of
-from fireiron.values.strides import lie_apart, strides_chosen
+from fireiron.values.strides import addresses_are_distinct, strides_chosen
 from fireiron.values.tensor import Tensor, whole_view
 
 M, N = sym("M"), sym("N")
@@ -241,14 +241,14 @@ def test_inputs_may_repeat_elements():
     assert Move(8, 8, src=Strides(m=0, n=0))(GL, GL)(Kernel) and Move(8, 8, src=Strides(m=1, n=1))(GL, GL)(Kernel)
 
 
-def test_lie_apart_never_accepts_an_overlap():
+def test_addresses_are_distinct_never_accepts_an_overlap():
     generator = np.random.default_rng(5)
     results = set()
     for _ in range(3000):
         shape, strides = generator.integers(1, 5, 3).tolist(), generator.integers(0, 13, 3).tolist()
         places = sum(np.indices(shape)[axis] * stride for axis, stride in enumerate(strides))
         really = np.unique(places).size == places.size
-        accepted = lie_apart(shape, strides)
+        accepted = addresses_are_distinct(shape, strides)
         assert really or not accepted
         results.add((really, accepted))
     assert results == {(True, True), (False, False), (True, False)}, "what interleaves counts as overlapping"

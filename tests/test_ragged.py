@@ -15,7 +15,7 @@ from faults import faults
 from fireiron import *
 from fireiron.check import safety
 from fireiron.check.data_dependent_loops import with_counted_iterations
-from fireiron.cuda.chosen import as_skipping_loop
+from fireiron.cuda.skipping_loops import as_skipping_loop
 from fireiron.cuda.versions import Branch, branched
 from fireiron.errors import DecompositionError, SimulationError, VerificationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains

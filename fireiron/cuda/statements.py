@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from fireiron.cuda.chosen import SkippingLoop, as_skipping_loop
-from fireiron.cuda.expressions import Binds, document, operand
+from fireiron.cuda.expressions import Precedence, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.outlined_functions import OutlinedFunction, buffers_of, in_order, name_of
 from fireiron.cuda.outlining import Outlined, OutlinedCall
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.reductions import LaneReduction
-from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, left, next_tile, released
+from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, exit_loop, next_tile, released
+from fireiron.cuda.skipping_loops import SkippingLoop, as_skipping_loop
 from fireiron.cuda.tile_loops import TileLoop, tile_loop
 from fireiron.cuda.versions import Branch
 from fireiron.errors import DecompositionError, VerificationError
@@ -52,7 +52,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.awaited import awaited
-from fireiron.ir.text import Braces, Function, If, Item, Made, Noted, Path
+from fireiron.ir.text import Braces, Function, If, Item, Noted, Path, WithSteps
 from fireiron.values.document import Assignment, Joined, Listed, Text, called
 from fireiron.values.document import Chain as Terms
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
@@ -200,7 +200,7 @@ class Statements:
     def _run(self, run: _Run) -> list[Item]:
         addresses = self.printer.addresses
         around, addresses.steps = addresses.steps, run.steps or addresses.steps
-        items = [Made(item, addresses.steps) for item in self._items(run)]
+        items = [WithSteps(item, addresses.steps) for item in self._items(run)]
         addresses.steps = around
         return list(items)
 
@@ -275,7 +275,7 @@ class Statements:
             case ClaimTile():
                 return next_tile(self.printer, statement)
             case ExitIfDone():
-                return left(self.printer, statement)
+                return exit_loop(self.printer, statement)
             case Acquire():
                 return acquired(self.printer, statement)
             case Release():
@@ -406,7 +406,10 @@ class Statements:
         addresses.used |= extent.variables()
         tests = self._list(skipping.names)
         before, body = self._running(skipping.loop)
-        return [*before, *skipping.items(operand(extent, Binds.SUM), addresses.names.fresh, tests, self._counting(skipping.loop, body))]
+        return [
+            *before,
+            *skipping.items(operand(extent, Precedence.SUM), addresses.names.fresh, tests, self._counting(skipping.loop, body)),
+        ]
 
     def _counting(self, loop: For, body: list[Item]) -> list[Item]:
         """A loop's body, which counts its iterations if a later loop uses the count."""
@@ -436,7 +439,7 @@ class Statements:
         name = statement.var.name
         self.printer.addresses.used |= statement.extent.variables()
         further = f"++{name}" if statement.step == 1 else f"{name} += {statement.step}"
-        goes_on = "" if _is_left(statement) else f" {name} < {operand(statement.extent, Binds.SUM)}"
+        goes_on = "" if _is_left(statement) else f" {name} < {operand(statement.extent, Precedence.SUM)}"
         head = f"for (int {name} = {statement.first};{goes_on}; {further})"  # sizes and numbers of tiles fit 32 bits
         return [*before, Braces(head, tuple(body), "#pragma unroll" if unroll else self._rolled(statement))]
 

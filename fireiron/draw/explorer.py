@@ -286,7 +286,7 @@ def _access_rows(kernel: Kernel, statements: Iterable[Exec]) -> Iterator[tuple[s
     for stmt in statements:
         for position, access in enumerate(stmt.accesses):
             buffer = kernel.buffer(access.buffer)
-            if not buffer.memory.counts:
+            if not buffer.memory.is_coordinate:
                 width = stmt.width(position)
                 together = f"{width} element{'' if width == 1 else 's'}, {width * buffer.dtype.bytes} bytes"
                 yield buffer.name, buffer.memory.name, "written" if access.write else "read", together, stmt.instruction.name

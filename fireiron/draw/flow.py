@@ -115,7 +115,7 @@ def _title(spec: Spec, part: str) -> str:
 def _inputs(page: Page, spec: Spec, steps: Sequence[Step], places: Sequence[tuple[float, float]]) -> float:
     """Draw each input next to its first reader, with lines to all readers; return the lower edge."""
     x, width = _LEFT
-    shown = [name for name, view in spec.operands.items() if not view.memory.counts]
+    shown = [name for name, view in spec.operands.items() if not view.memory.is_coordinate]
     readers = {name: [place for place, step in enumerate(steps) if name in step.reads_others] for name in shown}
     y = 46.0
     for name, those in sorted(readers.items(), key=lambda pair: pair[1][:1] or [len(steps)]):

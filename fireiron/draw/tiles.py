@@ -98,7 +98,7 @@ def operands(node: Node) -> dict[str, tuple[str, ...]]:
     here: Node | None = node
     while here is not None:
         for name, view in here.spec.operands.items():
-            if view.memory.counts or not view.tensor.shape:  # coordinates and scalars are not stored
+            if view.memory.is_coordinate or not view.tensor.shape:  # coordinates and scalars are not stored
                 continue
             stored_in.setdefault(name, {})[view.tensor.name] = None
         main = main_child(here)

@@ -135,7 +135,7 @@ def _box(page: Page, y: float, spec: Spec, facts: Facts, known: set[str]) -> flo
 
 def _chips(spec: Spec) -> Iterator[tuple[str, str, str]]:
     for name, view in spec.operands.items():
-        if view.memory.counts:
+        if view.memory.is_coordinate:
             continue
         shape = "×".join(map(str, view.shape))
         memory = view.memory.name

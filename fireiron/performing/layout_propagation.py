@@ -196,7 +196,7 @@ class Following:
         """Return the strides of a digit in the operands in memory; unknown strides count as the largest."""
         spec, dim, distances = self.spec, self.spec.dims[digit.dim], []
         for name, view in spec.operands.items():
-            if dim in spec.uses[name] and not view.memory.private and not view.memory.counts:
+            if dim in spec.uses[name] and not view.memory.private and not view.memory.is_coordinate:
                 step = view.tensor.storage().steps[view.axis(spec.uses[name].index(dim))]
                 distances.append(LARGEST if step is None else constant(step) or LARGEST)
         return tuple(step * digit.stride for step in distances)
@@ -700,7 +700,7 @@ def _most_in_memory(spec: Spec, digit: Digit) -> int:
     """Return the maximum number of elements of a memory access along a digit's dimension, which strides and alignment limit."""
     dim, most = spec.dims[digit.dim], 1
     for name, view in spec.operands.items():
-        if view.memory.private or view.memory.by_value or view.memory.counts or dim not in spec.uses[name]:
+        if view.memory.private or view.memory.by_value or view.memory.is_coordinate or dim not in spec.uses[name]:
             continue
         position = spec.uses[name].index(dim)
         axis, part = view.axis(position), view.dims[position]

@@ -173,7 +173,7 @@ class _Steps:
         self._require_whole()
         self.views = dict(self.spec.operands)
         for name, dims in self.definition.uses.items():
-            if not self.views[name].memory.counts:
+            if not self.views[name].memory.is_coordinate:
                 single = (*self.definition.batch, *self.definition.scan)
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
         self.views |= allocated(self.spec, self.definition.temporaries, self.draft)
@@ -277,7 +277,7 @@ class _Steps:
 
     def _is_private(self, name: str) -> bool:
         memory = RF if name.startswith(EXTENTS) else self.views[name].memory
-        return memory.private or memory.counts or memory.by_value
+        return memory.private or memory.is_coordinate or memory.by_value
 
     # ------------------------------------------------------------------------------------------ one step
 
@@ -517,7 +517,7 @@ class _Steps:
             return extent_of(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
         view = self.views[element.tensor]
         dims = self._dims(element)
-        if view.memory.counts:
+        if view.memory.is_coordinate:
             return view if dims else view.only(())
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order else view
 

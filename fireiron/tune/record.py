@@ -248,7 +248,7 @@ def describe(spec: Spec) -> dict[str, Any]:
     if not spec.level.is_launch:
         raise StoreError("records exist for kernels only", got=str(spec), hint="a spec at the level Kernel")
     symbols: dict[str, Any] = {}
-    operands = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+    operands = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
     layouts = {name: view.tensor.layout for name, view in operands.items()}
     matrices = {name: one for name, one in layouts.items() if isinstance(one, MatrixLayout)}
     leading = {name: _size(one.leading, symbols) for name, one in matrices.items() if one.leading is not None}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fireiron.errors import FireironError
-from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.ir.cluster import SM_COUNT
 from fireiron.spec import Spec
 from fireiron.tune.record import Record
 from fireiron.tune.records.choosing import Question
@@ -45,11 +45,11 @@ ADD_BYTES_PER_US: Final = 3.0e6
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
     """Return numbers of parts that may pay, first those that fill the GPU about once; none if C has many tiles, or K is short."""
-    tiles = next((few for size in TILES if 2 * (few := -(-rows // size) * -(-columns // size)) <= MULTIPROCESSORS), None)
+    tiles = next((few for size in TILES if 2 * (few := -(-rows // size) * -(-columns // size)) <= SM_COUNT), None)
     if tiles is None:
         return []
     legal = [one for one in range(2, MOST + 1) if depth % one == 0 and depth // one >= LEAST and depth // one * bytes % GRANULE == 0]
-    return sorted(legal, key=lambda one: abs(one * tiles / MULTIPROCESSORS - 1))[:TRIED]
+    return sorted(legal, key=lambda one: abs(one * tiles / SM_COUNT - 1))[:TRIED]
 
 
 def numbers_for(spec: Spec, question: Question) -> list[int]:
