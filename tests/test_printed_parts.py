@@ -572,10 +572,10 @@ def test_blocks_as_masks():
     assert rank in printer.addresses.used
 
 
-def test_registers_of_products_that_run_on_are_not_copied():
+def test_registers_of_asynchronous_mmas_are_not_copied():
     scattered = attrs.evolve(access("r", (0, 0), (3, 1), write=True), points=((0, 0), (2, 0), (1, 0)))
     writes = execution(MOVE, Move(3, 1)(GL, RF)(Thread), access("src", (0, 0), (3, 1)), scattered, mechanism=WGMMA_GROUPS)
-    with pytest.raises(FireironError, match="in another order than it numbers them"):
+    with pytest.raises(FireironError, match="are not in its order"):
         printer_of(writes, buffers=(REGISTERS,)).registers(writes, 1)
     for stmt in (
         attrs.evolve(writes, mechanism=AT_ONCE),
@@ -813,9 +813,9 @@ def test_group_registers_are_passed_as_owned():
         assert [name for name in ("src", "dst") if printer._is_in_registers(name)] == owned
 
 
-def test_why_a_name_is_not_there():
+def test_why_a_name_has_no_value():
     of_sides = part(Move(1, 1)(GL, GL)(Thread), *COPY.accesses)
-    size, stride = (str(of_sides._not_there(name)) for name in ("src_size_m", "src_stride_m"))
+    size, stride = (str(of_sides._undefined_name(name)) for name in ("src_size_m", "src_stride_m"))
     assert "uses src_size_m, but the elements in bounds are not the first ones of the view" in size and "load the operand first" in size
     assert "uses src_stride_m, but adjacent elements of this view have no fixed stride" in stride and "use src_at(...)" in stride
 

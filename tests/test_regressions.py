@@ -111,7 +111,7 @@ def test_micro_kernels_reach_swizzled_storage_by_elements_only():
         .swizzle_storage(Swizzle(2, 0, 3))
         .then(INNER)
     )
-    with pytest.raises(DecompositionError, match="no fixed step"):
+    with pytest.raises(DecompositionError, match="no fixed stride"):
         kernel(chain, 16, 16, 16).cuda()
 
 

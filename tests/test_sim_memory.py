@@ -240,7 +240,7 @@ def test_elements_of_integer_arrays(number, right):
     if right:
         np.testing.assert_array_equal(memory.element(np.array(number)), np.maximum(given[np.array(number)], 0))
     else:
-        with pytest.raises(SimulationError, match=f"src: element {np.max(number)} is read, of 32"):
+        with pytest.raises(SimulationError, match=f"src: element {np.max(number)} is read, but the array has 32 elements"):
             memory.element(np.array(number))
 
 
