@@ -416,7 +416,7 @@ def test_fused_epilogue_requires_the_accumulator():
     maxwell = library("maxwell").strategy
     spec = library("maxwell").spec(64, 64, 16)
     assert maxwell(spec).fuse_epilogue("C = sigmoid(acc)").program("sm_80").cuda
-    with pytest.raises(DecompositionError, match="which knows only the accumulator's registers"):
+    with pytest.raises(DecompositionError, match="a micro-kernel can store only the registers of the accumulator"):
         _ = maxwell(spec).fuse_epilogue("C = sigmoid(acc); Z = acc").program("sm_80").cuda
 
 

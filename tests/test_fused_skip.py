@@ -278,7 +278,7 @@ def test_row_factor_replicated_over_lanes():
 
 REFUSED = {
     "what is not neutral": (lambda: built(chain().skip_steps("alpha", "update", where="new == mx")), "step update cannot be left out.*there l\\[m\\] = l\\[m\\] \\+ sum.*legal   l\\[m\\] = l\\[m\\], unchanged"),
-    "a factor that may be any": (lambda: built(chain().skip_steps("rescale", where="new == mx")), "step rescale cannot be left out"),
+    "a factor that may be any": (lambda: built(chain().skip_steps("rescale", where="new == mx")), "step rescale cannot be skipped"),
     "what changed since": (lambda: built(chain().skip_steps("top", "keep", where="new == mx")), "step top"),
     "a product": (lambda: built(chain().skip_steps("pv", where="alpha == 1")), "step pv"),
     "no such step": (lambda: built(chain().skip_steps("scale", where="alpha == 1")), "no step scale"),
@@ -295,7 +295,7 @@ REFUSED = {
         lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).set_memory("x", SH).skip_steps("scale", where="f == 1")),
         "accesses x, which other threads access too",
     ),
-    "an operand": (lambda: rows_of(definition({}).skip_steps("Y", where="f == 1")), "step Y cannot be left out"),
+    "an operand": (lambda: rows_of(definition({}).skip_steps("Y", where="f == 1")), "step Y cannot be skipped"),
     "a product of matrices": (lambda: MatMul.tile(16, 16).to(Block).skip_steps("mm", where="a == 1").done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80"), "is one step"),
 }  # fmt: skip
 

@@ -682,7 +682,7 @@ def test_prepared_launches_preserve_numbers(gpu):  # noqa: F811
     prepared()
     passed = [np.uint32(launched[-1][0] & 0xFFFFFFFF).view(np.float32) for launched in gpu.launches]
     assert passed == [2, 3, 2]
-    with pytest.raises(ArgumentError, match="not a number"):
+    with pytest.raises(ArgumentError, match="must be a number"):
         prepared(x, x, out=y)
     adding = compiled(LINE(axpy(accumulate=False)))
     assert adding(2.0, x).shape == (1000,), "a new output lies where the array lies"

@@ -231,8 +231,8 @@ def test_pieces_are_all_elements_once_and_in_order():
         ((making.piece(0, 3),), "the pieces of dst have 3 elements, the access 2"),
         ((making.piece(1),), "the next piece of dst must start at element 0, not Piece"),
         ((making.piece(1), making.piece(0)), "the next piece of dst must start at element 0, not Piece"),
-        ((making.piece(0), making.piece(0), making.piece(1)), "element 1 of dst does not start Piece"),
-        ((making.piece(0, 2), making.piece(1)), "element 2 of dst does not start Piece"),
+        ((making.piece(0), making.piece(0), making.piece(1)), "the next piece of dst must start at element 1, not Piece"),
+        ((making.piece(0, 2), making.piece(1)), "the next piece of dst must start at element 2, not Piece"),
         ((making.piece(0, 0), making.piece(0, 2)), "the next piece of dst must start at element 0, not Piece"),
     ):
         refused(message, copy(pieces=(PIECES, wrong)))

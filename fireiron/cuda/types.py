@@ -40,7 +40,7 @@ LONG = 1e16
 
 
 def literal(number: float, dtype: DType) -> str:
-    """A constant of an element type. NaN and infinities are made of their bits, because NVRTC has no macros for them."""
+    """A constant of an element type. NaN and infinities are built from their bits, because NVRTC has no macros for them."""
     if dtype == float16:
         return f"__float2half_rn({literal(number, float32)})"
     if dtype == bfloat16:
@@ -200,7 +200,7 @@ PAIRS: Mapping[DType, tuple[str, str]] = {
     float16: ("__half2", "__floats2half2_rn"),
     bfloat16: ("__nv_bfloat162", "__floats2bfloat162_rn"),
 }
-"""16-bit floats of which two adjacent ones in a register are converted from float at once: the type of both, and the function."""
+"""For the 16-bit floats, the type of two adjacent values in a register, and the function that converts both from float."""
 
 
 def _widened(text: Text, source: DType, target: DType) -> Text:

@@ -229,11 +229,11 @@ def _fragments_mismatch(spec: Spec, view: View, context: Context) -> tuple[Misma
 
 def _map_of(view: View, context: Context) -> LaneMap:
     """Return the map of a fragment: that of the product which uses it, or else one that divides it, the accumulator's first."""
-    holding = context.owners.get(view.tensor.name)
+    ownership = context.owners.get(view.tensor.name)
     maps = maps_of(view.memory)
     sizes = [constant(size) or 1 for size in view.shape]
     fitting = [maps[name] for name in "CAB" if all(size % part == 0 for size, part in zip(sizes, maps[name].tile, strict=True))]
-    lane_map = None if holding is None else holding.lane_map
+    lane_map = None if ownership is None else ownership.lane_map
     return lane_map or (*fitting, maps["C"])[0]
 
 
