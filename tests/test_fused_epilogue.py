@@ -181,7 +181,7 @@ def test_reduction_within_a_block_uses_no_atomics():
 
 
 def test_illegal_reductions_are_refused():
-    with pytest.raises(FireironError, match="each block adds its part of y, and in float16 each addition would round"):
+    with pytest.raises(FireironError, match="each block adds its part of y, but in float16 each addition would round"):
         _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
     with pytest.raises(FireironError, match="store_y: each tile computes a part of y, but only sums are combined") as error:
         _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
