@@ -25,9 +25,14 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 CALLS = {
     "abs": np.abs, "erf": _erf, "exp": np.exp, "exp2": np.exp2, "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))), "log": np.log,
     "log2": np.log2, "max": np.maximum, "min": np.minimum, "relu": lambda x: np.maximum(x, 0), "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": _sigmoid,
-    "silu": lambda x: x * _sigmoid(x), "sqrt": np.sqrt, "tanh": np.tanh, "where": np.where,
+    "silu": lambda x: x * _sigmoid(x), "sqrt": np.sqrt, "tanh": np.tanh, "where": np.where, "floor": np.floor, "round": np.rint, "sin": np.sin, "cos": np.cos,
+    "clamp": lambda x, low, high: np.minimum(np.maximum(x, low), high),
 }  # fmt: skip
 SIGNS = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide}
+OF_INTEGERS = {
+    ast.FloorDiv: int.__floordiv__, ast.Mod: int.__mod__, ast.LShift: int.__lshift__, ast.RShift: int.__rshift__,
+    ast.BitAnd: int.__and__, ast.BitOr: int.__or__, ast.BitXor: int.__xor__,
+}  # fmt: skip
 COMPARED = {
     ast.Lt: np.less,
     ast.LtE: np.less_equal,
@@ -36,6 +41,11 @@ COMPARED = {
     ast.Eq: np.equal,
     ast.NotEq: np.not_equal,
 }
+
+
+def _each(function, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """A function of Python integers, element by element."""
+    return np.vectorize(lambda a, b: float(function(int(a), int(b))), otypes=[float])(left, right)
 
 
 class Formulas:
@@ -83,6 +93,10 @@ class Formulas:
                 return self._up(np.arange(self.sizes[name], dtype=float), [name])
             case ast.UnaryOp(op=ast.USub(), operand=one):
                 return -self._value(one)
+            case ast.UnaryOp(op=ast.Invert(), operand=one):
+                return -self._value(one) - 1
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OF_INTEGERS:
+                return _each(OF_INTEGERS[type(sign)], self._value(left), self._value(right))
             case ast.BinOp(left=left, op=sign, right=right):
                 return SIGNS[type(sign)](self._value(left), self._value(right))
             case ast.BoolOp(op=sign, values=values):

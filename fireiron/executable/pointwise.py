@@ -1,8 +1,8 @@
 """Elementwise computation of one thread, by any formula; 16-bit floats also in pairs (Graphene, Table 2 rows 5, 6).
 
 A formula is computed in float, or in double if an input is a double, and its result is converted once. Integers are exact until they are
-combined with a float: in int, or in long long if int could overflow (`fireiron.specs.integers`). Functions are those of the CUDA Math API,
-and the compiler contracts multiply-adds: a result may differ from the simulator's by these rounding errors.
+combined with a float: in int, or in unsigned int or long long if int could overflow (`fireiron.specs.integers`). Functions are those of the
+CUDA Math API, and the compiler contracts multiply-adds: a result may differ from the simulator's by these rounding errors.
 If half arithmetic gives the same result, adjacent elements in contiguous registers are computed in pairs (`fireiron.performing.packed`).
 
 >>> from fireiron import *
@@ -22,13 +22,16 @@ import attrs
 from fireiron.ir import Exec
 from fireiron.ir.text import Braces, Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
+from fireiron.performing.integers import UNIFORM, common_type, philox, printed_operation
+from fireiron.performing.integers import literal as bit_literal
 from fireiron.performing.joining import SIGNS, old_value, together, widened
 from fireiron.performing.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.spec import Spec
+from fireiron.specs.bits import BITWISE, INTEGER_ONLY, RANDOM, SHIFTS, TO_INTEGER, Range, uint32
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import WRAPPING, Range, fits, int64, is_integral, range_of, sides_of, uint32
-from fireiron.specs.meaning import computing, computing_of
+from fireiron.specs.integers import EXACT, WRAPPING, fits, int64, is_integral, range_of, sides_of
+from fireiron.specs.meaning import FULL_COUNTER, computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, TRUE, Expr, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16, float32, float64, int32
@@ -218,8 +221,9 @@ def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> S
     count = max(access.count for access in statement.accesses)
     if count == 1:
         return [_assignment(printer, _StatementElement(printer, statement), formula) for formula in formulas]
-    loads, loaded = _loads(printer, statement, in_pairs)
-    stores, arrays = _stores(printer, statement)
+    used: set[str] = set()
+    loads, loaded = _loads(printer, statement, in_pairs, used)
+    stores, arrays = _stores(printer, statement, used)
     items: list[Item] = [*loads, *(f"{line};" for line, _ in arrays.values())]
     for number in range(0, count, 2 if in_pairs else 1):
         element = _StatementElement(printer, statement, number, loaded, {name: array for name, (_, array) in arrays.items()})
@@ -229,7 +233,17 @@ def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> S
     return [Braces("", (*items, *stores))] if loads or stores else items
 
 
-def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
+def _own_name(printer: Printer, wanted: str, used: set[str]) -> str:
+    """Return a name for a variable of a statement, different from those in `used`: operands may be called W and w."""
+    name, number = printer.local(wanted), 1
+    while name in used:
+        number += 1
+        name = printer.local(f"{wanted}{number}")
+    used.add(name)
+    return name
+
+
+def _loads(printer: Printer, statement: Exec, in_pairs: bool, used: set[str]) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
     """Return the vector loads, and the names of the loaded values by operand; with `in_pairs` elements have no separate names."""
     loads: list[Item] = []
     names: dict[str, tuple[str, ...]] = {}
@@ -239,11 +253,11 @@ def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item
             continue
         kind = _VECTORS.get((dtype, width)) if width == count and not in_pairs else None
         if kind is not None and all(condition == TRUE for condition in statement.conditions(position)):
-            vector = printer.local(f"{name.lower()}_{'pair' if width == 2 else 'four'}")
+            vector = _own_name(printer, f"{name.lower()}_{'pair' if width == 2 else 'four'}", used)
             names[name] = tuple(f"{vector}.{part}" for part in "xyzw"[:width])
             loads.append(Assignment(f"const {kind} {vector}", Joined((f"*reinterpret_cast<const {kind}*>(", printer.pointer(access), ")"))))
             continue
-        array = printer.local(f"{name.lower()}_values")
+        array = _own_name(printer, f"{name.lower()}_values", used)
         names[name] = tuple(f"{array}[{number}]" for number in range(count))
         loads.append(f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}];")
         for piece in statement.pieces[position]:
@@ -251,14 +265,14 @@ def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item
     return loads, names
 
 
-def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, tuple[str, str]]]:
+def _stores(printer: Printer, statement: Exec, used: set[str]) -> tuple[list[Item], Mapping[str, tuple[str, str]]]:
     """Return the vector stores, and by operand the declaration and name of the array that they store."""
     stores: list[Item] = []
     arrays: dict[str, tuple[str, str]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
         width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, access.count
         if width > 1 and access.write and not statement.spec.operands[name].memory.private:
-            array = printer.local(f"{name.lower()}_values")
+            array = _own_name(printer, f"{name.lower()}_values", used)
             arrays[name] = (f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}]", array)
             stores += [printer.stored(statement, position, piece, f"{array}[{piece.first}]") for piece in statement.pieces[position]]
     return stores, arrays
@@ -372,6 +386,8 @@ def _assignment(printer: Printer, statement: _StatementElement, formula: Formula
     wide, by = widened(result), formula.joins_by
     if wide == int32 and by in SIGNS:  # only the lower bits of sums and products matter
         wide = uint32
+    if isinstance(formula.value, Operation) and formula.value.name in INTEGER_ONLY:
+        value = Joined(("(", value, ")"))
     terms = [
         old_value(printer, statement.statement, by, printer.converted(target, result, wide), wide),
         printer.converted(value, result, wide),
@@ -448,9 +464,11 @@ def _text(printer: Printer, statement: _StatementElement, value: Value | None, d
     offset_texts = statement.counted(value, dtype)
     if offset_texts:
         return Chain((offset_texts[0], Joined(("+ ", offset_texts[1])))) if len(offset_texts) == 2 else offset_texts[0]
-    if value.name in WRAPPING and range_of(value, statement.spec.integer_ranges) is not None:
+    if value.name in EXACT and range_of(value, statement.spec.integer_ranges) is not None:
         text, kind = _integer(printer, statement, value)
         return printer.converted(text, kind, dtype)
+    if value.name in ("from_bits", "uniform"):
+        return printer.converted(_float_of_bits(printer, statement, value), float32, dtype)
     if value.name == "where":
         condition, *values = value.arguments
         first, second = (_text(printer, statement, argument, dtype) for argument in values)
@@ -469,7 +487,7 @@ def _text(printer: Printer, statement: _StatementElement, value: Value | None, d
 
 def _converts(statement: _StatementElement, value: Value, dtype: DType) -> bool:
     """Whether the floating-point value is printed as a conversion of a computed integer."""
-    integral = isinstance(value, Operation) and value.name in WRAPPING and range_of(value, statement.spec.integer_ranges) is not None
+    integral = isinstance(value, Operation) and value.name in EXACT and range_of(value, statement.spec.integer_ranges) is not None
     return integral and not statement.counted(value, dtype)
 
 
@@ -487,11 +505,43 @@ def _in_64_bits(statement: _StatementElement, value: Value) -> _StatementElement
 
 
 def _width(statement: _StatementElement, value: Value) -> DType:
-    """Return the type of an integer and all its operands: int32 or int64."""
+    """Return the type of an integer and all its operands: int32 or int64; uint32 only for operators of integers and what uses them."""
     span = range_of(value, statement.reaches)
     assert span is not None, "refused where a kernel is compiled"
-    inner = value.arguments[value.name == "where" :] if isinstance(value, Operation) else ()
-    return int32 if fits(span, int32) and all(_width(statement, one) == int32 for one in inner) else int64
+    if not isinstance(value, Operation):
+        return int32 if fits(span, int32) else int64
+    if _takes_lower_bits(statement, value) or value.name in ("bits", "philox"):
+        return uint32
+    if value.name == "int32":
+        return int32
+    inner = value.arguments[value.name == "where" :]
+    if value.name in SHIFTS:
+        inner, count = value.arguments[:1], range_of(value.arguments[1], statement.reaches)
+        if count is None or count[1] >= int32.bits:
+            return int64
+    kinds = [_width(statement, argument) for argument in inner if not isinstance(argument, Number)]
+    if value.name in INTEGER_ONLY or value.name == "mulhi" or uint32 in kinds:
+        spans = [span, *(_span(statement, argument) for argument in inner)]
+        return common_type(spans, kinds, int64)
+    return int32 if fits(span, int32) and all(_width(statement, argument) == int32 for argument in inner) else int64
+
+
+def _span(statement: _StatementElement, value: Value) -> Range:
+    span = range_of(value, statement.reaches)
+    assert span is not None, "refused where a kernel is compiled"
+    return span
+
+
+def _takes_lower_bits(statement: _StatementElement, value: Operation) -> bool:
+    """Whether a value is `x & mask`, whose mask has at most 32 bits, and no 32-bit type contains x and the mask."""
+    if value.name != "&":
+        return False
+    spans = [range_of(argument, statement.reaches) for argument in value.arguments]
+    if not any(span is not None and span[0] >= 0 and fits(span, uint32) for span in spans):
+        return False
+    known = [(span, argument) for span, argument in zip(spans, value.arguments, strict=True) if span is not None]
+    kinds = [_width(statement, argument) for _, argument in known if not isinstance(argument, Number)]
+    return len(known) < len(spans) or common_type([span for span, _ in known], kinds, int64) == int64
 
 
 def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tuple[Text, DType]:
@@ -502,20 +552,100 @@ def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tu
         return printer.literal(value.value, kind), kind
     if isinstance(value, Element):
         return statement.integer(value.tensor), kind
+    if value.name in INTEGER_ONLY:
+        return _of_integers_only(printer, statement, value, kind), kind
+    if value.name in TO_INTEGER:
+        return _call_of_integers(printer, statement, value, kind), kind
+    if value.name in ("floor", "round"):
+        return _in_type(printer, statement, value.arguments[0], kind), kind
     arguments = value.arguments
     condition: Text = ""
     if value.name == "where":
         condition, arguments = _condition(printer, statement, arguments[0], loosely=True), arguments[1:]
-    texts, kinds = zip(*(_integer(printer, statement, argument) for argument in arguments), strict=True)
+    if any(_width(_in_64_bits(statement, argument), argument) == uint32 for argument in arguments):
+        texts = tuple(_in_type(printer, statement, argument, kind) for argument in arguments)
+        kinds: tuple[DType, ...] = (kind,) * len(texts)
+    else:
+        texts, kinds = zip(*(_integer(printer, statement, argument) for argument in arguments), strict=True)
     if value.name == "where":
         return Joined(("(", Choice(condition, *texts), ")")), kind
     if value.name in FUNCTIONS:
         converted = [printer.converted(text, own, kind) for text, own in zip(texts, kinds, strict=True)]
+        if value.name == "abs" and kind == uint32:
+            return converted[0], kind
         return printer.applied(value.name, kind, *converted), kind
     placed = [_operand(text, argument, value, number) for number, (text, argument) in enumerate(zip(texts, arguments, strict=True))]
     if kind not in kinds:  # the operation has 64 bits if an operand has
         placed[0] = printer.converted(texts[0], int32, kind)
     return _signed(value.name, placed), kind
+
+
+def _in_type(printer: Printer, statement: _StatementElement, value: Value, kind: DType) -> Text:
+    """Print an integer in a type that contains it, as an operand of any operator."""
+    if isinstance(value, Number):
+        return bit_literal(printer, int(value.value), kind)
+    text, own = _integer(printer, statement, value)
+    if own != kind:
+        return printer.converted(text, own, kind)
+    return Joined(("(", text, ")")) if isinstance(value, Operation) and value.name not in FUNCTIONS else in_parentheses(text)
+
+
+def _of_integers_only(printer: Printer, statement: _StatementElement, value: Operation, kind: DType) -> Text:
+    """Print an operation that only integers have, in a type that `_width` determines."""
+    if _takes_lower_bits(statement, value):
+        return _signed(value.name, [_lower_operand(printer, statement, argument) for argument in value.arguments])
+    counts = 1 if value.name in SHIFTS else 2
+    texts = [_in_type(printer, statement, argument, kind if place < counts else int32) for place, argument in enumerate(value.arguments)]
+    return printed_operation(printer, value.name, kind, texts, value.arguments, _span(statement, value.arguments[0]))
+
+
+def _call_of_integers(printer: Printer, statement: _StatementElement, value: Operation, kind: DType) -> Text:
+    """Print a function whose result is an integer, of the type `kind`."""
+    if value.name == "philox":
+        return _random_word(printer, statement, value)
+    if value.name == "mulhi":
+        factors = tuple(_in_type(printer, statement, argument, kind) for argument in value.arguments)
+        return Call("__umulhi" if kind == uint32 else "__mulhi", factors)
+    (argument,) = value.arguments
+    ranges = statement.spec.integer_ranges
+    if value.name == "int32" and is_integral(argument, ranges):
+        span = range_of(argument, ranges)
+        if span is not None and fits(span, int32):
+            return _in_type(printer, statement, argument, int32)
+        return printer.converted(_lower_bits(printer, statement, argument), uint32, int32)
+    types = {name: view.dtype for name, view in statement.spec.operands.items()}
+    computed = computing_of(argument, types)
+    computed = float32 if computed.kind == "int" else computed
+    text = _text(printer, statement, argument, computed)
+    if value.name == "int32":
+        return printer.converted(text, computed, int32)
+    return Call("__float_as_uint", (printer.converted(text, computed, float32),))
+
+
+def _random_word(printer: Printer, statement: _StatementElement, value: Operation) -> Text:
+    """Print a call of Philox: the seed in 64 bits, the words of the counter, and the number of a word."""
+    seed, *words = value.arguments
+    text, kind = _integer(printer, statement, seed)
+    key = printer.converted(text, kind, attrs.evolve(int64, cuda="unsigned long long"))
+    texts = [_lower_operand(printer, statement, word) for word in words]
+    zeros = [printer.literal(0, uint32)] * (FULL_COUNTER - len(texts))
+    return Call(printer.function(philox()), (key, *texts, *zeros))
+
+
+def _float_of_bits(printer: Printer, statement: _StatementElement, value: Operation) -> Text:
+    """Print a function of integers whose result is a float32."""
+    if value.name in RANDOM:
+        word = _random_word(printer, statement, value)
+        return Call(printer.function(UNIFORM), (word,))
+    return Call("__uint_as_float", (_lower_bits(printer, statement, value.arguments[0]),))
+
+
+def _lower_operand(printer: Printer, statement: _StatementElement, value: Value) -> Text:
+    """Print the lower 32 bits of an integer as unsigned, as an operand of any operator."""
+    if isinstance(value, Number):
+        return bit_literal(printer, int(value.value) & _LOWER_BITS, uint32)
+    text = _lower_bits(printer, statement, value)
+    return Joined(("(", text, ")")) if isinstance(value, Operation) and value.name in EXACT else text
 
 
 def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) -> Text:
@@ -526,6 +656,8 @@ def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) ->
         if value.name == "where":
             first, second = (_lower_bits(printer, statement, argument) for argument in value.arguments[1:])
             return Joined(("(", Choice(_condition(printer, statement, value.arguments[0], loosely=True), first, second), ")"))
+        if value.name in INTEGER_ONLY:
+            return _lower_bits_of_operator(printer, statement, value)
         texts = [_lower_bits(printer, statement, argument) for argument in value.arguments]
         placed = [
             _operand(text, argument, value, number) for number, (text, argument) in enumerate(zip(texts, value.arguments, strict=True))
@@ -533,6 +665,19 @@ def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) ->
         return _signed(value.name, placed)
     text, kind = _integer(printer, statement, value)
     return printer.converted(text, kind, uint32)
+
+
+def _lower_bits_of_operator(printer: Printer, statement: _StatementElement, value: Operation) -> Text:
+    """Print the lower 32 bits of a shift to the left, or of a bitwise operation."""
+    first = _lower_operand(printer, statement, value.arguments[0])
+    if value.name in BITWISE:
+        return _signed(value.name, [first, *(_lower_operand(printer, statement, argument) for argument in value.arguments[1:])])
+    count = range_of(value.arguments[1], statement.spec.integer_ranges)
+    amount = _in_type(printer, statement, value.arguments[1], int32)
+    if count is not None and count[1] < uint32.bits:
+        return _signed(value.name, [first, amount])
+    wide = printer.converted(first, uint32, attrs.evolve(int64, cuda="unsigned long long"))
+    return printer.converted(Chain((wide, Joined(("<< ", amount)))), int64, uint32)
 
 
 _LOWER_BITS: Final = (1 << 32) - 1
@@ -599,7 +744,7 @@ def _condition(printer: Printer, statement: _StatementElement, value: Value, loo
         return both if loosely else Joined(("(", both, ")"))
     sides = sides_of(value, statement.spec.integer_ranges)
     if all(range_of(side, statement.spec.integer_ranges) is not None for side in sides):
-        left, right = (in_parentheses(_integer(printer, statement, side)[0]) for side in sides)
+        left, right = _compared_integers(printer, statement, sides)
     else:
         types = {name: view.dtype for name, view in statement.spec.operands.items()}
         kind = computing_of(Operation("+", sides), types)
@@ -607,12 +752,31 @@ def _condition(printer: Printer, statement: _StatementElement, value: Value, loo
     return Chain((left, Joined((f"{value.name} ", right))))
 
 
+def _compared_integers(printer: Printer, statement: _StatementElement, sides: Sequence[Value]) -> tuple[Text, Text]:
+    """Print the sides of a comparison of integers; a comparison of an unsigned with a signed one is done in a type that contains both."""
+    kinds = [_width(_in_64_bits(statement, side), side) for side in sides]
+    if uint32 in kinds:
+        spans = [_span(_in_64_bits(statement, side), side) for side in sides]
+        kind = common_type(spans, [kind for kind, side in zip(kinds, sides, strict=True) if not isinstance(side, Number)], int64)
+        left, right = (_in_type(printer, statement, side, kind) for side in sides)
+        return left, right
+    left, right = (_compared(_integer(printer, statement, side)[0], side) for side in sides)
+    return left, right
+
+
+def _compared(text: Text, side: Value) -> Text:
+    """Print a side of a comparison; bitwise operators bind less tightly than comparisons in C++."""
+    binds_less = isinstance(side, Operation) and side.name in INTEGER_ONLY
+    return Joined(("(", text, ")")) if binds_less else in_parentheses(text)
+
+
 def _operand(text: Text, inner: Value, outer: Operation, number: int) -> Text:
     """Print an operand of an operator, in parentheses if its precedence is lower."""
     if not isinstance(inner, Operation) or inner.name in FUNCTIONS:
         return in_parentheses(text)
-    product = inner.name in "*/" or len(inner.arguments) == 1
-    binds = len(outer.arguments) == 2 and number == 0 and (product or outer.name in "+-")
+    product = inner.name in ("*", "/") or len(inner.arguments) == 1
+    left = len(outer.arguments) == 2 and number == 0 and inner.name not in INTEGER_ONLY
+    binds = left and (product or outer.name in "+-")
     return text if binds else Joined(("(", text, ")"))
 
 

@@ -28,6 +28,7 @@ from fireiron.errors import ArgumentError, StoreError, closest
 from fireiron.generated_verbs import ForFused
 from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
 from fireiron.specs.arithmetic import convert
+from fireiron.specs.bits import Range
 from fireiron.specs.formula import (
     FUNCTIONS,
     REDUCTIONS,
@@ -42,7 +43,7 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
-from fireiron.specs.integers import Range, check_integers
+from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import computing, evaluated, joining, limits_of, multiplied, neutral
 from fireiron.specs.named_masks import Masks, check_masks, with_conditions, with_names
 from fireiron.specs.terms import Sums
@@ -107,12 +108,20 @@ class Step:
 
 @attrs.frozen
 class Placed:
-    """The memory of a temporary, if the strategy sets it, the padding of its rows in elements, and an element type other than its own."""
+    """The memory of a temporary, if the strategy sets it, and an element type other than its own.
+
+    - `pad`: the padding of its rows in elements. `stages`: the number of its copies that iterations use alternately (0: one).
+    - `swizzle`: that of its addresses, or a function of the distance of its rows in elements and of an element in bytes.
+    - `free`: no layout is requested, so an instruction that reads it may choose one.
+    """
 
     tensor: str
     memory: Any
     pad: int = 0
     dtype: DType | None = None
+    swizzle: Any = None
+    stages: int = 0
+    free: bool = False
 
 
 @attrs.frozen
