@@ -154,7 +154,7 @@ def applied(name: str, dtype: DType, *arguments: Text) -> Text:
 
 
 def converted(text: Text, source: DType, target: DType) -> Text:
-    """A value converted to another element type, rounded to nearest even; floats to integers toward zero, saturated at the type's limits.
+    """Return a value converted to another element type, rounded to nearest even; to integers toward zero, saturated at their limits.
 
     Conversions in C++ to 32-bit integers are `cvt.rzi`, which saturates; NaN becomes 0. A NaN of float64 needs `TRUNCATED`.
     """
@@ -176,7 +176,7 @@ def converted(text: Text, source: DType, target: DType) -> Text:
 
 
 def saturated(text: Text, target: DType) -> Text:
-    """An `int` as an element of an integer type, the nearest one that the type has."""
+    """Return an `int` as an element of an integer type: the nearest one that the type has."""
     if target == int32:
         return text
     low, high = target.limits
