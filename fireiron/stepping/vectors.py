@@ -24,7 +24,7 @@ MOST_UNROLLED = 16
 
 
 def from_memory_to_shared(spec: Spec) -> bool:
-    """Return whether a spec of several threads computes elements in shared memory from memory, each from elements at its own coordinates."""
+    """Return whether several threads compute elements in shared memory from memory, each from elements at its own coordinates."""
     views = [spec.operands[name] for name in spec.outputs]
     if len(views) != 1 or not views[0].memory.of_block or spec.level.threads == 1 or spec.level.is_launch:
         return False
