@@ -301,6 +301,13 @@ class _Steps:
         step = self._masked(step)
         for values in self.out_of_bounds.values():
             values.perform(original)
+        if step.formula.joins and self.views[step.formula.output].memory.of_grid:
+            self._added(step)
+        else:
+            self._computed(step)
+
+    def _computed(self, step: Step) -> None:
+        """Expand a step that stores its result."""
         formula = step.formula
         if formula.contracts:
             self._product(step)
@@ -409,9 +416,28 @@ class _Steps:
         )  # fmt: skip
         self._child(step.name, spec, step)
         if part is not None:
+            self._add(step, part, f"{step.name}_added", None)
+
+    def _added(self, step: Step) -> None:
+        """Expand a step that adds to an output: compute its values in registers if they are not in a tensor, then add them atomically."""
+        formula, target = step.formula, self._view(step.formula.target)
+        self._require_atomic(step, target)
+        value = formula.value
+        if formula.reduction is None and isinstance(value, Element) and set(self._dims(value)) == set(self._dims(formula.target)):
+            self._add(step, self._view(value, self._dims(formula.target)), step.name, step)
+            return
+        part = Element(self.draft.fresh(f"{formula.output}_part"), formula.target.index)
+        self.views[part.tensor] = self._register_tensor(part.tensor, target)
+        self._computed(attrs.evolve(step, formula=attrs.evolve(formula, target=part, sign="=")))
+        self._add(step, self.views[part.tensor], f"{step.name}_added", None)
+
+    def _add(self, step: Step, source: View, name: str, own: Step | None) -> None:
+        """Add the values of a tensor to an output, once for each part of a sum and each element of a batch; the launcher zeroes it."""
+        formula, target = step.formula, self._view(step.formula.target)
+        if target.tensor.name not in self.zeroed:
             self.zeroed.append(target.tensor.name)
-            added = AtomicAdd.on(self.spec.level, part, target, names=self._dims(formula.target))
-            self._child(f"{step.name}_added", added, None, self._first_unit(step, formula.over))
+        added = AtomicAdd.on(self.spec.level, source, target, names=self._dims(formula.target))
+        self._child(name, added, own, self._first_unit(step, formula.over))
 
     def _part_of_sum(self, step: Step, target: View) -> View | None:
         """Return a tensor for a unit's part of a sum, which is then added to memory atomically; None for a complete sum."""
@@ -422,17 +448,23 @@ class _Steps:
         if formula.joins_by != "sum":
             self._require_all(step, coordinates)
             return None
+        self._require_atomic(step, target)
+        return self._register_tensor(self.draft.fresh(f"{formula.output}_part"), target)
+
+    def _require_atomic(self, step: Step, target: View) -> None:
+        """Refuse a type in which each addition would round the sum."""
+        formula = step.formula
         if target.dtype not in TYPES:
             raise DecompositionError(
                 f"step {step.name}: each block adds its part of {formula.output}, but in {target.dtype} each addition would round",
                 got=shown(formula), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
                 hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
+
+    def _register_tensor(self, name: str, target: View) -> View:
+        """Return a tensor in registers with the shape and the type of an output, for a part of its sum."""
         copies, copy = copies_of(RF, self.spec, self.draft)
-        tensor = Tensor(
-            self.draft.fresh(f"{formula.output}_part"), target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates",
-            origin=self.draft.origin,
-        )  # fmt: skip
+        tensor = Tensor(name, target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin)
         return whole_view(tensor, copy)
 
     def _require_all(self, step: Step, coordinates: Sequence[View]) -> None:
@@ -594,6 +626,8 @@ class _Steps:
         memory = view.memory
         if memory.private and not (step.formula.reduces and step.formula.output in self.definition.stored):
             return TRUE
+        if step.formula.joins and memory.of_grid:  # each part of a sum, and each element of a batch, is added
+            partial_dims = (*partial_dims, *step.formula.over, *self.definition.batch)
         others = [dim for dim in self.definition.tile_dims if dim not in (*step.formula.target.dims, *partial_dims)]
         conditions = []
         for dim in others:
