@@ -295,7 +295,6 @@ class _Steps:
     # ------------------------------------------------------------------------------------------ one step
 
     def _step(self, step: Step) -> None:
-        formula = step.formula
         self.program += [StepMarker(step.name), Comment(str(step))]
         original = step
         step = self._masked(step)
