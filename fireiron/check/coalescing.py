@@ -74,7 +74,7 @@ def _by_warp(values: Array) -> Array:
 
 def _start(buffer: Buffer, coordinates: tuple[Array, ...], sizes: dict[str, int]) -> Array:
     """Byte addresses; the array starts at a multiple of 256 bytes, as allocations do."""
-    return buffer.storage.evaluated(sizes).address(coordinates) * buffer.dtype.bytes
+    return buffer.storage.assumed.evaluated(sizes).address(coordinates) * buffer.dtype.bytes
 
 
 def sectors(start: Array, width: int, active: Array) -> tuple[Array, Array]:

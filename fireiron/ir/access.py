@@ -190,6 +190,16 @@ class Buffer:
         return self.tensor.name
 
     @property
+    def array(self) -> Tensor:
+        """The array in memory, as callers pass it."""
+        return self.tensor.array
+
+    @property
+    def array_storage(self) -> Storage:
+        """The storage of the array in memory, by its own coordinates."""
+        return self.storage if self.tensor.through is None else self.array.storage()
+
+    @property
     def dtype(self) -> DType:
         """Element type."""
         return self.tensor.dtype

@@ -60,6 +60,11 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
         for buffer in kernel.buffers
         if buffer.parameter and not buffer.written and buffer.dtype == int32
     }
+    for buffer, looked_up in ((buffer, part) for buffer in kernel.buffers for part in buffer.storage.tables):
+        if table(looked_up.array).name not in scope:
+            raise VerificationError(
+                f"addresses in {buffer.name} depend on {looked_up.array}, which is no int32 parameter that the kernel only reads"
+            )
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
         raise VerificationError(f"buffers share a name: {names}")

@@ -281,12 +281,12 @@ def _bytes_of_set(spec: Spec, sizes: Mapping[str, int]) -> int:
 
 def _extent(view: View, sizes: Mapping[str, int]) -> int:
     """Elements of the memory of an operand, including gaps between rows."""
-    return evaluated(view.tensor.storage().extent, sizes)
+    return evaluated(view.tensor.array.storage().extent, sizes)
 
 
 def _steps(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The strides of an operand, in elements. Raises `ArgumentError` if a dimension has several, which no array supports."""
-    steps = view.tensor.storage().steps
+    steps = view.tensor.array.storage().steps
     if None in steps:
         what = f"{view.tensor.name}: no array has the layout {view.tensor.layout}, in which a dimension has several strides"
         raise ArgumentError(what, legal="RowMajor ColMajor Strides(...)")

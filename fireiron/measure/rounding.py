@@ -47,7 +47,7 @@ from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, as_direct, exact_in, factors, fused
 from fireiron.specs.integers import Range, is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, limits_of, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, tf32
@@ -140,6 +140,7 @@ def expected(
     Integers, fills and copies are exact: rounded, without an error.
     """
     places = places or {}
+    spec, arrays = as_direct(spec, arrays, sizes)
     return expected_at(
         spec, {name: select_at(one, spec.uses[name], places) for name, one in arrays.items()}, sizes, places, accumulator, chunk, random
     )

@@ -50,7 +50,9 @@ def symbol_values(spec: Spec, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def shapes_of(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(int(size.evaluate(symbols)) for size in view.shape) for name, view in spec.operands.items()}
+    from fireiron.measure.inputs import shape_of
+
+    return {name: shape_of(view, symbols) for name, view in spec.operands.items()}
 
 
 def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False) -> tuple[dict[str, Any], Judge | None]:
@@ -312,7 +314,7 @@ def _compared_blocks(
         for output, tile in tiles.items():
             places = _tile_coordinates(program, symbols, block, tile, got[output].shape, iteration)
             if judge is None:
-                wrong = _first_wrong_at(program.spec, output, places, got[output], arrays, first)
+                wrong = _first_wrong_at(program.spec, symbols, output, places, got[output], arrays, first)
             else:
                 wrong = _with_output_name(program.spec, output, judge.wrong_at(output, got[output], places))
             if wrong is not None:
@@ -351,15 +353,17 @@ def _tile_coordinates(
 
 
 def _first_wrong_at(
-    spec: Spec, output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
+    spec: Spec, symbols: Mapping[str, int], output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
 ) -> Mapping[str, Any] | None:
     """The first wrong element of an output at these positions, if it had the value `first` before."""
     import numpy
 
     from fireiron.measure.data import references_of
     from fireiron.measure.inputs import select_at
+    from fireiron.specs.fused import as_direct
 
     by_dim = dict(zip(spec.uses[output], places, strict=True))
+    spec, arrays = as_direct(spec, arrays, symbols)
     right = references_of(spec, *(select_at(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
     read = {dim for name in arrays for dim in spec.uses[name]}
     whole = {dim: place for dim, place in by_dim.items() if dim not in read}  # no input determines which part of the reference is wanted

@@ -30,6 +30,7 @@ from fireiron.sim.memory import Global, Memory, coordinate_memory, registers, sh
 from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatement
 from fireiron.sim.tma_boxes import LINE, TmaBoxes
 from fireiron.values.expr import table
+from fireiron.values.indirect import Table
 from fireiron.values.machine import int32
 
 WARP = 32
@@ -44,6 +45,7 @@ class BlockBatch:
         self.numbers = np.array(blocks, dtype=np.int64)[None, :]
         self.memories: dict[str, Memory] = {name: one.memory for name, one in parameters.items()}
         self.tables = {table(name).name: one.element for name, one in parameters.items() if one.buffer.dtype == int32}
+        self.parameters = parameters
         self.memories |= shared_memory(plan, self.width, careful)
         for buffer in plan.kernel.buffers:
             if buffer.memory.private:
@@ -231,7 +233,41 @@ class BlockBatch:
             doubtful |= not ok
         if doubtful:
             self._check_coordinates(site, operand, vector, mask, coordinates, group)
+        for table in operand.storage.tables:
+            parts.append(self._looked_up(site, operand, table, vector, mask, coordinates, group))
         return mask, coordinates, parts
+
+    def _looked_up(
+        self,
+        site: PlannedStatement,
+        operand: Operand,
+        table: Table,
+        env: Environment,
+        mask: Array | None,
+        coordinates: list[Array],
+        group: ThreadGroup,
+    ) -> tuple[Array, int, int]:
+        """The part of addresses that an array of integers determines, with its range.
+
+        Raises: SimulationError for a number that is not an index, although an element that is accessed uses it.
+        """
+        numbers = self.parameters[table.array].numbers(table.place(coordinates))
+        most = int(table.most.evaluate({}))
+        bad = (numbers < 0) | (numbers > most)
+        bad = bad if mask is None else bad & mask
+        if bad.any():
+            where = first_true(bad, site, group)
+            element = ", ".join(str(pick(one, where[0])) for one in coordinates)
+            raise SimulationError(
+                f"{operand.buffer.name}[{element}] is element {pick(numbers, where[0])} of its array, by {table.array}: thread {where[1]} of "
+                f"block {self.block(where[2])} {'writes' if operand.write else 'reads'} it",
+                legal=f"0 ... {most}",
+                within=f"{site.what}, {self.where(env, where[3])}",
+                at=operand.origin or site.statement.origin,
+                hint=f"correct {table.array}: it is in range for all elements that the kernel accesses",
+            )
+        part = np.clip(numbers, 0, most) * int(table.stride.evaluate({}))
+        return part, int(part.min()), int(part.max())
 
     def _dimension(
         self, operand: Operand, dim: int, env: Environment, rank: int

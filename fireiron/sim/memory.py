@@ -109,7 +109,7 @@ class Global:
 
     def __init__(self, plan: Plan, buffer: Buffer, given: Array | None, careful: bool, known: Array | None = None) -> None:
         self.buffer = buffer
-        self.shape = tuple(plan.number(size) for size in buffer.tensor.shape)
+        self.shape = tuple(plan.number(size) for size in buffer.array.shape)
         dtype = buffer.dtype.to_numpy()
         extent = plan.number(buffer.elements)
         # An access one row or column too far should hit poison, not the end of the array: the guard covers the longest stride, up to 2**14.
@@ -139,13 +139,13 @@ class Global:
         bits = f"u{self.flat.itemsize}"
         if (self.flat[self.places].view(bits) != np.ascontiguousarray(given).view(bits)).any():
             what = f"{self.buffer.name}: elements that share an address differ"
-            raise ArgumentError(what, got=str(self.buffer.tensor.layout), hint="numpy.broadcast_to(...), according to the strides")
+            raise ArgumentError(what, got=str(self.buffer.array.layout), hint="numpy.broadcast_to(...), according to the strides")
 
     def _addresses(self, plan: Plan) -> Array:
         if not self.shape:
             return np.zeros((), np.int64)
         coordinates = np.ogrid[tuple(slice(size) for size in self.shape)]
-        return np.broadcast_to(self.buffer.storage.evaluated(plan.symbols).address(coordinates), self.shape)
+        return np.broadcast_to(self.buffer.array_storage.evaluated(plan.symbols).address(coordinates), self.shape)
 
     @property
     def array(self) -> Array:
@@ -157,6 +157,10 @@ class Global:
         if np.min(number) < 0 or np.max(number) >= self.end - self.guard:
             raise SimulationError(f"{self.buffer.name}: element {int(np.max(number))} is read, of {self.end - self.guard}")
         return np.maximum(self.flat[self.guard + np.asarray(number)], 0)
+
+    def numbers(self, place: Any) -> Array:
+        """Elements of an array of integers at places inside it, as they are."""
+        return self.flat[self.guard + np.asarray(place)].astype(np.int64)
 
     def check_guards(self) -> None:
         """Raise if the kernel wrote outside of the tensor."""
@@ -195,13 +199,13 @@ def global_memory(
             raise ArgumentError(f"{plan.kernel.name}: the input {buffer.name} is missing", legal=sorted(names))
         zeroed = buffer.name in plan.kernel.effects[Zeroed].names
         if zeroed:
-            given = np.zeros(tuple(plan.number(size) for size in buffer.tensor.shape), buffer.dtype.to_numpy())
+            given = np.zeros(tuple(plan.number(size) for size in buffer.array.shape), buffer.dtype.to_numpy())
         result[buffer.name] = Global(plan, buffer, given, careful, None if zeroed else known.get(buffer.name))
     return result
 
 
 def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
-    shape = tuple(plan.number(size) for size in buffer.tensor.shape)
+    shape = tuple(plan.number(size) for size in buffer.array.shape)
     if not isinstance(given, np.ndarray):
         raise ArgumentError(f"{buffer.name}: not a NumPy array", got=type(given).__name__)
     if given.shape != shape:
@@ -209,7 +213,7 @@ def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
     compatible = given.dtype.name in buffer.dtype.numpy_aliases and not buffer.written
     if given.dtype != buffer.dtype.to_numpy() and not compatible:
         raise ArgumentError(f"{buffer.name}: wrong element type", got=str(given.dtype), legal=buffer.dtype.name)
-    layout = buffer.tensor.layout
+    layout = buffer.array.layout
     leading = getattr(layout, "leading", None)
     if leading is not None:
         need = shape[0] if getattr(layout, "order", "col") == "col" else shape[-1]

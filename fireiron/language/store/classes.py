@@ -24,10 +24,11 @@ from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.fused import NAMES, PARTS, FusedKind, definition, definition_fields
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.sharer import SHARERS, Sharer
-from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
+from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, Through, View
 
 _PUBLIC: Final = folders.public((*decomp.MODULES, *refine.MODULES, *executable.MODULES))
 
@@ -38,7 +39,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
         cls.__name__: cls
         for cls in (
-            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor,
+            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor, Through, DimIndex, TableIndex,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Sharer, Kind, Parameter, Spec,
         )
     },
@@ -90,7 +91,7 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
     Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
     FusedKind: (
         {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(NAMES, str),
-         "types": tuple[tuple[str, DType], ...]},
+         "types": tuple[tuple[str, DType], ...], "ranges": _TEXTS},
         definition,
     ),
     Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
@@ -148,8 +149,8 @@ def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
 
 
 def _definition_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Omit an empty promise about numbers from a definition."""
-    return {"positive": "", **fields}
+    """Add the promises about numbers and tables that older definitions do not have."""
+    return {"positive": "", "ranges": [], **fields}
 
 
 FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {

@@ -43,6 +43,8 @@ def source(value: Expr) -> str:
             return f"_min({source(left)},{source(right)})"
         case Hilbert(number=number, lines=lines, columns=columns):
             return f"_hilbert({source(number)},{source(lines)},{source(columns)})"
+        case Lookup(table=Var(name=name), index=index, promised=True):
+            return f"e[{name!r}]({source(index)})"
         case Lookup(table=Var(name=name), index=index, most=most):
             return f"_min(e[{name!r}]({source(index)}),{most})"
         case Less(left=left, right=right):

@@ -70,6 +70,12 @@ def _built(node: ast.AST, symbols: Symbols) -> Any:
         ):
             return lookup(array, _built(index, symbols), most)
         case ast.Call(
+            func=ast.Name(id="lookup"),
+            args=[ast.Constant(value=str() as array), index, ast.Constant(value=int() as most), ast.Constant(value=True)],
+            keywords=[],
+        ):
+            return lookup(array, _built(index, symbols), most, promised=True)
+        case ast.Call(
             func=ast.Name(id=("minimum" | "equal" | "assume_positive" | "positive" | "hilbert") as name), args=parts, keywords=[]
         ):
             return _FUNCTIONS[name](*(_built(part, symbols) for part in parts))
