@@ -421,13 +421,21 @@ class View:
         """The tensor dimension of a dimension of the view."""
         return dim if self.axes is None else self.axes[dim]
 
+    def _steps(self) -> tuple[Expr | None, ...]:
+        """The strides of the tensor's dimensions; if adjacent coordinates share an element, the stride from one element to the next."""
+        storage = self.tensor.storage()
+        return tuple(
+            as_expr(digits[0].weight) if step is None and digits and digits[0].step > 1 and not storage.looks_up(dim) else step
+            for dim, (step, digits) in enumerate(zip(storage.steps, storage.dims, strict=True))
+        )
+
     @functools.cached_property
     def order(self) -> str | None:
         """`"row"` if the last of its dimensions is contiguous, `"col"` if the first is; None if neither."""
         layout = self.tensor.layout
         if isinstance(layout, MatrixLayout) and self.axes is None:
             return layout.order
-        steps, rank = self.tensor.storage().steps, len(self.dims)
+        steps, rank = self._steps(), len(self.dims)
         by_rows = isinstance(layout, MatrixLayout) and layout.order == "row"
         places = {"col": self.axis(0), "row": self.axis(rank - 1)} if rank else {}
         sides = [name for name, axis in places.items() if steps[axis] == ONE]
@@ -495,7 +503,7 @@ class View:
         if isinstance(layout, MatrixLayout):
             order = layout.fastest_first(rank)
         else:  # dimensions without a constant stride, or with a run-time stride, come last
-            steps = [None if step is None else constant(step) for step in self.tensor.storage().steps]
+            steps = [None if step is None else constant(step) for step in self._steps()]
             order = tuple(sorted(range(rank), key=lambda axis: (steps[axis] is None, steps[axis] or 0, -axis)))
         places = {self.axis(dim): dim for dim in range(len(self.dims))}
         return tuple(places[axis] for axis in order if axis in places)

@@ -12,9 +12,10 @@ import attrs
 
 from fireiron.errors import FireironError, LayoutError
 from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, assume_positive, constant, equal, hilbert, lookup, minimum
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import DTYPES, NAMED_MEMORIES, DType, Level, Memory
-from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View
+from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, Through, View
 from fireiron.values.trees import expression_tree
 
 Symbols: TypeAlias = "Mapping[str, Expr | DType | Memory | Level]"
@@ -127,7 +128,7 @@ def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (tuple, list)):
         for part in value:
             yield from _names_in(part)
-    elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout)):
+    elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout, Through, DimIndex, TableIndex)):
         yield from _names_in([getattr(value, field.name) for field in attrs.fields(type(value))])
 
 
