@@ -27,6 +27,7 @@ from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, require_no_refinement, unfitting
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
     LEVELS,
@@ -43,7 +44,6 @@ from fireiron.values.machine import (
     int32,
 )
 from fireiron.values.strides import USUAL_ALIGNMENT, Strides, strides_chosen, strides_repr, surely_overlaps
-from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, Through, View, whole_view
 from fireiron.values.typed import check_types
 

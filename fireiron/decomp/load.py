@@ -88,7 +88,7 @@ class Load(Decomposition):
         shape = tuple(_static(size, self, spec) for size in view.shape)
         repeats = _repeats(view) if self.memory.in_shared and plan.layout is None and plan.swizzle is None else (1,) * len(shape)
         once = _once(view, shape, repeats, plan.pad) if max(repeats, default=1) > 1 else None
-        layout = once or plan.layout or _order_of(view, spec)
+        layout = plan.layout or _order_of(view, spec)
         dtype = self._dtype(spec, view, plan)
         swizzle = plan.swizzle
         if callable(swizzle) and not isinstance(swizzle, Swizzle):
@@ -96,8 +96,9 @@ class Load(Decomposition):
         draft = context.draft()
         name = draft.fresh(f"{_root(view.tensor.name.removeprefix(draft.prefix))}_{self.memory.label}")
         copies, copy = copies_of(self.memory, spec, draft)
+        stored = once or _checked(layout, shape)
         tensor = Tensor(
-            name, view.shape, dtype, self.memory, layout if layout is once else _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
+            name, view.shape, dtype, self.memory, stored, plan.pad, plan.align, swizzle, copies, plan.reuse,
             free=self.memory.in_shared and plan.layout is None and plan.swizzle is None and not plan.pad and once is None,
             stages=plan.stages,
             shares=self._shared_stages(plan, spec, shape, dtype), origin=context.origin,

@@ -142,7 +142,9 @@ def _shared_along(spec: Spec, cluster: BlockCluster, draft: Draft) -> tuple[int,
 def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
     """Return why a tensor map cannot describe an array."""
     view = spec.operands[name]
-    steps = view.tensor.storage().steps
+    steps, tables = view.tensor.storage().steps, view.tensor.storage().tables
+    if tables:
+        return (Mismatch(f"{name} array", "addresses without an array of integers", f"by elements of {tables[0].array}"),)
     if len(steps) not in RANKS:
         return (Mismatch(f"{name} array", f"{RANKS[0]} to {RANKS[-1]} dimensions", f"{len(steps)}"),)
     along = _contiguous(view)

@@ -301,8 +301,17 @@ class Unit:
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
             f"   element ({', '.join(map(str, labels))}) is {name}[{offset}]; the address is a multiple of {align} bytes.",
+            *self._as_table(buffer),
             *(f"   {_copied(tensor_map)}" for tensor_map in self._maps_of(buffer)),
         ]
+
+    def _as_table(self, buffer: Buffer) -> Iterable[str]:
+        """Return the requirement on an array of integers whose elements are indices of operands."""
+        for other in self.operands:
+            for table in other.storage.tables:
+                if table.array == buffer.name:
+                    clamped = "not checked" if table.promised else "others are clamped"
+                    yield f"   Its elements are indices of {other.name}, from 0 to {_readable(table.most)}; {clamped}."
 
     def _role(self, buffer: Buffer) -> str:
         spec = self.spec

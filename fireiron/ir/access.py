@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -240,6 +240,12 @@ class Buffer:
     def address(self, access: Access, offset: tuple[int, ...]) -> Expr:
         """The address of an element, in elements from the start of the buffer."""
         return _address(access.storage or self.storage, self.elements, access.copy, access.coordinates(offset))
+
+
+def promised_tables(buffers: Iterable[Buffer]) -> tuple[tuple[str, Expr], ...]:
+    """The arrays of integers whose elements a caller promises to be indices, each with the largest legal element."""
+    tables = (table for buffer in buffers for table in buffer.storage.tables if table.promised)
+    return tuple(dict.fromkeys((table.array, table.most) for table in tables))
 
 
 @functools.lru_cache(maxsize=50_000)

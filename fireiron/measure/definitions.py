@@ -59,8 +59,8 @@ def numbers_of_tables(spec: Spec, definition: FusedDefinition, sizes: Mapping[st
     """Random indices for each array of integers whose elements are indices of operands, in its shape."""
     extents = {dim: evaluated(spec.size(dim), sizes) for dim in spec.dims}
     for operand in definition.indirect:
-        shape = spec.operands[operand.operand].tensor.array.shape
-        extents |= {dim: evaluated(size, sizes) for dim, size in zip(operand.of, shape, strict=True)}
+        of_array = spec.operands[operand.operand].tensor.array.shape
+        extents |= {dim: evaluated(size, sizes) for dim, size in zip(operand.of, of_array, strict=True)}
     values = {}
     for name, count in table_extents(definition.indirect, extents).items():
         shape = tuple(evaluated(size, sizes) for size in spec.operands[name].tensor.array.shape)

@@ -233,8 +233,8 @@ class BlockBatch:
             doubtful |= not ok
         if doubtful:
             self._check_coordinates(site, operand, vector, mask, coordinates, group)
-        for table in operand.storage.tables:
-            parts.append(self._looked_up(site, operand, table, vector, mask, coordinates, group))
+        for looked_up in operand.storage.tables:
+            parts.append(self._looked_up(site, operand, looked_up, vector, mask, coordinates, group))
         return mask, coordinates, parts
 
     def _looked_up(
@@ -259,8 +259,8 @@ class BlockBatch:
             where = first_true(bad, site, group)
             element = ", ".join(str(pick(one, where[0])) for one in coordinates)
             raise SimulationError(
-                f"{operand.buffer.name}[{element}] is element {pick(numbers, where[0])} of its array, by {table.array}: thread {where[1]} of "
-                f"block {self.block(where[2])} {'writes' if operand.write else 'reads'} it",
+                f"{operand.buffer.name}[{element}] is element {pick(numbers, where[0])} of its array, by {table.array}: thread {where[1]} "
+                f"of block {self.block(where[2])} {'writes' if operand.write else 'reads'} it",
                 legal=f"0 ... {most}",
                 within=f"{site.what}, {self.where(env, where[3])}",
                 at=operand.origin or site.statement.origin,

@@ -58,7 +58,7 @@ from fireiron.specs.integers import Range, check_integers
 from fireiron.specs.meaning import computing, evaluated, joining, limits_of, multiplied, neutral
 from fireiron.specs.terms import Sums
 from fireiron.values.cuda_names import is_taken
-from fireiron.values.expr import Expr, constant
+from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.machine import COORD, GL, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, StorageOrder, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
@@ -210,7 +210,7 @@ class FusedDefinition(Definition):
 
     def extents_of_arrays(self, spec: Spec) -> dict[str, Expr]:
         """The sizes of `free_dims` in a spec."""
-        sizes = {}
+        sizes: dict[str, Expr] = {}
         for operand in self.indirect:
             sizes |= dict(zip(operand.of, spec.operands[operand.operand].tensor.array.shape, strict=True))
         return {dim: sizes[dim] for dim in self.free_dims}
@@ -800,7 +800,8 @@ class Fused(ForFused, Starter):
         for dim, other, _ in definition.equal_sizes:
             chosen[other] = chosen[dim]
         chosen |= dict(sizes or {})
-        chosen |= {dim: constant(size) for dim, (size, _) in derived_extents(definition.indirect, chosen).items() if dim not in (sizes or {})}
+        derived = derived_extents(definition.indirect, {dim: as_expr(size) for dim, size in chosen.items()})
+        chosen |= {dim: constant(size) or 1 for dim, (size, _) in derived.items() if dim not in (sizes or {})}
         _check_equal_sizes(self.kind.title, definition, chosen)
         for positive in (False, True):
             arrays = _random_inputs(definition, chosen, seed, positive)
@@ -871,9 +872,7 @@ def words_of(kind: FusedKind) -> dict[str, Any]:
     """The arguments of `Fused` that result in a definition, without those that are empty."""
     definition = kind.fused_definition
     words: dict[str, Any] = {"name": kind.title, "dims": " ".join((*definition.order, *definition.array_dims))}
-    words["operands"] = {
-        tensor: " ".join(definition.dims_of_array(tensor)) for tensor in definition.uses if not tensor.startswith(INDICES)
-    }
+    words["operands"] = {tensor: " ".join(definition.dims_of_array(tensor)) for tensor in definition.uses if not tensor.startswith(INDICES)}
     words |= {part: {step.name: shown(step.formula) for step in definition.steps if step.part == part} for part in PARTS}
     words |= {word: " ".join(getattr(definition, _FIELD_NAMES.get(word, word))) for word in NAMES}
     words["types"] = dict(definition.types)
@@ -915,7 +914,10 @@ def text_of(definition: FusedDefinition, title: str) -> str:
     signs = dict.fromkeys(definition.positive, " > 0")
     arrays = {tensor: definition.dims_of_array(tensor) for tensor in definition.uses if not tensor.startswith(INDICES)}
     signs |= {table: f" in {text}" for table, text in definition.ranges}
-    tensors = [f"{tensor}[{','.join(dims)}]{signs.get(tensor, '')}" if dims else f"{tensor}{signs.get(tensor, '')}" for tensor, dims in arrays.items()]
+    tensors = [
+        f"{tensor}[{','.join(dims)}]{signs.get(tensor, '')}" if dims else f"{tensor}{signs.get(tensor, '')}"
+        for tensor, dims in arrays.items()
+    ]
     width = max(len(step.name) for step in definition.steps)
     lines = [f"{title}({', '.join(definition.order)})  {'  '.join(roles)}".rstrip(), f"  of {', '.join(tensors)}"]
     for part in PARTS:
@@ -1141,7 +1143,9 @@ def _text(definition: FusedDefinition) -> str:
     given = ", ".join(f"{name}[{','.join(dims)}]" for name, dims in definition.given)
     steps = "\n".join(f"{step.part} {step}" for step in definition.steps)
     arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indirect) + "".join(f" {text}" for _, text in definition.ranges)
-    return f"{given}{arrays} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace("}", ")")
+    return f"{given}{arrays} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace(
+        "}", ")"
+    )
 
 
 def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], roles: Mapping[str, tuple[str, ...]]) -> None:

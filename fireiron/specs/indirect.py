@@ -100,9 +100,7 @@ def _check_element(step: str, element: Element, formula: Formula, uses: Mapping[
         raise ArgumentError(f"step {step}: the index {other} of {element}", got=str(formula), legal="m, m // 16, m % 16, rows[m]")
 
 
-def _check_table(
-    step: str, table: Looked, element: Element, first: Mapping[str, Element], uses: Mapping[str, tuple[str, ...]]
-) -> None:
+def _check_table(step: str, table: Looked, element: Element, first: Mapping[str, Element], uses: Mapping[str, tuple[str, ...]]) -> None:
     """Refuse an array of integers that is no operand, has another number of dimensions, or is written."""
     dims = uses.get(table.array)
     if dims is None:
@@ -183,9 +181,7 @@ def table_extents(stored: Iterable[Stored], sizes: Mapping[str, int]) -> dict[st
 # ---------------------------------------------------------------------------------------------- tensors
 
 
-def tensor_of(
-    stored: Stored, array: Tensor, tables: Mapping[str, Tensor], shape: Sequence[Expr], promised: Iterable[str]
-) -> Tensor:
+def tensor_of(stored: Stored, array: Tensor, tables: Mapping[str, Tensor], shape: Sequence[Expr], promised: Iterable[str]) -> Tensor:
     """The tensor of an indirect operand, whose shape is `shape`, in its array."""
     axes = {dim: axis for axis, dim in enumerate(stored.dims)}
     index = [_array_index(one, axes, tables, tuple(promised)) for one in stored.index]

@@ -7,6 +7,7 @@ of the formula. So only addresses depend on data.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -94,7 +95,7 @@ def _limited(value: Any, size: int | Expr) -> Any:
         return minimum(value, as_expr(size) - 1)
     import numpy  # slow to import, and only needed here
 
-    return numpy.minimum(value, int(size) - 1)
+    return numpy.minimum(value, (constant(size) or 1) - 1)
 
 
 def layout_by_digits(shape: Sequence[Expr], parts: Iterable[tuple[DimIndex, Expr]]) -> Layout:
@@ -113,10 +114,10 @@ def layout_by_digits(shape: Sequence[Expr], parts: Iterable[tuple[DimIndex, Expr
 def _mode(size: Expr, parts: Sequence[tuple[DimIndex, Expr]]) -> tuple[Any, Any]:
     """The sizes and strides of the digits of a coordinate."""
     bases = sorted({1} | {index.divisor for index, _ in parts} | {index.modulus for index, _ in parts if index.modulus})
-    for base, larger in zip(bases, bases[1:], strict=False):
+    for base, larger in itertools.pairwise(bases):
         if larger % base:
             raise ArgumentError(f"digits of a dimension by {base} and by {larger}", legal="divisors that divide each other")
-    sizes = [as_expr(larger // base) for base, larger in zip(bases, bases[1:], strict=False)]
+    sizes = [as_expr(larger // base) for base, larger in itertools.pairwise(bases)]
     sizes.append((size + (bases[-1] - 1)) // bases[-1])
     strides = [sum((_weight(index, stride, base) for index, stride in parts), start=ZERO) for base in bases]
     plain = [_plain(one) for one in sizes], [_plain(one) for one in strides]

@@ -12,7 +12,8 @@ from fireiron.values.expr.nodes import INT_MAX, Atoms, Expr, Var, as_expr, node,
 class Lookup(Expr):
     """Element number `index` of an array, clamped to `0..most`, so that invalid data cannot exceed the range.
 
-    With `promised`, the elements are in the range, and the kernel does not clamp them. `table` represents the array, by its name with brackets; evaluation maps it to a function of the index.
+    With `promised`, the elements are in the range, and the kernel does not clamp them. `table` represents the array, by its name with
+    brackets; evaluation maps it to a function of the index.
     """
 
     table: Expr

@@ -95,9 +95,7 @@ def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout 
             fields[name] = int(value)
         elif item.strip() in _FLAGS:
             fields |= _FLAGS[item.strip()]
-        elif name in _NAMES and value.isidentifier():
-            fields[name] = value
-        elif name in _LISTS:
+        elif (name in _NAMES and value.isidentifier()) or name in _LISTS:
             fields[name] = value
         elif name == "layout":
             order = _read_order(value, symbols)
