@@ -605,7 +605,7 @@ class Spec(Offering, ForAny, Displayed):
 
 
 def _index_text(through: Through, dims: Sequence[str]) -> str:
-    """The indices of the array of an indirect operand, `at [rows[m],k // 64]`; `dims` are the names of its own dimensions."""
+    """The indices of the array of an indirect operand, `at [rows[m],k // 64]`; `dims` are the names of the operand's dimensions."""
 
     def text(index: DimIndex | TableIndex) -> str:
         if isinstance(index, TableIndex):

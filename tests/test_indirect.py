@@ -245,9 +245,9 @@ def test_error_bounds():
     spec = GEMM(m=40, n=16, k=32, r=20)
     arrays = inputs_of(spec)
     direct, gathered = as_direct(spec, arrays, {})
-    one, other = expected(spec, arrays, {})["C"], expected(direct, gathered, {})["C"]
-    np.testing.assert_array_equal(one.value, other.value)
-    np.testing.assert_array_equal(one.error, other.error)
+    bounds, direct_bounds = expected(spec, arrays, {})["C"], expected(direct, gathered, {})["C"]
+    np.testing.assert_array_equal(bounds.value, direct_bounds.value)
+    np.testing.assert_array_equal(bounds.error, direct_bounds.error)
     np.testing.assert_array_equal(gathered["A"], arrays["A"][arrays["rows"]])
 
 

@@ -47,9 +47,9 @@ class Stored:
 
     def derived(self) -> Iterator[tuple[str, Index]]:
         """The dimensions of the array whose extent a digit determines."""
-        for dim, one in zip(self.of, self.index, strict=True):
-            if isinstance(one, Index) and one.sign in DIGITS:
-                yield dim, one
+        for dim, index in zip(self.of, self.index, strict=True):
+            if isinstance(index, Index) and index.sign in DIGITS:
+                yield dim, index
 
 
 def stored_operands(steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tuple[str, ...]]) -> tuple[Stored, ...]:
@@ -69,13 +69,13 @@ def stored_operands(steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tup
             if element.stored:
                 _check_element(step, element, formula, uses)
                 named.setdefault(element.tensor, (step, element))
-    found = {name: Stored(name, uses[name], element.stored) for name, (_, element) in named.items()}
+    operands = {name: Stored(name, uses[name], element.stored) for name, (_, element) in named.items()}
     for name, (step, element) in named.items():
-        for table in found[name].tables:
+        for table in operands[name].tables:
             _check_table(step, table, element, first, uses)
             if table.array not in first and tuple(map(str, table.index)) != uses[table.array]:
-                found.setdefault(table.array, Stored(table.array, uses[table.array], table.index))
-    return tuple(found[name] for name in uses if name in found)
+                operands.setdefault(table.array, Stored(table.array, uses[table.array], table.index))
+    return tuple(operands[name] for name in uses if name in operands)
 
 
 def _check_element(step: str, element: Element, formula: Formula, uses: Mapping[str, tuple[str, ...]]) -> None:
@@ -141,9 +141,8 @@ def ranges_of(ranges: object, stored: Sequence[Stored]) -> tuple[tuple[str, str]
 
 
 def _range(name: str, text: object, stored: Sequence[Stored]) -> str:
-    extents = {
-        dim for one in stored for dim, index in zip(one.of, one.index, strict=True) if isinstance(index, Looked) and index.array == name
-    }
+    indices = [pair for operand in stored for pair in zip(operand.of, operand.index, strict=True)]
+    extents = {dim for dim, index in indices if isinstance(index, Looked) and index.array == name}
     if not extents:
         tables = dict.fromkeys(table.array for one in stored for table in one.tables)
         raise ArgumentError(f"Fused: ranges has {name}, which is no index of an operand", got=name, legal=tuple(tables) or "none here")
@@ -188,16 +187,16 @@ def tensor_of(stored: Stored, array: Tensor, tables: Mapping[str, Tensor], shape
     return indirect(array, shape, index)
 
 
-def _array_index(one: Index | Looked, axes: Mapping[str, int], tables: Mapping[str, Tensor], promised: Sequence[str]) -> ArrayIndex:
-    if isinstance(one, Index):
-        return DimIndex(axes[one.dim], one.number if one.sign == "//" else 1, one.number if one.sign == "%" else 0)
-    table = tables[one.array]
+def _array_index(index: Index | Looked, axes: Mapping[str, int], tables: Mapping[str, Tensor], promised: Sequence[str]) -> ArrayIndex:
+    if isinstance(index, Index):
+        return DimIndex(axes[index.dim], index.number if index.sign == "//" else 1, index.number if index.sign == "%" else 0)
+    table = tables[index.array]
     storage: Storage = table.storage()
     if None in storage.steps:
-        raise ArgumentError(f"{one.array}: a table whose dimensions have several strides", got=str(table.layout))
-    inner = tuple(_array_index(index, axes, tables, promised) for index in one.index)
+        raise ArgumentError(f"{index.array}: a table whose dimensions have several strides", got=str(table.layout))
+    inner = tuple(_array_index(part, axes, tables, promised) for part in index.index)
     steps = tuple(step for step in storage.steps if step is not None)
-    return TableIndex(one.array, inner, table.shape, steps, one.array in promised)  # type: ignore[arg-type]
+    return TableIndex(index.array, inner, table.shape, steps, index.array in promised)  # type: ignore[arg-type]
 
 
 def check_table_types(stored: Iterable[Stored], types: Mapping[str, DType]) -> None:
@@ -222,13 +221,13 @@ def gathered(stored: Stored, arrays: Mapping[str, Any], sizes: Mapping[str, int]
     places = {dim: numpy.arange(sizes[dim]).reshape([-1 if axis == own else 1 for axis in axes.values()]) for dim, own in axes.items()}
     array = numpy.asarray(arrays[stored.operand])
     index = []
-    for size, one in zip(array.shape, stored.index, strict=True):
-        if isinstance(one, Looked):
-            table = numpy.asarray(arrays[one.array])
-            numbers = table[tuple(_place(part, places) for part in one.index)]
+    for size, given in zip(array.shape, stored.index, strict=True):
+        if isinstance(given, Looked):
+            table = numpy.asarray(arrays[given.array])
+            numbers = table[tuple(_place(part, places) for part in given.index)]
             index.append(numpy.clip(numbers.astype(numpy.int64), 0, max(size - 1, 0)))
         else:
-            index.append(_place(one, places))
+            index.append(_place(given, places))
     shape = tuple(sizes[dim] for dim in stored.dims)
     return array[tuple(numpy.broadcast_to(one, shape) for one in index)]
 
