@@ -1,4 +1,4 @@
-"""Addresses by arrays of integers: reads stay inside of an array whatever the integers are, unless the definition promises their range.
+"""Addresses by arrays of integers: accesses stay inside of an array whatever the integers are, unless the definition promises their range.
 
 An independent check of the storages in the final IR: they are compared with the indices and shapes of the spec's operands.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fireiron.check.access_trace import AccessTrace
-from fireiron.check.finding import Finding
+from fireiron.check.finding import Finding, described
 from fireiron.ir import Buffer, Kernel
 from fireiron.specs.fused import fused
-from fireiron.values.expr import ONE
+from fireiron.values.expr import ONE, TRUE, conjuncts
 from fireiron.values.indirect import Table, TableIndex
 
 
@@ -23,6 +23,23 @@ def wrong_tables(access_trace: AccessTrace) -> Iterator[Finding]:
             continue
         for message in _problems(kernel, buffer):
             yield Finding("bounds", "error", buffer.name, f"{buffer.name}: {message}", buffer.tensor.origin)
+    yield from _unguarded_writes(access_trace)
+
+
+def _unguarded_writes(access_trace: AccessTrace) -> Iterator[Finding]:
+    """An error for each write by a number that is not tested to be an index."""
+    for use in access_trace.uses:
+        tables = access_trace.kernel.buffer(use.access.buffer).storage.tables if use.access.write else ()
+        elements = use.access.elements()
+        for piece in use.pieces if tables else ():
+            known = (*conjuncts(use.statement.performed), *conjuncts(piece.condition))
+            offsets = elements[piece.first : piece.first + piece.width]
+            needed = {table.inside(use.access.coordinates(offset)) for table in tables for offset in offsets}
+            missing = next((condition for condition in needed if condition != TRUE and condition not in known), None)
+            if missing is not None:
+                message = f"{use.access.buffer} is written without the condition {missing}: the number may be no index"
+                yield Finding("bounds", "error", use.access.buffer, message, use.access.origin, described(use.statement, use.access))
+                break
 
 
 def _problems(kernel: Kernel, buffer: Buffer) -> Iterator[str]:
@@ -38,6 +55,8 @@ def _problems(kernel: Kernel, buffer: Buffer) -> Iterator[str]:
     places = [(size, index) for size, index in zip(tensor.array.shape, tensor.through.index, strict=True) if isinstance(index, TableIndex)]
     for table, wanted, (size, index) in zip(buffer.storage.tables, expected.tables, places, strict=True):
         yield from _problems_of_table(kernel, table, wanted)
+        if buffer.written and not table.drops:
+            yield f"its elements are written whatever the numbers in {table.array} are"
         if table.most != size - ONE:
             yield f"an element of {table.array} is an index up to {table.most}, but the dimension has {size} elements"
         if kernel.buffer(table.array).array.shape != index.sizes:

@@ -183,6 +183,8 @@ def _node(value: Expr) -> tuple[str, Binds]:
             # Both sides: CUDA has a `min` for two values of one type.
             cast = "(long long)" if is_wide(value) else ""
             return f"min({', '.join(f'{cast}({expression(side)})' if cast else expression(side) for side in (left, right))})", Binds.NAME
+        case Lookup(index=index, most=most, ends=True):
+            return f"(int)min((unsigned){value.array}[{expression(index)}], {most}u)", Binds.FACTOR
         case Lookup(index=index, promised=True):
             return f"{value.array}[{expression(index)}]", Binds.NAME
         case Lookup(index=index, most=most):

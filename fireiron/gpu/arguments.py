@@ -10,7 +10,7 @@ from fireiron.errors import ArgumentError, LaunchError, shown
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec, symbols_of, with_strides
-from fireiron.specs.fused import fused
+from fireiron.specs.fused import fused, scattered_outputs
 from fireiron.values.expr import Expr, Var
 from fireiron.values.machine import DTYPES
 from fireiron.values.strides import lie_apart, symbolic_strides
@@ -58,6 +58,11 @@ def reads_output(spec: Spec, symbols: Mapping[str, int]) -> bool:
 def evaluated(value: Expr, symbols: Mapping[str, int]) -> int:
     """Evaluate an expression of sizes to an integer."""
     return int(value.evaluate(symbols))
+
+
+def keeps_elements(spec: Spec) -> tuple[str, ...]:
+    """Return the outputs of which the kernel leaves some elements unchanged: it writes those that a table names."""
+    return scattered_outputs(spec)
 
 
 Steps = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]

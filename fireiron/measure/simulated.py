@@ -116,9 +116,9 @@ def _largest_sum(values: Mapping[str, Any]) -> float:
 
 def first_value(spec: Spec, symbols: Mapping[str, int]) -> int | None:
     """The contents of outputs before a kernel accumulates into them; None if they do not matter."""
-    from fireiron.gpu.arguments import reads_output
+    from fireiron.gpu.arguments import keeps_elements, reads_output
 
-    return 1 if reads_output(spec, symbols) else None
+    return 1 if reads_output(spec, symbols) else 0 if keeps_elements(spec) else None
 
 
 def with_outputs(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -281,6 +281,8 @@ def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
     from fireiron.values.machine import Block
 
     outputs = {name: program.inner.operands[name].tensor for name in program.inner.outputs}
+    if any(tensor.through is not None for tensor in outputs.values()):
+        return None
     for node in program.tree.nodes():
         views = {name: node.spec.operands.get(name) for name in outputs}
         dims_by_output = {name: view.dims for name, view in views.items() if view is not None and view.tensor == outputs[name]}

@@ -36,6 +36,20 @@ from fireiron.values.machine import int32
 WARP = 32
 
 
+class Numbers:
+    """The elements of an array of integers, as functions of their place: none below 0, or `signed`."""
+
+    def __init__(self, parameter: Global) -> None:
+        self.parameter = parameter
+
+    def __call__(self, place: Array) -> Array:
+        return self.parameter.element(place)
+
+    def signed(self, place: Array) -> Array:
+        """The elements as they are."""
+        return self.parameter.signed(place)
+
+
 class BlockBatch:
     """Blocks that run together, as the last axis of all arrays."""
 
@@ -44,7 +58,7 @@ class BlockBatch:
         self.width = len(blocks)
         self.numbers = np.array(blocks, dtype=np.int64)[None, :]
         self.memories: dict[str, Memory] = {name: one.memory for name, one in parameters.items()}
-        self.tables = {table(name).name: one.element for name, one in parameters.items() if one.buffer.dtype == int32}
+        self.tables = {table(name).name: Numbers(one) for name, one in parameters.items() if one.buffer.dtype == int32}
         self.parameters = parameters
         self.memories |= shared_memory(plan, self.width, careful)
         for buffer in plan.kernel.buffers:

@@ -6,7 +6,7 @@ all batches share. A mask of written elements is kept if poison cannot show unwr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Buffer
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.sim.plan import Array, Plan
-from fireiron.specs.fused import positive_numbers
+from fireiron.specs.fused import fused, positive_numbers
 from fireiron.values.scalars import value_of
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
@@ -158,6 +158,11 @@ class Global:
             raise SimulationError(f"{self.buffer.name}: element {int(np.max(number))} is read, of {self.end - self.guard}")
         return np.maximum(self.flat[self.guard + np.asarray(number)], 0)
 
+    def signed(self, number: Any) -> Array:
+        """The same with negative elements."""
+        self.element(number)
+        return self.numbers(number)
+
     def numbers(self, place: Any) -> Array:
         """Elements of an array of integers at places inside it, as they are."""
         return self.flat[self.guard + np.asarray(place)].astype(np.int64)
@@ -201,7 +206,32 @@ def global_memory(
         if zeroed:
             given = np.zeros(tuple(plan.number(size) for size in buffer.array.shape), buffer.dtype.to_numpy())
         result[buffer.name] = Global(plan, buffer, given, careful, None if zeroed else known.get(buffer.name))
+    for table, count in _distinct_tables(plan):
+        _check_distinct(table, count, result[table].array)
     return result
+
+
+def _distinct_tables(plan: Plan) -> Iterable[tuple[str, int]]:
+    """The arrays of integers whose indices are promised to be distinct, each with the number of indices."""
+    definition = fused(plan.kernel.spec)
+    for buffer in plan.kernel.buffers if definition is not None and definition.distinct else ():
+        if buffer.written:
+            yield from ((table.array, plan.number(table.most) + 1) for table in buffer.storage.tables)
+
+
+def _check_distinct(table: str, count: int, numbers: Array) -> None:
+    """Raise if two elements of a table are the same index: two elements of an output would be written to one place."""
+    flat = numbers.reshape(-1)
+    places = np.flatnonzero((flat >= 0) & (flat < count))
+    order = places[np.argsort(flat[places], kind="stable")]
+    again = np.flatnonzero(flat[order][1:] == flat[order][:-1])
+    if again.size:
+        first, second = (np.unravel_index(int(order[again[0] + step]), numbers.shape) for step in (0, 1))
+        where = [f"{table}[{','.join(str(int(index)) for index in place)}]" for place in (first, second)]
+        raise SimulationError(
+            f"{where[0]} and {where[1]} are both {int(flat[order[again[0]]])}, and the definition promises that indices in {table} are distinct",
+            legal="each index once; -1 where nothing is written",
+        )  # fmt: skip
 
 
 def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:

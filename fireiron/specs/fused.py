@@ -48,8 +48,11 @@ from fireiron.specs.indirect import (
     check_table_types,
     check_tables,
     derived_extents,
+    distinct_tables,
     gathered,
     ranges_of,
+    scattered,
+    scattered_to,
     stored_operands,
     table_extents,
     tensor_of,
@@ -146,7 +149,7 @@ class FusedDefinition(Definition):
     - `names`, `known`: the steps and operands of the whole definition, also those that this part does not have.
     - `positive`: the parameters passed by value that are above 0.
     - `indirect`: operands whose indices are digits of coordinates or elements of arrays of integers; `array_dims`: the dimensions that only
-      their arrays have; `ranges`: promises about arrays of integers.
+      their arrays have; `ranges`: promises about arrays of integers; `distinct`: those with distinct indices.
     - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip.
     """
 
@@ -169,6 +172,7 @@ class FusedDefinition(Definition):
     indirect: tuple[Stored, ...] = ()
     array_dims: tuple[str, ...] = ()
     ranges: tuple[tuple[str, str], ...] = ()
+    distinct: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.steps))
@@ -192,6 +196,11 @@ class FusedDefinition(Definition):
     def tables(self) -> tuple[str, ...]:
         """The arrays of integers whose elements are indices of operands."""
         return tuple(dict.fromkeys(table.array for operand in self.indirect for table in operand.tables))
+
+    @functools.cached_property
+    def scattered(self) -> tuple[Stored, ...]:
+        """The outputs of which a kernel writes the elements that its indices name; the others keep their values."""
+        return tuple(operand for operand in self.indirect if operand.operand in self.outputs)
 
     def array_of(self, name: str) -> Stored | None:
         """The array of an indirect operand and its indices; None for other operands."""
@@ -377,6 +386,7 @@ class FusedDefinition(Definition):
         import numpy
 
         known = self.all_types(types)
+        given = arrays
         arrays = {**arrays, **{one.operand: gathered(one, arrays, sizes) for one in self.indirect if one.operand in arrays}}
         values: dict[str, Any] = {name: numpy.asarray(array).astype(exact_in(known[name])) for name, array in arrays.items()}
         values |= factors(arrays, types)
@@ -387,7 +397,11 @@ class FusedDefinition(Definition):
             values[name] = convert(numpy.full(shape, numpy.nan), known[name]).astype(exact_in(known[name]))
         with numpy.errstate(all="ignore"):
             self.run_iterations(values, sizes, chunk, known)
-        return {name: convert(values[name], types[name]) for name in self.outputs}
+        results = {name: convert(values[name], types[name]) for name in self.outputs}
+        for operand in self.scattered:
+            shape = [sizes[dim] for dim in operand.of]
+            results[operand.operand] = scattered_to(operand, results[operand.operand], given, shape, sizes)
+        return results
 
     def all_types(self, operands: Mapping[str, DType]) -> dict[str, DType]:
         """The types of operands, float64 by default, and of temporaries."""
@@ -618,7 +632,13 @@ def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
         return spec, dict(arrays)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     inputs = {one.operand: gathered(one, arrays, extents) for one in definition.indirect if one.operand in arrays}
-    return with_definition(spec, definition.of(indirect=(), array_dims=(), ranges=()), {}), {**arrays, **inputs}
+    return with_definition(spec, definition.of(indirect=(), array_dims=(), ranges=(), distinct=()), {}), {**arrays, **inputs}
+
+
+def scattered_outputs(spec: Spec) -> tuple[str, ...]:
+    """The outputs of which a kernel writes only the elements that a table names."""
+    definition = fused(spec)
+    return () if definition is None else tuple(operand.operand for operand in definition.scattered if operand.tables)
 
 
 def positive_numbers(spec: Spec) -> tuple[str, ...]:
@@ -665,6 +685,7 @@ class Fused(ForFused, Starter):
         types: Mapping[str, Any] | None = None,
         positive: str = "",
         ranges: Mapping[str, str] | None = None,
+        distinct: str = "",
     ) -> None:
         """Args:
             dims: all dimensions.
@@ -678,6 +699,8 @@ class Fused(ForFused, Starter):
             positive: numbers passed by value that are above 0; a kernel refuses others.
             ranges: promises that elements of an array of integers are indices, `{"rows": "0 <= rows < r"}`; a kernel then reads memory at
             them without clamping.
+            distinct: arrays of integers whose elements that are indices differ from each other: outputs may be written by them,
+            `Y[rows[m],n] = ...`. Elements by numbers that are no index, such as -1, are not written.
 
         Raises: ArgumentError for formulas that no kernel can compute; it names the step.
         """
@@ -711,6 +734,7 @@ class Fused(ForFused, Starter):
             types=known, positive=_positive_numbers(positive, uses),
             over=roles["loop"], scan=roles["scan"], batch=roles["batch"],
             indirect=indirect, array_dims=array_dims, ranges=ranges_of(ranges or {}, indirect),
+            distinct=distinct_tables(distinct, scattered(indirect, {step.formula.output: step.name for step in steps})),
         )  # fmt: skip
         _check_array_dims(definition, declared)
         check_tables(indirect, {step.formula.output: step.name for step in steps})
@@ -883,7 +907,7 @@ def words_of(kind: FusedKind) -> dict[str, Any]:
 PAIRED: Final = ("operands", *PARTS, "types", "ranges")
 """The arguments of a definition that are mappings."""
 
-NAMES: Final = (*ROLES, "positive")
+NAMES: Final = (*ROLES, "positive", "distinct")
 """The arguments of a definition that are names, separated by blanks."""
 
 
@@ -914,6 +938,7 @@ def text_of(definition: FusedDefinition, title: str) -> str:
     signs = dict.fromkeys(definition.positive, " > 0")
     arrays = {tensor: definition.dims_of_array(tensor) for tensor in definition.uses if not tensor.startswith(INDICES)}
     signs |= {table: f" in {text}" for table, text in definition.ranges}
+    signs |= {table: f"{signs.get(table, '')} distinct" for table in definition.distinct}
     tensors = [
         f"{tensor}[{','.join(dims)}]{signs.get(tensor, '')}" if dims else f"{tensor}{signs.get(tensor, '')}"
         for tensor, dims in arrays.items()
@@ -1135,7 +1160,11 @@ def _operand_tensor(definition: FusedDefinition, name: str, arrays: Mapping[str,
     if name.startswith(INDICES):
         return Tensor(name, shape, int32, COORD, ColMajor)
     stored = definition.array_of(name)
-    return arrays[name] if stored is None else tensor_of(stored, arrays[name], arrays, shape, dict(definition.ranges))
+    return (
+        arrays[name]
+        if stored is None
+        else tensor_of(stored, arrays[name], arrays, shape, dict(definition.ranges), name in definition.outputs)
+    )
 
 
 def _text(definition: FusedDefinition) -> str:
@@ -1143,6 +1172,7 @@ def _text(definition: FusedDefinition) -> str:
     given = ", ".join(f"{name}[{','.join(dims)}]" for name, dims in definition.given)
     steps = "\n".join(f"{step.part} {step}" for step in definition.steps)
     arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indirect) + "".join(f" {text}" for _, text in definition.ranges)
+    arrays += f" distinct {definition.distinct}" if definition.distinct else ""
     return f"{given}{arrays} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace(
         "}", ")"
     )

@@ -90,11 +90,6 @@ def _check_element(step: str, element: Element, formula: Formula, uses: Mapping[
         raise ArgumentError(
             f"step {step}: {element} has other dimensions than the operand", got=str(formula), legal=f"{element.tensor}[{','.join(dims)}]"
         )
-    if element == formula.target:
-        raise ArgumentError(
-            f"step {step}: {element} is written, and its indices are no dimensions", got=str(formula),
-            legal=f"{element.tensor}[{','.join(element.dims)}] = ...", hint="write all elements, and gather them where they are read",
-        )  # fmt: skip
     other = next((one for one in element.stored if isinstance(one, Index) and not one.plain and one.sign not in DIGITS), None)
     if other is not None:
         raise ArgumentError(f"step {step}: the index {other} of {element}", got=str(formula), legal="m, m // 16, m % 16, rows[m]")
@@ -111,6 +106,46 @@ def _check_table(step: str, table: Looked, element: Element, first: Mapping[str,
         raise ArgumentError(f"step {step}: {table} of {element} has other dimensions than the operand {table.array}", legal=" ".join(dims))
     if table.array == element.tensor:
         raise ArgumentError(f"step {step}: {element} is an index of itself", legal="another operand of int32")
+
+
+def scattered(stored: Iterable[Stored], written: Mapping[str, str]) -> tuple[Stored, ...]:
+    """The indirect operands that a step writes; `written` are the steps by tensor."""
+    return tuple(operand for operand in stored if operand.operand in written)
+
+
+def distinct_tables(text: object, outputs: Sequence[Stored]) -> tuple[str, ...]:
+    """The tables whose indices are promised to be distinct, so that no two elements of an output are one element of its array.
+
+    Raises: ArgumentError for other names; and for outputs two of whose elements may be one, which must not depend on their order.
+    """
+    names = tuple(text.split()) if isinstance(text, str) else None
+    tables = tuple(dict.fromkeys(table.array for operand in outputs for table in operand.tables))
+    if names is None or len(set(names)) < len(names) or not set(names) <= set(tables):
+        raise ArgumentError(
+            "Fused: distinct are tables by which outputs are written, by name", got=text, legal=" ".join(tables) or "none here"
+        )
+    for operand in outputs:
+        _check_distinct(operand, names)
+    return names
+
+
+def _check_distinct(operand: Stored, distinct: Sequence[str]) -> None:
+    """Refuse an output if its indices do not determine the coordinates of an element."""
+    loose = [table for table in operand.tables if table.array not in distinct]
+    if loose:
+        raise ArgumentError(
+            f"{operand} is written, and elements of {loose[0].array} may be equal", legal="numbers that are promised to be distinct",
+            hint=f'distinct="{" ".join(dict.fromkeys((*distinct, loose[0].array)))}", and an array without equal indices (-1: not written)',
+        )  # fmt: skip
+    digits = [index for one in operand.index for index in (one.index if isinstance(one, Looked) else (one,))]
+    for dim in operand.dims:
+        own = [index for index in digits if index.dim == dim]
+        quotients = {index.number for index in own if index.sign == "//"}
+        if not any(index.plain or (index.sign == "%" and index.number in quotients) for index in own):
+            raise ArgumentError(
+                f"{operand} is written, and its indices do not determine {dim}: several elements are one",
+                legal=f"{dim}; {dim} // 16, {dim} % 16",
+            )
 
 
 def check_tables(stored: Iterable[Stored], written: Mapping[str, str]) -> None:
@@ -180,14 +215,18 @@ def table_extents(stored: Iterable[Stored], sizes: Mapping[str, int]) -> dict[st
 # ---------------------------------------------------------------------------------------------- tensors
 
 
-def tensor_of(stored: Stored, array: Tensor, tables: Mapping[str, Tensor], shape: Sequence[Expr], promised: Iterable[str]) -> Tensor:
+def tensor_of(
+    stored: Stored, array: Tensor, tables: Mapping[str, Tensor], shape: Sequence[Expr], promised: Iterable[str], written: bool = False
+) -> Tensor:
     """The tensor of an indirect operand, whose shape is `shape`, in its array."""
     axes = {dim: axis for axis, dim in enumerate(stored.dims)}
-    index = [_array_index(one, axes, tables, tuple(promised)) for one in stored.index]
+    index = [_array_index(one, axes, tables, tuple(promised), written) for one in stored.index]
     return indirect(array, shape, index)
 
 
-def _array_index(index: Index | Looked, axes: Mapping[str, int], tables: Mapping[str, Tensor], promised: Sequence[str]) -> ArrayIndex:
+def _array_index(
+    index: Index | Looked, axes: Mapping[str, int], tables: Mapping[str, Tensor], promised: Sequence[str], written: bool = False
+) -> ArrayIndex:
     if isinstance(index, Index):
         return DimIndex(axes[index.dim], index.number if index.sign == "//" else 1, index.number if index.sign == "%" else 0)
     table = tables[index.array]
@@ -196,7 +235,7 @@ def _array_index(index: Index | Looked, axes: Mapping[str, int], tables: Mapping
         raise ArgumentError(f"{index.array}: a table whose dimensions have several strides", got=str(table.layout))
     inner = tuple(_array_index(part, axes, tables, promised) for part in index.index)
     steps = tuple(step for step in storage.steps if step is not None)
-    return TableIndex(index.array, inner, table.shape, steps, index.array in promised)  # type: ignore[arg-type]
+    return TableIndex(index.array, inner, table.shape, steps, index.array in promised, written)  # type: ignore[arg-type]
 
 
 def check_table_types(stored: Iterable[Stored], types: Mapping[str, DType]) -> None:
@@ -230,6 +269,25 @@ def gathered(stored: Stored, arrays: Mapping[str, Any], sizes: Mapping[str, int]
             index.append(_place(given, places))
     shape = tuple(sizes[dim] for dim in stored.dims)
     return array[tuple(numpy.broadcast_to(one, shape) for one in index)]
+
+
+def scattered_to(stored: Stored, values: Any, arrays: Mapping[str, Any], shape: Sequence[int], sizes: Mapping[str, int]) -> Any:
+    """The array of an output with these values in its own dimensions: 0 where nothing is written."""
+    import numpy
+
+    array = numpy.zeros(shape, values.dtype)
+    index, inside = [], numpy.ones(values.shape, dtype=bool)
+    axes = {dim: axis for axis, dim in enumerate(stored.dims)}
+    places = {dim: numpy.arange(sizes[dim]).reshape([-1 if axis == own else 1 for axis in axes.values()]) for dim, own in axes.items()}
+    for size, given in zip(shape, stored.index, strict=True):
+        if isinstance(given, Looked):
+            numbers = numpy.asarray(arrays[given.array])[tuple(_place(part, places) for part in given.index)].astype(numpy.int64)
+            inside &= (numbers >= 0) & (numbers < size)
+            index.append(numpy.broadcast_to(numbers, values.shape))
+        else:
+            index.append(numpy.broadcast_to(_place(given, places), values.shape))
+    array[tuple(one[inside] for one in index)] = values[inside]
+    return array
 
 
 def _place(index: Index, places: Mapping[str, Any]) -> Any:

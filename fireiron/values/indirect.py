@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError
-from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, lookup, minimum
+from fireiron.values.expr import ONE, TRUE, ZERO, Expr, as_expr, constant, less, lookup, minimum
 from fireiron.values.layout import Layout
 
 
@@ -35,7 +35,8 @@ class DimIndex:
 class TableIndex:
     """An element of an array of integers. `index`, `sizes` and `strides` (in elements) are those of its dimensions.
 
-    `promised`: each of its elements is an index of the dimension. Otherwise a kernel clamps the element.
+    `promised`: each of its elements is an index of the dimension. Otherwise a kernel clamps the element; or, of a tensor that it writes
+    (`drops`), it writes no element whose number is not an index.
     """
 
     array: str
@@ -43,6 +44,7 @@ class TableIndex:
     sizes: tuple[Expr, ...]
     strides: tuple[Expr, ...]
     promised: bool = False
+    drops: bool = False
 
 
 ArrayIndex = DimIndex | TableIndex
@@ -55,6 +57,7 @@ class Table:
 
     - `layout`: the place by coordinates of the tensor, one mode per dimension.
     - `most`: the largest legal number; the smallest is 0. `promised`: the numbers are legal, so the kernel does not clamp them.
+    - `drops`: elements by other numbers are not written (`inside`).
     """
 
     array: str
@@ -62,6 +65,7 @@ class Table:
     stride: Expr = attrs.field(converter=as_expr)
     most: Expr = attrs.field(converter=as_expr)
     promised: bool = False
+    drops: bool = False
 
     def has(self, dim: int) -> bool:
         """Whether the place depends on the coordinate of a dimension."""
@@ -80,13 +84,20 @@ class Table:
         return total
 
     def number(self, coordinates: Sequence[Expr]) -> Expr:
-        """The number that the kernel reads, from 0 to `most`."""
+        """The number that the kernel reads, from 0 to `most`; if it may be another one, `most + 1` or more in a tensor that is written."""
+        if self.drops and not self.promised:
+            return lookup(self.array, self.place(coordinates), self.most + 1, ends=True)
         value = lookup(self.array, self.place(coordinates), self.most, self.promised)
         return value if constant(self.most) is not None or self.promised else minimum(value, self.most)
 
+    def inside(self, coordinates: Sequence[Expr]) -> Expr:
+        """The condition that an element is written: that its number is an index."""
+        return less(self.number(coordinates), self.most + 1) if self.drops and not self.promised else TRUE
+
     def evaluated(self, sizes: Mapping[str, int]) -> Table:
         """The table with numbers in place of run-time sizes and strides."""
-        return Table(self.array, self.layout.evaluated(sizes), self.stride.evaluate(sizes), self.most.evaluate(sizes), self.promised)
+        numbers = self.layout.evaluated(sizes), self.stride.evaluate(sizes), self.most.evaluate(sizes)
+        return Table(self.array, *numbers, self.promised, self.drops)
 
 
 def _limited(value: Any, size: int | Expr) -> Any:
@@ -143,7 +154,7 @@ def tables_of_index(
     direct = [(part, stride) for part, stride in zip(index, strides, strict=True) if isinstance(part, DimIndex)]
     tables = tuple(
         Table(
-            part.array, layout_by_digits(shape, zip(part.index, part.strides, strict=True)), stride, size - ONE, part.promised
+            part.array, layout_by_digits(shape, zip(part.index, part.strides, strict=True)), stride, size - ONE, part.promised, part.drops
         )
         for part, size, stride in zip(index, sizes, strides, strict=True)
         if isinstance(part, TableIndex)

@@ -150,7 +150,7 @@ def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
 
 def _definition_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Add the promises about numbers and tables that older definitions do not have."""
-    return {"positive": "", "ranges": [], **fields}
+    return {"positive": "", "ranges": [], "distinct": "", **fields}
 
 
 FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {

@@ -3,7 +3,8 @@
     %K:[32,16,64].fp16.GL{shape=(2;128;64), at=(table[0:2:8,1//16:8:1]; 1%16; 2)}
 
 An index is the number of a dimension of the tensor, a quotient or a remainder of one, or an element of a table. `index:size:stride` is
-the index along a dimension of a table; `table!` promises that its elements are indices.
+the index along a dimension of a table; `table!` promises that its elements are indices; by `table?`, elements with other
+numbers are not written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fireiron.values.notation.words import Symbols, expression_text, pieces, rea
 from fireiron.values.tensor import Tensor, indirect
 
 _DIM: Final = re.compile(r"(\d+)(?:(//|%)(\d+))?")
-_TABLE: Final = re.compile(r"([A-Za-z_]\w*)(!?)\[(.*)\]", re.DOTALL)
+_TABLE: Final = re.compile(r"([A-Za-z_]\w*)([!?]*)\[(.*)\]", re.DOTALL)
 
 
 def indirect_options(tensor: Tensor) -> list[str]:
@@ -36,7 +37,7 @@ def _index_text(index: ArrayIndex) -> str:
         f"{_index_text(part)}:{expression_text(size)}:{expression_text(stride)}"
         for part, size, stride in zip(index.index, index.sizes, index.strides, strict=True)
     )
-    return f"{index.array}{'!' if index.promised else ''}[{', '.join(parts)}]"
+    return f"{index.array}{'!' if index.promised else ''}{'?' if index.drops else ''}[{', '.join(parts)}]"
 
 
 def read_indirect(array: Tensor, shape: str, at: str, symbols: Symbols) -> Tensor:
@@ -63,7 +64,7 @@ def _read_index(text: str, rank: int, symbols: Symbols) -> ArrayIndex:
         return _read_dim(text, rank)
     parts = [_read_part(part, rank, symbols) for part in pieces(match[3], ",")]
     index, table_sizes, strides = zip(*parts, strict=True)
-    return TableIndex(match[1], index, table_sizes, strides, bool(match[2]))
+    return TableIndex(match[1], index, table_sizes, strides, "!" in match[2], "?" in match[2])
 
 
 def _read_part(text: str, rank: int, symbols: Symbols) -> tuple[DimIndex, Expr, Expr]:

@@ -72,6 +72,12 @@ def _built(node: ast.AST, symbols: Symbols) -> Any:
             return lookup(array, _built(index, symbols), most)
         case ast.Call(
             func=ast.Name(id="lookup"),
+            args=[ast.Constant(value=str() as array), index, ast.Constant(value=int() as most)],
+            keywords=[ast.keyword(arg="ends", value=ast.Constant(value=True))],
+        ):
+            return lookup(array, _built(index, symbols), most, ends=True)
+        case ast.Call(
+            func=ast.Name(id="lookup"),
             args=[ast.Constant(value=str() as array), index, ast.Constant(value=int() as most), ast.Constant(value=True)],
             keywords=[],
         ):
