@@ -310,7 +310,8 @@ class Unit:
         for other in self.operands:
             for table in other.storage.tables:
                 if table.array == buffer.name:
-                    clamped = "not checked" if table.promised else "others are clamped"
+                    dropped = "elements by other numbers are not written" if table.drops else "others are clamped"
+                    clamped = "not checked" if table.promised else dropped
                     yield f"   Its elements are indices of {other.name}, from 0 to {_readable(table.most)}; {clamped}."
 
     def _role(self, buffer: Buffer) -> str:

@@ -65,7 +65,21 @@ def numbers_of_tables(spec: Spec, definition: FusedDefinition, sizes: Mapping[st
     for name, count in table_extents(definition.indirect, extents).items():
         shape = tuple(evaluated(size, sizes) for size in spec.operands[name].tensor.array.shape)
         values[name] = generator.integers(0, count, shape).astype(int32.to_numpy())
+        if name in definition.distinct:
+            values[name] = _distinct_indices(shape, count, generator)
     return values
+
+
+def _distinct_indices(shape: Sequence[int], count: int, generator: Any) -> Any:
+    """Random indices from 0 to `count - 1`, each at most once; the other numbers, at least one of eight, are -1."""
+    import numpy
+
+    total = math.prod(shape)
+    values = numpy.full(total, -1, int32.to_numpy())
+    some = min(count, total)
+    places = generator.permutation(total)[: some if some < total else total - total // 8]
+    values[places] = generator.permutation(count)[: len(places)]
+    return values.reshape(shape)
 
 
 def _groups(shape: Sequence[int], size: int, generator: Any) -> tuple[Any, Any]:

@@ -71,7 +71,7 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
     spec = program.spec
     if fused(spec) is None and not normal:
         return exact_data(program, symbols, seed), None
-    if first_value(spec, symbols) is not None:
+    if first_value(spec, symbols):
         raise ArgumentError(f"{spec} accumulates into its output", hint="--inputs auto: integers, whose sums are exact")
     arrays = random_inputs(spec, symbols, numpy.random.default_rng(seed))
     adders = [one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts]

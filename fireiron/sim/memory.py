@@ -229,7 +229,7 @@ def _check_distinct(table: str, count: int, numbers: Array) -> None:
         first, second = (np.unravel_index(int(order[again[0] + step]), numbers.shape) for step in (0, 1))
         where = [f"{table}[{','.join(str(int(index)) for index in place)}]" for place in (first, second)]
         raise SimulationError(
-            f"{where[0]} and {where[1]} are both {int(flat[order[again[0]]])}, and the definition promises that indices in {table} are distinct",
+            f"{where[0]} and {where[1]} are both {int(flat[order[again[0]]])}, and the definition promises distinct indices in {table}",
             legal="each index once; -1 where nothing is written",
         )  # fmt: skip
 
