@@ -549,7 +549,7 @@ class Spec(Offering, ForAny, Displayed):
                 wanted = ", ".join(f"{name}[{','.join(dims[name])}]" for name in names)
                 raise ArgumentError(f"reference: arrays of the shapes {wanted} are expected", got=f"{name} of shape {array.shape}")
             sizes |= dict(zip(dims[name], array.shape, strict=True))
-        for name in self.outputs:
+        for name in (output for output in self.outputs if self.kind.array_dims(self.definition, output) != self.uses[output]):
             array_sizes = zip(self.kind.array_dims(self.definition, name), self.operands[name].tensor.array.shape, strict=True)
             sizes |= {dim: number for dim, size in array_sizes if dim not in sizes and (number := constant(size)) is not None}
         types = {name: view.dtype for name, view in self.operands.items()}
