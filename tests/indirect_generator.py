@@ -169,11 +169,11 @@ def draw(seed, form=None):
 def wanted_element(stored, place, arrays):
     """The index in the array of an operand for coordinates by dimension, with Python's integers; None if a number is no index."""
     index = []
-    for one in stored.index:
-        if isinstance(one, Looked):
-            index.append(int(arrays[one.array][tuple(_digit(part, place) for part in one.index)]))
+    for part in stored.index:
+        if isinstance(part, Looked):
+            index.append(int(arrays[part.array][tuple(_digit(inner, place) for inner in part.index)]))
         else:
-            index.append(_digit(one, place))
+            index.append(_digit(part, place))
     return tuple(index)
 
 

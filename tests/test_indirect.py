@@ -40,6 +40,10 @@ PRODUCER = (
 
 SCALED = Fused(name="scaled", dims="n k q", operands={"X": "n k", "S": "n q", "Y": "n k"}, body={"o": "Y[n,k] = X[n,k] * S[n,k // 64]"})
 CYCLED = Fused(name="cycled", dims="m k c", operands={"X": "m k", "w": "c", "Y": "m k"}, body={"o": "Y[m,k] = X[m,k] * w[k % 8]"})
+PACKED = Fused(
+    name="packed", dims="n k w", operands={"P": "n w", "Y": "n k"}, types={"P": int32},
+    body={"o": "Y[n,k] = ((P[n,k // 8] >> (k % 8 * 4)) & 15) - 8"},
+)  # fmt: skip
 GATHERED = Fused(name="gathered", dims="m k r", operands={"A": "r k", "rows": "m", "Y": "m k"}, body={"o": "Y[m,k] = A[rows[m],k]"})
 PROMISED = Fused(
     name="promised", dims="m k r", operands={"A": "r k", "rows": "m", "Y": "m k"}, body={"o": "Y[m,k] = A[rows[m],k]"},
@@ -77,6 +81,10 @@ CASES = {
         SCALED.tile(n=4, k=256).to(Block).load("S", RF).load("X", RF, VECTOR).tile(n=1, k=8).to(Thread).done(), SCALED, {"n": 8, "k": 512}
     ),
     "part of a group per tile": (SCALED.tile(n=4, k=32).to(Block).load("S", SH).tile(n=1, k=4).to(Thread).done(), SCALED, {"n": 5, "k": 200}),
+    "packed words": (elements(PACKED, 4, 64), PACKED, {"n": 5, "k": 200}),
+    "packed words in shared memory": (
+        PACKED.tile(n=4, k=64).to(Block).load("P", SH, Move.coalesced_copy(4).done()).tile(n=1, k=8).to(Thread).done(), PACKED, {"n": 5, "k": 200}
+    ),
     "remainder": (elements(CYCLED, 4, 32), CYCLED, {"m": 5, "k": 70}),
     "rows": (elements(GATHERED, 4, 64), GATHERED, {"m": 10, "k": 64, "r": 20}),
     "rows by vectors": (
@@ -102,6 +110,9 @@ def by_numpy(spec, arrays):
     if name == "scaled":
         columns = wide["X"].shape[1]
         return wide["X"] * np.repeat(wide["S"], 64, axis=1)[:, :columns]
+    if name == "packed":
+        columns = np.arange(int(spec.operands["Y"].shape[1].high))
+        return ((wide["P"][:, columns // 8] >> (columns % 8 * 4)) & 15) - 8
     if name == "cycled":
         return wide["X"] * np.resize(wide["w"], wide["X"].shape[1])
     if name == "paged":

@@ -91,7 +91,7 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
     Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
     FusedKind: (
         {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(NAMES, str),
-         "types": tuple[tuple[str, DType], ...], "ranges": _TEXTS},
+         "types": tuple[tuple[str, DType], ...], "mask": _TEXTS, "ranges": _TEXTS},
         definition,
     ),
     Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
@@ -149,8 +149,8 @@ def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
 
 
 def _definition_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the promises about numbers and tables that older definitions do not have."""
-    return {"positive": "", "ranges": [], "distinct": "", **fields}
+    """Add the fields that a definition omits if they are empty: promises about numbers and tables, and masks."""
+    return {"positive": "", "mask": [], "ranges": [], "distinct": "", **fields}
 
 
 FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
