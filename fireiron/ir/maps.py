@@ -10,7 +10,7 @@ import attrs
 
 @attrs.frozen
 class TensorMap:
-    """A map of parameter `buffer`: `order` are the tensor's dimensions, the contiguous one first, and `box` the elements of a copy along
+    """A map of parameter `buffer`: `order` are the array's dimensions, the contiguous one first, and `box` the elements of a copy along
     them. `span` is the swizzle span in bytes (`fireiron.ir.smem_layouts`), 16 for no swizzle.
     """
 

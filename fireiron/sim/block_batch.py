@@ -150,7 +150,12 @@ class BlockBatch:
         if operand.buffer.memory.of_grid:
             for value, size in zip(coordinates, operand.sizes, strict=True):
                 mask = _both(mask, (value >= 0) & (value < size))
-            numbers = boxes.addresses(coordinates)
+            looked_up = []
+            for looked in operand.storage.tables:
+                number, most = self.parameters[looked.array].numbers(looked.place(coordinates)), int(looked.most.evaluate({}))
+                mask = _both(mask, (number >= 0) & (number <= most))
+                looked_up.append(np.clip(number, 0, most))
+            numbers = boxes.addresses(coordinates, looked_up)
         else:
             offset, size = operand.buffer.offset, operand.buffer.dtype.bytes
             places = starts * size + offset
@@ -269,7 +274,7 @@ class BlockBatch:
         most = int(table.most.evaluate({}))
         bad = (numbers < 0) | (numbers > most)
         bad = bad if mask is None else bad & mask
-        if bad.any():
+        if bad.any() and operand.boxes is None:  # TMA reads zeros
             where = first_true(bad, site, group)
             element = ", ".join(str(pick(one, where[0])) for one in coordinates)
             raise SimulationError(

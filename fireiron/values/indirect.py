@@ -90,6 +90,10 @@ class Table:
         value = lookup(self.array, self.place(coordinates), self.most, self.promised)
         return value if constant(self.most) is not None or self.promised else minimum(value, self.most)
 
+    def unclamped(self, coordinates: Sequence[Expr]) -> Expr:
+        """The number as it is in the array."""
+        return lookup(self.array, self.place(coordinates), self.most, promised=True)
+
     def inside(self, coordinates: Sequence[Expr]) -> Expr:
         """The condition that an element is written: that its number is an index."""
         return less(self.number(coordinates), self.most + 1) if self.drops and not self.promised else TRUE

@@ -226,6 +226,20 @@ class Tensor:
         """The array in memory, as callers pass it: the tensor itself, unless it is indirect."""
         return self if self.through is None else self.through.array
 
+    def own_axes(self, dims: Sequence[int]) -> tuple[int | None, ...]:
+        """For dimensions of the array, the dimension whose coordinate determines the index along it; None for quotients and tables."""
+        return tuple(dims) if self.through is None else tuple(map(self.through.own_axis, dims))
+
+    def array_coordinates(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The indices in the array of an element: numbers from tables as they are, since TMA reads zeros outside of an array."""
+        if self.through is None:
+            return tuple(coordinates)
+        tables = iter(self.storage().tables)
+        return tuple(
+            index.of(coordinates[index.dim]) if isinstance(index, DimIndex) else next(tables).unclamped(coordinates)
+            for index in self.through.index
+        )
+
     def __attrs_post_init__(self) -> None:
         if not self.memory.shared_by.is_ordered:
             raise refused_sharer(self.memory.name, self.memory.shared_by, self.name)
@@ -249,6 +263,11 @@ class Through:
     def tables(self) -> tuple[str, ...]:
         """The names of the arrays of integers that the kernel reads."""
         return tuple(dict.fromkeys(part.array for part in self.index if not isinstance(part, DimIndex)))
+
+    def own_axis(self, dim: int) -> int | None:
+        """The dimension of the tensor whose coordinate, or a remainder of it, is the index along a dimension of the array; else None."""
+        index = self.index[dim]
+        return index.dim if isinstance(index, DimIndex) and index.divisor == 1 else None
 
     def storage(self, shape: Sequence[Expr]) -> Storage:
         """The storage of the tensor, whose shape is `shape`."""
