@@ -173,8 +173,8 @@ def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
     row = view.axis(1 - along)
     rows, part = _rows_of_page(view, along), view.dims[1 - along]
     indices = [index for one in view.tensor.through.index for index in (one.index if isinstance(one, TableIndex) else (one,))]
-    mine = [index for index in indices if index.dim == row]
-    if rows < 2 or any(index.divisor % rows if index.divisor > 1 else not index.modulus for index in mine):
+    of_rows = [index for index in indices if index.dim == row]
+    if rows < 2 or any(index.divisor % rows if index.divisor > 1 else not index.modulus for index in of_rows):
         return (Mismatch(f"{name} array", "pages of adjacent rows, table[n // 16], n % 16", "a number from a table for each row"),)
     if any(index.dim == view.axis(along) and (index.divisor > 1 or index.modulus) for index in indices):
         return (Mismatch(f"{name} array", "contiguous rows", "digits along the contiguous dimension"),)
