@@ -47,6 +47,7 @@ from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.lower.peeled_fills import PeeledFills, is_open
 from fireiron.lower.shared_stages import SharedStages
+from fireiron.lower.temporary_stages import with_stages
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
 from fireiron.values.sharer import BLOCK, GRID
@@ -62,6 +63,7 @@ def pipeline(kernel: Kernel) -> Kernel:
     """Pipeline the marked loops of a kernel, outer loops first. Copies before an explicit commit may become asynchronous."""
     if any(isinstance(stmt, Commit) for stmt in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=_committed(kernel.body))
+    kernel = with_stages(kernel)
     _require_rings(kernel)
     if any(_is_idle(stmt) for stmt in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=rewritten(kernel.body, _without_idle_producer))
@@ -231,7 +233,7 @@ class _Pipeline:
             return self.slots.moved(stmt)
 
         loop = self._in_order(loop)
-        inner = attrs.evolve(loop.without(Pipelined), body=tuple(edited(body, edit)), period=math.lcm(*depth.values()))
+        inner = attrs.evolve(loop.without(Pipelined), body=tuple(edited(body, edit)), period=math.lcm(*depth.values(), loop.period or 1))
         self.around.append(loop)
         result: list[Stmt] = []
         for stmt in inner.body:
@@ -346,7 +348,7 @@ class _Pipeline:
         if ahead:
             self._check_threads(loop, loads)
         # Stages in registers belong to one thread, and later passes need not know when they repeat.
-        period = stages if shared else 0
+        period = math.lcm(stages, loop.period or 1) if shared else loop.period
         stage = mod(loop.var, as_expr(stages))
         consumers = _staged(rest, names, stages, stage)
         early = mod(loop.var + ahead, as_expr(stages))

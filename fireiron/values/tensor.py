@@ -200,6 +200,7 @@ class Tensor:
     - `free`: no layout was requested, so an instruction may choose one.
     - `stages`: the requested stages of its ring (0: as many as the loop around its load has).
     - `shares`: the buffer in whose stages it is stored; it has no separate stages.
+    - `alternating`: the number of copies that the iterations of the loop around all accesses use alternately (0: one).
     - `through`: the array in which an indirect tensor is stored, and the index along each of the array's dimensions.
     """
 
@@ -218,6 +219,7 @@ class Tensor:
     free: bool = False
     stages: int = 0
     shares: str = ""
+    alternating: int = 0
     through: Through | None = None
     origin: str | None = attrs.field(default=None, eq=False, repr=False)
 
