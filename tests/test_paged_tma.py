@@ -134,10 +134,10 @@ def test_faulty_maps_are_found():
     assert safety(with_map(kernel)) == ()
     for changes in ({"box": (64, 8, 1)}, {"box": (64, 16, 2)}, {"order": (1, 2, 0)}, {"span": 64}, {"order": (2, 0, 1)}):
         faulty, arrays = with_map(kernel, **changes), inputs_of(program.spec)
-        found = bool(safety(faulty))
+        detected = bool(safety(faulty))
         try:
-            found |= not np.allclose(simulate(faulty, arrays).outputs["S"], by_numpy(arrays, 256), atol=0.1)
+            detected |= not np.allclose(simulate(faulty, arrays).outputs["S"], by_numpy(arrays, 256), atol=0.1)
         except SimulationError:
-            found = True
+            detected = True
         # smaller boxes copy the same elements, box by box: only the launcher's map and the text would change, together
-        assert found or changes == {"box": (64, 8, 1)}, changes
+        assert detected or changes == {"box": (64, 8, 1)}, changes
