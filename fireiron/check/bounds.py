@@ -22,6 +22,7 @@ from fireiron.check.data_dependent_loops import max_trip_count
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.index_width import beyond_64_bits
 from fireiron.check.persistence import persistence
+from fireiron.check.table_indices import wrong_tables
 from fireiron.ir import Buffer, For, Piece, inside, statements
 from fireiron.values.expr import (
     FALSE,
@@ -46,7 +47,7 @@ from fireiron.values.tensor import Storage
 
 def check_bounds(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """All accesses that are not proved in bounds, all named values that may leave their range, and indices that may exceed 64 bits."""
-    return (*_Bounds(access_trace).findings(), *beyond_64_bits(access_trace))
+    return (*_Bounds(access_trace).findings(), *wrong_tables(access_trace), *beyond_64_bits(access_trace))
 
 
 class _Bounds:
@@ -77,7 +78,7 @@ class _Bounds:
         """One finding for each access and dimension, or address."""
         for use in itertools.chain.from_iterable(map(_versions, self.access_trace.uses)):
             buffer = self.kernel.buffer(use.access.buffer)
-            if use.statement.active == FALSE or buffer.memory.counts:
+            if use.statement.active == FALSE or buffer.memory.is_coordinate:
                 continue
             if self.loops_of_equal_name:
                 self._enter(use.loops)

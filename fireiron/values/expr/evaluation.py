@@ -13,7 +13,7 @@ from fireiron.values.expr.nodes import All, AnyOf, BitAnd, BitOr, BitXor, Const,
 
 Evaluation: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
-FEW: Final = 24
+COMPILE_AFTER: Final = 24
 """Evaluations after which an expression is compiled; compiling takes about as long as this many evaluations."""
 
 
@@ -43,6 +43,10 @@ def source(value: Expr) -> str:
             return f"_min({source(left)},{source(right)})"
         case Hilbert(number=number, lines=lines, columns=columns):
             return f"_hilbert({source(number)},{source(lines)},{source(columns)})"
+        case Lookup(table=Var(name=name), index=index, most=most, ends=True):
+            return f"_ending(e[{name!r}].signed({source(index)}),{most})"
+        case Lookup(table=Var(name=name), index=index, promised=True):
+            return f"e[{name!r}]({source(index)})"
         case Lookup(table=Var(name=name), index=index, most=most):
             return f"_min(e[{name!r}]({source(index)}),{most})"
         case Less(left=left, right=right):
@@ -70,6 +74,11 @@ def _numeric_minimum(left: Any, right: Any) -> Any:
     return numpy.minimum(left, right)
 
 
+def _ending(value: Any, most: int) -> Any:
+    """A number in 0 to `most - 1`, or `most`."""
+    return _numeric_minimum(value + (value < 0) * (most - value), most)
+
+
 @functools.lru_cache(maxsize=20_000)
 def compiled(value: Expr) -> Callable[[Mapping[str, Any]], Any]:
     """A function from an environment (name to integer or array) to the value."""
@@ -80,7 +89,7 @@ def compiled(value: Expr) -> Callable[[Mapping[str, Any]], Any]:
     def evaluated(environment: Mapping[str, Any]) -> Any:
         nonlocal function, calls
         calls += 1
-        if calls == FEW:
+        if calls == COMPILE_AFTER:
             function = of_source(value)
         return function(environment)
 
@@ -89,7 +98,7 @@ def compiled(value: Expr) -> Callable[[Mapping[str, Any]], Any]:
 
 def of_source(value: Expr) -> Evaluation:
     """The function compiled from source."""
-    scope: dict[str, Any] = {"_min": _numeric_minimum, "_hilbert": place_on_curve}
+    scope: dict[str, Any] = {"_min": _numeric_minimum, "_hilbert": place_on_curve, "_ending": _ending}
     exec(f"def f(e): return {source(value)}", scope)
     return scope["f"]  # type: ignore[no-any-return]
 
@@ -131,7 +140,7 @@ def _function(value: Expr) -> Evaluation:
 def _by_bits(
     join: Callable[[Any, Any], Any], by_bits: Callable[[Any, Any], Any], left: Expr, right: Expr, number_of: Callable[[int], int]
 ) -> Evaluation:
-    """A quotient or a remainder; for a power of two with bit operations, which NumPy vectorizes."""
+    """A quotient or a remainder; a power of two as divisor uses bit operations, which NumPy vectorizes."""
     divisor = right.value if isinstance(right, Const) else 0
     if divisor < 1 or divisor & divisor - 1:
         return _joined(join, left, right)

@@ -28,7 +28,8 @@ def _written(value: Expr, outer: int, name: Callable[[Var], str] = _variable_nam
     elif isinstance(value, Positive):
         return f"assume_positive({_written(value.value, 0, name)})" if name is _variable_repr else _written(value.value, outer, name)
     elif isinstance(value, Lookup) and name is _variable_repr:
-        return f"lookup({value.array!r}, {_written(value.index, 0, name)}, {value.most})"
+        options = f"{', True' if value.promised else ''}{', ends=True' if value.ends else ''}"
+        return f"lookup({value.array!r}, {_written(value.index, 0, name)}, {value.most}{options})"
     else:
         text, precedence = _node_text(value, lambda part, level: _written(part, level, name))
     return f"({text})" if precedence < outer else text
@@ -62,7 +63,7 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
             return f"all_of(({', '.join(show(c, 0) for c in conditions)},))", 9
         case AnyOf(conditions=conditions):
             return f"any_of(({', '.join(show(c, 0) for c in conditions)},))", 9
-    # a node defined by a reader, printed as a function of its children
+    # a node class that a user defined, printed as a function of its children
     return f"{type(value).__name__}({', '.join(show(child, 0) for child in value.children)})", 9
 
 

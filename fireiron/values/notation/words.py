@@ -1,4 +1,4 @@
-"""Elements of texts: index expressions, names, and items between commas."""
+"""Parse and print the elements of texts: index expressions, names, and items between commas."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import attrs
 
 from fireiron.errors import FireironError, LayoutError
 from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, assume_positive, constant, equal, hilbert, lookup, minimum
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import DTYPES, NAMED_MEMORIES, DType, Level, Memory
-from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View
+from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, Through, View
 from fireiron.values.trees import expression_tree
 
 Symbols: TypeAlias = "Mapping[str, Expr | DType | Memory | Level]"
-"""Names that only the reader of a text can resolve."""
+"""The values of names that Fireiron does not define; the caller that parses a text provides them."""
 
 
 T = TypeVar("T")
@@ -70,6 +71,18 @@ def _built(node: ast.AST, symbols: Symbols) -> Any:
         ):
             return lookup(array, _built(index, symbols), most)
         case ast.Call(
+            func=ast.Name(id="lookup"),
+            args=[ast.Constant(value=str() as array), index, ast.Constant(value=int() as most)],
+            keywords=[ast.keyword(arg="ends", value=ast.Constant(value=True))],
+        ):
+            return lookup(array, _built(index, symbols), most, ends=True)
+        case ast.Call(
+            func=ast.Name(id="lookup"),
+            args=[ast.Constant(value=str() as array), index, ast.Constant(value=int() as most), ast.Constant(value=True)],
+            keywords=[],
+        ):
+            return lookup(array, _built(index, symbols), most, promised=True)
+        case ast.Call(
             func=ast.Name(id=("minimum" | "equal" | "assume_positive" | "positive" | "hilbert") as name), args=parts, keywords=[]
         ):
             return _FUNCTIONS[name](*(_built(part, symbols) for part in parts))
@@ -85,8 +98,8 @@ def named(name: str, kind: type[T], symbols: Symbols, known: Iterable[T], what: 
     for value in known:
         if str(getattr(value, "name", value)) == name:
             return value
-    own = [one for one, value in symbols.items() if isinstance(value, kind)]
-    raise LayoutError(f"{name!r} is neither {what}", legal=[*own, *(str(getattr(one, "name", one)) for one in known)] or "integers")
+    given = [symbol for symbol, value in symbols.items() if isinstance(value, kind)]
+    raise LayoutError(f"{name!r} is neither {what}", legal=[*given, *(str(getattr(value, "name", value)) for value in known)] or "integers")
 
 
 _VARIABLE = re.compile(r"Var\('(\w+)'[^()]*\)|Const\((-?[0-9]+)\)")
@@ -103,7 +116,7 @@ def symbols_of(*values: Any) -> dict[str, Expr | DType | Memory | Level]:
     result: dict[str, Expr | DType | Memory | Level] = {}
     for name, value in (pair for dim_value in values for pair in _names_in(dim_value)):
         if result.setdefault(name, value) != value:
-            raise LayoutError(f"two values are called {name}: {result[name]!r} and {value!r}", hint="one name each")
+            raise LayoutError(f"two values are called {name}: {result[name]!r} and {value!r}", hint="give them different names")
     return result
 
 
@@ -121,7 +134,7 @@ def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (tuple, list)):
         for part in value:
             yield from _names_in(part)
-    elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout)):
+    elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout, Through, DimIndex, TableIndex)):
         yield from _names_in([getattr(value, field.name) for field in attrs.fields(type(value))])
 
 
@@ -146,7 +159,7 @@ def pieces(text: str, marks: str) -> list[str]:
 
 
 def exact(value: T, texts: Iterable[str], read: Callable[[str, Any], T], symbols: Mapping[str, Any] | None = None) -> str:
-    """The first of some texts that is read as the value; a `LayoutError` if none is."""
+    """The first of the texts that parses to the value; a `LayoutError` if none does."""
     symbols = symbols_of(value) if symbols is None else symbols
     for text in texts:
         try:
