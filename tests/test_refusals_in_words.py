@@ -133,7 +133,7 @@ def test_heads_of_documents(document, message):
 
 
 COMMANDS = (
-    ("list --records --outdated", "--records and --outdated are two tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is given"),
+    ("list --records --outdated", "--records and --outdated request two different tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is given"),
     ("cache prune", "nothing to remove is specified"), ("draw naive -o -", "standard output takes one picture"), ("draw naive --what tree,flow -o -", "standard output takes one picture"),
     ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html writes a separate page"),
     ("draw naive --html x.html --what tree", "--html writes a separate page"), ("tune hmma_ampere --predict --save x", "there is no record to save"),

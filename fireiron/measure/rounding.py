@@ -323,7 +323,7 @@ def free_dims(spec: Spec) -> tuple[str, ...]:
 
 
 MIN_SAMPLES: Final = 8
-"""Minimum number of sampled positions of a dimension, if it has so many positions. For batch dimensions, it is 2."""
+"""Minimum number of sampled positions of a dimension that has more positions. For batch dimensions, it is 2."""
 
 
 def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> dict[str, Any]:
