@@ -50,7 +50,7 @@ def strategies_of(spec, candidates):
     name, chosen = defaults(spec, "sm_90a")[0]
     strategies = {"default": (default_strategy(name, chosen, spec), chosen)}
     for choice in CANDIDATES if candidates else ():
-        title = f"{choice['bm']}x{choice['bn']}x{choice['bk']}, {choice['stages']} stages, bands of {choice['bands']}"
+        title = f"{choice['bm']}x{choice['bn']}x{choice['bk']}, {choice['stages']} stages, groups of {choice['group_m']}"
         strategies[title] = (hopper_batched.strategy.with_(**choice), choice)
     return strategies
 

@@ -7,7 +7,7 @@ cached. Before each run all caches of the package are emptied, the strategy's mo
 tree), two other kernels are compiled, and the garbage is collected; the time runs from the spec to the text.
 
 With `--second` it is the second strategy of its kind: its objects are created again, the caches are those that another form of the same
-file left (itself if it has only one), and every form of a file is measured, such as `hopper_attention:delayed`.
+file left (itself if it has only one), and every form of a file is measured, such as `hopper_attention:no_overlap`.
 
 Times are CPU milliseconds of the process, from the run with the smallest total of `--runs` (5). `tree`, `walk`, `verify`, `check` (all that
 decide whether a kernel is right), `print` and the passes are the compiler's own stages (each pass includes the verification after it);

@@ -54,7 +54,7 @@ def measured(sizes, options, rounds=3):
     return statistics.median(run.seconds for run in runs)
 
 
-ATTENTION = ("strategy", "causal", "delayed", "delayed_causal", "held", "causal_held")
+ATTENTION = ("strategy", "causal", "no_overlap", "causal_no_overlap", "q_in_registers", "causal_q_in_registers")
 """The forms of `hopper_attention`, each with its warpgroups in lockstep and in random order."""
 
 
@@ -79,9 +79,9 @@ def main():
     for name, sizes, options, aim in CASES:
         seconds = measured(sizes, options)
         rows.append([name, "x".join(map(str, sizes)), f"{seconds:.2f}", aim, f"{sizes[0] * sizes[1] * sizes[2] / seconds / 1e6:.0f}"])
-    print(tabulate(rows, ["Listing 2", "M x N x K", "seconds", "aim", "million FMA/s"], disable_numparse=True))
+    print(tabulate(rows, ["Listing 2", "M x N x K", "seconds", "goal", "million FMA/s"], disable_numparse=True))
     rows = [[form, *(f"{attended(form, order):.2f}" for order in (None, random.Random(0))), "< 3"] for form in ATTENTION]
-    print(tabulate(rows, ["a block of attention", "in step", "warps in random order", "aim"], disable_numparse=True))
+    print(tabulate(rows, ["a block of attention", "lockstep", "warps in random order", "goal"], disable_numparse=True))
 
 
 if __name__ == "__main__":

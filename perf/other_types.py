@@ -96,7 +96,7 @@ def measured(torch, kind, size, order, regime, rounds):
     sets = sets_of(torch, kind, size, order)
     calls, errors = {"torch": [rival(torch, kind, one) for one in sets]}, {}
     for chosen in candidates(kind, size):
-        name = f"{chosen['bm']}x{chosen['bn']}x{chosen['bk']}, {'Hilbert' if chosen['walk'] == 2 else chosen['bands']}"
+        name = f"{chosen['bm']}x{chosen['bn']}x{chosen['bk']}, {'Hilbert' if chosen['raster'] == 2 else chosen['group_m']}"
         try:
             kernel = hopper.strategy.with_(**chosen)(spec).compile()
             launches = [kernel.prepare(a, b, out=c) for a, b, c in sets]
@@ -147,7 +147,7 @@ def main():
         kept.append({"type": kind, "size": size, "order": order, "regime": regime, "errors": errors,
                      "times": {name: [one.us, *one.quartiles] for name, one in times.items()}})  # fmt: skip
         torch.cuda.empty_cache()
-    heads = ("type", "M = N = K", "B", "regime", "torch us", "TFLOP/s", "hopper us", "TFLOP/s", "ratio", "error", "tile, bands")
+    heads = ("type", "M = N = K", "B", "regime", "torch us", "TFLOP/s", "hopper us", "TFLOP/s", "ratio", "error", "tile, group_m")
     text = tabulate(rows, heads, floatfmt=(".0f", ".0f", "", "", ".2f", ".0f", ".2f", ".0f", ".3f", ".1e", "")) + "\n"
     print(text)
     (options.folder / "other_types.txt").write_text(text)

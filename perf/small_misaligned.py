@@ -39,9 +39,9 @@ SMALL = (
 )  # fmt: skip
 
 SPLIT = (
-    {"bm": 16, "bn": 16, "bk": 64, "parts": 4, "stages": 2}, {"bm": 32, "bn": 32, "bk": 32, "parts": 8, "stages": 2},
-    {"bm": 16, "bn": 32, "bk": 32, "parts": 8, "stages": 2}, {"bm": 16, "bn": 16, "bk": 64, "parts": 8, "stages": 3},
-    {"bm": 32, "bn": 32, "bk": 64, "parts": 4, "stages": 2},
+    {"bm": 16, "bn": 16, "bk": 64, "num_splits": 4, "stages": 2}, {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2},
+    {"bm": 16, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}, {"bm": 16, "bn": 16, "bk": 64, "num_splits": 8, "stages": 3},
+    {"bm": 32, "bn": 32, "bk": 64, "num_splits": 4, "stages": 2},
 )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def candidates(shape, order):
         for chosen in sets:
             text = "x".join(str(chosen[one]) for one in ("bm", "bn", "bk"))
             first = {key: tunable.values[0] for key, tunable in module.strategy.tunables().items()}
-            label = f"{module.__name__.rpartition('.')[2]} {text}, {chosen.get('parts', chosen.get('wn'))}"
+            label = f"{module.__name__.rpartition('.')[2]} {text}, {chosen.get('num_splits', chosen.get('wn'))}"
             strategies[label] = module.strategy.with_(**(first | chosen))
     return strategies
 

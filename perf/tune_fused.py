@@ -90,19 +90,19 @@ class Case:
             return [self._attention(*one) for one in VALUES[self.sizes[1]]]
         hidden = self.sizes[1]
         own = importlib.import_module(f"fireiron.strategies.{self.name}").values(self.spec)
-        turns = [(warps, hidden // (256 * warps)) for warps in WARPS if hidden % (256 * warps) == 0 and hidden // (256 * warps) <= 8]
-        dealt = [{"rows": max(4 // warps, 1), "iterations": turn, "vector": 8} for warps, turn in turns]
-        one_row = [{"rows": 1, "iterations": turn, "vector": 8} for warps, turn in turns if warps < 4]
-        return [(self.name, values) for values in (own, *(one for one in (*dealt, *one_row) if one != own))]
+        pairs = [(warps, hidden // (256 * warps)) for warps in WARPS if hidden % (256 * warps) == 0 and hidden // (256 * warps) <= 8]
+        several_rows = [{"rows": max(4 // warps, 1), "iterations": iterations, "vector": 8} for warps, iterations in pairs]
+        one_row = [{"rows": 1, "iterations": iterations, "vector": 8} for warps, iterations in pairs if warps < 4]
+        return [(self.name, values) for values in (own, *(one for one in (*several_rows, *one_row) if one != own))]
 
-    def _attention(self, held, bm, bn, wm, parts):
-        form = "_".join([*(["causal"] if self.causal else []), *(["held"] if held else [])])
+    def _attention(self, q_in_registers, bm, bn, wm, score_parts):
+        form = "_".join([*(["causal"] if self.causal else []), *(["q_in_registers"] if q_in_registers else [])])
         return f"attention:{form}" if form else "attention", {
             "bm": bm,
             "bn": bn,
             "wm": wm,
             "stages": 2,
-            **({} if held else {"parts": parts}),
+            **({} if q_in_registers else {"score_parts": score_parts}),
         }
 
     @property
