@@ -20,7 +20,7 @@ single = Move.tile(1, 1).done()
 
 
 def per_thread(verb):
-    """A copy or an initialization of 8 x 8 elements per thread, distributed like the compute path."""
+    """Return a copy or an initialization of 8 x 8 elements per thread, distributed like the compute path."""
     return verb.tile(64, 32).to(Warp).tile(8, 8).to(Thread).tile(1, 1).done()
 
 
@@ -44,7 +44,7 @@ CASES = (
 
 
 def measured(sizes, options, rounds=3):
-    """Median seconds; the result is compared with NumPy, exactly."""
+    """Return median seconds; the result is compared with NumPy, exactly."""
     M, N, K = sizes
     kernel = LISTING_2(MatMul(M, N, K)(GL, GL, GL)(Kernel)).program().ir
     draw = np.random.default_rng(0)
@@ -59,7 +59,7 @@ ATTENTION = ("strategy", "causal", "no_overlap", "causal_no_overlap", "q_in_regi
 
 
 def attended(form, order, rounds=3):
-    """Median seconds of a block of attention; the result is compared with that of the definition, within the precision of fp16."""
+    """Return median seconds of a block of attention; the result is compared with that of the definition, within the precision of fp16."""
     strategy = getattr(hopper_attention, form).with_(bm=128, bn=128, stages=2, epi_n=64)
     spec = hopper_attention.spec(128, 512, 64, fused=strategy.start)
     kernel = strategy(spec).program("sm_90a").ir

@@ -59,7 +59,7 @@ print(json.dumps(printed))
 
 
 def printed(checkout, cases, arch):
-    """The output of a checkout, for each case."""
+    """Return the output of a checkout, for each case."""
     command = [sys.executable, "-c", CHILD, json.dumps(cases), arch]
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(checkout)}, cwd=checkout, capture_output=True, text=True, check=False
@@ -93,7 +93,7 @@ def contender(case, arch):
 
 
 def compared(case, texts, arch):
-    """A row: registers, spilled bytes and microseconds of each checkout's kernel, and microseconds of cuBLAS."""
+    """Return a row: registers, spilled bytes and microseconds of each checkout's kernel, and microseconds of cuBLAS."""
     from fireiron.language import library
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure

@@ -51,7 +51,7 @@ KINDS = {
 
 
 def candidates(kind, size):
-    """Values of the tunables."""
+    """Return values of the tunables."""
     if kind in ("float16", "bfloat16"):
         return FLOAT16 if size > 1024 else SMALL_FLOAT16
     return EIGHTS if kind == "float8" else SINGLES
@@ -69,7 +69,7 @@ def sets_of(torch, kind, size, order):
 
 
 def rival(torch, kind, operands):
-    """PyTorch's GEMM of an operand set."""
+    """Return PyTorch's GEMM of an operand set."""
     a, b, c = operands
     if kind != "float8":
         return functools.partial(torch.matmul, a, b, out=c)
@@ -78,7 +78,7 @@ def rival(torch, kind, operands):
 
 
 def error_of(torch, call, operands):
-    """The relative error of a result, in the Frobenius norm, of the first rows."""
+    """Return the relative error of a result, in the Frobenius norm, of the first rows."""
     a, b, c = operands
     c.fill_(float("nan"))
     call()
@@ -88,7 +88,7 @@ def error_of(torch, call, operands):
 
 
 def measured(torch, kind, size, order, regime, rounds):
-    """Times by name, and the errors of ours."""
+    """Return times by name, and the errors of ours."""
     from fireiron.measure.timing import measure
 
     dtype, result, _ = KINDS[kind]

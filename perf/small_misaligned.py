@@ -46,12 +46,12 @@ SPLIT = (
 
 
 def without_copies(strategy):
-    """The same without its copies."""
+    """Return the same without its copies."""
     return Strategy(strategy.steps[2:], start=strategy.start)
 
 
 def copy(order):
-    """The copy of a matrix, started while the preceding kernel ends."""
+    """Return the copy of a matrix, started while the preceding kernel ends."""
     tile, rows, element = ((16, 256), (16, 1), (1, 1)) if order == RowMajor else ((256, 16), (1, 16), (1, 1))
     return Move.tile(*tile).to(Block).programmatic_launch().tile(*rows).to(Thread).tile(*element).unroll().done()
 
@@ -64,14 +64,14 @@ def programmatic(chosen, order):
 
 
 def candidates(shape, order):
-    """Strategies by name."""
+    """Return strategies by name."""
     spec = spec_of(shape, order)
     name, chosen = defaults(spec, "sm_90a")[0]
     strategies = {f"default: {name}": default_strategy(name, chosen, spec)}
     for name, chosen in COPIED.items():
         if chosen["bm"] <= max(shape[0], 16):
             strategies[f"hopper {name}"] = hopper.strategy.with_(**(ALL | chosen))
-            strategies[f"chained {name}"] = programmatic(chosen, order)
+            strategies[f"programmatic launch {name}"] = programmatic(chosen, order)
             strategies[f"by threads {name}"] = without_copies(strategies[f"hopper {name}"])
     for module, sets in ((small, SMALL), (split_k, SPLIT)):
         for chosen in sets:
@@ -83,12 +83,12 @@ def candidates(shape, order):
 
 
 def spec_of(shape, order):
-    """The float16 GEMM."""
+    """Return the float16 GEMM."""
     return hopper.spec(*shape, B=order)
 
 
 def compiled(strategy, spec):
-    """A kernel ready to be loaded, or the reason why there is none."""
+    """Return a kernel ready to be loaded, or the reason why there is none."""
     try:
         return strategy(spec).compile("sm_90a")
     except FireironError as error:
@@ -96,7 +96,7 @@ def compiled(strategy, spec):
 
 
 def measured(spec, kernels, rounds):
-    """Times of all kernels and of cuBLAS; failures are reported and left out."""
+    """Return times of all kernels and of cuBLAS; failures are reported and left out."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
@@ -141,7 +141,7 @@ def main():
         for shape, order in cases:
             text = f"{'x'.join(map(str, shape))} {'NN' if order == RowMajor else 'NT'}"
             if time.monotonic() - began > options.seconds:
-                print(f"left out: {text}, the seconds are over", flush=True)
+                print(f"left out: {text}, because the time limit is reached", flush=True)
                 continue
             kernels = {name: job.result() for name, job in jobs[shape, order].items()}
             times = measured(spec_of(shape, order), kernels, options.rounds)
