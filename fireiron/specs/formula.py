@@ -5,14 +5,17 @@ A spec with several outputs has one formula per output, separated by `;`. Only t
     definition = formula {";" formula}
     formula   = element [("=" | "+=" | "sum=" | "max=" | "min=" | "*=" | "prod=") (reduction | value)]
     reduction = ("sum" | "max" | "min" | "prod") "(" dimension {"," dimension} "," value ")"
-    value     = sum {("max" | "min") sum}         sum = term {("+" | "-") term}
-             term = factor {("*" | "/") factor}
-    factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")" | choice
+    value     = or {("max" | "min") or}           or = xor {"|" xor}       xor = and {"^" and}      and = shift {"&" shift}
+    shift     = sum {("<<" | ">>") sum}           sum = term {("+" | "-") term}
+    term      = factor {("*" | "/" | "//" | "%") factor}
+    factor    = ("-" | "~") factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")" | choice
     choice    = "where" "(" condition "," value "," value ")"
     condition = both {"or" both}                both = test {"and" test}
     test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
     element   = tensor ["[" index {"," index} "]"]
     index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer]
+
+Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
 
 A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`.
 
@@ -142,7 +145,7 @@ class Operation:
         if self.name in FUNCTIONS:
             return f"{self.name}({', '.join(map(str, self.arguments))})"
         if len(self.arguments) == 1:
-            return f"-{_bracketed(self.arguments[0], 3)}"
+            return f"{self.name}{_bracketed(self.arguments[0], _UNARY)}"
         left, right = self.arguments
         level = _LEVELS[self.name]
         return f"{_bracketed(left, level)} {self.name} {_bracketed(right, level + 1)}"
@@ -150,14 +153,21 @@ class Operation:
 
 Value = Number | Element | Operation
 
-_LEVELS: Final[Mapping[str, int]] = {"or": -2, "and": -1, **dict.fromkeys(COMPARISONS, 0), "+": 1, "-": 1, "*": 2, "/": 2}
+_LEVELS: Final[Mapping[str, int]] = {
+    "or": -2, "and": -1, **dict.fromkeys(COMPARISONS, 0), "|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6,
+    "%": 6,
+}  # fmt: skip
+"""How tightly each binary operator binds."""
+
+_UNARY: Final = 7
+"""How tightly a unary operator binds."""
 
 
 def _bracketed(value: Value, level: int) -> str:
     """A value as an operand of an operator: in parentheses if it binds less tightly."""
     infix = isinstance(value, Operation) and value.name not in FUNCTIONS
-    binds = 3 if not infix else 3 if len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
-    return f"({value})" if binds < level or (infix and level == 3) else str(value)
+    binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
+    return f"({value})" if binds < level or (infix and level == _UNARY) else str(value)
 
 
 @attrs.frozen
@@ -481,7 +491,8 @@ MOST_TEXT: Final = 2000
 """Maximum length of a definition, in characters."""
 
 _TOKEN: Final = re.compile(
-    r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:sum|max|min|prod)=(?!=)|[+*]=|[<>=!]=|[A-Za-z_]\w*|[-+*/^=<>,()\[\]])|(\S))"
+    r"\s*(?:(0[xX][0-9a-fA-F]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)"
+    r"|((?:sum|max|min|prod)=(?!=)|[+*]=|[<>=!]=|<<|>>|//|[A-Za-z_]\w*|[-+*/%&|~^=<>,()\[\]])|(\S))"
 )
 
 
@@ -551,15 +562,39 @@ def formula_of(text: str) -> Formula:
     return parsed
 
 
+@functools.lru_cache(maxsize=4096)
+def condition(text: str) -> Value:
+    """Parse a condition, as the first argument of `where`.
+
+    >>> str(condition("n<=m and (k<3 or causal)"))
+    'n <= m and (k < 3 or causal != 0)'
+
+    Raises: ArgumentError if the text is not a condition, with the place of the error.
+    """
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise ArgumentError(
+            f"a condition is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80]
+        )
+    reader = _Reader(text, is_condition=True)
+    try:
+        parsed = reader.condition()
+    except RecursionError:
+        raise ArgumentError("a formula is nested too deeply", got=text[:80]) from None
+    if reader.next is not None:
+        reader.refuse("the end")
+    return parsed
+
+
 _CONDITION_ENDS: Final = (",", ")", "and", "or")
 """Tokens that may follow a condition."""
 
 
 @attrs.define
 class _Reader:
-    """The tokens of a text, and the number of tokens that are read."""
+    """The tokens of a text, and the number of tokens that are read. The text is a formula or, with `is_condition`, a condition."""
 
     text: str
+    is_condition: bool = attrs.field(default=False, kw_only=True)
     tokens: tuple[str, ...] = attrs.field(init=False)
     place: int = 0
 
@@ -608,13 +643,19 @@ class _Reader:
         return value, name, tuple(over)
 
     def value(self) -> Value:
-        return self.chain(self.sum, ("max", "min"))
+        return self.chain(self.bits, ("max", "min"))
+
+    def bits(self) -> Value:
+        return self.chain(lambda: self.chain(lambda: self.chain(self.shift, ("&",)), ("^",)), ("|",))
+
+    def shift(self) -> Value:
+        return self.chain(self.sum, ("<<", ">>"))
 
     def sum(self) -> Value:
         return self.chain(self.term, ("+", "-"))
 
     def term(self) -> Value:
-        return self.chain(self.factor, ("*", "/"))
+        return self.chain(self.factor, ("*", "/", "//", "%"))
 
     def chain(self, part: Callable[[], Value], signs: tuple[str, ...]) -> Value:
         left = part()
@@ -627,6 +668,11 @@ class _Reader:
             self.take("-")
             inner = self.factor()
             return Number(-inner.value) if isinstance(inner, Number) else Operation("-", (inner,))
+        if self.next == "~":
+            self.take("~")
+            inner = self.factor()
+            whole = isinstance(inner, Number) and isinstance(inner.value, int)
+            return Number(~inner.value) if whole else Operation("~", (inner,))  # type: ignore[union-attr,operator]
         if self.next == "(":
             self.take("(")
             inner = self.value()
@@ -642,7 +688,7 @@ class _Reader:
     def number(self) -> Number:
         text = self.one_of()
         try:
-            return Number(int(text) if text.isdecimal() else float(text))
+            return Number(int(text, 16) if text[:2] in ("0x", "0X") else int(text) if text.isdecimal() else float(text))
         except ValueError:  # more digits than Python reads
             raise ArgumentError("formula: not a number", got=text[:40]) from None
 
@@ -670,13 +716,13 @@ class _Reader:
                 self.take("(")
                 inner = self.condition()
                 self.take(")")
-                if self.next in _CONDITION_ENDS:
+                if self.ends_condition:
                     return inner
             except ArgumentError:
                 pass
             self.place = start
         left = self.value()
-        if self.next in _CONDITION_ENDS:  # as in C, a number as a condition is true if it is not zero
+        if self.ends_condition:  # as in C, a number as a condition is true if it is not zero
             return Operation("!=", (left, Number(0)))
         return Operation(self.one_of(*COMPARISONS), (left, self.value()))
 
@@ -715,6 +761,11 @@ class _Reader:
         return int(self.one_of())
 
     # Tokens.
+
+    @property
+    def ends_condition(self) -> bool:
+        """Whether a condition may end here."""
+        return self.next in _CONDITION_ENDS or (self.is_condition and self.next is None)
 
     @property
     def next(self) -> str | None:
