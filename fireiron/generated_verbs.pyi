@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing import Any, Final, Self, SupportsIndex
 from fireiron.decomp.tile import Strided
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
+from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SetMemoryStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Integer, TileSize
 from fireiron.spec import Spec
@@ -309,8 +309,12 @@ class LoadVerbs:
     def stages(self, stages: Integer) -> Self:
         """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` specifies.
 
+        On a `set_memory`, give the temporary `stages` copies that iterations use alternately: threads write the values of the next iteration
+        while MMAs still read those of this one.
+
         Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
-        each circular buffer separately. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+        each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
+        iterations. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
     def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
         """Store the new buffer row-major, column-major, or in a hierarchical `shape:stride` layout.
@@ -367,6 +371,34 @@ class EpilogVerbs:
         """Report data races as warnings, and print the reason in the kernel's header.
 
         Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+
+class SetMemoryVerbs:
+    def stages(self, stages: Integer) -> Self:
+        """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` specifies.
+
+        On a `set_memory`, give the temporary `stages` copies that iterations use alternately: threads write the values of the next iteration
+        while MMAs still read those of this one.
+
+        Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
+        each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
+        iterations. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+        """
+    def swizzle_storage(self, swizzle: Swizzle | None = None) -> Self:
+        """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
+
+        Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default follows from the leading dimension of the buffer:
+        the 16-byte pieces of adjacent rows (columns) are in different banks.
+        rewrite: A_sh[i] --> A_sh[swizzle(i)]
+
+        Source: CUDA C++ Programming Guide, "Shared Memory".
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+        >>> loads = blocks.split(8).load(A, SH).swizzle_storage(Swizzle(2, 0, 3)).load(B, SH)
+        >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "int a_sh_swizzle" in line]
+        ['const int a_sh_swizzle = thread_m % 4;', 'const int a_sh_swizzle2 = thread_m / 2;']
         """
 
 REFINEMENT_VERBS: Final[Mapping[str, type]]
@@ -600,10 +632,12 @@ class ForEvery:
         >>> joined.index("for (int n =") < joined.rindex("warp_reduce_sum(")  # after the loop, not in each iteration
         True
         """
-    def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> EveryStrategy:
+    def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> EverySetMemory:
         """Allocate a temporary of the definition in a memory, at this level; in shared memory, one copy per unit of the level.
 
-        `pad` is the padding of its rows in elements. Other temporaries are in registers.
+        `pad` is the padding of its rows in elements. Other temporaries are in registers. Without padding and `swizzle_storage`, an instruction
+        that reads the temporary from shared memory, such as `wgmma`, chooses its layout. Elementwise steps that write it and read no registers
+        store vectors, by all threads of the level. `stages` is the number of copies that iterations use alternately.
 
         Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
 
@@ -619,6 +653,18 @@ class ForEvery:
         >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
         >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
         ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+
+        The next temporary is the operand of an MMA, which `ldmatrix` reads. The iterations of k use two copies of it alternately:
+
+        >>> weights = Fused(
+        ...     name="weights", dims="m n k", loop="k", operands={"A": "m k", "W": "n k", "C": "m n"}, init={"zero": "c[m,n] = 0"},
+        ...     body={"weight": "w[n,k] = W[n,k] * 0.5", "product": "c[m,n] += sum(k, A[m,k] * w[n,k])"}, final={"out": "C[m,n] = c[m,n]"},
+        ... )
+        >>> chain = weights.tile(m=32, n=32).to(Block).split(k=32).load("A", SH).set_memory("w", SH).swizzle_storage().stages(2)
+        >>> warps = MatMul.tile(16, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).mma_tile().done()
+        >>> text = chain.step("product", warps).done()(weights(m=64, n=64, k=128, types={"W": int8})).cuda("sm_80")
+        >>> [line.strip() for line in text.splitlines() if "__half w_sh" in line]
+        ['__shared__ __align__(16) __half w_sh[2048];  // 32 x 32, 2 stages']
         """
     def skip_steps(self, *steps: str, where: str) -> EveryStrategy:
         """Skip steps of a fused definition in each warp for which a condition holds for all elements of its threads.
@@ -717,6 +763,8 @@ class EverySplitK(EveryStrategy, SplitKStrategy): ...
 class EveryLoad(EveryStrategy, LoadStrategy): ...
 
 class EveryEpilog(EveryStrategy, EpilogStrategy): ...
+
+class EverySetMemory(EveryStrategy, SetMemoryStrategy): ...
 
 class ForMatMul:
     def then(self, step: Decomposition | Strategy) -> MatMulStrategy:
@@ -1372,10 +1420,12 @@ class ForFused:
         >>> joined.index("for (int n =") < joined.rindex("warp_reduce_sum(")  # after the loop, not in each iteration
         True
         """
-    def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> FusedStrategy:
+    def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> FusedSetMemory:
         """Allocate a temporary of the definition in a memory, at this level; in shared memory, one copy per unit of the level.
 
-        `pad` is the padding of its rows in elements. Other temporaries are in registers.
+        `pad` is the padding of its rows in elements. Other temporaries are in registers. Without padding and `swizzle_storage`, an instruction
+        that reads the temporary from shared memory, such as `wgmma`, chooses its layout. Elementwise steps that write it and read no registers
+        store vectors, by all threads of the level. `stages` is the number of copies that iterations use alternately.
 
         Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
 
@@ -1391,6 +1441,18 @@ class ForFused:
         >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
         >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
         ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+
+        The next temporary is the operand of an MMA, which `ldmatrix` reads. The iterations of k use two copies of it alternately:
+
+        >>> weights = Fused(
+        ...     name="weights", dims="m n k", loop="k", operands={"A": "m k", "W": "n k", "C": "m n"}, init={"zero": "c[m,n] = 0"},
+        ...     body={"weight": "w[n,k] = W[n,k] * 0.5", "product": "c[m,n] += sum(k, A[m,k] * w[n,k])"}, final={"out": "C[m,n] = c[m,n]"},
+        ... )
+        >>> chain = weights.tile(m=32, n=32).to(Block).split(k=32).load("A", SH).set_memory("w", SH).swizzle_storage().stages(2)
+        >>> warps = MatMul.tile(16, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).mma_tile().done()
+        >>> text = chain.step("product", warps).done()(weights(m=64, n=64, k=128, types={"W": int8})).cuda("sm_80")
+        >>> [line.strip() for line in text.splitlines() if "__half w_sh" in line]
+        ['__shared__ __align__(16) __half w_sh[2048];  // 32 x 32, 2 stages']
         """
     def skip_steps(self, *steps: str, where: str) -> FusedStrategy:
         """Skip steps of a fused definition in each warp for which a condition holds for all elements of its threads.
@@ -1489,6 +1551,8 @@ class FusedSplitK(FusedStrategy, SplitKStrategy): ...
 class FusedLoad(FusedStrategy, LoadStrategy): ...
 
 class FusedEpilog(FusedStrategy, EpilogStrategy): ...
+
+class FusedSetMemory(FusedStrategy, SetMemoryStrategy): ...
 
 class MatMulSpec(ForMatMul, Spec):
     @property

@@ -49,7 +49,7 @@ class WarpSpecialize(Refinement):
     may fill one circular buffer; none of them waits for the loads of another.
     With `store_stages`, a storing warp issues the TMA stores of the kernel. Consumers write each tile to a stage of a circular buffer of
     that many stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a producer, it
-    has no effect. A producer that loads by TMA is then a warp.
+    has no effect, and a comment in the generated CUDA states the reason. A producer that loads by TMA is then a warp.
     Legal on a split with `pipeline`; with `copies`, `separate` or `store_stages`, without clusters, `pingpong` and `order_mma`; with
     `copies` or `separate`, also without dynamic tile scheduling.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release

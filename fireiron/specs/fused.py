@@ -108,12 +108,20 @@ class Step:
 
 @attrs.frozen
 class Placed:
-    """The memory of a temporary, if the strategy sets it, the padding of its rows in elements, and an element type other than its own."""
+    """The memory of a temporary, if the strategy sets it, and an element type other than its own.
+
+    - `pad`: the padding of its rows in elements. `stages`: the number of its copies that iterations use alternately (0: one).
+    - `swizzle`: that of its addresses, or a function of the distance of its rows in elements and of an element in bytes.
+    - `free`: no layout is requested, so an instruction that reads it may choose one.
+    """
 
     tensor: str
     memory: Any
     pad: int = 0
     dtype: DType | None = None
+    swizzle: Any = None
+    stages: int = 0
+    free: bool = False
 
 
 @attrs.frozen
