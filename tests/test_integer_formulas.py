@@ -25,8 +25,8 @@ EACH = 12
 """Formulas per kernel."""
 
 NUMBERS = (0, 1, 2, 3, 7, 127, 128, 255, 256, 46341, 65536, 2**24 + 1, 100000000, 2**31 - 1, 2**31, 3000000000, 2**32 - 1, 2**32, 2**40 + 1)
-TENSORS = {"a": uint8, "b": int8, "c": int32}
-RESULTS = (int32, uint8, int8, float32)
+TENSORS = {"a": uint8, "b": int8, "c": int32, "d": int64}
+RESULTS = (int32, uint8, int8, float32, int64)
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ def leaf(random):
     if kind < 5:
         number = random.choice(NUMBERS)
         return Node(str(number), lambda point: number)
-    name = random.choice("abc")
+    name = random.choice("abccd")
     return Node(f"{name}[m,n]", lambda point: point[name])
 
 
@@ -238,7 +238,7 @@ def arrays(seed):
     return {
         "a": source.choice([0, 0, 1, 127, 128, 255], shape).astype(np.uint8),
         "b": source.choice([-128, -127, -1, 0, 1, 127], shape).astype(np.int8),
-        "c": wide, "X": source.integers(1, 100, shape).astype(np.float32),
+        "c": wide, "d": np.where(source.random(shape) < 0.5, wide, source.integers(-(2**63), 2**63, shape)), "X": source.integers(1, 100, shape).astype(np.float32),
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from fireiron import *
 from fireiron.cli import main
 from fireiron.errors import ArgumentError
 from fireiron.specs import meaning
+from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import formula
 from fireiron.specs.philox import philox, uniform
 from fireiron.stepping.masked_tile_effects import Values
@@ -33,6 +34,12 @@ EXAMPLES = {
         "sin(X[m,n]) + cos(X[m,n]) * clamp(floor(X[m,n]), 0, 3) + from_bits(bits(X[m,n]) & 0x7fffffff) + mulhi(int32(round(X[m,n])), m)",
         {"X": "m n"},
         {},
+    ),
+    "labels": ("where(L[m] == n and L[m] != -100, X[m,n], 0)", {"X": "m n", "L": "m"}, {"L": int64}),
+    "8-bit floats": (
+        "K[m,n] * scale[m] + V[m,n]",
+        {"K": "m n", "scale": "m", "V": "m n"},
+        {"K": float8_e4m3, "V": float8_e5m2, "Y": float8_e4m3},
     ),
     "blocks": ("where(m // 2 == n // 16, X[m,n], 0)", {"X": "m n"}, {}),
 }
@@ -216,6 +223,90 @@ def test_sines(tmp_path):
     for name, function in (("sin", np.sin), ("cos", np.cos)):
         for number, got in enumerate(everywhere(f"{name}(X[m,n])", {"X": x}, {"X": float32, "Y": float32}, tmp_path)):
             np.testing.assert_allclose(got, function(x.astype(float)), rtol=1e-6, atol=1e-7, err_msg=f"{name} {number}")
+
+
+# ---------------------------------------------------------------------------------------------- element types
+
+WIDE = np.array([0, -1, 2**63 - 1, -(2**63), 2**31, -(2**31) - 1, 3, 100] * 16, np.int64).reshape(4, 32)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("formula", "function", "result"),
+    [
+        ("L[m,n]", lambda a: a, int64), ("L[m,n] >> 1 ^ n", lambda a: a >> 1 ^ np.arange(32), int64),
+        ("max(L[m,n] // 3, -5) % 7", lambda a: np.maximum(a // 3, -5) % 7, int64), ("~L[m,n]", lambda a: ~a, int64),
+        ("where(L[m,n] == 2147483648, 1, 0)", lambda a: (a == 2**31) * 1, int64), ("L[m,n]", lambda a: a.astype(np.int32), int32),
+        ("L[m,n] * 5 + L[m,n]", lambda a: (a * 6).astype(np.int32), int32), ("int32(L[m,n])", lambda a: a.astype(np.int32), int64),
+        ("L[m,n]", lambda a: a.astype(np.float32), float32), ("philox(L[m,n], L[m,n], L[m,n] >> 32)", lambda a: philox(a, a, a >> 32), int64),
+    ],
+)  # fmt: skip
+def test_int64(formula, function, result, tmp_path):
+    with np.errstate(over="ignore"):
+        right = function(WIDE).astype(result.to_numpy())
+    for number, got in enumerate(everywhere(formula, {"L": WIDE}, {"L": int64, "Y": result}, tmp_path)):
+        np.testing.assert_array_equal(got, right, err_msg=str(number))
+
+
+@needs_compiler
+def test_floats_that_become_int64_saturate(tmp_path):
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**63, -(2.0**63), 3.9, -3.9, 1e12] + [0.0] * 22).reshape(1, 32)
+    right = [0, 2**63 - 1, -(2**63), 2**63 - 1, -(2**63), 2**63 - 1, -(2**63), 3, -3, 10**12]
+    for dtype in (float32, float64):
+        right[-1] = int(dtype.to_numpy().type(1e12))
+        for got in everywhere("X[m,n] + 0.0", {"X": x.astype(dtype.to_numpy())}, {"X": dtype, "Y": int64}, tmp_path):
+            assert got[0, :10].tolist() == right
+
+
+@needs_compiler
+def test_int64_is_passed_by_value(tmp_path):
+    arrays = {"c": np.arange(128, dtype=np.int32).reshape(4, 32), "seed": np.int64(2**40 + 5)}
+    for got in everywhere("seed ^ c[m,n]", arrays, {"c": int32, "seed": int64, "Y": int64}, tmp_path):
+        np.testing.assert_array_equal(got, arrays["c"] ^ np.int64(2**40 + 5))
+
+
+def test_int64_beyond_its_range_and_its_reductions_are_refused():
+    definition = Fused(name="drawn", dims="m n", operands={"L": "m n", "Y": "m n"}, body={"out": "Y[m,n] = L[m,n] * 2"}, types={"L": int64})
+    with pytest.raises(ArgumentError, match="may need more than 64 bits"):
+        definition(m=4, n=4, types={"Y": int64})
+    assert definition(m=4, n=4, types={"Y": int32})
+    total = Fused(name="total", dims="m n", operands={"L": "m n", "y": "m"}, body={"out": "y[m] = sum(n, L[m,n])"}, types={"L": int64})
+    with pytest.raises(ArgumentError, match=r"a sum with L\[m,n\], which is int64[\s\S]*t\[m,n\] = int32\(L\[m,n\]\)"):
+        total(m=4, n=4)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float8_e4m3, float8_e5m2], ids=str)
+def test_formulas_of_8_bit_floats(dtype, tmp_path):
+    """They are converted to float32 when they are read, and a result is rounded once and saturates."""
+    kind = dtype.to_numpy()
+    x = np.arange(256, dtype=np.uint8).view(kind).reshape(8, 32)
+    wide = x.astype(np.float32)
+    with np.errstate(all="ignore"):
+        for formula, right, result in (
+            ("X[m,n] * 3 - 1", wide * 3 - 1, float32), ("X[m,n] * 100", convert(wide * 100, dtype), dtype),
+            ("where(X[m,n] > 1, floor(X[m,n]), 1)", np.where(wide > 1, np.floor(wide), 1), float32),
+            ("int32(X[m,n]) & 7", np.clip(np.nan_to_num(wide.astype(float)), -(2**31), 2**31 - 1).astype(np.int64) & 7, int32),
+        ):  # fmt: skip
+            for number, got in enumerate(everywhere(formula, {"X": x}, {"X": dtype, "Y": result}, tmp_path)):
+                same = np.asarray(got).astype(np.float64), np.asarray(right).astype(np.float64)
+                np.testing.assert_array_equal(*same, err_msg=f"{formula} {number}")
+
+
+@needs_compiler
+def test_rows_of_8_bit_floats_are_reduced_in_float32(tmp_path):
+    definition = Fused(
+        name="rows", dims="m n", operands={"X": "m n", "y": "m", "top": "m"},
+        body={"sum": "y[m] = sum(n, X[m,n])", "top": "top[m] = max(n, X[m,n])"},
+        types={"X": float8_e4m3, "y": float32, "top": float8_e4m3},
+    )  # fmt: skip
+    spec = definition(m=8, n=64)
+    strategy = definition.tile(m=8).to(Block).tile(m=1).to(Thread).done()(spec)
+    x = np.random.default_rng(0).integers(-8, 9, (8, 64)).astype(float8_e4m3.to_numpy())
+    wide, host = x.astype(np.float32), HostProgram([Printed.of(strategy.program("sm_80"))], tmp_path)
+    for y, top in (spec.reference(x), strategy.compile("sm_80")(x), host.run(0, {"X": x}).values()):
+        np.testing.assert_array_equal(y, wide.sum(1))
+        np.testing.assert_array_equal(top.astype(np.float32), wide.max(1))
 
 
 # ---------------------------------------------------------------------------------------------- injected faults

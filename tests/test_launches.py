@@ -265,5 +265,5 @@ def test_the_last_launch_of_a_call_writes_its_outputs():
     rest = AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
     ending = MatMul.then(MakeLaunches(last_elsewhere)).then(rest)(SPEC).program("sm_90")
     assert ending.cuda.count("__global__") == 2
-    with pytest.raises(ArgumentError, match="a call returns what its last launch writes, and matmul writes t"):
+    with pytest.raises(ArgumentError, match="the last launch must write all outputs, but matmul writes t"):
         CompiledKernel(ending)(np.ones((16, 32), np.float32), np.ones((32, 24), np.float32))

@@ -65,10 +65,10 @@ REFUSED = (
     ("store.loads_spec(store.dumps(SQUARE).replace('\"GL\"', '\"XL\"'))", "XL"), ("store.expression('M.x')", "no expression"), ("store.expression('(' * 9)", "no expression"),
     ("store.expression('f(3)')", "no function 'f' of 1 arguments"), ("store.write_text('/tmp/x.json', chr(0xd800))", "cannot be written"),
     # records
-    ("describe(3)", "describe: not a spec"), ("Record.parse('[')", "no JSON"), ("Record.parse('9' * 6000)", "no JSON"), ("spec_of({**describe(SQUARE), 'more': 1})", "unknown field 'more'"),
-    ("spec_of({**describe(SQUARE), 'layouts': {'A': 'Strides(x)', 'B': 'col', 'C': 'col'}})", "no strides"), ("spec_of({**describe(SQUARE), 'layouts': {'A': 'Strides(m=1, k=(2))', 'B': 'col', 'C': 'col'}})", "no stride"),
-    ("spec_of({**describe(SQUARE), 'layouts': {'A': 'both', 'B': 'col', 'C': 'col'}})", "no such layout"), ("spec_of({**describe(SQUARE), 'symbols': {'Q': {}}})", "symbols holds facts"),
-    ("spec_of({**describe(SQUARE), 'leading': {'X': 8}})", "may name"), ("Records.append_to('/tmp/x.jsonl', 3)", "append_to: not a record"),
+    ("describe(3)", "describe requires a spec"), ("Record.parse('[')", "not JSON"), ("Record.parse('9' * 6000)", "not JSON"), ("spec_of({**describe(SQUARE), 'more': 1})", "the field 'more' is unknown"),
+    ("spec_of({**describe(SQUARE), 'layouts': {'A': 'Strides(x)', 'B': 'col', 'C': 'col'}})", "the strides are invalid"), ("spec_of({**describe(SQUARE), 'layouts': {'A': 'Strides(m=1, k=(2))', 'B': 'col', 'C': 'col'}})", "a stride is invalid"),
+    ("spec_of({**describe(SQUARE), 'layouts': {'A': 'both', 'B': 'col', 'C': 'col'}})", "the layout is unknown"), ("spec_of({**describe(SQUARE), 'symbols': {'Q': {}}})", "symbols must have only facts"),
+    ("spec_of({**describe(SQUARE), 'leading': {'X': 8}})", "may only have values for"), ("Records.append_to('/tmp/x.jsonl', 3)", "append_to requires a Record"),
     # kernels and arrays
     ("in_order(PAIR, {'Y': 1})", "Z missing"), ("in_order(PAIR, {'Q': 1})", "has no output 'Q'"), ("in_order(PAIR, 3)", "has 2 outputs"), ("in_order(PAIR, (1, 2, 3))", "3 arrays"),
     ("TWO.check({'q': 3})", "no dimension q"), ("Fused(name='f', dims='m m', operands={}, body={})", "Fused"),

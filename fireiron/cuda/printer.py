@@ -23,6 +23,7 @@ from fireiron.cuda.types import (
     EIGHT_BITS,
     PAIRS,
     TRUNCATED,
+    TRUNCATED_TO_64_BITS,
     applied,
     approximate,
     carrier,
@@ -40,7 +41,7 @@ from fireiron.ir.accumulators import accumulators
 from fireiron.ir.text import Braces, Copy, Function, Item, Path, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
 from fireiron.values.expr import FALSE, TRUE, ZERO, Const, Expr, all_of, as_expr, conjuncts
-from fireiron.values.machine import DType, float32, float64, int32
+from fireiron.values.machine import DType, float32, float64, int32, int64
 
 BARRIER_BYTES = 8
 """Bytes of an mbarrier."""
@@ -79,6 +80,8 @@ class KernelPrinter:
 
     def converted(self, text: Text, source: DType, target: DType) -> Text:
         """A value converted to another element type."""
+        if source.kind == "float" and target == int64:
+            return Call(self.function(TRUNCATED_TO_64_BITS), (converted(text, source, float32) if source != float64 else text,))
         if source == float64 and target.kind == "int":
             return saturated(Call(self.function(TRUNCATED), (text,)), target)
         return converted(text, source, target)

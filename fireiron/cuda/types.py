@@ -190,7 +190,16 @@ TRUNCATED: Final = Function(
     "x toward zero, saturated at 32 bits; NaN, which cvt.rzi.s32.f64 converts to the smallest integer, as 0",
     result="int",
 )
-"""The function for conversions of float64 to integers."""
+"""The function for conversions of float64 to integers of at most 32 bits."""
+
+TRUNCATED_TO_64_BITS: Final = Function(
+    "truncated",
+    ("double x",),
+    ("return x == x ? static_cast<long long>(x) : 0;",),
+    "x toward zero, saturated at 64 bits; NaN, which cvt.rzi.s64 converts to the smallest integer, as 0",
+    result="long long",
+)
+"""The function for conversions of floats to int64."""
 
 
 def widened(source: DType) -> Function:

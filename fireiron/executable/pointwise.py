@@ -30,11 +30,11 @@ from fireiron.performing.pairs import pair, stored_pair
 from fireiron.spec import Spec
 from fireiron.specs.bits import BITWISE, INTEGER_ONLY, RANDOM, SHIFTS, TO_INTEGER, Range, uint32
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import EXACT, WRAPPING, fits, int64, is_integral, range_of, sides_of
+from fireiron.specs.integers import EXACT, WRAPPING, fits, is_integral, range_of, sides_of
 from fireiron.specs.meaning import FULL_COUNTER, computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, TRUE, Expr, constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16, float32, float64, int32
+from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int32, int64, tf32
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
@@ -111,7 +111,7 @@ class ThreadPointwise(Executable):
         kinds = {view.dtype for view in spec.operands.values()}
         if self.pairs and not (len(kinds) == 1 and kinds <= {float16, bfloat16}):
             mismatches.append(Mismatch("type", "all float16, or all bfloat16", ", ".join(sorted(map(str, kinds)))))
-        if kinds & set(MATRIX_ONLY):
+        if tf32 in kinds:
             mismatches.append(Mismatch("type", "a type that threads compute with", ", ".join(sorted(map(str, kinds)))))
         if self.pairs and any(view.bounded for view in spec.operands.values()):
             mismatches.append(Mismatch("bounds", "elements that are all inside the tensors", "the last tile may be partly out of bounds"))
@@ -310,9 +310,13 @@ class _StatementElement:
         address = self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
         return address.low, min(address.high, span[1]) if self.stops else address.high
 
+    def is_wide(self, name: str) -> bool:
+        """Whether an input holds 64-bit integers."""
+        return self.spec.operands[name].dtype == int64
+
     def integer(self, name: str) -> Text:
         """Print the element of an input as an integer."""
-        text, most = self.factor(name, int32), self.reaches[name][1]
+        text, most = self.factor(name, self.spec.operands[name].dtype if self.is_wide(name) else int32), self.reaches[name][1]
         past = self.stops and attrs.evolve(self, stops=False).reaches[name][1] > most
         return Call("min", (text, self.printer.literal(most, int32))) if past else text
 
@@ -384,8 +388,8 @@ def _assignment(printer: Printer, statement: _StatementElement, formula: Formula
     if not formula.joins or statement.accumulate == FALSE:
         return Assignment(target, value)
     wide, by = widened(result), formula.joins_by
-    if wide == int32 and by in SIGNS:  # only the lower bits of sums and products matter
-        wide = uint32
+    if wide.kind == "int" and by in SIGNS:  # only the lower bits of sums and products matter
+        wide = uint32 if wide == int32 else attrs.evolve(wide, cuda="unsigned long long")
     if isinstance(formula.value, Operation) and formula.value.name in INTEGER_ONLY:
         value = Joined(("(", value, ")"))
     terms = [
@@ -693,7 +697,11 @@ def _value(printer: Printer, statement: _StatementElement, formula: Formula, res
     if range_of(value, ranges) is None and result.kind == "float":
         computed = float64 if result == float64 else float32
         return printer.converted(_text(printer, statement, value, computed), computed, result)
-    if result.kind == "int" and (range_of(value, ranges) is None or _width(_in_64_bits(statement, value), value) == int64):
+    if (
+        result.kind == "int"
+        and result != int64
+        and (range_of(value, ranges) is None or _width(_in_64_bits(statement, value), value) == int64)
+    ):
         return printer.converted(_lower_bits(printer, statement, value), uint32, result)
     text, kind = _integer(printer, statement, value)
     return printer.converted(text, kind, result)

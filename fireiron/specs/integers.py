@@ -1,8 +1,8 @@
 """Integers in formulas: which values are integers, their ranges, and the number of bits that they need.
 
-Coordinates, extents, integer constants and elements of int8, uint8 and int32 are integers; so are sums, differences, products, negatives,
-absolute values, maxima, minima and selections of integers, and the results of the operators of `fireiron.specs.bits`, which only integers
-have. They are exact: intermediate values do not wrap around. The rest follows from their use:
+Coordinates, extents, integer constants and elements of int8, uint8, int32 and int64 are integers; so are sums, differences, products,
+negatives, absolute values, maxima, minima and selections of integers, and the results of the operators of `fireiron.specs.bits`, which only
+integers have. They are exact: intermediate values do not wrap around. The rest follows from their use:
 
 - a comparison of integers is exact;
 - a result in an integer type keeps the low bits of the exact integer, as a conversion in C and `astype` in NumPy do;
@@ -32,7 +32,7 @@ from fireiron.specs.bits import (
     uint32,
 )
 from fireiron.specs.formula import COMPARISONS, CONDITIONS, Element, Formula, Number, Operation, Value, elements_of
-from fireiron.values.machine import DType, int32
+from fireiron.values.machine import DType, int32, int64
 
 INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu", "clamp", "floor", "round", *INTEGER_ONLY)
 """Operations whose results on integers are integers."""
@@ -42,9 +42,6 @@ WRAPPING: Final = ("+", "-", "*", "<<", *BITWISE)
 
 EXACT: Final = ("+", "-", "*", *INTEGER_ONLY, *TO_INTEGER)
 """Operations that are done in integers if their operands are integers, also if the result becomes a float."""
-
-int64: Final = DType("int64", 64, "int", "long long", "int64")
-"""The type of integers in formulas that may overflow 32 bits; no array has it."""
 
 
 def fits(span: Range, dtype: DType) -> bool:
@@ -175,8 +172,9 @@ def check_integers(
             legal="integer factors; or a result in float32", hint="multiply the sum in a later step",
         )  # fmt: skip
     if formula.reduction is not None:
+        _check_reduced(formula, ranges, what, shown)
         return
-    for part in _exact_parts(value, ranges, formula.output in ranges):
+    for part in _matters(formula, value, ranges):
         if range_of(part, ranges) is None:
             names = dict.fromkeys(bounds[element.tensor] for element in elements_of(part) if element.tensor in bounds)
             masked = isinstance(part, Operation) and part.name in INTEGER_ONLY
@@ -185,6 +183,24 @@ def check_integers(
             raise ArgumentError(
                 f"{what}: {shown(part)} may need more than 64 bits", got=shown(formula), legal="integers from -2^63 to 2^63 - 1", hint=hint
             )
+
+
+def _check_reduced(formula: Formula, ranges: Mapping[str, Range], what: str, shown: Callable[[Formula | Value], str]) -> None:
+    """Refuse a reduction of 64-bit integers, or to them."""
+    for element in (*formula.elements, formula.target):
+        if element.tensor in ranges and not fits(ranges[element.tensor], int32):
+            raise ArgumentError(
+                f"{what}: a {formula.reduction} with {element}, which is int64", got=shown(formula), legal="int8, uint8, int32 or floats",
+                hint=f"an earlier step: t[{','.join(element.dims)}] = int32({element})",
+            )  # fmt: skip
+
+
+def _matters(formula: Formula, value: Value, ranges: Mapping[str, Range]) -> Iterator[Value]:
+    """The integers in the value of a formula of which more than the low 32 bits matter."""
+    wide = formula.output in ranges and not fits(ranges[formula.output], int32)
+    if wide and is_integral(value, ranges):
+        yield value
+    yield from _exact_parts(value, ranges, formula.output in ranges and not wide)
 
 
 def _check_operators(formula: Formula, ranges: Mapping[str, Range], what: str, shown: Callable[[Formula | Value], str]) -> None:
@@ -227,7 +243,7 @@ def _check_argument(
         stored = isinstance(argument, Element)
         raise ArgumentError(
             f"{what}: {value.name} is for integers, and {shown(argument)} is a float", got=got(),
-            legal="coordinates, extents, whole constants, elements of int8, uint8 and int32",
+            legal="coordinates, extents, whole constants, elements of int8, uint8, int32 and int64",
             hint=f"int32({shown(argument)}){', or types={...} for an operand of integers' if stored else ''}",
         )  # fmt: skip
     if value.name == "bits" and integral:

@@ -205,7 +205,10 @@ def perform(
     result = _elementwise(formula, values, types, shape, compute_type, ranges, once=compute_type == float64)
     if accumulate is False or not formula.joins:
         return result
-    return joining(formula.joins_by)(_previous(formula, values[formula.output], accumulate), result)
+    old, dtype = _previous(formula, values[formula.output], accumulate), types[formula.output]
+    if dtype.kind == "float" and dtype.bits == 8:
+        return convert(joining(formula.joins_by)(convert(old, float32), convert(result, float32)), dtype)
+    return joining(formula.joins_by)(old, result)
 
 
 def computing(formula: Formula, types: Mapping[str, DType]) -> DType:

@@ -106,6 +106,10 @@ Integer integer(Number number)
   if constexpr (static_cast<Number>(0.5) == static_cast<Number>(0)) {
     return static_cast<Integer>(number);
   } else {
+    if constexpr (sizeof(Integer) == 8) {  // the limits are not representable in a float
+      const double wide = static_cast<double>(number), limit = 9223372036854775808.0;
+      return wide != wide || wide < -limit ? -9223372036854775807ll - 1 : wide >= limit ? 9223372036854775807ll : static_cast<Integer>(wide);
+    }
     constexpr bool from_zero = static_cast<Integer>(-1) > static_cast<Integer>(0);
     constexpr double low = from_zero ? 0.0 : -2147483648.0, high = from_zero ? 4294967295.0 : 2147483647.0;
     if (number != number)

@@ -27,8 +27,9 @@ from fireiron.specs.meaning import convert
 TEXTS = 10
 ROWS, COLUMNS = 16, 32
 FLOATS = (float16, bfloat16, float32, float64)
-TYPES = (*FLOATS, float32, float16, int32, int8, uint8)
-RESULTS = (*FLOATS, *FLOATS, int32, int8, uint8)
+SMALL = (float8_e4m3, float8_e5m2)
+TYPES = (*FLOATS, *SMALL, float32, float16, int32, int8, uint8)
+RESULTS = (*FLOATS, *FLOATS, *SMALL, int32, int8, uint8)
 
 # ---------------------------------------------------------------------------------------------- IEEE and the instructions
 
