@@ -252,7 +252,7 @@ def describe(spec: Spec) -> dict[str, Any]:
     if not spec.level.is_launch:
         raise StoreError("only specs of kernels can have records", got=str(spec), hint="use a spec at the level Kernel")
     symbols: dict[str, Any] = {}
-    operands = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+    operands = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
     layouts = {name: view.tensor.layout for name, view in operands.items()}
     matrices = {name: layout for name, layout in layouts.items() if isinstance(layout, MatrixLayout)}
     leading = {name: _size(layout.leading, symbols) for name, layout in matrices.items() if layout.leading is not None}
