@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -49,7 +49,8 @@ from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, as_direct, exact_in, factors, fused
+from fireiron.specs.indirect import Stored, scattered_to
 from fireiron.specs.integers import is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
@@ -150,8 +151,25 @@ def expected(
         random: whether each number of the inputs is random, independent and of mean zero.
     """
     places = places or {}
-    arrays_at = {name: select_at(array, spec.uses[name], places) for name, array in arrays.items()}
-    return expected_at(spec, arrays_at, sizes, places, accumulator, chunk, random)
+    direct, own = as_direct(spec, arrays, sizes)
+    selected = {name: select_at(array, spec.uses[name], places) for name, array in own.items()}
+    bounded = expected_at(direct, selected, sizes, places, accumulator, chunk, random)
+    return bounded | {
+        name: Bounded(*map(place, (bounded[name].value, bounded[name].error))) for name, place in _scatters(spec, arrays, sizes)
+    }
+
+
+def _scatters(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield each output that a table scatters, with the function that scatters its values. Unwritten elements are 0."""
+    definition = fused(spec)
+    for operand in () if definition is None else definition.scattered:
+        shape = [number_of_elements(size, sizes) for size in spec.operands[operand.operand].tensor.array.shape]
+        extents = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+        yield operand.operand, functools.partial(_scattered, operand, arrays, shape, extents)
+
+
+def _scattered(operand: Stored, arrays: Mapping[str, Any], shape: Sequence[int], extents: Mapping[str, int], values: Any) -> Any:
+    return scattered_to(operand, values, arrays, shape, extents)
 
 
 def expected_at(
@@ -311,6 +329,8 @@ def free_dims(spec: Spec) -> tuple[str, ...]:
     They are not reduced, no loop iterates over them, and formulas use them only as plain indices.
     """
     definition = fused(spec)
+    if definition is not None and definition.scattered:
+        return ()  # places are those of the operand, and not of the array
     formulas = [step.formula for step in definition.steps] if definition is not None else spec.definition.formulas
     bound = {dim for formula in formulas for dim in formula.over}
     bound |= {

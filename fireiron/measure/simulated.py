@@ -58,8 +58,10 @@ def symbol_values(spec: Spec, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def shapes_of(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each operand, by name."""
-    return {name: tuple(int(size.evaluate(symbols)) for size in view.shape) for name, view in spec.operands.items()}
+    """Return the shape of each operand's array, by name."""
+    from fireiron.measure.inputs import shape_of
+
+    return {name: shape_of(view, symbols) for name, view in spec.operands.items()}
 
 
 def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False) -> tuple[dict[str, Any], Judge | None]:
@@ -78,7 +80,7 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
     spec = program.spec
     if fused(spec) is None and not normal:
         return exact_data(program, symbols, seed), None
-    if first_value(spec, symbols) is not None:
+    if first_value(spec, symbols):
         raise ArgumentError(
             f"{spec} accumulates into its output, for which normally distributed inputs have no error bounds",
             hint="--inputs auto: integers, whose sums are exact",
@@ -126,9 +128,9 @@ def _largest_sum(values: Mapping[str, Any]) -> float:
 
 def first_value(spec: Spec, symbols: Mapping[str, int]) -> int | None:
     """Return the value of all output elements before a kernel accumulates into them; None if it has no effect."""
-    from fireiron.gpu.arguments import reads_output
+    from fireiron.gpu.arguments import keeps_elements, reads_output
 
-    return 1 if reads_output(spec, symbols) else None
+    return 1 if reads_output(spec, symbols) else 0 if keeps_elements(spec) else None
 
 
 def with_outputs(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -307,6 +309,8 @@ def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
     from fireiron.values.machine import Block
 
     outputs = {name: program.inner.operands[name].tensor for name in program.inner.outputs}
+    if any(tensor.through is not None for tensor in outputs.values()):
+        return None
     for node in program.tree.nodes():
         views = {name: node.spec.operands.get(name) for name in outputs}
         dims_by_output = {name: view.dims for name, view in views.items() if view is not None and view.tensor == outputs[name]}
@@ -341,7 +345,7 @@ def _compared_blocks(
         for output, tile in tiles.items():
             places = _tile_coordinates(program, symbols, block, tile, got[output].shape, iteration)
             if judge is None:
-                wrong = _first_wrong_at(program.spec, output, places, got[output], arrays, first)
+                wrong = _first_wrong_at(program.spec, symbols, output, places, got[output], arrays, first)
             else:
                 wrong = _with_output_name(program.spec, output, judge.wrong_at(output, got[output], places))
             if wrong is not None:
@@ -383,15 +387,17 @@ def _tile_coordinates(
 
 
 def _first_wrong_at(
-    spec: Spec, output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
+    spec: Spec, symbols: Mapping[str, int], output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
 ) -> Mapping[str, Any] | None:
     """Return the first wrong element of an output at these positions. `first` is the value of all elements before the kernel."""
     import numpy
 
     from fireiron.measure.data import references_of
     from fireiron.measure.inputs import select_at
+    from fireiron.specs.fused import as_direct
 
     by_dim = dict(zip(spec.uses[output], places, strict=True))
+    spec, arrays = as_direct(spec, arrays, symbols)
     right = references_of(spec, *(select_at(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
     read = {dim for name in arrays for dim in spec.uses[name]}
     whole = {
