@@ -184,6 +184,10 @@ class Repack(Decomposition):
             raise DecompositionError(
                 f"repack({self.operand}): {view.memory} at the level {spec.level}", legal="operands in GL, at the whole kernel", within=spec
             )
+        if view.tensor.through is not None:
+            raise DecompositionError(
+                f"repack({self.operand}): its indices are digits or elements of arrays", legal="operands with plain dimensions", within=spec
+            )
         if len(view.dims) not in (2, 3) or len(view.tensor.shape) != len(view.dims):
             raise DecompositionError(
                 f"repack({self.operand}): an operand of {len(view.tensor.shape)} dimensions",
