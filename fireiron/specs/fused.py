@@ -748,6 +748,7 @@ class Fused(ForFused, Starter):
             for step, text in _named(formulas, part, parts).items()
         )
         indirect = stored_operands([(step.name, step.formula) for step in steps], uses)
+        _check_added_indices(indirect, steps)
         array_dims = _array_dims(order, steps, indirect, roles)
         order, declared = tuple(dim for dim in order if dim not in array_dims), uses
         uses = {**uses, **{operand.operand: operand.dims for operand in indirect}}
@@ -1356,6 +1357,19 @@ def _check_steps(definition: FusedDefinition) -> None:
     if not definition.outputs:
         raise ArgumentError("Fused: no step writes an operand", legal=definition.arrays)
     _check_roles(definition)
+
+
+def _check_added_indices(indirect: Iterable[Stored], steps: Sequence[Step]) -> None:
+    """Refuse a step that adds to elements that a table or the digits of an index select."""
+    names = [operand.operand for operand in indirect]
+    step = next((step for step in steps if step.formula.joins and step.formula.output in names), None)
+    if step is not None:
+        target = step.formula.target
+        raise ArgumentError(
+            f"step {step.name}: {step.formula.sign} combines with elements of {target.tensor} that indices select", got=shown(step.formula),
+            legal=f"{target.tensor} indexed by dimensions",
+            hint=f"store separate elements with =, or add to {target.tensor}[{','.join(target.dims)}]",
+        )  # fmt: skip
 
 
 def _check_added(definition: FusedDefinition, step: Step) -> None:
