@@ -21,10 +21,10 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.generated_verbs import ForAny, ForEvery
 from fireiron.specs.arithmetic import convert
-from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
+from fireiron.specs.formula import ELLIPSIS, Definition, Number, definition, expand_ellipsis, open_operands, with_signature
 from fireiron.specs.integers import Range, check_integers
 from fireiron.specs.meaning import neutral, perform, reference
-from fireiron.specs.verbs import Offering, require_no_refinement, unfitting
+from fireiron.specs.verbs import Offering, argument_error, require_no_refinement
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
 from fireiron.values.layout import Layout, flatten
@@ -66,7 +66,7 @@ def located(function: Callable[P, T]) -> Callable[P, T]:
 
             raise error.located(at=call_site()) from None
         except TypeError as error:
-            raise unfitting(function, args, kwargs) or error from None
+            raise argument_error(function, args, kwargs) or error from None
 
     return called
 
@@ -100,7 +100,7 @@ def short_form(function: Callable[P, T]) -> Callable[P, T]:
         if named == list(following[: len(named)]):  # none before them is missing
             args = (*args, *(kwargs.pop(name) for name in named))  # type: ignore[assignment]
         if not known.issuperset(kwargs):
-            raise unfitting(function, args, kwargs) or AssertionError(kwargs)
+            raise argument_error(function, args, kwargs) or AssertionError(kwargs)
         return inner(*args, **kwargs)
 
     return called
@@ -212,17 +212,17 @@ class Kind:
 
     def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
         """The formulas, with the values of parameters, and `rank` dimensions for `...`."""
-        return definition(spelled(self._text(parameters), rank))
+        return definition(expand_ellipsis(self._text(parameters), rank))
 
     def of_signature(self, parameters: tuple[tuple[str, Any], ...], signature: str) -> Definition:
         """The definition with the indices of a signature."""
-        return signed(self.definition(parameters), signature)
+        return with_signature(self.definition(parameters), signature)
 
     def of_sizes(self, parameters: tuple[tuple[str, Any], ...], count: int, signature: str = "") -> Definition:
         """The definition with `count` dimensions, if the formula leaves their number open; or with a signature, if there is one."""
         if signature:
             return self.of_signature(parameters, signature)
-        if REST not in self._text(parameters):
+        if ELLIPSIS not in self._text(parameters):
             return self.definition(parameters)
         return self.definition(parameters, max(count - len(self.definition(parameters, 1).dims) + 1, 1))
 
@@ -231,8 +231,8 @@ class Kind:
         text = self._text(parameters)
         for position, least in open_operands(text):
             if position < len(views) and isinstance(views[position], View):
-                return definition(spelled(text, max(len(views[position].dims) - least + 1, 1)))
-        return definition(spelled(text, 2))
+                return definition(expand_ellipsis(text, max(len(views[position].dims) - least + 1, 1)))
+        return definition(expand_ellipsis(text, 2))
 
     def reference(
         self, definition: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
@@ -497,7 +497,7 @@ class Spec(Offering, ForAny, Displayed):
     def outside(self, name: str) -> int | float:
         """The value of elements of an input that are out of bounds: zero, or the neutral element of a maximum or minimum."""
         only = self.definition.only
-        by = only.joins_by if self.reduces and only is not None else "sum"
+        by = only.combiner if self.reduces and only is not None else "sum"
         return neutral(by, self.operands[name].dtype)
 
     @property
@@ -512,7 +512,7 @@ class Spec(Offering, ForAny, Displayed):
     def bytes(self) -> Expr:
         """The minimum traffic in bytes: each input is read once, each output written once, and read if it is added to."""
         total = as_expr(0)
-        again = {formula.output: ONE if self.atomic else self.accumulate for formula in self.definition.formulas if formula.joins}
+        again = {formula.output: ONE if self.atomic else self.accumulate for formula in self.definition.formulas if formula.accumulates}
         for name, view in self.operands.items():
             if view.memory.counts:
                 continue
@@ -628,7 +628,7 @@ def _check_options(spec: Spec) -> None:
         raise ArgumentError("in_parts: neither true nor false", got=spec.in_parts)
     if spec.accumulator is not None and not isinstance(spec.accumulator, DType):
         raise ArgumentError("accumulator: not an element type", got=spec.accumulator, legal="float32 float16 ..., or None")
-    if spec.accumulate != FALSE and (spec.atomic or not definition.joins):
+    if spec.accumulate != FALSE and (spec.atomic or not definition.accumulates):
         raise ArgumentError(
             f"{title} never adds to the value of its output", got=str(spec.accumulate), legal="accumulate=False", hint="+= in the formula"
         )
@@ -643,7 +643,7 @@ def _check_options(spec: Spec) -> None:
     if definition.sets_numbers:
         _check_values(definition, {name: view.dtype for name, view in spec.operands.items()})
     for index in definition.moved_indices:
-        legal = index.leaves(constant(spec.size(index.dim)))
+        legal = index.legal_numbers(constant(spec.size(index.dim)))
         if legal is not None:
             raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal=legal)
 

@@ -116,7 +116,7 @@ def test_a_number_as_condition_means_not_zero() -> None:
         ("C[m] = __import__('os')", "unknown function '__import__'"),
         ("C[m] = 1 + sum(k, A[m,k])", "unknown function 'sum'[\\s\\S]*whole right side"),
         ("C[m] = max(A[m])", "max takes 2 values, not 1"),
-        ("C[m] += max(k, A[m,k])", "a max is combined by max="),
+        ("C[m] += max(k, A[m,k])", "max needs the sign = or max=, not"),
         ("C[m] = sum(k, A[m])", "k is reduced, but no element has it"),
         ("C[m] = C[m] + 1", "C is read and written"),
         ("C[m] = A[m] + A[m ^ 1]", "A is read with two different index lists"),

@@ -12,7 +12,7 @@ from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.refine.pad import MOST
 from fireiron.spec import Spec
-from fireiron.specs.fused import FusedKind, Placed, fused, with_definition
+from fireiron.specs.fused import FusedKind, TemporaryMemory, fused, with_definition
 from fireiron.stepping.steps import allocated, unchanged
 from fireiron.values.machine import RF, SH, Memory
 
@@ -80,7 +80,7 @@ class SetMemory(Decomposition):
                 f"set_memory({self.tensor!r}, {self.memory}): no such memory at this level", legal="SH RF, below tile(...).to(Block)"
             )
         draft = context.draft()
-        placed = (*definition.placed, Placed(self.tensor, self.memory, self.pad))
+        placed = (*definition.placed, TemporaryMemory(self.tensor, self.memory, self.pad))
         placed_spec = attrs.evolve(spec, kind=spec.kind.of(placed=placed))
         fresh = allocated(placed_spec, {self.tensor: definition.temporaries[self.tensor]}, draft)
         given = (*definition.given, (self.tensor, definition.temporaries[self.tensor]))

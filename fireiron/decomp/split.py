@@ -20,7 +20,7 @@ from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
-from fireiron.specs.fused import AGAIN, fused, with_definition
+from fireiron.specs.fused import SECOND_LOOP, fused, with_definition
 from fireiron.stepping.masked_tiles import masked_iteration
 from fireiron.stepping.masks import visible
 from fireiron.stepping.stagger import require_order_free, staggered_loop
@@ -117,18 +117,18 @@ class Split(Decomposition):
         if "body" not in steps or not any(dim in spec.dims for dim in named):
             return unchanged(spec)
         draft = context.draft()
-        loop_spec, _ = parts_of(with_definition(spec, definition.again(), {}), draft)
+        loop_spec, _ = parts_of(with_definition(spec, definition.with_second_loop(), {}), draft)
         inside = fused(loop_spec)
         assert inside is not None
         if "init" not in steps and "final" not in steps:
             return self._loop(loop_spec, draft)
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
-        for part, name in (("init", "before"), ("body", "body"), ("final", "after"), (AGAIN, AGAIN)):
+        for part, name in (("init", "before"), ("body", "body"), ("final", "after"), (SECOND_LOOP, SECOND_LOOP)):
             if not any(step.part == part for step in inside.steps):
                 continue
             own = with_definition(loop_spec, inside.part(part), {})
-            loop = self._loop(own, draft, name) if part in ("body", AGAIN) else None
+            loop = self._loop(own, draft, name) if part in ("body", SECOND_LOOP) else None
             children += [Child(name, own)] if loop is None else loop.children
             program += (Hole(name),) if loop is None else loop.program
         return draft.expansion(tuple(children), program)

@@ -76,7 +76,7 @@ class ThreadPointwise(Executable):
         return float64 if self.packed else None
 
     def takes_neighbors(self, spec: Spec) -> bool:
-        return not self.pairs and not spec.definition.joins
+        return not self.pairs and not spec.definition.accumulates
 
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
         only = spec.definition.only
@@ -125,7 +125,7 @@ class ThreadPointwise(Executable):
     def clamped_later(self, spec: Spec) -> Executable | None:
         only = spec.definition.only
         types = {name: view.dtype for name, view in spec.operands.items()}
-        if self.pairs or only is None or only.joins or _in_half(spec) or unclamped(only) == only:
+        if self.pairs or only is None or only.accumulates or _in_half(spec) or unclamped(only) == only:
             return None
         return attrs.evolve(self, clamps=False) if types[only.output] == computing(only, types) == float32 else None
 
@@ -162,7 +162,7 @@ class SkipIfIdentity(ThreadPointwise):
     def identity_operand(self, spec: Spec) -> str:
         """Return the name of the factor; empty if the spec is not such a product."""
         only = spec.definition.only
-        if only is None or only.joins or not isinstance(only.value, Operation) or only.value.name != "*":
+        if only is None or only.accumulates or not isinstance(only.value, Operation) or only.value.name != "*":
             return ""
         result = spec.operands[only.output]
         names = [argument.tensor for argument in only.value.arguments if isinstance(argument, Element)]
@@ -367,9 +367,9 @@ def _assignment(printer: Printer, statement: _StatementElement, formula: Formula
     result = statement.spec.operands[formula.output].dtype
     target = statement.place(formula.output)
     value = _value(printer, statement, formula, result)
-    if not formula.joins or statement.accumulate == FALSE:
+    if not formula.accumulates or statement.accumulate == FALSE:
         return Assignment(target, value)
-    wide, by = widened(result), formula.joins_by
+    wide, by = widened(result), formula.combiner
     if wide == int32 and by in SIGNS:  # only the lower bits of sums and products matter
         wide = uint32
     terms = [
@@ -425,14 +425,14 @@ def _is_binary(spec: Spec) -> bool:
     """Whether a formula assigns the sum, difference or product of two elements at the coordinates of the result."""
     only = spec.definition.only
     value = None if only is None else only.value
-    if only is None or only.joins or not isinstance(value, Operation) or value.name not in _HALF or len(value.arguments) != 2:
+    if only is None or only.accumulates or not isinstance(value, Operation) or value.name not in _HALF or len(value.arguments) != 2:
         return False
     return all(isinstance(argument, Element) and argument.index == only.target.index for argument in value.arguments)
 
 
 def _in_half(spec: Spec) -> bool:
     """Whether one instruction computes the spec in half precision."""
-    if spec.definition.joins:
+    if spec.definition.accumulates:
         return False
     kinds = {view.dtype for view in spec.operands.values()}
     return len(kinds) == 1 and kinds <= {float16, bfloat16} and _is_binary(spec)

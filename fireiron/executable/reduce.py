@@ -87,7 +87,7 @@ def _one_by_one(printer: Printer, by: str, place: Text, terms: list[Text], dtype
 def _by(spec: Spec) -> str:
     """Return the operation that combines the elements: sum, maximum, minimum or product."""
     (only,) = spec.definition.formulas
-    return only.joins_by
+    return only.combiner
 
 
 REDUCE = ThreadReduce("Reduce")

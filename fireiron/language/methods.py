@@ -16,7 +16,7 @@ from fireiron.generated_verbs import REFINEMENT_VERBS, OtherVerbs, StepVerbs
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy, appended
 from fireiron.language.tree import OF_EACH_STEP, Decomposition, Refinement
 from fireiron.spec import Spec
-from fireiron.specs.verbs import ChainHooks, Verbs, fitting
+from fireiron.specs.verbs import ChainHooks, Verbs, checked_arguments
 from fireiron.values.tensor import Printed, Tensor, View
 
 _ENDS = (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
@@ -43,7 +43,7 @@ def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[Module
                     _add(chain, refinement, make, _refining(make))
 
 
-@fitting
+@checked_arguments
 def then(self: Verbs, step: Decomposition | Strategy) -> Strategy:
     """Append a decomposition, or all steps of another strategy.
 
@@ -125,7 +125,7 @@ def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]
 
 
 def _appending(make: Any, kind: type[Strategy]) -> Callable[..., Strategy]:
-    @fitting
+    @checked_arguments
     def method(self: Verbs, *args: Any, **kwargs: Any) -> Strategy:
         return appended(self, make(*args, **kwargs), kind)
 
@@ -133,7 +133,7 @@ def _appending(make: Any, kind: type[Strategy]) -> Callable[..., Strategy]:
 
 
 def _refining(make: Any) -> Callable[..., Strategy]:
-    @fitting
+    @checked_arguments
     def method(self: Strategy, *args: Any, **kwargs: Any) -> Strategy:
         return self.refine(make(*args, **kwargs))
 

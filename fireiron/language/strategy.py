@@ -34,7 +34,7 @@ from fireiron.refine.to import To
 from fireiron.refine.warp_specialize import WarpSpecialize
 from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.operand import Operand
-from fireiron.specs.verbs import Offering, Verbs, fitting
+from fireiron.specs.verbs import Offering, Verbs, checked_arguments
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Architecture, DType, Warpgroup, as_integer
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             return stated
         return WARPGROUP_ARCHITECTURE if any(has_part(Warpgroup, steps) for steps in parts) else DEFAULT_ARCHITECTURE
 
-    @fitting
+    @checked_arguments
     def program(
         self, architecture: Architecture | str | None = None, instructions: tuple[Executable, ...] | None = None, name: str | None = None
     ) -> Program:
@@ -181,12 +181,12 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             return _first_legal(self, lambda alternative: Program.of(alternative, architecture, known, name))
         return Program.of(self, architecture, known, name)
 
-    @fitting
+    @checked_arguments
     def cuda(self, architecture: Architecture | str | None = None) -> str:
         """Return the CUDA C++ for a target (None: `target`). Legal when bound and complete."""
         return self.program(architecture).cuda
 
-    @fitting
+    @checked_arguments
     def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> CompiledKernel:
         """Return a callable kernel: it runs NumPy arrays in the simulator, and arrays on a GPU there.
 

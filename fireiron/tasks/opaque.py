@@ -26,7 +26,7 @@ class OpaqueDefinition(Definition):
     """The operands of a micro-kernel, each with its dimensions, some of which it writes."""
 
     given: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    joins: bool = False
+    accumulates: bool = False
 
     only = None
     sets_numbers = False
