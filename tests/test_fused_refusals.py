@@ -75,7 +75,10 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
             ("init is for steps around a loop",),
         ),
         ({"scan": "n"}, ("step s reduces n, but steps have only one element of n at a time", "remove n from scan")),
-        ({"batch": "n", "body": {"y": "y[m] = X[m,n]"}}, ("y lacks the batch dimension n, so several blocks would write the same elements",)),
+        (
+            {"batch": "n", "body": {"y": "y[m] = X[m,n]"}},
+            ("y lacks the batch dimension n, so several blocks would write the same elements",),
+        ),
         (
             {"loop": "n", "init": {"a": "u[m] = 0"}, "body": {"y": "v[m] = u[m]"}, "final": {"z": "y[m] = sum(n, X[m,n])"}},
             ("no step of body has the loop's dimension n",),
@@ -156,7 +159,7 @@ def test_steps_are_named():
     refused(
         DecompositionError, lambda: plain(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().ir, "MatMul is one step", "a Fused definition"
     )
-    refused(ArgumentError, lambda: attention.step(3, product), "step: the name of a step")
+    refused(ArgumentError, lambda: attention.step(3, product), "step needs the name of a step")
 
 
 def test_products_need_a_strategy():
@@ -184,11 +187,13 @@ def test_temporaries_are_placed():
     def placed(*arguments, **more):
         return lambda: built(mlp.tile(m=32).to(Block).set_memory(*arguments, **more).done(), **LAYERS)
 
-    refused(DecompositionError, placed("X", SH), "set_memory('X'): an operand of mlp", "legal   h acc", "load('X', SH)")
-    refused(DecompositionError, placed("hh", SH), "set_memory('hh'): not a temporary of mlp", "legal   h acc")
-    refused(DecompositionError, placed("h", GL), "no such memory at this level", "legal   SH RF")
+    refused(
+        DecompositionError, placed("X", SH), "set_memory('X'): X is an operand of mlp, not a temporary", "legal   h acc", "load('X', SH)"
+    )
+    refused(DecompositionError, placed("hh", SH), "set_memory('hh'): hh is not a temporary of mlp", "legal   h acc")
+    refused(DecompositionError, placed("h", GL), "a temporary cannot be in GL at the level", "legal   SH RF")
     refused(DecompositionError, lambda: built(mlp.set_memory("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
-    refused(ArgumentError, placed("h", SH, pad=-1), "set_memory: pad: elements after each row", "0 ... 4096")
+    refused(ArgumentError, placed("h", SH, pad=-1), "set_memory: pad must be a number of elements after each row", "0 ... 4096")
 
 
 def test_an_epilog_is_around_one_product():

@@ -402,7 +402,7 @@ def test_no_wait_with_ordinary_consumers():
 
 
 def test_no_wait_names_are_checked():
-    with pytest.raises(DecompositionError, match="`no_wait` names operands, each once"):
+    with pytest.raises(DecompositionError, match="`no_wait` must name each operand once"):
         ProgrammaticLaunch(("A", "A"))
     for wrong in ((1,), "", 1):
         with pytest.raises(ArgumentError, match="not an operand"):

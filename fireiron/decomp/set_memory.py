@@ -1,4 +1,4 @@
-"""`set_memory`: the memory of a temporary of a fused definition."""
+"""`set_memory`: choose the memory of a temporary of a fused definition."""
 
 from __future__ import annotations
 
@@ -47,9 +47,13 @@ class SetMemory(Decomposition):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.tensor, str) or not isinstance(self.memory, Memory) or type(self.pad) is not int:
-            raise ArgumentError("set_memory: a temporary's name and a memory", got=(self.tensor, self.memory, self.pad), at=call_site())
+            raise ArgumentError(
+                "set_memory needs the name of a temporary, a memory and a padding", got=(self.tensor, self.memory, self.pad), at=call_site()
+            )
         if not 0 <= self.pad <= MOST:
-            raise ArgumentError("set_memory: pad: elements after each row", got=self.pad, legal=f"0 ... {MOST}", at=call_site())
+            raise ArgumentError(
+                "set_memory: pad must be a number of elements after each row", got=self.pad, legal=f"0 ... {MOST}", at=call_site()
+            )
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[SetMemory]:
@@ -67,17 +71,20 @@ class SetMemory(Decomposition):
         if self.tensor in definition.known:
             legal = tuple(definition.temporaries) or "none"
             raise DecompositionError(
-                f"set_memory({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)"
+                f"set_memory({self.tensor!r}): {self.tensor} is an operand of {spec.title}, not a temporary",
+                legal=legal,
+                hint=f"load({self.tensor!r}, SH)",
             )
         if self.tensor not in definition.temporaries:
             if self.tensor in definition.uses or self.tensor not in definition.hidden:
                 raise DecompositionError(
-                    f"set_memory({self.tensor!r}): not a temporary of {spec.title}", legal=tuple(definition.temporaries)
+                    f"set_memory({self.tensor!r}): {self.tensor} is not a temporary of {spec.title}", legal=tuple(definition.temporaries)
                 )
             return unchanged(spec)
         if spec.level.is_launch or self.memory.of_grid or self.memory.counts:
             raise DecompositionError(
-                f"set_memory({self.tensor!r}, {self.memory}): no such memory at this level", legal="SH RF, below tile(...).to(Block)"
+                f"set_memory({self.tensor!r}, {self.memory}): a temporary cannot be in {self.memory} at the level {spec.level}",
+                legal="SH RF, below tile(...).to(Block)",
             )
         draft = context.draft()
         placed = (*definition.placed, TemporaryMemory(self.tensor, self.memory, self.pad))

@@ -1,4 +1,4 @@
-"""A number of stages for the circular buffer of one load: `stages` on a load."""
+"""The number of stages of the circular buffer of one load: `stages` on a load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Stages(Refinement):
 
     Legal from 1 to 16 on a load to SH directly under a split with `warp_specialize`, whose producer waits for each circular buffer
     separately; the number may be a tunable. Buffers that the same statements access form one circular buffer only if they have the same
-    number of stages. If threads do the loads because TMA cannot, all buffers have the stages of `pipeline`.
+    number of stages. If threads copy because TMA cannot do the loads, all buffers have the stages of `pipeline`.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
 
     Source: decision 27.

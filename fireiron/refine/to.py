@@ -30,7 +30,7 @@ class To(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.level, Level):
-            raise DecompositionError("to: not a level", got=self.level, legal=LEVELS[1:], at=call_site())
+            raise DecompositionError("to: the argument is not a level", got=self.level, legal=LEVELS[1:], at=call_site())
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[To]:
@@ -45,7 +45,7 @@ class To(Refinement):
 
 @verb()
 def to(level: Level) -> To:
-    """Distribute the tiles over the units of a level, in parallel. Surplus units are idle; surplus tiles take further iterations.
+    """Distribute the tiles over the units of a level, in parallel. Surplus units are idle; surplus tiles need more iterations.
 
     Legal if the level is below the spec's. Several tiles in sequence may be distributed over blocks:
     `MatMul.tile(b=1).to(Block).then(strategy)` assigns one b to each group of blocks, and the strategy distributes the tiles of that b over

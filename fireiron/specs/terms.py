@@ -1,8 +1,8 @@
 """Split a sum of an expression into two steps: an elementwise step computes the terms, and a sum or a matmul reads them.
 
-    t[m] = sum(n, exp(X[m,n]) * 2)                t_terms[m,n] = exp(X[m,n]) * 2;  t[m] = sum(n, t_terms[m,n])
-    t[m] = sum(n, X[m,n] * X[m,n])                the same, because no operand has a dimension that the other lacks
-    C[m,n] = sum(k, relu(A[m,k]) * B[k,n])        C_left[m,k] = relu(A[m,k]);      C[m,n] = sum(k, C_left[m,k] * B[k,n])
+t[m] = sum(n, exp(X[m,n]) * 2)                t_terms[m,n] = exp(X[m,n]) * 2;  t[m] = sum(n, t_terms[m,n])
+t[m] = sum(n, X[m,n] * X[m,n])                the same, because no operand has a dimension that the other lacks
+C[m,n] = sum(k, relu(A[m,k]) * B[k,n])        C_left[m,k] = relu(A[m,k]);      C[m,n] = sum(k, C_left[m,k] * B[k,n])
 """
 
 from __future__ import annotations
