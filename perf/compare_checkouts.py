@@ -1,10 +1,13 @@
-"""Compare the library kernels printed by several checkouts on one GPU: registers, spills, time.
+"""Compare the library kernels of two checkouts on one GPU: results and times.
 
-    python perf/compare_checkouts.py OTHER [OTHER ...] [--only NAME ...] [-o FILE]
+    python perf/compare_checkouts.py OTHER [--only NAME ...] [--jobs 8] [--seconds 500] [-o FILE]
 
-OTHER is a folder with another checkout of this project, for example an older one. Each checkout prints its kernels in a separate process;
-all texts are compiled by the same compiler, verified against float64 on the same data, and measured together with cuBLAS in one run
-(`fireiron.measure.timing`: CUDA graphs, medians of 20, burst, L2 rotated). Needs a GPU, CuPy, PyTorch.
+OTHER is a folder with another checkout of this project, for example an older one. A process per checkout lowers, compiles and launches its own
+kernels, so that texts, launches and tensor maps of each are its own. All kernels are compiled first, in parallel, into each checkout's
+compile cache. Then, strategy by strategy, each process verifies its kernel against float64 and both measure it alternately (three times,
+`fireiron.measure.timing`: CUDA graphs, burst, L2 rotated; the median of the three medians counts). Strategies are those of `strategies/` of this
+checkout that OTHER accepts too, `FORMER` names included, on their files' own problems or on those of `SIZES`. Cells that remain at the time
+limit are reported. Needs a GPU and CuPy.
 """
 
 import argparse
@@ -12,132 +15,173 @@ import datetime
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parents[1]
+from tabulate import tabulate
 
-CUBES = [{"M": size, "N": size, "K": size} for size in (4096,)]
-LARGE = ("hmma_ampere", "hmma_turing", "hmma_volta", "wmma_optimized", "wmma_simple", "sgemm", "gemm_nn", "gemm_nt", "gemm_tn", "gemm_tt")
-CASES = [
-    *((name, {}, {}) for name in ("listing_1", "listing_2", "maxwell", "hgemm_nt", "naive")),
-    *((name, sizes, {}) for name in LARGE for sizes in CUBES),
-    ("hmma_ampere", {"M": 8192, "N": 8192, "K": 8192}, {}),
-    ("hmma_ampere", {"M": 2048, "N": 2048, "K": 2048}, {}),
-    ("hmma_ampere", {"M": 4000, "N": 4000, "K": 4096}, {}),
-    *(("small", {"M": size, "N": size, "K": size}, {}) for size in (256, 512, 1024)),
-    ("split_k", {"M": 64, "N": 64, "K": 1024}, {}),
-    ("split_k_blocks", {"M": 128, "N": 128, "K": 8192}, {}),
-]
-"""`(strategy, sizes, tunables)`; the strategy's own sizes and first legal tunables by default."""
+from fireiron.language import library
+from fireiron.language.strategy import Strategy
+
+HERE = Path(__file__).resolve().parents[1]
+ROUNDS = 3
+
+FORMER = {"no_overlap": "in_order", "q_in_registers": "held", "order_mma": "in_turns", "two_loops": "in_turn"}
+"""Parts of the names of strategies, and the parts that older checkouts have instead."""
+
+SIZES = {
+    "attention": {"M": 4096, "N": 4096}, "attention_packed": {"M": 4096, "N": 4096}, "hopper_attention": {"M": 4096, "N": 4096},
+    "tasks_attention": {"M": 4096, "N": 4096}, "hopper_small": {"M": 1024, "N": 1024, "K": 1024},
+    "small": {"M": 1024, "N": 1024, "K": 1024},
+}  # fmt: skip
+"""Sizes other than the file's own, by file: those are too small to time."""
 
 CHILD = """
 import json, sys
-try:
-    from fireiron.language import library
-except ImportError:
-    from fireiron import library
-try:
-    from fireiron.cuda import dynamic_shared_bytes
-except ImportError:
-    def dynamic_shared_bytes(kernel):
-        return kernel.dynamic_shared_bytes
-def zeroed(kernel):
-    if hasattr(kernel, "zeroed"):
-        return list(kernel.zeroed)
-    from fireiron.ir.effects.zeroed import Zeroed
-    return list(kernel.effects[Zeroed].names)
-printed = []
-for name, sizes, values in json.loads(sys.argv[1]):
-    program = library.bind(library.find(name), sizes, values=values).program(sys.argv[2])
-    kernel = program.ir
-    printed.append({"name": kernel.name, "text": program.cuda, "threads": kernel.threads, "grid": kernel.grid.evaluate({}),
-        "dynamic": dynamic_shared_bytes(kernel), "order": [one.name for one in kernel.buffers if one.parameter], "zeroed": zeroed(kernel)})
-print(json.dumps(printed))
+from fireiron.language import library
+def strategy(case):
+    return library.bind(library.find(case["name"]), case["sizes"], architecture="sm_90a")
+def compiled(case):
+    return strategy(case).compile("sm_90a")
+if sys.argv[1] == "compile":
+    for line in sys.stdin:
+        try:
+            compiled(json.loads(line))
+        except Exception as error:
+            print(json.dumps([line, str(error)[:300]]), flush=True)
+    sys.exit()
+from fireiron.measure.data import Data
+from fireiron.measure.timing import measure
+for line in sys.stdin:
+    case = json.loads(line)
+    try:
+        if case["do"] == "prepare":
+            kernel = compiled(case)
+            data = Data.of(kernel.program.spec)
+            calls = data.calls(kernel)
+            answer = {"error": data.verify(calls[0], data.tolerance_for(kernel)), "text": kernel.program.cuda}
+        else:
+            answer = {"us": measure({"kernel": calls}, rounds=case["rounds"], seconds=0.4)["kernel"].us}
+    except Exception as error:
+        answer = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
+    print("@" + json.dumps(answer), flush=True)
 """
 
 
-def printed(checkout, cases, arch):
-    """The output of a checkout, for each case."""
-    command = [sys.executable, "-c", CHILD, json.dumps(cases), arch]
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(checkout)}, cwd=checkout, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(f"{checkout} does not print its kernels:\n{done.stderr}")
-    return json.loads(done.stdout)
+class Checkout:
+    """A process that compiles and measures the kernels of a checkout."""
+
+    def __init__(self, folder, mode="measure"):
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, mode], cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, **request):
+        """Send a request; return its answer. Raises: `EOFError` if the process ended."""
+        self.send(**request)
+        return self.answer()
+
+    def send(self, **request):
+        """Send a request."""
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        """Return the answer to the last request. Raises: `EOFError` if the process ended."""
+        for line in self.process.stdout:
+            if line.startswith("@"):
+                return json.loads(line[1:])
+        raise EOFError(f"a checkout's process ended: {self.process.wait()}")
+
+    def close(self):
+        """End the process's input; return what it still prints."""
+        return self.process.communicate()[0]
 
 
-def contender(case, arch):
-    """`(registers, spilled bytes, the function that makes a launch on the arrays of a set)` of a printed kernel."""
-    from fireiron.gpu import launch
-    from fireiron.gpu.toolchain import compile_cuda
-
-    compiled = compile_cuda(case["text"], arch, newest=launch.driver_version())
-    (used,) = compiled.resources.values()
-    launcher = launch.load(compiled.cubin, case["name"], case["dynamic"])
-
-    def bound(arrays):
-        arguments = [arrays[name] for name in case["order"]]
-        zeroed = [arrays[name] for name in case["zeroed"]]
-
-        def call():
-            for array in zeroed:
-                launch.zero(array)
-            launcher(case["grid"], case["threads"], arguments)
-
-        return call
-
-    return used.registers, used.spill_stores + used.spill_loads, bound
+def former(name):
+    """The name of a strategy in an older checkout."""
+    for new, old in FORMER.items():
+        name = name.replace(new, old)
+    return name
 
 
-def compared(case, texts, arch):
-    """A row: registers, spilled bytes and microseconds of each checkout's kernel, and microseconds of cuBLAS."""
-    from fireiron.language import library
-    from fireiron.measure.data import Data
-    from fireiron.measure.timing import cublas, measure
+def cases(only):
+    """`{name, sizes}` of each finished strategy of this checkout whose default tunables are legal for its problem."""
+    strategies = []
+    for stem in library.names():
+        module = vars(library._library_module(stem))  # the module of a strategy file; its public names are its strategies
+        for name, value in module.items():
+            label = stem if name == "strategy" else f"{stem}:{name}"
+            if not isinstance(value, Strategy) or name.startswith("_") or (only and label not in only):
+                continue
+            strategies += [{"name": label, "sizes": SIZES.get(stem, {})}]
+    return strategies
 
-    name, sizes, values = case
-    data = Data.of(library.bind(library.find(name), sizes, values=values).spec)
-    contenders = {label: contender(one, arch) for label, one in texts.items()}
-    calls = {label: data.calls(bound) for label, (_, _, bound) in contenders.items()}
-    errors = {label: data.verify(found[0], data.tolerance) for label, found in calls.items()}
-    timings = measure(calls | {"cuBLAS": data.calls(cublas)})
-    row = {"strategy": name, "size": "x".join(map(str, data.spec.sizes))}
-    for label, (registers, spilled, _) in contenders.items():
-        row |= {f"regs {label}": registers, f"spilled {label}": spilled, f"us {label}": timings[label].us, f"error {label}": errors[label]}
-    first = next(iter(texts))
-    return row | {"us cuBLAS": timings["cuBLAS"].us} | {f"{label}/{first}": timings[label].us / timings[first].us for label in texts}
+
+def compile_all(folder, cases, jobs):
+    """Fill the compile cache of a checkout; return the names that it refuses, for example of parts of other strategies."""
+    processes = [Checkout(folder, "compile") for _ in range(jobs)]
+    for number, process in enumerate(processes):
+        process.process.stdin.write("".join(json.dumps(case) + "\n" for case in cases[number::jobs]))
+    answers = [json.loads(line) for process in processes for line in process.close().splitlines()]
+    return {json.loads(case)["name"] for case, _ in answers}
+
+
+def compared(case, here, other):
+    """The row of a strategy: errors, microseconds of both, and other / here, so that a number above 1 means that here is faster."""
+    pair = {"here": (here, case), "other": (other, case | {"name": former(case["name"])})}
+    row = {"strategy": case["name"], "sizes": case["sizes"]}
+    for process, request in pair.values():
+        process.send(do="prepare", **request)
+    prepared = {label: process.answer() for label, (process, _) in pair.items()}
+    row |= {f"error {label}": answer.get("error") for label, answer in prepared.items()}
+    if failed := {label: answer["failed"] for label, answer in prepared.items() if "failed" in answer}:
+        return row | {"failed": failed}
+    times = {label: [] for label in pair}
+    for number in range(ROUNDS):
+        for label in sorted(pair, reverse=number % 2 == 1):
+            times[label].append(pair[label][0].ask(do="measure", rounds=7)["us"])
+    median = {label: statistics.median(values) for label, values in times.items()}
+    same = prepared["here"]["text"] == prepared["other"]["text"]
+    return row | {f"us {label}": value for label, value in median.items()} | {"ratio": median["other"] / median["here"], "same text": same}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("others", type=Path, nargs="+", metavar="OTHER")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="strategies")
+    parser.add_argument("other", type=Path, metavar="OTHER")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these strategies, for example hopper or hopper_attention:causal")
+    parser.add_argument("--jobs", type=int, default=8, metavar="N", help="processes that compile")
+    parser.add_argument("--seconds", type=float, default=500, metavar="S", help="start no strategy after S seconds")
     parser.add_argument("-o", type=Path, metavar="FILE", help="write the rows as JSON")
     arguments = parser.parse_args()
-    import torch  # calls cuBLAS
-    from tabulate import tabulate
-
-    from fireiron.gpu import launch
     from fireiron.measure.timing import environment
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    arch = launch.device_arch()
-    cases = [case for case in CASES if not arguments.only or case[0] in arguments.only]
-    checkouts = {one.name.strip("."): one.resolve() for one in arguments.others} | {"here": HERE}
-    texts = {label: printed(checkout, cases, arch) for label, checkout in checkouts.items()}
-    rows = [compared(case, {label: found[number] for label, found in texts.items()}, arch) for number, case in enumerate(cases)]
-    shown = [{key: value for key, value in row.items() if not key.startswith("error")} for row in rows]
-    print(tabulate(shown, headers="keys", floatfmt=".4g"))
-    first = next(iter(checkouts))
-    for label in checkouts:
-        mean = math.exp(sum(math.log(row[f"{label}/{first}"]) for row in rows) / len(rows))
-        print(f"geometric mean of {label} / {first}: {mean:.4f}")
-    if arguments.o is not None:
-        head = {"date": datetime.date.today().isoformat(), "command": " ".join(sys.argv), "environment": environment()}
-        arguments.o.write_text(json.dumps(head | {"rows": rows}, indent=1) + "\n")
+    start = time.monotonic()
+    other = arguments.other.resolve()
+    wanted = cases(arguments.only)
+    refused = compile_all(HERE, wanted, arguments.jobs)
+    wanted = [case for case in wanted if case["name"] not in refused]
+    refused = compile_all(other, [case | {"name": former(case["name"])} for case in wanted], arguments.jobs)
+    wanted = [case for case in wanted if former(case["name"]) not in refused]
+    print(f"{len(wanted)} strategies, compiled after {time.monotonic() - start:.0f} s", flush=True)
+    processes = Checkout(HERE), Checkout(other)
+    rows = []
+    for case in wanted:
+        if time.monotonic() - start > arguments.seconds:
+            print(f"time limit: {case['name']} was not measured")
+            continue
+        rows.append(compared(case, *processes))
+        if arguments.o is not None:
+            head = {"date": datetime.date.today().isoformat(), "command": " ".join(sys.argv), "environment": environment()}
+            arguments.o.write_text(json.dumps(head | {"rows": rows}, indent=1) + "\n")
+    print(tabulate(rows, headers="keys", floatfmt=".4g"))
+    ratios = [row["ratio"] for row in rows if "ratio" in row]
+    mean = math.exp(statistics.mean(map(math.log, ratios)))
+    print(f"other / here, {len(ratios)} strategies: geometric mean {mean:.4f}, lowest {min(ratios):.4f}, highest {max(ratios):.4f}")
 
 
 if __name__ == "__main__":

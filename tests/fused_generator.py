@@ -39,6 +39,7 @@ class DrawnDefinition:
         self.features = set()
         self.symbols = {}
         self.operands, self.each, self.first, self.last = {}, {}, {}, {}
+        self.conditions = []
         self.form = form or self.choice(("elements", "rows", "product", "carried", "transposed"))
         self.features.add(self.form)
         getattr(self, f"draw_{self.form}")()
@@ -71,6 +72,7 @@ class DrawnDefinition:
             self.features.add("mask")
             row, column = self.choice(dims), self.choice(dims)
             condition = self.choice((f"{row} <= {column}", f"{row} + 3 < {column}", f"{row} > 5 and {column} < size({column}) - 2"))
+            self.conditions.append(condition)
             return f"where({condition}, {self.choice(known)}, {self.choice((0, 0.25))})"
         some = self.choice(((), dims, dims[-1:], dims[:1]))
         self.features.add("number" if not some else "broadcast" if len(some) < len(dims) else "tensor")
@@ -120,10 +122,24 @@ class DrawnDefinition:
     def finish(self, dims, sizes, chain, symbolic=(), float16_operands=(), dtype=None, **roles):
         self.symbolic, self.float16_operands = symbolic, float16_operands
         self.dtype = dtype or self.choice((float16, float32))
-        parts = {name: part for name, part in (("init", self.first), ("final", self.last)) if part}
+        self.name_masks()
+        parts = {name: part for name, part in (("init", self.first), ("final", self.last), ("mask", self.masks)) if part}
         self.definition = Fused(name="drawn", dims=dims, operands=self.operands, body=self.each, **parts, **roles)
         self.strategy = chain(self.definition)
         self.bound = self.spec(self.definition, sizes)
+
+    def name_masks(self):
+        """Name some conditions, in all formulas or in the first one only; the choice is separate, so that other draws stay the same."""
+        choice, self.masks = random.Random(f"{self.seed} masks"), {}
+        for condition in dict.fromkeys(self.conditions):
+            named = [(part, step) for part in (self.first, self.each, self.last) for step in part if f"where({condition}," in part[step]]
+            if not named or choice.random() < 0.5:
+                continue
+            self.features.add("named mask")
+            name = f"mask{len(self.masks)}"
+            self.masks[name] = condition
+            for part, step in named[: choice.choice((1, len(named)))]:
+                part[step] = part[step].replace(f"where({condition},", f"where({name},")
 
     # ------------------------------------------------------------------------------------------ forms
 

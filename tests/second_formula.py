@@ -120,9 +120,9 @@ def results(definition: Mapping[str, object], sizes: Mapping[str, int], arrays: 
     axes = dict(definition["operands"])  # type: ignore[call-overload]
     scans = str(definition.get("scan", "")).split()
     state = Formulas(str(definition["dims"]), sizes, arrays, axes)
-    for text in dict(definition.get("init") or {}).values():  # type: ignore[call-overload]
+    for text in _formulas(definition, "init"):
         state.do(text)
-    formulas = list(dict(definition["body"]).values())  # type: ignore[call-overload]
+    formulas = _formulas(definition, "body")
     for place in _places(scans, sizes):
         inside = _at(state, place)
         for text in formulas:
@@ -130,9 +130,17 @@ def results(definition: Mapping[str, object], sizes: Mapping[str, int], arrays: 
         for name, value in inside.tensors.items():
             if name not in arrays:
                 state.tensors[name], state.axes[name] = value, inside.axes[name]
-    for text in dict(definition.get("final") or {}).values():  # type: ignore[call-overload]
+    for text in _formulas(definition, "final"):
         state.do(text)
     return {name: state.tensors[name] for name in axes if name not in arrays}
+
+
+def _formulas(definition: Mapping[str, object], part: str) -> list[str]:
+    """The formulas of a part, with the conditions for the names of masks."""
+    texts = list(dict(definition.get(part) or {}).values())  # type: ignore[call-overload]
+    for name, condition in reversed(dict(definition.get("mask") or {}).items()):  # type: ignore[call-overload]
+        texts = [re.sub(rf"\b{name}\b", f"({condition})", text) for text in texts]
+    return texts
 
 
 def _places(scans: list[str], sizes: Mapping[str, int]) -> list[dict[str, int]]:

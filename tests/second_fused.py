@@ -260,10 +260,14 @@ def _row_strategy(r, sizes, operands, each, over, reductions, temporaries, outpu
     w = _Writer(r, r.choice((0.0, 0.05)))
     rows = w.pick(1, 1, 2, 4, 5, 8)
     if reductions and w.chance(0.12):
-        w.add(f"partial({w.r.choice(reductions)!r}, {w.pick(32, 2, 4, 8, 64, 3)})")
+        w.add(f"rfactor({w.r.choice(reductions)!r}, {w.pick(32, 2, 4, 8, 64, 3)})")
     if w.chance(0.06):
         w.add(f"tile(m={rows * 2})")
-    blocks = [w.pick("bands(1)", "last_first('m')", "persistent(2)", "resident(2)", "layout(ColMajor)")] if w.chance(0.15) else []
+    blocks = (
+        [w.pick("rasterize(group_m=1)", "longest_first('m')", "persistent(2)", "min_blocks_per_sm(2)", "layout(ColMajor)")]
+        if w.chance(0.15)
+        else []
+    )
     tiles = f"m={rows}"
     if not over and not reductions and w.chance(0.4):
         tiles += f", n={w.pick(8, 16, 32)}"
@@ -387,7 +391,7 @@ def _products(r: random.Random) -> Definition:
     if whole_n:
         bn = -(-sizes["n"] // 16) * 16
     bk = 16 * r.choice((1, 2)) if tensor else r.choice((1, 2, 4, 8))
-    w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, None, None, "bands(2)", "layout(ColMajor)", "persistent(2)"))
+    w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, None, None, "rasterize(group_m=2)", "layout(ColMajor)", "persistent(2)"))
     if w.chance(0.1):
         w.add(f"place({w.pick('acc', 'acc', 's')!r}, {w.pick('SH', 'RF')})")
     copy = w.pick("Move.coalesced_copy(8).done()", "Move.coalesced_copy(2).done()", "")
@@ -505,7 +509,7 @@ def _groups(r: random.Random) -> Definition:
     }  # fmt: skip
     w = _Writer(r, 0.0)
     bm, bn = r.choice((8, 16)), r.choice((8, 16))
-    w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, "persistent(2)", "bands(2)"))
+    w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, "persistent(2)", "rasterize(group_m=2)"))
     w.add("split(g=1)", w.pick("skip_masked_tiles()", "skip_masked_tiles()", None), "unroll()" if w.chance(0.2) else None)
     if bm == bn == 16 and w.chance(0.5):
         chain = "MatMul.split(16).pipeline(2).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done()).tile(16, 16).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile().done()"
@@ -521,7 +525,8 @@ def _online(r: random.Random) -> Definition:
     """One-pass softmax sums, masks, lazy rescaling or not: state carried by a loop."""
     sizes = {"m": r.choice((3, 6, 12, 17)), "n": r.choice((1, 20, 64, 100, 130))}
     mask = r.choice(("", "n <= m", "n <= m + 5", "n < m or n > 40", "n >= m and n < m + 20"))
-    score = f"where({mask}, X[m,n], -inf)" if mask else "X[m,n]"
+    named = {"visible": mask} if mask and random.Random(f"{mask} {sizes}").random() < 0.5 else {}  # a separate draw: others stay the same
+    score = f"where({'visible' if named else mask}, X[m,n], -inf)" if mask else "X[m,n]"
     each = {}
     if mask or r.random() < 0.3:
         each["mask"] = f"s[m,n] = {score}"
@@ -537,13 +542,13 @@ def _online(r: random.Random) -> Definition:
     each["keep"] = "top[m] = new[m]"
     arguments = {
         "name": "log_sum_exp", "dims": "m n", "loop": "n", "operands": {"X": "m n", "y": "m"}, "init": {"top0": f"top[m] = {low}", "sum0": "total[m] = 0"},
-        "body": each, "final": {"y": "y[m] = log(total[m] + 1) + max(top[m], -100)"},
+        "body": each, "final": {"y": "y[m] = log(total[m] + 1) + max(top[m], -100)"}, "mask": named,
     }  # fmt: skip
     w = _Writer(r, 0.0)
     rows = w.pick(1, 2, 4)
     if w.chance(0.25):
-        w.add(f"partial('sums', {w.pick(32, 4, 8, 64)})")
-    w.add(f"tile(m={rows})", "to(Block)", w.pick(None, None, "last_first('m')"))
+        w.add(f"rfactor('sums', {w.pick(32, 4, 8, 64)})")
+    w.add(f"tile(m={rows})", "to(Block)", w.pick(None, None, "longest_first('m')"))
     in_warp = w.chance(0.6)
     if in_warp:
         w.add("tile(m=1)", "to(Warp)")

@@ -380,7 +380,17 @@ def _swapped_values(draw: Draw) -> dict[str, int]:
     return {name: exchanged[size] for name, size in (one.split("=") for one in draw.symbols)}
 
 
-NEEDED = ("reuse_buffer", "within", "to_col_major", "to_row_major", "storage_layout", "pad(", "align", "swizzle_storage(", "stages(")
+NEEDED = (
+    "reuse_buffer",
+    "max_shared_bytes",
+    "to_col_major",
+    "to_row_major",
+    "storage_layout",
+    "pad(",
+    "align",
+    "swizzle_storage(",
+    "stages(",
+)
 
 
 def _needed(script: Script, error: errors.FireironError) -> bool:
@@ -390,13 +400,13 @@ def _needed(script: Script, error: errors.FireironError) -> bool:
             word in script.text
             for word in (
                 "reuse_buffer",
-                "within",
-                "resident",
+                "max_shared_bytes",
+                "min_blocks_per_sm",
                 "persistent",
                 "pipeline",
                 "specialize",
                 "stages",
-                "delay",
+                "defer",
                 "swizzle",
                 "storage_layout",
             )

@@ -128,11 +128,11 @@ def _tiles(w: _Writer, dims: tuple[str, ...], tile: list[int]) -> None:
         None,
         None,
         "persistent(2)",
-        "bands(2)",
+        "rasterize(group_m=2)",
         "hilbert()",
         "layout(ColMajor)",
         "swizzle(lambda uid: uid)",
-        f"last_first({dims[0]!r})",
+        f"longest_first({dims[0]!r})",
     )
     w.add(
         f"tile({', '.join(map(str, tile))})"
@@ -151,7 +151,7 @@ def _tiles(w: _Writer, dims: tuple[str, ...], tile: list[int]) -> None:
         )
         memory = w.pick("SH", "SH", "RF")
         how = (
-            w.pick(None, None, "pad(1)", "swizzle_storage()", "to_col_major()", "swizzle_storage(Swizzle(2, 0, 3))", "converted()")
+            w.pick(None, None, "pad(1)", "swizzle_storage()", "to_col_major()", "swizzle_storage(Swizzle(2, 0, 3))", "cast_on_copy()")
             if memory == "SH"
             else None
         )
@@ -161,7 +161,7 @@ def _tiles(w: _Writer, dims: tuple[str, ...], tile: list[int]) -> None:
             w.add(f"tile({', '.join(map(str, tile))})", "to(Warp)")
             level = "Warp"
     if w.chance(0.25) and len(tile) == 2:
-        w.add(f"coalesced({w.pick(1, 2, 4, 8)})")
+        w.add(f"coalesced_copy({w.pick(1, 2, 4, 8)})")
     elif w.chance(0.9):
         tile = [w.divisor(one) if w.chance(0.6) else 1 for one in tile]
         w.add(

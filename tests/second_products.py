@@ -102,8 +102,8 @@ class Product:
                 "(m=",
                 "(n=",
                 "MicroKernel",
-                "bands",
-                "last_first",
+                "rasterize",
+                "longest_first",
                 "cluster",
                 "FR(",
                 "Swizzle(",
@@ -231,9 +231,9 @@ class _Writer:
 
     def of_block(self) -> list[str]:
         refinements = [
-            f"bands({self.pick(1, 2, 3)})", "hilbert()", "layout(ColMajor)", f"swizzle(lambda uid: {self.pick('uid ^ 1', 'uid', '(uid + 1) % 4', 'uid // 2 * 2 + 1 - uid % 2')})",
-            f"persistent({self.pick(1, 2, 3, 5)})", f"resident({self.pick(1, 2)})", f"last_first({self.pick(repr('m'), repr('n'))})", "chained()",
-            f"within({self.pick(1024, 8192, 40000)})", "unroll()", "unchecked('said so')", f"pingpong({self.pick(1, 2)})", f"cluster({self.pick(1, 2)})",
+            f"rasterize(group_m={self.pick(1, 2, 3)})", "hilbert()", "layout(ColMajor)", f"swizzle(lambda uid: {self.pick('uid ^ 1', 'uid', '(uid + 1) % 4', 'uid // 2 * 2 + 1 - uid % 2')})",
+            f"persistent({self.pick(1, 2, 3, 5)})", f"min_blocks_per_sm({self.pick(1, 2)})", f"longest_first({self.pick(repr('m'), repr('n'))})", "programmatic_launch()",
+            f"max_shared_bytes({self.pick(1024, 8192, 40000)})", "unroll()", "unchecked('said so')", f"pingpong({self.pick(1, 2)})", f"cluster({self.pick(1, 2)})",
         ]  # fmt: skip
         weights = [5, 3, 5, 1, 5, 3, 3, 1, 1, 1, 0.5, 0.3, 0.3]
         return list(dict.fromkeys(self.r.choices(refinements, weights, k=self.pick(0, 0, 0, 0, 1, 1, 2))))
@@ -279,8 +279,8 @@ class _Writer:
             f"pipeline({self.pick(1, 2, 3, 4)})",
             "unroll()",
             "sync()",
-            f"staggered({self.pick(0, 1, 2)})",
-            f"pipeline({self.pick(2, 3)}, spread=True)",
+            f"stagger_blocks({self.pick(0, 1, 2)})",
+            f"pipeline({self.pick(2, 3)}, interleave=True)",
         ]
         drawn = self.r.choices(often, [4, 5, 2, 1, 1], k=self.pick(0, 0, 1, 1, 2)) if not refinements else []
         s.piped = any("pipeline" in one for one in [*drawn, *refinements])
@@ -306,7 +306,7 @@ class _Writer:
                 "Init.done()",
                 f"Move.load(SRC, SH, Move.done()){self.pick('', '.cast_on_copy()', '.pad(1)', '.reuse_buffer()')}.coalesced_copy({self.pick(1, 2, 4)}).done()",
             ]
-        self.add(f"epilog({', '.join(words)})", "ahead()" if self.chance(0.04) else None)
+        self.add(f"epilog({', '.join(words)})", "prefetch_epilogue()" if self.chance(0.04) else None)
         s.memory["C"] = memory
 
 
@@ -718,7 +718,7 @@ def _wmma(r: random.Random) -> Product:
     w.tile(s, bm, bn, "Block", *w.of_block())
     store = f"Move.tile({fm}, {fn}).to(Warp).done()"
     if w.chance(0.5):
-        store = f"Move.load(SRC, SH, {store}){w.pick('', '.reuse_buffer()', '.pad(8)')}.{w.pick('tile(1, 1).to(Thread)', 'coalesced(4)')}.done()"
+        store = f"Move.load(SRC, SH, {store}){w.pick('', '.reuse_buffer()', '.pad(8)')}.{w.pick('tile(1, 1).to(Thread)', 'coalesced_copy(4)')}.done()"
     w.add(
         f"epilog(FR{fragment}, {kind}, Init.tile({fm}, {fn}).to(Warp).done(), {store})"
         if w.chance(0.8)
@@ -772,7 +772,7 @@ def _hopper(r: random.Random) -> Product:
         w.add(f"repack({w.pick('A', 'B')})")
     special = w.chance(0.6)
     blocks = [
-        f"bands({w.pick(1, 2)})" if w.chance(0.3) else "hilbert()" if w.chance(0.2) else None,
+        f"rasterize(group_m={w.pick(1, 2)})" if w.chance(0.3) else "hilbert()" if w.chance(0.2) else None,
         f"persistent({w.pick(1, 2, 3)}{', dynamic=True' if special and w.chance(0.2) else ''})" if w.chance(0.4) else None,
     ]
     blocks.append(f"cluster({w.pick('2', '1, 2', '2, 2')})" if special and w.chance(0.25) else None)
@@ -787,11 +787,11 @@ def _hopper(r: random.Random) -> Product:
     w.add(f"epilog({', '.join(words)})")
     ring = [f"pipeline({w.pick(1, 2, 3, 4)})"] if special or w.chance(0.4) else []
     if special:
-        ring.append(f"specialize({w.pick('', '', '128', '32')})")
+        ring.append(f"warp_specialize({w.pick('', '', '128', '32')})")
         if w.chance(0.25):
             ring.append(f"mma_in_flight({w.pick(0, 1, 2)})")
     if w.chance(0.08):
-        ring.append(f"staggered({w.pick(1, 2)})")
+        ring.append(f"stagger_blocks({w.pick(1, 2)})")
     w.split(s, bk, *ring)
     for operand in r.sample("AB", 2):
         rows, columns = (s.m, s.k) if operand == "A" else (s.k, s.n)

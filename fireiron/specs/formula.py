@@ -556,15 +556,39 @@ def formula_of(text: str) -> Formula:
     return parsed
 
 
+@functools.lru_cache(maxsize=4096)
+def condition(text: str) -> Value:
+    """Parse a condition, as the first argument of `where`.
+
+    >>> str(condition("n<=m and (k<3 or causal)"))
+    'n <= m and (k < 3 or causal != 0)'
+
+    Raises: ArgumentError if the text is not a condition, at the position of the error.
+    """
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise ArgumentError(
+            f"a condition is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80]
+        )
+    reader = _Reader(text, is_condition=True)
+    try:
+        parsed = reader.condition()
+    except RecursionError:
+        raise ArgumentError("a formula is nested too deeply", got=text[:80]) from None
+    if reader.next is not None:
+        reader.refuse("the end")
+    return parsed
+
+
 _CONDITION_ENDS: Final = (",", ")", "and", "or")
 """Tokens that may follow a complete condition."""
 
 
 @attrs.define
 class _Reader:
-    """A recursive-descent parser: the tokens of a text, and the number of tokens already read."""
+    """A recursive-descent parser of a formula or, with `is_condition`, a condition: its tokens, and the number of tokens already read."""
 
     text: str
+    is_condition: bool = attrs.field(default=False, kw_only=True)
     tokens: tuple[str, ...] = attrs.field(init=False)
     place: int = 0
 
@@ -675,13 +699,13 @@ class _Reader:
                 self.take("(")
                 inner = self.condition()
                 self.take(")")
-                if self.next in _CONDITION_ENDS:
+                if self.ends_condition:
                     return inner
             except ArgumentError:
                 pass
             self.place = start
         left = self.value()
-        if self.next in _CONDITION_ENDS:  # as in C, a number as a condition is true if it is not zero
+        if self.ends_condition:  # as in C, a number as a condition is true if it is not zero
             return Operation("!=", (left, Number(0)))
         return Operation(self.one_of(*COMPARISONS), (left, self.value()))
 
@@ -720,6 +744,11 @@ class _Reader:
         return int(self.one_of())
 
     # Tokens.
+
+    @property
+    def ends_condition(self) -> bool:
+        """Whether a condition may end here."""
+        return self.next in _CONDITION_ENDS or (self.is_condition and self.next is None)
 
     @property
     def next(self) -> str | None:

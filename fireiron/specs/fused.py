@@ -12,7 +12,7 @@ that are not operands are temporaries.
 The steps of `body` are in a loop over the dimensions `loop` (any number of elements per iteration) or `scan` (one element per iteration, in
 order). Those of `init` are before it, those of `final` after it. A tensor is carried between iterations if a step of another part
 reads it, or if a step reads it before it is written. The name of a dimension, as a value, is the coordinate in that dimension:
-`where(n <= m, s[m,n], -inf)`. `size(n)` is its extent.
+`where(n <= m, s[m,n], -inf)`. `size(n)` is its extent. `mask={"causal": "n <= m"}` names a condition: `where(causal, s[m,n], -inf)`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from fireiron.specs.formula import (
     Number,
     Operation,
     Value,
+    condition,
     elements_of,
     formula_of,
 )
 from fireiron.specs.integers import Range, check_integers
 from fireiron.specs.meaning import combining_function, computing, evaluated, limits_of, multiplied, neutral
+from fireiron.specs.named_masks import Masks, check_masks, with_conditions, with_names
 from fireiron.specs.terms import SumSplitter
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import Expr, constant
@@ -132,6 +134,7 @@ class FusedDefinition(Definition):
     - `stored`: temporaries that only results without further dimensions depend on, so that one replica is enough.
     - `names`, `known`: the steps and operands of the whole definition, including those of other parts.
     - `positive`: the parameters passed by value that are above 0.
+    - `masks`: conditions with a name. Formulas contain the conditions; texts of the definition contain the names.
     - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip.
     """
 
@@ -148,6 +151,7 @@ class FusedDefinition(Definition):
     hidden: tuple[str, ...] = ()
     types: tuple[tuple[str, DType], ...] = ()
     positive: tuple[str, ...] = ()
+    masks: Masks = ()
     chosen: tuple[tuple[str, Any], ...] = ()
     placed: tuple[TemporaryMemory, ...] = ()
     skipped: tuple[Skipped, ...] = ()
@@ -611,28 +615,39 @@ class Fused(ForFused, Starter):
         batch: str = "",
         types: Mapping[str, Any] | None = None,
         positive: str = "",
+        mask: Mapping[str, str] | None = None,
     ) -> None:
         """Args:
-            dims: all dimensions. operands: the dimensions of each argument of the kernel; a number passed by value has none. init, body,
-            final: formulas of the steps before the loop, in the loop, and after the loop, by name of step. loop: dimensions of the loop;
-            one iteration of `body` takes any number of their elements. scan: dimensions of the loop; one iteration of `body` takes one
-            element of them, in order. batch: dimensions that are not tiled; each block takes one element of them. types: element types of
-            temporaries and operands. The default of a temporary is float32; if an MMA reads it, the type of the other operand. The call
-            with sizes can override the types of operands. positive: numbers passed by value that must be above 0; a kernel refuses other
-            values.
+            dims: all dimensions.
+            operands: the dimensions of each argument of the kernel; a number passed by value has none.
+            init, body, final: formulas of the steps before the loop, in the loop, and after the loop, by name of step.
+            loop: dimensions of the loop; one iteration of `body` takes any number of their elements.
+            scan: dimensions of the loop; one iteration of `body` takes one element of them, in order.
+            batch: dimensions that are not tiled; each block takes one element of them.
+            types: element types of temporaries and operands. The default of a temporary is float32; if an MMA reads it, the type of the
+                other operand. The call with sizes can override the types of operands.
+            positive: numbers passed by value that must be above 0; a kernel refuses other values.
+            mask: conditions by name, on dimensions, extents and inputs. `where` in a formula, or a later mask, may use the name.
 
         Raises: ArgumentError, which names the step, for formulas that no kernel can compute.
         """
         order = _dims_of(dims, "dims")
-        for what, by_name, legal in (("operands", operands, '{"X": "m n"}'), ("types", types or {}, '{"t": float32}')):
+        for what, by_name, legal in (
+            ("operands", operands, '{"X": "m n"}'),
+            ("types", types or {}, '{"t": float32}'),
+            ("mask", mask or {}, '{"causal": "n <= m"}'),
+        ):
             if not isinstance(by_name, Mapping):
                 raise ArgumentError(f"Fused: {what} must be a mapping from names", got=by_name, legal=legal)
         uses = {operand: _dims_of(text, f"the dimensions of {operand}", order) for operand, text in dict(operands).items()}
         roles = {role: _dims_of(text, role, order) for role, text in zip(ROLES, (loop, scan, batch), strict=True)}
         _check_names(name, order, uses, roles)
         parts = (("init", init or {}), ("body", body), ("final", final or {}))
+        masks = _masks(mask or {}, order, uses)
         steps = tuple(
-            Step(step, _read(text, step, order), part) for part, formulas in parts for step, text in _named(formulas, part, parts).items()
+            Step(step, _read(text, step, order, masks), part)
+            for part, formulas in parts
+            for step, text in _named(formulas, part, parts).items()
         )
         steps = _with_terms(steps, (*order, *uses), (*roles["scan"], *roles["batch"]))
         counted = {f"{INDICES}{dim}": (dim,) for dim in order}
@@ -643,10 +658,12 @@ class Fused(ForFused, Starter):
         )
         hidden = dict.fromkeys(step.formula.output for step in steps if step.formula.output not in given)
         _check_typed(known, (*uses, *hidden))
+        inputs = [name for name in uses if all(step.formula.output != name for step in steps)]
+        check_masks(masks, [step.formula.value for step in steps], inputs, tuple(hidden), (INDICES, EXTENTS), shown)
         definition = FusedDefinition(
             tuple(step.formula for step in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
             stored=only_stored(steps, given), names=tuple(step.name for step in steps), known=tuple(given), hidden=tuple(hidden),
-            types=known, positive=_positive_numbers(positive, uses),
+            types=known, positive=_positive_numbers(positive, uses), masks=masks,
             over=roles["loop"], scan=roles["scan"], batch=roles["batch"],
         )  # fmt: skip
         _check_steps(definition)
@@ -805,13 +822,27 @@ def arguments_of(kind: FusedKind) -> dict[str, Any]:
     definition = kind.fused_definition
     words: dict[str, Any] = {"name": kind.title, "dims": " ".join(definition.order)}
     words["operands"] = {tensor: " ".join(dims) for tensor, dims in definition.uses.items() if not tensor.startswith(INDICES)}
-    words |= {part: {step.name: shown(step.formula) for step in definition.steps if step.part == part} for part in PARTS}
+    words |= {part: {step.name: _with_masks(step.formula, definition) for step in definition.steps if step.part == part} for part in PARTS}
     words |= {word: " ".join(getattr(definition, _FIELD_NAMES.get(word, word))) for word in NAMES}
     words["types"] = dict(definition.types)
+    words["mask"] = _mask_texts(definition)
     return {word: value for word, value in words.items() if value or word in ("operands", "body")}
 
 
-PAIRED: Final = ("operands", *PARTS, "types")
+def _mask_texts(definition: FusedDefinition) -> dict[str, str]:
+    """Return the condition of each mask, with the names of the masks before it."""
+    texts: dict[str, str] = {}
+    for number, (name, value) in enumerate(definition.masks):
+        texts[name] = shown(cast(Value, with_names(value, definition.masks[:number])))
+    return texts
+
+
+def _with_masks(formula: Formula, definition: FusedDefinition) -> str:
+    """Return the text of a step's formula, with the names of masks."""
+    return shown(attrs.evolve(formula, value=with_names(formula.value, definition.masks)))
+
+
+PAIRED: Final = ("operands", *PARTS, "types", "mask")
 """The arguments of `Fused` that are mappings."""
 
 NAMES: Final = (*ROLES, "positive")
@@ -822,7 +853,7 @@ def definition_fields(kind: FusedKind) -> dict[str, Any]:
     """Return the arguments of `Fused` as plain values, mappings as lists of pairs. Raises: StoreError for a part of a definition."""
     if not kind.whole:
         raise StoreError(f"a part of the definition {kind.title} cannot be stored", hint="store the strategy and the spec of the kernel")
-    words = {**{name: {} for name in PAIRED}, **dict.fromkeys(ROLES, ""), **arguments_of(kind)}
+    words = {**{name: {} for name in PAIRED if name != "mask"}, **dict.fromkeys(ROLES, ""), **arguments_of(kind)}
     return {name: [*value.items()] if name in PAIRED else value for name, value in words.items()}
 
 
@@ -831,7 +862,7 @@ def definition(fields: Mapping[str, Any]) -> FusedKind:
 
     Raises: StoreError if a name occurs twice; errors of `Fused`.
     """
-    named = {name: dict(fields[name]) for name in PAIRED}
+    named = {name: dict(fields[name]) for name in PAIRED if name in fields}
     for name, pairs in named.items():
         if len(pairs) != len(fields[name]):
             raise StoreError(f"{name} contains a name twice", got=[first for first, _ in fields[name]])
@@ -848,10 +879,11 @@ def text_of(definition: FusedDefinition, title: str) -> str:
     tensors = [f"{tensor}[{','.join(dims)}]" if dims else f"{tensor}{signs.get(tensor, '')}" for tensor, dims in arrays.items()]
     width = max(len(step.name) for step in definition.steps)
     lines = [f"{title}({', '.join(definition.order)})  {'  '.join(roles)}".rstrip(), f"  of {', '.join(tensors)}"]
+    lines += [f"  mask {name}: {text}" for name, text in _mask_texts(definition).items()]
     for part in PARTS:
         steps = [step for step in definition.steps if step.part == part]
         lines += [f"  {part}"] if steps and (definition.loops or part != "body") else []
-        lines += [f"    {step.name:<{width}}  {shown(step.formula)}" for step in steps]
+        lines += [f"    {step.name:<{width}}  {_with_masks(step.formula, definition)}" for step in steps]
     return "\n".join(lines)
 
 
@@ -979,23 +1011,58 @@ def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Map
     return formulas
 
 
-def _read(text: object, step: str, order: tuple[str, ...]) -> Formula:
-    """Parse the formula of a step, with the coordinates and extents of dimensions as operands."""
+def _masks(texts: Mapping[str, str], order: tuple[str, ...], uses: Collection[str]) -> Masks:
+    """Parse conditions by name; each may use the names of those before it."""
+    masks: dict[str, Value] = {}
+    for name, text in texts.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in _WORDS or name.startswith((INDICES, EXTENTS)):
+            raise ArgumentError(
+                f"Fused: mask names a condition {name!r}", legal='an identifier without another meaning: {"causal": "n <= m"}'
+            )
+        if name in order or name in uses:
+            raise ArgumentError(f"Fused: {name} is a mask and {'a dimension' if name in order else 'an operand'}", hint="another name")
+        if not isinstance(text, str):
+            raise ArgumentError(f"Fused: mask {name} is a text", got=text, legal='"n <= m"')
+        try:
+            value = with_conditions(condition(with_extents(text)), masks)
+        except ArgumentError as error:
+            error.asked = f"mask {name}: {error.asked}"
+            raise
+        value = _with_coordinates(value, order)
+        for element in elements_of(value):
+            _check_extent(element, f"mask {name}", text, order)
+        assert value is not None
+        masks[name] = value
+    return tuple(masks.items())
+
+
+def _check_extent(element: Element, what: str, text: str, order: tuple[str, ...]) -> None:
+    """Refuse the extent of a dimension that the definition does not have."""
+    if element.tensor.startswith(EXTENTS) and element.tensor[len(EXTENTS) :] not in order:
+        raise ArgumentError(f"{what}: size({element.tensor[len(EXTENTS) :]}) names no dimension", got=text, legal=order)
+
+
+def _read(text: object, step: str, order: tuple[str, ...], masks: Masks) -> Formula:
+    """Parse the formula of a step, with coordinates and extents as operands, and conditions instead of names of masks."""
     if not isinstance(text, str):
         raise ArgumentError(f"Fused: the formula of step {step} must be a text", got=text)
     try:
         parsed = formula_of(with_extents(text))
+        value = with_conditions(parsed.value, dict(masks))
     except ArgumentError as error:
         error.asked = f"step {step}: {error.asked}"
         raise
     for element in parsed.elements:
-        if element.tensor.startswith(EXTENTS) and element.tensor[len(EXTENTS) :] not in order:
-            raise ArgumentError(f"step {step}: size({element.tensor[len(EXTENTS) :]}) names no dimension", got=text, legal=order)
-    value = _with_coordinates(parsed.value, order)
+        _check_extent(element, f"step {step}", text, order)
+    value = _with_coordinates(value, order)
     reads = [element for element in elements_of(value) if element.tensor == parsed.target.tensor]
     if any(element.index != parsed.target.index for element in reads):
         raise ArgumentError(f"step {step}: {parsed.output} is read at other indices than it is written", got=text)
     return attrs.evolve(parsed, value=value)
+
+
+_WORDS: Final = (*FUNCTIONS, *REDUCTIONS, "inf", "and", "or", "size")
+"""Names with a meaning in formulas."""
 
 
 def with_extents(text: str) -> str:

@@ -14,7 +14,7 @@ from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.specs.formula import Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition, Step, fused, shown
-from fireiron.stepping.masks import all_of_them, changed_without, condition_of, mask_value, numbers_of
+from fireiron.stepping.masks import all_of_them, changed_without, condition_of, failing_with, mask_value, numbers_of
 from fireiron.values.expr import Expr, Var, all_of, as_expr, less
 from fireiron.values.machine import Block
 from fireiron.values.tensor import View
@@ -78,7 +78,7 @@ def _condition(definition: FusedDefinition, spec: Spec) -> Value:
             legal=f"{name} = where(..., ..., {name}), or a mask where(begin[g] <= m and ..., s[m,n], -inf) before it", within=spec,
         )  # fmt: skip
     condition = condition_of(mask)
-    change = changed_without(definition, mask, lambda other: other == condition, spec)
+    change = changed_without(definition, mask, failing_with(condition, numbers_of(definition, spec.operands, as_expr(1))), spec)
     if change is not None:
         raise change
     return condition

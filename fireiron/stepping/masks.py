@@ -280,6 +280,12 @@ def failing(bound: AtLeast, numbers: Collection[str] = ()) -> Fails:
     return fails
 
 
+def failing_with(condition: Value, numbers: Collection[str]) -> Fails:
+    """Return the test for conditions that fail if any bound of a condition fails: the same, and those that imply each of its bounds."""
+    bounds = [failing(bound, numbers) for bound in all_of_them(condition, numbers) if bound is not None]
+    return lambda other: other == condition or (bool(bounds) and all(fails(other) for fails in bounds))
+
+
 def changed_without(definition: FusedDefinition, mask: Step, fails: Fails, spec: Spec) -> DecompositionError | None:
     """Return why iterations that a mask masks fully cannot be skipped; None if they change no carried value.
 

@@ -90,7 +90,7 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
     Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
     FusedKind: (
         {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(NAMES, str),
-         "types": tuple[tuple[str, DType], ...]},
+         "types": tuple[tuple[str, DType], ...], "mask": _TEXTS},
         definition,
     ),
     Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
@@ -148,8 +148,8 @@ def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
 
 
 def _definition_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Omit an empty promise about numbers from a definition."""
-    return {"positive": "", **fields}
+    """Add the fields that a definition omits if they are empty: promises about numbers, and masks."""
+    return {"positive": "", "mask": [], **fields}
 
 
 FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
