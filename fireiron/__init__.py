@@ -47,7 +47,7 @@ _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *execut
 """The modules whose `__all__` lists public names of this package."""
 
 globals().update(folders.public(_STATED))
-_methods.add_found(decomp.MODULES, refine.MODULES)
+_methods.add_verbs(decomp.MODULES, refine.MODULES)
 
 
 def _html(value: object) -> str:

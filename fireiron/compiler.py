@@ -161,7 +161,7 @@ class Program(Displayed):
         from fireiron.lower.walk import grow_tree
 
         if spec not in self._given:
-            steps = self.strategy.steps[launching.front(self.strategy.steps) :]
+            steps = self.strategy.steps[launching.count_launch_steps(self.strategy.steps) :]
             try:
                 self._given[spec] = grow_tree(spec, steps, self.architecture, self.instructions)
             except FireironError as error:

@@ -131,7 +131,7 @@ def test_accumulator_that_is_no_multiple_of_tiles():
     strategy, spec = built(20, 16, MatMul.tile(16, 8).done())
     with pytest.raises(DecompositionError, match="accesses all elements of C") as caught:
         _ = strategy(spec).program("sm_80").ir
-    assert "do      registers hold complete tiles: pad the operands along n" in str(caught.value)
+    assert "do      registers contain complete tiles: pad the operands along n" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- chains

@@ -139,7 +139,9 @@ def test_correct_definitions_pass(make):
 
 def test_reduced_dimensions_are_not_tiled():
     step = "tile(d=16): d is a reduction dimension"
-    refused(DecompositionError, lambda: built(attention.tile(m=64, d=16, b=1).to(Block).done(), **ATTENTION), step, "the strategy of step s")
+    refused(
+        DecompositionError, lambda: built(attention.tile(m=64, d=16, b=1).to(Block).done(), **ATTENTION), step, "the strategy of step s"
+    )
     over = "tile(n=32): n is a reduction dimension"
     refused(DecompositionError, lambda: built(attention.tile(m=64, n=32, b=1).to(Block).done(), **ATTENTION), over, "do      split(n=32)")
     refused(DecompositionError, lambda: built(definition().tile(m=1, n=8).to(Block).done(), m=8, n=64), "n is a reduction dimension")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
-from fireiron.language.launching import Asked, Given, Launches
+from fireiron.language.launching import Given, Launches, LaunchRequest
 from fireiron.language.substrategy import chain, require_steps, steps_for
 from fireiron.language.tree import Context, Decomposition, Expansion, Node, verb
 from fireiron.spec import Spec
@@ -112,7 +112,7 @@ class Repack(Decomposition):
             return Launches((), spec)
         arrays = {"src": self._view(spec).tensor.name, "dst": self._copied(spec)}
         kernel = f"repack_{self.operand.lower()}"
-        copy_launch = Asked(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
+        copy_launch = LaunchRequest(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
         return Launches((copy_launch,), self.after_copy(spec, read))
 
     def _copied(self, spec: Spec) -> str:

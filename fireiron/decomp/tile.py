@@ -15,7 +15,7 @@ from fireiron.ir.effects.chaining import Chaining
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product, shares_of_digits
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tile_assignment import PLAIN, Grouping, Place, Selection, TileAssignment
-from fireiron.language.to_blocks import distribute_to_blocks, left_to_the_next
+from fireiron.language.to_blocks import defer_to_next_tile, distribute_to_blocks
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import (
     Integer,
@@ -421,7 +421,7 @@ def _distributed_over_blocks(spec: Spec, views: dict[str, View], order: list[Ste
             "and later tiles are distributed over Block, too",
             hint="refine the last tile(...).to(Block)",
         )
-    return left_to_the_next(spec, views, order, draft)
+    return defer_to_next_tile(spec, views, order, draft)
 
 
 def _check_no_wait(names: tuple[str, ...], spec: Spec) -> None:

@@ -25,7 +25,7 @@ from fireiron.gpu import programs
 from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import Hole
-from fireiron.language.launching import front
+from fireiron.language.launching import count_launch_steps
 from fireiron.language.plain import plain
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import chain, default_copy, inner_chains
@@ -238,7 +238,7 @@ def _expandable(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
 
 
 def _expand(program: Program, steps: Steps) -> Grown:
-    return grow_tree(program.inner, steps[front(steps) :], program.architecture, program.instructions)
+    return grow_tree(program.inner, steps[count_launch_steps(steps) :], program.architecture, program.instructions)
 
 
 def with_owners(tree: Grown) -> Context:

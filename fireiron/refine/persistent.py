@@ -10,7 +10,7 @@ import attrs
 from fireiron.errors import ArgumentError, call_site
 from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.language.clusters import require_whole_clusters
-from fireiron.language.grid import Inside, persistent_tile_loop
+from fireiron.language.grid import BodyNames, persistent_tile_loop
 from fireiron.language.tile_assignment import SelectedTile, Selection
 from fireiron.language.tree import Draft, Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
@@ -42,7 +42,7 @@ class PersistentBlocks(Selection):
             return super().selected(block, tiles, together, draft)
         if together > 1:
             require_whole_clusters(self.blocks, together)
-        names = Inside(draft)
+        names = BodyNames(draft)
         tile, loop = persistent_tile_loop(tiles, self.blocks, self.groups, self.dynamic, draft)
         return SelectedTile(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.with_asks(ConsumerGroups(self.groups)), tile)
 

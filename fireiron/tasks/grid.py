@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import BlockCluster
-from fireiron.language.grid import Inside, let_of_grid
+from fireiron.language.grid import BodyNames, let_of_grid
 from fireiron.language.tile_assignment import SelectedTile, Selection
 from fireiron.language.tree import Draft
 from fireiron.refine.persistent import PersistentBlocks
@@ -96,7 +96,7 @@ def _block(sizes: tuple[Expr, ...], instance: TaskMapping, draft: Draft) -> Var:
 
 
 def _indices(
-    counts: tuple[Expr, ...], places: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | Inside
+    counts: tuple[Expr, ...], places: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | BodyNames
 ) -> tuple[Expr, ...]:
     """The indices of a launch, from its number or that of its cluster, and the block's position in the cluster."""
     indices, parts = _raster_indices(counts, unit, instance, names), _along(instance, len(counts))
@@ -106,7 +106,7 @@ def _indices(
     return tuple(named[at] * parts[at] + place for at, place in enumerate(places))
 
 
-def _raster_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | Inside) -> tuple[Expr, ...]:
+def _raster_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | BodyNames) -> tuple[Expr, ...]:
     """The indices of a number: its digits, the last index fastest; the last two in groups or along a curve, if the mapping requires it.
 
     A dimension with a single launch has no digit. Otherwise the code would divide by a count that a block's number never reaches, and the
@@ -119,7 +119,7 @@ def _raster_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping,
     return tuple(indices.get(at, ZERO) for at in range(len(counts)))
 
 
-def _grouped_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | Inside) -> tuple[Expr, ...]:
+def _grouped_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | BodyNames) -> tuple[Expr, ...]:
     """The indices of a number, the last two in raster order."""
     *outer, lines, columns = counts
     front: tuple[Expr, ...] = ()
