@@ -99,8 +99,8 @@ def coalesced_copy(width: Integer) -> CoalescedCopy:
     """Copy with all threads of a group: each copies vectors of contiguous elements, in the storage order of the more distant memory.
 
     Args: width: the maximum number of elements per vector. Vectors are narrower if sizes and leading dimensions do not prove their
-    alignment. Legal on a `Move` of a group of threads. rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the
-    storage is column-major
+    alignment. Legal on a `Move` of a group of threads.
+    rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 
     >>> from fireiron import *
     >>> print(Move(64, 32)(GL, SH)(Block).coalesced_copy(4).result)

@@ -210,8 +210,8 @@ def epilog(
     Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The default type of the accumulator is the spec's
     `accumulator`, or if it has none, that of C. Without strategies, each thread initializes and stores the elements that it owns if the
     accumulator is in registers or fragments; in shared memory, adjacent threads handle adjacent elements. Legal before any `split` that
-    accumulates. For a spec that accumulates, `init` loads C. rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)
-    (Fireiron, section 4.1)
+    accumulates. For a spec that accumulates, `init` loads C.
+    rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
     >>> from fireiron import *
     >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)

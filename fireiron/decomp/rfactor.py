@@ -28,8 +28,8 @@ class Rfactor(Decomposition):
     Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
     registers. Other steps may write it only if they distribute over the parts: `l * alpha + sums` for a sum, not `l + 1`. `parts` is the
     number of threads that have terms of one result, or a divisor of that number; the most expensive exchanges are done first: between
-    warps, then between distant lanes. rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p,
-    t_parts[m,p]); u[m] = f(t[m])
+    warps, then between distant lanes.
+    rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
 
     Source: decision 37.
 

@@ -508,8 +508,8 @@ def tile(*sizes: TileSize | Strided, **by_dim: TileSize) -> Tile:
     there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
     of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
     tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
-    bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement. rewrite:
-    MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+    bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
+    rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
     >>> from fireiron import *
     >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)

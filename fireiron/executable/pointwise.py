@@ -1,9 +1,9 @@
 """Elementwise computation of one thread, by any formula; 16-bit floats also in pairs (Graphene, Table 2 rows 5, 6).
 
 A formula is computed in float, or in double if an input is a double, and its result is converted once. Integers are exact until they are
-combined with a float: in int, or in long long if int could overflow (`fireiron.specs.integers`). Functions are those of the CUDA Math API,
-and the compiler contracts multiply-adds: a result may differ from the simulator's by these rounding errors.
-If half arithmetic gives the same result, adjacent elements in contiguous registers are computed in pairs (`fireiron.performing.packed`).
+combined with a float: they are computed in int, or in long long if int could overflow (`fireiron.specs.integers`). Functions are those of
+the CUDA Math API, and the compiler contracts multiply-adds; so a result may differ from that of the simulator by rounding errors.
+If 16-bit arithmetic gives the same result, adjacent elements in contiguous registers are computed in pairs (`fireiron.performing.packed`).
 
 >>> from fireiron import *
 >>> leaf = Pointwise("y[m,n] = relu(x[m,n] + b[n])", 1, 1)(RF, RF, RF)(Thread)
@@ -40,7 +40,6 @@ _VECTORS: Mapping[tuple[DType, int], str] = {
 }  # fmt: skip
 """The vector types whose components have names."""
 
-
 APPROXIMATE_TANH: Final = 75
 """The first compute capability with `tanh.approx`."""
 
@@ -49,12 +48,12 @@ APPROXIMATE_TANH: Final = 75
 class ThreadPointwise(Executable):
     """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`).
 
-    Without `clamps` the final clamping at zero, `relu(...)`, is left to the reader of the result. A `packed` instruction processes
-    any even number of elements, all in pairs.
+    Without `clamps`, the reader of the result performs the final clamping at zero, `relu(...)`. A `packed` instruction processes any even
+    number of elements, all in pairs.
     """
 
     approximately: ClassVar[bool] = False
-    """Whether functions of pairs may be less exact than those of single elements."""
+    """Whether functions of pairs may be less accurate than functions of single elements."""
 
     pairs: bool = False
     clamps: bool = True
@@ -138,14 +137,14 @@ class ThreadPointwise(Executable):
 
 @attrs.frozen
 class SkipIfIdentity(ThreadPointwise):
-    """`x[m,n] = x[m,n] * f[m]` in registers, under one branch around all products of a thread, which is skipped if all its factors are 1.
+    """`x[m,n] = x[m,n] * f[m]` in registers, in one branch that a thread skips if all its factors are 1.
 
-    The result is that of the plain product, because x * 1 is x. The compiler does not move code across the branch, which also limits the
-    number of live registers. Used only on request: `done(SKIP_IF_IDENTITY)`.
+    The result equals that of the plain product, because x * 1 is x. The compiler does not move code across the branch, so it also limits
+    the number of live registers. Used only on request: `done(SKIP_IF_IDENTITY)`.
     """
 
     def performs(self) -> str:
-        return "x[m,n] = x[m,n] * f[m] (RF,RF,RF)(Thread), left out where all factors of a thread are 1"
+        return "x[m,n] = x[m,n] * f[m] (RF,RF,RF)(Thread), skipped if all factors of a thread are 1"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         mismatches = super().mismatches(spec, architecture)
@@ -175,13 +174,13 @@ class SkipIfIdentity(ThreadPointwise):
 class ApproximatePairs(ThreadPointwise):
     """`exp2` or `tanh` of 16-bit floats, by the GPU's approximations on pairs of contiguous elements.
 
-    Their error is about that of one additional rounding to half precision. Used only on request: `done(APPROXIMATE_PAIRS)`.
+    Their error is about that of one additional rounding to 16 bits. Used only on request: `done(APPROXIMATE_PAIRS)`.
     """
 
     approximately: ClassVar[bool] = True
 
     def performs(self) -> str:
-        return "y[m,n] = exp2(x[m,n]) or tanh, 16-bit floats, approximately where two are contiguous"
+        return "y[m,n] = exp2(x[m,n]) or tanh, 16-bit floats, approximate for pairs of contiguous elements"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         mismatches, only = super().mismatches(spec, architecture), spec.definition.only
@@ -230,7 +229,7 @@ def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> S
 
 
 def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
-    """Return the vector loads, and the names of the loaded values by operand; with `in_pairs` elements have no separate names."""
+    """Return the vector loads, and the names of the loaded values by operand; with `in_pairs`, elements have no separate names."""
     loads: list[Item] = []
     names: dict[str, tuple[str, ...]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
@@ -268,8 +267,8 @@ def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str,
 class _StatementElement:
     """An element of a statement, by its index; operands with one element have only index 0.
 
-    `loaded` are the elements of vector loads, `arrays` those of vector stores. With `stops`, a coordinate past the end of its dimension,
-    whose element is not stored, is replaced by the last one.
+    `loaded` are the elements of vector loads, `arrays` those of vector stores. With `clamps_coordinates`, the last coordinate of a
+    dimension replaces coordinates past its end, whose elements are not stored.
     """
 
     printer: Printer
@@ -277,7 +276,7 @@ class _StatementElement:
     number: int = 0
     loaded: Mapping[str, tuple[str, ...]] = {}
     arrays: Mapping[str, str] = {}
-    stops: bool = False
+    clamps_coordinates: bool = False
 
     @property
     def spec(self) -> Spec:
@@ -294,12 +293,12 @@ class _StatementElement:
             return span
         access = self.statement.operands[name]
         address = self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
-        return address.low, min(address.high, span[1]) if self.stops else address.high
+        return address.low, min(address.high, span[1]) if self.clamps_coordinates else address.high
 
     def integer(self, name: str) -> Text:
         """Print the element of an input as an integer."""
         text, most = self.factor(name, int32), self.reaches[name][1]
-        past = self.stops and attrs.evolve(self, stops=False).reaches[name][1] > most
+        past = self.clamps_coordinates and attrs.evolve(self, clamps_coordinates=False).reaches[name][1] > most
         return Call("min", (text, self.printer.literal(most, int32))) if past else text
 
     @property
@@ -334,7 +333,7 @@ class _StatementElement:
         return self.printer.counted(self.statement, coordinates, number, dtype)
 
     def pair(self, name: str) -> Text:
-        """Print this element of an operand and the next one as a pair: in place, or the same element twice if the operand has only one."""
+        """Print this element of an operand and the next one as a pair; print the same element twice if the operand has only one."""
         access, dtype = self.statement.operands[name], self.spec.operands[name].dtype
         kind, twice = KINDS[dtype]
         if access.count == 1:
@@ -479,19 +478,19 @@ def _signed(sign: str, texts: Sequence[Text]) -> Text:
 
 
 def _in_64_bits(statement: _StatementElement, value: Value) -> _StatementElement:
-    """Return the statement if a value fits into 64 bits, or else one that limits coordinates to the last of their dimension.
+    """Return the statement if a value fits into 64 bits; otherwise return one that limits coordinates to the last of their dimension.
 
-    Only coordinates of tiles that are partly out of bounds need more bits.
+    Only coordinates of tiles that are partly out of bounds need more than 64 bits.
     """
-    return statement if range_of(value, statement.reaches) is not None else attrs.evolve(statement, stops=True)
+    return statement if range_of(value, statement.reaches) is not None else attrs.evolve(statement, clamps_coordinates=True)
 
 
 def _width(statement: _StatementElement, value: Value) -> DType:
     """Return the type of an integer and all its operands: int32 or int64."""
     span = range_of(value, statement.reaches)
-    assert span is not None, "refused where a kernel is compiled"
+    assert span is not None, "refused when a kernel is compiled"
     inner = value.arguments[value.name == "where" :] if isinstance(value, Operation) else ()
-    return int32 if fits(span, int32) and all(_width(statement, one) == int32 for one in inner) else int64
+    return int32 if fits(span, int32) and all(_width(statement, argument) == int32 for argument in inner) else int64
 
 
 def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tuple[Text, DType]:
@@ -519,7 +518,7 @@ def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tu
 
 
 def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) -> Text:
-    """Print the lower 32 bits of an integer as unsigned: they depend only on those of its operands."""
+    """Print the lower 32 bits of an integer as unsigned; they depend only on the lower 32 bits of its operands."""
     if isinstance(value, Number):
         return printer.literal(int(value.value) & _LOWER_BITS, uint32)
     if isinstance(value, Operation) and (value.name == "where" or value.name in WRAPPING):
@@ -557,10 +556,9 @@ def _value(printer: Printer, statement: _StatementElement, formula: Formula, res
 def _distributed(printer: Printer, statement: _StatementElement, value: Value, dtype: DType) -> Text | None:
     """Print a factor times a sum of coordinates, `slope * (m - n)`, such that unrolled iterations share the product.
 
-    The product is computed for the first iteration, and a multiply-add adds the offset of the iteration. None for other terms, and if the
-    factor depends on the coordinates.
-
-    Both are rounded once, so the result differs from the product by the rounding error of the first one: 2^-24 of its value.
+    The product is computed for the first iteration, and a multiply-add adds the offset of each iteration. Return None for other terms, and
+    if the factor depends on the coordinates. The result differs from the product by the rounding error of the product for the first
+    iteration: 2^-24 of its value.
     """
     if not isinstance(value, Operation) or value.name != "*" or is_integral(value, statement.spec.integer_ranges):
         return None
@@ -575,7 +573,7 @@ def _distributed(printer: Printer, statement: _StatementElement, value: Value, d
 
 
 def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1) -> bool:
-    """Whether a value is a signed sum of coordinates and integers; adds the coefficients to a table, the constant with the empty name."""
+    """Return whether a value is a signed sum of coordinates and integers. Add its coefficients to `into`, the constant with the name ""."""
     if isinstance(value, Number):
         is_integer = float(value.value).is_integer()
         into[""] = into.get("", 0) + (sign * int(value.value) if is_integer else 0)
@@ -591,7 +589,7 @@ def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1
 
 
 def _condition(printer: Printer, statement: _StatementElement, value: Value, loosely: bool = False) -> Text:
-    """Print a condition of a formula; its sides have a separate type."""
+    """Print a condition of a formula; the sides of a comparison have their own type."""
     assert isinstance(value, Operation)
     if value.name in ("and", "or"):
         first, second = (_condition(printer, statement, argument) for argument in value.arguments)

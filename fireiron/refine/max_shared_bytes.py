@@ -23,7 +23,8 @@ class MaxSharedBytes(Refinement):
     """Use at most `bytes` bytes of shared memory per block: arrays that are never live at the same time share storage if necessary.
 
     Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. It is refused if arrays that are live at
-    the same time need more bytes. rewrite: two arrays --> one array, and a barrier between their uses, until all fit
+    the same time need more bytes.
+    rewrite: two arrays --> one array, and a barrier between their uses, until all fit
 
     Source: decision 33; Cypress, section 4.2.4.
 

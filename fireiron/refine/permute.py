@@ -67,7 +67,8 @@ class Permuted(Renumbering):
 class Permute(Refinement):
     """Assign to unit `uid` the tile that the expression specifies: `swizzle` on a tile (Fireiron, section 4.2).
 
-    Legal if the expression permutes the units. rewrite: unit u: tile u --> unit u: tile permutation(u)
+    Legal if the expression permutes the units.
+    rewrite: unit u: tile u --> unit u: tile permutation(u)
 
     >>> from fireiron import *
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).swizzle(lambda uid: uid ^ 1)

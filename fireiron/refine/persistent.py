@@ -94,8 +94,8 @@ def persistent(blocks: Integer = 132, dynamic: bool = False) -> Persistent:
     With `warp_specialize`, the loads of the next tile overlap the store of the current one. With `dynamic`, a block claims its next tile
     from a counter when it is free. This is for tiles of different cost, as under a causal mask; combine it with `longest_first`. Legal on a
     tile distributed over blocks, for a number or a tunable. `dynamic` requires `warp_specialize`, and excludes cluster, pingpong and
-    programmatic_launch. rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next
-    unclaimed tile
+    programmatic_launch.
+    rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next unclaimed tile
     """
     return Persistent(count(blocks, "persistent"), dynamic)
 

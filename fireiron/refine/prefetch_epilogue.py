@@ -17,8 +17,8 @@ class PrefetchEpilogue(Refinement):
     The copies are in flight while the MMAs run, so the epilogue does not wait for them. In a kernel with `warp_specialize`, the producer
     loads them by TMA, in a persistent block during the previous tile. In other kernels, all threads copy them. Legal on an epilog; it has
     no effect if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the strategy
-    specifies `prefetch_epilogue(enable=False)`. rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc,
-    bias_sh)
+    specifies `prefetch_epilogue(enable=False)`.
+    rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
 
     Source: docs/epilogues.md.
 

@@ -29,7 +29,8 @@ class ProgrammaticLaunch(Refinement):
 
     The kernel waits for the previous one before its first access to global memory, so its prologue (setup of mbarriers and registers)
     overlaps the end of the previous kernel. Legal on a tile distributed over blocks, from sm_90 on, for a kernel whose outputs need not be
-    zeroed before it. rewrite: S --> launch dependents; wait for the previous kernel; S
+    zeroed before it.
+    rewrite: S --> launch dependents; wait for the previous kernel; S
 
     `no_wait` names inputs, such as weights, that no kernel of the sequence writes: the user promises that they are complete before the
     first kernel starts. The producer fills the circular buffer with their tiles before the wait. Legal if producers load them, by

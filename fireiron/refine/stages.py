@@ -57,7 +57,8 @@ def stages(stages: Integer) -> Stages:
     """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` specifies.
 
     Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
-    each circular buffer separately. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+    each circular buffer separately.
+    rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
     """
     return Stages(count(stages, "stages"))
 

@@ -23,8 +23,8 @@ class StaggerBlocks(Refinement):
 
     If rows are long, the elements of a column map to few memory channels (Tensile: "StaggerU"). The order of accumulation changes. Legal
     after a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in
-    global memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect. rewrite: for k: S(k)
-    --> for k: S((k + block * offset) % iterations)
+    global memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect.
+    rewrite: for k: S(k) --> for k: S((k + block * offset) % iterations)
 
     >>> from fireiron import *
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)

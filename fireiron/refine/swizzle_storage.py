@@ -18,7 +18,8 @@ class SwizzleStorage(Refinement):
     """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 
     Legal for every `Swizzle`; the size of the buffer is rounded up to a multiple of its period. The default depends on the leading
-    dimension of the buffer, so that 16-byte pieces of adjacent rows (columns) are in different banks. rewrite: A_sh[i] --> A_sh[swizzle(i)]
+    dimension of the buffer, so that 16-byte pieces of adjacent rows (columns) are in different banks.
+    rewrite: A_sh[i] --> A_sh[swizzle(i)]
 
     Source: CUDA C++ Programming Guide, "Shared Memory".
 

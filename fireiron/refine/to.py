@@ -17,7 +17,8 @@ from fireiron.values.machine import LEVELS, Level
 class To(Refinement):
     """Distribute tiles over the units of a level, in parallel (Fireiron, section 4.2).
 
-    Legal if the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
+    Legal if the level is below the spec's.
+    rewrite: for m: for n: S --> unit u: S at level, tile number u
 
     >>> from fireiron import *
     >>> problem = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)

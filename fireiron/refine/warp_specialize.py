@@ -50,7 +50,8 @@ class WarpSpecialize(Refinement):
     circular buffer with `store_stages` stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or
     without a producer, it has no effect. A producer that loads by TMA is then a warp. Legal on a split with `pipeline`; with `copies`,
     `separate` or `store_stages`, without clusters, `pingpong` and `order_mma`; with `copies` or `separate`, also without dynamic tile
-    scheduling. rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
+    scheduling.
+    rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
 
     Source: decisions 27, 81, 84.
 
@@ -108,8 +109,8 @@ def warp_specialize(
     `copies`, the producer also executes loads that TMA cannot do. Legal with `pipeline`.
 
     Args: separate: operands whose loads have a separate producer each: `warp_specialize(separate=B)`. store_stages: if not 0, a separate
-    warp issues the TMA stores, from a circular buffer with this number of stages, which consumers fill. rewrite: for k: load(k); S(k) -->
-    producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
+    warp issues the TMA stores, from a circular buffer with this number of stages, which consumers fill.
+    rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
     """
     stages = count(store_stages, "warp_specialize: store_stages", 0, MOST_STORE_STAGES)
     return WarpSpecialize(count(producer_threads, "warp_specialize"), copies, separate, stages)
