@@ -209,7 +209,7 @@ def test_compilation_checks_requirements_on_earlier_launches():
     with pytest.raises(DecompositionError, match="sets all of C to zero, but an earlier launch wrote a part of it"):
         _ = parts(SPEC).program("sm_90").ir
     programmatic = MatMul.repack(A).tile(8, 8).to(Block).programmatic_launch(no_wait=A).tile(1, 1).to(Thread).split(1).done()
-    with pytest.raises(DecompositionError, match="A is copied by a preceding launch, for which the kernel has to wait"):
+    with pytest.raises(DecompositionError, match="a preceding launch copies A, so the kernel must wait for it"):
         _ = programmatic(MatMul(16, 24, 33, A=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90").ir
 
 

@@ -135,7 +135,7 @@ def test_ranks_are_counted_and_named():
     for call in (lambda: Move(), lambda: Reduction(4), lambda: Move(*[1] * 40), lambda: MatMul(8, 8)):
         with pytest.raises(FireironError, match="0 sizes given|1 sizes given|40 dimensions|missing"):
             call()
-    with pytest.raises(ArgumentError, match="src must be a view of the dimensions m, n|dst must be a view"):
+    with pytest.raises(ArgumentError, match="src must be a view with the dimensions m, n|dst must be a view"):
         Move.on(Block, whole_view_of((8, 2)), whole_view_of((8,), SH))
 
 
@@ -494,7 +494,7 @@ def test_products_of_other_types(dtype, tmp_path):
         (lambda: MatMul(8, 8, 8, signature="mn,mn->mn"), "reduces some dimension"),
         (lambda: MatMul(8, 8, 8, signature="mk,kn->mnp"), "3 sizes given"),
         (lambda: MatMul(8, 8, 8, signature="mmk,kn->mn"), "has a dimension twice"),
-        (lambda: MatMul(8, 8, 8, signature=3), "a signature is a text"),
+        (lambda: MatMul(8, 8, 8, signature=3), "signature must be a text"),
         (lambda: Reduction(8, 8, signature="mn->mn"), "reduces some dimension"),
     ],
 )

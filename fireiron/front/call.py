@@ -115,7 +115,7 @@ class Call:
         """Make an answer with garbage collection postponed: modules and kernels stay alive anyway."""
         from fireiron import collecting  # imported when needed
 
-        with collecting.put_off():
+        with collecting.postponed():
             return self.new_answer(request)
 
     def key_of_outputs(self, out: Any, options: Any) -> Any:

@@ -134,7 +134,7 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
         program, tree = _expandable(compiled.strategy, architecture)
         program = attrs.evolve(program, chosen=compiled.chosen)
         leaves_in_use = (_with_used_instructions(leaf, compiled.ir) for leaf in _leaves(tree.node, with_owners(tree), "main"))
-        return Explanation(program, tree, tuple(leaves_in_use), proof="" if compiled.kept_since is None else compiled.proof)
+        return Explanation(program, tree, tuple(leaves_in_use), proof="" if compiled.cached_since is None else compiled.proof)
     program, tree = _expandable(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
     leaves = tuple(_leaves(tree.node, with_owners(tree), "main"))
     if any(leaf.match is None for leaf in leaves):
