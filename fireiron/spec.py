@@ -21,8 +21,9 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.generated_verbs import ForAny, ForEvery
 from fireiron.specs.arithmetic import convert
+from fireiron.specs.bits import Range
 from fireiron.specs.formula import ELLIPSIS, Definition, Number, definition, expand_ellipsis, open_operands, with_signature
-from fireiron.specs.integers import Range, check_integers
+from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, argument_error, require_no_refinement
 from fireiron.values.cuda_names import is_taken

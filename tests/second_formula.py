@@ -28,6 +28,10 @@ CALLS = {
     "silu": lambda x: x * _sigmoid(x), "sqrt": np.sqrt, "tanh": np.tanh, "where": np.where,
 }  # fmt: skip
 SIGNS = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide}
+OF_INTEGERS = {
+    ast.FloorDiv: int.__floordiv__, ast.Mod: int.__mod__, ast.LShift: int.__lshift__, ast.RShift: int.__rshift__,
+    ast.BitAnd: int.__and__, ast.BitOr: int.__or__, ast.BitXor: int.__xor__,
+}  # fmt: skip
 COMPARED = {
     ast.Lt: np.less,
     ast.LtE: np.less_equal,
@@ -36,6 +40,11 @@ COMPARED = {
     ast.Eq: np.equal,
     ast.NotEq: np.not_equal,
 }
+
+
+def _each(function, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """A function of Python integers, element by element."""
+    return np.vectorize(lambda a, b: float(function(int(a), int(b))), otypes=[float])(left, right)
 
 
 class Formulas:
@@ -83,6 +92,10 @@ class Formulas:
                 return self._up(np.arange(self.sizes[name], dtype=float), [name])
             case ast.UnaryOp(op=ast.USub(), operand=one):
                 return -self._value(one)
+            case ast.UnaryOp(op=ast.Invert(), operand=one):
+                return -self._value(one) - 1
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OF_INTEGERS:
+                return _each(OF_INTEGERS[type(sign)], self._value(left), self._value(right))
             case ast.BinOp(left=left, op=sign, right=right):
                 return SIGNS[type(sign)](self._value(left), self._value(right))
             case ast.BoolOp(op=sign, values=values):

@@ -448,8 +448,8 @@ def test_refusals():
 def test_a_cluster_without_common_tiles_is_refused():
     by_threads = MatMul.tile(64, 64).to(Block).cluster(2, 1).split(8).load(A, SH).load(B, SH).tile(8, 8).to(Thread).tile(1, 1).split(1)
     text = refused(by_threads.done(), float16_gemm(1024, 1024, 128))
-    assert "that share no load: no load is a TMA load into a ring" in text and ".pipeline(4).warp_specialize()" in text
-    assert "differs between blocks, or cannot be divided into equal parts" in refused(
+    assert "blocks share no load: no load is a TMA load into a ring" in text and ".pipeline(4).warp_specialize()" in text
+    assert "differs between the blocks, or cannot be divided into equal parts" in refused(
         product(cluster=(3, 1), **SMALL), float16_gemm(192, 64, 64)
     )
 

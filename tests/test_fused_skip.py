@@ -293,7 +293,7 @@ REFUSED = {
     ),
     "what others see": (
         lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).set_memory("x", SH).skip_steps("scale", where="f == 1")),
-        "accesses x, which other threads access too",
+        "accesses x, which threads share",
     ),
     "an operand": (lambda: rows_of(definition({}).skip_steps("Y", where="f == 1")), "step Y cannot be left out"),
     "a product of matrices": (lambda: MatMul.tile(16, 16).to(Block).skip_steps("mm", where="a == 1").done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80"), "is one step"),

@@ -52,13 +52,51 @@ def leaf(random):
     return Node(f"{name}[m,n]", lambda point: point[name])
 
 
+BITS = ("//", "%", "<<", ">>", "&", "or", "xor", "~")
+"""The operators that only integers have; each has a generator in `of_bits`."""
+
+
+def of_bits(random, kind, left, other):
+    """An operator that only integers have; its right operand is legal, or made legal."""
+    constant = random.choice((1, 2, 3, 7, 10, 16, 127, 128, 1000, 2**31 - 1, 2**33))
+    positive = Node(f"max(1, {other.text})", lambda point, other=other: max(other.at(point), 1))
+    if random.random() < 0.6:
+        positive = Node(str(constant), lambda point: constant)
+    count = random.choice((0, 1, 3, 8, 16, 31, 32, 40, 63))
+    bits = 63 if random.random() < 0.3 else 15
+    few = Node(f"({other.text} & {bits})", lambda point, other=other: other.at(point) & bits)
+    if random.random() < 0.5:
+        few = Node(str(count), lambda point: count)
+    mask = random.choice((0xFF, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFFF0000, 1, 0xFFFFFFFFFF))
+    if kind in ("&", "or", "xor") and random.random() < 0.5:
+        other = Node(hex(mask) if random.random() < 0.5 else str(mask), lambda point: mask)
+    match kind:
+        case "//":
+            return Node(f"({left.text} // {positive.text})", lambda point: left.at(point) // positive.at(point))
+        case "%":
+            return Node(f"({left.text} % {positive.text})", lambda point: left.at(point) % positive.at(point))
+        case "<<":
+            return Node(f"({left.text} << {few.text})", lambda point: left.at(point) << few.at(point))
+        case ">>":
+            return Node(f"({left.text} >> {few.text})", lambda point: left.at(point) >> few.at(point))
+        case "&":
+            return Node(f"({left.text} & {other.text})", lambda point: left.at(point) & other.at(point))
+        case "or":
+            return Node(f"({left.text} | {other.text})", lambda point: left.at(point) | other.at(point))
+        case "xor":
+            return Node(f"({left.text} ^ {other.text})", lambda point: left.at(point) ^ other.at(point))
+    return Node(f"(~{left.text})", lambda point: ~left.at(point))
+
+
 def value(random, depth):
     if depth == 0 or random.random() < 0.15:
         return leaf(random)
-    kind = random.choice("+++---***^|<>r?")
+    kind = random.choice(("+", "+", "+", "-", "-", "-", "*", "*", "*", "^", "|", "<", ">", "r", "?", *BITS, *BITS))
     left, other = value(random, depth - 1), value(random, depth - 1)
     if kind in "<>" and left.text.startswith(("m", "n", "size")):  # a name as the first argument denotes a reduced dimension
         left = Node(f"(0 + {left.text})", left.at)
+    if kind in BITS:
+        return of_bits(random, kind, left, other)
     match kind:
         case "+":
             return Node(f"({left.text} + {other.text})", lambda point: left.at(point) + other.at(point))
@@ -376,6 +414,9 @@ def test_nvrtc_takes_each_width(result):
         "where(c[m,n] - 2147483648 <= min(m * 4294967296, n), relu(c[m,n] - n), -c[m,n])",
         "c[m,n] * c[m,n] * c[m,n] - 3000000000",
         "c[m,n] * 7 + X[m,n]",
+        "(c[m,n] // 7 ^ c[m,n] % (n + 1)) + (c[m,n] * 3000000000 >> 33)",
+        "(c[m,n] * 0x9e3779b9 & 0xffffffff) >> (c[m,n] & 31) | ~c[m,n] << 20",
+        "where((c[m,n] & 0xffffffff) > c[m,n] // 2, 1, m % 3) + abs(c[m,n] & 0xffffffff)",
     )
     for formula in formulas:
         operands = {"c": "m n", **({"X": "m n"} if "X[" in formula else {})}

@@ -466,7 +466,7 @@ SEPARATE_REFUSED = {
     "a cluster": (
         lambda: MatMul.tile(64, 64).to(Block).cluster(2, 1).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3)
         .warp_specialize(separate=B).load(A, SH, TMA).load(B, SH, TMA).tile(64, 64).to(Warpgroup).done(),
-        "several producers fill a ring in a cluster",
+        "several producers fill a ring, which is not supported in a cluster",
     ),
 }  # fmt: skip
 
@@ -491,12 +491,15 @@ def test_a_role_that_fills_no_ring_is_refused():
 
 CHAIN = MatMul.tile(64, 64).to(Block)
 REFUSED = {
-    "a cluster": (lambda: CHAIN.cluster(2, 1), "fills a ring with dedicated threads in a cluster"),
+    "a cluster": (lambda: CHAIN.cluster(2, 1), "fills a ring with dedicated threads, which is not supported in a cluster"),
     "tiles from a counter": (
         lambda: CHAIN.persistent(2, True),
-        "fills a ring with dedicated threads with dynamic tile scheduling",
+        "fills a ring with dedicated threads, which is not supported with dynamic tile scheduling",
     ),
-    "groups in turns": (lambda: CHAIN.persistent(2).pingpong(2), "fills a ring with dedicated threads with ordered MMAs or alternating"),
+    "groups in turns": (
+        lambda: CHAIN.persistent(2).pingpong(2),
+        "dedicated threads, which is not supported with ordered MMAs or alternating",
+    ),
 }
 
 
@@ -513,7 +516,7 @@ def test_threads_that_do_not_divide_those_of_consumers():
     chain = MatMul.tile(96, 32).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), Move.tile(32, 32).to(Warp).done())
     chain = chain.split(32).pipeline(3).warp_specialize(128, copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
     chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
-    with pytest.raises(DecompositionError, match="128 threads cannot copy what is distributed over 96"):
+    with pytest.raises(DecompositionError, match="128 threads cannot perform copies that are distributed over 96 threads"):
         _ = chain.tile(16, 16).unroll().mma_tile().done()(float16_gemm(96, 32, 64, c_dtype=float32)).program(TARGET).ir
 
 

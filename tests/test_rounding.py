@@ -322,3 +322,21 @@ def test_the_nearest_number_of_a_type_is_within_its_bound():
     assert other.count == 1 and other.fraction > 1
     large = compared(np.array([np.inf]), Bounded(np.array([1e6]), np.array([1.0])), float16)
     assert large.count == 0  # infinity is the nearest there
+
+
+def test_operators_of_integers_are_exact_if_their_operands_are():
+    """Packed numbers have the error of the product only; of a rounded integer nothing is known."""
+    definition = Fused(
+        name="unpacked", dims="m n", operands={"P": "m n", "S": "m", "X": "m n", "Y": "m n", "Z": "m n"},
+        body={"y": "Y[m,n] = (P[m,n] * 0x9e3779b9 & 0xffffffff) % 16 * S[m]", "t": "t[m,n] = X[m,n] * X[m,n]", "z": "Z[m,n] = t[m,n] >> 1"},
+        types={"P": int32, "t": int32, "Z": int32, "Y": float32},
+    )  # fmt: skip
+    spec, source = definition(m=4, n=8), np.random.default_rng(0)
+    arrays = {
+        "P": source.integers(-(2**31), 2**31, (4, 8)).astype(np.int32), "S": source.random(4).astype(np.float16),
+        "X": (source.random((4, 8)) * 100).astype(np.float16),
+    }  # fmt: skip
+    got = expected(spec, arrays, {"m": 4, "n": 8})
+    exact = (arrays["P"].astype(object) * 0x9E3779B9 % 16).astype(float) * arrays["S"][:, None]
+    assert np.allclose(got["Y"].value, exact, rtol=1e-12, atol=0) and (got["Y"].error <= 2.0**-22 * np.maximum(exact, 1)).all()
+    assert np.isinf(got["Z"].error).any()

@@ -102,7 +102,7 @@ def test_faults_are_found_by_both(which, count):
         ({"shares": (("B", "A"),)}, "share_stages: a_sh, b_sh are used together"),
         (
             {"shares": (("C", "A"),)},
-            "share_stages: c_sh, e_sh are used together, so each must share the stages of another buffer of one ring",
+            "share_stages: c_sh, e_sh are used together, so each must share the stages of a different buffer of one ring",
         ),
         ({"shares": (("C", "A"), ("E", "A"))}, "share_stages: c_sh, e_sh are used together"),
         ({"shares": BOTH, "stages": 1}, "share_stages: each iteration has 2 fills in the stages of a_sh, b_sh"),

@@ -369,14 +369,17 @@ def with_store(move):
 
 PIECES = Move.tile(64, 64).to(Warpgroup).tile(64, 32).unroll()
 REFUSED = {
-    "a cluster": (lambda: stored(product(cluster=(2, 1), **TWO_WARPGROUPS)), "a warp stores the stages of a ring in a cluster"),
+    "a cluster": (
+        lambda: stored(product(cluster=(2, 1), **TWO_WARPGROUPS)),
+        "a warp stores the stages of a ring, which is not supported in a cluster",
+    ),
     "two producers that claim tiles": (
         lambda: stored(product(blocks=2, dynamic=True, **TWO_WARPGROUPS), separate=B),
-        "a warp stores the stages of a ring with dynamic tile scheduling",
+        "a warp stores the stages of a ring, which is not supported with dynamic tile scheduling",
     ),
     "groups that alternate": (
         lambda: stored(product((64, 64, 64), (64, 64), blocks=2, pingpong=2)),
-        "a warp stores the stages of a ring with ordered MMAs or alternating",
+        "a warp stores the stages of a ring, which is not supported with ordered MMAs or alternating",
     ),
     "a warpgroup as producer": (
         lambda: product(**TWO_WARPGROUPS).at(Split).refine(WarpSpecialize(128, store_stages=2)),

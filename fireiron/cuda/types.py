@@ -85,11 +85,12 @@ _TO_HALF: Mapping[str, str] = {
     "int": "__int2half_rn",
     "signed char": "__int2half_rn",
     "unsigned char": "__int2half_rn",
+    "unsigned int": "__uint2half_rn",
     "long long": "__ll2half_rn",
 }
 _TO_BFLOAT: Mapping[str, str] = {
     "float": "__float2bfloat16_rn", "double": "__double2bfloat16", "int": "__int2bfloat16_rn", "signed char": "__int2bfloat16_rn",
-    "unsigned char": "__int2bfloat16_rn", "long long": "__ll2bfloat16_rn",
+    "unsigned char": "__int2bfloat16_rn", "unsigned int": "__uint2bfloat16_rn", "long long": "__ll2bfloat16_rn",
 }  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """Elementwise computation of one thread, by any formula; 16-bit floats also in pairs (Graphene, Table 2 rows 5, 6).
 
 A formula is computed in float, or in double if an input is a double, and its result is converted once. Integers are exact until they are
-combined with a float: they are computed in int, or in long long if int could overflow (`fireiron.specs.integers`). Functions are those of
-the CUDA Math API, and the compiler contracts multiply-adds; so a result may differ from that of the simulator by rounding errors.
-If 16-bit arithmetic gives the same result, adjacent elements in contiguous registers are computed in pairs (`fireiron.performing.packed`).
+combined with a float: they are computed in int, or in unsigned int or long long if int could overflow (`fireiron.specs.integers`).
+Functions are those of the CUDA Math API, and the compiler contracts multiply-adds; so a result may differ from that of the simulator by
+rounding errors. If 16-bit arithmetic gives the same result, adjacent elements in contiguous registers are computed in pairs
+(`fireiron.performing.packed`).
 
 >>> from fireiron import *
 >>> leaf = Pointwise("y[m,n] = relu(x[m,n] + b[n])", 1, 1)(RF, RF, RF)(Thread)
@@ -22,12 +23,15 @@ import attrs
 from fireiron.ir import Exec
 from fireiron.ir.text import Braces, Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
+from fireiron.performing.integers import common_type, printed_operation
+from fireiron.performing.integers import literal as bit_literal
 from fireiron.performing.joining import SIGNS, old_value, together, widened
 from fireiron.performing.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.spec import Spec
+from fireiron.specs.bits import BITWISE, INTEGER_ONLY, SHIFTS, Range, uint32
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import WRAPPING, Range, fits, int64, is_integral, range_of, sides_of, uint32
+from fireiron.specs.integers import EXACT, WRAPPING, fits, int64, is_integral, range_of, sides_of
 from fireiron.specs.meaning import computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, TRUE, Expr, constant
@@ -371,6 +375,8 @@ def _assignment(printer: Printer, statement: _StatementElement, formula: Formula
     wide, by = widened(result), formula.combiner
     if wide == int32 and by in SIGNS:  # only the lower bits of sums and products matter
         wide = uint32
+    if isinstance(formula.value, Operation) and formula.value.name in INTEGER_ONLY:
+        value = Joined(("(", value, ")"))
     terms = [
         old_value(printer, statement.statement, by, printer.converted(target, result, wide), wide),
         printer.converted(value, result, wide),
@@ -447,7 +453,7 @@ def _text(printer: Printer, statement: _StatementElement, value: Value | None, d
     offset_texts = statement.counted(value, dtype)
     if offset_texts:
         return Chain((offset_texts[0], Joined(("+ ", offset_texts[1])))) if len(offset_texts) == 2 else offset_texts[0]
-    if value.name in WRAPPING and range_of(value, statement.spec.integer_ranges) is not None:
+    if value.name in EXACT and range_of(value, statement.spec.integer_ranges) is not None:
         text, kind = _integer(printer, statement, value)
         return printer.converted(text, kind, dtype)
     if value.name == "where":
@@ -468,7 +474,7 @@ def _text(printer: Printer, statement: _StatementElement, value: Value | None, d
 
 def _converts(statement: _StatementElement, value: Value, dtype: DType) -> bool:
     """Whether the floating-point value is printed as a conversion of a computed integer."""
-    integral = isinstance(value, Operation) and value.name in WRAPPING and range_of(value, statement.spec.integer_ranges) is not None
+    integral = isinstance(value, Operation) and value.name in EXACT and range_of(value, statement.spec.integer_ranges) is not None
     return integral and not statement.counted(value, dtype)
 
 
@@ -486,11 +492,41 @@ def _in_64_bits(statement: _StatementElement, value: Value) -> _StatementElement
 
 
 def _width(statement: _StatementElement, value: Value) -> DType:
-    """Return the type of an integer and all its operands: int32 or int64."""
+    """Return the type of an integer and all its operands: int32 or int64; uint32 only for operators of integers and what uses them."""
     span = range_of(value, statement.reaches)
-    assert span is not None, "refused when a kernel is compiled"
-    inner = value.arguments[value.name == "where" :] if isinstance(value, Operation) else ()
+    assert span is not None, "refused where a kernel is compiled"
+    if not isinstance(value, Operation):
+        return int32 if fits(span, int32) else int64
+    if _takes_lower_bits(statement, value):
+        return uint32
+    inner = value.arguments[value.name == "where" :]
+    if value.name in SHIFTS:
+        inner, count = value.arguments[:1], range_of(value.arguments[1], statement.reaches)
+        if count is None or count[1] >= int32.bits:
+            return int64
+    kinds = [_width(statement, argument) for argument in inner if not isinstance(argument, Number)]
+    if value.name in INTEGER_ONLY or uint32 in kinds:
+        spans = [span, *(_span(statement, argument) for argument in inner)]
+        return common_type(spans, kinds, int64)
     return int32 if fits(span, int32) and all(_width(statement, argument) == int32 for argument in inner) else int64
+
+
+def _span(statement: _StatementElement, value: Value) -> Range:
+    span = range_of(value, statement.reaches)
+    assert span is not None, "refused where a kernel is compiled"
+    return span
+
+
+def _takes_lower_bits(statement: _StatementElement, value: Operation) -> bool:
+    """Whether a value is `x & mask`, whose mask has at most 32 bits, and no 32-bit type contains x and the mask."""
+    if value.name != "&":
+        return False
+    spans = [range_of(argument, statement.reaches) for argument in value.arguments]
+    if not any(span is not None and span[0] >= 0 and fits(span, uint32) for span in spans):
+        return False
+    known = [(span, argument) for span, argument in zip(spans, value.arguments, strict=True) if span is not None]
+    kinds = [_width(statement, argument) for _, argument in known if not isinstance(argument, Number)]
+    return len(known) < len(spans) or common_type([span for span, _ in known], kinds, int64) == int64
 
 
 def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tuple[Text, DType]:
@@ -501,20 +537,55 @@ def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tu
         return printer.literal(value.value, kind), kind
     if isinstance(value, Element):
         return statement.integer(value.tensor), kind
+    if value.name in INTEGER_ONLY:
+        return _of_integers_only(printer, statement, value, kind), kind
     arguments = value.arguments
     condition: Text = ""
     if value.name == "where":
         condition, arguments = _condition(printer, statement, arguments[0], loosely=True), arguments[1:]
-    texts, kinds = zip(*(_integer(printer, statement, argument) for argument in arguments), strict=True)
+    if any(_width(_in_64_bits(statement, argument), argument) == uint32 for argument in arguments):
+        texts = tuple(_in_type(printer, statement, argument, kind) for argument in arguments)
+        kinds: tuple[DType, ...] = (kind,) * len(texts)
+    else:
+        texts, kinds = zip(*(_integer(printer, statement, argument) for argument in arguments), strict=True)
     if value.name == "where":
         return Joined(("(", Choice(condition, *texts), ")")), kind
     if value.name in FUNCTIONS:
         converted = [printer.converted(text, own, kind) for text, own in zip(texts, kinds, strict=True)]
+        if value.name == "abs" and kind == uint32:
+            return converted[0], kind
         return printer.applied(value.name, kind, *converted), kind
     placed = [_operand(text, argument, value, number) for number, (text, argument) in enumerate(zip(texts, arguments, strict=True))]
     if kind not in kinds:  # the operation has 64 bits if an operand has
         placed[0] = printer.converted(texts[0], int32, kind)
     return _signed(value.name, placed), kind
+
+
+def _in_type(printer: Printer, statement: _StatementElement, value: Value, kind: DType) -> Text:
+    """Print an integer in a type that contains it, as an operand of any operator."""
+    if isinstance(value, Number):
+        return bit_literal(printer, int(value.value), kind)
+    text, own = _integer(printer, statement, value)
+    if own != kind:
+        return printer.converted(text, own, kind)
+    return Joined(("(", text, ")")) if isinstance(value, Operation) and value.name not in FUNCTIONS else in_parentheses(text)
+
+
+def _of_integers_only(printer: Printer, statement: _StatementElement, value: Operation, kind: DType) -> Text:
+    """Print an operation that only integers have, in a type that `_width` determines."""
+    if _takes_lower_bits(statement, value):
+        return _signed(value.name, [_lower_operand(printer, statement, argument) for argument in value.arguments])
+    counts = 1 if value.name in SHIFTS else 2
+    texts = [_in_type(printer, statement, argument, kind if place < counts else int32) for place, argument in enumerate(value.arguments)]
+    return printed_operation(printer, value.name, kind, texts, value.arguments, _span(statement, value.arguments[0]))
+
+
+def _lower_operand(printer: Printer, statement: _StatementElement, value: Value) -> Text:
+    """Print the lower 32 bits of an integer as unsigned, as an operand of any operator."""
+    if isinstance(value, Number):
+        return bit_literal(printer, int(value.value) & _LOWER_BITS, uint32)
+    text = _lower_bits(printer, statement, value)
+    return Joined(("(", text, ")")) if isinstance(value, Operation) and value.name in EXACT else text
 
 
 def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) -> Text:
@@ -525,6 +596,8 @@ def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) ->
         if value.name == "where":
             first, second = (_lower_bits(printer, statement, argument) for argument in value.arguments[1:])
             return Joined(("(", Choice(_condition(printer, statement, value.arguments[0], loosely=True), first, second), ")"))
+        if value.name in INTEGER_ONLY:
+            return _lower_bits_of_operator(printer, statement, value)
         texts = [_lower_bits(printer, statement, argument) for argument in value.arguments]
         placed = [
             _operand(text, argument, value, number) for number, (text, argument) in enumerate(zip(texts, value.arguments, strict=True))
@@ -532,6 +605,19 @@ def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) ->
         return _signed(value.name, placed)
     text, kind = _integer(printer, statement, value)
     return printer.converted(text, kind, uint32)
+
+
+def _lower_bits_of_operator(printer: Printer, statement: _StatementElement, value: Operation) -> Text:
+    """Print the lower 32 bits of a shift to the left, or of a bitwise operation."""
+    first = _lower_operand(printer, statement, value.arguments[0])
+    if value.name in BITWISE:
+        return _signed(value.name, [first, *(_lower_operand(printer, statement, argument) for argument in value.arguments[1:])])
+    count = range_of(value.arguments[1], statement.spec.integer_ranges)
+    amount = _in_type(printer, statement, value.arguments[1], int32)
+    if count is not None and count[1] < uint32.bits:
+        return _signed(value.name, [first, amount])
+    wide = printer.converted(first, uint32, attrs.evolve(int64, cuda="unsigned long long"))
+    return printer.converted(Chain((wide, Joined(("<< ", amount)))), int64, uint32)
 
 
 _LOWER_BITS: Final = (1 << 32) - 1
@@ -597,7 +683,7 @@ def _condition(printer: Printer, statement: _StatementElement, value: Value, loo
         return both if loosely else Joined(("(", both, ")"))
     sides = sides_of(value, statement.spec.integer_ranges)
     if all(range_of(side, statement.spec.integer_ranges) is not None for side in sides):
-        left, right = (in_parentheses(_integer(printer, statement, side)[0]) for side in sides)
+        left, right = _compared_integers(printer, statement, sides)
     else:
         types = {name: view.dtype for name, view in statement.spec.operands.items()}
         kind = computing_of(Operation("+", sides), types)
@@ -605,12 +691,31 @@ def _condition(printer: Printer, statement: _StatementElement, value: Value, loo
     return Chain((left, Joined((f"{value.name} ", right))))
 
 
+def _compared_integers(printer: Printer, statement: _StatementElement, sides: Sequence[Value]) -> tuple[Text, Text]:
+    """Print the sides of a comparison of integers; a comparison of an unsigned with a signed one is done in a type that contains both."""
+    kinds = [_width(_in_64_bits(statement, side), side) for side in sides]
+    if uint32 in kinds:
+        spans = [_span(_in_64_bits(statement, side), side) for side in sides]
+        kind = common_type(spans, [kind for kind, side in zip(kinds, sides, strict=True) if not isinstance(side, Number)], int64)
+        left, right = (_in_type(printer, statement, side, kind) for side in sides)
+        return left, right
+    left, right = (_compared(_integer(printer, statement, side)[0], side) for side in sides)
+    return left, right
+
+
+def _compared(text: Text, side: Value) -> Text:
+    """Print a side of a comparison; bitwise operators bind less tightly than comparisons in C++."""
+    binds_less = isinstance(side, Operation) and side.name in INTEGER_ONLY
+    return Joined(("(", text, ")")) if binds_less else in_parentheses(text)
+
+
 def _operand(text: Text, inner: Value, outer: Operation, number: int) -> Text:
     """Print an operand of an operator, in parentheses if its precedence is lower."""
     if not isinstance(inner, Operation) or inner.name in FUNCTIONS:
         return in_parentheses(text)
-    product = inner.name in "*/" or len(inner.arguments) == 1
-    binds = len(outer.arguments) == 2 and number == 0 and (product or outer.name in "+-")
+    product = inner.name in ("*", "/") or len(inner.arguments) == 1
+    left = len(outer.arguments) == 2 and number == 0 and inner.name not in INTEGER_ONLY
+    binds = left and (product or outer.name in "+-")
     return text if binds else Joined(("(", text, ")"))
 
 

@@ -1,4 +1,4 @@
-"""From the decomposition tree to a GPU program: the tree walker and passes from IR to IR, one a file.
+"""Translate a decomposition tree to a GPU program: the tree walker, and the passes from IR to IR, one per file.
 
-May import: values, specs, ir, language/tree; no extension by name, no reader of the IR.
+May import: values, specs, ir, language/tree; no extension by name, no consumer of the IR.
 """

@@ -31,7 +31,7 @@ MOST_ROOM = 1 << 23
 
 @attrs.frozen(eq=False)
 class Touch:
-    """An access with its statement, its position among the statement's operands, and the enclosing loops."""
+    """An access with its statement, the enclosing loops, and its width: the number of elements that are accessed contiguously, in order."""
 
     statement: Exec
     loops: tuple[For, ...]
@@ -96,7 +96,7 @@ class Footprint:
 
 
 def _alone(kernel: Kernel) -> set[str]:
-    """The buffers of rings that share their bytes with no other buffer of a fill."""
+    """The buffers of rings that share no bytes with buffers outside of rings."""
     rings = {name for ring in kernel.rings for name in ring.buffers}
     others = [buffer for buffer in kernel.buffers if buffer.memory.of_block and buffer.name not in rings]
     return {name for name in rings if not any(kernel.buffer(name).shares(one) for one in others)}
@@ -133,7 +133,7 @@ class AccessMap:
         return _boxes(self.kernel, self.watched)
 
     def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
-        """The accesses of a statement that others may have to wait for."""
+        """The accesses of a statement that other accesses may have to wait for."""
         touches = []
         for position, access in enumerate(statement.accesses):
             if access.buffer in self.watched:
@@ -255,7 +255,9 @@ class AccessMap:
         return f"{buffer.name}[{', '.join(map(str, reversed(coordinates)))}]"
 
     def actors(self, touch: Touch) -> Array:
-        """One representative per unit: for work of a whole group its first thread, which has the same operands."""
+        """The threads that represent a statement: all threads, or for a collective statement the first thread of each unit, because all
+        threads of a unit have the same operands.
+        """
         threads = self._threads
         if not touch.statement.collective:
             return threads
@@ -318,7 +320,7 @@ class AccessMap:
         return self._places[memo]
 
     def _by_units(self, touch: Touch, footprint: Footprint) -> Footprint:
-        """Accesses by a group count as accesses by its first and its last thread."""
+        """An access by a unit of threads counts as an access by its first and its last thread."""
         if not touch.access.spread and not touch.statement.collective:
             return footprint
         unit = touch.statement.spec.level.threads
@@ -331,13 +333,13 @@ class AccessMap:
 
 
 def _require_decided(kernel: Kernel, access: Access, grid: Grid, fixed: Mapping[str, int]) -> None:
-    """Refuse a shared-memory address with several possible values, because its threads would be unknown."""
+    """Refuse a shared-memory address with several possible values, because the accessing threads would be unknown."""
     parts = {var for value in (*access.base, access.copy) for var in value.variables() if var.name not in fixed}
     open_ = {var.name for var in closure(kernel, frozenset(parts))}
     open_ = (open_ & grid.undecided) | (open_ - grid.environment.keys())
     if open_:
         raise SynchronizationError(
-            f"an address in {access.buffer} depends on {', '.join(sorted(open_))}, and the accessing threads are unknown",
+            f"an address in {access.buffer} depends on {', '.join(sorted(open_))}, so the accessing threads are unknown when compiling",
             at=access.origin,
             hint="shared memory is addressed by threads and by loops of known extent",
         )
@@ -390,7 +392,7 @@ def _boxes(kernel: Kernel, watched: Collection[str]) -> dict[str, tuple[int, ...
 
 
 def _side(access: Access, dim: int) -> int:
-    """The largest number of elements along a dimension of which an access covers all or nothing, from each multiple of it on."""
+    """The largest n such that an access covers each n elements along a dimension, from a multiple of n on, completely or not at all."""
     if access.points:
         return 1
     terms, number = terms_of(access.base[dim])

@@ -22,10 +22,12 @@ Cost: TypeAlias = "tuple[int, ...]"
 
 
 def fewest_of_scopes(arcs: Iterable[tuple[Arc, int]], preferred: Sequence[int]) -> dict[int, int]:
-    """The scope of a barrier for each position that needs one: the fewest wide barriers, then the fewest narrow ones.
+    """The scope of the barrier at each position that needs one, with the fewest wide barriers, and then the fewest narrow ones.
 
-    Scopes are numbers; a wider scope is greater than those that it contains. Of several solutions the first one in the order of
-    `preferred`, wide barriers first. Raises: ValueError for an arc without a position.
+    Scopes are numbers; a wider scope is greater than those that it contains. Among several solutions, the first one in the order of
+    `preferred` is returned, wide barriers first.
+
+    Raises: ValueError for an arc without a position.
     """
     left = _minimal(arcs)
     if not left:

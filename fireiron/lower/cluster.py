@@ -1,7 +1,7 @@
-"""`cluster`: cluster barriers before a block first accesses another block, and before a block exits.
+"""`cluster`: insert cluster barriers before the first access to another block, and before a block exits.
 
-No block may arrive at the mbarriers of another block, or load into it, before they are initialized. The shared memory of a block that has
-exited is released. In between, the mbarriers of the rings synchronize blocks: blocks arrive at those of other blocks.
+No block may arrive at the mbarriers of another block, or load into its shared memory, before these mbarriers are initialized. A block that
+exits releases its shared memory. Between these two barriers, blocks synchronize by arriving at the mbarriers of other blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ LAST = "no block exits while others write to its shared memory or arrive at its 
 
 
 def cluster(kernel: Kernel) -> Kernel:
-    """The kernel with the barriers of its cluster; a `DecompositionError` if its blocks share no load."""
+    """Add the cluster barriers to a kernel with a cluster.
+
+    Raises: DecompositionError if the blocks of the cluster share no load, or have different trip counts.
+    """
     if kernel.cluster is None:
         return kernel
     if all(stmt.multicast is None for stmt, _ in execs(kernel.body)):
@@ -38,7 +41,7 @@ def _require_uniform_trip_counts(kernel: Kernel, cluster: BlockCluster) -> None:
         if not isinstance(loop, For) or not waits or not _read(loop.extent, named) or cluster.is_uniform(loop.extent, kernel.block, named):
             continue
         raise DecompositionError(
-            f"the trip count {loop.extent} depends on data of each block, but the {cluster.blocks} blocks of a cluster wait for each other",
+            f"cluster: the trip count {loop.extent} depends on data of each block, but the {cluster.blocks} blocks wait for each other",
             at=loop.origin,
             within=kernel.spec,
             legal="a cluster along dimensions that the trip count does not contain",
@@ -56,11 +59,11 @@ def _nothing_shared(kernel: Kernel) -> DecompositionError:
     loads = [stmt for stmt, _ in execs(kernel.body) if stmt.mechanism.counted]
     why = "no load is a TMA load into a ring" if not loads else "; ".join(dict.fromkeys(map(_why, loads)))
     return DecompositionError(
-        f"a cluster of {kernel.cluster.blocks} blocks that share no load: {why}",
+        f"cluster: the {kernel.cluster.blocks} blocks share no load: {why}",
         within=kernel.spec,
         hint=".pipeline(4).warp_specialize() and TMA loads from tiles that adjacent blocks share; or no cluster",
     )
 
 
 def _why(load: Exec) -> str:
-    return f"{load.spec} differs between blocks, or cannot be divided into equal parts"
+    return f"{load.spec} differs between the blocks, or cannot be divided into equal parts"

@@ -81,10 +81,10 @@ class _Deferral:
         return tuple(result)
 
     def _loop(self, loop: For, step: str, after: str, runs: bool) -> list[Stmt]:
-        """A loop as the first iteration up to the deferred step, a loop over pairs of iterations, and the deferred steps of the last
+        """The first iteration of a loop up to the deferred step, a loop over pairs of iterations, and the deferred steps of the last
         iteration.
 
-        All of it is conditional unless the loop certainly `runs`.
+        All of these are conditional unless the loop certainly `runs`.
         """
         iterations = loop.extent
         if iterations.high <= 1:
@@ -107,7 +107,7 @@ class _Deferral:
         every = (*first, steady, *self._last(pieces, loop, step))
         if runs:
             return list(every)
-        # no iteration: neither a first nor a last one
+        # a loop without iterations has neither a first nor a last iteration
         return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(iterations, ONE), every, origin=loop.origin)]
 
     def _guarded(self, pieces: Sequence[_Piece], loop: For, step: str) -> For:
@@ -161,7 +161,7 @@ def _implies(known: Expr, condition: Expr) -> bool:
 class _Piece:
     """A statement directly in the loop, with its position there and a title for messages.
 
-    An `early` one runs one iteration before the others. One that is `always` there only orders others, and runs with either.
+    An `early` piece runs one iteration before the others. A piece that is `always` kept only orders other pieces, and runs with both parts.
     """
 
     statement: Stmt
@@ -181,7 +181,7 @@ def _pieces(loop: For, step: str, after: str) -> list[_Piece]:
             f"{_asked(step, after)}: step {missing[0]} is in a loop inside loop {loop.var}",
             at=loop.origin,
             legal=list(marks) or "none",
-            hint="no tile without .to(...) between the split and the steps",
+            hint="add .to(...) to each tile between the split and the steps",
         )
     begin, start = min(marks.values()), marks[step]
     middle = min(place for place in marks.values() if place > marks[after])
@@ -211,7 +211,8 @@ def _without_names(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
 def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], request: str) -> list[_Piece]:
     """The statements before the first step, such as loads: each runs with the steps that read it; loads that fill one ring run together.
 
-    If both parts read it, it runs with the first one, unless it could overwrite what the other one still reads; then with the second.
+    A statement that both parts read runs with the first part. If it could then overwrite data that the second part still reads, it runs
+    with the second part.
     """
     decided: list[_Piece] = []
     for places in _together(body):
@@ -240,7 +241,7 @@ def _require_same_iteration(loop: For, loads: Sequence[Stmt], readers: set[bool]
 
 
 def _together(body: Sequence[Stmt]) -> list[list[int]]:
-    """The positions of statements that do something, the last first; those that fill one ring together."""
+    """The positions of statements that access data, the last ones first, in groups: statements that fill one ring are a group."""
     groups: dict[str | int, list[int]] = {}
     for place in reversed(range(len(body))):
         inside = [stmt for stmt, _ in execs((body[place],))]
@@ -356,7 +357,7 @@ Clash = tuple[_Piece, _Piece, Access, bool]
 def _clash(loop: For, pieces: Sequence[_Piece]) -> Clash | None:
     """Two pieces that do not commute: the first precedes the second in the original loop and follows it in the transformed one.
 
-    Also an access of the first to the common buffer, and whether the second belongs to the next iteration.
+    The result also contains an access of the first piece to the common buffer, and whether the second belongs to the next iteration.
     """
     for first, second, later in _exchanged(pieces):
         access = _common(loop, first.statement, second.statement, later)

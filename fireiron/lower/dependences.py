@@ -1,9 +1,9 @@
-"""Dependences: which accesses to memory that threads share must be ordered. This module defines conflicts and their distances.
+"""Find the accesses that must be ordered: dependences between accesses to memory that threads share.
 
 Two accesses conflict if they may access the same address, at least one of them writes, and not both are atomic additions. A dependence is a
 conflict between different threads, or with a copy that is in flight. It has the loop that carries it, and the narrowest scope that contains
-all conflicting threads. Buffers that cannot conflict are found once, by their bytes. Tables of addresses are compared only for pairs that a
-pass asks about, once for each set of loops around both.
+all conflicting threads. Accesses to buffers without common bytes are excluded first. Address tables are compared only for pairs that a pass
+requests, once for each set of loops around both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Edge:
 
     - `scope`: the number of the narrowest scope that contains every pair of conflicting threads.
     - `carried`: the loop that carries the dependence from an earlier to a later iteration; None within an iteration of all common loops.
-    - `adjacent`: false if no conflict is between successive iterations. This is known for loops in which addresses repeat, else it is true.
+    - `adjacent`: false if no conflict is between successive iterations. It can be false only for loops in which addresses repeat.
     """
 
     before: Touch
@@ -42,7 +42,7 @@ class Edge:
 
     @property
     def dependence(self) -> Dependence:
-        """The dependence for readers."""
+        """The dependence as it is stored in barriers, for printing and checks."""
         x, y = self.before, self.after
         name = "" if self.carried is None else self.carried.var.name
         return Dependence(x.access.buffer, x.statement, y.statement, (x.access.write, y.access.write), name)
@@ -58,7 +58,8 @@ class _Overlap:
 
 def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
     """The scopes of a block's barriers, narrow ones first. A single warpgroup needs a named barrier only if there are other threads."""
-    # the threads that tiles are distributed over: a named barrier counts arriving threads, and producer threads synchronize only by rings
+    # Only threads over which tiles are distributed use barriers: a named barrier counts arriving threads, and producer threads synchronize
+    # only by rings.
     groups = kernel.workers % 128 == 0 and kernel.workers != 128
     roles = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
     widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, roles.roles[0].threads)
@@ -90,8 +91,8 @@ class Dependences:
     ) -> Iterator[Edge]:
         """The edges with a given scope from some accesses to others.
 
-        `around` are the variables of loops whose iteration is the same for both. Those of all other loops take every value. So for a loop
-        that carries the edge and is inside these, pairs of different iterations are not distinguished from pairs of one iteration.
+        `around` are the variables of loops whose iteration is the same for both accesses. Variables of all other loops take every value.
+        So for a loop that carries the edge, pairs of different iterations are not distinguished from pairs of one iteration.
         """
         others = tuple(after)
         for x in before:
@@ -103,24 +104,24 @@ class Dependences:
         """The scope number of the edge from one access to the other; None if there is no edge."""
         needed = self.touches.needed
         shared = needed(x) & needed(y)
-        # Common loops are compared value by value if both sides depend on them; all other loops count with every iteration. A loop of one
-        # value needs no comparison.
+        # Common loops are compared value by value if both accesses depend on them. Of all other loops, every iteration counts. A loop of
+        # one value needs no comparison.
         overlap = self._overlap(x, y, tuple(var for var in around if var in shared and var.low < var.high))
         if not overlap.some or (x is y and self._overlaps_itself_only(x, around)):
             return None
-        # What is in flight must be waited for, even by the issuing thread.
+        # Even the issuing thread must wait for a copy in flight.
         return 0 if overlap.scope is None and x.under_way else overlap.scope
 
     def _is_adjacent(self, x: Touch, y: Touch, around: tuple[Var, ...], loop: For) -> bool:
         """Whether two accesses conflict between successive iterations."""
         shared = self.touches.needed(x) & self.touches.needed(y)
         if loop.var not in shared:
-            return True  # the one that does not depend on the loop conflicts in each of its iterations
+            return True  # the access that does not depend on the loop conflicts in each iteration
         overlap = self._overlap(x, y, tuple(var for var in (*around, loop.var) if var in shared), loop.var)
         return overlap.scope is not None or (overlap.some and x.under_way)
 
     def _overlap(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> _Overlap:
-        # Ids stay unique: `AccessMap` keeps alive whatever it was asked about.
+        # Ids stay unique, because `AccessMap` keeps references to these accesses.
         first, second = id(x), id(y)
         memo = (second, first, kept, later) if later is None and second < first else (first, second, kept, later)
         if memo not in self._overlaps:
@@ -148,8 +149,8 @@ class Dependences:
     def _overlaps_itself_only(self, touch: Touch, around: tuple[Var, ...]) -> bool:
         """Whether an access overlaps only itself in one execution, which is not a conflict.
 
-        Which lane accesses which element of a spread access is unspecified, so every address seems to conflict with itself; it does so only
-        if it is accessed again.
+        For a spread access it is unspecified which lane accesses which element, so every address appears to conflict with itself. There is
+        a conflict only if the address is accessed again.
         """
         if not (touch.access.spread or touch.under_way or touch.statement.collective):
             return False
@@ -163,13 +164,13 @@ class Dependences:
         return bool(places.keys.size >= self.touches.times(touch, granule))
 
     def witness(self, edge: Edge) -> str:
-        """Two conflicting threads, and the address."""
+        """Text that names two conflicting threads and the address."""
         x, y = edge.before, edge.after
         footprint, other = self._footprints(x, y, ())
         keys, low, high = footprint.common_places(other)
         apart = low != high
         if edge.scope:
-            # one of the pairs that the next narrower scope does not contain: the others would not require this barrier
+            # A pair that the next narrower scope does not contain: other pairs would not require this barrier.
             narrower = self.scopes[edge.scope - 1].threads or 1
             apart = low // narrower != high // narrower
         place = 0 if x.under_way and not edge.scope else int(np.flatnonzero(apart)[0])

@@ -1,7 +1,7 @@
 """`distribute`: assign registers to the elements of arrays in private memory (Fireiron, section 2.4).
 
-The compute path owns the array: its sequential modes become register modes, its unit modes name the thread. All other accesses use the same
-formula and are compared with the owner element by element. Static shapes make the comparison exact.
+The compute path owns the array: its sequential modes become register modes, and its unit modes determine the thread. All other accesses use
+the same register numbers. They are compared with the owner element by element, which is exact because shapes are static.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     """The buffer with register numbers. `proved` are the comparisons of this kernel that succeeded: another buffer with the same accesses
     and the same storage needs none.
     """
-    # Without a compute path the readers determine the registers, without readers any access; followers come last.
+    # Without a compute path the readers determine the registers; without readers, any access does. Accesses that inherit their ownership
+    # come last.
     deciding = [use for use in uses if not use[0].inherits_ownership] or uses
     owners = [use for use in uses if owns(buffer.tensor, use[0], use[2])] or [use for use in deciding if not use[2].write] or deciding
     if not owners:
@@ -59,7 +60,7 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     distributed = any(mode.unit for _, _, access in owners for dim in access.unit_modes for mode in dim)
     storage = register_storage(buffer, owners[0], ownership) if distributed else buffer.tensor.storage()
     result = attrs.evolve(buffer, storage=storage, elements=storage.extent, register_origin=ownership.first)
-    # A group of threads takes each element from any of its threads that owns it.
+    # A collective statement takes each element from any thread of its unit that owns it.
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
     if not owners or not any(_is_partial(kernel, use) for use in uses):
@@ -73,7 +74,7 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     if of_owners not in proved:
         owned = _Owned(kernel, result, [*owners_by_key.values()])
         proved.add(of_owners)
-    # A read like the owner's finds its elements; a write by the only writer reaches all of them.
+    # A read with the distribution of an owner finds its elements. A write reaches all elements if all owners have its distribution.
     right = {(key, False) for key in deals} | {(key, True) for key in deals if len(deals) == 1}
     for use in uses:
         if not any(use is owner for owner in owners):
@@ -96,7 +97,7 @@ def _is_partial(kernel: Kernel, use: Use) -> bool:
 
 
 def _distribution_key(kernel: Kernel, use: Use) -> Any:
-    """A key of which thread accesses which elements: uses with equal keys access the same, whatever the names of their loops are."""
+    """A key for which thread accesses which elements: uses with equal keys access the same elements, regardless of loop names."""
     statement, loops, access = use
     needed = needed_variables(kernel, statement, access)
     around = tuple(loop for loop in loops if loop.var in needed)
@@ -112,7 +113,7 @@ def _distribution_key(kernel: Kernel, use: Use) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _numbered(number: int, low: int, high: int, multiple_of: int) -> Var:
-    """A variable for the loops of a number and a range; the space makes its name different from all others."""
+    """The variable that replaces loop variables of a number and a range. The space in its name makes it different from all others."""
     return Var(f"loop {number}", low, high, multiple_of)
 
 
@@ -172,7 +173,7 @@ def _accesses_of_use(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, A
     statement, loops, access = use
     grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
     require_few(math.prod(grid.shape) * access.count, loops)
-    # For a loop on which only the condition depends, only whether it is true for some value matters.
+    # If only the condition depends on a loop, it suffices to know whether the condition is true for some iteration.
     own = {var.name for var in closure(kernel, frozenset().union(*(base.variables() for base in access.base)))}
     aside = tuple(axis for axis, name in enumerate(grid.axes) if name not in own)
     active = active_mask(statement, grid) if statement.active != TRUE else np.ones((1,) * len(grid.shape), dtype=bool)
@@ -229,8 +230,8 @@ class _Owned:
         return np.flatnonzero((self.table.reshape(-1, self.slots) >= 0).any(axis=1))
 
     def missing(self, accessed: Accesses, write: bool) -> tuple[Array, Array]:
-        """Threads and elements that a read, or an accumulation, does not find in the register of its number, or that a `write` does not
-        reach.
+        """Threads and elements for which an access does not match the owners: elements that a read or an accumulation does not find in the
+        register that it accesses, or that a `write` does not reach.
         """
         known = (accessed.registers >= 0) & (accessed.registers < self.slots)
         places = accessed.threads * self.slots + np.where(known, accessed.registers, 0)
@@ -261,10 +262,11 @@ def _as_if_unmasked(use: Use) -> Use:
 
 
 def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
-    """Check that in each thread another path accesses only elements that the thread owns, under the same register numbers; refuse it
-    otherwise.
+    """Check that in each thread another path accesses only elements that the thread owns, under the same register numbers.
 
-    False if an init may number the registers by its own modes, which are recorded.
+    Returns false if an init may number the registers by its own modes, which are then recorded in `own`.
+
+    Raises: DecompositionError if the check fails.
     """
     statement, _, access = use
     buffer = owned.buffer
@@ -309,7 +311,7 @@ def _unconditional(use: Use) -> Use:
 
 
 def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
-    """Whether a uniform init may number the registers by its own modes: each owning thread must set all of its registers (T006)."""
+    """Whether a uniform init may number the registers by its own modes: each owning thread must set all of its registers (decision 3)."""
     statement, loops, access = use
     buffer = owned.buffer
     storage = register_storage(buffer, use, Ownership.of(statement, access, loops))
@@ -327,7 +329,7 @@ def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tu
 
 
 def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage]) -> tuple[Stmt, ...]:
-    """The program in which such uniform inits number registers by their own modes."""
+    """The program in which uniform inits number registers by their own modes, given in `own`."""
     loops = {stmt.var for stmt in statements(body) if isinstance(stmt, For)}
 
     def renumber(statement: Stmt) -> tuple[Stmt, ...]:
@@ -371,5 +373,5 @@ def _refused(buffer: Buffer, use: Use, problem: str) -> DecompositionError:
         f"{buffer.name} cannot be distributed over the registers of the threads: {problem}",
         within=f"{use[0].instruction.name} {use[0].spec}",
         at=use[2].origin,
-        hint="make the number of tiles a multiple of, or divide, the number of units",
+        hint="a number of tiles that is a multiple or a divisor of the number of units",
     )

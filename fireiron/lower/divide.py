@@ -34,5 +34,5 @@ def divide(kernel: Kernel) -> Kernel:
 
 
 def gains(kernel: Kernel) -> bool:
-    """Whether loads of a kernel wait for divisions repeatedly, as those of a producer do for each tile."""
+    """Whether loads of a kernel wait for divisions repeatedly: a producer's loads wait for them in each tile."""
     return bool(kernel.rings)

@@ -1,4 +1,4 @@
-"""`edge_versioning`: a version of each statement without boundary conditions, for warps whose elements are all in bounds.
+"""`edge_versioning`: add a version of statements without boundary conditions, for warps whose elements are all in bounds.
 
 A condition that differs between threads, or between iterations of an unrolled loop, is true for all of them if it is true for the largest
 coordinate: a single warp-uniform comparison. If it is true, the warp runs a version without the implied conditions, else the original

@@ -120,7 +120,7 @@ class _Written:
 
 
 class _FencePositions:
-    """The barriers that need a fence before them, with the writes that it is for."""
+    """Finds the barriers that need a fence before them, and the writes that each fence makes visible."""
 
     def __init__(self, read: frozenset[str]) -> None:
         self.read = read

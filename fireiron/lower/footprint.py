@@ -1,4 +1,4 @@
-"""Which thread accesses which element: NumPy evaluation of accesses for all threads and loop values of one block."""
+"""Evaluate accesses with NumPy, for all threads and loop values of one block, to find which thread accesses which element."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Grid:
     have static sizes, so no such loop determines their elements; and tiles of a written array are disjoint for different values.
 
     - `axes`: the loops that have an axis, in order.
-    - `undecided`: names with one of several possible values, that of block 0 or of a first iteration.
+    - `undecided`: names that have several possible values; the grid contains that of block 0 or of the first iteration.
     - `repeating`: loops of which a value represents several iterations; `partly`: the names that depend on them.
     """
 
@@ -59,8 +59,8 @@ class Grid:
 class Named:
     """The named values that depend only on the thread and the block, for all threads of block 0.
 
-    `of_block` are the names that depend on the block. Run-time sizes are absent. A part of block 0's number is 0 for all sizes, so it is
-    evaluated at their lower bounds.
+    `of_block` are the names that depend on the block. Run-time sizes are absent. Each part of the number of block 0 is 0 for all sizes, so
+    such names are evaluated at the lower bounds of sizes.
     """
 
     values: Mapping[str, Array]
@@ -90,7 +90,8 @@ def thread_values(kernel: Kernel) -> Named:
 
 
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
-    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads; values of all names that these determine.
+    """A grid with an axis for each loop that occurs in `needed` and is not `fixed`, a last axis for the threads, and the values of all
+    names that these determine.
 
     Loops whose addresses repeat take the values of one period.
     """
@@ -105,7 +106,7 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     for axis, loop in enumerate(static):
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
     for loop in used:
-        # A loop without an axis has its first value; `undecided` contains the names for which that is one of several.
+        # A loop without an axis has its first value. If it has several values, `undecided` contains its name.
         values.setdefault(loop.var.name, np.zeros(1, dtype=np.int64))
     undecided = {*named.of_block, *(loop.var.name for loop in used if counts[loop.var] is None)}
     repeating = tuple(loop for loop in static if _repeats(loop))
@@ -193,7 +194,7 @@ def evaluate(value: Expr, grid: Grid) -> Array:
 
 
 def active_mask(statement: Exec, grid: Grid) -> Array:
-    """The threads that take part in some block, in some of the iterations that a value represents.
+    """A mask of the threads that perform a statement in some block, in some of the iterations that a loop value represents.
 
     Conditions count as true if they depend on the block, on run-time sizes, or on a loop whose values are not distinguished. A condition on
     one repeating loop is true if it is true in some iteration at that position of the period.
@@ -205,7 +206,7 @@ def active_mask(statement: Exec, grid: Grid) -> Array:
         names = {var.name for var in condition.variables()}
         if names <= known:
             mask &= np.asarray(evaluate(condition, grid), dtype=bool)
-        # With several names, one of them undecided: counts as true. With one repeating loop only: decided below.
+        # A condition with several names, of which one is undecided, counts as true. A condition on one repeating loop is decided below.
         elif len(names) == 1:
             alone.setdefault(names.pop(), []).append(condition)
     for loop in grid.repeating:
@@ -216,12 +217,12 @@ def active_mask(statement: Exec, grid: Grid) -> Array:
 
 
 def _sometimes(loop: For, conditions: Sequence[Expr]) -> Array:
-    """For each position in the period of a loop, whether conditions are true together in some iteration there."""
+    """For each position in the period of a loop, whether all conditions are true in some iteration at that position."""
     return _iterations(loop, conditions) > 0
 
 
 def _iterations(loop: For, conditions: Sequence[Expr]) -> Array:
-    """For each position in the period of a loop of known extent, the number of its iterations in which conditions are true together."""
+    """For each position in the period of a loop of known extent, the number of iterations in which all conditions are true."""
     count = constant(loop.extent) or 0
     if count > MOST_POINTS:
         return _iterations_of_steps(loop, conditions, count)

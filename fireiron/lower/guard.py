@@ -1,7 +1,8 @@
-"""`guard`: the condition and width of each load and store. After this pass nothing about accesses is decided.
+"""`guard`: determine the condition and the width of each load and store.
 
-The bounds of an access specify where its tensor ends. Here they become conditions: one of the statement as a whole, without which it would
-write nothing, and one of each load and store. The printer, the simulator, the checks and the cost model read these.
+The bounds of an access specify where its tensor ends. Here they become conditions. If the condition of a statement is false, the statement
+writes nothing. Each of its loads and stores has another condition. The printer, the simulator, the checks and the cost model use these
+conditions, and decide nothing about accesses themselves.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
 
 
 def _needed(statement: Exec, widths: Sequence[int]) -> Iterator[Expr]:
-    """The conditions without which a statement has no effect."""
+    """The conditions of which each must be true for a statement to have an effect."""
     outputs = [(access, width) for access, width in zip(statement.accesses, widths, strict=True) if access.write]
     # Only conditions common to all outputs can skip the statement: any other in-bounds piece must still be written.
     yield from _common(access.inside(offset) for access, width in outputs for offset in _tested(statement, access, width))
@@ -47,8 +48,9 @@ def _needed(statement: Exec, widths: Sequence[int]) -> Iterator[Expr]:
 
 
 def _tested(statement: Exec, access: Access, width: int) -> tuple[tuple[int, ...], ...]:
-    """The tested elements: the first of each vector; of a tile whose text tests the others only the first, since they have larger
-    coordinates.
+    """The tested elements: the first one of each vector.
+
+    If the text of an instruction tests its elements, only the first one of the tile is tested, because it has the smallest coordinates.
     """
     return access.elements()[:1] if statement.instruction.tests_edges else access.elements()[::width]
 

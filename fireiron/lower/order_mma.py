@@ -1,10 +1,11 @@
-"""`order_mma`: the warpgroups of a role issue their MMAs in a fixed order, as `order_mma(first, last)` of a split requests.
+"""`order_mma`: make the warpgroups of a role issue their MMAs in a fixed order, as `order_mma(first, last)` of a split requests.
 
-A warpgroup waits before the MMAs of the first step until it may issue. It passes permission on after the MMAs of the last step in the same
-list, or after those of the first step if none follow, as in the first iteration of a deferred loop. The permissions are numbered like the
-fills of the ring that the first step reads: fill `t` corresponds to number `t * warpgroups + w` of warpgroup `w`. (If loads share the
-ring's stages, the fills of an iteration count as one.) They are implemented by a ring without buffers that has one stage per warpgroup. So
-at each mbarrier one warpgroup arrives and one waits.
+A warpgroup waits before the MMAs of the first step until the previous warpgroup arrives. It arrives itself after the MMAs of the last step
+in the same list, or after those of the first step if none follow, as in the first iteration of a deferred loop.
+
+The order is implemented by a ring without buffers that has one stage per warpgroup. So at each mbarrier one warpgroup arrives and one
+waits. The ring's fills are numbered by the fills of the ring that the first step reads: fill `t` corresponds to fill
+`t * warpgroups + w` for warpgroup `w`. If loads share the stages of that ring, its fills of one iteration count as one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fireiron.values.units import index_in
 
 
 def with_ordered_registers(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    """The program with the requests of loops naming the registers that the MMAs of their steps write, instead of the steps."""
+    """The program in which the requests of loops name the registers that the MMAs of steps write, instead of the steps."""
     if not any(isinstance(stmt, For) and OrderedMma in stmt.asks for stmt in statements(body)):
         return tuple(body)
 
@@ -37,7 +38,10 @@ def with_ordered_registers(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
 
 def _written_in(loop: For, step: str) -> str:
-    """The registers that the MMAs of a step write; a `DecompositionError` if there are none."""
+    """The registers that the MMAs of a step write.
+
+    Raises: DecompositionError if the step has no asynchronous MMA.
+    """
     request = loop.asks[OrderedMma]
     inside, own = [], False
     for stmt in loop.body:
@@ -55,7 +59,7 @@ def _written_in(loop: For, step: str) -> str:
 
 
 def order_mma(kernel: Kernel) -> Kernel:
-    """The kernel with the MMAs of its warpgroups in order."""
+    """Add the waits and arrivals that order the MMAs of the warpgroups."""
     order = next((ring for ring in kernel.rings if ring.each), None)
     if order is None:
         return kernel

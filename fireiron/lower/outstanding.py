@@ -1,7 +1,8 @@
 """Asynchronous operations that may be outstanding at a point of a program: issued, possibly committed, not known to be complete.
 
-All data-flow analyses of asynchronous operations use this lattice: which MMAs are in flight, which copies complete at a wait, which are
-uncommitted. Groups of a mechanism complete in commit order, so the age of a group is decisive: a wait leaves the N youngest.
+All data-flow analyses of asynchronous operations use this lattice: which MMAs are in flight, which copies complete at a wait, which copies
+are uncommitted. Groups of a mechanism complete in commit order, and a wait leaves the N youngest. So the age of a group determines whether
+it is complete.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Age:
         return Age(min(self.least + 1, OLDEST), min(self.most + 1, OLDEST))
 
     def joined(self, other: Age, widened: bool) -> Age:
-        """The join of two paths; on a back edge (`widened`) an age that grew grows to the maximum."""
+        """The join of two paths. On a back edge (`widened`) an age that increased becomes `OLDEST`."""
         most = max(self.most, other.most)
         return Age(min(self.least, other.least), OLDEST if widened and other.most > self.most else most)
 
@@ -81,7 +82,7 @@ class Outstanding(Generic[T]):
         return Outstanding(opened, groups)
 
     def renamed(self, name: Callable[[T], Any]) -> Outstanding[Any]:
-        """The same with renamed items: those of an iteration are, in the next one, those of the previous one."""
+        """The same with renamed items: at the head of a loop, the items of the last iteration become items of the previous iteration."""
         return Outstanding(
             {kind: frozenset(map(name, items)) for kind, items in self.open.items()},
             {kind: {name(item): age for item, age in ages.items()} for kind, ages in self.groups.items()},

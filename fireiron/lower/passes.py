@@ -35,7 +35,7 @@ SEQUENTIAL: Passes = (
     ("store_rings", store_rings),
     ("defer", defer),
     ("zero_init_elision", zero_init_elision),
-    ("allocate", allocate),  # before the passes that enumerate accesses: what does not fit is refused at once
+    ("allocate", allocate),  # before the passes that enumerate accesses: a kernel that does not fit is refused at once
     ("distribute", distribute),
     ("vectorize", vectorize),
     ("asynchronous", asynchronous),
@@ -44,7 +44,7 @@ SEQUENTIAL: Passes = (
     ("order_mma", order_mma),
     ("wgmma_waits", wgmma_waits),
 )
-"""The passes that see a program without any synchronization."""
+"""The passes before barriers are placed."""
 
 PASSES: Passes = (
     *SEQUENTIAL,

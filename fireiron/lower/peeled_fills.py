@@ -1,5 +1,5 @@
-"""Fills of a ring before and after the producer's loop, for example in a program that begins the next iteration early. The fills of a list
-are numbered in its order.
+"""Number the fills of a ring before and after the producer's loop, for example in a program that begins the next iteration early. The fills
+of a list are numbered in its order.
 
     load(0); S; for k: { load(k+1); S }; load(n); S   -->   fill 0; for k: fill k+1; fill n+1
 """
@@ -18,7 +18,7 @@ from fireiron.values.expr import Expr, as_expr, mod
 
 
 def is_open(statement: Stmt, buffers: Sequence[str] | None = None) -> TypeGuard[Exec]:
-    """Whether it is a TMA load without a ring, to one of some buffers if they are given."""
+    """Whether a statement is a TMA load without a ring, to one of `buffers` if they are given."""
     if not isinstance(statement, Exec) or not statement.mechanism.counted or statement.ring:
         return False
     return buffers is None or statement.accesses[1].buffer in buffers
@@ -34,8 +34,10 @@ class PeeledFills:
         self.buffers = opened & _loaded(self.loop) if self.loop is not None else set()
 
     def number(self, loop: For, names: Sequence[str], usual: Expr, first: Expr, alone: bool) -> Expr:
-        """The fill number of a loop iteration in a ring of some buffers: the `usual` one without loads outside the loop, else counting all
-        fills of the list in its `first` earlier executions.
+        """The fill number of a loop iteration in a ring of some buffers.
+
+        Without loads outside the loop it is `usual`. Otherwise it also counts these loads, and all fills of the list in its `first` earlier
+        executions.
 
         Raises: DecompositionError if the buffers have different numbers of fills, or the ring is not `alone`: it is shared with other
         loads, or its loop has a varying trip count.

@@ -1,12 +1,13 @@
-"""`pipeline`: issue the loads of a marked loop iterations before their use, into as many buffers as there are stages.
+"""`pipeline`: issue the loads of a marked loop several iterations before their use, into one copy of the buffers per stage.
 
     for k: load(k); S(k)   -->   for j in stages-1: load(j); commit
                                  for k: load(k + stages-1); commit; S(k)
 
-Buffers get one copy per stage, and accesses use the stage of their iteration. Loads from global to shared memory are marked as possibly
-asynchronous and their groups are committed; their instruction is chosen once their width is known. A marked loop inside a pipelined one
-(loads to registers) is prefetched across the outer iterations: its last steps, which load the first data of the next iteration, are
-separated, so that the wait for that data is as late as possible.
+An access uses the copy that belongs to the stage of its iteration. Loads from global to shared memory are marked as possibly asynchronous,
+and their groups are committed. `asynchronous` chooses their instruction when their width is known.
+
+If a marked loop inside a pipelined one loads to registers, it is prefetched across the outer iterations. Its last steps load the first data
+of the next outer iteration. They are separated from the other steps, so that the wait for that data is as late as possible.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ MOST_UNROLLED = 64
 
 
 def pipeline(kernel: Kernel) -> Kernel:
-    """The kernel with its marked loops pipelined, outer ones first, and copies that a step commits in groups."""
+    """Pipeline the marked loops of a kernel, outer loops first. Copies before an explicit commit may become asynchronous."""
     if any(isinstance(stmt, Commit) for stmt in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=_committed(kernel.body))
     _require_rings(kernel)
@@ -78,7 +79,7 @@ def pipeline(kernel: Kernel) -> Kernel:
 
 
 class _Pipeline:
-    """Transforms the loops of a kernel; `single` are the rings that are filled once per execution of their list."""
+    """Transforms the loops of a kernel. `single` contains the rings that are filled once per execution of their statement list."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -140,8 +141,9 @@ class _Pipeline:
         return attrs.evolve(loop, prior_iterations=self.counts[loop.var], increment=self.increments.get(loop.var, ONE))
 
     def _alternating(self, loop: For, rings: Sequence[Ring]) -> For:
-        """A loop whose iterations consumer groups alternate: shared buffers get copies, and a ring orders the groups. Without a ring, one
-        group.
+        """A loop whose iterations consumer groups alternate: each shared buffer gets a copy per group, and a ring orders the groups.
+
+        If the loop fills no ring, it has only one group.
         """
         if not rings:
             return loop.without(ConsumerGroups)
@@ -164,9 +166,9 @@ class _Pipeline:
     # ------------------------------------------------------------------------------------------ rings
 
     def _iteration_number(self, *loops: For) -> Expr:
-        """The number of an iteration, counted through all enclosing loops; iterations that data skip do not count.
+        """The number of an iteration, counted through all enclosing loops. Iterations that are skipped because of data do not count.
 
-        If the loop has a varying trip count, the innermost such enclosing loop counts its iterations.
+        The iterations of a loop with a varying trip count are counted at run time, by the loop around it.
         """
         around = (*self.around, *loops)
         chosen = max((number for number, one in enumerate(self.around) if one.extent in self.read and one.extent.high <= 1), default=-1)
@@ -190,7 +192,8 @@ class _Pipeline:
         others = [stmt for stmt, _ in execs(loads) if not stmt.mechanism.counted]
         if others and loop.asks[ProducerThreads].copies:
             self._require_own(loop, others)
-            loads = list(rewritten(tuple(loads), lambda one: () if commits_copies(one) else (one,)))  # their arrivals are deferred
+            # The copies need no commits, because their arrivals are deferred.
+            loads = list(rewritten(tuple(loads), lambda one: () if commits_copies(one) else (one,)))
         elif others:
             raise DecompositionError(
                 f"warp_specialize: the producer loads by TMA, but {others[0].instruction.name} performs {others[0].spec}",
@@ -222,7 +225,7 @@ class _Pipeline:
 
         def edit(stmt: Exec) -> Exec:
             fills = stmt.mechanism.counted or (stmt.spec.moves and stmt.accesses[1].write and bool(others))
-            if fills and stmt.accesses[1].buffer in of_buffer:  # those of an inner loop have their own rings
+            if fills and stmt.accesses[1].buffer in of_buffer:  # buffers of an inner loop have their own rings
                 ring, iteration = of_buffer[stmt.accesses[1].buffer]
                 stmt = attrs.evolve(stmt, ring=ring, fill_index=iteration)
             return self.slots.moved(stmt)
@@ -242,17 +245,19 @@ class _Pipeline:
         filled = {access.buffer for one in copies for access in one.accesses if access.write}
         outside = [stmt for stmt, _ in execs(self.kernel.body) if id(stmt) not in inside and not filled.isdisjoint(_written(stmt))]
         if outside or Deferred in loop.asks:
-            where = f"and {outside[0].spec} before or after the loop" if outside else "of a loop with a deferred step"
+            reason = f"and {outside[0].spec} fills them before or after the loop" if outside else "which has a deferred step"
             raise DecompositionError(
-                f"warp_specialize(copies=True): threads fill stages of {', '.join(sorted(filled))} in the loop {loop.var} {where}",
+                f"warp_specialize(copies=True): threads fill stages of {', '.join(sorted(filled))} in loop {loop.var}, {reason}",
                 at=loop.origin,
                 legal="copies in one loop, whose steps all belong to one iteration",
                 hint="TMA loads, or warp_specialize() without copies=True",
             )
 
     def _determining_users(self, body: Sequence[Stmt]) -> list[Stmt]:
-        """The statements that determine the users of stages: without those that are independent of the list's MMAs and run concurrently
-        with them, since these do not extend the use of a stage.
+        """The statements that determine which buffers are used together.
+
+        A statement that reads the same stages as the list's MMAs, but shares no registers with them, runs concurrently with them. It does
+        not extend the use of a stage, so it is left out.
         """
         products = [stmt for stmt in body if any(part.mechanism.in_registers for part, _ in execs((stmt,)))]
         private = {name for mma in products for name in _written(mma) | _read(mma) if self.memories[name].private}
@@ -260,7 +265,7 @@ class _Pipeline:
         return [stmt for stmt in body if stmt in products or not (private.isdisjoint(_written(stmt) | _read(stmt)) and _read(stmt) & read)]
 
     def _in_order(self, loop: For) -> For:
-        """A loop with ordered MMAs, with the ring that orders them; with one warpgroup, without order."""
+        """Add the ring that orders the MMAs of a loop with `order_mma`. With one warpgroup there is nothing to order."""
         groups = self.workers // GROUP_THREADS
         if OrderedMma not in loop.asks or groups < 2:
             return loop.without(OrderedMma)
@@ -286,7 +291,9 @@ class _Pipeline:
         return not used.isdisjoint(variables)
 
     def _iterations_before(self, loop: For, around: Sequence[For]) -> Var:
-        """The number of iterations that a loop has had in all iterations of the enclosing one: persistent blocks add those of each tile."""
+        """The counter of the iterations of a loop in all earlier iterations of the enclosing loop: a persistent block adds those of each
+        tile.
+        """
         most = max(_iteration_number(around).high + 1, 1) * max(loop.extent.high, 1)
         return self._count(around[-1], loop.extent, f"{loop.var}_count", most, loop)
 
@@ -298,7 +305,7 @@ class _Pipeline:
         if self.increments[around.var] != growth or (growth != ONE and ConsumerGroups in around.asks):
             raise DecompositionError(
                 f"warp_specialize: the trip count of loop {loop.var} varies between iterations of loop {around.var}, and "
-                + ("consumer groups alternate these" if ConsumerGroups in around.asks else "so does that of a different loop in it"),
+                + ("consumer groups alternate these" if ConsumerGroups in around.asks else "so does the trip count of another loop in it"),
                 got=f"{loop.extent} iterations",
                 legal="one varying trip count, and one consumer group",
                 at=loop.origin,
@@ -309,8 +316,9 @@ class _Pipeline:
         return self.counts[around.var]
 
     def _prefetched(self, body: Sequence[Stmt], outside: PeeledFills) -> Sequence[Stmt]:
-        """A list in which TMA loads outside of loops with a producer have rings, one for all that the same statements use. A ring has two
-        stages if the list is executed repeatedly, so that the next fill is in flight during the current one.
+        """A list whose TMA loads outside of loops with a producer have rings. Loads that the same statements use share a ring.
+
+        If the list is executed repeatedly, a ring has two stages, so that the next fill is in flight while the current one is used.
         """
         uses = [stmt for stmt in body if not is_open(stmt)]
         opened = [stmt.accesses[1].buffer for stmt in body if is_open(stmt)]
@@ -344,8 +352,7 @@ class _Pipeline:
         early = mod(loop.var + ahead, as_expr(stages))
         producers = _staged(_ahead(loads, {loop.var: loop.var + ahead}, loop, ahead), names, stages, early)
         commit: list[Stmt] = [Commit()] if shared else []
-        # At the head of the body one barrier serves both directions: the data of this stage is complete, and the stage written next is
-        # free.
+        # One barrier at the head of the body is enough: the data of this stage is complete, and the stage that is written next is free.
         best = [SyncPoint(None, loop.var.name)] if shared else []
         if all(stmt.active == FALSE for stmt, _ in execs(tuple(producers))):
             # The loop is so short that the prologue loads everything.
@@ -357,7 +364,7 @@ class _Pipeline:
         return self._prologue(loads, names, loop, commit), steady
 
     def _check_registers(self, loop: For, names: Iterable[str]) -> None:
-        """Registers have no run-time index: stages of private buffers need a loop that can be unrolled."""
+        """Refuse stages of private buffers in a loop that cannot be unrolled, because registers have no run-time index."""
         count, stages = constant(loop.extent), _stages(loop)
         private = sorted(name for name in names if self.memories[name].private)
         if private and stages > 1 and (count is None or count > MOST_UNROLLED):
@@ -420,6 +427,7 @@ class _Pipeline:
         return loads, [*rest, *waiting]
 
     def _is_load(self, item: Stmt, others: set[str]) -> bool:
+        """Whether a statement is a load that can be issued iterations ahead; `others` are the buffers that other statements write."""
         inside = [statement for statement, _ in execs((item,))]
         if not inside or any(not one.spec.moves for one in inside):
             return False
@@ -444,7 +452,10 @@ class _Pipeline:
     # ------------------------------------------------------------------------------------------ loops inside
 
     def _inside(self, loop: For) -> tuple[For, list[Stmt]]:
-        """The marked loops directly inside: prefetched across the iterations of this loop, or within each."""
+        """Pipeline the marked loops directly inside a loop, across its iterations if possible, else within each iteration.
+
+        Returns the loop, and the statements that come before it.
+        """
         body: list[Stmt] = []
         early: list[Stmt] = []
         self.around.append(loop)  # its iterations count in the fill numbers of inner rings
@@ -454,7 +465,8 @@ class _Pipeline:
             elif _stages(statement) > 1 and loop.period > 1 and self._fills_registers(statement) and self._may_begin(loop, statement):
                 first, steps, last = self._across(loop, statement)
                 early += first
-                # The best position follows the use of the stage: from the head of the body to the steps that load the next data.
+                # The preferred barrier position moves from the head of the body to the steps that load the next data: all uses of the
+                # current stage precede them.
                 body = [stmt for stmt in body if not (isinstance(stmt, SyncPoint) and stmt.require is None)]
                 body += [*steps, SyncPoint(None, loop.var.name), *last]
             elif _stages(statement):
@@ -469,9 +481,10 @@ class _Pipeline:
         return all(self.memories[name].private for one in self._parts(loop)[0] for name in _written(one))
 
     def _may_begin(self, outer: For, loop: For) -> bool:
-        """Whether an inner loop may start in the previous iteration of the outer one. It may not if it loads results of the outer loop,
-        which are not known before that iteration ends; nor if TMA loads inside it, whose fills belong to one list; nor if its inner loops
-        are pipelined.
+        """Whether an inner loop may start in the previous iteration of the outer one.
+
+        It must not load results of the outer loop, because these are unknown until that iteration ends. It must not contain TMA loads,
+        because their fills belong to one list, or pipelined loops.
         """
         if any(isinstance(stmt, For) and _stages(stmt) for stmt in statements(loop.body)):
             return False
@@ -526,7 +539,10 @@ class _Iterations:
 
 
 def _multiple_of_stages(loop: For) -> int:
-    """The extent of a loop, if it is a multiple of the stages: a register number must be the same in every outer iteration."""
+    """The extent of a loop. It must be a multiple of the number of stages, so that register numbers are the same in each outer iteration.
+
+    Raises: DecompositionError otherwise.
+    """
     count, stages = constant(loop.extent), _stages(loop)
     if count is None or count % stages:
         raise DecompositionError(
@@ -545,7 +561,7 @@ def _narrowed(loop: For) -> For:
 
 
 def _interleaved(loop: For, fresh: Callable[[str], str]) -> For:
-    """The loop with its copies moved into the inner loop, a share in each iteration, and their commit after it."""
+    """The loop with its copies moved into the inner loop, a part in each iteration, and their commit after the inner loop."""
     commit = next((position for position, stmt in enumerate(loop.body) if isinstance(stmt, Commit)), None)
     steps = next((position for position, stmt in enumerate(loop.body) if isinstance(stmt, For) and not _is_copy(stmt)), None)
     if commit is None or steps is None or commit > steps:
@@ -582,7 +598,7 @@ def _is_copy(item: Stmt) -> bool:
 
 
 def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
-    """The share of a copy that is issued in one iteration of an inner loop: as many of the copy's iterations as distribute it evenly."""
+    """The part of a copy that is issued in one iteration of an inner loop. The copy's iterations are distributed evenly."""
     number = constant(steps.extent)
     if isinstance(copy, Comment) or number is None:
         return copy
@@ -645,12 +661,12 @@ def _stages(loop: For) -> int:
 
 
 def _is_idle(statement: Stmt) -> bool:
-    """Whether it is a loop with a producer that would load nothing, as all loads are done by threads."""
+    """Whether a statement is a loop whose producer would load nothing, because threads perform all loads."""
     return isinstance(statement, For) and ProducerThreads in statement.asks and not _has_engine(statement)
 
 
 def _without_idle_producer(statement: Stmt) -> tuple[Stmt, ...]:
-    """A loop without such an idle producer; also in a pipelined loop."""
+    """The statement without its producer, if that would load nothing."""
     if isinstance(statement, For) and _is_idle(statement):
         return (statement.without(ProducerThreads, OrderedMma),)
     return (statement,)
@@ -692,6 +708,7 @@ def _iteration_number(loops: Sequence[For], before: Expr | int = 0) -> Expr:
 
 
 def _ahead(loads: Sequence[Stmt], values: Mapping[Var, Expr], loop: For, ahead: int) -> list[Stmt]:
+    """The loads with loop variables replaced, under the condition that the loop has the iteration `ahead` iterations later."""
     items = list(substituted(loads, values))
     return items if ahead == 0 else _guarded(items, less(loop.var + ahead, loop.extent))
 
@@ -702,7 +719,7 @@ def _guarded(items: Sequence[Stmt], condition: Expr) -> list[Stmt]:
 
 
 def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Expr) -> list[Stmt]:
-    """The statements using the copies of one stage; copies from global to shared memory may become asynchronous."""
+    """The statements, with accesses to the copies of one stage. Copies from global to shared memory may become asynchronous."""
 
     def edit(statement: Exec) -> Exec:
         accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
@@ -720,7 +737,7 @@ def _at_stage(access: Access, stages: int, stage: Expr) -> Access:
 
 
 def _require_rings(kernel: Kernel) -> None:
-    """Refuse `stages` of a load that fills no ring."""
+    """Refuse `stages` and `share_stages` of a load that fills no ring."""
     loops = [stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and ProducerThreads in stmt.asks]
     filled = {name for loop in loops for stmt in loop.body for name in _written(stmt)}
     by_engine = {name for loop in loops if _has_engine(loop) for stmt in loop.body for name in _written(stmt)}
@@ -745,7 +762,7 @@ def _require_rings(kernel: Kernel) -> None:
 def _filled(loads: Iterable[Stmt]) -> set[str]:
     """The buffers that loads fill for other statements."""
     filled = set().union(*(_written(load) for load in loads))
-    # A buffer that only another load reads, such as registers on the way to shared memory, is free before the next stage.
+    # A buffer that a load writes and reads itself, such as registers between global and shared memory, is free before the next stage.
     return filled - {name for load in loads for name in _read(load) if name in _written(load)}
 
 

@@ -1,9 +1,9 @@
 """`programmatic_launch`: place `griddepcontrol`, so that a kernel starts while the preceding kernel ends (PDL).
 
 All threads wait before their first access to global memory, including producer threads and idle threads. A kernel completes when its
-threads exit: if one did not wait, the kernel could complete before the preceding one, and the next kernel would not wait for that one. Only
-work that no other kernel sees comes before the wait: registers, shared memory, barriers. The next kernel may start at once: it waits, too,
-and its blocks use SMs as they become free.
+threads exit. If a thread did not wait, the kernel could complete before the preceding kernel, and the next kernel would not wait for that
+one. Only work that no other kernel can observe comes before the wait: registers, shared memory, barriers. The next kernel may start at
+once: it waits, too, and its blocks use SMs as they become free.
 
 With inputs in `no_wait`, which no preceding kernel writes, producers load the first fills of their rings before the wait. Then each role
 waits by itself before its first access to anything else. A block completes when its consumers exit, and they have waited.
@@ -124,8 +124,8 @@ def _inside(statement: Stmt) -> tuple[Stmt, ...]:
 
 
 def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], list[Stmt]]:
-    """The statements before a producer's loop: those that may precede the wait; and those after it, with everything that fills the same
-    rings.
+    """The statements before a producer's loop, in two lists: those that may precede the wait, and those that fill the rings of loads that
+    must follow it.
     """
     waiting = {one.ring for one in head if isinstance(one, Exec) and _is_load_of(kernel, one, False)}
     parts: tuple[list[Stmt], list[Stmt]] = ([], [])

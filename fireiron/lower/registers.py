@@ -1,8 +1,8 @@
-"""Registers that MMAs of a warpgroup need, compared with what a thread has.
+"""Refuse wgmmas that need more registers than a thread has.
 
-If accumulators do not fit, ptxas serializes the wgmmas (C7511, C7512) or rejects the code (C7602). A kernel is refused before it is printed
-if an MMA does not fit: its accumulators and A operands, other accumulators that are live around it or that loops of the same program carry,
-and registers for addresses.
+If accumulators do not fit, ptxas serializes the wgmmas (C7511, C7512) or rejects the code (C7602). So such a kernel is refused before it is
+printed. An MMA needs registers for its accumulators and A operands, for other accumulators that are live around it or that loops of the
+same program carry, and for addresses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNIT = 8
 """Allocation unit of registers per thread."""
 
 GROUP_THREADS = 128
-"""Registers are allocated to four warps at a time, one per SM partition."""
+"""Threads of a warpgroup. Registers are allocated to four warps at a time, one per SM partition."""
 
 SPARE = 32
 """Registers of a thread in addition to accumulators and A operands: with 24 ptxas serializes the simplest kernels, with 32 none of the

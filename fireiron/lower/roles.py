@@ -9,8 +9,8 @@ each fill, in the statement list that binds its number, a part that writes it ac
 it FULL. A part that uses it acquires it FULL before its first use and releases it EMPTY after its last one. One procedure writes the
 programs of all parts.
 
-A load whose bytes the mbarrier counts is announced before the load, once. Copies by threads are released after the last copy of the fill,
-by their mechanism: the arrival is deferred until they complete.
+If the mbarrier counts the bytes of loads, the part announces them once, before the first load. Copies by threads are released after the
+last copy of the fill, by their mechanism: the arrival is deferred until they complete.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from fireiron.values.units import THREAD, index_in
 WARP_THREADS = 32
 
 OF_THE_REST = (Comment, SyncPoint, Commit, IfAnyLane)
-"""Statements that go with the first part."""
+"""Statements that only the first part keeps."""
 
 MOST_UNROLLED = 16
 """Maximum number of rounds that are unrolled, if a part has fewer threads than its copies were distributed over."""
@@ -113,7 +113,7 @@ class Partition:
         return Var(THREAD.name, 0, self.threads - 1)
 
     def users(self, ring: Ring) -> tuple[Part, ...]:
-        """The parts that use the stages of a ring; without any, the first one, which then releases them."""
+        """The parts that use the stages of a ring. If no part uses them, the first part releases them."""
         touching = (
             stmt
             for stmt, _ in execs(self.kernel.body)
@@ -315,7 +315,7 @@ class Writer:
         return result if keeps_all else _used(result, around)
 
     def _own(self, statement: Stmt, around: For | None, fills: bool) -> tuple[Stmt, ...]:
-        """The share of a part in a statement; one that fills stages may be redistributed over its threads."""
+        """The statements that the part performs for a statement. One that fills stages may be redistributed over the part's threads."""
         match statement:
             case Exec() if self._redistributes and statement.mechanism.outlives:
                 return self._stored(statement)
@@ -342,7 +342,7 @@ class Writer:
         return self._redistributed(loop) if fills else self._overlapped(loop)
 
     def _received_tile(self, tile: ClaimTile) -> tuple[Stmt, ...]:
-        """How parts that claim no tiles receive the number of a tile."""
+        """The statements by which a part that claims no tiles receives the number of a tile."""
         return (
             Acquire(tile.ring, StageState.FULL, tile.fill_index),
             tile,
@@ -371,8 +371,8 @@ class Writer:
         return operations.put(body)
 
     def _fill(self, fill: Fill, loads: Sequence[tuple[int, Exec]], operations: FillOperations) -> None:
-        """A fill that the part writes: acquired empty before the first load, announced there if bytes are counted, and released full by the
-        mechanisms of its copies after the last one.
+        """Add the operations of a fill that the part writes. It is acquired empty before the first load, where counted bytes are announced.
+        It is released full after the last copy, by the mechanisms of the copies.
         """
         first, ring = loads[0][0], self.rings[fill.ring]
         operations.before.setdefault(first, []).append(Acquire(fill.ring, StageState.EMPTY, fill.index))
@@ -385,9 +385,9 @@ class Writer:
             operations.after.setdefault(last, []).append(Release(fill.ring, StageState.FULL, fill.index, by=mechanism))
 
     def _use(self, fill: Fill, place: int, body: Sequence[Stmt], uses: Mapping[Fill, int], operations: FillOperations) -> None:
-        """A fill that the part uses: acquired before its first use and released after the last one.
+        """Add the operations of a fill that the part uses. It is acquired full before the first use, and released empty after the last one.
 
-        `place` is the number of statements before its loads: the statements after them use it, up to the next fill of the stage.
+        `place` is the number of statements before its loads. The statements after the loads use it, up to the next fill of the stage.
         """
         ring = self.rings[fill.ring]
         stage = self._stage(fill)
@@ -406,14 +406,12 @@ class Writer:
         return mod(fill.index, as_expr(self.rings[fill.ring].stages)) if fill.ring in self.shared else None
 
     def _is_of_stage(self, fill: Fill, stage: Expr | None) -> bool:
-        """Whether it is a fill of a stage that must be distinguished."""
+        """Whether a fill is known to be of this stage, if stages must be distinguished."""
         own = self._stage(fill)
         return own is not None and stage is not None and same(own, stage)
 
     def _ordered(self, loop: For) -> tuple[Stmt, ...]:
-        """A tile's loop with all fills of a ring, in the order of tiles that consumer groups alternate: each after the last MMAs of the
-        previous one.
-        """
+        """The loop of a tile, if consumer groups alternate tiles: it starts after the last MMAs of the previous tile."""
         order = next((ring for ring in self.rings.values() if ring.is_order and not ring.each), None)
         if order is None or self.tile is None:
             return (loop,)
@@ -429,7 +427,7 @@ class Writer:
         return self.part is not self.partition.rest and not self.part.elected
 
     def _require_ring_load(self, statement: Exec) -> tuple[Stmt, ...]:
-        """A statement that fills no stage; or one in a loop inside the list of its fill, which is redistributed as a whole."""
+        """Refuse a statement that fills no ring, except in the first part. A load in an inner loop is redistributed with that loop."""
         if self.part is not self.partition.rest and not statement.ring:
             raise DecompositionError(
                 f"the role {self.part.name} would perform {statement.instruction.name} {statement.spec}, which fills no ring",
@@ -499,8 +497,8 @@ class Writer:
         rounds = kernel.workers // threads
         if kernel.workers % threads or self.partition.first_thread(self.part) % threads:
             raise DecompositionError(
-                f"{threads} threads cannot copy what is distributed over {kernel.workers}",
-                legal="a divisor of this number of threads",
+                f"{threads} threads cannot perform copies that are distributed over {kernel.workers} threads",
+                legal=f"a divisor of {kernel.workers}",
             )
         number = mod(self.partition.thread, as_expr(threads))
         index = Var(fresh_name("portion", taken_names(kernel)), 0, rounds - 1)
@@ -551,7 +549,7 @@ def _used(body: Sequence[Stmt], around: For | None) -> tuple[Stmt, ...]:
 
 
 def _claim(tile: ClaimTile) -> tuple[Stmt, ...]:
-    """How a producer claims a tile."""
+    """The statements by which a producer claims a tile."""
     return (
         Acquire(tile.ring, StageState.EMPTY, tile.fill_index),
         attrs.evolve(tile, takes=True),
@@ -573,7 +571,7 @@ def _dynamic_loop(loop: For, come_by: Callable[[ClaimTile], tuple[Stmt, ...]]) -
 
 
 def _is_of_tile(loop: For, around: For | None) -> bool:
-    """Whether it has all fills of a tile of a producer's ring, itself or in inner loops, if consumer groups alternate tiles."""
+    """Whether consumer groups alternate tiles, and a loop contains all fills of a tile."""
     tiles = around is not None and ConsumerGroups in around.asks
     return tiles and any(isinstance(stmt, For) and ProducerThreads in stmt.asks for stmt in statements((loop,)))
 

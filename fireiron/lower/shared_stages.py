@@ -1,4 +1,4 @@
-"""Loads that share the stages of another load's ring, as `share_stages` requests; their buffers have no separate memory."""
+"""Assign loads with `share_stages` to the stages of another load's ring. Their buffers have no separate memory."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ class SharedStages:
         return attrs.evolve(statement, spec=statement.spec.with_operands(**given), accesses=accesses)
 
     def rings(self, used: Sequence[Sequence[str]], depth: Mapping[str, int], loop: For) -> list[list[Sequence[str]]]:
-        """The buffers of each ring, followed by those that share its stages, from buffers grouped by their users.
+        """For each ring, its buffers, followed by the groups of buffers that share its stages.
 
-        Raises: a DecompositionError if buffers that are used together do not all share the stages of one ring, or do not fit them.
+        `used` are the buffers grouped by the statements that use them, and `depth` the number of stages of each.
+
+        Raises: DecompositionError if buffers that are used together do not all share the stages of one ring, or do not fit them.
         """
         rings = {frozenset(names): [names] for names in used if self.of.keys().isdisjoint(names)}
         for names in used:
@@ -52,7 +54,7 @@ class SharedStages:
         if ring is None or len(set(others)) < len(others):
             legal = " or ".join(f"those of {', '.join(sorted(names))}" for names in rings) or "this split has no ring of other buffers"
             raise DecompositionError(
-                f"share_stages: {', '.join(names)} are used together, so each must share the stages of another buffer of one ring",
+                f"share_stages: {', '.join(names)} are used together, so each must share the stages of a different buffer of one ring",
                 got=", ".join(f"{name} in {other}" for name, other in zip(names, others, strict=True)),
                 legal=legal,
                 at=loop.origin,

@@ -1,8 +1,8 @@
 """`sink_relu`: move a final `max(x, 0)` of work on registers into its only reader, if it costs less there.
 
 An epilogue computes in float32 and rounds its results when it stores them. After rounding, `max` takes one instruction for two elements.
-Rounding preserves signs and zero, so the result is the same. Only the printed text changes: each statement still means its spec, so for all
-readers of the IR the values are nonnegative already.
+Rounding preserves signs and zero, so the result is the same. Only the printed text changes: the specs of the statements, which all
+consumers of the IR use, stay the same.
 """
 
 from __future__ import annotations

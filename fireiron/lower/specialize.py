@@ -33,13 +33,15 @@ KEPT = 40
 """Registers per thread that a producer warpgroup keeps: the minimum is 24, with which some producers spill."""
 
 KEPT_AT_LEAST = 32
-"""The same if consumers need more registers than they would get otherwise."""
+"""Registers per thread that a producer warpgroup keeps if consumers would otherwise have too few registers."""
 
 SPARE = 16
 """Registers of a consumer in addition to its data: for addresses, conditions and copies by the compiler."""
 
 KEPT_IN_CLUSTER = 56
-"""The same for multicast to other blocks: with 40 some producers spill; consumers of two warpgroups get as many as with 48."""
+"""Registers per thread that a producer warpgroup of a cluster keeps: with 40 some spill, and two warpgroups of consumers get as many
+registers as with 48.
+"""
 
 REGISTERS = 65536
 """Registers of an SM, hence the maximum of a block."""
@@ -52,9 +54,11 @@ MOST_THREADS = 1024
 
 
 def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None = None) -> Kernel:
-    """The kernel split into roles; a `DecompositionError` for TMA loads without a ring.
+    """Split a kernel into roles.
 
-    `divide` returns the partition, from a kernel and the most producer threads that a loop requests; None: `usual`.
+    `divide` computes the partition from the kernel and the largest number of producer threads that a loop requests (default: `usual`).
+
+    Raises: DecompositionError for TMA loads without a ring.
     """
     split = _specialized(kernel, usual if divide is None else divide)
     body = without_asks(split.body, ProducerThreads, ConsumerGroups, DynamicTiles)
@@ -91,10 +95,12 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
 
 
 def usual(kernel: Kernel, producers: int) -> Partition:
-    """The consumers; a warp that stores, if consumers fill rings; threads that copy, if copies fill rings; and a thread that issues TMA
-    loads, if these fill some. Each array with a separate producer has its own such roles.
+    """The usual partition of a kernel.
 
-    Without copies, separate producers and a storing warp, the TMA role has all `producers` threads, and may release registers to the
+    Its parts are the consumers; a warp that stores, if consumers fill rings; threads that copy, if copies fill rings; and a thread that
+    issues TMA loads, if these fill rings. An array with a separate producer has separate parts for its copies and its TMA loads.
+
+    Without copies, separate producers and a storing warp, the TMA part has all `producers` threads, and may release registers to the
     consumers.
     """
     stores = [stmt for stmt, _ in execs(kernel.body) if _stores_ring(kernel, stmt)]
@@ -194,7 +200,7 @@ def _require_plain(kernel: Kernel, load: Exec, requested: str, hint: str, dynami
         what = "with dynamic tile scheduling"
     if what:
         raise DecompositionError(
-            f"warp_specialize: {requested} {what}",
+            f"warp_specialize: {requested}, which is not supported {what}",
             within=load.spec,
             at=load.origin,
             legal="persistent(blocks), or one block per tile",
@@ -215,9 +221,9 @@ def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
 
 
 def _alternating(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part, tuple[Stmt, ...]]]) -> Kernel:
-    """The kernel in which consumer groups, each a role, alternate the iterations of a loop.
+    """The kernel with a role for each consumer group; the groups alternate the iterations of a loop.
 
-    Thread numbers become numbers in the group, and each statement is performed by the threads of one group.
+    Thread numbers become numbers within the group, and the threads of one group perform each statement.
     """
     (consumers, program), (producer, loads) = written
     producers = producer.threads
@@ -265,7 +271,7 @@ def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:
         raise DecompositionError(f"pingpong({groups}): {len(loops)} splits with producers in one tile", legal="one", at=loops[1].origin)
     if kernel.workers * groups + producers > MOST_THREADS:
         raise DecompositionError(
-            f"pingpong({groups}): {groups} groups of {kernel.workers} threads, and {producers} producer threads",
+            f"pingpong({groups}): {groups} groups of {kernel.workers} threads and {producers} producer threads do not fit a block",
             legal=f"at most {MOST_THREADS} threads in all",
         )
 
@@ -275,7 +281,7 @@ def _fresh(kernel: Kernel, wanted: str) -> str:
 
 
 def _kept(kernel: Kernel, producers: int) -> int:
-    """The registers that each producer thread keeps: fewer if consumers then get more and their data needs it."""
+    """The registers that each producer thread keeps; fewer if the consumers' data needs the registers that they get instead."""
     if kernel.cluster is not None:
         return KEPT_IN_CLUSTER
     data = (

@@ -59,11 +59,14 @@ class _Store:
 
     @property
     def source(self) -> Access:
-        """What it reads."""
+        """The access by which the store reads its buffer."""
         return next(access for access in self.store.accesses if not access.write)
 
     def staged(self, kernel: Kernel, stages: int) -> Kernel:
-        """The kernel in which it stores the stages of a ring."""
+        """The kernel in which the buffer of the store is a ring with a given number of stages.
+
+        Raises: DecompositionError if the buffer cannot be a ring.
+        """
         buffer = kernel.buffer(self.source.buffer)
         problem = self._problem(kernel, buffer)
         if problem:
@@ -90,7 +93,7 @@ class _Store:
         return attrs.evolve(kernel, body=tuple(edited(kernel.body, edit)), buffers=buffers, rings=(*kernel.rings, ring))
 
     def _problem(self, kernel: Kernel, buffer: Buffer) -> str:
-        """Why its buffer cannot be a ring; empty if it can."""
+        """Why the buffer cannot be a ring; empty if it can."""
         accesses = [(stmt, access) for stmt, _ in execs(kernel.body) for access in stmt.accesses if access.buffer == buffer.name]
         before = {id(stmt) for stmt, _ in execs(self.before)}
         loops = [stmt for stmt in self.around if isinstance(stmt, For) and (stmt.first, stmt.step) == (0, 1)]
@@ -105,7 +108,7 @@ class _Store:
         return ""
 
     def _fill_index(self) -> Expr:
-        """The number of its execution, counted through all enclosing loops."""
+        """The number of an execution of the store, counted through all enclosing loops."""
         number: Expr = ZERO
         for loop in self.around:
             assert isinstance(loop, For)
@@ -114,7 +117,7 @@ class _Store:
 
 
 def _in_stage(access: Access, buffer: Buffer) -> Access:
-    """An access to the copy of a unit, which becomes a part of a stage."""
+    """The access to the part of a stage that replaces the copy of a unit of threads."""
     shift = access.copy * buffer.tensor.shape[0]
     first, *others = access.bounds
     bounds = (None if first is None else first + shift, *others)

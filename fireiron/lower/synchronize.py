@@ -66,7 +66,7 @@ class Summary:
 
 @attrs.frozen(eq=False)
 class Hazard:
-    """An edge, the positions of which one needs a barrier, and the item after which it begins."""
+    """An edge with the positions of which at least one needs a barrier; `first` is the item after which they begin."""
 
     positions: frozenset[int]
     edge: Edge
@@ -122,6 +122,8 @@ class _List:
 
 
 class _Solver:
+    """Places the barriers of a kernel's statement lists."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.graph = Dependences(kernel)
@@ -274,7 +276,7 @@ class _Solver:
             for edge in self.graph.between(unmet, after.first[scope], scope, outer, carried):
                 if edge.adjacent:
                     yield Hazard(frozenset(positions), edge, i)
-                # Iterations apart, so all of the body is in between: a barrier inside any item orders it, too.
+                # The two iterations are not adjacent, so the whole body runs in between: a barrier inside any item orders the hazard, too.
                 elif scope >= anywhere:
                     yield Hazard(frozenset(range(len(summaries) + 1)), edge, i)
 
@@ -332,7 +334,7 @@ class _Solver:
             f"race on {hazard.edge.before.access.buffer}: {self.graph.witness(hazard.edge)}, "
             f"and no barrier is allowed in between: {names or 'no position is left'}",
             at=wishes[-1].origin if wishes else hazard.edge.after.access.origin,
-            hint="remove no_sync from the last load before the use; one barrier after the last load covers all of them",
+            hint="remove no_sync from the last load before the use; one barrier after the last load orders all loads",
         )
 
 

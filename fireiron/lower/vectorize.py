@@ -1,7 +1,7 @@
 """`vectorize`: determine how many elements one load or store moves: the most that are provably contiguous and aligned.
 
-Moves use what can be proved. Instructions that require a width (ldmatrix, mma, WMMA) are refused if it cannot be proved. The same holds for
-registers: adjacent elements are accessed together if they are stored contiguously.
+Moves use the largest width that can be proved. Instructions that require a width (ldmatrix, mma, WMMA) are refused if it cannot be proved.
+In registers, adjacent elements are accessed together if they are stored contiguously.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
 
 
 def _widest(buffer: Buffer, access: Access) -> tuple[int, str | None]:
-    """The most elements that one instruction may move, and why it cannot move more."""
+    """The largest number of elements that one instruction may move, and why it cannot move more."""
     count = access.count
     reason = f"{count} elements of {buffer.dtype.bytes} bytes"
     for width in (16, 8, 4, 2):
@@ -199,7 +199,7 @@ def _widest(buffer: Buffer, access: Access) -> tuple[int, str | None]:
 
 
 def _check_requested(statement: Exec, buffers: list[Buffer], widths: list[int], reasons: list[str | None], count: int) -> None:
-    """A requested width must hold for the access to global memory, or, without one, for those to shared memory."""
+    """Refuse a requested width unless accesses to global memory have it, or, without such accesses, those to shared memory."""
     requested = getattr(statement.instruction, "vector_bytes", None)
     if requested is None:
         return

@@ -130,7 +130,7 @@ class _Queue:
 
 @attrs.define(eq=False)
 class _Required:
-    """What is required of a barrier: how many groups may be in flight after it, and the buffers of the others."""
+    """The wait that a barrier requires: how many groups may be in flight after it, and the buffers of the groups that must be complete."""
 
     groups: int
     buffers: dict[str, None] = attrs.field(factory=dict)
@@ -195,12 +195,14 @@ _Steps: TypeAlias = "tuple[_Step, ...]"
 
 
 class _Replay:
+    """Executes a program with actual iteration numbers, and records which waits its barriers require."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.graph = Dependences(kernel)
         touches = {(id(stmt), *map(id, loops)): self._of_block(stmt, loops) for stmt, loops in execs(kernel.body)}
         copies = [one for found in touches.values() for one in found if one.lasts]
-        # copies cover whole granules, so a shorter access conflicts with them if its granule does
+        # Copies cover whole granules, so a shorter access conflicts with a copy if its granule does.
         self.granule = self.graph.touches.granule(*copies)
         issued = (stmt for stmt in statements(kernel.body) if isinstance(stmt, (Exec, Commit, Wait)) and stmt.mechanism.in_groups)
         self.kinds = sorted({one.mechanism for one in issued}, key=_rank)

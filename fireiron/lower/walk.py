@@ -205,14 +205,14 @@ def walk(tree: Grown, spec: Spec, name: str) -> Kernel:
 
 
 def _positive_sizes(spec: Spec) -> Iterable[tuple[str, Expr]]:
-    """The sizes that an expression might make 0, which the launcher refuses."""
+    """For each size that is an expression, the fact that it is at least 1; the launcher refuses other values."""
     for size in dict.fromkeys(spec.sizes):
         if isinstance(size, Positive):
             yield f"{size} is at least 1", less(0, size.value)
 
 
 def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
-    """A run-time leading dimension is at least the length of a row or column."""
+    """For each run-time leading dimension, the fact that it is at least the length of a row or column."""
     for name, view in spec.operands.items():
         layout = view.tensor.layout
         if isinstance(layout, MatrixLayout) and layout.leading is not None:

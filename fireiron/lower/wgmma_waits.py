@@ -4,7 +4,7 @@ Consecutive MMAs form a group, with `wgmma.fence` before and `wgmma.commit_group
 flight; loops run to a fixed point. A statement that accesses registers that a group in flight writes, or overwrites registers that it
 reads, waits for the youngest such group; later groups stay in flight. `specialize` releases a stage after its last use. Here the release
 moves to where no group in flight reads the stage, possibly one iteration later. If no statement of a ring loop waits for a group, the end
-of the loop does. Other shared-memory operands are the job of `wait`, which knows who overwrites them.
+of the loop does. The pass `wait` handles other operands in shared memory, because it determines which statements overwrite them.
 """
 
 from __future__ import annotations
@@ -262,8 +262,10 @@ class _Follower:
         return any(lag for fill, lag in writer.async_state.fills if fill in own)
 
     def _in_flight(self, own: Iterable[_Fill]) -> int:
-        """The number of groups that stay in flight at the end of an iteration if nothing in it waits for them. With several warpgroups,
-        others fill the gaps; and a group in flight keeps its stage, so with one stage none can stay.
+        """The number of groups that stay in flight at the end of an iteration if no statement in it waits for them.
+
+        With several warpgroups none needs to stay, because other warpgroups keep the tensor cores busy. With one stage none can stay,
+        because a group in flight occupies its stage.
         """
         most = min(self.rings[fill.ring].stages for fill in own) - 1
         return min(1 if self.threads <= GROUP_THREADS else 0, most)
@@ -463,9 +465,9 @@ class _Writer:
     # ------------------------------------------------------------------------------------------ fills
 
     def _free_stages_in_order(self, fill: Acquire) -> None:
-        """Before an ordered warpgroup may issue MMAs: free stages for the fills that become full meanwhile.
+        """Before an ordered warpgroup waits until it may issue MMAs: free stages for the fills that become full meanwhile.
 
-        No other warpgroup fills them while this one waits for its permission and still holds them.
+        While this warpgroup waits, the producer cannot fill stages that this warpgroup has not released.
         """
         if self.dry_run:
             return
@@ -475,7 +477,7 @@ class _Writer:
             self._free_stages(ring, count)
 
     def _free_stages(self, ring: str, fills: int = 1) -> None:
-        """Before `fills` fills of a ring without a free stage: release the oldest fills that are past their last use."""
+        """Release the oldest fills of a ring that are past their last use, until `fills` stages are free."""
         while len(acquired := [key for key in self.async_state.fills if key[0].ring == ring]) > self.follower.rings[ring].stages - fills:
             over = [key for key in acquired if self.async_state.fills[key] and key[0] in self.own]
             if not over:

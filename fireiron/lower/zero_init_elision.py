@@ -4,11 +4,11 @@
 
 wgmma takes a predicate that specifies whether it accumulates (PTX ISA, wgmma, scale-d), at no cost. Zero initialization costs one
 instruction per register. Between the zero and the first MMA, only statements that scale the accumulator are allowed; they are skipped, too.
-This assumes finite scale factors: zero times any other one was NaN, and now the result is that of the first MMA.
+This assumes finite scale factors. Zero times an infinite or NaN factor is NaN, but without the zero the result is that of the first MMA.
 
-A zero before a loop that does not scale the accumulator stays: it costs less than a predicate that changes in the loop. In a loop of one
-iteration the predicate is constant, so the zero is elided. There, ptxas would zero one accumulator while MMAs write another, and serialize
-the MMAs (C7517).
+A zero initialization before a loop that does not scale the accumulator stays: it costs less than a predicate that changes in the loop. In a
+loop of one iteration the predicate is constant, so the zero is elided. If it were kept, ptxas would zero one accumulator while MMAs write
+another, and would serialize the MMAs (C7517).
 """
 
 from __future__ import annotations
@@ -192,7 +192,9 @@ def _is_zero(value: Value | None, name: str) -> bool:
 
 
 def _without(before: list[Stmt], statement: Stmt, added: Expr) -> list[Stmt]:
-    """A scaling statement under the condition that something was added; if nothing was, none, and the comments before it are removed."""
+    """A scaling statement under the condition that the accumulator has been written. If it has not, the result is empty, and the comments
+    before the statement are removed.
+    """
     if added == FALSE:
         while before and isinstance(before[-1], Comment):
             before.pop()

@@ -46,10 +46,11 @@ from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
+from fireiron.specs.bits import INTEGER_ONLY, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
-from fireiron.specs.integers import Range, is_integral, sides_of
-from fireiron.specs.meaning import aligned, computing, limits_of, multiplied, reference, summed, value_of
+from fireiron.specs.integers import is_integral, sides_of
+from fireiron.specs.meaning import aligned, computing, integer_of, limits_of, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, tf32
 
 IMPROBABLE: Final = 1e-13
@@ -473,7 +474,21 @@ class _Rounding:
         if value.name == "where":
             condition, *rest = value.arguments
             return _select(self._condition(condition, given, float32), *(self._of_integer(one, given) for one in rest))
-        return Bounded(*_propagated(value.name, [self._of_integer(one, given) for one in value.arguments], float64))
+        parts = [self._of_integer(one, given) for one in value.arguments]
+        if value.name in INTEGER_ONLY:
+            return self._of_integers_only(value, given, parts)
+        return Bounded(*_propagated(value.name, parts, float64))
+
+    def _of_integers_only(self, value: Operation, given: Mapping[Element, Bounded], parts: Sequence[Bounded]) -> Bounded:
+        """An operator that only integers have: exact if its operands are; otherwise nothing is known about the result."""
+        import numpy
+
+        ranges = self._ranges_in(value)
+        arrays = {element: numpy.asarray(given[element].value) for element in elements_of(value)}
+        arrays = {element: array.astype(numpy.int64) if element.tensor in ranges else array for element, array in arrays.items()}
+        exact = numpy.asarray(integer_of(value, arrays, ranges)).astype(numpy.float64)
+        unknown = functools.reduce(numpy.logical_or, [numpy.asarray(part.error) != 0 for part in parts])
+        return Bounded(exact, numpy.where(unknown, numpy.inf, 0.0))
 
     def _of_float(self, value: Value | None, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         import numpy

@@ -6,14 +6,17 @@ reader.
     definition = formula {";" formula}
     formula   = element [("=" | "+=" | "sum=" | "max=" | "min=" | "*=" | "prod=") (reduction | value)]
     reduction = ("sum" | "max" | "min" | "prod") "(" dimension {"," dimension} "," value ")"
-    value     = sum {("max" | "min") sum}         sum = term {("+" | "-") term}
-             term = factor {("*" | "/") factor}
-    factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")" | choice
+    value     = or {("max" | "min") or}           or = xor {"|" xor}       xor = and {"^" and}      and = shift {"&" shift}
+    shift     = sum {("<<" | ">>") sum}           sum = term {("+" | "-") term}
+    term      = factor {("*" | "/" | "//" | "%") factor}
+    factor    = ("-" | "~") factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")" | choice
     choice    = "where" "(" condition "," value "," value ")"
     condition = both {"or" both}                both = test {"and" test}
     test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
     element   = tensor ["[" index {"," index} "]"]
     index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer]
+
+Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
 
 A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`.
 
@@ -145,7 +148,7 @@ class Operation:
         if self.name in FUNCTIONS:
             return f"{self.name}({', '.join(map(str, self.arguments))})"
         if len(self.arguments) == 1:
-            return f"-{_bracketed(self.arguments[0], 3)}"
+            return f"{self.name}{_bracketed(self.arguments[0], _UNARY)}"
         left, right = self.arguments
         level = _LEVELS[self.name]
         return f"{_bracketed(left, level)} {self.name} {_bracketed(right, level + 1)}"
@@ -153,14 +156,21 @@ class Operation:
 
 Value = Number | Element | Operation
 
-_LEVELS: Final[Mapping[str, int]] = {"or": -2, "and": -1, **dict.fromkeys(COMPARISONS, 0), "+": 1, "-": 1, "*": 2, "/": 2}
+_LEVELS: Final[Mapping[str, int]] = {
+    "or": -2, "and": -1, **dict.fromkeys(COMPARISONS, 0), "|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6,
+    "%": 6,
+}  # fmt: skip
+"""How tightly each binary operator binds."""
+
+_UNARY: Final = 7
+"""How tightly a unary operator binds."""
 
 
 def _bracketed(value: Value, level: int) -> str:
     """Return the text of an operand, in parentheses if it binds less tightly than its operator, which has precedence `level`."""
     infix = isinstance(value, Operation) and value.name not in FUNCTIONS
-    binds = 3 if not infix else 3 if len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
-    return f"({value})" if binds < level or (infix and level == 3) else str(value)
+    binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
+    return f"({value})" if binds < level or (infix and level == _UNARY) else str(value)
 
 
 @attrs.frozen
@@ -486,7 +496,8 @@ MOST_TEXT: Final = 2000
 """Maximum length of a definition, in characters."""
 
 _TOKEN: Final = re.compile(
-    r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:sum|max|min|prod)=(?!=)|[+*]=|[<>=!]=|[A-Za-z_]\w*|[-+*/^=<>,()\[\]])|(\S))"
+    r"\s*(?:(0[xX][0-9a-fA-F]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)"
+    r"|((?:sum|max|min|prod)=(?!=)|[+*]=|[<>=!]=|<<|>>|//|[A-Za-z_]\w*|[-+*/%&|~^=<>,()\[\]])|(\S))"
 )
 
 
@@ -637,13 +648,19 @@ class _Reader:
         return value, name, tuple(over)
 
     def value(self) -> Value:
-        return self.chain(self.sum, ("max", "min"))
+        return self.chain(self.bits, ("max", "min"))
+
+    def bits(self) -> Value:
+        return self.chain(lambda: self.chain(lambda: self.chain(self.shift, ("&",)), ("^",)), ("|",))
+
+    def shift(self) -> Value:
+        return self.chain(self.sum, ("<<", ">>"))
 
     def sum(self) -> Value:
         return self.chain(self.term, ("+", "-"))
 
     def term(self) -> Value:
-        return self.chain(self.factor, ("*", "/"))
+        return self.chain(self.factor, ("*", "/", "//", "%"))
 
     def chain(self, part: Callable[[], Value], signs: tuple[str, ...]) -> Value:
         left = part()
@@ -656,6 +673,11 @@ class _Reader:
             self.take("-")
             inner = self.factor()
             return Number(-inner.value) if isinstance(inner, Number) else Operation("-", (inner,))
+        if self.next == "~":
+            self.take("~")
+            inner = self.factor()
+            whole = isinstance(inner, Number) and isinstance(inner.value, int)
+            return Number(~inner.value) if whole else Operation("~", (inner,))  # type: ignore[union-attr,operator]
         if self.next == "(":
             self.take("(")
             inner = self.value()
@@ -671,7 +693,7 @@ class _Reader:
     def number(self) -> Number:
         text = self.one_of()
         try:
-            return Number(int(text) if text.isdecimal() else float(text))
+            return Number(int(text, 16) if text[:2] in ("0x", "0X") else int(text) if text.isdecimal() else float(text))
         except ValueError:  # more digits than Python reads
             raise ArgumentError("formula: not a number", got=text[:40]) from None
 

@@ -28,6 +28,7 @@ from fireiron.errors import ArgumentError, StoreError, closest
 from fireiron.generated_verbs import ForFused
 from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
 from fireiron.specs.arithmetic import convert
+from fireiron.specs.bits import Range
 from fireiron.specs.formula import (
     FUNCTIONS,
     REDUCTIONS,
@@ -42,7 +43,7 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
-from fireiron.specs.integers import Range, check_integers
+from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import combining_function, computing, evaluated, limits_of, multiplied, neutral
 from fireiron.specs.named_masks import Masks, check_masks, with_conditions, with_names
 from fireiron.specs.terms import SumSplitter

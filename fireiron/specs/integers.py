@@ -1,8 +1,8 @@
 """Integers in formulas: which values are integers, their ranges, and the number of bits that they need.
 
 Coordinates, extents, integer constants and elements of int8, uint8 and int32 are integers; so are sums, differences, products, negatives,
-absolute values, maxima, minima and selections of integers. They are exact: intermediate values do not wrap around. The rest
-depends on their use:
+absolute values, maxima, minima and selections of integers, and the results of the operators of `fireiron.specs.bits`, which only integers
+have. They are exact: intermediate values do not wrap around. The rest depends on their use:
 
 - a comparison of integers is exact;
 - a result in an integer type keeps the low bits of the exact integer, as a conversion in C and `astype` in NumPy do;
@@ -18,23 +18,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from fireiron.errors import ArgumentError
+from fireiron.specs.bits import BITWISE, INTEGER_ONLY, Range, legal_operand, range_of_bits, uint32
 from fireiron.specs.formula import COMPARISONS, CONDITIONS, Element, Formula, Number, Operation, Value, elements_of
 from fireiron.values.machine import DType, int32
 
-Range = tuple[int, int]
-"""The minimum and maximum of an integer."""
-
-INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu")
+INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu", *INTEGER_ONLY)
 """Operations whose results on integers are integers."""
 
-WRAPPING: Final = ("+", "-", "*")
-"""Operations whose low bits depend only on the low bits of their arguments."""
+WRAPPING: Final = ("+", "-", "*", "<<", *BITWISE)
+"""Operations whose low bits depend only on the low bits of their arguments; a number of bits to shift by must be known exactly."""
+
+EXACT: Final = ("+", "-", "*", *INTEGER_ONLY)
+"""Operations that are done in integers if their operands are integers, also if the result becomes a float."""
 
 int64: Final = DType("int64", 64, "int", "long long", "int64")
 """The type of integers in formulas that may overflow 32 bits; no array has it."""
-
-uint32: Final = DType("uint32", 32, "int", "unsigned int", "uint32")
-"""The type of the low bits of integers that may overflow 32 bits; no array has it."""
 
 
 def fits(span: Range, dtype: DType) -> bool:
@@ -67,13 +65,27 @@ def range_of(value: Value, ranges: Mapping[str, Range]) -> Range | None:
 def _range_of_operation(value: Operation, ranges: Mapping[str, Range]) -> Range | None:
     if value.name != "where" and value.name not in INTEGRAL:
         return None
+    mask = mask_of(value, ranges)
+    if mask is not None and is_integral(value, ranges):
+        return 0, mask
     spans = []
     for argument in value.arguments[1:] if value.name == "where" else value.arguments:
         span = range_of(argument, ranges)
         if span is None:
             return None
         spans.append(span)
+    if value.name in INTEGER_ONLY:
+        return None if legal_operand(value.name, spans[-1]) else range_of_bits(value.name, spans)
     return _range_of_result(value.name, spans)
+
+
+def mask_of(value: Value, ranges: Mapping[str, Range]) -> int | None:
+    """The largest value of `x & mask` if the mask has at most 32 bits and x may need more than 64, of which only the low ones count."""
+    if not isinstance(value, Operation) or value.name != "&":
+        return None
+    spans = [range_of(argument, ranges) for argument in value.arguments]
+    known = [span for span in spans if span is not None and span[0] >= 0 and fits(span, uint32)]
+    return known[0][1] if None in spans and known else None
 
 
 def _range_of_result(name: str, spans: list[Range]) -> Range:
@@ -134,6 +146,7 @@ def check_integers(
     value = formula.value
     if value is None:
         return
+    _check_operators(formula, ranges, what, shown)
     if formula.is_product_sum and formula.output in ranges and _has_fractions(value):
         raise ArgumentError(
             f"{what}: a sum that is stored as an integer has a factor that is not an integer", got=shown(formula),
@@ -144,10 +157,47 @@ def check_integers(
     for part in _exact_parts(value, ranges, formula.output in ranges):
         if range_of(part, ranges) is None:
             names = dict.fromkeys(bounds[element.tensor] for element in elements_of(part) if element.tensor in bounds)
-            hint = f"bound the sizes: {', '.join(names)}" if names else "multiply by a float: 1.0 * ..."
+            masked = isinstance(part, Operation) and part.name in INTEGER_ONLY
+            unbounded = "mask its operands, such as x & 0xffffffff" if masked else "multiply by a float: 1.0 * ..."
+            hint = f"bound the sizes: {', '.join(names)}" if names else unbounded
             raise ArgumentError(
                 f"{what}: {shown(part)} may need more than 64 bits", got=shown(formula), legal="integers from -2^63 to 2^63 - 1", hint=hint
             )
+
+
+def _check_operators(formula: Formula, ranges: Mapping[str, Range], what: str, shown: Callable[[Formula | Value], str]) -> None:
+    """Refuse operators of integers on other values, divisors that may not be positive, and shifts by more than 63 bits."""
+    for value in _operations(formula.value):
+        if formula.reduction is not None:
+            raise ArgumentError(
+                f"{what}: {value.name} under a {formula.reduction}", got=shown(formula),
+                hint="an earlier step that computes the terms, and then the reduction",
+            )  # fmt: skip
+        for argument in value.arguments:
+            if not is_integral(argument, ranges):
+                raise ArgumentError(
+                    f"{what}: {value.name} is for integers, and {shown(argument)} is a float", got=shown(formula),
+                    legal="coordinates, extents, whole constants, elements of int8, uint8 and int32",
+                    hint="types={...} for an operand of integers" if isinstance(argument, Element) else None,
+                )  # fmt: skip
+        span = range_of(value.arguments[-1], ranges)
+        legal = "" if span is None else legal_operand(value.name, span)
+        if span is not None and legal:
+            last = shown(value.arguments[-1])
+            hint = f"max({last}, 1)" if span[1] >= 1 and "divisor" in legal else f"{last} & 31" if "bits" in legal else None
+            raise ArgumentError(
+                f"{what}: the right operand of {value.name} may be {span[0] if span[0] < 1 else span[1]}", got=shown(value), legal=legal,
+                hint=hint,
+            )  # fmt: skip
+
+
+def _operations(value: Value | None) -> Iterator[Operation]:
+    """The operators of a value that only integers have."""
+    if isinstance(value, Operation):
+        if value.name in INTEGER_ONLY:
+            yield value
+        for argument in value.arguments:
+            yield from _operations(argument)
 
 
 def _has_fractions(value: Value) -> bool:
@@ -158,7 +208,8 @@ def _has_fractions(value: Value) -> bool:
 
 
 def _exact_parts(value: Value, ranges: Mapping[str, Range], truncated: bool) -> Iterator[Value]:
-    """The integers in a value whose high bits matter: sides of comparisons and, in a truncated result, values of max, min, abs and relu."""
+    """The integers in a value whose high bits matter: sides of comparisons, operands of shifts to the right, quotients and remainders, and,
+    in a truncated result, values of max, min, abs and relu."""
     if not isinstance(value, Operation):
         return
     if value.name in COMPARISONS:
@@ -171,7 +222,9 @@ def _exact_parts(value: Value, ranges: Mapping[str, Range], truncated: bool) -> 
         return
     truncated = truncated and is_integral(value, ranges)
     wraps = value.name in WRAPPING or value.name == "where"
-    if truncated and not wraps:
+    if (truncated and not wraps) or (value.name in INTEGER_ONLY and not (truncated and wraps)):
         yield value
+    if value.name in ("<<", "%", "//"):  # 64 bits of a divisor or of a number of bits do not suffice
+        yield value.arguments[1]
     for argument in value.arguments:
-        yield from _exact_parts(argument, ranges, truncated and wraps)
+        yield from _exact_parts(argument, ranges, (truncated or value.name in BITWISE) and wraps)

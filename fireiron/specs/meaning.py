@@ -18,8 +18,9 @@ from typing import Any, Final
 import attrs
 
 from fireiron.specs.arithmetic import LARGER, SMALLER, added, convert, exp2
+from fireiron.specs.bits import INTEGER_ONLY, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import INTEGRAL, WRAPPING, Range, accumulator_type, is_integral, range_of, sides_of
+from fireiron.specs.integers import INTEGRAL, WRAPPING, accumulator_type, is_integral, range_of, sides_of
 from fireiron.values.machine import DType, float32, float64, int32, tf32
 
 _TF32_BITS: Final = 0xFFFFE000
@@ -116,6 +117,14 @@ def _reduce_axes(by: str, values: Any, axes: tuple[int, ...], result: DType) -> 
     if by == "prod" and integers and result.kind == "float" and (abs(values.astype(numpy.float64)).prod(axis=axes) >= 2.0**62).any():
         values = values.astype(numpy.float64)
     return combining_function(by).reduce(values, axis=axes)
+
+
+def integer_of(value: Value, elements: Mapping[Element, Any], ranges: Mapping[str, Range]) -> Any:
+    """An integer, from integer arrays of its elements: exact if 64 bits suffice for these, whatever their `ranges`."""
+    import numpy
+
+    with numpy.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return _Evaluation(elements, ranges, None, float64, checked=False).integer(value)
 
 
 def aligned(formula: Formula, operands: Mapping[Element, Any], dropped: tuple[str, ...]) -> dict[Element, Any]:
@@ -402,8 +411,13 @@ def _evaluated(value: Value | None, elements: Mapping[Element, Any]) -> Any:
 
 
 def number_of(value: Value) -> float:
-    """The value of an expression of numbers, in float64."""
+    """The value of an expression of numbers, in float64; NaN for an operator of integers on fractions."""
     import numpy
+
+    if isinstance(value, Operation) and value.name in INTEGER_ONLY:
+        numbers = list(map(number_of, value.arguments))
+        whole = all(number.is_integer() and abs(number) < 2.0**63 for number in numbers)
+        return float(value_of(value.name, *(numpy.int64(number) for number in numbers))) if whole else math.nan
 
     with numpy.errstate(all="ignore"):
         return float(_evaluated(_with_float64(value), {}))
@@ -423,7 +437,8 @@ class _Evaluation:
     """Evaluates a value as threads compute it, from the arrays of its elements: floats in one type, integers exactly.
 
     That type is `compute_type` if it is given; if the `types` of tensors are not known, operands of comparisons have it, too. `ranges` are
-    those of tensors of integers. With `once`, sums are rounded only once, with the result.
+    those of tensors of integers. With `once`, sums are rounded only once, with the result. `checked` values fit 64 bits, or only their low
+    bits are used.
     """
 
     elements: Mapping[Element, Any]
@@ -431,19 +446,20 @@ class _Evaluation:
     types: Mapping[str, DType] | None
     compute_type: DType | None = None
     once: bool = False
+    checked: bool = True
 
     def result(self, value: Value | None, result: DType) -> Any:
         """Return the value for a result of type `result`: an integer, or a float in the type of the computation."""
         assert value is not None
         if is_integral(value, self.ranges) and (result.kind == "int" or range_of(value, self.ranges) is not None):
-            return self._integer(value)
+            return self.integer(value)
         return self._float(value, self.compute_type or self._wide(value))
 
     def _wide(self, value: Value) -> DType:
         kind = float64 if self.types is None else computing_of(value, self.types)
         return kind if kind.kind == "float" else float32
 
-    def _integer(self, value: Value) -> Any:
+    def integer(self, value: Value) -> Any:
         """Return an integer: exact if 64 bits suffice, otherwise its low 64 bits."""
         import numpy
 
@@ -452,16 +468,17 @@ class _Evaluation:
         if isinstance(value, Element):
             return numpy.asarray(self.elements[value]).astype(numpy.int64)
         if value.name == "where":
-            return numpy.where(self._condition(value.arguments[0]), *map(self._integer, value.arguments[1:]))
-        assert value.name in WRAPPING or range_of(value, self.ranges) is not None, "refused when the kernel is requested"
-        return _functions()[value.name, len(value.arguments)](*map(self._integer, value.arguments))
+            return numpy.where(self._condition(value.arguments[0]), *map(self.integer, value.arguments[1:]))
+        fits = value.name in WRAPPING or range_of(value, self.ranges) is not None
+        assert fits or not self.checked, "refused when the kernel is requested"
+        return _functions()[value.name, len(value.arguments)](*map(self.integer, value.arguments))
 
     def _float(self, value: Value, wide: DType) -> Any:
         """Return a value in the float type `wide`; an integer in it is converted once."""
         import numpy
 
         if isinstance(value, Operation) and range_of(value, self.ranges) is not None:
-            return convert(numpy.asarray(self._integer(value)), wide)
+            return convert(numpy.asarray(self.integer(value)), wide)
         if isinstance(value, Element):
             return convert(numpy.asarray(self.elements[value]), wide)
         if isinstance(value, Number):
@@ -478,7 +495,7 @@ class _Evaluation:
             return _functions()[value.name, 2](*map(self._condition, value.arguments))
         sides = sides_of(value, self.ranges)
         if all(range_of(side, self.ranges) is not None for side in sides):
-            return _functions()[value.name, 2](*map(self._integer, sides))
+            return _functions()[value.name, 2](*map(self.integer, sides))
         wide = (self.compute_type if not self.once else None) or self._wide(Operation("+", sides))
         return _functions()[value.name, 2](*(self._float(side, wide) for side in sides))
 
@@ -496,6 +513,8 @@ def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
         ("sigmoid", 1): lambda x: 1 / (1 + numpy.exp(-x)), ("silu", 1): lambda x: x / (1 + numpy.exp(-x)),
         ("gelu", 1): lambda x: 0.5 * x * (1 + _erf(x * math.sqrt(0.5))), ("where", 3): numpy.where,
         ("<", 2): numpy.less, ("<=", 2): numpy.less_equal, (">", 2): numpy.greater, (">=", 2): numpy.greater_equal,
+        ("//", 2): numpy.floor_divide, ("%", 2): numpy.mod, ("<<", 2): numpy.left_shift, (">>", 2): numpy.right_shift,
+        ("&", 2): numpy.bitwise_and, ("|", 2): numpy.bitwise_or, ("^", 2): numpy.bitwise_xor, ("~", 1): numpy.invert,
         ("==", 2): numpy.equal, ("!=", 2): numpy.not_equal, ("and", 2): numpy.logical_and, ("or", 2): numpy.logical_or,
     }  # fmt: skip
 

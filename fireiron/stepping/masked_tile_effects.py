@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import attrs
 
+from fireiron.specs.bits import INTEGER_ONLY
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition, Step, shown
 from fireiron.specs.meaning import number_of
@@ -21,7 +22,7 @@ LEAST = Number(-math.inf)
 ZERO = Number(0)
 ONE = Number(1)
 
-KEEP_FINITE = ("+", "-", "*", "max", "min", "abs", "relu", "tanh", "tanh_approx", "sigmoid", "erf")
+KEEP_FINITE = ("+", "-", "*", "max", "min", "abs", "relu", "tanh", "tanh_approx", "sigmoid", "erf", *INTEGER_ONLY)
 """Operations whose result is finite if all arguments are."""
 
 

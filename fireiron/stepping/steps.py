@@ -266,7 +266,7 @@ class _Steps:
         wrong = next((name for name in names if not self._is_private(name)), None)
         if wrong is not None:
             raise DecompositionError(
-                f"skip_steps: step {step.name} accesses {wrong}, which other threads access too", got=shown(step.formula),
+                f"skip_steps: step {step.name} accesses {wrong}, which threads share", got=shown(step.formula),
                 legal="steps on registers", within=self.spec, at=self.draft.origin, hint=f"load({wrong!r}, RF, ...)",
             )  # fmt: skip
         if self.definition.strategy_of(step.name) is not None:

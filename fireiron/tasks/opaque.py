@@ -16,8 +16,8 @@ import attrs
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.spec import Kind
+from fireiron.specs.bits import Range
 from fireiron.specs.formula import Definition, Element, Formula, Index
-from fireiron.specs.integers import Range
 from fireiron.values.machine import DType
 
 

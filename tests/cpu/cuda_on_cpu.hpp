@@ -148,12 +148,14 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline __half __float2half_rn(float number) { return number; }
 inline __half __double2half(double number) { return number; }
 inline __half __int2half_rn(int number) { return number; }
+inline __half __uint2half_rn(unsigned number) { return double(number); }
 inline __half __ll2half_rn(long long number) { return ptx::odd(number); }
 inline float __half2float(__half number) { return number; }
 inline int __half2int_rz(__half number) { return ptx::integer<int>(float(number)); }
 inline __nv_bfloat16 __float2bfloat16_rn(float number) { return number; }
 inline __nv_bfloat16 __double2bfloat16(double number) { return number; }
 inline __nv_bfloat16 __int2bfloat16_rn(int number) { return number; }
+inline __nv_bfloat16 __uint2bfloat16_rn(unsigned number) { return double(number); }
 inline __nv_bfloat16 __ll2bfloat16_rn(long long number) { return ptx::odd(number); }
 inline float __bfloat162float(__nv_bfloat16 number) { return number; }
 inline int __bfloat162int_rz(__nv_bfloat16 number) { return ptx::integer<int>(float(number)); }
