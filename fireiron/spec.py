@@ -822,7 +822,7 @@ class SpecShape(Generic[S]):
     def __call__(self, *memories: Memory) -> PlacedShape[S]:
         names = tuple(self.kind.definition(self.parameters).uses)
         if len(memories) != len(names):
-            raise ArgumentError(f"{len(memories)} memories are given, but each operand needs one", legal=" ".join(names))
+            raise ArgumentError(f"{len(memories)} memories given, but each operand needs one", legal=" ".join(names))
         return PlacedShape(self, tuple(check_memory(memory, f"memory of {name}") for memory, name in zip(memories, names, strict=True)))
 
 
@@ -930,7 +930,7 @@ class Starter(Offering, Displayed):
             options.pop("signature", None)
         definition = kind.of_sizes(values, len(sizes), options.get("signature", ""))
         if len(sizes) != len(definition.dims):
-            raise ArgumentError(f"{self!r}: {len(sizes)} sizes are given", legal=" ".join(dim.upper() for dim in definition.dims))
+            raise ArgumentError(f"{self!r}: {len(sizes)} sizes given", legal=" ".join(dim.upper() for dim in definition.dims))
         extents = {dim: check_size(size, dim.upper()) for dim, size in zip(definition.dims, sizes, strict=True)}
         dtypes = _types(definition, dtype, results)
         orders = tuple(

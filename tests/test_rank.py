@@ -551,7 +551,7 @@ def test_shuffles_of_other_modes(form, tmp_path):
 
 def test_shuffle_groups_are_not_split():
     """A tile of 16 threads contains no group of 32: its first lanes would receive their own values."""
-    with pytest.raises(FireironError, match="t - 1 in 32 leaves the 16 of t"):
+    with pytest.raises(FireironError, match="the index t - 1 in 32 leaves the dimension t of 16 elements"):
         _ = ShflUp.tile(16, 1).to(Block).done()(ShflUp(1, 64, 1)(GL, GL)(Kernel)).program("sm_80").ir
     assert [one.name for one in INSTRUCTIONS if isinstance(one, Shuffle)] == ["SHFL_BFLY", "SHFL_IDX", "SHFL_UP", "SHFL_DOWN"]
     with pytest.raises(ArgumentError, match="no such mode"):
