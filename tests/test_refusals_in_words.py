@@ -79,15 +79,15 @@ REFUSED = (
     ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "holds one picture"),
     ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is not a folder"), ("exported(3, '/tmp/x')", "export: not a kernel"), ("exported(BOUND, 3)", "not a path"),
     # tasks
-    ("Mapping(3)", "a list of values"), ("Mapping([3])", "not an instance"), ("Mapping([], 3)", "not a machine"), ("Mapping.from_json(3)", "from_json: not a text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts must be Stored(...)"),
+    ("Mapping(3)", "must be a list"), ("Mapping([3])", "not an instance"), ("Mapping([], 3)", "not a machine"), ("Mapping.from_json(3)", "from_json: not a text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts must be Stored(...)"),
     ("TaskMapping('i', 'v', BLOCK, [GLOBAL], mma_in_flight=5)", "mma_in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], raster=3)", "raster=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),
-    ("TaskMapping('i', 'v', HOST, [GLOBAL], calls=[3])", "names of instances"), ("task('x', Inner)(3)", "not a function"), ("launch('x')", "outside a task"),
+    ("TaskMapping('i', 'v', HOST, [GLOBAL], calls=[3])", "names of instances"), ("task('x', Inner)(3)", "must decorate a function"), ("launch('x')", "no task is running"),
     ("FIGURE_8_MAPPING['nobody']", "Mapping: no instance nobody"), ("FIGURE_8_MAPPING.diff(3)", "Mapping.diff: not a mapping"), ("FIGURE_8_MAPPING.with_('gemm_block', Q=3)", "gemm_block: no tunable Q"),
     ("Mapping([*FIGURE_8_MAPPING.instances], max_shared_bytes=-1)", "max_shared_bytes must be a number of bytes"), ("Mapping([])", "one instance must be the entry point"), ("Mapping([*FIGURE_8_MAPPING.instances] * 2)", "two instances are called"),
-    ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is not a processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems must be places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline must be a depth"),
-    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], group_m=-1)", "group_m applies to blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "a list of values"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "a list of values"),
-    ("TaskMapping('i', 'v', HOST, [GLOBAL], group_m=-1)", "must be numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "not JSON"), ("cdiv(3, 0)", "the divisor must be positive"),
-    ("cdiv('x', 2)", "not an integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
+    ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is not a processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems must be places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline must be a number of stages"),
+    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], group_m=-1)", "group_m applies only to an instance that launches blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "must be a list"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "must be a list"),
+    ("TaskMapping('i', 'v', HOST, [GLOBAL], group_m=-1)", "must be integers in range"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "not JSON"), ("cdiv(3, 0)", "the divisor must be positive"),
+    ("cdiv('x', 2)", "not an integer expression"), ("tunable(3.5)", "the kind is unknown"), ("Stored(pad=-1)", "pad must not be negative"), ("partition(3, 4)", "a tensor of a task and a Partition"),
 )  # fmt: skip
 """A program, and the message of its refusal."""
 

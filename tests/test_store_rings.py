@@ -343,8 +343,15 @@ def test_without_tma_stores_consumers_store():
 
 
 def test_without_a_producer_all_threads_copy():
-    kernel = stored(product(blocks=2, **TWO_WARPGROUPS))(float16_gemm(256, 124, 124)).program(TARGET).ir
-    assert kernel.rings == () and not all_of_kind(kernel, ir.Roles)
+    program = stored(product(blocks=2, **TWO_WARPGROUPS))(float16_gemm(256, 124, 124)).program(TARGET)
+    assert program.ir.rings == () and not all_of_kind(program.ir, ir.Roles)
+    assert "// store_stages has no effect: there is no producer, as all threads copy" in program.cuda
+
+
+def test_without_tma_stores_a_comment_says_so():
+    program = with_store(Move.tile(64, 64).to(Warpgroup).done())(SPEC).program(TARGET)
+    assert "// store_stages has no effect: TMA stores no tile" in program.cuda
+    assert [role.name for role in all_of_kind(program.ir, ir.Roles)[0].roles] == ["consumers", "producer"]
 
 
 def test_without_store_stages_nothing_changes():

@@ -301,11 +301,11 @@ REFUSED = {
         lambda: tasks.run(
             Tasks(short, by_columns), Mapping([TaskMapping("all", "short", HOST, [GLOBAL] * 2, entrypoint=True)]), *np.zeros((2, 3, 4), "f4")
         ),
-        r"axes\(1\): of a tensor of 3 x 4 elements",
+        r"axes\(1\) does not fit a tensor of 3 x 4 elements",
     ),
-    "parts that do not conform": (kernel_with("sums_warp", whole_sums), "has one partial result, in the order of the terms"),
-    "coordinates of what is no piece of an operand": (kernel_with("mask_rows", masked_by_itself), "coordinates: not available for tensors of tasks(.|\\n)*got *RF"),
-    "coordinates of what is not read": (kernel_with("mask_rows", masked_unread), "coordinates of K, which masked_unread does not read"),
+    "parts that do not conform": (kernel_with("sums_warp", whole_sums), "must have one partial result for its terms"),
+    "coordinates of what is no piece of an operand": (kernel_with("mask_rows", masked_by_itself), "coordinates: they are unknown for new tensors(.|\\n)*got *RF"),
+    "coordinates of what is not read": (kernel_with("mask_rows", masked_unread), "masked_unread does not read K"),
     "an unknown operand of a formula": (
         lambda: tasks.external.in_order(Pointwise, {"z": 1}, {"formula": "y[m] = x[m]"}), "no operand z",
     ),

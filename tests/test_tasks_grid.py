@@ -119,7 +119,7 @@ def test_a_curve_visits_every_launch_and_continues_to_neighbors():
     [
         ((8, 6), {"cluster": (3, 1)}, "not a multiple of the cluster"),
         ((8, 6), {"cluster": (2, 1), "persistent": 3}, "3 blocks are not a multiple of 2"),
-        ((8,), {"cluster": (2, 1)}, "launches with 1 indices"),
+        ((8,), {"cluster": (2, 1)}, "which have 1 indices"),
     ],
 )
 def test_refused(sizes, fields, message):

@@ -160,7 +160,9 @@ def test_parts_of_factors_belong_to_those_of_the_result(name, operand):
     spec = MatMul(16, 16, 16)(RF, RF, RF)(Thread)
     chains = {one: ((mma_pieces("mma.m16n8k16", THREAD, one), (16, 16)),) for one in "ABC"}
     assert _group_spec(spec, chains) is spec
-    with pytest.raises(DecompositionError, match="that do not match the others along|has a part of k"):
+    with pytest.raises(
+        DecompositionError, match="do not match those of the other operands along|has only a part of the reduced dimension k"
+    ):
         _group_spec(spec, {**chains, name: ((mma_pieces("mma.m16n8k16", THREAD, operand), (16, 16)),)})
 
 
@@ -235,24 +237,24 @@ def idle(dst, src, *, R=tunable(int), C=tunable(int)):
 
 
 REFUSED = {
-    "a privilege exceeded": (program_of(unread), "whole reads src, which is src of unread, which has no such privilege"),
+    "a privilege exceeded": (program_of(unread), "whole reads src, but unread, which passes src for it, has no such privilege"),
     "two writers": (program_of(twice), "may access the same elements"),
     "a writer of what others read": (
         lambda: tasks.strategy(SHIFTED, copying(leaf=[NONE, NONE]).with_("block", variant="shifted", R=1, C=8, calls=["thread", "thread"]))(moved(16, 8)).cuda(
             "sm_80"
         ),
-        "may access the same elements: whole.dst. writes what whole.src. reads",
+        "may access the same elements: whole.dst. writes them, and whole.src. reads them",
     ),
     "a tensor of the host": (
         lambda: tasks.strategy(Tasks(through, blocks, whole), copying(R=4, C=4).with_("grid", variant="through", calls=["thread"] * 2))(
             moved(16, 8)
         ).cuda("sm_80"),
-        "a tensor of HOST",
+        "HOST cannot allocate a tensor",
     ),
-    "elements in an Inner": (program_of(touching), "does not access elements"),
-    "work in an Inner": (program_of(working), "an Inner variant does not access data"),
+    "elements in an Inner": (program_of(touching), "must not access elements"),
+    "work in an Inner": (program_of(working), "an Inner variant must not access data"),
     "a call that is no launch": (program_of(idle), "idle has 0 launches"),
-    "a Leaf with calls": (program_of(launching), "a Leaf launches nothing"),
+    "a Leaf with calls": (program_of(launching), "a Leaf must not launch tasks"),
     "no entry point": (lambda: Mapping([TaskMapping("a", "whole", HOST, [GLOBAL] * 2)]), "one instance must be the entry point"),
     "two": (lambda: Mapping([TaskMapping(name, "whole", HOST, [GLOBAL] * 2, entrypoint=True) for name in "ab"]), r"\['a', 'b'\]"),
     "shared memory of the host": (lambda: copying(TaskMapping("x", "whole", HOST, [SHARED, GLOBAL])), "HOST cannot access SHARED"),
@@ -263,7 +265,7 @@ REFUSED = {
         lambda: COPY.check(copying().with_("grid", tunables={"R": 4})), "the tunable C has no value",
     ),
     "a layout of what is not there": (
-        lambda: COPY.check(copying().with_("grid", layouts={"src": Stored(pad=8)})), "a layout for src, which is not in SHARED",
+        lambda: COPY.check(copying().with_("grid", layouts={"src": Stored(pad=8)})), "src has a layout, but is not in SHARED",
     ),
     "an unknown tunable": (lambda: COPY.check(copying(Q=3)), "no tunable Q"),
     "a tunable of another kind": (lambda: COPY.check(copying(R="16")), "got *'16'"),
@@ -274,20 +276,20 @@ REFUSED = {
             gemm_thread=("gemm_thread", "gemm_thread", THREAD, [NONE, SHARED, SHARED]),
             copy_thread=("copy_thread", "copy_thread", THREAD, [GLOBAL, NONE]),
         ),
-        "no instance below specifies the memory of the tensor",
+        "no launched instance specifies a memory for the tensor",
     ),
     "a part of the pieces": (
         gemm_of(gemm_warp=("gemm_warp", "gemm_inner", WARP, [NONE, SHARED, SHARED], {"INSTR": "wgmma", "PIECES": 16, "PROC": THREAD},
                            ["gemm_thread"])),
         "all pieces must be launched together",
     ),
-    "an unknown instruction": (
+    "an the instruction is unknown": (
         gemm_of(gemm_warp=("gemm_warp", "gemm_inner", WARP, [NONE, SHARED, SHARED], {"INSTR": "mma", "PIECES": 32, "PROC": THREAD},
                            ["gemm_thread"])),
-        "unknown instruction",
+        "the instruction is unknown",
     ),
-    "a task outside a program": (lambda: whole(1, 2), "a task is launched, not called"),
-    "a launch outside a task": (lambda: launch("copy"), "outside a task"),
+    "a task outside a program": (lambda: whole(1, 2), "a task must be launched, not called"),
+    "a launch outside a task": (lambda: launch("copy"), "no task is running"),
 }  # fmt: skip
 
 

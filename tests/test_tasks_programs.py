@@ -415,13 +415,13 @@ def test_fields_of_a_mapping_are_stored_as_json():
     [
         ({"gemm_host": {"cluster": (3, 1)}}, "not a multiple of the cluster"),
         ({"gemm_host": {"cluster": (2, 1), "persistent": 3}}, "3 blocks are not a multiple of 2"),
-        ({"gemm_block": {"group_m": 4}}, "applies to blocks"),
+        ({"gemm_block": {"group_m": 4}}, "applies only to an instance that launches blocks"),
         ({"gemm_host": {"raster": 2, "group_m": 4}}, "raster=2"),
         ({"gemm_host": {"cluster": (8, 4)}}, "at most 16 blocks"),
         ({"gemm_block": {"producer_threads": 64}}, "a warp or a warpgroup"),
         ({"gemm_block": {"mma_in_flight": 3}}, "mma_in_flight=3"),
-        ({"gemm_block": {"pipeline": 0, "warpspecialize": False, "interleave": True}}, "interleave without copies"),
-        ({"gemm_block": {"pipeline": 1, "warpspecialize": False, "interleave": True}}, "copies that run ahead"),
+        ({"gemm_block": {"pipeline": 0, "warpspecialize": False, "interleave": True}}, "interleave requires a pipeline"),
+        ({"gemm_block": {"pipeline": 1, "warpspecialize": False, "interleave": True}}, "a pipeline of at least two stages"),
         ({"gemm_tile": {"WN": 0}}, "gemm_tile divides by zero"),
     ],
 )
@@ -455,9 +455,9 @@ def test_a_load_waits_for_the_order_of_its_reader():
 
 
 def test_slices_and_first_takers_are_refused_where_they_do_not_fit():
-    with pytest.raises(FireironError, match="0 to 1, of 2 or more"):
+    with pytest.raises(FireironError, match="a dimension from 0 to 1, of a tensor of 2 or more"):
         Slices(2).check((4, 4))
-    with pytest.raises(FireironError, match="a size for each"):
+    with pytest.raises(FireironError, match="one size per dimension"):
         First((2, 2), 4).check((4,))
     assert First((2,), 3).coordinates((4,), (1, 0)) == ([2, 3],) and min(First((2,), 3).coordinates((4,), (1, 2))[0]) > 1 << 40
 

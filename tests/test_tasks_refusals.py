@@ -121,14 +121,14 @@ def two_loops_at_once(dst, src):
         launch("copy", to[i, 0], of[j, 0])
 
 
-@wrong("the index of a loop that has ended", "move", meant=False)
+@wrong("the variable of a loop that has ended", "move", meant=False)
 def indices_of_an_ended_loop(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in list(prange(4)):
         launch("copy", to[i, 0], of[i, 0])
 
 
-@wrong("it is known only at run time", "move", "move", meant=False)
+@wrong("is known only at run time", "move", "move", meant=False)
 def branch_on_an_index(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in srange(4):
@@ -199,24 +199,24 @@ def one_launch_too_few(dst, src):
     launch("copy", dst, src)
 
 
-@wrong("an Inner variant does not access data", "move")
+@wrong("an Inner variant must not access data", "move")
 def an_inner_that_touches_data(dst, src):
     call_external("copy", dst, src)
 
 
-@wrong("prange: no extent", "move")
+@wrong("prange requires at least one extent", "move")
 def a_loop_without_an_extent(dst, src):
     for _ in prange():
         launch("copy", dst, src)
 
 
-@wrong("srange: a negative extent", "move")
+@wrong("srange: an extent is negative", "move")
 def a_loop_of_negative_length(dst, src):
     for _ in srange(-1):
         launch("copy", dst, src)
 
 
-@wrong("a Leaf launches nothing", form=Leaf)
+@wrong("a Leaf must not launch tasks", form=Leaf)
 def a_leaf_that_launches(dst, src):
     launch("copy", dst, src)
 
@@ -236,19 +236,23 @@ def cut_in_two_ways(dst, src):
     launch("copy", dst, own)
 
 
-@wrong("two launches of a prange may access the same elements: blocks.dst. writes what blocks.dst. writes", "move", meant="access element")
+@wrong(
+    "two launches of a prange may access the same elements: blocks.dst. writes them, and blocks.dst. writes them",
+    "move",
+    meant="access element",
+)
 def all_write_the_first(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in prange(4):
         launch("copy", to[0, 0], of[i, 0])
 
 
-@wrong("whole writes dst, which is src of reversed_copy, which has no such privilege", "thread")
+@wrong("whole writes dst, but reversed_copy, which passes src for it, has no such privilege", "thread")
 def reversed_copy(dst, src):
     launch("copy", src, dst)
 
 
-@wrong('launch."copi".*, but no variant has this task', "move")
+@wrong('launch."copi".*, but the program has no such task', "move")
 def misspelt(dst, src):
     launch("copi", dst, src)
 
@@ -258,32 +262,32 @@ def launched_by_function(dst, src):
     launch(whole, dst, src)
 
 
-@wrong("tensors are positional arguments", "move")
+@wrong("tensors must be positional arguments", "move")
 def launched_by_keywords(dst, src):
     launch("copy", dst, src=src)
 
 
-@wrong("argument 0: not a tensor", "move")
+@wrong("argument 0 is not a tensor", "move")
 def all_pieces_at_once(dst, src):
     launch("copy", partition_by_blocks(dst, (4, 4)), src)
 
 
-@wrong("with 1 tensors", "move")
+@wrong("passes 1 tensors", "move")
 def a_tensor_missing(dst, src):
     launch("copy", dst)
 
 
-@wrong("a task does not access elements of its tensors, here of dst", "move")
+@wrong("a task must not access elements of a tensor, here of dst", "move")
 def elements(dst, src):
     dst[0, 0] = 1
 
 
-@wrong("a task does not access elements of its tensors, here of src", "move")
+@wrong("a task must not access elements of a tensor, here of src", "move")
 def arithmetic(dst, src):
     launch("copy", dst, src + src)
 
 
-@wrong("a task does not access elements of its tensors, here of dst", form=Leaf)
+@wrong("a task must not access elements of a tensor, here of dst", form=Leaf)
 def by_numpy(dst, src):
     numpy.copyto(dst, src)
 
@@ -293,13 +297,13 @@ def nothing(dst, src):
     pass
 
 
-@wrong("a task returns nothing", "move")
+@wrong("a task must not return a value", "move")
 def a_result(dst, src):
     launch("copy", dst, src)
     return dst
 
 
-@wrong("call_external: unknown", form=Leaf)
+@wrong("call_external: the function is unknown", form=Leaf)
 def unknown_work(dst, src):
     call_external(["copy"], dst, src)
 
@@ -324,7 +328,7 @@ def unknown_elements(dst, src):
     make_tensor((4, 4), "floaty")
 
 
-@wrong("blocks without elements", "move")
+@wrong("the blocks have no elements", "move")
 def empty_blocks(dst, src):
     partition_by_blocks(dst, (4, 0))
 
@@ -373,10 +377,10 @@ def test_a_partly_written_result_would_depend_on_the_mapping():
 
 def test_elements_that_nothing_has_written():
     refused(lambda: meaning(*of_block(before_it_is_written, "keep", "keep")), "were not written")
-    refused(lambda: compiled(*of_block(before_it_is_written, "keep", "keep")), "which was not written before")
+    refused(lambda: compiled(*of_block(before_it_is_written, "keep", "keep")), "which no earlier launch writes")
     program, mapping = of_block(before_it_is_written, "keep", "move")
     mapping = mapping.with_("move", mems=[NONE, SHARED]).with_("thread", mems=[NONE, REGISTER])  # its copy stays the same
-    refused(lambda: compiled(program, mapping), "which was not written before")
+    refused(lambda: compiled(program, mapping), "which no earlier launch writes")
 
 
 def test_arrays_of_a_run():
@@ -384,7 +388,7 @@ def test_arrays_of_a_run():
     a, locked = numpy.zeros((16, 8), "f4"), numpy.zeros((16, 8), "f4")
     locked.flags.writeable = False
     for arrays, message in (
-        ((a,), "1 arrays"), ((a, a.tolist()), "src is not an array"), ((locked, a), "read-only"), ((a, a[:]), "dst and src are overlapping arrays"),
+        ((a,), "1 arrays"), ((a, a.tolist()), "src is not an array"), ((locked, a), "read-only"), ((a, a[:]), "the arrays dst and src overlap"),
         ((a, a.astype("c8")), "unknown element type"),
     ):  # fmt: skip
         refused(lambda arrays=arrays: tasks.run(program, mapping, *arrays), message)
@@ -444,7 +448,7 @@ def twice_blocks(dst, src):
 def test_blocks_from_two_places():
     grid = TaskMapping("grid", "twice_blocks", HOST, [GLOBAL] * 2, calls=["move", "move"], entrypoint=True)
     mapping = Mapping([grid, *INSTANCES[2:]])
-    refused(lambda: compiled(Tasks(twice_blocks, blocks, whole), mapping), "launches on BLOCK from two positions")
+    refused(lambda: compiled(Tasks(twice_blocks, blocks, whole), mapping), "launches on BLOCK at two positions")
 
 
 @pytest.mark.parametrize("walked", [dict(group_m=2), dict(group_m=2, raster=1, persistent=4), dict(group_m=1, raster=2)])
@@ -532,9 +536,9 @@ def by(rows):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (Rows(4, 2), "has the coordinates .*, and as a view|overlap, although the partition is disjoint"),
+        (Rows(4, 2), "has the coordinates .*, but its view has|overlap, although the partition is disjoint"),
         (Rows(4, 4, "shape"), "must have 5 x 8 elements"),
-        (Rows(4, 4, "view"), "and as a view"),
+        (Rows(4, 4, "view"), "but its view has"),
     ],
 )
 def test_a_partition_that_contradicts_its_declaration(rows, message):
@@ -555,7 +559,7 @@ def test_disjointness_is_unknown_for_run_time_sizes():
     program = Tasks(rows_of_all, blocks, whole)
     grid = TaskMapping("grid", "rows_of_all", HOST, [GLOBAL] * 2, calls=["move"], entrypoint=True)
     bound = tasks.strategy(program, Mapping([grid, *INSTANCES[2:]]))(moved(sym("M", high=4096), 8))
-    refused(lambda: bound.cuda("sm_80"), "disjointness of its pieces is unknown for M x 8 elements")
+    refused(lambda: bound.cuda("sm_80"), "it is unknown whether its pieces are disjoint, for M x 8 elements")
 
 
 # ---------------------------------------------------------------------------------------------- declarations, mappings
@@ -584,22 +588,22 @@ def stored(change):
 
 
 VALUES = {
-    "an empty name of a task": (lambda: task("", Inner), "task: a name first"),
+    "an empty name of a task": (lambda: task("", Inner), "task: the first argument must be the name"),
     "a keyword that is no tunable": (tried(Inner)(lambda dst, *, U=3: None), r"U is not a tunable(.|\n)*legal +U=tunable.int."),
     "a number for a mapping": (lambda: Tasks(whole).check(3), "a program requires a mapping(.|\n)*got +3"),
-    "a partition of a number": (lambda: partition(3, Rows(4, 4)), "partition: a tensor of a task and a Partition"),
-    "a tensor without dimensions": (lambda: make_tensor((), "float32"), "make_tensor: no elements"),
-    "a tensor without elements": (lambda: make_tensor((4, 0), "float32"), "make_tensor: no elements"),
-    "a size for all dimensions": (lambda: partition_by_blocks(3, 4), "partition_by_blocks: one size per dimension"),
-    "sizes in a text": (lambda: partition_by_first(3, "4", 2), "partition_by_first: one size per dimension"),
-    "too many stages": (lambda: Stored(stages=1000), "Stored: stages of a circular buffer(.|\n)*legal +0 to "),
-    "stages below zero": (lambda: Stored(stages=-1), "Stored: stages of a circular buffer"),
+    "a partition of a number": (lambda: partition(3, Rows(4, 4)), "partition requires a tensor of a task and a Partition"),
+    "a tensor without dimensions": (lambda: make_tensor((), "float32"), "make_tensor: the tensor has no elements"),
+    "a tensor without elements": (lambda: make_tensor((4, 0), "float32"), "make_tensor: the tensor has no elements"),
+    "a size for all dimensions": (lambda: partition_by_blocks(3, 4), "partition_by_blocks requires one size per dimension"),
+    "sizes in a text": (lambda: partition_by_first(3, "4", 2), "partition_by_first requires one size per dimension"),
+    "too many stages": (lambda: Stored(stages=1000), "Stored: stages is out of range(.|\n)*legal +0 to "),
+    "stages below zero": (lambda: Stored(stages=-1), "Stored: stages is out of range"),
     "a swizzle of two": (lambda: Stored(swizzle=2), "Stored: swizzle must be true or false(.|\n)*got +2"),
-    "a memory too few": (lambda: Tasks(whole).check(Mapping([entry(mems=[GLOBAL])])), "one memory per tensor(.|\n)*legal +.*dst.*src"),
+    "a memory too few": (lambda: Tasks(whole).check(Mapping([entry(mems=[GLOBAL])])), "the number of memories differs from the number of tensors(.|\n)*legal +.*dst.*src"),
     "a tunable too many": (lambda: Tasks(whole).check(Mapping([entry(tunables={"Z": 1})])), "no tunable Z(.|\n)*legal +none"),
     "two instances of one name": (lambda: Mapping([entry(), entry(entrypoint=False)]), "two instances are called a"),
-    "a launch outside": (lambda: launch("copy", 1, 2), "outside a task"),
-    "values beside a mapping": (lambda: tasks.strategy(Tasks(blocks, whole), SOME, R=3), "values are for a function(.|\n)*got .*R"),
+    "a launch outside": (lambda: launch("copy", 1, 2), "no task is running"),
+    "values beside a mapping": (lambda: tasks.strategy(Tasks(blocks, whole), SOME, R=3), "values require a function(.|\n)*got .*R"),
     "an entry point of one": (lambda: entry(entrypoint=1), "a: entrypoint(.|\n)*got +1"),
     "a layout in words": (lambda: entry(layouts={"dst": "padded"}), "layouts must be Stored"),
     "an instance that there is not": (lambda: SOME["nothing"], "no instance nothing(.|\n)*legal +grid keep"),
@@ -611,29 +615,29 @@ VALUES = {
     "JSON with a layout unknown": (
         stored(lambda found: found["instances"][1].update(layouts={"dst": {"padded": 1}})), "the field 'padded' is unknown",
     ),
-    "no name of a task": (lambda: task(lambda dst: None), "task: missing a required argument|task: a name first"),
-    "a form in words": (tried("Inner")(lambda dst: None), "neither Inner nor Leaf"),
-    "reads in one text": (tried(Inner, reads="dst")(lambda dst: None), "reads must be names"),
+    "no name of a task": (lambda: task(lambda dst: None), "task: missing a required argument|task: the first argument must be the name"),
+    "a form in words": (tried("Inner")(lambda dst: None), "the form must be Inner or Leaf"),
+    "reads in one text": (tried(Inner, reads="dst")(lambda dst: None), "reads must be a list of names"),
     "an unknown tensor": (tried(Inner, reads=["C"])(lambda dst: None), "no tensor C to read or write"),
-    "tensors without names": (tried(Inner)(lambda *tensors: None), "the tensors of a task have names"),
+    "tensors without names": (tried(Inner)(lambda *tensors: None), "each tensor of a task needs a name"),
     "a tunable among the tensors": (tried(Inner)(lambda dst, U=tunable(int): None), "is among the tensors"),
-    "a class": (tried(Inner)(int), "not a function"),
-    "a generator": (tried(Inner)(generator), "a generator, which launches nothing"),
-    "two variants of one name": (lambda: Tasks(whole, task("copy", Leaf, writes=["dst"])(whole.function)), "two variants are called whole"),
+    "a class": (tried(Inner)(int), "must decorate a function"),
+    "a generator": (tried(Inner)(generator), "must not be a generator or a coroutine"),
+    "two variants of one name": (lambda: Tasks(whole, task("copy", Leaf, writes=["dst"])(whole.function)), "two variants are named whole"),
     "variants of other tensors": (lambda: Tasks(whole, task("copy", Leaf)(lambda C: None)), "variants of copy must have the same tensors"),
     "a list of variants": (lambda: Tasks([whole]), "not a variant of a task"),
     "an instance that launches itself": (lambda: Mapping([entry(variant="blocks", calls=["a"])]), "a launches itself"),
     "two that launch each other": (
         lambda: Mapping([entry(calls=["b"]), entry(instance="b", calls=["a"], entrypoint=False)]), "a launches itself(.|\n)*a -> b -> a",
     ),
-    "calls in one text": (lambda: entry(calls="abc"), "a list of values"),
-    "one memory": (lambda: entry(mems=GLOBAL), "a list of values"),
+    "calls in one text": (lambda: entry(calls="abc"), "must be a list"),
+    "one memory": (lambda: entry(mems=GLOBAL), "must be a list"),
     "a memory in words": (lambda: entry(mems=["GLOBAL"]), "mems must be places"),
     "a processor in words": (lambda: entry(proc="BLOCK"), "proc is not a processor"),
-    "tunables without names": (lambda: entry(tunables=[1, 2]), "values by name"),
+    "tunables without names": (lambda: entry(tunables=[1, 2]), "the values must be a dictionary by name"),
     "a list for a tunable": (lambda: entry(tunables={"U": [1]}), "the tunable U"),
     "a variant itself": (lambda: entry(variant=whole), "variant"),
-    "no instances": (lambda: Mapping(entry()), "a list of values"),
+    "no instances": (lambda: Mapping(entry()), "must be a list"),
     "instances in words": (lambda: Mapping(["a"]), "not an instance"),
     "a target for a machine": (lambda: Mapping([entry()], "sm_80"), "not a machine"),
     "a bound in words": (lambda: Mapping([entry()], max_shared_bytes="48 KB"), "max_shared_bytes must be a number of bytes"),
@@ -649,7 +653,7 @@ VALUES = {
     "no mapping": (lambda: tasks.strategy(Tasks(whole), 3), "a program requires a mapping"),
     "no program": (lambda: tasks.strategy(3, SOME), "not a program of tasks"),
     "another variant": (lambda: tasks.strategy(Tasks(whole), SOME), "no variant blocks"),
-    "another spec": (lambda: tasks.strategy(Tasks(blocks, whole), SOME)(gemm_of(16, 8)).cuda("sm_80"), "no tensor for A of MatMul"),
+    "another spec": (lambda: tasks.strategy(Tasks(blocks, whole), SOME)(gemm_of(16, 8)).cuda("sm_80"), "has no tensor for A of MatMul"),
     "a memory that is not reached": (
         lambda: Mapping([entry(proc=THREAD, mems=[Place("TENSOR", SH)] * 2)]), "a of whole: THREAD cannot access TENSOR",
     ),
@@ -684,7 +688,7 @@ def test_elements_are_not_touched(touch):
         touch(src)
 
     program, mapping = of_block(touching, "move")
-    refused(lambda: meaning(program, mapping), "a task does not access elements of its tensors, here of src")
+    refused(lambda: meaning(program, mapping), "a task must not access elements of a tensor, here of src")
 
 
 def test_pieces_are_not_a_list():
@@ -696,12 +700,12 @@ def test_pieces_are_not_a_list():
     def numbered(dst, src):
         partition_by_blocks(src, (4, 8))[0]
 
-    refused(lambda: meaning(*of_block(listed, "move")), "pieces have indices")
-    refused(lambda: meaning(*of_block(numbered, "move")), "1 indices(.|\n)*2: of 4 x 1 pieces")
+    refused(lambda: meaning(*of_block(listed, "move")), "its pieces cannot be iterated over")
+    refused(lambda: meaning(*of_block(numbered, "move")), "1 indices(.|\n)*2 indices, of 4 x 1 pieces")
 
 
 def test_a_task_is_launched_and_not_called():
-    refused(lambda: whole(1, 2), 'whole: a task is launched, not called(.|\n)*launch."copy"', legal=False)
+    refused(lambda: whole(1, 2), 'whole: a task must be launched, not called(.|\n)*launch."copy"', legal=False)
 
 
 def test_a_variant_goes_to_another_process_by_its_name():
@@ -729,7 +733,7 @@ def test_a_tensor_that_another_task_kept():
     block = TaskMapping("block", "keeper", BLOCK, [GLOBAL] * 2, calls=["thief"])
     mapping = Mapping([*INSTANCES, block, TaskMapping("thief", "thief", BLOCK, [GLOBAL] * 2, calls=["move"])])
     for call in (meaning, compiled):
-        refused(lambda call=call: call(program, mapping), "of src of keeper, which is not an argument of thief")
+        refused(lambda call=call: call(program, mapping), "uses src of keeper, which is not an argument of thief")
 
 
 # ---------------------------------------------------------------------------------------------- resources
@@ -757,7 +761,7 @@ def staged(mapping):
 def test_registers_exceeded():
     """256 x 256 sums of two warpgroups: the tile of the figure, with float32."""
     bound = tasks.strategy(gemm.program, taller(gemm.hopper(256, 256, stages=2)))(gemm_of(256, 256, 64))
-    refused(lambda: bound.program("sm_90a").tree, "c_rf: float32 256 x 256 .* takes 262144 bytes, 256 registers per thread of 256 threads",
+    refused(lambda: bound.program("sm_90a").tree, "c_rf: float32 256 x 256 .* takes 262144 bytes: 256 registers in each of 256 threads",
             "tasks_gemm.py:")  # fmt: skip
 
 
@@ -829,7 +833,7 @@ def test_digests_of_functions_that_name_themselves_or_later_definitions():
     [
         (["src", "dst"], ["dst"], "alone reads dst, which Move.* only writes(.|\n)*accumulate=True"),
         (["src"], ["dst", "src"], "alone writes src, an input of Move"),
-        (["src"], [], "no result for dst of Move"),
+        (["src"], [], "does not write dst of Move"),
         (["src", "extra"], ["dst"], "alone: Move has no operand extra(.|\n)*legal"),
     ],
 )
@@ -848,7 +852,7 @@ def test_privileges_that_the_spec_does_not_have(reads, writes, message):
 
 def test_a_program_is_a_whole_kernel():
     bound = tasks.strategy(Tasks(blocks, whole), SOME)
-    refused(lambda: bound(Move(16, 8)(GL, GL)(Block)).cuda("sm_80"), "is a whole kernel(.|\n)*legal +Kernel", "")
+    refused(lambda: bound(Move(16, 8)(GL, GL)(Block)).cuda("sm_80"), "implements a whole kernel(.|\n)*legal +Kernel", "")
 
 
 def test_a_stored_step_contains_the_program():
@@ -877,7 +881,7 @@ def test_a_temporary_in_global_memory_is_refused(blocks_of):
     strategy = tasks.strategy(program, Mapping([grid, *INSTANCES[1:], block, stay]))
     with pytest.raises(DecompositionError, match="is mapped to GLOBAL, but a kernel cannot allocate global memory") as refused_here:
         strategy(moved()).cuda("sm_80")
-    assert refused_here.value.legal == "SHARED REGISTER" and "SHARED or REGISTER in the mapping" in refused_here.value.hint
+    assert refused_here.value.legal == "SHARED REGISTER" and "map it to SHARED or REGISTER" in refused_here.value.hint
     kept = tasks.strategy(program, Mapping([grid, *INSTANCES[1:], attrs.evolve(block, calls=("keep", "move"))]))
     a = numpy.arange(16 * 8, dtype="f4").reshape(16, 8)
     assert (kept(moved()).compile("sm_80")(a) == a).all()

@@ -146,7 +146,7 @@ def test_a_user_program_is_passed_to_loads(tmp_path):
     strategy = user_program(tmp_path)
     text, program = dumps(strategy), strategy.steps[0].program
     assert loads(text, programs=[gemm.program, program]) == strategy
-    with pytest.raises(StoreError, match=r"the program mine is not given(.|\n)*programs="):
+    with pytest.raises(StoreError, match=r"the program mine was not passed to loads(.|\n)*programs="):
         loads(text)
     same = user_program(tmp_path, "again", remark="in other words", before="# nothing")
     assert strategy_hash(same) == strategy_hash(strategy), "comments do not count"
@@ -188,7 +188,7 @@ DAMAGED = {
     "a place": (lambda step: step["mapping"]["instances"][0].update(mems=["HEAP"] * 3), "no place HEAP"),
     "a call": (lambda step: step["mapping"]["instances"][0].update(calls=["gemm"]), "calls gemm"),
     "a tunable": (lambda step: step["mapping"]["instances"][0]["tunables"].update(U={"type": "Tunable", "name": "U"}), "is missing"),
-    "a depth": (lambda step: step["mapping"]["instances"][1].update(pipeline="3"), "pipeline must be a depth"),
+    "a depth": (lambda step: step["mapping"]["instances"][1].update(pipeline="3"), "pipeline must be a number of stages"),
     "a machine": (lambda step: step["mapping"].update(machine="Volta"), "no machine Volta"),
     "a function that is none": (lambda step: step.update(mapping={"of": "tasks_gemm:Tasks", "arguments": {}}), "no such function"),
     "arguments that are none": (lambda step: step.update(mapping={"of": "tasks_gemm:hopper", "arguments": 3}), "must be an object"),
@@ -219,7 +219,7 @@ def test_tunables_are_values_of_mappings():
         strategy.with_(U=96)
     with_tunables = gemm.hopper().with_("gemm_block", pipeline=Tunable("stages", 0, 2), warpspecialize=Tunable("ahead", 0, 1))
     refused = tasks.strategy(gemm.program, with_tunables).with_(stages=0, ahead=1)  # refused only with values
-    with pytest.raises(FireironError, match="warpspecialize without a pipeline"):
+    with pytest.raises(FireironError, match="warpspecialize requires a pipeline"):
         refused(BOUND).cuda()
     with pytest.raises(FireironError, match=r"U: Tunable.'U', 128, 64. has no value"):
         tasks.run(gemm.program, gemm.hopper(U=U), *(numpy.zeros((8, 8), "f2"),) * 3)
@@ -424,12 +424,12 @@ REFUSED = {
     "a read that is not said": (
         leaf("a", lambda y, x: call_external(axpy, y, x, meaning=add_twice), reads=["y"]), "axpy reads x, which the variant's privileges do not permit",
     ),
-    "nothing written": (leaf("b", lambda y, x: call_external(axpy, y, x), writes=()), "writes nothing"),
+    "nothing written": (leaf("b", lambda y, x: call_external(axpy, y, x), writes=()), "writes no tensor"),
     "one tensor twice": (leaf("c", lambda y, x: call_external(axpy, y, y)), "each tensor of the variant at most once"),
     "an option": (leaf("d", lambda y, x: call_external(axpy, y, x, value=1)), "no option value"),
     "dimensions": (leaf("e", lambda y, x: call_external(axpy, y, x, dims="mn,m")), "dims must name each dimension"),
     "another size": (leaf("f", lambda y, x: call_external(axpy, y, x, dims="mn,nm")), "x has 2 elements along n, another operand 4"),
-    "a text for done": (leaf("g", lambda y, x: call_external(AXPY, x, y, accumulate=True, done="axpy.cu")), "done must be a micro-kernel"),
+    "a text for done": (leaf("g", lambda y, x: call_external(AXPY, x, y, accumulate=True, done="axpy.cu")), "done must be a MicroKernel"),
     "a meaning that returns": (leaf("h", lambda y, x: call_external(axpy, y, x, dims="mn,mn", meaning=numpy.add)), "return None"),
 }  # fmt: skip
 
@@ -449,7 +449,7 @@ def test_a_micro_kernel_cannot_use_parts_of_an_instruction():
         call_external(axpy, C, A, B)
 
     program = Tasks(*gemm.program.variants, by_text)
-    with pytest.raises(FireironError, match="by_text: micro-kernel axpy on threads' parts"):
+    with pytest.raises(FireironError, match="by_text: micro-kernel axpy cannot use threads' parts"):
         tasks.strategy(program, gemm.hopper(64, 64, WGS=1).with_("gemm_thread", variant="by_text"))(BOUND).cuda("sm_90a")
 
 

@@ -80,21 +80,21 @@ def test_places_and_names_of_a_tree():
 
 
 WRONG = {
-    "tiles that do not divide": (lambda: ampere(96, 128, rows=5), "tiles of 19 x 64 do not divide the 96 x 128 of BLOCK"),
+    "tiles that do not divide": (lambda: ampere(96, 128, rows=5), "tiles of 19 x 64 do not divide the 96 x 128 tile of BLOCK"),
     "not an operand of the instruction": (lambda: hopper(96, 64), "48 x 64 elements are not an operand of the instruction"),
     "an unknown instruction": (
-        lambda: list(trees.Tree("gemm", (64, 64), [trees.parts(WARP, "mma")])), "partition_by_mma: an unknown instruction",
+        lambda: list(trees.Tree("gemm", (64, 64), [trees.parts(WARP, "mma")])), "partition_by_mma: the instruction is unknown",
     ),
     "a tensor of another task": (
         lambda: trees.Tree("gemm", (64, 64), [trees.tile(BLOCK, 8, 8, D=SHARED)]), "gemm has no tensor D",
     ),
-    "no shape": (lambda: trees.Tree("gemm", ("64", 64), [trees.tile(BLOCK, 8, 8)]), "a shape, and the levels"),
-    "no tree": (lambda: trees.product(WARPS, 8), "product: a Tree, and a step of k"),
+    "no shape": (lambda: trees.Tree("gemm", ("64", 64), [trees.tile(BLOCK, 8, 8)]), "a shape of two sizes, and the levels"),
+    "no tree": (lambda: trees.product(WARPS, 8), "product requires a Tree and a positive step of k"),
     "no argument": (lambda: trees.tile(BLOCK, rows=8), "tile: missing a required argument"),
-    "no level": (lambda: trees.Tree("gemm", (64, 64), ["tile"]), "a shape, and the levels"),
-    "no processor": (lambda: trees.tile("BLOCK", 8, 8), "tile: a processor and sizes"),
-    "half a tile": (lambda: trees.tile(BLOCK, 8, 0), "tile: a processor and sizes"),
-    "no field of an instance": (lambda: trees.tile(BLOCK, 8, 8, swizzle=True), "no field swizzle of an instance"),
+    "no level": (lambda: trees.Tree("gemm", (64, 64), ["tile"]), "a shape of two sizes, and the levels"),
+    "no processor": (lambda: trees.tile("BLOCK", 8, 8), "tile requires a processor and positive sizes"),
+    "half a tile": (lambda: trees.tile(BLOCK, 8, 0), "tile requires a processor and positive sizes"),
+    "no field of an instance": (lambda: trees.tile(BLOCK, 8, 8, swizzle=True), "an instance has no field swizzle"),
 }  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_strategies_that_cannot_replace_an_instance():
         with pytest.raises(FireironError, match=message):
             tasks.strategy(program, performed(whole, *change))(float16_gemm(*size)).cuda(target)
 
-    refused(r"a strategy is for the work of a Leaf(.|\n)*gemm_thread", strategy, "gemm_inner")
+    refused(r"only an instance of a Leaf may have a strategy(.|\n)*gemm_thread", strategy, "gemm_inner")
     refused("the strategy starts from Move", Move.tile(16, 16).to(Warp).done())
     refused("its strategy is not complete", MatMul.tile(16, 16).to(Warp))
     refused("gemm_tile: strategy", "MatMul.done()")

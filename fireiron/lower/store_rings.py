@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import AT_ONCE, Access, Buffer, Exec, For, Kernel, Ring, Stmt, edited, execs, statements
+from fireiron.ir import AT_ONCE, Access, Buffer, Comment, Exec, For, Kernel, Ring, Stmt, edited, execs, statements
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.asks.storing import Storing
 from fireiron.ir.rewrite import without_asks
@@ -25,7 +25,7 @@ from fireiron.values.tensor import Storage
 
 
 def store_rings(kernel: Kernel) -> Kernel:
-    """The kernel with a ring for each tile that TMA stores, if a loop with a producer requests it.
+    """The kernel with a ring for each tile that TMA stores, if a loop with a producer requests it. A comment states why there is none.
 
     Raises: DecompositionError if a store cannot be left to a separate warp.
     """
@@ -34,9 +34,12 @@ def store_rings(kernel: Kernel) -> Kernel:
         return kernel
     stages = max((loop.asks[Storing].stages for loop in loops if ProducerThreads in loop.asks), default=0)
     kernel = attrs.evolve(kernel, body=without_asks(kernel.body, Storing))
-    if stages:
-        for store in tuple(_stores(kernel.body)):
-            kernel = store.staged(kernel, stages)
+    stores = tuple(_stores(kernel.body))
+    if not stages or not stores:
+        reason = "TMA stores no tile" if stages else "there is no producer, as all threads copy"
+        return attrs.evolve(kernel, body=(Comment(f"store_stages has no effect: {reason}"), *kernel.body))
+    for store in stores:
+        kernel = store.staged(kernel, stages)
     return kernel
 
 

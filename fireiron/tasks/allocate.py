@@ -4,8 +4,8 @@ section 4.2.4, Figure 11).
 Two tensors interfere unless their events permit that all accesses of one precede all accesses of the other. All tensors have separate bytes
 if `max_shared_bytes` of the mapping permits it. Otherwise as few pairs as necessary share bytes, and the writers of the second tensor wait
 for the users of the first. A tensor in a loop has the same bytes in each iteration, so an iteration waits for the last users in previous
-iterations. A tensor that a loop with stages loads from global memory has one copy per stage, and an iteration waits for the one that used
-its stage.
+iterations. A tensor that a loop with stages loads from global memory has one copy per stage. An iteration waits for the previous
+iteration that used its stage.
 """
 
 from __future__ import annotations
@@ -57,23 +57,26 @@ ALIGNMENT = 128
 """Alignment in bytes of a tensor in shared memory, as TMA requires."""
 
 Path = tuple[tuple[Block, int], ...]
-"""The position of a statement: the blocks around it, from the outermost in, and the number of the statement within each."""
+"""The position of a statement: each block around it, the outermost first, with the number of the statement that contains it."""
 
 
 @attrs.define(eq=False)
 class Shared:
-    """A tensor in shared memory: its allocation, the statements that access it, and its number of copies."""
+    """A tensor in shared memory: its allocation, its position, the statements that access it, and its number of copies.
+
+    The program of its thread block starts at `block_depth` in its path. `bytes` is the size of all copies.
+    """
 
     alloc: Alloc
     path: Path
-    space: int
+    block_depth: int
     copies: int = 1
     bytes: int = 0
     users: list[tuple[Leaf, Path]] = attrs.field(factory=list)
 
     def loops(self) -> Iterator[tuple[int, For]]:
         """The loops around the tensor within its block program, innermost first, with the depths of their bodies."""
-        for depth in range(len(self.path) - 1, self.space, -1):
+        for depth in range(len(self.path) - 1, self.block_depth, -1):
             around = _statement_at(self.path, depth - 1)
             if isinstance(around, For):
                 yield depth, around
@@ -81,7 +84,7 @@ class Shared:
 
 @attrs.frozen(eq=False)
 class Ordering:
-    """Two tensors of which all accesses of one may precede those of the other, in the block at a depth around both."""
+    """All accesses to `first` may precede all accesses to `second`. `block`, at `depth`, is the innermost block around both tensors."""
 
     first: Shared
     second: Shared
@@ -90,22 +93,22 @@ class Ordering:
 
 
 def allocated(program: EventProgram, mapping: Mapping) -> EventProgram:
-    """The program with the offsets of shared tensors, and with the events that sharing of bytes requires.
+    """Return the program with the offsets of shared tensors, and with the events that sharing of bytes requires.
 
     Raises: DecompositionError if tensors that are live at the same time do not fit; it lists them with their bytes.
     """
     plan = Plan(program)
-    places: dict[str, Alloc] = {}
+    allocations: dict[str, Alloc] = {}
     for tensors in _by_block_program(shared_tensors(program)):
         orderings = _orderings(tensors) if mapping.max_shared_bytes else {}
-        packing = _places(tensors, orderings, mapping.max_shared_bytes)
+        packing = _offsets(tensors, orderings, mapping.max_shared_bytes)
         for tensor, offset in zip(tensors, packing.offsets, strict=True):
-            places[tensor.alloc.name] = attrs.evolve(tensor.alloc, at=offset * ALIGNMENT, copies=tensor.copies)
+            allocations[tensor.alloc.name] = attrs.evolve(tensor.alloc, at=offset * ALIGNMENT, copies=tensor.copies)
             plan.wait_for_previous_iterations(tensor)
         for (first, second), ordering in orderings.items():
             if _overlap(tensors, packing, first, second):
                 plan.wait_for_first(ordering)
-    return reduced(plan.program_with(places))
+    return reduced(plan.program_with(allocations))
 
 
 def shared_tensors(program: EventProgram) -> tuple[Shared, ...]:
@@ -159,7 +162,7 @@ def _by_block_program(tensors: tuple[Shared, ...]) -> list[list[Shared]]:
     """The tensors of each thread block's program."""
     by_block: dict[int, list[Shared]] = {}
     for tensor in tensors:
-        by_block.setdefault(id(tensor.path[tensor.space][0]), []).append(tensor)
+        by_block.setdefault(id(tensor.path[tensor.block_depth][0]), []).append(tensor)
     return list(by_block.values())
 
 
@@ -174,7 +177,7 @@ def _orderings(tensors: list[Shared]) -> dict[Pair, Ordering]:
 
 
 def _ordering(first: Shared, second: Shared) -> Ordering | None:
-    """The order in which two tensors may share bytes; None if they interfere."""
+    """Return the order in which two tensors may share bytes; None if they interfere."""
     depth = _common(first, second)
     for tensor in (first, second):
         ring = next((depth for depth, _ in tensor.loops()), None) if tensor.copies > 1 else None
@@ -193,8 +196,8 @@ def _ordering(first: Shared, second: Shared) -> Ordering | None:
 
 def _common(first: Shared, second: Shared) -> int:
     """The depth of the innermost block around two tensors, outside parallel loops within a thread block."""
-    depth = first.space
-    for depth in range(first.space, min(len(first.path), len(second.path))):
+    depth = first.block_depth
+    for depth in range(first.block_depth, min(len(first.path), len(second.path))):
         here, other = first.path[depth], second.path[depth]
         last = (
             depth + 1 >= min(len(first.path), len(second.path)) or here[1] != other[1] or isinstance(_statement_at(first.path, depth), Pfor)
@@ -205,9 +208,9 @@ def _common(first: Shared, second: Shared) -> int:
 
 
 def _reach(block: Block, pairs: tuple[tuple[int, int], ...]) -> list[int]:
-    """For each statement of a block, the statements that are done before it, and itself, as bits; `pairs` are additional orderings.
+    """Return a bit mask for each statement of a block: the statement itself, and the statements that are done before it.
 
-    Two statements that precede each other are part of a cycle.
+    `pairs` are additional orderings. Two statements that precede each other are part of a cycle.
     """
     direct = [sum(1 << each for each in needed) for needed in _needed(block)]
     for first, second in pairs:
@@ -219,7 +222,7 @@ def _reach(block: Block, pairs: tuple[tuple[int, int], ...]) -> list[int]:
 
 
 def _needed(block: Block) -> list[set[int]]:
-    """For each statement of a block, the statements whose events or tensors it needs."""
+    """Return, for each statement of a block, the numbers of the statements whose events it needs."""
     makers: dict[str, int] = {}
     needed = []
     for number, stmt in enumerate(block.statements):
@@ -230,22 +233,22 @@ def _needed(block: Block) -> list[set[int]]:
 
 
 def _used(stmt: Statement) -> set[str]:
-    """The events that a statement, or a statement inside it, waits for."""
+    """Return the names of the events that a statement, or a statement inside it, waits for."""
     used: set[str] = set()
 
-    def noted(events: Events) -> Events:
+    def collected(events: Events) -> Events:
         used.update(event.name for event in events)
         return events
 
-    with_events(Block((stmt,)), noted)
+    with_events(Block((stmt,)), collected)
     return used
 
 
 # ---------------------------------------------------------------------------------------------- offsets
 
 
-def _places(tensors: list[Shared], orderings: dict[Pair, Ordering], within: int) -> Packing:
-    """Offsets in units of the alignment, such that as few pairs as necessary share bytes."""
+def _offsets(tensors: list[Shared], orderings: dict[Pair, Ordering], within: int) -> Packing:
+    """Return offsets in units of `ALIGNMENT` bytes, such that as few pairs as necessary share bytes."""
     sizes = [-(-tensor.bytes // ALIGNMENT) for tensor in tensors]
     bound = within // ALIGNMENT if within else float("inf")
     packing = pack(sizes, tuple(orderings), bound, lambda dropped: _in_order([orderings[pair] for pair in dropped]))
@@ -253,7 +256,7 @@ def _places(tensors: list[Shared], orderings: dict[Pair, Ordering], within: int)
         return packing
     needed = heaviest_clique(sizes, frozenset(orderings))
     listed = ", ".join(f"{tensors[number].alloc.name} {tensors[number].bytes}" for number in needed)
-    least = max(sum(sizes[one] for one in needed), within // ALIGNMENT + 1) * ALIGNMENT
+    least = max(sum(sizes[number] for number in needed), within // ALIGNMENT + 1) * ALIGNMENT
     raise DecompositionError(
         f"shared memory: tensors that are live at the same time take {least} bytes of a block: {listed}",
         got=f"max_shared_bytes={within}", legal=f"max_shared_bytes={least} and more",
@@ -271,7 +274,7 @@ def _in_order(orderings: list[Ordering]) -> bool:
 
 
 def _by_block(orderings: list[Ordering]) -> list[tuple[Block, tuple[tuple[int, int], ...]]]:
-    """The blocks of orderings, and the pairs of statements that must be in order in each."""
+    """Return the blocks of orderings, each with the pairs of statements that must be in order."""
     by_block: dict[int, tuple[Block, list[tuple[int, int]]]] = {}
     for ordering in orderings:
         pairs = by_block.setdefault(id(ordering.block), (ordering.block, []))[1]
@@ -293,7 +296,11 @@ def _overlap(tensors: list[Shared], packing: Packing, first_number: int, second_
 
 @attrs.define(eq=False)
 class Plan:
-    """The additions to a program: results and carried events of loops, waits of statements, and the order of statements in blocks."""
+    """The additions to a program: results and carried events of loops, waits of statements, and the order of statements in blocks.
+
+    `after` has the additional events that a leaf waits for, by the leaf's event. `results` and `carries` have the additions to a loop or
+    branch, by its identity. `known` and `before` cache the names of outer events and of carried events.
+    """
 
     program: EventProgram
     implied: Implied = attrs.field(init=False)
@@ -310,14 +317,17 @@ class Plan:
         self.used_names = {*types_of(self.program), *tensors_of(self.program)}
 
     def wait_for_previous_iterations(self, tensor: Shared) -> None:
-        """Let the iterations of loops around a tensor wait for previous iterations that used its bytes."""
+        """Make the iterations of loops around a tensor wait for previous iterations that used its bytes."""
         for number, (depth, loop) in enumerate(tensor.loops()):
             distance = tensor.copies if number == 0 else 1
             if loop.extent.high > distance:
                 self._carried(loop, depth, tensor, tensor, distance, own=True)
 
     def wait_for_first(self, ordering: Ordering) -> None:
-        """Let users of the second tensor wait for those of the first, and those of the first for the second's in previous iterations."""
+        """Make users of the second tensor wait for users of the first one.
+
+        In loops around both, users of the first also wait for users of the second in previous iterations.
+        """
         first, second = ordering.first, ordering.second
         self.orderings.append(ordering)
         for leaf, path in _last(self.implied, first):
@@ -329,7 +339,7 @@ class Plan:
                 self._carried(loop, depth, second, first, 1, own=False)
 
     def _carried(self, loop: For, depth: int, users: Shared, waiting: Shared, distance: int, own: bool) -> None:
-        """In each iteration of a loop, let the users of one tensor wait for the users of another in previous iterations."""
+        """In each iteration of a loop, make the users of `waiting` wait for those of `users`, at least `distance` iterations before."""
         for leaf, path in _last(self.implied, users):
             event, dims = self._outside(leaf, path, depth), _type(leaf, path, depth)
             key = id(loop), event, distance
@@ -350,7 +360,7 @@ class Plan:
         return name
 
     def _outside(self, leaf: Leaf, path: Path, depth: int) -> str:
-        """The event in the block at a depth that a statement inside is done."""
+        """Return the event, in the block at a depth, that is done when a statement inside it is done."""
         name = leaf.event
         for level in range(len(path) - 2, depth - 1, -1):
             around = _statement_at(path, level)
@@ -370,21 +380,21 @@ class Plan:
         self.results.setdefault(id(around), []).append((result, tuple((event,) if each is block else () for each in blocks_of(around))))
         return result.name
 
-    def program_with(self, places: dict[str, Alloc]) -> EventProgram:
+    def program_with(self, allocations: dict[str, Alloc]) -> EventProgram:
         """The program with the additions, and with the offsets of tensors."""
         orders = {id(block): _order(block, pairs) for block, pairs in _by_block(self.orderings)}
-        return attrs.evolve(self.program, body=self._block(self.program.body, places, orders))
+        return attrs.evolve(self.program, body=self._block(self.program.body, allocations, orders))
 
-    def _block(self, block: Block, places: dict[str, Alloc], orders: dict[int, list[int]]) -> Block:
+    def _block(self, block: Block, allocations: dict[str, Alloc], orders: dict[int, list[int]]) -> Block:
         order = orders.get(id(block), range(len(block.statements)))
-        return attrs.evolve(block, statements=tuple(self._statement(block.statements[number], places, orders) for number in order))
+        return attrs.evolve(block, statements=tuple(self._statement(block.statements[number], allocations, orders) for number in order))
 
-    def _statement(self, stmt: Statement, places: dict[str, Alloc], orders: dict[int, list[int]]) -> Statement:
+    def _statement(self, stmt: Statement, allocations: dict[str, Alloc], orders: dict[int, list[int]]) -> Statement:
         if isinstance(stmt, Alloc):
-            return places.get(stmt.name, stmt)
+            return allocations.get(stmt.name, stmt)
         if isinstance(stmt, (Copy, Call)):
             return attrs.evolve(stmt, after=tuple(dict.fromkeys((*stmt.after, *self.after.get(stmt.event, ())))))
-        changed = with_blocks(stmt, tuple(self._block(block, places, orders) for block in blocks_of(stmt)))
+        changed = with_blocks(stmt, tuple(self._block(block, allocations, orders) for block in blocks_of(stmt)))
         assert isinstance(changed, (For, Pfor, Branch))
         for result, yields in self.results.get(id(stmt), ()):
             changed = _with_result(changed, len(changed.results), result, yields)
@@ -397,7 +407,7 @@ class Plan:
 
 
 def _same(first: Event, second: Event, over: Type) -> bool:
-    """Whether two events are equal, where dimensions of size one have a single index."""
+    """Whether two events are equal; indices along dimensions of size one count as equal."""
     if first.name != second.name or len(first.index) != len(second.index):
         return False
     return all(left == right or dim.size.high == 1 for left, right, dim in zip(first.index, second.index, over, strict=True))
@@ -432,7 +442,10 @@ def _tensors(stmt: Statement) -> set[str]:
 
 
 def _own_events(leaf: Leaf, path: Path, depth: int, user: Leaf, tensor: Shared) -> tuple[Index, ...]:
-    """The events of a statement that concern the tensor of the user's own processor, as seen in the block at a depth."""
+    """Return the index that selects a statement's events for the user's own tensor, in the block at a depth.
+
+    If the processors of both do not match, the index selects the events of all processors.
+    """
     own = tensor.alloc.over
     both = leaf.over[: len(own)] == own == user.over[: len(own)]
     index: tuple[Index, ...] = (*processor_variables(own), *(EVERY for _ in leaf.over[len(own) :])) if both else (EVERY,) * len(leaf.over)
@@ -445,12 +458,12 @@ def _own_events(leaf: Leaf, path: Path, depth: int, user: Leaf, tensor: Shared) 
 
 
 def _last(implied: Implied, tensor: Shared) -> list[tuple[Leaf, Path]]:
-    """The users of a tensor for which no other user waits."""
+    """Return the users of a tensor that no other user waits for."""
     return [each for each in tensor.users if not any(_waits(implied, other, each) for other in tensor.users if other[0] is not each[0])]
 
 
 def _waits(implied: Implied, user: tuple[Leaf, Path], other: tuple[Leaf, Path]) -> bool:
-    """Whether a user surely runs after all accesses of another one."""
+    """Whether one user always runs after all accesses of another one."""
     (leaf, path), (before, other_path) = user, other
     depths = [depth for depth in range(min(len(path), len(other_path))) if path[depth][0] is other_path[depth][0]]
     depth = depths[-1]
@@ -462,7 +475,7 @@ def _waits(implied: Implied, user: tuple[Leaf, Path], other: tuple[Leaf, Path]) 
 
 
 def _result_event(leaf: Leaf, path: Path, depth: int) -> Event | None:
-    """The event in the block at a depth that a statement is done, if there is one."""
+    """Return the event, in the block at a depth, that is done when a statement inside it is done; None if there is none."""
     name: str | None = leaf.event
     for level in range(len(path) - 2, depth - 1, -1):
         around, inside = _statement_at(path, level), _type(leaf, path, level + 1)
@@ -475,7 +488,7 @@ def _result_event(leaf: Leaf, path: Path, depth: int) -> Event | None:
 
 
 def _surely_runs(around: Statement) -> bool:
-    """Whether the block of a statement surely runs."""
+    """Whether the block of a statement runs at least once."""
     extents = around.extents if isinstance(around, Pfor) else (around.extent,) if isinstance(around, For) else ()
     return bool(extents) and all(size.low >= 1 for size in extents)
 
@@ -490,9 +503,9 @@ def _type(leaf: Leaf, path: Path, depth: int) -> Type:
 
 
 def _result_of(around: Compound, block: Block, event: Event, over: Type) -> str | None:
-    """The result of a loop that an event of its block is done in all iterations."""
+    """Return the result of a loop that is done when an event of its block is done in all iterations; None if there is none."""
     for result, used in zip(around.results, block.yields, strict=True):
-        if not isinstance(around, Branch) and result.over == over and any(_same(event, one, over) for one in used):
+        if not isinstance(around, Branch) and result.over == over and any(_same(event, other, over) for other in used):
             return result.name
     return None
 
@@ -506,9 +519,12 @@ def report(program: EventProgram) -> str:
     for tensors in _by_block_program(shared_tensors(program)):
         known = [tensor for tensor in tensors if tensor.alloc.at is not None]
         rows = [("tensor", "bytes", "copies", "at", "shares bytes with")]
-        rows += [(one.alloc.name, str(one.bytes), str(one.alloc.copies), str(one.alloc.at), _others(one, known)) for one in known]
+        rows += [
+            (tensor.alloc.name, str(tensor.bytes), str(tensor.alloc.copies), str(tensor.alloc.at), _others(tensor, known))
+            for tensor in known
+        ]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        tables.append(f"shared memory of a block: {max((_span(one)[1] for one in known), default=0)} bytes")
+        tables.append(f"shared memory of a block: {max((_span(tensor)[1] for tensor in known), default=0)} bytes")
         tables += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(tables) or "no tensor is in shared memory"
 

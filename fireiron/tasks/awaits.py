@@ -1,8 +1,8 @@
-"""The events that each statement of event IR must wait for, from the accesses of statements in program order.
+"""Compute the events that each statement of event IR must wait for, from the accesses of statements in program order.
 
-A rewrite of copies changes statements, and the events are computed again from them. A reader waits for the writers, a writer for all
-accesses; element by element along a dimension if a processor has its own piece, otherwise for all processors. A precondition is attached to
-the statement that needs it, however deep it is nested.
+After a rewrite of copies, the events are computed again from the new statements. A reader waits for earlier writers; a writer waits for all
+earlier accesses. Along a dimension of processors, a statement waits for its own processor only if each processor has its own piece, and
+otherwise for all processors. Each event is added to the innermost statement that needs it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fireiron.values.expr import Expr, Var, as_expr
 
 @attrs.frozen(eq=False)
 class Use:
-    """A piece that was read or written, the event of that access with its dimensions, and the variables of these in the piece."""
+    """An access to a piece: its event, the event's dimensions, and the variables of these dimensions in the piece."""
 
     ref: Ref
     write: bool
@@ -58,7 +58,7 @@ def use_of(ref: Ref, over: Type, write: bool = True, event: str = "") -> Use:
 
 
 def overlapping_processors(tensor: Alloc, use: Use, ref: Ref) -> tuple[Index, ...] | None:
-    """The processors whose access may overlap with a piece, as an index of the access's event; None if there is no overlap."""
+    """Return the processors whose access may overlap with a piece, as an index of the access's event; None if there is no overlap."""
     foreign = {var: Var(f"{var.name}@", var.low, var.high) for var in use.variables}
     own = {foreign[var]: var for var in processor_variables(tensor.over) if var in foreign}
     sizes = {foreign[var]: dim.size for var, dim in zip(use.variables, use.dims, strict=True)}
@@ -79,7 +79,7 @@ def overlapping_processors(tensor: Alloc, use: Use, ref: Ref) -> tuple[Index, ..
 
 
 def awaited(program: EventProgram) -> EventProgram:
-    """The program with the events that its statements need, in program order. A program with branches is returned unchanged."""
+    """Return the program with the events that its statements need. A program with branches is returned unchanged."""
     if _has_branches(program.body):
         return program
     awaiting = Awaiting(program, tensors_of(program))
@@ -99,7 +99,7 @@ def _has_branches(block: Block) -> bool:
 
 @attrs.define(eq=False)
 class Awaiting:
-    """Traverses statements; `inside` has the accesses of each enclosing loop."""
+    """Adds events to statements. `inside` has the accesses of each enclosing loop: event, piece, and whether it is a write."""
 
     program: EventProgram
     tensors: dict[str, Alloc]
@@ -107,7 +107,7 @@ class Awaiting:
     numbers: itertools.count[int] = attrs.field(factory=itertools.count)
 
     def block(self, block: Block, done: dict[str, list[Use]]) -> tuple[Statement, ...]:
-        """The statements of a block with their waits; `done` has the accesses of each tensor so far, and grows."""
+        """Return the statements of a block with their waits. New accesses are added to `done`, the accesses to each tensor so far."""
         return tuple(self.statement(stmt, done) for stmt in block.statements)
 
     def statement(self, stmt: Statement, done: dict[str, list[Use]]) -> Statement:
@@ -123,7 +123,7 @@ class Awaiting:
         return self.group(stmt, done)
 
     def leaf(self, stmt: Leaf, done: dict[str, list[Use]]) -> Leaf:
-        """A copy or a call, after all accesses with which it conflicts."""
+        """Return a copy or a call that waits for all accesses with which it conflicts."""
         refs = [(ref, writes) for ref, reads, writes in refs_of(self.program, stmt) if reads or writes]
         after: list[Event] = []
         event, killed = self._event(), set()
@@ -142,7 +142,7 @@ class Awaiting:
         return attrs.evolve(stmt, event=event, after=tuple(dict.fromkeys(after)))
 
     def loop(self, stmt: For, done: dict[str, list[Use]]) -> For:
-        """A loop; the statements of an iteration wait for conflicting accesses of previous iterations."""
+        """Return a loop in which the statements of an iteration wait for conflicting accesses of previous iterations."""
         inner = {name: list(uses) for name, uses in done.items()}
         self.inside.append([])
         statements = self.block(stmt.body, inner)
@@ -172,7 +172,7 @@ class Awaiting:
         return attrs.evolve(stmt, results=results, carries=carries, body=body)
 
     def group(self, stmt: Pfor, done: dict[str, list[Use]]) -> Pfor:
-        """A parallel loop, whose iterations do not wait for each other."""
+        """Return a parallel loop, whose iterations do not wait for each other."""
         inner = {name: list(uses) for name, uses in done.items()}
         statements = self.block(stmt.body, inner)
         uses_of_body = _new_uses(done, inner)
@@ -219,5 +219,5 @@ def _with_waits(stmt: Statement, waits: dict[str, list[Event]]) -> Statement:
         return attrs.evolve(stmt, after=(*stmt.after, *waits.get(stmt.event, ())))
     blocks = blocks_of(stmt)
     return with_blocks(
-        stmt, tuple(attrs.evolve(block, statements=tuple(_with_waits(it, waits) for it in block.statements)) for block in blocks)
+        stmt, tuple(attrs.evolve(block, statements=tuple(_with_waits(inner, waits) for inner in block.statements)) for block in blocks)
     )

@@ -1,7 +1,7 @@
-"""Dependence analysis: from a program and a mapping to event IR (Cypress, section 4.2.1).
+"""Dependence analysis: translate a program and a mapping to event IR (Cypress, section 4.2.1).
 
-The instances are read in program order. Each tensor of a launch becomes a new tensor if the mapping requires it, which is copied in if the
-instance reads it, and copied out if it writes it. Readers wait for writers, and writers for all accesses. Accesses to provably disjoint
+The instances are read in program order. Each tensor that a launched variant accesses becomes a new tensor. It is copied in if the instance
+reads it, and copied out if the instance writes it. Readers wait for writers, and writers for all accesses. Accesses to provably disjoint
 pieces of a partition do not wait for each other, and neither do reads. Statements of a loop wait for conflicting accesses of previous
 iterations. Later passes eliminate unnecessary copies.
 """
@@ -45,11 +45,13 @@ from fireiron.values.expr import Expr, Var, as_expr, constant
 from fireiron.values.machine import DType, as_dtype, int32
 
 ANY: Final = Var("_", 0)
-"""An arbitrary index, of a piece that a loop has accessed."""
+"""An arbitrary index: it stands for the indices of all iterations of a loop."""
 
 
 def analyzed(program: Tasks, mapping: Mapping, *tensors: tuple[tuple[Any, ...], Any]) -> EventProgram:
-    """The event IR of a program under a mapping, for tensors of the entry point with these shapes and element types, in order.
+    """Return the event IR of a program under a mapping.
+
+    Args: tensors: the shape and the element type of each tensor of the entry point, in order.
 
     Raises: DecompositionError and ArgumentError, as the compiler does, for illegal programs or mappings.
     """
@@ -61,7 +63,7 @@ def analyzed(program: Tasks, mapping: Mapping, *tensors: tuple[tuple[Any, ...], 
 
 
 def analyzed_for(program: Tasks, mapping: Mapping, spec: Spec) -> EventProgram:
-    """The event IR of a program that performs a spec; the operands of the spec have the names of the entry point's tensors."""
+    """Return the event IR of a program that performs a spec. Operands and tensors of the entry point are matched by name."""
     variant = program[mapping.root.variant]
     unknown = [name for name in variant.tensors if name not in spec.operands]
     if unknown:
@@ -71,7 +73,7 @@ def analyzed_for(program: Tasks, mapping: Mapping, spec: Spec) -> EventProgram:
 
 @attrs.frozen
 class Access:
-    """An access to a tensor: the piece, whether it is a write, its events, and the accesses that precede it.
+    """An access to a tensor: the piece, whether it is a write, its events, and the numbers of the accesses that precede it.
 
     `at` is the line of the launch.
     """
@@ -86,7 +88,10 @@ class Access:
 
 @attrs.define(eq=False)
 class LoopState:
-    """A loop that is being read: its variables, the processor of its launches, and the accesses of its statements."""
+    """A loop that is being read: its variables, the processor of its launches, and the accesses of its statements.
+
+    `before` has the accesses to each tensor before the loop.
+    """
 
     variables: tuple[Var, ...]
     extents: tuple[Expr, ...]
@@ -235,7 +240,7 @@ class Analyst(Runner):
         variables = self._variables(sizes, parallel)
         inside = here.variant.form is Form.Leaf
         loop = LoopState(
-            variables, sizes, here.mapping.proc, parallel, len(self.frames), {name: list(one) for name, one in self.done.items()}
+            variables, sizes, here.mapping.proc, parallel, len(self.frames), {name: list(accesses) for name, accesses in self.done.items()}
         )
         if not inside:
             self.out.append([])
@@ -280,7 +285,7 @@ class Analyst(Runner):
         accesses = self._new_accesses(loop)
         conflicts = {access.number: _conflicting(loop, access, variable) for access in accesses}
         own = {access.number: self._initial(loop, access, variable) for access in accesses}
-        accesses.sort(key=lambda one: not (conflicts[one.number] or own[one.number]))
+        accesses.sort(key=lambda access: not (conflicts[access.number] or own[access.number]))
         results = tuple(Result(self._event()) for _ in accesses)
         carries = []
         for access in accesses:
@@ -294,13 +299,13 @@ class Analyst(Runner):
             self._access(_widened(access.ref, (variable,)), access.write, (Event(result.name),), access.awaited)
             for access, result in zip(accesses, results, strict=True)
         ]
-        self._leave(loop, outer, lambda old, new: _covers(new.ref, old.ref) and any(old in one for one in own.values()))
-        body = attrs.evolve(body, yields=tuple(one.events for one in accesses))
+        self._leave(loop, outer, lambda old, new: _covers(new.ref, old.ref) and any(old in superseded for superseded in own.values()))
+        body = attrs.evolve(body, yields=tuple(access.events for access in accesses))
         return For(results, variable, size, tuple(carries), body, max(self.here.mapping.pipeline, 1))
 
     def _new_accesses(self, loop: LoopState) -> list[Access]:
         """The accesses of a loop's iterations to tensors around it that later statements may have to wait for."""
-        return [one for name, old in loop.before.items() for one in self.done[name] if one not in old]
+        return [access for name, old in loop.before.items() for access in self.done[name] if access not in old]
 
     def _initial(self, loop: LoopState, access: Access, variable: Var) -> list[Access]:
         """The accesses before a loop that an access of its iterations supersedes, including in the first iteration."""
@@ -308,27 +313,37 @@ class Analyst(Runner):
             return []
         return [old for old in loop.before[access.ref.tensor] if old.number in access.awaited and _covers(access.ref, old.ref)]
 
-    def _leave(self, loop: LoopState, outer: list[Access], stands_for: Callable[[Access, Access], bool]) -> None:
-        """After a loop: the accesses before it, except those that its accesses supersede, and the accesses of the loop."""
+    def _leave(self, loop: LoopState, outer: list[Access], supersedes: Callable[[Access, Access], bool]) -> None:
+        """Update `done` after a loop: remove the accesses that accesses of the loop supersede, and add the latter.
+
+        `supersedes(old, new)` is whether waiting for the new access suffices.
+        """
         for name, old in loop.before.items():
-            own = [one for one in outer if one.ref.tensor == name]
-            replaced = [one for one in old if any(new.write and one.number in new.awaited and stands_for(one, new) for new in own)]
-            self.done[name] = [*(one for one in old if one not in replaced), *own]
+            own = [access for access in outer if access.ref.tensor == name]
+            replaced = [
+                access for access in old if any(new.write and access.number in new.awaited and supersedes(access, new) for new in own)
+            ]
+            self.done[name] = [*(access for access in old if access not in replaced), *own]
 
     def _propagated(self, body: Block, name: str) -> Block:
         """Add a carried event to the initial events of inner loops that wait for conflicting accesses to the same tensor."""
         carried = self.carried[name]
 
-        def handed(stmt: Statement) -> Statement:
+        def with_initial(stmt: Statement) -> Statement:
             if isinstance(stmt, For):
-                meets = [_conflict(carried, self.carried[each.name].ref, self.carried[each.name].write) for each in stmt.carries]
-                pairs = zip(stmt.carries, meets, strict=True)
+                conflicts = [_conflict(carried, self.carried[each.name].ref, self.carried[each.name].write) for each in stmt.carries]
+                pairs = zip(stmt.carries, conflicts, strict=True)
                 stmt = attrs.evolve(
-                    stmt, carries=tuple(attrs.evolve(each, initial=(*each.initial, Event(name))) if met else each for each, met in pairs)
+                    stmt,
+                    carries=tuple(
+                        attrs.evolve(each, initial=(*each.initial, Event(name))) if is_conflict else each for each, is_conflict in pairs
+                    ),
                 )
-            return with_blocks(stmt, tuple(attrs.evolve(each, statements=tuple(map(handed, each.statements))) for each in blocks_of(stmt)))
+            return with_blocks(
+                stmt, tuple(attrs.evolve(each, statements=tuple(map(with_initial, each.statements))) for each in blocks_of(stmt))
+            )
 
-        return attrs.evolve(body, statements=tuple(map(handed, body.statements)))
+        return attrs.evolve(body, statements=tuple(map(with_initial, body.statements)))
 
     def _event(self) -> str:
         self.numbers += 1
@@ -340,13 +355,13 @@ def _events(accesses: Iterable[Access]) -> Events:
     return tuple(dict.fromkeys(event for access in accesses for event in access.events))
 
 
-def _with_wait(body: Block, which: frozenset[str], event: Event) -> Block:
-    """The block, in which some statements wait for an additional event."""
+def _with_wait(body: Block, waiting: frozenset[str], event: Event) -> Block:
+    """Return the block in which the statements with the events `waiting` wait for an additional event."""
 
     def waits(stmt: Statement) -> Statement:
         if isinstance(stmt, (Copy, Call)):
-            return attrs.evolve(stmt, after=(*stmt.after, event)) if stmt.event in which else stmt
-        return with_blocks(stmt, tuple(_with_wait(inner, which, event) for inner in blocks_of(stmt)))
+            return attrs.evolve(stmt, after=(*stmt.after, event)) if stmt.event in waiting else stmt
+        return with_blocks(stmt, tuple(_with_wait(inner, waiting, event) for inner in blocks_of(stmt)))
 
     return attrs.evolve(body, statements=tuple(map(waits, body.statements)))
 
@@ -359,7 +374,7 @@ def _require_apart(loop: LoopState) -> None:
             if _conflict(attrs.evolve(first, ref=_of_other_iteration(first.ref, variable)), second.ref, second.write):
                 raise DecompositionError(
                     f"two launches of a prange may access the same elements of {first.ref.tensor}, and one writes them",
-                    got="pieces that are not proved to differ with each index", legal="pieces at the indices of the prange, or srange",
+                    got="pieces that are not proved disjoint for different indices", legal="pieces at the indices of the prange, or srange",
                     at=first.at or second.at,
                 )  # fmt: skip
 
@@ -409,17 +424,20 @@ def _base(variable: Var) -> str:
 
 
 def _covers(outer: Ref, inner: Ref) -> bool:
-    """Whether whatever is disjoint from one piece is disjoint from another, too."""
+    """Whether `inner` is part of `outer`: a piece that is disjoint from `outer` is also disjoint from `inner`."""
     if outer.tensor != inner.tensor or len(outer.path) > len(inner.path):
         return False
     return all(
-        by == other_by and all(one in (ANY, two) for one, two in zip(place, other_place, strict=True))
+        by == other_by and all(index in (ANY, other) for index, other in zip(place, other_place, strict=True))
         for (by, place), (other_by, other_place) in zip(outer.path, inner.path, strict=False)
     )
 
 
 def _widened(ref: Ref, variables: tuple[Var, ...]) -> Ref:
-    """The union of the piece over iterations: with any index where it depends on a variable, or the tensor of which it is a piece."""
+    """Return the union of a piece over iterations: its index is arbitrary where it depends on a variable of the loop.
+
+    If all indices of a partition do, the result is the larger piece that this partition divides.
+    """
     path: list[tuple[Partition, tuple[Expr, ...]]] = []
     for by, place in ref.path:
         wider = tuple(ANY if set(variables) & index.variables() else index for index in place)

@@ -1,7 +1,7 @@
-"""Digests of functions: of their code and the names that they use, equal in every process and different for different programs.
+"""Digests of functions: hashes of their code and of the names that they use, which are equal in every process.
 
-Of the names that a function uses, numbers and texts count by value, functions and classes of the user by their code, and those of this
-package by name. Comments, docstrings and formatting do not count.
+The digest covers the values of numbers and texts that a function uses, the code of the user's functions and classes, and the names of
+functions and classes of this package. Comments, docstrings and formatting do not change a digest.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ DIGITS: Final = 16
 """Hex digits of a digest."""
 
 KNOWN: Final = ("fireiron", "builtins", "numpy", "math", "attr", "attrs", "enum")
-"""Packages whose functions and classes count by name."""
+"""Packages of which a digest covers only the names of functions and classes, and not their code."""
 
 
 def digest(function: Callable[..., Any], *further: Any) -> str:
-    """16 hex digits that identify a function by its code, and by `further` values.
+    """Return 16 hex digits that identify a function by its code, and by `further` values.
 
     Equal in every process. Raises: StoreError if the source code of a function is not available, for example typed interactively.
     """
@@ -85,7 +85,7 @@ def _names(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    """The global and attribute names in code and in the functions inside it; attribute names are harmless."""
+    """Return the global and attribute names in code and in the functions inside it; unneeded attribute names do no harm."""
     yield from code.co_names
     for part in code.co_consts:
         if isinstance(part, CodeType):
@@ -97,7 +97,7 @@ def _text(value: Any) -> str:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError, SyntaxError):
-        hint = "functions in a file; interactive input, or a lambda inside an expression, has no separate source code"
+        hint = "define the function in a file: interactive input and lambdas inside an expression have no separate source code"
         raise StoreError(f"the source code of {value.__qualname__} is not available", hint=hint) from None
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and _is_text(node.body[0]):

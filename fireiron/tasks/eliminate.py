@@ -1,8 +1,8 @@
 """Copy elimination: rewrites that remove copies, and tensors that only alias others (Cypress, section 4.2.3, Figure 10).
 
-A rewrite changes copies and tensors; the events are then computed again from the statements (`awaited`). So writers wait for readers of
-data that a copy had preserved, and no statement waits for more than necessary. Rewrites are tried in the order of `STEPS`. Spill
-elimination and spill hoisting, which keep a tensor elsewhere, apply only to tensors whose memory the mapping leaves open (NONE).
+A rewrite changes copies and tensors. The events are then computed again from the statements (`awaited`): a removed copy may have preserved
+data for readers, so writers must now wait for these readers. Rewrites are tried in the order of `STEPS`. Spill elimination and spill
+hoisting keep a tensor elsewhere, so they apply only to tensors for which the mapping specifies no memory (NONE).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from fireiron.tasks.mapping import GLOBAL, NONE, REGISTER
 from fireiron.values.expr import Var, as_expr
 
 Where: TypeAlias = "tuple[int, ...]"
-"""The position of a statement: its number in each block around it, alternating with the number of the block within its statement."""
+"""The position of a statement. The number of the statement in each block around it alternates with the number of the next inner block."""
 
 Candidates: TypeAlias = "Iterator[EventProgram]"
 
 
 @attrs.frozen
 class Seen:
-    """An access of a copy or a call to a piece: a read, a write, or only a mention."""
+    """An operand of a copy or a call: the piece, and whether the statement reads or writes it. A call may do neither."""
 
     where: Where
     leaf: Leaf
@@ -94,7 +94,10 @@ class Reading:
         return self.places[tensor] < self.places[other]
 
     def links(self, tensor: Alloc) -> dict[Ref, list[Seen]]:
-        """The copies, in the block of a tensor, between all of it and pieces of tensors that were allocated before, by piece."""
+        """Return the copies between a whole tensor and pieces of tensors that were allocated before it, by piece.
+
+        Only copies in the block of the tensor count.
+        """
         links: dict[Ref, list[Seen]] = {}
         for access in self.seen[tensor.name]:
             other = _other(access, tensor)
@@ -125,7 +128,7 @@ class Reading:
 
 
 def _other(access: Seen, tensor: Alloc) -> Ref | None:
-    """The other side of a copy of a whole tensor, by each of its processors."""
+    """Return the other operand of a copy of a whole tensor by each of its processors; None for other accesses."""
     if not isinstance(access.leaf, Copy) or access.leaf.over != tensor.over:
         return None
     source, target = access.leaf.source, access.leaf.target
@@ -155,7 +158,7 @@ def _changed(program: EventProgram, change: Callable[[Statement, Where], Iterabl
 
 def _without(program: EventProgram, where: Iterable[Where]) -> EventProgram:
     gone = set(where)
-    return _changed(program, lambda one, place: () if place in gone else (one,))
+    return _changed(program, lambda stmt, place: () if place in gone else (stmt,))
 
 
 def _replaced(program: EventProgram, name: str, by: Ref, gone: Iterable[Where]) -> EventProgram:
@@ -184,7 +187,7 @@ def self_copies(reading: Reading) -> Candidates:
 
 
 def unified(reading: Reading) -> Candidates:
-    """Replace a tensor that has the memory of the piece that it is a copy of, or no memory, by that piece."""
+    """Replace a tensor by the piece of which it is a copy. The tensor must have the memory of the piece, or none."""
     for tensor in reading.own():
         for piece, copies in reading.links(tensor).items():
             parent = reading.tensors[piece.tensor]
@@ -235,7 +238,7 @@ def _single_owner(reading: Reading, piece: Ref, pieces: list[tuple[Ref, Leaf]]) 
 
 
 def _same_owner(first: tuple[Ref, Leaf], second: tuple[Ref, Leaf], over: frozenset[Var]) -> bool:
-    """Whether two pieces are distributed over processors in the same way, or one belongs to a group as a whole."""
+    """Whether two pieces are distributed over processors in the same way, or a whole group owns one of them."""
     paths = [ref.path for ref, _ in (first, second)]
     own = [{var for var in processor_variables(leaf.over) if var.high > 0} for _, leaf in (first, second)]
     for level, ((by, place), (other_by, other_place)) in enumerate(zip(*paths, strict=False)):
@@ -253,7 +256,7 @@ def _variables(path: Iterable[tuple[Any, tuple[Any, ...]]]) -> frozenset[Var]:
 
 
 def adopted(reading: Reading) -> Candidates:
-    """Give a tensor without a memory that of the tensors that are copied from and to its pieces, if they have the same one."""
+    """Give a tensor without a memory the memory of the tensors that are copied from and to its pieces, if it is the same for all."""
     children = {tensor.name: reading.links(tensor) for tensor in reading.own()}
     for tensor in reading.own():
         if tensor.place != NONE:
@@ -278,7 +281,7 @@ def adopted(reading: Reading) -> Candidates:
 
 
 def spills(reading: Reading) -> Candidates:
-    """Remove the copy back from a piece of a tensor without memory to the tensor that was copied into it (Figure 10a)."""
+    """Remove a spill: a copy into a piece of a tensor without memory, and the copy back from it (Figure 10a)."""
     for _, first, second in _pairs(reading):
         assert isinstance(first.leaf, Copy) and isinstance(second.leaf, Copy)
         kept, back, piece = first.leaf.source, second.leaf.target, first.ref
@@ -301,7 +304,7 @@ def _same_type(first: Alloc, second: Alloc) -> bool:
 
 
 def _succeeds(reading: Reading, old: Alloc, new: Alloc, where: Where) -> bool:
-    """Whether one tensor is used only before a copy, and another only after it. Both are in the block of the copy."""
+    """Whether `old` is used only before the copy at `where`, and `new` only after it. Both must be in the block of the copy."""
     if not reading.places[old.name][:-1] == reading.places[new.name][:-1] == where[:-1]:
         return False
     earlier = [access.where < where for access in reading.seen[new.name] if access.where != where]
@@ -319,9 +322,10 @@ def _pairs(reading: Reading) -> Iterator[tuple[Ref, Seen, Seen]]:
 
 
 def hoisted_spills(reading: Reading) -> Candidates:
-    """Move the copies of a tensor that a loop copies from a piece without memory, and back, in each iteration, out of the loop.
+    """Move the copies of a spill out of a loop (Figure 10b).
 
-    Figure 10b."""
+    In each iteration, the loop copies a tensor from a piece without memory and back to it.
+    """
     for tensor, where, copies, piece in _of_loops(reading):
         into, out = [copy for copy in copies if copy.writes], [copy for copy in copies if copy.reads]
         if len(into) != 1 or len(out) != 1 or reading.tensors[piece.tensor].place != NONE:
@@ -332,7 +336,7 @@ def hoisted_spills(reading: Reading) -> Candidates:
 
 
 def hoisted_copies(reading: Reading) -> Candidates:
-    """Move a copy that is loop-invariant and only read before the loop (the queries of attention)."""
+    """Move a loop-invariant copy, which the loop only reads, before the loop (for example the queries of attention)."""
     for tensor, where, copies, piece in _of_loops(reading):
         if len(copies) != 1 or not copies[0].writes or any(access.writes for access in reading.seen[tensor.name] if access not in copies):
             continue
@@ -342,7 +346,7 @@ def hoisted_copies(reading: Reading) -> Candidates:
 
 
 def _of_loops(reading: Reading) -> Iterator[tuple[Alloc, Where, list[Seen], Ref]]:
-    """The tensors of loops that are copies of a loop-invariant piece: the tensor, the position of its block, the copies, and the piece."""
+    """Yield tensors in loops that are copies of a loop-invariant piece: the tensor, the position of its block, the copies, the piece."""
     for tensor in reading.own():
         where = reading.places[tensor.name][:-1]
         loop = reading.loops.get(where)
@@ -369,7 +373,7 @@ def _moved(program: EventProgram, loop: Where, tensor: Alloc, into: Seen, out: S
 
 
 def duplicates(reading: Reading) -> Candidates:
-    """Replace the second of two copies of a piece that are only read by the first (Figure 10c)."""
+    """Replace the second of two read-only copies of a piece by the first (Figure 10c)."""
     for piece, first, second in _pairs(reading):
         assert isinstance(first.leaf, Copy) and isinstance(second.leaf, Copy)
         if not first.reads or not second.reads or first.leaf.target.path or second.leaf.target.path:
@@ -414,7 +418,7 @@ STEPS: Final[tuple[dict[str, Callable[[Reading], Candidates]], ...]] = (
     {"spill": spills, "hoist spill": hoisted_spills, "overwritten": overwritten},
     {"duplicate": duplicates, "hoist": hoisted_copies},
 )
-"""The rewrites by name. Those that remove tensors precede those that move copies of others; within a step, the order is free."""
+"""The rewrites by name, in steps. Rewrites that remove tensors precede rewrites that move copies. Within a step, any order is legal."""
 
 REWRITES: Final = {name: rewrite for step in STEPS for name, rewrite in step.items()}
 """All rewrites."""
@@ -424,11 +428,11 @@ REWRITES: Final = {name: rewrite for step in STEPS for name, rewrite in step.ite
 
 
 def eliminated(program: EventProgram, order: random.Random | None = None) -> EventProgram:
-    """The program without unnecessary copies: apply rewrites until none applies; with an `order`, in a random order within each step.
+    """Return the program without unnecessary copies: apply rewrites until none applies.
 
-    A program with branches is returned unchanged.
+    With an `order`, the rewrites of a step are applied in random order. A program with branches is returned unchanged.
     """
-    if any(isinstance(one, Branch) for one in walk(program.body)):
+    if any(isinstance(stmt, Branch) for stmt in walk(program.body)):
         return program
     next_program: EventProgram | None = _simplified(program)
     while next_program is not None:
@@ -437,7 +441,7 @@ def eliminated(program: EventProgram, order: random.Random | None = None) -> Eve
 
 
 def rewritten(program: EventProgram, *names: str) -> EventProgram:
-    """The program after applying some of the rewrites, by name, until none applies."""
+    """Return the program after the named rewrites were applied until none applies."""
     next_program: EventProgram | None = _simplified(program)
     while next_program is not None:
         program = next_program
@@ -452,7 +456,7 @@ def _simplified(program: EventProgram) -> EventProgram:
     def known(ref: Ref) -> Ref:
         return ref.at({var: as_expr(0) for var in ref.variables() if var.low == var.high == 0})
 
-    return _changed(program, lambda one, _: (with_refs(one, known) if isinstance(one, (Copy, Call)) else one,))
+    return _changed(program, lambda stmt, _: (with_refs(stmt, known) if isinstance(stmt, (Copy, Call)) else stmt,))
 
 
 def _next(program: EventProgram, order: random.Random | None) -> EventProgram | None:
@@ -468,4 +472,4 @@ def _next(program: EventProgram, order: random.Random | None) -> EventProgram | 
 def _used(program: EventProgram) -> EventProgram:
     """The program without tensors that no statement uses."""
     seen = Reading(program).seen
-    return _changed(program, lambda one, _: () if isinstance(one, Alloc) and not seen[one.name] else (one,))
+    return _changed(program, lambda stmt, _: () if isinstance(stmt, Alloc) and not seen[stmt.name] else (stmt,))

@@ -13,8 +13,8 @@
       yield e6
     yield e4
 
-The source of a copy comes first. Partitions have names in the text only. What a loop waits for has a name inside the loop; from the second
-iteration on, it includes what previous iterations yield.
+The source of a copy comes first. Partitions have names in the text only. Each event that a loop waits for has a name inside the loop; from
+the second iteration on, this event also includes the yields of previous iterations.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def text(program: EventProgram) -> str:
 
 @attrs.define
 class _Printer:
-    """Prints a program: partitions of a tensor after its allocation, those of pieces before their first use."""
+    """Prints a program. Partitions of tensors follow the allocation; partitions of pieces precede their first use."""
 
     program: EventProgram
     names: dict[tuple[Ref, Partition], str] = attrs.field(factory=dict)
@@ -326,7 +326,7 @@ class _Reader:
         for text in _split(match["tensors"]):
             name, _, words = text.partition(": ")
             if not set(words.split()) <= {"read", "write", "none"} or not words:
-                raise ArgumentError(f"{name}: its privileges", got=words, legal=("read", "write", "read write", "none"))
+                raise ArgumentError(f"the privileges of {name} are unknown", got=words, legal=("read", "write", "read write", "none"))
             tensors.append((name, "read" in words.split(), "write" in words.split()))
         self.scope.tasks[match["name"]] = LeafTask(match["name"], tuple(tensors))
         self.at += 1
@@ -351,7 +351,7 @@ class _Reader:
         if name in self.pieces or name in self.scope.used_names:
             raise ArgumentError(f"{name}: the name is already used", legal="another name")
         if of.partition("[")[0] not in (*self.scope.tensors, *self.pieces):
-            raise ArgumentError(f"{of}: no such tensor is allocated before", legal=tuple(self.scope.tensors) or "none")
+            raise ArgumentError(f"{of}: no tensor of this name is allocated before", legal=tuple(self.scope.tensors) or "none")
         self.pieces[name] = of, self._operator(match["verb"], rest)
         self.at += 1
 
@@ -363,7 +363,7 @@ class _Reader:
         try:
             values = [_value(expression_tree(text), self) for text in rest]
         except SyntaxError:
-            legal = "integers, names, texts in quotes"
+            legal = "integers, names, or texts in quotes"
             raise ArgumentError(f"{verb}: its arguments cannot be parsed", got=", ".join(rest), legal=legal) from None
         if verb == "partition_by_mma":
             self._require(verb, rest, len(values) == 3, 'partition_by_mma(C, "HMMA_16816_F32", WARP, "C")')
@@ -377,7 +377,7 @@ class _Reader:
     def _require(verb: str, rest: list[str], fits: bool, legal: list[str] | str) -> None:
         """Refuse arguments that do not specify a partition."""
         if not fits:
-            raise ArgumentError(f"{verb}: how to partition the tensor", got=", ".join(rest) or "nothing", legal=legal)
+            raise ArgumentError(f"{verb}: the arguments do not specify a partition", got=", ".join(rest) or "nothing", legal=legal)
 
     def _leaf(self, match: re.Match[str], indent: str) -> Statement:
         ((event, over),) = self._results(match["head"])
@@ -387,7 +387,7 @@ class _Reader:
         if match["verb"] == "copy":
             refs = [self._ref(text, own) for text in _split(match["inside"])]
             if len(refs) != 2:
-                raise ArgumentError(f"copy: {len(refs)} tensors", legal="copy(source, target)")
+                raise ArgumentError(f"copy: {len(refs)} tensors are given", legal="copy(source, target)")
             leaf = Copy(event, refs[0], refs[1], self._with_variables(after, own), over)
         else:
             name, *arguments = _split(match["inside"])
@@ -402,7 +402,7 @@ class _Reader:
         for text in _split(match["carries"]):
             head, equals, initial = text.partition(" = ")
             if not equals:
-                raise ArgumentError("an event that a loop waits for has a name inside", got=text, legal="{name: () = event}")
+                raise ArgumentError("a loop-carried event needs a name in the loop body", got=text, legal="{name: () = event}")
             ((name, over),) = self._results(head)
             match_distance = _DISTANCE.fullmatch(initial)
             initial, distance = (match_distance["initial"], int(match_distance["distance"])) if match_distance else (initial, 1)
@@ -418,7 +418,7 @@ class _Reader:
         dims = heads[0][1][: len(names)]
         if len(names) != len(extents) or tuple(dim.size for dim in dims) != extents or len({dim.processor for dim in dims}) != 1:
             raise ArgumentError(
-                "a pfor has a variable for each range, and its events start with dimensions of these sizes on one kind of processor",
+                "pfor requires one variable per range, and events that start with dimensions of these sizes on one kind of processor",
                 got=match[0], legal="e: [(4, WARP)] = pfor i in [0, 4), {} do",
             )  # fmt: skip
         variables = tuple(Var(name, 0, max(size.high - 1, 0)) for name, size in zip(names, extents, strict=True))
@@ -435,7 +435,7 @@ class _Reader:
         outer, blocks = self.scope, []
         for number, scope in enumerate(outer.opened(bare)):
             if number and self._row != "else":
-                raise ArgumentError("a branch yields in both cases", got=self._row, legal="else")
+                raise ArgumentError("a branch requires an else block", got=self._row, legal="else")
             self.at += 1
             self.scope = scope
             block = self._block(f"{indent}  ")
@@ -459,7 +459,7 @@ class _Reader:
         for part in _split(text):
             name, _, dims = part.partition(": ")
             if not name.isidentifier() or not dims:
-                raise ArgumentError("an event has a name and a type", got=part, legal=("e: ()", "e: [(4, WARP)]"))
+                raise ArgumentError("an event requires a name and a type", got=part, legal=("e: ()", "e: [(4, WARP)]"))
             results.append((name, self._type(dims)))
         return results
 
@@ -497,7 +497,7 @@ class _Reader:
         if not bracket:
             return Ref(name)
         if name not in self.pieces:
-            raise ArgumentError(f"{name}: no such partition", legal=tuple(self.pieces) or "none")
+            raise ArgumentError(f"{name}: no partition of this name is defined", legal=tuple(self.pieces) or "none")
         of, by = self.pieces[name]
         return self._ref(of, variables).piece(by, *(self._number(part, variables) for part in _split(inside.removesuffix("]"))))
 
@@ -505,7 +505,7 @@ class _Reader:
         try:
             tree = expression_tree(text)
         except SyntaxError:
-            raise ArgumentError("not an index or a size", got=text, legal="integers and variables with + - * // %") from None
+            raise ArgumentError("the text is not an index or a size", got=text, legal="integers and variables with + - * // %") from None
         return _expression(tree, {var.name: var for var in variables}, text)
 
 
@@ -531,7 +531,7 @@ def _split(text: str) -> list[str]:
 
 def _named(name: str, known: dict[str, Any]) -> Any:
     if name not in known:
-        raise ArgumentError(f"{name}: the machine has no such", legal=tuple(known))
+        raise ArgumentError(f"the machine has no {name}", legal=tuple(known))
     return known[name]
 
 
@@ -557,7 +557,7 @@ def _expression(tree: ast.expr, known: dict[str, Var], text: str) -> Expr:
         case ast.Name(id=name) if name in known:
             return known[name]
         case ast.Name(id=name):
-            raise ArgumentError(f"{name}: not a variable here", got=text, legal=tuple(sorted(known)) or "none")
+            raise ArgumentError(f"{name} is not a variable in this scope", got=text, legal=tuple(sorted(known)) or "none")
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_expression(operand, known, text)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
@@ -566,7 +566,7 @@ def _expression(tree: ast.expr, known: dict[str, Var], text: str) -> Expr:
             return less(_expression(left, known, text), _expression(right, known, text))
         case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](_expression(left, known, text), _expression(right, known, text))
-    raise ArgumentError("not an index or a size", got=text, legal="integers and variables with + - * // %, minimum, equal, <")
+    raise ArgumentError("the text is not an index or a size", got=text, legal="integers and variables with + - * // %, minimum, equal, <")
 
 
 def _value(tree: ast.expr, reader: _Reader) -> Any:
@@ -588,6 +588,8 @@ def _value(tree: ast.expr, reader: _Reader) -> Any:
             except TypeError as error:  # wrong arguments
                 raise ArgumentError(f"{name}: {error}", got=ast.unparse(tree)) from None
     raise ArgumentError(
-        "a partition's argument", got=ast.unparse(tree), legal=("a size", "a text", "a processor", *reader.classes),
-        hint="parse(..., partitions=[...]) with the user's classes",
+        "the value is not a legal argument of a partition",
+        got=ast.unparse(tree),
+        legal=("a size", "a text", "a processor", *reader.classes),
+        hint="pass user-defined partitions: parse(..., partitions=[...])",
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """The event IR of a program of tasks: copies, calls and loops, with the events that they wait for (Cypress, section 4.1, Figure 7).
 
-The completion of a copy or a call is an event. An event is single, with the type `()`, or an array, each dimension of which belongs to a
-kind of processor. A statement's precondition is the set of events that it waits for. Nothing else orders statements: any order in which
-each statement follows its precondition gives the same results. Events are not part of a kernel; the compiler infers barriers from its
+The completion of a copy or a call is an event. An event is either single, with the type `()`, or an array with one dimension per kind of
+processor. A statement's precondition is the set of events that it waits for. Only preconditions order statements: any order in which each
+statement follows its precondition gives the same results. Events are not part of a kernel; the compiler infers barriers from its
 statements.
 
 A statement with dimensions is executed by each of their processors. Its indices are variables named after the processors: `warp`, `thread`;
@@ -86,7 +86,7 @@ class Event:
 
 
 Events: TypeAlias = "tuple[Event, ...]"
-"""A set of events, all of which must be done."""
+"""A set of events. A statement that waits for it waits for all of them."""
 
 
 @attrs.frozen
@@ -105,7 +105,7 @@ class Ref:
         return attrs.evolve(self, path=(*self.path, (by, place)))
 
     def within(self, outer: Ref) -> Ref:
-        """The piece, if its tensor is itself a piece of another."""
+        """Return this piece as a piece of another tensor, of which `outer` is this piece's tensor."""
         return attrs.evolve(outer, path=(*outer.path, *self.path))
 
     def variables(self) -> frozenset[Var]:
@@ -118,10 +118,10 @@ class Ref:
 
 @attrs.frozen
 class Alloc:
-    """A new tensor, one for each processor of `over`.
+    """A new tensor for each processor of `over`.
 
-    In shared memory, `at` is its offset in bytes, if it is known. The tensors of the processors follow each other, and all of them exist
-    `copies` times, which the iterations of the loop around use in rotation.
+    In shared memory, `at` is its offset in bytes, if it is known. The tensors of the processors are adjacent. All of them exist `copies`
+    times, as the stages of a circular buffer that the iterations of the enclosing loop use alternately.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Alloc:
 
 @attrs.frozen
 class Copy:
-    """Copies `source` to `target`, of the same shape, after `after`. `launch` is the launch of the program that it implements, if known."""
+    """Copies `source` to `target`, which has the same shape, after the events `after`. It implements `launch`, if known."""
 
     event: str
     source: Ref
@@ -147,7 +147,7 @@ class Copy:
 
 @attrs.frozen
 class Call:
-    """Runs a leaf task on tensors, after `after`. `LeafTask` has its privileges; `launch` as for a copy."""
+    """Runs a leaf task on tensors, after the events `after`. It implements `launch`, if known."""
 
     event: str
     task: str
@@ -159,7 +159,7 @@ class Call:
 
 @attrs.frozen
 class Block:
-    """Statements, and the events that they yield to the statement around, a set for each result."""
+    """Statements, and the events that they yield to the enclosing statement: a set for each of its results."""
 
     statements: tuple[Statement, ...]
     yields: tuple[Events, ...] = ()
@@ -175,9 +175,9 @@ class Result:
 
 @attrs.frozen
 class Carry:
-    """A precondition of a loop with a name inside: the `initial` events, and what all previous iterations yield for it.
+    """A loop-carried event with a name in the loop body: the `initial` events, and the yields of all previous iterations.
 
-    With a `distance` of 3 an iteration waits for those that are three or more before it.
+    With a `distance` of 3, an iteration waits only for iterations that are three or more before it.
     """
 
     name: str
@@ -188,10 +188,10 @@ class Carry:
 
 @attrs.frozen
 class For:
-    """A loop. Only `carries` order its iterations: an iteration waits, by the name of carry number n, for yield number n of previous ones.
+    """A loop. Only `carries` order its iterations: carry number n is done when yield number n of previous iterations is.
 
     A result is done after the `initial` events of its carry and the yields of all iterations. There are as many results as yields, and at
-    most as many carries. `stages` are those of the mapping's pipeline: the number of iterations whose tensors exist at the same time.
+    most as many carries. `stages` is the depth of the mapping's pipeline: the number of iterations whose tensors exist at the same time.
     """
 
     results: tuple[Result, ...]
@@ -204,7 +204,10 @@ class For:
 
 @attrs.frozen
 class Pfor:
-    """A parallel loop over processors of a kind, in any order or concurrently; its results have the loop's dimensions first."""
+    """A loop over processors of a kind, whose iterations run in any order or concurrently.
+
+    The types of its events start with the dimensions of the loop.
+    """
 
     results: tuple[Result, ...]
     variables: tuple[Var, ...]
@@ -220,7 +223,7 @@ class Pfor:
 
 @attrs.frozen
 class Branch:
-    """One of two blocks, both of which yield."""
+    """A branch that runs one of two blocks. Both blocks yield events for all results."""
 
     results: tuple[Result, ...]
     condition: Expr
@@ -393,7 +396,7 @@ class Scope:
         names = [var.name for var in (*self.variables, *variables)]
         for var in variables:
             if names.count(var.name) > 1:
-                raise ArgumentError(f"{var}: a variable of that name already exists", legal="another name")
+                raise ArgumentError(f"{var}: an enclosing loop or a size already has this name", legal="another name")
         return Scope(dict(self.events), dict(self.tensors), self.variables | set(variables), self.tasks, self.used_names)
 
     def take(self, name: str) -> None:
@@ -416,13 +419,17 @@ class Scope:
         """Refuse events that are not defined, or whose indices do not fit their type."""
         for event in used:
             if event.name not in self.events:
-                meant = closest(event.name, self.events)
+                nearest = closest(event.name, self.events)
                 raise ArgumentError(
-                    f"{event}: no such event is defined before", legal=tuple(self.events) or "none", hint=f"{meant}?" if meant else None
+                    f"{event}: no event of this name is defined before",
+                    legal=tuple(self.events) or "none",
+                    hint=f"{nearest}?" if nearest else None,
                 )
             dims = self.events[event.name]
             if len(event.index) != len(dims):
-                raise ArgumentError(f"{event}: one index per dimension of {type_text(dims)}", got=len(event.index), legal=str(len(dims)))
+                raise ArgumentError(
+                    f"{event} requires one index per dimension of {type_text(dims)}", got=len(event.index), legal=str(len(dims))
+                )
             self._known(
                 frozenset[Var]().union(*(index.variables() for index in event.index if not isinstance(index, Every))), over, str(event)
             )
@@ -433,17 +440,19 @@ class Scope:
         refs = (leaf.source, leaf.target) if isinstance(leaf, Copy) else leaf.arguments
         for ref in refs:
             if ref.tensor not in self.tensors:
-                raise ArgumentError(f"{ref.tensor}: no such tensor is allocated before", legal=tuple(self.tensors) or "none")
+                raise ArgumentError(f"{ref.tensor}: no tensor of this name is allocated before", legal=tuple(self.tensors) or "none")
             self._known(ref.variables(), leaf.over, ref.tensor)
         if isinstance(leaf, Call):
             if leaf.task not in self.tasks:
-                raise ArgumentError(f"call({leaf.task}): no such task", legal=tuple(self.tasks) or "none")
+                raise ArgumentError(f"call({leaf.task}): no task of this name is declared", legal=tuple(self.tasks) or "none")
             wanted = self.tasks[leaf.task].tensors
             if len(wanted) != len(leaf.arguments):
-                raise ArgumentError(f"call({leaf.task}): {len(leaf.arguments)} tensors", legal=tuple(name for name, _, _ in wanted))
+                raise ArgumentError(
+                    f"call({leaf.task}): {len(leaf.arguments)} tensors are given", legal=tuple(name for name, _, _ in wanted)
+                )
         elif (to := shape_of(self.tensors, leaf.target)) != (of := shape_of(self.tensors, leaf.source)):
             sizes = (" x ".join(map(str, shape)) for shape in (of, to))
-            raise ArgumentError(f"{leaf.event}: a copy of {' elements to '.join(sizes)}", legal="one shape")
+            raise ArgumentError(f"{leaf.event}: the copy is from {' to '.join(sizes)} elements", legal="equal shapes")
         self.define(leaf.event, leaf.over)
 
     def block(self, block: Block) -> None:
@@ -470,19 +479,23 @@ class Scope:
         if isinstance(stmt, Pfor):
             return (self.inside(*stmt.variables),)
         if len(stmt.carries) > len(stmt.results):
-            raise ArgumentError(f"{len(stmt.carries)} preconditions of a loop, and {len(stmt.results)} events", legal="an event for each")
+            raise ArgumentError(
+                f"the loop has {len(stmt.carries)} carried events, but {len(stmt.results)} results", legal="a result for each"
+            )
         inner = self.inside(stmt.variable)
         for carry, result in zip(stmt.carries, stmt.results, strict=False):
             self.require(carry.initial, carry.over)
             if carry.over != result.over:
-                raise ArgumentError(f"{carry.name}: {type_text(carry.over)}, but its result is {type_text(result.over)}", legal="one type")
+                raise ArgumentError(
+                    f"{carry.name} has the type {type_text(carry.over)}, but its result has {type_text(result.over)}", legal="equal types"
+                )
             inner.define(carry.name, carry.over)
         return (inner,)
 
     def yields(self, stmt: Compound, block: Block) -> None:
         """Refuse a block whose yields do not fit the results of its statement."""
         if len(block.yields) != len(stmt.results):
-            raise ArgumentError(f"a block yields {len(block.yields)} events", legal=f"{len(stmt.results)}, one per result")
+            raise ArgumentError(f"a block yields {len(block.yields)} sets of events", legal=f"{len(stmt.results)}, one per result")
         for used, result in zip(block.yields, stmt.results, strict=True):
             self.require(used, result.over)
 
@@ -494,7 +507,7 @@ class Scope:
     def _known(self, used: frozenset[Var], over: Type, what: str) -> None:
         known = self.variables | set(processor_variables(over))
         for var in sorted(used - known, key=str):
-            raise ArgumentError(f"{what}: {var} is not a variable here", legal=sorted(map(str, known)) or "none")
+            raise ArgumentError(f"{what}: {var} is not a variable in this scope", legal=sorted(map(str, known)) or "none")
 
 
 def scope_of(program: EventProgram) -> Scope:
@@ -506,8 +519,11 @@ def scope_of(program: EventProgram) -> Scope:
 
 
 def verify(program: EventProgram) -> None:
-    """Refuse an illegal program: names that are used twice or not defined, indices that do not fit types, calls with a wrong number of
-    tensors, copies between different shapes. Raises: ArgumentError."""
+    """Refuse an illegal program.
+
+    Raises: ArgumentError if a name is defined twice or not defined, if indices do not fit a type, if a call has a wrong number of tensors,
+    or if the operands of a copy have different shapes.
+    """
     scope = scope_of(program)
     scope.block(program.body)
     for used in program.body.yields:

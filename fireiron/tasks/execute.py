@@ -1,8 +1,8 @@
 """Executes event IR on NumPy arrays, in any order that its events permit, and finds accesses that they do not order.
 
-A program is unrolled for known sizes: each copy and call of each iteration and processor is a step, which waits for others. Steps run in
-program order, or, with a seed, in any order in which each follows the steps that it waits for. `hazards` finds results that may depend on
-the order: two steps that access the same element, one of which writes it, and neither of which waits for the other.
+A program is unrolled for known sizes: each copy and call of each iteration and processor is a step, which waits for other steps. Steps run
+in program order, or, with a seed, in a random order that their events permit. `hazards` finds results that may depend on the order: two
+steps access the same element, one of them writes it, and neither waits for the other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from fireiron.tasks.program import Tasks, TaskTensor, with_runner
 from fireiron.tasks.sequential import Elements, Sequential
 from fireiron.values.expr import Expr, as_expr
 
-NOTHING: Final = Mapping([TaskMapping("nothing", "nothing", HOST, [], entrypoint=True)])
+NO_TASKS: Final = Mapping([TaskMapping("nothing", "nothing", HOST, [], entrypoint=True)])
 """A mapping without tasks, for evaluating pieces."""
 
 Place = tuple[int, ...]
@@ -57,7 +57,7 @@ Done = dict[Place, int]
 
 @attrs.frozen
 class Span:
-    """The byte range of a tensor in the shared memory of a block."""
+    """The byte range of a tensor in the shared memory of a block: from `first` to before `end`."""
 
     block: tuple[Any, ...]
     first: int
@@ -80,7 +80,10 @@ class Store:
 
 @attrs.frozen(eq=False)
 class Step:
-    """A copy or a call of one processor in one iteration, or a join of steps (`leaf` None); `after` are the numbers of earlier steps."""
+    """A copy or a call of one processor in one iteration, or, if `leaf` is None, a join of steps.
+
+    `after` has the numbers of the steps that it waits for.
+    """
 
     leaf: Leaf | None
     after: frozenset[int]
@@ -97,7 +100,7 @@ class Step:
 
 @attrs.define(eq=False)
 class Unrolled:
-    """The steps of a program for known sizes; `end` is the join of the steps that the program waits for at its end."""
+    """The steps of a program for known sizes. `end` is the join of the steps that the end of the program waits for."""
 
     program: EventProgram
     sizes: dict[str, int]
@@ -128,7 +131,7 @@ class Unrolled:
         return len(self.steps) - 1
 
     def join(self, after: Iterable[int]) -> int:
-        """A step that is done after all of these: the only one, or a new join."""
+        """Return a step that is done after all of these steps: the only one of them, or a new join."""
         joined = frozenset(after)
         return next(iter(joined)) if len(joined) == 1 else self.add(Step(None, joined))
 
@@ -218,7 +221,7 @@ class Here:
             return steps[wanted]  # type: ignore[index]
         if (id(steps), wanted) not in self.whole.joins:
             matching = (
-                step for place, step in steps.items() if all(index in (None, two) for index, two in zip(wanted, place, strict=True))
+                step for place, step in steps.items() if all(index in (None, other) for index, other in zip(wanted, place, strict=True))
             )
             self.whole.joins[id(steps), wanted] = steps, self.whole.join(matching)
         return self.whole.joins[id(steps), wanted][1]
@@ -274,7 +277,7 @@ def sizes_of(program: EventProgram, shapes: Iterable[tuple[int, ...]]) -> dict[s
             name = str(size)
             value = values.setdefault(name, number) if size in program.symbols else int(size.low)
             if value != number:
-                raise ArgumentError(f"{argument.name}: a size of {number}", legal=f"{name} = {value}", at=call_site())
+                raise ArgumentError(f"{argument.name}: the size {number} does not match", legal=f"{name} = {value}", at=call_site())
     return values
 
 
@@ -426,7 +429,7 @@ def _refs(leaf: Leaf) -> tuple[Ref, ...]:
 
 @attrs.frozen
 class Hazard:
-    """Two steps that access an element, one of which writes it, without an order between them."""
+    """Two steps that access an element, one of which writes it, and that no event orders."""
 
     first: str
     second: str
@@ -434,7 +437,7 @@ class Hazard:
     element: Place
 
     def __str__(self) -> str:
-        return f"{self.tensor}{list(self.element)}: nothing orders {self.first} and {self.second}"
+        return f"{self.tensor}{list(self.element)}: no event orders {self.first} and {self.second}"
 
 
 def hazards(program: EventProgram, most: int = 10, **sizes: int) -> tuple[Hazard, ...]:
@@ -446,7 +449,7 @@ def hazards(program: EventProgram, most: int = 10, **sizes: int) -> tuple[Hazard
 
 
 def ordered(whole: Unrolled) -> list[int]:
-    """For each step, the steps that precede it, as a bit mask."""
+    """Return, for each step, a bit mask of the steps that precede it."""
     preceding: list[int] = []
     for step in whole.steps:
         bits = 0
@@ -457,7 +460,7 @@ def ordered(whole: Unrolled) -> list[int]:
 
 
 def _hazards(whole: Unrolled) -> Iterator[Hazard]:
-    before, places = ordered(whole), Places(Sequential(Tasks(), NOTHING))
+    before, places = ordered(whole), Places(Sequential(Tasks(), NO_TASKS))
     arguments, last = {argument.number for argument in whole.arguments}, before[whole.end] | 1 << whole.end
     touched: dict[int, list[tuple[int, int, bool]]] = {}
     by_block: dict[Any, dict[int, Store]] = {}
@@ -486,7 +489,10 @@ def _hazards_of_shared_bytes(
     store: Store,
     number: int,
 ) -> Iterator[Hazard]:
-    """Whether the last access to a tensor conflicts with an access to another one in the same bytes; `present` are the tensors so far."""
+    """Yield the conflicts of the last access to `store` with accesses to other tensors in the same bytes.
+
+    `present` has the tensors of the thread block so far.
+    """
     present[store.number] = store
     _, elements, writes = touched[store.number][-1]
     for other in present.values():

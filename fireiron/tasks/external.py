@@ -1,4 +1,4 @@
-"""Calls of a Leaf: kinds of specs, or names for them."""
+"""The specs that a Leaf variant calls: by kind, or by a name such as `"matmul"`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def performer(function: Any, options: dict[str, Any]) -> MicroKernel | None:
         return function.kind.kernel
     kernel = options.get(DONE)
     if kernel is not None and not isinstance(kernel, MicroKernel):
-        raise ArgumentError("call_external: done must be a micro-kernel", got=kernel, legal='MicroKernel.of("dot.cu")', at=call_site())
+        raise ArgumentError("call_external: done must be a MicroKernel", got=kernel, legal='MicroKernel.of("dot.cu")', at=call_site())
     return kernel
 
 
@@ -46,10 +46,10 @@ def external(function: Any, level: Level, views: tuple[View, ...], options: dict
     if isinstance(function, Starter):
         return function.on(level, *views, **options)
     if not isinstance(function, str) or function not in EXTERNALS:
-        raise ArgumentError("call_external: unknown", got=function, legal=(*EXTERNALS, "a kind of spec"), at=call_site())
+        raise ArgumentError("call_external: the function is unknown", got=function, legal=(*EXTERNALS, "a kind of spec"), at=call_site())
     starter, names, more = EXTERNALS[function]
     if len(views) != len(names):
-        raise ArgumentError(f'call_external("{function}"): {len(views)} tensors', legal=names, at=call_site())
+        raise ArgumentError(f'call_external("{function}"): {len(views)} tensors are given', legal=names, at=call_site())
     return starter.on(level, **dict(zip(names, views, strict=True)), **{**more, **options})
 
 
@@ -63,7 +63,7 @@ def in_order(function: Any, named: Mapping[str, Any], options: Mapping[str, Any]
         names = EXTERNALS[function][1] if function in EXTERNALS else ()
     unknown = [name for name in named if name not in names]
     if unknown:
-        raise ArgumentError(f"call_external({function!r}): no operand {unknown[0]}", legal=names or "none", at=call_site())
+        raise ArgumentError(f"call_external({function!r}) has no operand {unknown[0]}", legal=names or "none", at=call_site())
     return tuple(named[name] for name in names if name in named)
 
 
@@ -73,7 +73,11 @@ def order_of(function: Any, spec: Spec) -> tuple[str, ...]:
 
 
 def performed(spec: Spec, values: Mapping[str, Any], joins: bool) -> dict[str, Any]:
-    """New values of a spec's outputs. The terms of partial results are assigned round-robin: any partition is correct."""
+    """Return the new values of a spec's outputs.
+
+    The terms of a reduction are assigned to its partial results round-robin. Any assignment is correct, because all of these are combined
+    later.
+    """
     if not spec.in_parts:
         return spec.perform(values, joins)
     ((target, (*_, part)),) = ((name, spec.uses[name]) for name in spec.outputs)

@@ -1,4 +1,4 @@
-"""Distribution of launches over the blocks of a kernel, as a mapping specifies: rasterized, in clusters, over persistent blocks."""
+"""Distribute launches over the blocks of a kernel. The mapping specifies the tile order, clusters and persistent blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = "ijkl"
 
 @attrs.frozen
 class Blocks:
-    """The indices of a block's launch, how the block obtains launches, their number, and the cluster of blocks."""
+    """The distribution: the indices of a block's launch, how a block selects launches, their number, and the cluster of blocks."""
 
     indices: tuple[Expr, ...]
     selected: SelectedTile
@@ -33,7 +33,10 @@ class Blocks:
 
 
 def distributed_over_blocks(sizes: tuple[Expr, ...], instance: TaskMapping, draft: Draft) -> Blocks:
-    """Distribute launches with these sizes over blocks, the last index fastest. Raises: DecompositionError for partial clusters."""
+    """Distribute a grid of launches over blocks, the last index fastest.
+
+    Raises: DecompositionError if the number of launches is not a multiple of the cluster size.
+    """
     counts, places, cluster = _gathered(sizes, instance, draft)
     each = 1 if cluster is None else cluster.blocks
     grid: Expr = as_expr(each)
@@ -73,13 +76,16 @@ def _gathered(
 def _require_clusters(sizes: tuple[Expr, ...], along: tuple[int, ...], instance: TaskMapping, draft: Draft) -> None:
     what = f"{instance.instance}: cluster={instance.cluster}"
     if len(along) != len(sizes):
-        raise DecompositionError(f"{what} of launches with {len(sizes)} indices", legal="as many numbers, or fewer", at=call_site())
+        raise DecompositionError(
+            f"{what} has more dimensions than the launches, which have {len(sizes)} indices", legal=f"at most {len(sizes)} numbers",
+            at=call_site(),
+        )  # fmt: skip
     if draft.architecture.name != WARPGROUP_ARCHITECTURE:
-        raise DecompositionError(f"{what}: blocks share loads on {WARPGROUP_ARCHITECTURE} only", got=draft.architecture, at=call_site())
+        raise DecompositionError(f"{what}: blocks can share loads only on {WARPGROUP_ARCHITECTURE}", got=draft.architecture, at=call_site())
     wrong = [str(size) for size, part in zip(sizes, along, strict=True) if size.factor % part]
     if wrong:
         raise DecompositionError(
-            f"{what}: the launches are not a multiple of the cluster",
+            f"{what}: the number of launches is not a multiple of the cluster size",
             got=f"{wrong[0]} along a dimension",
             legal=f"multiples of {along}",
             at=call_site(),
@@ -98,7 +104,7 @@ def _block(sizes: tuple[Expr, ...], instance: TaskMapping, draft: Draft) -> Var:
 def _indices(
     counts: tuple[Expr, ...], places: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | BodyNames
 ) -> tuple[Expr, ...]:
-    """The indices of a launch, from its number or that of its cluster, and the block's position in the cluster."""
+    """Return the indices of a launch, from the number of its cluster and the position of the block in the cluster."""
     indices, parts = _raster_indices(counts, unit, instance, names), _along(instance, len(counts))
     named: dict[int, Expr] = {}
     for at in (*range(len(counts) - 2), *reversed(range(max(len(counts) - 2, 0), len(counts)))):  # columns before rows
@@ -107,10 +113,10 @@ def _indices(
 
 
 def _raster_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | BodyNames) -> tuple[Expr, ...]:
-    """The indices of a number: its digits, the last index fastest; the last two in groups or along a curve, if the mapping requires it.
+    """Return the indices of launch number `unit`, the last index fastest.
 
-    A dimension with a single launch has no digit. Otherwise the code would divide by a count that a block's number never reaches, and the
-    block check could not invert the indices.
+    The last two indices follow the raster order, if the mapping specifies one. A dimension with a single launch has the index 0 and is not
+    computed: the code would divide by a count that a block's number never reaches, and the block check could not invert the indices.
     """
     larger = [at for at, count in enumerate(counts) if constant(count) != 1]
     of_matrix = [at for at in larger if at >= len(counts) - 2]
@@ -120,7 +126,7 @@ def _raster_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping,
 
 
 def _grouped_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | BodyNames) -> tuple[Expr, ...]:
-    """The indices of a number, the last two in raster order."""
+    """Return the indices of launch number `unit`, the last two in raster order."""
     *outer, lines, columns = counts
     front: tuple[Expr, ...] = ()
     if outer:

@@ -1,7 +1,8 @@
-"""Comparison of loop iterations: a variant is read once for all of them, so state that Python carries between iterations would be lost.
+"""Refuse loops whose iterations differ by more than their index.
 
-The reader executes a loop's body a second time, with the same indices and without entering its launches. If the second execution differs
-(another tensor, another piece, other sizes, other launches), the iterations differ by more than their index.
+The compiler reads a loop's body once for all iterations, so it would lose state that Python carries from one iteration to the next. To
+detect such state, the body is executed a second time, with the same indices and without entering its launches. The loop is refused if the
+second execution uses another tensor, another piece, other sizes or other launches.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fireiron.values.expr import Expr, Var
 
 @attrs.frozen
 class Action:
-    """An action of a variant at a position of its text: a launch, a loop, or a new tensor, with its arguments."""
+    """An action of a variant: a launch, a loop, or a new tensor, with its line and its arguments."""
 
     what: str
     at: str | None
@@ -47,12 +48,12 @@ class Trace:
         names: dict[Var, Var] = {}
         for number, var in enumerate(self.variables[variables:]):
             names.setdefault(var, Var(f"loop{number}", var.low, var.high))
-        return tuple(attrs.evolve(one, values=_renamed(one.values, names, allocations)) for one in self.actions[actions:])
+        return tuple(attrs.evolve(action, values=_renamed(action.values, names, allocations)) for action in self.actions[actions:])
 
 
 @attrs.frozen
 class NewTensor:
-    """A tensor that a variant allocated, by its number."""
+    """A tensor that a variant allocated, by its number; if `own`, the number counts from the start of the iteration."""
 
     number: int
     own: bool = False
@@ -60,7 +61,7 @@ class NewTensor:
 
 def _renamed(value: Any, names: dict[Var, Var], allocations: int) -> Any:
     if isinstance(value, tuple):
-        return tuple(_renamed(one, names, allocations) for one in value)
+        return tuple(_renamed(part, names, allocations) for part in value)
     if isinstance(value, NewTensor):
         return NewTensor(value.number - allocations, True) if value.number >= allocations else value
     return value.substitute(dict(names)) if isinstance(value, Expr) else value
@@ -76,10 +77,14 @@ def require_same_actions(variant: str, line: str | None, first: Sequence[Action]
         where = other_action or action
         assert where is not None
         missing = (
-            "is missing in the first" if action is None else "is missing in the second" if other_action is None else "has other arguments"
+            "is missing in the first iteration"
+            if action is None
+            else "is missing in the second iteration"
+            if other_action is None
+            else "has other arguments"
         )
         raise DecompositionError(
             f"{variant}: iterations of a loop differ by more than their index: {where.what} {missing}",
             got=f"the loop at {line}", legal="tensors and numbers that the loop does not change, and its index",
-            hint="write the iterations one by one, or a make_tensor inside", at=where.at,
+            hint="write the iterations one by one, or call make_tensor inside the loop", at=where.at,
         )  # fmt: skip

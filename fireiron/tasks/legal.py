@@ -1,4 +1,4 @@
-"""Legality checks for all iterations of a program's loops: pieces that exist, indices of enclosing loops, disjoint tensors."""
+"""Check for all iterations of loops that pieces exist and are disjoint, and that indices belong to enclosing loops."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fireiron.values.expr import Expr, as_expr, constant, equal
 from fireiron.values.machine import RF, DType, float32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
-MOST: Final = 2**26
+MAX_ELEMENTS: Final = 2**26
 """Maximum number of elements of a tensor whose pieces are compared element by element."""
 
-FEW: Final = 64
-"""Number of pieces whose views are compared with their coordinates."""
+MAX_VIEWS: Final = 64
+"""Maximum number of pieces of a partition whose views are compared with their coordinates."""
 
 Path = tuple[tuple[Partition, tuple[Expr, ...]], ...]
 
@@ -41,14 +41,17 @@ def distinct(path: Path, other_path: Path, free: Collection[Expr] = ()) -> bool:
 def require_inside(
     by: Partition, place: tuple[Expr, ...], counts: tuple[Any, ...], extents: Mapping[Expr, Expr], ended: Collection[Expr]
 ) -> None:
-    """Refuse an index outside the pieces in some iteration of the loops, whose variables have `extents`, or of a loop that has `ended`."""
+    """Refuse an index that is out of range in some iteration, or that uses the variable of a loop that has `ended`.
+
+    `extents` has the trip count of each loop variable.
+    """
     for dim, (index, count) in enumerate(zip(place, map(as_expr, counts), strict=True)):
         over = [var for var in index.variables() if var in ended]
         if over:
             raise DecompositionError(
-                f"{by}: the index of a loop that has ended",
+                f"{by}: the index {dim} uses {over[0]}, the variable of a loop that has ended",
                 legal="indices of enclosing loops",
-                hint="launch inside the loop",
+                hint="move the launch into the loop",
                 at=call_site(),
             )
         last = _last(index, extents)
@@ -60,7 +63,7 @@ def require_inside(
 
 
 def _last(index: Expr, extents: Mapping[Expr, Expr]) -> Expr | None:
-    """The maximum of an index, in the last iteration of the loops with which it increases; None if it does not increase with each."""
+    """Return the maximum of an index over all iterations; None if it is unknown, because the index decreases with some loop."""
     largest = index
     for var in index.variables():
         if var not in extents:
@@ -73,43 +76,46 @@ def _last(index: Expr, extents: Mapping[Expr, Expr]) -> Expr | None:
 
 
 def require_few_registers(name: str, shape: tuple[Expr, ...], dtype: DType, threads: int, most: int) -> None:
-    """Refuse a tensor that needs more registers per thread than there are, if its size is known and all threads have equal parts."""
+    """Refuse a tensor that needs more than `most` registers per thread. The tensor is assumed to have equal parts in all threads."""
     sizes = [constant(size) for size in shape]
     count = math.prod(size for size in sizes if size is not None)
     each = -(-count * dtype.bytes // (4 * threads))
     if each > most:
         text = " x ".join(map(str, sizes))
         raise ResourceError(
-            f"{name}: {dtype.name} {text} in registers takes {count * dtype.bytes} bytes, {each} registers per thread of {threads} threads",
+            f"{name}: {dtype.name} {text} in registers takes {count * dtype.bytes} bytes: {each} registers in each of {threads} threads",
             legal=f"at most {most} registers, {4 * most * threads} bytes", hint="smaller tiles, more warps or warpgroups, or SHARED",
             at=call_site(),
         )  # fmt: skip
 
 
-def require_promises(by: Partition, shape: tuple[Any, ...]) -> None:
-    """Refuse a user's partition whose pieces differ from its declaration: other elements in the kernel than in NumPy, another shape, or
-    overlaps although it is `disjoint`. For unknown sizes, only `proven` partitions count as disjoint."""
+def require_declaration(by: Partition, shape: tuple[Any, ...]) -> None:
+    """Refuse a user-defined partition whose pieces differ from its declaration.
+
+    The elements of a piece must be the same in the kernel and in NumPy, its shape must be that of `shape`, and pieces of a `disjoint`
+    partition must not overlap. For unknown sizes, only `proven` partitions count as disjoint.
+    """
     if by.proven:
         return
     sizes = [constant(as_expr(size)) for size in shape]
     known = tuple(size for size in sizes if size is not None)
     text = " x ".join(map(str, shape))
-    if len(known) == len(sizes) and math.prod(known) <= MOST:
-        fault = _fault(by, known)
-        if fault:
+    if len(known) == len(sizes) and math.prod(known) <= MAX_ELEMENTS:
+        difference = _difference(by, known)
+        if difference:
             raise DecompositionError(
-                f"{by}: {fault}", got=f"{text} elements", legal="a partition that fits its declaration", at=call_site()
+                f"{by}: {difference}", got=f"{text} elements", legal="a partition that fits its declaration", at=call_site()
             )
     elif by.disjoint:
         raise DecompositionError(
-            f"{by}: disjointness of its pieces is unknown for {text} elements", legal=f"known sizes, up to {MOST}",
-            hint="disjoint = False, and srange; or proven = True in its class, if it holds for all sizes", at=call_site(),
+            f"{by}: it is unknown whether its pieces are disjoint, for {text} elements", legal=f"known sizes, up to {MAX_ELEMENTS}",
+            hint="set disjoint = False and use srange, or set proven = True in its class if it is disjoint for all sizes", at=call_site(),
         )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1000)
-def _fault(by: Partition, shape: tuple[int, ...]) -> str:
-    """How a partition differs from its declaration, for a shape; empty if it does not."""
+def _difference(by: Partition, shape: tuple[int, ...]) -> str:
+    """Return the difference between a partition and its declaration for a shape, as a text; empty if there is none."""
     counts = tuple(int(count) for count in by.counts(shape))
     whole = whole_view(Tensor("t", tuple(map(as_expr, shape)), float32, RF, ColMajor))
     owner = numpy.full(shape, -1, numpy.int64)
@@ -119,15 +125,15 @@ def _fault(by: Partition, shape: tuple[int, ...]) -> str:
         sizes, wanted = tuple(len(coordinates[dim]) for dim in kept), tuple(by.shape(shape))
         if sizes != wanted or any((axis < 0).any() for axis in coordinates):
             actual = [axis.tolist() for axis in coordinates]
-            return f"piece {place} must have {' x '.join(map(str, wanted))} elements, its coordinates are {actual}"
-        if not by.raises and number < FEW:
+            return f"piece {place} must have {' x '.join(map(str, wanted))} elements, but its coordinates are {actual}"
+        if not by.of_threads and number < MAX_VIEWS:
             view = by.view(whole, tuple(map(as_expr, place)), frozenset())
             seen = [
                 [constant(dim.at(number_in_axis)) for number_in_axis in range(len(where))]
                 for dim, where in zip(view.dims, [coordinates[dim] for dim in kept], strict=True)
             ]
             if seen != [coordinates[dim].tolist() for dim in kept]:
-                return f"piece {place} has the coordinates {[axis.tolist() for axis in coordinates]}, and as a view {seen}"
+                return f"piece {place} has the coordinates {[axis.tolist() for axis in coordinates]}, but its view has {seen}"
         part = numpy.ix_(*(axis[axis < size] for axis, size in zip(coordinates, shape, strict=True)))
         owners = owner[part]
         if by.disjoint and (owners != -1).any():

@@ -1,7 +1,7 @@
 """Mappings as values: the processors on which the tasks of a program run, and the memories of their tensors (Cypress, section 3.3).
 
 A `Mapping` has instances of variants. Each instance has a processor, a memory for each tensor, values for its tunables, and the instances
-that its launches run. No mapping changes what a program computes.
+that its launches run. The results of a program do not depend on its mapping.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ REGISTER: Final = Place("REGISTER", RF)
 
 @attrs.frozen
 class Machine:
-    """The names that a mapping may use: processors, from the outermost in, and the places that each of them can access.
+    """The names that a mapping may use: processors, the outermost first, and the places that each of them can access.
 
-    The registers of a group of threads are those of all its threads.
+    The registers of a group of threads are the registers of all its threads.
     """
 
     name: str
@@ -136,7 +136,7 @@ def listed(value: Any) -> tuple[Any, ...]:
             return tuple(value)
     except TypeError:
         pass
-    raise ArgumentError("a list of values", got=value, legal="[...]", at=call_site())
+    raise ArgumentError("the value must be a list", got=value, legal="[...]", at=call_site())
 
 
 def is_open(value: object) -> bool:
@@ -161,11 +161,11 @@ def _as_bool(value: Any, what: str) -> Any:
 @_with_known_fields
 @attrs.frozen
 class Stored:
-    """The layout of a copy in shared memory: rows padded by `pad` elements, or `swizzle`d so that 16-byte pieces of eight rows use all
-    banks.
+    """The layout of a copy in shared memory.
 
-    `order` is `"row"` or `"col"`; by default that of the source. `stages` is the number of stages of its circular buffer, if a producer
-    fills it; 0 for the pipeline's. With `reuse` it may use the bytes of dead buffers.
+    Rows are padded by `pad` elements. With `swizzle`, 16-byte pieces are permuted so that those of eight rows use all banks. `order` is
+    `"row"` or `"col"`; by default, it is the order of the source. `stages` is the number of stages of the circular buffer that a producer
+    fills; 0 means the number of stages of the pipeline. With `reuse`, the copy may use the bytes of dead buffers.
     """
 
     swizzle: bool = False
@@ -176,9 +176,14 @@ class Stored:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.order, str) or self.order not in ("", "row", "col") or not _is_count(self.pad):
-            raise ArgumentError("Stored: an order and a pad", got=(self.order, self.pad), legal="row or col, 0 or more", at=call_site())
+            raise ArgumentError(
+                "Stored: order must be row or col, and pad must not be negative",
+                got=(self.order, self.pad),
+                legal="an order of row or col, and a pad of 0 or more",
+                at=call_site(),
+            )
         if not _is_count(self.stages) or (not is_open(self.stages) and self.stages > MOST_STAGES):
-            raise ArgumentError("Stored: stages of a circular buffer", got=self.stages, legal=f"0 to {MOST_STAGES}", at=call_site())
+            raise ArgumentError("Stored: stages is out of range", got=self.stages, legal=f"0 to {MOST_STAGES}", at=call_site())
         object.__setattr__(self, "swizzle", _as_bool(self.swizzle, "Stored: swizzle"))
 
     def __str__(self) -> str:
@@ -194,24 +199,24 @@ def pairs(value: Any) -> tuple[tuple[str, Any], ...]:
     except (TypeError, ValueError):
         values = {None: None}
     if not all(isinstance(name, str) for name in values):
-        raise ArgumentError("values by name", got=value, legal='{"U": 128}', at=call_site())
+        raise ArgumentError("the values must be a dictionary by name", got=value, legal='{"U": 128}', at=call_site())
     return tuple(sorted(values.items()))
 
 
 @_with_known_fields
 @attrs.frozen
 class TaskMapping(Displayed):
-    """An instance of a variant: on which processor, with which tensors where, and the instances that its launches become, in order.
+    """An instance of a variant: its processor, the places of its tensors, and the instances that its launches run, in order.
 
-    Its fields, in addition to those:
+    Further fields:
 
-    - `layouts`: the layout in shared memory of the copies of the instance, by the tensor's name.
-    - `pipeline`: the number of stages of the loops of the instance. With `interleave` the copies are issued between the steps of the inner
+    - `layouts`: the layouts of the instance's copies in shared memory, by the name of the tensor.
+    - `pipeline`: the number of stages of the loops of the instance. With `interleave`, the copies are issued between the steps of the inner
       loop. With `warpspecialize`, `producer_threads` dedicated threads (a warp or a warpgroup) issue the loads, and `mma_in_flight` wgmma
-      groups stay in flight when the next iteration starts (None: the compiler chooses).
+      groups stay in flight when the next iteration starts (None: the compiler chooses the number).
     - `strategy`: for an instance of a Leaf, a chain of verbs that performs its spec at the level of its processor.
-    - For the launches of a `prange` on BLOCK: `group_m` and `raster` specify the rasterization order as the arguments of `rasterize` do
-      (0: row-major). At most `persistent` blocks are launched, and each computes several launches. The blocks of a `cluster` load shared
+    - For the launches of a `prange` on BLOCK: `group_m` and `raster` specify the tile order, as the arguments of `rasterize` do
+      (0: row-major). At most `persistent` blocks are launched, and each block runs several launches. The blocks of a `cluster` load shared
       data once, by multicast (Hopper).
     """
 
@@ -237,18 +242,31 @@ class TaskMapping(Displayed):
     def __attrs_post_init__(self) -> None:
         if self.strategy is not None and not isinstance(self.strategy, Strategy):
             raise ArgumentError(
-                f"{self.instance}: strategy", got=self.strategy, legal="MatMul.tile(...).to(Warp). ... .done()", at=call_site()
+                f"{self.instance}: strategy must be a Strategy",
+                got=self.strategy,
+                legal="MatMul.tile(...).to(Warp). ... .done()",
+                at=call_site(),
             )
         for word, names in (("instance", (self.instance,)), ("variant", (self.variant,)), ("calls", self.calls)):
             if not all(isinstance(name, str) and name for name in names):
                 raise ArgumentError(
-                    f"{self.instance}: {word}", got=getattr(self, word), legal="names of instances, and the variant's", at=call_site()
+                    f"{self.instance}: {word} must be a name, or a list of names for calls",
+                    got=getattr(self, word),
+                    legal="names of instances and variants",
+                    at=call_site(),
                 )
         for name, value in self.tunables:
             if not is_open(value) and (isinstance(value, bool) or not isinstance(value, (int, str, Processor))):
-                raise ArgumentError(f"{self.instance}: the tunable {name}", got=value, legal="an int, a str, a processor", at=call_site())
+                raise ArgumentError(
+                    f"{self.instance}: the tunable {name} has a value of a wrong type",
+                    got=value,
+                    legal="an int, a str or a processor",
+                    at=call_site(),
+                )
         if not isinstance(self.entrypoint, bool):
-            raise ArgumentError(f"{self.instance}: entrypoint", got=self.entrypoint, legal="True False", at=call_site())
+            raise ArgumentError(
+                f"{self.instance}: entrypoint must be true or false", got=self.entrypoint, legal="True False", at=call_site()
+            )
         if not all(isinstance(layout, Stored) for _, layout in self.layouts):
             raise ArgumentError(f"{self.instance}: layouts must be Stored(...)", got=dict(self.layouts), at=call_site())
         if not isinstance(self.proc, Processor):
@@ -258,7 +276,9 @@ class TaskMapping(Displayed):
         if not all(isinstance(place, Place) for place in self.mems):
             raise ArgumentError(f"{self.instance}: mems must be places", got=self.mems, legal="NONE GLOBAL SHARED REGISTER", at=call_site())
         if not _is_count(self.pipeline):
-            raise ArgumentError(f"{self.instance}: pipeline must be a depth", got=self.pipeline, legal="0 1 2 ...", at=call_site())
+            raise ArgumentError(
+                f"{self.instance}: pipeline must be a number of stages", got=self.pipeline, legal="0 1 2 ...", at=call_site()
+            )
         object.__setattr__(self, "warpspecialize", _as_bool(self.warpspecialize, f"{self.instance}: warpspecialize"))
 
         numbers = (
@@ -284,7 +304,9 @@ class TaskMapping(Displayed):
             if is_open(value):
                 chosen(value, f"instance {self.instance}: {name}")
         if self.warpspecialize and not self.pipeline:
-            raise ArgumentError(f"{self.instance}: warpspecialize without a pipeline, whose stages a producer fills", legal="pipeline=3")
+            raise ArgumentError(
+                f"{self.instance}: warpspecialize requires a pipeline, because a producer fills its stages", legal="pipeline=3"
+            )
         self._check_loop()
         self._check_grid()
 
@@ -292,20 +314,20 @@ class TaskMapping(Displayed):
         """Refuse illegal fields of the instance's loop."""
         if self.producer_threads not in (32, 128):
             raise ArgumentError(
-                f"{self.instance}: producer_threads must be a warp or a warpgroup",
+                f"{self.instance}: producer_threads must be the size of a warp or a warpgroup",
                 got=self.producer_threads,
                 legal=(32, 128),
                 at=call_site(),
             )
         if self.interleave and self.pipeline < 2:
             raise ArgumentError(
-                f"{self.instance}: interleave without copies that run ahead", got=f"pipeline={self.pipeline}",
+                f"{self.instance}: interleave requires a pipeline of at least two stages", got=f"pipeline={self.pipeline}",
                 legal="pipeline=2 or more", at=call_site(),
             )  # fmt: skip
         if self.mma_in_flight is not None and not (self.warpspecialize and 0 <= self.mma_in_flight < self.pipeline):
             raise ArgumentError(
-                f"{self.instance}: mma_in_flight={self.mma_in_flight}, of {self.pipeline} stages",
-                hint="warpspecialize=True, and fewer groups than stages", at=call_site(),
+                f"{self.instance}: mma_in_flight={self.mma_in_flight} is illegal for {self.pipeline} stages",
+                hint="set warpspecialize=True, and use fewer groups than stages", at=call_site(),
             )  # fmt: skip
 
     def _check_grid(self) -> None:
@@ -313,17 +335,22 @@ class TaskMapping(Displayed):
         blocks_fields = {"group_m": self.group_m, "persistent": self.persistent, "cluster": math.prod(self.cluster) > 1}
         requested = [name for name, value in blocks_fields.items() if value]
         if requested and self.proc != HOST:
-            raise ArgumentError(f"{self.instance}: {requested[0]} applies to blocks", got=self.proc, legal="on HOST", at=call_site())
+            raise ArgumentError(
+                f"{self.instance}: {requested[0]} applies only to an instance that launches blocks",
+                got=self.proc,
+                legal="HOST",
+                at=call_site(),
+            )
         numbers = (self.group_m, self.persistent, *self.cluster)
         if any(as_integer(number) is None or number < 0 for number in numbers) or not math.prod(self.cluster) <= MOST_BLOCKS:
             raise ArgumentError(
-                f"{self.instance}: group_m, persistent and the cluster must be numbers", got=numbers,
+                f"{self.instance}: group_m, persistent and the sizes of the cluster must be integers in range", got=numbers,
                 legal=f"0 or more, and at most {MOST_BLOCKS} blocks in a cluster", at=call_site(),
             )  # fmt: skip
         if self.raster not in (0, 1, 2) or (self.raster and not self.group_m) or (self.raster == 2 and self.group_m != 1):
             raise ArgumentError(
-                f"{self.instance}: raster={self.raster} with group_m={self.group_m}",
-                legal="raster=0 or 1 with groups, or group_m=1, raster=2",
+                f"{self.instance}: raster={self.raster} is illegal for group_m={self.group_m}",
+                legal="raster=0; raster=1 with group_m of 1 or more; raster=2 with group_m=1",
                 at=call_site(),
             )
 
@@ -331,10 +358,10 @@ class TaskMapping(Displayed):
 @_with_known_fields
 @attrs.frozen
 class Mapping(Displayed):
-    """Instances, one of them the entry point, for a machine. Mappings are equal by value and hashable.
+    """Instances for a machine, one of which is the entry point. Mappings are equal by value and hashable.
 
-    `max_shared_bytes` bounds the shared memory of a block (0: all that the target has). Arrays that are never live together share bytes, as
-    few as necessary.
+    `max_shared_bytes` bounds the shared memory of a block (0: all that the target has). If the bound requires it, tensors that are never
+    live at the same time share bytes.
 
     Raises: ArgumentError if names are not unique or unknown, if there is not exactly one entry point, if a processor cannot access a place,
     if a call goes outwards, or if an instance launches itself.
@@ -357,11 +384,11 @@ class Mapping(Displayed):
                 legal="0 for all that the target has",
                 at=call_site(),
             )
-        names = [one.instance for one in self.instances]
+        names = [instance.instance for instance in self.instances]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ArgumentError(f"Mapping: two instances are called {twice}", at=call_site())
-        roots = [one.instance for one in self.instances if one.entrypoint]
+        roots = [instance.instance for instance in self.instances if instance.entrypoint]
         if len(roots) != 1:
             raise ArgumentError(
                 "Mapping: exactly one instance must be the entry point", got=roots or "none", legal="entrypoint=True once", at=call_site()
@@ -380,7 +407,7 @@ class Mapping(Displayed):
         if instance.instance in around:
             circle = (*around[around.index(instance.instance) :], instance.instance)
             raise ArgumentError(
-                f"Mapping: {instance.instance} launches itself", got=" -> ".join(circle), legal="calls inwards", at=call_site()
+                f"Mapping: {instance.instance} launches itself", got=" -> ".join(circle), legal="calls without a cycle", at=call_site()
             )
         for name in () if instance.instance in seen else dict.fromkeys(instance.calls):
             self._require_tree(self[name], (*around, instance.instance), seen)
@@ -395,11 +422,11 @@ class Mapping(Displayed):
                 )  # fmt: skip
         for name in instance.calls:
             if name not in names:
-                meant = closest(name, names)
+                nearest = closest(name, names)
                 raise ArgumentError(
                     f"{instance.instance}: calls {name}, which is not an instance",
                     legal=names,
-                    hint=f"{meant}?" if meant else None,
+                    hint=f"{nearest}?" if nearest else None,
                     at=call_site(),
                 )
             if self.machine.depth(self[name].proc) < self.machine.depth(instance.proc):
@@ -464,7 +491,7 @@ class Mapping(Displayed):
         A machine that is stored by name must be one of `machines`.
         """
         if not isinstance(text, str):
-            raise ArgumentError("Mapping.from_json: not a text", got=text, legal="what to_json wrote", at=call_site())
+            raise ArgumentError("Mapping.from_json: not a text", got=text, legal="the text that to_json returned", at=call_site())
         store = Store(())
         try:
             plain = parsed(text)
@@ -474,7 +501,7 @@ class Mapping(Displayed):
 
 
 def _differences(old: TaskMapping, new: TaskMapping) -> list[str]:
-    """The fields that differ, one line each; if the variants differ, their tunables are shown with them."""
+    """Return a line for each field that differs. If the variants differ, the line of the variants also shows their tunables."""
     fields = [field.name for field in attrs.fields(TaskMapping) if field.name not in ("variant", "tunables")]
     lines = [f"{new.instance}.{name}: {_shown(value)} -> {_shown(other)}" for name, value, other in _differing(old, new, fields)]
     if old.variant != new.variant:
@@ -502,7 +529,7 @@ def _shown(value: Any) -> str:
 
 
 def plain_mapping(mapping: Mapping, store: Store) -> dict[str, Any]:
-    """A mapping as JSON values; fields with default values are omitted."""
+    """Return a mapping as JSON values, without the fields that have default values."""
     bound = {"max_shared_bytes": mapping.max_shared_bytes} if mapping.max_shared_bytes else {}
     instances = [_plain_instance(instance, store) for instance in mapping.instances]
     return {"machine": _plain_machine(mapping.machine, store), **bound, "instances": instances}
@@ -568,22 +595,22 @@ def _read_machine(plain: Any, store: Store) -> Machine:
     reaches = tuple(
         (
             _named(name, processors.values(), "processor"),
-            tuple(_named(name_of_place, places.values(), "place") for name_of_place in _texts(those, "places")),
+            tuple(_named(name_of_place, places.values(), "place") for name_of_place in _texts(names, "places")),
         )
-        for name, those in _object(fields["reaches"], "reaches").items()
+        for name, names in _object(fields["reaches"], "reaches").items()
     )
     return Machine(fields["name"], tuple(processors.values()), reaches)
 
 
 def _object(plain: Any, what: str, required: Iterable[str] = (), optional: Iterable[str] = ()) -> dict[str, Any]:
-    """An object with the required fields, and possibly `optional` ones; any fields, if none are required."""
+    """Return an object with the `required` fields and possibly `optional` ones. Without `required`, any fields are legal."""
     if not isinstance(plain, dict):
         raise StoreError(f"{what}: not an object", got=plain)
     missing = [name for name in required if name not in plain]
     unknown = [name for name in plain if required and name not in (*required, *optional)]
     if missing or unknown:
-        odd = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is unknown"
-        raise StoreError(f"{what}: the field {odd}", legal=(*required, *optional))
+        problem = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is unknown"
+        raise StoreError(f"{what}: the field {problem}", legal=(*required, *optional))
     return plain
 
 

@@ -17,7 +17,10 @@ from fireiron.tasks.mapping import Mapping, is_open, pairs
 
 @attrs.frozen
 class MappingOf:
-    """A mapping that a function computes from values, some of which are tunables, for choices beyond arithmetic: places and variants."""
+    """A mapping that a function computes from values, some of which are tunables.
+
+    The function can choose more than numbers, for example places and variants.
+    """
 
     function: Callable[..., Mapping]
     arguments: tuple[tuple[str, Any], ...] = attrs.field(converter=pairs)
@@ -47,7 +50,10 @@ class MappingOf:
         return result if isinstance(result, Mapping) else None
 
     def resolved(self, of: Callable[[Any], Any]) -> Mapping | MappingOf:
-        """A copy with tunables replaced: the mapping, if all have values and it is legal; otherwise the error is raised when it is used."""
+        """Replace tunables by `of`. Return the mapping if all tunables have values and it is legal, and otherwise a `MappingOf`.
+
+        An illegal mapping raises its error when it is used.
+        """
         arguments = tuple((name, of(value)) for name, value in self.arguments)
         if arguments == self.arguments:
             return self
@@ -65,7 +71,7 @@ class MappingOf:
         except ArithmeticError as error:
             raise ArgumentError(f"{self}: {type(error).__name__}: {error}") from None
         if not isinstance(mapping, Mapping):
-            raise ArgumentError(f"{self.name}: not a mapping", got=mapping, legal="Mapping([...])")
+            raise ArgumentError(f"{self.name} did not return a mapping", got=mapping, legal="Mapping([...])")
         return mapping
 
     def __str__(self) -> str:

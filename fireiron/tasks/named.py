@@ -1,7 +1,7 @@
-"""Programs by name: a stored strategy names its program and does not contain it, because loading never executes stored text.
+"""Store and load programs by name: a stored strategy does not contain its program, because loading never executes stored text.
 
-A program of the strategy library is found by its file; a user's program is passed to the loader. Either must be the program that was
-stored, according to the digests of its variants.
+A program of the strategy library is loaded from its file; a user's program is passed to the loader. The digests of the variants must equal
+the stored ones.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fireiron.package_paths import library_folder
 from fireiron.tasks.program import Tasks
 
 LIBRARY: Final = "fireiron.strategies."
-USUAL: Final = "program"
+DEFAULT_NAME: Final = "program"
 """The default name of a program in its file."""
 
 
 def title(program: Tasks) -> str:
-    """The name of a program: its place in the library, or else the file of its first variant."""
+    """Return the name of a program: its place in the library, or otherwise the file of its first variant."""
     return in_library(program) or _file(program.variants[0].function)
 
 
@@ -34,16 +34,16 @@ def _file(function: Callable[..., Any]) -> str:
 
 def in_library(program: Tasks) -> str:
     """The place of a program in the strategy library: `file`, or `file:name`; empty if it is not there."""
-    return _place(program, [variant.function.__module__ for variant in program.variants], USUAL)
+    return _place(program, [variant.function.__module__ for variant in program.variants], DEFAULT_NAME)
 
 
-def _place(value: Any, modules: Iterable[str | None], usual: str) -> str:
+def _place(value: Any, modules: Iterable[str | None], default_name: str) -> str:
     for module in dict.fromkeys(modules):
         if module is not None and module.startswith(LIBRARY):
             names = [name for name, candidate in vars(sys.modules[module]).items() if type(candidate) is type(value) and candidate == value]
             if names:
-                file, name = module.removeprefix(LIBRARY), usual if usual in names else names[0]
-                return file if name == usual else f"{file}:{name}"
+                file, name = module.removeprefix(LIBRARY), default_name if default_name in names else names[0]
+                return file if name == default_name else f"{file}:{name}"
     return ""
 
 
@@ -54,10 +54,10 @@ def plain_program(program: Tasks) -> dict[str, Any]:
     return {**named, "variants": {variant.name: variant.digest for variant in program.variants}}
 
 
-def found_program(fields: Any, programs: Iterable[Any]) -> Tasks:
-    """The program that `plain_program` stored, among the given ones, or in the library.
+def load_program(fields: Any, programs: Iterable[Any]) -> Tasks:
+    """Return the program that `plain_program` stored, from `programs` or from the library.
 
-    Raises: StoreError if it is not given, or has changed.
+    Raises: StoreError if it is in neither, or has changed.
     """
     known = isinstance(fields, dict) and set(fields) in ({"library", "variants"}, {"name", "variants"})
     name = fields.get("library", fields.get("name")) if known else None
@@ -74,13 +74,13 @@ def found_program(fields: Any, programs: Iterable[Any]) -> Tasks:
     if similar:
         return _require_unchanged(similar[0], variants, name)
     others = [title(program) for program in given] or "no program"
-    raise StoreError(f"the program {name} is not given", got=others, hint="loads(text, programs=[...])")
+    raise StoreError(f"the program {name} was not passed to loads", got=others, hint="loads(text, programs=[...])")
 
 
 def _require_unchanged(program: Tasks, variants: Mapping[str, str], name: str) -> Tasks:
     changed = changes(program, variants)
     if changed:
-        hint = "the strategy belongs to the earlier program; build it again from the present one"
+        hint = "build the strategy again from the present program"
         raise StoreError(f"the program {name} has changed since it was stored", got=", ".join(changed), hint=hint)
     return program
 
@@ -95,17 +95,17 @@ def changes(program: Tasks, variants: Mapping[str, str]) -> tuple[str, ...]:
 
 def _of_library(place: str) -> Tasks:
     """A program of the library, by its place."""
-    program = _value_at(place, USUAL)
+    program = _value_at(place, DEFAULT_NAME)
     if not isinstance(program, Tasks):
         raise StoreError(f"the strategy library has no program {place}", got=type(program).__name__)
     return program
 
 
-def _value_at(place: str, usual: str) -> Any:
+def _value_at(place: str, default_name: str) -> Any:
     file, _, name = place.partition(":")
     if not file.isidentifier() or f"{file}.py" not in os.listdir(library_folder()):  # never a path from stored text
         raise StoreError(f"the strategy library has no file {file}.py", got=place)
-    return getattr(importlib.import_module(LIBRARY + file), name or usual, None)
+    return getattr(importlib.import_module(LIBRARY + file), name or default_name, None)
 
 
 def plain_function(function: Callable[..., Any]) -> str:
@@ -114,12 +114,12 @@ def plain_function(function: Callable[..., Any]) -> str:
     if not place:
         raise StoreError(
             f"a mapping that {getattr(function, '__name__', function)} computes cannot be stored before its tunables have values",
-            hint="strategy.with_(...), or tunables as values of a Mapping",
+            hint="set the tunables by strategy.with_(...), or use them as values of a Mapping",
         )
     return place
 
 
-def found_function(place: Any) -> Callable[..., Any]:
+def load_function(place: Any) -> Callable[..., Any]:
     """The function at a place in the library."""
     function = _value_at(place, "") if isinstance(place, str) and ":" in place else None
     if not callable(function) or isinstance(function, type):

@@ -1,7 +1,7 @@
-"""Micro-kernels as leaves: opaque CUDA C++, with a Python function for its meaning, if one is given.
+"""Micro-kernels that Leaf variants call: opaque CUDA C++, whose meaning a Python function may define.
 
-The spec of such a call states which tensors the code reads and writes, and nothing else. The caller names its dimensions, `"mn,mk,kn"`, and
-the code refers to sizes and strides by these names (`a_size_k`); dimensions of one name have one size.
+The spec of such a call specifies only which tensors the code reads and writes. The caller names the dimensions, for example `"mn,mk,kn"`,
+and the code refers to sizes and strides by these names (`a_size_k`). Dimensions with equal names have equal sizes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fireiron.values.machine import DType
 
 @attrs.frozen
 class OpaqueDefinition(Definition):
-    """The operands of a micro-kernel, each with its dimensions, some of which it writes."""
+    """The operands of a micro-kernel with their dimensions (`given`), of which it writes the outputs. If `joins`, it also reads them."""
 
     given: tuple[tuple[str, tuple[str, ...]], ...] = ()
     accumulates: bool = False
@@ -72,7 +72,7 @@ class OpaqueKind(Kind):
         compute_type: DType | None = None,
         ranges: Mapping[str, Range] | None = None,
     ) -> dict[str, Any]:
-        """The arrays that are written, computed by the Python function, separately for each unit that executes the call."""
+        """Compute the written arrays by the Python function, separately for each unit that executes the call."""
         import numpy
 
         self.check_meaning(definition)
@@ -97,7 +97,7 @@ class OpaqueKind(Kind):
 
     def check_meaning(self, definition: Definition) -> None:
         if self.meaning is None:
-            hint = "call_external(..., meaning=a function of arrays)"
+            hint = "pass a function of arrays: call_external(..., meaning=function)"
             raise DecompositionError(f"{self.kernel} cannot be simulated: its meaning is unknown", hint=hint)
 
     def short(self, spec: Any) -> str | None:
@@ -118,20 +118,24 @@ def opaque(
     dims: str | None,
     meaning: Callable[..., None] | None,
 ) -> OpaqueKind:
-    """The kind of a call on tensors with these names, some of which a variant reads and writes.
+    """Return the kind of a micro-kernel's call on tensors with these names and ranks.
 
-    Raises: ArgumentError if names of dimensions do not fit, nothing is written, or only a part of what is written is read.
+    Raises: ArgumentError if the names of dimensions do not fit, if no tensor is written, or if some of the written tensors are read but not
+    all of them.
     """
     outputs = [name for name in names if name in writes]
     if not outputs:
-        raise ArgumentError(f"{kernel}: it writes nothing", legal='writes=["C"] of the variant', at=call_site())
+        raise ArgumentError(f"{kernel} writes no tensor", legal='writes=["C"] of the variant', at=call_site())
     joined = {name for name in outputs if name in reads}
     if joined not in (set(), set(outputs)):
         raise ArgumentError(
-            f"{kernel}: it reads only some of the tensors that it writes", got=sorted(joined), legal=(outputs, "none"), at=call_site()
+            f"{kernel} reads some of the tensors that it writes, but not all of them",
+            got=sorted(joined),
+            legal=(outputs, "none"),
+            at=call_site(),
         )
     if meaning is not None and not callable(meaning):
-        raise ArgumentError(f"{kernel}: its meaning must be a function of arrays", got=meaning, at=call_site())
+        raise ArgumentError(f"{kernel}: meaning must be a function of arrays", got=meaning, at=call_site())
     given = tuple(zip(names, _dims(kernel, ranks, dims), strict=True))
     formulas = tuple(Formula(Element(name, tuple(map(Index, dict(given)[name])))) for name in outputs)
     title = kernel.name if kernel.name.isidentifier() else "micro_kernel"
@@ -149,6 +153,9 @@ def _dims(kernel: MicroKernel, ranks: Sequence[int], dims: str | None) -> list[t
     )
     if not right or any(len(set(part)) != len(part) for part in dims_by_tensor):
         raise ArgumentError(
-            f"{kernel}: dims must name each dimension of each tensor", got=dims, legal=f'"mn,mk,kn", of {ranks} letters', at=call_site()
+            f"{kernel}: dims must name each dimension of each tensor",
+            got=dims,
+            legal=f'a text such as "mn,mk,kn", with {ranks} letters',
+            at=call_site(),
         )
     return dims_by_tensor

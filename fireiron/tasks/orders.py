@@ -1,8 +1,8 @@
-"""The order that events require: the copies and calls that precede each copy and call of a program, with their iterations and processors.
+"""The order that events require: for each copy and call, the copies and calls that must precede it.
 
-An event that a statement waits for may be that of a loop, or a carried one. Here it is resolved to the copies and calls that it consists
-of. For each loop around such a statement, the iteration is stated: the one at an index, the one a number of iterations before, or all of
-them.
+A statement may wait for the event of a loop, or for a loop-carried event. This module resolves such an event to the copies and calls that
+it consists of. For each loop around such a copy or call, the result specifies the iteration: that at an index, that a number of iterations
+before, or all iterations.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Loop: TypeAlias = "tuple[Var, Expr]"
 
 @attrs.frozen
 class Iteration:
-    """An iteration of a loop: the one at an index, minus `before`; or all of them."""
+    """An iteration of a loop: `before` iterations before the one at `index`; or all iterations, if `index` is EVERY."""
 
     index: Index
     before: int = 0
@@ -51,7 +51,7 @@ class Iteration:
 
 @attrs.frozen
 class Placed:
-    """A copy or a call, and the loops around it within a thread block, from the outermost in."""
+    """A copy or a call, and the loops around it within a thread block, the outermost first."""
 
     leaf: Leaf
     loops: tuple[Loop, ...]
@@ -59,9 +59,10 @@ class Placed:
 
 @attrs.frozen
 class Need:
-    """`second` waits for `first`, by an event of its precondition, with an index per dimension of `first` and an iteration per loop.
+    """The copy or call `second` waits for `first`, because of the event `by` of its precondition.
 
-    `through` is an unknown copy or call between them, if there is one.
+    `index` selects processors: one index per dimension of `first`. `iterations` has one entry per loop around `first`. `through` is an
+    unknown copy or call between them, if there is one.
     """
 
     first: str
@@ -109,7 +110,7 @@ Iterations: TypeAlias = "Mapping[Var, Iteration]"
 
 @attrs.frozen
 class Waiting:
-    """The waiting statement, the event that it waits for, and the unknown copy or call between, if any."""
+    """The waiting statement, the event that it waits for, and the last unknown copy or call between them, if there is one."""
 
     second: str
     by: Event
@@ -171,7 +172,7 @@ class Orders:
     def _result(
         self, event: Event, loop: For | Pfor | Branch, number: int, current: Iterations, waiting: Waiting, seen: frozenset[str]
     ) -> Iterator[Need]:
-        """Resolve the event of a loop: to all of its iterations, or to those at the event's indices."""
+        """Resolve the event of a loop to statements in all of its iterations, or in the iterations at the event's indices."""
         over, index, inner = loop.results[number].over, event.index, dict(current)
         values: dict[Var, Index] = {}
         if isinstance(loop, Pfor):
@@ -186,7 +187,7 @@ class Orders:
             yield from self._of(_at(block.yields[number], values | _values(over, index)), inner, waiting, seen)
 
     def _carried(self, event: Event, current: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
-        """Resolve a carried event: to statements before the loop, and to those in previous iterations."""
+        """Resolve a carried event to statements before the loop and in previous iterations."""
         loop, number = self.carries[event.name]
         carry = loop.carries[number]
         values = _values(carry.over, event.index)

@@ -1,7 +1,7 @@
-"""Offsets in a memory for tensors, such that as few pairs as necessary share bytes to stay within a bound (Cypress, section 4.2.4).
+"""Assign offsets in a memory to tensors, within a bound, such that as few pairs as possible share bytes (Cypress, section 4.2.4).
 
-At first all tensors have separate bytes: auxiliary edges complete the interference graph. As few auxiliary edges as possible are removed
-until offsets within the bound exist. Tensors that interfere never share bytes.
+Initially, all tensors have separate bytes: auxiliary edges complete the interference graph. Then as few auxiliary edges as possible are
+removed until offsets within the bound exist. Tensors that interfere never share bytes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ May: TypeAlias = "Callable[[frozenset[Pair]], bool]"
 """A predicate: whether some pairs may all share bytes."""
 
 MOST_TRIED: Final = 1024
-"""Maximum number of sets of auxiliary edges that are tried; beyond it edges are removed one by one, the most effective first."""
+"""Maximum number of sets of auxiliary edges that are tried. If there are more, edges are removed one by one, the most effective first."""
 
 MOST_EXACT: Final = 7
-"""Maximum number of tensors for which the exact minimum is found; beyond it the better of two first-fit orders is used."""
+"""Maximum number of tensors for which all orders are tried. For more tensors, the better of two first-fit orders is used."""
 
 
 @attrs.frozen
@@ -36,9 +36,9 @@ class Packing:
 
 
 def pack(sizes: Sequence[int], free: Sequence[Pair], bound: float, may: May = lambda dropped: True) -> Packing:
-    """Offsets for tensors of some sizes within a bound. If there are none, the result exceeds the bound.
+    """Return offsets for tensors of some sizes. If no offsets stay within the bound, the result exceeds it.
 
-    Args: free: the auxiliary edges, that is the pairs that do not interfere. may: whether a set of them may be removed together.
+    Args: free: the auxiliary edges, that is, the pairs that do not interfere. may: whether a set of them may be removed together.
     """
     least: Packing | None = None
     for dropped in filter(may, _choices(sizes, free)):
@@ -67,7 +67,7 @@ def _choices(sizes: Sequence[int], free: Sequence[Pair]) -> Iterator[frozenset[P
 
 
 def first_fit(sizes: Sequence[int], dropped: frozenset[Pair], bound: float) -> Packing:
-    """Offsets where only pairs without an edge may share bytes: within a bound, or else with the fewest bytes found."""
+    """Return offsets where only pairs without an edge share bytes: within a bound, or with the fewest bytes of all tried orders."""
     interfering = _interfering(sizes, dropped)
     needed = sum(sizes[number] for number in heaviest_clique(sizes, dropped))
     best: list[int] = []
@@ -81,7 +81,7 @@ def first_fit(sizes: Sequence[int], dropped: frozenset[Pair], bound: float) -> P
 
 
 def heaviest_clique(sizes: Sequence[int], dropped: frozenset[Pair]) -> tuple[int, ...]:
-    """The pairwise interfering tensors with the most bytes: a lower bound."""
+    """Return the set of pairwise interfering tensors with the most bytes, which is a lower bound of the memory."""
     return tuple(sorted(_heaviest(sizes, _interfering(sizes, dropped), frozenset(range(len(sizes))))))
 
 
@@ -90,13 +90,13 @@ def _interfering(sizes: Sequence[int], dropped: frozenset[Pair]) -> list[frozens
     return [frozenset(other for other in numbers if other != number and _pair(number, other) not in dropped) for number in numbers]
 
 
-def _heaviest(sizes: Sequence[int], apart: Sequence[frozenset[int]], among: frozenset[int]) -> frozenset[int]:
+def _heaviest(sizes: Sequence[int], interfering: Sequence[frozenset[int]], among: frozenset[int]) -> frozenset[int]:
     if not among:
         return among
-    pivot = max(among, key=lambda each: (len(among - apart[each]), -each))
-    if among <= apart[pivot] | {pivot}:
+    pivot = max(among, key=lambda each: (len(among - interfering[each]), -each))
+    if among <= interfering[pivot] | {pivot}:
         return among
-    candidates = (_heaviest(sizes, apart, among & apart[pivot]) | {pivot}, _heaviest(sizes, apart, among - {pivot}))
+    candidates = (_heaviest(sizes, interfering, among & interfering[pivot]) | {pivot}, _heaviest(sizes, interfering, among - {pivot}))
     return max(candidates, key=lambda each: sum(sizes[number] for number in each))
 
 
@@ -109,10 +109,10 @@ def _orders(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield from itertools.permutations(given)
 
 
-def _in_order(sizes: Sequence[int], apart: Sequence[frozenset[int]], order: Sequence[int]) -> list[int]:
+def _in_order(sizes: Sequence[int], interfering: Sequence[frozenset[int]], order: Sequence[int]) -> list[int]:
     offsets = [-1] * len(sizes)
     for number in order:
-        occupied = sorted((offsets[other], offsets[other] + sizes[other]) for other in apart[number] if offsets[other] >= 0)
+        occupied = sorted((offsets[other], offsets[other] + sizes[other]) for other in interfering[number] if offsets[other] >= 0)
         place = 0
         for first, end in occupied:
             if first >= place + sizes[number]:

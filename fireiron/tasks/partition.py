@@ -1,7 +1,7 @@
-"""Partitions: the pieces of a tensor, for NumPy and for the compiler (Cypress, section 3.2).
+"""Partitions of tensors into pieces, for NumPy and for the compiler (Cypress, section 3.2).
 
-A partition defines the number of pieces of a shape, the shape of a piece, and the coordinates of each piece along each dimension. Users may
-add partitions: a subclass of `Partition`, a frozen attrs class, is a new operator.
+A partition defines, for a shape, the number of pieces, the shape of a piece, and the coordinates of each piece along each dimension. To add
+a partition, define a subclass of `Partition` as a frozen attrs class.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from fireiron.values.tensor import View
 
 @attrs.frozen
 class Partition:
-    """Pieces of a tensor. `raises`: only a group of threads together has all pieces, each of which is one thread's part.
+    """A partition of a tensor into pieces.
 
-    The declaration of a partition is checked element by element for each shape that it is used for. A `proven` partition is not checked,
-    and also applies to run-time sizes.
+    If it is `of_threads`, each piece is the part of one thread, and only a group of threads together has all pieces. The declaration of a
+    partition is checked element by element, for each shape that it is applied to. A `proven` partition is not checked and also applies to
+    run-time sizes.
     """
 
-    raises: ClassVar[bool] = False
+    of_threads: ClassVar[bool] = False
     proven: ClassVar[bool] = False
 
     @property
@@ -35,7 +36,7 @@ class Partition:
 
     @property
     def dropped(self) -> tuple[int, ...]:
-        """The dimensions of the tensor that its pieces do not have, because they have one coordinate along them."""
+        """The dimensions of the tensor that its pieces do not have, because a piece has a single coordinate along them."""
         return ()
 
     def present(self, place: tuple[Expr, ...]) -> Expr:
@@ -43,7 +44,7 @@ class Partition:
         return TRUE
 
     def check(self, shape: tuple[Any, ...]) -> None:
-        """Refuse shapes that it cannot divide."""
+        """Refuse shapes that the partition cannot divide."""
 
     def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
         """The number of pieces, per index."""
@@ -58,7 +59,7 @@ class Partition:
         raise NotImplementedError
 
     def axes(self, rank: int) -> tuple[int, ...]:
-        """The dimensions of the tensor that a piece has, in its order; along the others it has one coordinate."""
+        """Return the dimensions of the tensor that a piece has, in the piece's order. Along the others, it has a single coordinate."""
         return tuple(dim for dim in range(rank) if dim not in self.dropped)
 
     def view(self, whole: View, place: tuple[Expr, ...], units: frozenset[Expr]) -> View:
@@ -68,7 +69,7 @@ class Partition:
 
 @attrs.frozen
 class Axes(Partition):
-    """A single piece with all elements, with some of the dimensions in any order; the others have one coordinate."""
+    """A single piece with all elements and the dimensions `dims`, in this order. All other dimensions have size 1."""
 
     proven: ClassVar[bool] = True
     dims: tuple[int, ...] = attrs.field(converter=listed)
@@ -82,8 +83,8 @@ class Axes(Partition):
         left = [dim for dim in range(len(shape)) if dim not in self.dims and dim not in single]
         if left or len(set(self.dims)) != len(self.dims) or not set(self.dims) <= set(range(len(shape))):
             raise ArgumentError(
-                f"{self}: of a tensor of {' x '.join(map(str, shape))} elements",
-                legal=f"each dimension at most once, and all but {single or 'none'}, of one coordinate", at=call_site(),
+                f"{self} does not fit a tensor of {' x '.join(map(str, shape))} elements",
+                legal=f"each dimension at most once; only dimensions of size 1 may be omitted: {single or 'none'}", at=call_site(),
             )  # fmt: skip
 
     def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -107,7 +108,7 @@ class Axes(Partition):
 
 @attrs.frozen
 class Blocks(Partition):
-    """Blocks of `sizes` contiguous elements; blocks at the end may overhang, and elements that are out of bounds count as zero."""
+    """Blocks of `sizes` contiguous elements. The last block along a dimension may overhang; its elements out of bounds read as zero."""
 
     proven: ClassVar[bool] = True
     sizes: tuple[int, ...] = attrs.field(converter=listed)
@@ -119,10 +120,12 @@ class Blocks(Partition):
     def check(self, shape: tuple[Any, ...]) -> None:
         if len(self.sizes) != len(shape):
             raise ArgumentError(
-                f"{self}: the tensor has {len(shape)} dimensions, {' x '.join(map(str, shape))}", legal="a size for each", at=call_site()
+                f"{self}: the tensor has {len(shape)} dimensions, {' x '.join(map(str, shape))}",
+                legal="one size per dimension",
+                at=call_site(),
             )
         if any((number := constant(as_expr(size))) is not None and number < 1 for size in self.sizes):
-            raise ArgumentError(f"{self}: blocks without elements", legal="1 or more", at=call_site())
+            raise ArgumentError(f"{self}: the blocks have no elements", legal="sizes of 1 or more", at=call_site())
 
     def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
         counts = tuple(ceildiv(as_expr(whole), as_expr(size)) for whole, size in zip(shape, self.sizes, strict=True))
@@ -141,7 +144,7 @@ class Blocks(Partition):
                 continue  # all of the dimension
             if constant(as_expr(size)) is None:
                 raise DecompositionError(
-                    f"{self}: blocks of {size} of the {whole.shape[dim]} elements along dimension {dim}, known only at run time",
+                    f"{self}: the block size {size} along dimension {dim}, of {whole.shape[dim]} elements, is known only at run time",
                     legal="a known size, or the whole dimension", at=call_site(),
                 )  # fmt: skip
             tiled = whole.tile(*(int(size) if other == dim else None for other in range(len(self.sizes))))
@@ -155,9 +158,9 @@ class Blocks(Partition):
 
 @attrs.frozen
 class First(Partition):
-    """Blocks of `sizes` contiguous elements, for the first of `takers`, whose number is the last index; other pieces are empty.
+    """Blocks of `sizes` contiguous elements for launch 0 of `takers` launches. The pieces of all other launches are empty.
 
-    So a result that all launches could compute is computed once.
+    The last index of a piece is the number of the launch. Use it for a result that all launches could compute, to compute it once.
     """
 
     proven: ClassVar[bool] = True
@@ -202,7 +205,7 @@ OUTSIDE: Final = 2**62
 
 @attrs.frozen
 class Slices(Partition):
-    """One piece per coordinate along the dimension `dim`, which pieces do not have: each matrix of a batch."""
+    """One piece per coordinate along the dimension `dim`, for example each matrix of a batch. Pieces do not have this dimension."""
 
     proven: ClassVar[bool] = True
     dim: int
@@ -218,7 +221,9 @@ class Slices(Partition):
     def check(self, shape: tuple[Any, ...]) -> None:
         if not 0 <= self.dim < len(shape) or len(shape) < 2:
             raise ArgumentError(
-                f"{self}: the tensor has {len(shape)} dimensions", legal=f"0 to {len(shape) - 1}, of 2 or more", at=call_site()
+                f"{self}: the tensor has {len(shape)} dimensions",
+                legal=f"a dimension from 0 to {len(shape) - 1}, of a tensor of 2 or more dimensions",
+                at=call_site(),
             )
 
     def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -233,7 +238,7 @@ class Slices(Partition):
     def view(self, whole: View, place: tuple[Expr, ...], units: frozenset[Expr]) -> View:
         (index,) = place
         if len(whole.dims[self.dim].modes) != 1:
-            raise DecompositionError(f"{self}: the dimension is divided into several modes", got=whole, at=call_site())
+            raise DecompositionError(f"{self}: the dimension {self.dim} has more than one mode", got=whole, at=call_site())
         return whole.at(self.dim, index, bool(units & index.variables()))
 
     def __str__(self) -> str:
@@ -264,12 +269,12 @@ LANES_OF_ROW: Final = 4
 class MmaPieces(Partition):
     """The parts of an instruction's operand that belong to its warps, or to the threads of a warp.
 
-    A warp has 16 rows of C. The thread with lane 4g + t has rows g and g + 8 of them, and of each 8 columns 2t and 2t + 1. Pieces of A and
-    B correspond to those of C: its rows, or its columns, and all of k. So do `rows`, one number per row of C, and `parts`, four per row, of
-    which thread t has one.
+    A warp has 16 rows of C. The thread with lane 4g + t has rows g and g + 8, and columns 2t and 2t + 1 of each group of 8 columns. A piece
+    of A has the same rows as the piece of C, and all of k. A piece of B has the same columns, and all of k. `rows` is a tensor with one
+    number per row of C. `parts` is a tensor with four numbers per row, of which thread t has number t.
     """
 
-    raises: ClassVar[bool] = True
+    of_threads: ClassVar[bool] = True
     proven: ClassVar[bool] = True
     instruction: Instruction
     processor: Processor
@@ -291,9 +296,9 @@ class MmaPieces(Partition):
                 legal=f"multiples of {' x '.join(map(str, unit))}", at=call_site(),
             )  # fmt: skip
         if self.operand != "B" and int(shape[0]) != rows:
-            raise DecompositionError(f"{self}: {shape[0]} rows", legal=str(rows), at=call_site())
+            raise DecompositionError(f"{self}: the tensor has {shape[0]} rows", legal=str(rows), at=call_site())
         if self.operand == "parts" and int(shape[1]) != LANES_OF_ROW:
-            raise DecompositionError(f"{self}: {shape[1]} numbers for each row", legal=str(LANES_OF_ROW), at=call_site())
+            raise DecompositionError(f"{self}: the tensor has {shape[1]} numbers per row", legal=str(LANES_OF_ROW), at=call_site())
 
     def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
         return (self.instruction.warps if self.processor == WARP else 32,)
@@ -322,15 +327,17 @@ class MmaPieces(Partition):
 
 
 def mma_pieces(instruction: str, processor: Processor, operand: str) -> MmaPieces:
-    """The partition for an instruction by name; refused for unknown names and processors."""
+    """Return the partition for an instruction by name. Raises: ArgumentError for an unknown name, processor or operand."""
     known = {instruction_entry.name: instruction_entry for instruction_entry in INSTRUCTIONS}
     if not isinstance(instruction, str) or instruction not in known:
-        raise ArgumentError("partition_by_mma: an unknown instruction", got=instruction, legal=tuple(known), at=call_site())
+        raise ArgumentError("partition_by_mma: the instruction is unknown", got=instruction, legal=tuple(known), at=call_site())
     legal = (WARP, THREAD) if known[instruction].warps > 1 else (THREAD,)
     if not isinstance(processor, Processor) or processor not in legal:
-        raise ArgumentError(f"partition_by_mma({instruction}): the processors of its parts", got=processor, legal=legal, at=call_site())
+        raise ArgumentError(
+            f"partition_by_mma({instruction}): its parts do not belong to this processor", got=processor, legal=legal, at=call_site()
+        )
     if not isinstance(operand, str) or operand not in OPERANDS:
-        raise ArgumentError("partition_by_mma: an unknown operand", got=operand, legal=" ".join(OPERANDS), at=call_site())
+        raise ArgumentError("partition_by_mma: the operand is unknown", got=operand, legal=" ".join(OPERANDS), at=call_site())
     return MmaPieces(known[instruction], processor, operand)
 
 

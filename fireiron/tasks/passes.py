@@ -1,4 +1,4 @@
-"""The passes over event IR, in order. Each can be shown: `fireiron show FILE --events [PASS]`.
+"""The passes over event IR, in order. `fireiron show FILE --events [PASS]` prints the result of a pass.
 
 A pass is a function of an event program and its mapping. To add one, add a line to `PASSES`.
 """
@@ -27,7 +27,7 @@ Report: TypeAlias = "Callable[[EventProgram, Mapping], str]"
 
 @attrs.frozen
 class EventPass:
-    """A pass by its name; a `report` shows results that the text of the program does not contain."""
+    """A pass: its name, its function, and optionally a `report` of results that the text of the program does not contain."""
 
     name: str
     run: Rewrite = attrs.field(repr=False)
@@ -60,8 +60,8 @@ def events_of(program: Tasks, mapping: Mapping, spec: Spec, until: str = PASS_NA
     Raises: ArgumentError for an unknown name.
     """
     if until not in PASS_NAMES:
-        meant = closest(until, PASS_NAMES)
-        raise ArgumentError(f"no event pass {until!r}", legal=PASS_NAMES, hint=f"{meant}?" if meant else None)
+        nearest = closest(until, PASS_NAMES)
+        raise ArgumentError(f"there is no event pass {until!r}", legal=PASS_NAMES, hint=f"{nearest}?" if nearest else None)
     program_events = analyzed_for(program, mapping, spec)
     for event_pass in PASSES[: PASS_NAMES.index(until)]:
         program_events = event_pass.run(program_events, mapping)

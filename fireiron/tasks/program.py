@@ -1,8 +1,8 @@
 """Tasks: programs with the meaning of their sequential text, independent of machines (Cypress, section 3.2).
 
 A task has variants, which are functions of tensors. An Inner variant allocates tensors, partitions them and launches tasks; a Leaf variant
-accesses data. The functions are executed in two ways: in NumPy, task by task (`sequential`), and once with loop variables instead of
-numbers, by which the compiler reads them (`step`). The functions of this module delegate to the current runner.
+accesses data. Variants are executed in two ways: in NumPy, task by task (`sequential`), and by the compiler, once, with loop variables
+instead of numbers (`step`). The functions of this module delegate to the current runner.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ processor: Final = Processor
 
 @attrs.frozen
 class TunableKind:
-    """The default of a parameter that the mapping binds: the kind of its value."""
+    """The default of a parameter whose value the mapping specifies: the kind of the value."""
 
     kind: type
 
@@ -59,8 +59,8 @@ class TunableKind:
 @checked_arguments
 def tunable(kind: type) -> Any:
     """The default of a keyword-only parameter of a variant: an `int`, a `str` or a `processor`, whose value the mapping specifies."""
-    if not any(kind is one for one in (int, str, Processor)):
-        raise ArgumentError("tunable: an unknown kind", got=kind, legal="int str processor", at=call_site())
+    if not any(kind is legal for legal in (int, str, Processor)):
+        raise ArgumentError("tunable: the kind is unknown", got=kind, legal="int str processor", at=call_site())
     return TunableKind(kind)
 
 
@@ -98,8 +98,8 @@ class Variant:
         return {"digest": self.digest}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse the call: a task is launched."""
-        raise DecompositionError(f"{self.name}: a task is launched, not called", hint=f'launch("{self.task}", ...)', at=call_site())
+        """Refuse the call: a task must be launched."""
+        raise DecompositionError(f"{self.name}: a task must be launched, not called", hint=f'launch("{self.task}", ...)', at=call_site())
 
 
 def _variant(module: str, name: str) -> Variant:
@@ -120,14 +120,19 @@ def task(name: str, form: Form, *, reads: Sequence[str] = (), writes: Sequence[s
     of tensors: generators, and functions with `*args`, defaults, or a tunable among the tensors.
     """
     if not isinstance(name, str) or not name:
-        raise ArgumentError("task: a name first", got=name, legal='@task("copy", Leaf, reads=["src"], writes=["dst"])', at=call_site())
+        raise ArgumentError(
+            "task: the first argument must be the name of the task",
+            got=name,
+            legal='@task("copy", Leaf, reads=["src"], writes=["dst"])',
+            at=call_site(),
+        )
     for word, names in (("reads", reads), ("writes", writes)):
         if (
             isinstance(names, str)
             or not isinstance(names, Sequence)
             or not all(isinstance(name_of_tensor, str) for name_of_tensor in names)
         ):
-            raise ArgumentError(f"task({shown(name)}): {word} must be names", got=names, legal=f'{word}=["C"]', at=call_site())
+            raise ArgumentError(f"task({shown(name)}): {word} must be a list of names", got=names, legal=f'{word}=["C"]', at=call_site())
 
     def decorated(function: Callable[..., Any]) -> Variant:
         origin = _require_function(function, name)
@@ -135,10 +140,10 @@ def task(name: str, form: Form, *, reads: Sequence[str] = (), writes: Sequence[s
         tensors = tuple(parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
         named = {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
         if not isinstance(form, Form):
-            raise ArgumentError(f"{function.__name__}: neither Inner nor Leaf", got=form, legal="Inner Leaf", at=origin)
+            raise ArgumentError(f"{function.__name__}: the form must be Inner or Leaf", got=form, legal="Inner Leaf", at=origin)
         unknown = [tensor for tensor in (*reads, *writes) if tensor not in tensors]
         if unknown:
-            raise ArgumentError(f"{function.__name__}: no tensor {unknown[0]} to read or write", legal=tensors or "none", at=origin)
+            raise ArgumentError(f"{function.__name__} has no tensor {unknown[0]} to read or write", legal=tensors or "none", at=origin)
         wrong = [keyword for keyword, default in named.items() if not isinstance(default, TunableKind)]
         if wrong:
             raise ArgumentError(f"{function.__name__}: {wrong[0]} is not a tunable", legal=f"{wrong[0]}=tunable(int)", at=origin)
@@ -151,21 +156,27 @@ def task(name: str, form: Form, *, reads: Sequence[str] = (), writes: Sequence[s
 def _require_function(function: Any, name: str) -> str:
     """The line of a function that may be a variant; other functions are refused."""
     if not inspect.isfunction(function):
-        raise ArgumentError(f'task("{name}"): not a function', got=function, legal="def ...(C, A, B, *, U=tunable(int))", at=call_site())
+        raise ArgumentError(
+            f'task("{name}") must decorate a function', got=function, legal="def ...(C, A, B, *, U=tunable(int))", at=call_site()
+        )
     code, title = function.__code__, function.__name__
     origin = f"{'/'.join(Path(code.co_filename).parts[-2:])}:{code.co_firstlineno}"
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ArgumentError(f"{title}: a generator, which launches nothing when it is called", legal="no yield, no await", at=origin)
+        raise ArgumentError(
+            f"{title}: a variant must not be a generator or a coroutine, because calling it launches nothing",
+            legal="no yield, no await",
+            at=origin,
+        )
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ArgumentError(f"{title}: the tensors of a task have names, {parameter} has not", legal="C, A, B", at=origin)
+            raise ArgumentError(f"{title}: each tensor of a task needs a name, and {parameter} has none", legal="C, A, B", at=origin)
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is not parameter.empty:
             kind = (
                 f"{parameter.name}=tunable(int)"
                 if isinstance(parameter.default, TunableKind)
                 else f"{parameter.name}={parameter.default!r}"
             )
-            raise ArgumentError(f"{title}: {kind} is among the tensors", legal="tunables after *: (C, *, U=tunable(int))", at=origin)
+            raise ArgumentError(f"{title}: {kind} is among the tensors", legal="tunables after the *: (C, *, U=tunable(int))", at=origin)
     return origin
 
 
@@ -187,7 +198,10 @@ class Tasks(Displayed):
             twice = next(name for name in names if names.count(name) > 1)
             lines = [variant.origin for variant in variants if variant.name == twice]
             raise ArgumentError(
-                f"Tasks: two variants are called {twice}", got=lines, legal="unique names, which instances refer to", at=call_site()
+                f"Tasks: two variants are named {twice}",
+                got=lines,
+                legal="unique names, because instances refer to variants by name",
+                at=call_site(),
             )
         shapes: dict[str, Variant] = {}
         for variant in variants:
@@ -211,14 +225,20 @@ class Tasks(Displayed):
         for variant in self.variants:
             if variant.name == name:
                 return variant
-        meant = closest(name, [variant.name for variant in self.variants])
+        nearest = closest(name, [variant.name for variant in self.variants])
         raise ArgumentError(
-            f"no variant {name}", legal=[variant.name for variant in self.variants], hint=f"{meant}?" if meant else None, at=call_site()
+            f"the program has no variant {name}",
+            legal=[variant.name for variant in self.variants],
+            hint=f"{nearest}?" if nearest else None,
+            at=call_site(),
         )
 
     def check(self, mapping: Mapping) -> None:
-        """Refuse a mapping that does not fit: unknown variants, tensors without a memory, missing, unknown or mistyped tunables, calls of a
-        Leaf."""
+        """Refuse a mapping that does not fit the program.
+
+        Raises: ArgumentError if a variant is unknown, if the number of memories is wrong, if a tunable is missing, unknown or of a wrong
+        type, or if an instance of a Leaf has calls.
+        """
         if not isinstance(mapping, Mapping):
             raise ArgumentError("a program requires a mapping", got=mapping, legal="Mapping([TaskMapping(...), ...])", at=call_site())
         for instance in mapping.instances:
@@ -228,7 +248,7 @@ class Tasks(Displayed):
 def require_program(program: object) -> None:
     """Refuse anything but a program."""
     if not isinstance(program, Tasks):
-        raise ArgumentError("not a program of tasks", got=program, legal="Tasks(gemm_host, gemm_block, ...)", at=call_site())
+        raise ArgumentError("the value is not a program of tasks", got=program, legal="Tasks(gemm_host, gemm_block, ...)", at=call_site())
 
 
 def _check_instance(program: Tasks, variant: Variant, instance: TaskMapping) -> None:
@@ -237,29 +257,36 @@ def _check_instance(program: Tasks, variant: Variant, instance: TaskMapping) -> 
     if variant.form is Inner and instance.strategy is not None:
         leaves = [candidate.name for candidate in program.variants if candidate.task == variant.task and candidate.form is Leaf]
         raise ArgumentError(
-            f"{where}: a strategy is for the work of a Leaf",
+            f"{where}: only an instance of a Leaf may have a strategy",
             got=instance.strategy,
             legal=leaves or "a Leaf of the task",
             at=variant.origin,
         )
     if len(instance.mems) != len(variant.tensors):
-        raise ArgumentError(f"{where}: one memory per tensor", got=instance.mems, legal=variant.tensors, at=variant.origin)
+        raise ArgumentError(
+            f"{where}: the number of memories differs from the number of tensors",
+            got=instance.mems,
+            legal=variant.tensors,
+            at=variant.origin,
+        )
     wanted, given = dict(variant.tunables), dict(instance.tunables)
     for name in wanted:
         if name not in given:
             raise ArgumentError(f"{where}: the tunable {name} has no value", legal=f"{name}={wanted[name].__name__}", at=variant.origin)
     for name, value in given.items():
         if name not in wanted:
-            raise ArgumentError(f"{where}: no tunable {name}", legal=tuple(wanted) or "none", at=variant.origin)
+            raise ArgumentError(f"{where}: the variant has no tunable {name}", legal=tuple(wanted) or "none", at=variant.origin)
         if not isinstance(value, wanted[name]) or isinstance(value, bool):
-            raise ArgumentError(f"{where}: the tunable {name}", got=value, legal=wanted[name].__name__, at=variant.origin)
+            raise ArgumentError(
+                f"{where}: the tunable {name} has a value of a wrong type", got=value, legal=wanted[name].__name__, at=variant.origin
+            )
     places = zip(variant.tensors, instance.mems, strict=True)
     shared = [name for name, place in places if place.memory is not None and place.memory.of_block]
     for name, _ in instance.layouts:
         if name not in shared:
-            raise ArgumentError(f"{where}: a layout for {name}, which is not in SHARED", legal=shared or "none", at=variant.origin)
+            raise ArgumentError(f"{where}: {name} has a layout, but is not in SHARED", legal=shared or "none", at=variant.origin)
     if variant.form is Leaf and instance.calls:
-        raise ArgumentError(f"{where}: a Leaf launches nothing", got=instance.calls, legal="calls=[]", at=variant.origin)
+        raise ArgumentError(f"{where}: a Leaf must not launch tasks", got=instance.calls, legal="calls=[]", at=variant.origin)
 
 
 # ---------------------------------------------------------------------------------------------- running
@@ -267,10 +294,11 @@ def _check_instance(program: Tasks, variant: Variant, instance: TaskMapping) -> 
 
 @attrs.frozen(eq=False)
 class TaskTensor:
-    """A tensor as a variant sees it: its shape, its element type, and parts of it, without data. `data` belongs to the runner.
+    """A tensor, or a piece of one, as a variant sees it: the shape and the element type, without access to elements.
 
-    `parameter` is the variant's argument that it is part of; None for a tensor that the variant allocated, with number `allocation`.
-    `scope` is the execution of the variant that owns it. `selection` has the partitions and indices by which it is a piece.
+    `data` belongs to the runner. `parameter` is the variant's argument that the tensor is, or is a piece of. It is None for a tensor that
+    the variant allocated, which has the number `allocation`. `scope` is the execution of the variant that owns the tensor. `selection` has
+    the partitions and indices that select a piece.
     """
 
     data: Any = attrs.field(repr=False)
@@ -283,7 +311,7 @@ class TaskTensor:
 
     @property
     def called(self) -> str:
-        """The argument that it is part of, or `make_tensor`."""
+        """The name of the argument that it is part of, for messages."""
         return self.parameter or "a tensor of make_tensor"
 
     @property
@@ -304,7 +332,7 @@ class TaskTensor:
     def __getitem__(self, index: object) -> Any:
         """Refuse element access, which only `call_external` may do."""
         raise DecompositionError(
-            f"a task does not access elements of its tensors, here of {self.called}",
+            f"a task must not access elements of a tensor, here of {self.called}",
             got=index, legal="partition_by_blocks(...)[i, j], and call_external(...) in a Leaf", at=call_site(),
         )  # fmt: skip
 
@@ -348,18 +376,22 @@ class Pieces:
         counts = self.partition.counts(self.tensor.extents)
         if len(place) != len(counts):
             raise DecompositionError(
-                f"{self.partition}: {len(place)} indices", legal=f"{len(counts)}: of {' x '.join(map(str, counts))} pieces", at=call_site()
+                f"{self.partition}: {len(place)} indices are given",
+                legal=f"{len(counts)} indices, of {' x '.join(map(str, counts))} pieces",
+                at=call_site(),
             )
         shape = self.partition.shape(self.tensor.extents)
-        running().require_own("a piece", self.tensor)
+        running().require_own("an index", self.tensor)
         place = tuple(map(operand, place))
         data = running().piece(self.tensor, self.partition, place, shape)
         selection = (*self.tensor.selection, self.partition, place)
         return attrs.evolve(self.tensor, data=data, extents=shape, selection=selection)
 
     def __iter__(self) -> Iterator[Any]:
-        """Refuse iteration: pieces are accessed by the indices of a loop."""
-        raise DecompositionError(f"{self.partition}: pieces have indices", legal="for i in prange(...): ... pieces[i]", at=call_site())
+        """Refuse iteration: pieces must be accessed by the indices of a loop."""
+        raise DecompositionError(
+            f"{self.partition}: its pieces cannot be iterated over", legal="for i in prange(...): ... pieces[i]", at=call_site()
+        )
 
 
 @checked_arguments
@@ -367,7 +399,10 @@ def partition(tensor: TaskTensor, by: Partition) -> Pieces:
     """The pieces of a tensor under any partition, including user-defined ones."""
     if not isinstance(tensor, TaskTensor) or not isinstance(by, Partition):
         raise ArgumentError(
-            "partition: a tensor of a task and a Partition", got=(tensor, by), legal="tensors of this variant, or pieces[i]", at=call_site()
+            "partition requires a tensor of a task and a Partition",
+            got=(tensor, by),
+            legal="tensors of this variant, or pieces[i]",
+            at=call_site(),
         )
     try:
         by.check(tensor.extents)
@@ -379,7 +414,7 @@ def partition(tensor: TaskTensor, by: Partition) -> Pieces:
 
 @checked_arguments
 def cdiv(number: Any, by: Any) -> Any:
-    """The quotient, rounded up, also for sizes known only at run time."""
+    """Return the quotient, rounded up. Sizes that are known only at run time are legal."""
     divisor = operand(by)
     if divisor.low < 1:
         raise ArgumentError(f"cdiv({shown(number)}, {shown(by)}): the divisor must be positive", at=call_site())
@@ -394,15 +429,15 @@ def plain(size: Any) -> Any:
 
 
 CALL: Final = "call"
-"""Denotes the work of a leaf in a `Launch`; other launches are copies of arguments."""
+"""The `what` of a `Launch` that is a call of a Leaf. Other launches are copies of arguments."""
 
 
 @attrs.frozen
 class Launch:
-    """A launch of a program under a mapping, with the same identity for all readers: the launches on the path from the entry point.
+    """The identity of a launch of a program under a mapping, which is the same in event IR and in the compiler.
 
-    For each variant on the path, it has the number of the launch in its text, and how often that launch was entered before. `what` is the
-    call, or the copy of an argument `in` or `out`.
+    `path` has an entry for each variant on the path from the entry point: the number of the launch in the variant's text, and how often it
+    was entered before. `what` is `call`, or the copy of an argument: `in NAME` or `out NAME`.
     """
 
     path: tuple[tuple[int, int], ...]
@@ -414,7 +449,7 @@ class Launch:
 
 @attrs.define(eq=False)
 class Frame:
-    """A variant that runs as an instance: the launches that it has made so far, by their positions in its text."""
+    """A running variant: its instance, and the launches that it has executed so far, by their positions in its text (`sites`)."""
 
     variant: Variant
     mapping: TaskMapping
@@ -437,7 +472,7 @@ class Runner:
     mapping: Mapping
     frames: list[Frame] = attrs.field(factory=list, init=False)
     dry: bool = attrs.field(default=False, init=False)
-    """Whether an iteration is only examined: its launches are not entered."""
+    """Whether the iteration is executed only for comparison, without entering its launches."""
 
     @property
     def here(self) -> Frame:
@@ -455,7 +490,7 @@ class Runner:
         raise NotImplementedError
 
     def again(self) -> contextlib.AbstractContextManager[None] | None:
-        """The context for executing an iteration a second time, to compare it with the first; None for no second time."""
+        """Return the context for executing an iteration a second time, to compare both executions; None if that is unnecessary."""
         return None
 
     def apart(self, tensor: TaskTensor, other: TaskTensor) -> bool:
@@ -471,7 +506,7 @@ class Runner:
         raise NotImplementedError
 
     def extent(self, tensor: TaskTensor, dim: int) -> Any:
-        """The data of the extent of the tensor of which it is a piece."""
+        """The data of the extent of the whole tensor, of which `tensor` is a piece."""
         raise NotImplementedError
 
     def enter(self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
@@ -490,7 +525,7 @@ class Runner:
         with_runner(self, lambda: self.enter(instance, self.program[instance.variant], tensors))
 
     def call(self, instance: TaskMapping, variant: Variant, tensors: Sequence[TaskTensor]) -> None:
-        """Run the function of an instance; refuse missing calls, and loops that it left early."""
+        """Run the function of an instance. Refuse missing launches, and loops that it left early."""
         frame = Frame(variant, instance)
         given = [
             TaskTensor(tensor.data, tensor.extents, tensor.dtype, name, frame)
@@ -509,19 +544,22 @@ class Runner:
         self.frames.pop()
 
     def _require_whole(self, frame: Frame, returned: object) -> None:
-        """Refuse a variant that left a loop, did not launch all calls, or did nothing; `returned` is its return value."""
+        """Refuse a variant that left a loop early, did not launch all calls, did nothing, or returned a value."""
         instance, variant = frame.mapping, frame.variant
         if returned is not None:
             raise DecompositionError(
-                f"{variant.name}: a task returns nothing", got=returned, legal="tensors that it writes", at=variant.origin
+                f"{variant.name}: a task must not return a value",
+                got=returned,
+                legal="results in tensors that it writes",
+                at=variant.origin,
             )
         if frame.open:
             _refuse_left(variant, frame.open[-1])
         left = instance.calls[len(frame.sites) :]
         if left:
             raise DecompositionError(
-                f"instance {instance.instance}: {variant.name} has {len(frame.sites)} launches", got=f"calls {list(instance.calls)}",
-                legal=f"{len(frame.sites)} calls", at=variant.origin,
+                f"instance {instance.instance}: {variant.name} has {len(frame.sites)} launches, but {len(instance.calls)} calls",
+                got=list(instance.calls), legal=f"{len(frame.sites)} calls", at=variant.origin,
             )  # fmt: skip
         if variant.writes and not frame.sites and not frame.works:
             raise DecompositionError(
@@ -530,17 +568,17 @@ class Runner:
             )  # fmt: skip
 
     def require_own(self, what: str, *tensors: Any) -> None:
-        """Refuse tensors of another execution of a variant, for which privileges are not known here."""
+        """Refuse tensors that belong to another execution of a variant: the privileges on them are unknown here."""
         for tensor in tensors:
             if tensor.scope is not None and tensor.scope is not self.here:
                 raise DecompositionError(
-                    f"{self.here.variant.name}: {what} of {tensor.called} of {tensor.scope.variant.name}, which is not an argument of "
+                    f"{self.here.variant.name}: {what} uses {tensor.called} of {tensor.scope.variant.name}, which is not an argument of "
                     f"{self.here.variant.name}",
-                    legal=self.here.variant.tensors, hint="pass it to the launch", at=call_site(),
+                    legal=self.here.variant.tensors, hint="pass the tensor to the launch", at=call_site(),
                 )  # fmt: skip
 
     def looped(self, extents: tuple[Any, ...], parallel: bool) -> Iterator[Any]:
-        """A loop of launches, which is open in the running variant until its last iteration has ended."""
+        """Run a loop of launches. It counts as open until its last iteration has ended."""
         here, line = self.here, call_site()
         here.trace.actions.append(Action("prange" if parallel else "srange", line, tuple(map(as_expr, extents))))
         here.open.append(line)
@@ -559,19 +597,19 @@ class Runner:
             again = None if self.dry else self.again()
             if again is not None:
                 first, second_mark = here.trace.since(mark), here.trace.mark()
-                with again, self._only_looking():
+                with again, self._dry_run():
                     yield index
                 require_here()
                 require_same_actions(here.variant.name, line, first, here.trace.since(second_mark))
                 here.trace.back_to(second_mark)
         if not count:  # the positions of its launches count among the calls
-            with self._only_looking():
+            with self._dry_run():
                 yield (0,) * len(extents) if len(extents) > 1 else 0
             require_here()
         here.open.pop()
 
     @contextlib.contextmanager
-    def _only_looking(self) -> Iterator[None]:
+    def _dry_run(self) -> Iterator[None]:
         outer, self.dry = self.dry, True
         yield
         self.dry = outer
@@ -585,13 +623,13 @@ class Runner:
             )
         if here.variant.form is Leaf:
             raise DecompositionError(
-                f"{here.variant.name}: a Leaf launches nothing", got=f'launch("{name}")', legal="Inner", at=call_site()
+                f"{here.variant.name}: a Leaf must not launch tasks", got=f'launch("{name}")', legal="Inner", at=call_site()
             )
         if name not in self.program.tasks:
-            meant = closest(name, self.program.tasks)
+            nearest = closest(name, self.program.tasks)
             raise DecompositionError(
-                f'{here.variant.name}: launch("{name}"), but no variant has this task', legal=self.program.tasks,
-                hint=f"{meant}?" if meant else None, at=call_site(),
+                f'{here.variant.name}: launch("{name}"), but the program has no such task', legal=self.program.tasks,
+                hint=f"{nearest}?" if nearest else None, at=call_site(),
             )  # fmt: skip
         for number, tensor in enumerate(tensors):
             require_tensor(f'{here.variant.name}: launch("{name}"), argument {number}', tensor)
@@ -603,13 +641,13 @@ class Runner:
         variant = self.program[instance.variant]
         if variant.task != name:
             raise DecompositionError(
-                f"instance {here.mapping.instance}: launches {name}, but its call is {instance.instance}, a {variant.task}",
+                f"instance {here.mapping.instance} launches {name}, but its call is {instance.instance}, an instance of {variant.task}",
                 legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
                 at=call_site(),
             )  # fmt: skip
         if len(tensors) != len(variant.tensors):
             raise DecompositionError(
-                f'{here.variant.name}: launch("{name}") with {len(tensors)} tensors', legal=variant.tensors, at=call_site()
+                f'{here.variant.name}: launch("{name}") passes {len(tensors)} tensors', legal=variant.tensors, at=call_site()
             )
         self.require_own(f'launch("{name}")', *tensors)
         self._check_privileges(variant, tensors)
@@ -620,19 +658,19 @@ class Runner:
             self.enter(instance, variant, tensors)
 
     def launch_of(self, what: str, inside: bool = False) -> Launch:
-        """The identity of the current launch (or, if `inside`, of the running one), and `what` it is."""
+        """Return the identity of the current launch, or, if `inside`, of the launch that the running variant belongs to."""
         return Launch(tuple(frame.at for frame in self.frames[: len(self.frames) - inside]), what)
 
     def _check_apart(self, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
-        """Refuse two arguments of one launch that may overlap if it writes one: their copies would differ."""
+        """Refuse arguments of a launch that may overlap, if the launch writes one of them: their copies would differ."""
         for (name, first), (other, second) in itertools.combinations(zip(variant.tensors, tensors, strict=True), 2):
             writes = [written for written in (name, other) if written in variant.writes]
             if writes and not self.dry and not self.apart(first, second):
                 raise DecompositionError(
                     f"{self.here.variant.name}: {variant.name} writes {writes[0]}, which may overlap with "
                     f"{other if writes[0] == name else name}",
-                    got="one tensor, or pieces that are not proved disjoint", legal="disjoint tensors",
-                    hint="one argument with both privileges", at=call_site(),
+                    got="the same tensor, or pieces that are not proved disjoint", legal="disjoint tensors",
+                    hint="pass one argument with both privileges", at=call_site(),
                 )  # fmt: skip
 
     def _called(self, name: str, number: int) -> TaskMapping:
@@ -653,7 +691,7 @@ class Runner:
             for verb, callee_tensors, caller_tensors in (("reads", variant.reads, caller.reads), ("writes", variant.writes, caller.writes)):
                 if name in callee_tensors and tensor.parameter is not None and tensor.parameter not in caller_tensors:
                     raise DecompositionError(
-                        f"{variant.name} {verb} {name}, which is {tensor.parameter} of {caller.name}, which has no such privilege",
+                        f"{variant.name} {verb} {name}, but {caller.name}, which passes {tensor.parameter} for it, has no such privilege",
                         legal=f'{verb}=[..., "{tensor.parameter}"] of {caller.name}', at=call_site(),
                     )  # fmt: skip
 
@@ -662,7 +700,7 @@ class Runner:
         name = self.here.variant.name
         if self.here.variant.form is Inner:
             raise DecompositionError(
-                f"{name}: an Inner variant does not access data", got=f"call_external({function!r})", legal="Leaf", at=call_site()
+                f"{name}: an Inner variant must not access data", got=f"call_external({function!r})", legal="Leaf", at=call_site()
             )
         for number, tensor in enumerate(tensors):
             require_tensor(f"{name}: call_external({function!r}), operand {number}", tensor)
@@ -687,7 +725,7 @@ class Runner:
             )
         unknown = [name for name in options if name not in ("meaning", "dims")]
         if unknown:
-            raise ArgumentError(f"call_external({kernel}): no option {unknown[0]}", legal=("meaning", "dims"), at=call_site())
+            raise ArgumentError(f"call_external({kernel}) has no option {unknown[0]}", legal=("meaning", "dims"), at=call_site())
         ranks = [tensor.rank for tensor in tensors]
         kind = opaque(kernel, names, ranks, variant.reads, variant.writes, options.get("dims"), options.get("meaning"))
         return kind.starter, {"accumulate": True} if kind.opaque_definition.accumulates else {}
@@ -695,7 +733,9 @@ class Runner:
 
 def _refuse_left(variant: Variant, line: str | None) -> NoReturn:
     raise DecompositionError(
-        f"{variant.name}: a loop of a task must run to its end, separately from others", legal="no break, return, next() or zip()", at=line
+        f"{variant.name}: a loop of a task must run to its end, and its iterations must not alternate with those of another loop",
+        legal="a loop without break, return, next() or zip()",
+        at=line,
     )
 
 
@@ -708,15 +748,15 @@ def _variables(index: Any) -> list[Var]:
 
 
 def _bare(value: Any) -> Any:
-    """An option for a spec: scalars of the variant as expressions."""
+    """Return an option for a spec, with expressions instead of the variant's scalars."""
     return value.expression if isinstance(value, Scalar) else tuple(map(_bare, value)) if type(value) is tuple else value
 
 
 def require_tensor(what: str, value: object) -> None:
     """Refuse anything but a tensor of a task."""
     if not isinstance(value, TaskTensor):
-        hint = "pieces[i, j]: one of them" if isinstance(value, Pieces) else None
-        raise ArgumentError(f"{what}: not a tensor", got=value, legal="tensors of this variant, or pieces[i]", hint=hint, at=call_site())
+        hint = "select one piece: pieces[i, j]" if isinstance(value, Pieces) else None
+        raise ArgumentError(f"{what} is not a tensor", got=value, legal="tensors of this variant, or pieces[i]", hint=hint, at=call_site())
 
 
 _RUNNER: contextvars.ContextVar[Runner] = contextvars.ContextVar("runner")
@@ -736,7 +776,7 @@ def running() -> Runner:
     """The current runner. Raises: DecompositionError outside tasks."""
     runner = _RUNNER.get(None)
     if runner is None:
-        raise DecompositionError("outside a task: only variants of tasks launch tasks and partition tensors", at=call_site())
+        raise DecompositionError("no task is running: only variants of tasks can launch tasks and partition tensors", at=call_site())
     return runner
 
 
@@ -744,7 +784,7 @@ def launch(name: str, *tensors: TaskTensor, **named: Any) -> None:
     """Launch a task on tensors; the mapping specifies the variant and the processor."""
     if named:
         raise ArgumentError(
-            f'launch("{name}"): tensors are positional arguments', got=list(named), legal="tensors in order", at=call_site()
+            f'launch("{name}"): tensors must be positional arguments', got=list(named), legal="tensors in order", at=call_site()
         )
     caller = sys._getframe(1)
     running().launched(name, (caller.f_code, caller.f_lasti), tensors)
@@ -752,36 +792,38 @@ def launch(name: str, *tensors: TaskTensor, **named: Any) -> None:
 
 @checked_arguments
 def srange(*extents: Any) -> Iterator[Any]:
-    """The indices of sequential launches: a number, or a tuple for several extents, the last fastest."""
+    """Iterate over the indices of sequential launches: a number, or for more than one extent a tuple, the last index fastest."""
     return running().looped(_checked(extents, "srange"), parallel=False)
 
 
 @checked_arguments
 def prange(*extents: Any) -> Iterator[Any]:
-    """The indices of launches in any order, or concurrent: no launch writes what another accesses."""
+    """Iterate over the indices of launches that run in any order or concurrently. No launch may write elements that another accesses."""
     return running().looped(_checked(extents, "prange"), parallel=True)
 
 
 def _checked(extents: tuple[Any, ...], what: str) -> tuple[Any, ...]:
     if not extents:
-        raise ArgumentError(f"{what}: no extent", legal=f"{what}(4)", at=call_site())
+        raise ArgumentError(f"{what} requires at least one extent", legal=f"{what}(4)", at=call_site())
     sizes = tuple(map(operand, extents))
     if any(size.low < 0 and constant(size) is not None for size in sizes):
-        raise ArgumentError(f"{what}: a negative extent", got=extents, legal=f"{what}(4)", at=call_site())
+        raise ArgumentError(f"{what}: an extent is negative", got=extents, legal=f"{what}(4)", at=call_site())
     return tuple(map(plain, sizes))
 
 
 @checked_arguments
 def make_tensor(shape: Sequence[Any], dtype: Any) -> TaskTensor:
-    """A new tensor, with unspecified elements until a task writes them."""
+    """Return a new tensor, whose elements are undefined until a task writes them."""
     if isinstance(shape, str) or not isinstance(shape, Sequence):
-        raise ArgumentError("make_tensor: one size per dimension", got=shape, legal="make_tensor((64, 64), float32)", at=call_site())
+        raise ArgumentError(
+            "make_tensor requires one size per dimension", got=shape, legal="make_tensor((64, 64), float32)", at=call_site()
+        )
     try:
         wanted, sizes = as_dtype(dtype), tuple(plain(operand(size)) for size in shape)
     except ArgumentError as error:
         raise error.located(at=call_site()) from None
     if not sizes or any(isinstance(size, int) and size < 1 for size in sizes):
-        raise ArgumentError("make_tensor: no elements", got=shape, legal="1 or more along each dimension", at=call_site())
+        raise ArgumentError("make_tensor: the tensor has no elements", got=shape, legal="1 or more along each dimension", at=call_site())
     runner = running()
     record = runner.here.trace
     record.actions.append(Action("make_tensor", call_site(), (*map(as_expr, sizes), wanted.name)))
@@ -790,12 +832,13 @@ def make_tensor(shape: Sequence[Any], dtype: Any) -> TaskTensor:
 
 
 def call_external(function: Any, *tensors: TaskTensor, **options: Any) -> None:
-    """Work on data: `"matmul"` (C += A B), `"copy"` (dst, src), `"fill"` (dst), or any kind of spec, such as `Pointwise`.
+    """Perform a spec on data: `"matmul"` (C += A B), `"copy"` (dst, src), `"fill"` (dst), or any kind of spec, such as `Pointwise`.
 
-    The tensors are the operands of the spec, in the order of its short form or by name; an operand that a formula reads and writes is `x`
-    and `x_before`. With `done`, a `MicroKernel`, its CUDA C++ performs the spec. A `MicroKernel` may also be called by itself, on tensors
-    that the variant reads and writes: `meaning`, a function that changes NumPy arrays, replaces it in simulations, and `dims`,
-    `"mn,mk,kn"`, names the dimensions of the tensors.
+    The tensors are the operands of the spec, in the order of its short form or by name. An operand `x` that a formula reads and writes is
+    passed as `x` and `x_before`. If the option `done` is a `MicroKernel`, its CUDA C++ implements the spec.
+
+    A `MicroKernel` may also be the function, on tensors that the variant reads and writes. Then `meaning` is a function that changes NumPy
+    arrays and replaces the kernel in simulations, and `dims` names the dimensions of the tensors: `"mn,mk,kn"`.
     """
     named = {name: value for name, value in options.items() if isinstance(value, TaskTensor)}
     options = {name: value for name, value in options.items() if name not in named}
@@ -803,16 +846,16 @@ def call_external(function: Any, *tensors: TaskTensor, **options: Any) -> None:
 
 
 def coordinates(tensor: TaskTensor, dim: int) -> TaskTensor:
-    """The coordinates of a piece along a dimension, in the entry point's tensor that it is a piece of; they continue past its end.
+    """Return the coordinates of a piece along a dimension, in the entry point's tensor that contains it.
 
-    Legal in a Leaf that reads the tensor.
+    For a piece that overhangs, they continue past the end of the tensor. Legal in a Leaf that reads the tensor.
     """
     _require_read("coordinates", tensor)
     return TaskTensor(running().coordinates(tensor, dim), (tensor.shape[dim],), int32)
 
 
 def extent(tensor: TaskTensor, dim: int) -> TaskTensor:
-    """The extent along a dimension of the entry point's tensor that a piece belongs to: a number."""
+    """Return the extent, along a dimension, of the entry point's tensor that contains a piece. Legal in a Leaf that reads the tensor."""
     _require_read("extent", tensor)
     return TaskTensor(running().extent(tensor, dim), (), int32)
 
@@ -823,27 +866,30 @@ def _require_read(what: str, tensor: TaskTensor) -> None:
     reader = "an Inner variant" if variant.form is Inner else variant.name
     if variant.form is Inner or tensor.parameter not in variant.reads:
         raise DecompositionError(
-            f"{variant.name}: {what} of {tensor.called}, which {reader} does not read",
+            f"{variant.name}: {what} requires a tensor that a Leaf reads, but {reader} does not read {tensor.called}",
             legal=f'a Leaf with reads=[..., "{tensor.parameter}"]', at=call_site(),
         )  # fmt: skip
 
 
 def axes(tensor: TaskTensor, *dims: int) -> TaskTensor:
-    """The same elements with these dimensions in this order, for example the transposed matrix; other dimensions have size one."""
+    """Return the tensor with the dimensions `dims` in this order, for example the transposed matrix. Other dimensions must have size 1."""
     tensor_by_axes: TaskTensor = partition(tensor, Axes(dims))[()]
     return tensor_by_axes
 
 
 @checked_arguments
 def partition_by_blocks(tensor: TaskTensor, sizes: Sequence[Any]) -> Pieces:
-    """Blocks of contiguous elements, with a size per dimension; blocks at the end may overhang."""
+    """Partition a tensor into blocks of contiguous elements, with one size per dimension. Blocks at the end may overhang."""
     _require_sizes("partition_by_blocks", sizes)
     return partition(tensor, Blocks(tuple(plain(operand(size)) for size in sizes)))
 
 
 @checked_arguments
 def partition_by_first(tensor: TaskTensor, sizes: Sequence[Any], takers: Any) -> Pieces:
-    """Blocks of contiguous elements for the first of `takers`, whose number is the last index; the pieces of other takers are empty."""
+    """Partition a tensor into blocks for launch 0 of `takers` launches; the pieces of other launches are empty.
+
+    The last index of a piece is the number of the launch.
+    """
     _require_sizes("partition_by_first", sizes)
     return partition(tensor, First(tuple(sizes), plain(takers)))
 
@@ -851,19 +897,23 @@ def partition_by_first(tensor: TaskTensor, sizes: Sequence[Any], takers: Any) ->
 def _require_sizes(what: str, sizes: Any) -> None:
     """Refuse anything but a list of sizes."""
     if isinstance(sizes, str) or not isinstance(sizes, Sequence):
-        raise ArgumentError(f"{what}: one size per dimension", got=sizes, legal="(64, 64)", at=call_site())
+        raise ArgumentError(f"{what} requires one size per dimension", got=sizes, legal="(64, 64)", at=call_site())
 
 
 @checked_arguments
 def partition_by_slices(tensor: TaskTensor, dim: int = 0) -> Pieces:
-    """Each matrix of a batch: one piece per coordinate along a dimension, without that dimension."""
+    """Partition a tensor into one piece per coordinate along a dimension, for example the matrices of a batch.
+
+    Pieces do not have this dimension.
+    """
     return partition(tensor, Slices(dim))
 
 
 @checked_arguments
 def partition_by_mma(tensor: TaskTensor, instruction: str, processor: Processor, operand: str) -> Pieces:
-    """The parts of an operand, `"A"`, `"B"` or `"C"`, of a matrix instruction that belong to a warp or a thread.
+    """Partition an operand of a matrix instruction, `"A"`, `"B"` or `"C"`, into the parts of warps or threads.
 
-    For tensors with one number per row of C use `"rows"`; for tensors with four per row, one per thread that has elements of it, `"parts"`.
+    For a tensor with one number per row of C, the operand is `"rows"`. For a tensor with four numbers per row, one per thread that has
+    elements of the row, it is `"parts"`.
     """
     return partition(tensor, mma_pieces(instruction, processor, operand))

@@ -1,4 +1,4 @@
-"""Simplification of event IR: preconditions that others imply, and results of loops that no statement waits for."""
+"""Simplify event IR: remove preconditions that others imply, and results of loops that no statement waits for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fireiron.values.expr import Expr, Var
 
 
 def reduced(program: EventProgram) -> EventProgram:
-    """The program without preconditions that others of the same statement imply, and without unused results."""
+    """Return the program without unused results, and without events that other events of the same precondition imply."""
     implied = Implied(program)
     return pruned(attrs.evolve(program, body=with_events(program.body, implied.least)))
 
@@ -47,9 +47,10 @@ def reduced(program: EventProgram) -> EventProgram:
 
 @attrs.define(eq=False)
 class Implied:
-    """The events that are done when one is done: those that its statement waited for, transitively.
+    """Computes the events that an event implies: those that its statement waits for, transitively.
 
-    For loops and branches only outer events count, because events inside differ between iterations.
+    A loop or a branch implies only events from outside it, because inner events differ between iterations. `makers` has the statement that
+    defines an event, `carriers` the loop and the number of a carried event, and `inner` the names of the events inside its statement.
     """
 
     program: EventProgram
@@ -77,9 +78,10 @@ class Implied:
                 self.known.clear()
 
     def _equivalent(self, loop: For | Pfor) -> dict[str, tuple[tuple[str, int], ...]]:
-        """For each result or carried event of a loop, the others that are done as well, initially and in each iteration.
+        """Return, for each result or carried event of a loop, the others that it implies, initially and in each iteration.
 
-        The number is that of the leading dimensions with the same index; along the rest, all are done.
+        Each is a name with a number: the event is implied for the same index along this many leading dimensions, and for all indices along
+        the rest.
         """
         carries = loop.carries if isinstance(loop, For) else ()
         initial = [carry.initial for carry in carries] + [()] * (len(loop.results) - len(carries))
@@ -103,15 +105,15 @@ class Implied:
         return implied
 
     def _along(self, events: Events, over: Type) -> Events | None:
-        """These events, for all indices along some dimensions; None if that is not known."""
+        """Return the events for all indices along some dimensions; None if these are unknown."""
         variables = processor_variables(over)
         shifted = [self._at((event,), variables, (EVERY,) * len(variables), over) for event in events]
         return tuple(event for events_of_one in shifted for event in events_of_one) if all(shifted) else None
 
     def _give(self, events: Events, wanted: Events | None) -> bool:
-        """Whether events are done whenever others are."""
+        """Whether `events` imply `wanted`."""
         known = frozenset[Event]().union(*map(self.before, events))
-        return wanted is not None and all(any(_gives(given, one) for given in known) for one in wanted)
+        return wanted is not None and all(any(_gives(given, event) for given in known) for event in wanted)
 
     def least(self, events: Events) -> Events:
         """The events without those that others imply."""
@@ -123,7 +125,7 @@ class Implied:
         return tuple(kept)
 
     def before(self, event: Event) -> frozenset[Event]:
-        """All events that are done when one is, including itself, as far as indices are known."""
+        """Return all events that an event implies, including itself. Events whose indices are unknown are omitted."""
         if event not in self.known:
             self.known[event] = frozenset([event])  # for cycles
             self.known[event] = frozenset([event]).union(*map(self.before, self._direct(event)))
@@ -152,11 +154,11 @@ class Implied:
         return implied_events
 
     def _other(self, event: Event, name: str, kept: int) -> Event:
-        """Another event, with the same leading indices, and all indices along the rest."""
+        """Return the event `name` with the leading indices of `event`, and all indices along the other dimensions."""
         return Event(name, (*event.index[:kept], *(EVERY,) * (len(self.types[name]) - kept)))
 
     def _yielded(self, stmt: Compound, block: Block, number: int, event: Event) -> set[Event]:
-        """The outer events that are done when a block's yield is."""
+        """Return the events from outside a statement that a yield of its block implies."""
         over = stmt.results[number].over
         dims = (*stmt.dims, *over) if isinstance(stmt, Pfor) else over
         variables = (*(stmt.variables if isinstance(stmt, Pfor) else ()), *processor_variables(over))
@@ -171,7 +173,7 @@ class Implied:
         return outer
 
     def _at(self, events: Events, variables: tuple[Var, ...], index: tuple[Index, ...], dims: Type) -> set[Event]:
-        """Events with indices substituted for variables; those whose indices are not known are left out."""
+        """Return events with indices substituted for variables, without events whose indices are then unknown."""
         values = dict(zip(variables, index, strict=True))
         sizes = {var: dim.size for var, dim in zip(variables, dims, strict=True)}
         shifted = set()
@@ -214,7 +216,7 @@ def _gives(given: Event, wanted: Event) -> bool:
 
 
 def pruned(program: EventProgram) -> EventProgram:
-    """The program without unused results of loops and branches; a pfor keeps at least one, which states its processors."""
+    """Return the program without unused results of loops and branches. A pfor keeps at least one result, whose type has its processors."""
     while True:
         used = _used(program.body)
         less = attrs.evolve(program, body=_without(program.body, used))

@@ -1,8 +1,8 @@
-"""Warp roles: a partition of a program's copies and calls over warps, and the events that cross it (Cypress, section 4.2.5, Figure 12).
+"""Assign the copies and calls of a program to warp roles, and report the events between roles (Cypress, section 4.2.5, Figure 12).
 
-A dedicated warp issues the copies from global to shared memory; the other warps execute everything else. A barrier is needed where one role
-waits for an event of another. In a kernel these are the circular buffers of `warp_specialize`, which computes them independently. Another
-partition is another function.
+A dedicated warp issues the copies from global to shared memory; the other warps execute all other statements. If one role waits for an
+event of another, a barrier is necessary. In a kernel, the mbarriers of circular buffers are these barriers; `warp_specialize` computes them
+independently. To define another partition, pass another function to `divided`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def all_together(program: EventProgram, leaf: Leaf) -> str:
 
 @attrs.frozen
 class Crossing:
-    """A dependence from one role to another; with a `distance`, on the iteration that many iterations before."""
+    """A dependence between roles: `second` waits for `first`, `distance` iterations before."""
 
     first: str
     second: str
@@ -52,18 +52,18 @@ class Crossing:
 
 @attrs.frozen
 class Roles:
-    """A partition: the role of each copy and call, by its event, and the dependences that cross it."""
+    """A partition: the role of each copy and call, by its event, and the dependences between different roles."""
 
     roles: tuple[tuple[str, str], ...]
     crossing: tuple[Crossing, ...]
 
     def of(self, role: str) -> tuple[str, ...]:
         """The events of a role."""
-        return tuple(event for event, mine in self.roles if mine == role)
+        return tuple(event for event, role_of_event in self.roles if role_of_event == role)
 
 
 def divided(program: EventProgram, choose: Choice = loads_apart) -> Roles:
-    """The partition of a program by a function, and its crossing dependences."""
+    """Partition a program by a function, and compute the dependences between different roles."""
     leaves = {leaf.event: leaf for leaf in walk(program.body) if isinstance(leaf, (Copy, Call))}
     roles = {event: choose(program, leaf) for event, leaf in leaves.items()}
     crossing = [

@@ -1,7 +1,7 @@
-"""Scalars: loop indices and sizes that the compiler does not know. They support integer arithmetic, but not control flow.
+"""Scalars: loop indices and sizes that are known only at run time. They support integer arithmetic, but not control flow.
 
-The compiler reads a variant once for all iterations of its loops. A Python `if` on an index would take one branch for all of them, so it is
-refused unless all values agree.
+The compiler reads a variant once for all iterations of its loops. A Python `if` on an index would select one branch for all of them, so the
+comparison is refused unless it has the same result for all values.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ class Scalar:
 
     def _refuse(self, where: str) -> NoReturn:
         raise DecompositionError(
-            f"{self}, {where}: it is known only at run time, and a variant is read once for all iterations and sizes",
-            legal="indices of pieces, extents of loops, sizes, arithmetic", hint="a loop with that bound: srange(i + 1)",
+            f"{self} is known only at run time and cannot be used {where}: a variant is read once for all iterations and sizes",
+            legal="indices of pieces, extents of loops, sizes, arithmetic", hint="use it as the bound of a loop: srange(i + 1)",
             at=call_site(),
         )  # fmt: skip
 
 
 def operand(value: object) -> Expr:
-    """An operand of scalar arithmetic as an expression. Raises: ArgumentError for other values than integers."""
+    """An operand of scalar arithmetic as an expression. Raises: ArgumentError if the value is not an integer."""
     try:
         return as_expr(value)
     except ArgumentError as error:

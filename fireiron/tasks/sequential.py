@@ -1,7 +1,7 @@
-"""The meaning of a program: execution in NumPy, task by task, in program order (Cypress, section 3).
+"""Execute a program in NumPy, task by task, in program order: this defines its meaning (Cypress, section 3).
 
-Launches of a `prange` may be shuffled, which does not change the result. If two of them access the same element and one writes it, the
-program is refused with that element.
+The launches of a `prange` may be shuffled, which does not change the result. If two launches access the same element and one of them writes
+it, the program is refused.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 @attrs.frozen(eq=False)
 class Elements:
-    """Elements of an array, by their coordinates along each dimension; elements that are out of bounds read as zero and are not written.
+    """Elements of an array, by their coordinates along each dimension. Elements out of bounds read as zero and are not written.
 
-    `axes` are the array's dimensions that they have, in order; along the others they have one coordinate.
+    `axes` are the dimensions of the array that the elements have, in order. Along all other dimensions, there is a single coordinate.
     """
 
     array: Any
@@ -111,7 +111,7 @@ class Sequential(Runner):
             numbers, counts = (0,) * len(counts), (1,) * len(counts)
         for number, count in zip(numbers, counts, strict=True):
             if number is None or not 0 <= number < count:
-                raise DecompositionError(f"{by}: no piece {numbers}", legal=f"{' x '.join(map(str, counts))} pieces", at=call_site())
+                raise DecompositionError(f"{by} has no piece {numbers}", legal=f"{' x '.join(map(str, counts))} pieces", at=call_site())
         inner = by.coordinates(tensor.extents, tuple(int(index) for index in numbers if index is not None))
         parts, own_axes = list(tensor.data.coordinates), tensor.data.axes
         for axis, own in zip(own_axes, inner, strict=True):
@@ -150,7 +150,7 @@ class Sequential(Runner):
         return _whole(numpy.asarray(self.origin(tensor.data, dim)[1], numpy.int32))
 
     def origin(self, elements: Elements, dim: int) -> tuple[Any, int]:
-        """The coordinates of elements in the tensor of which they, or their originals, are a piece, and its extent."""
+        """Return the coordinates of elements in the entry point's tensor that they are a piece or a copy of, and its extent."""
         axis = elements.axes[dim]
         where, size = elements.coordinates[axis], elements.array.shape[axis]
         if id(elements.array) not in self.origins:
@@ -226,7 +226,7 @@ class Sequential(Runner):
 
 
 def _common(first: Any, second: Any, size: int) -> bool:
-    """Whether two lists of coordinates of a dimension have a common one in bounds."""
+    """Whether two lists of coordinates along a dimension of `size` elements have a common coordinate in bounds."""
     both = numpy.intersect1d(first, second)
     return bool(both.size and both[0] < size)
 
@@ -246,16 +246,16 @@ def run(program: Tasks, mapping: Mapping, *arrays: Any, seed: int | None = None)
     program.check(mapping)
     variant = program[mapping.root.variant]
     if len(arrays) != len(variant.tensors):
-        raise ArgumentError(f"{variant.name}: {len(arrays)} arrays", legal=variant.tensors, at=call_site())
+        raise ArgumentError(f"{variant.name}: {len(arrays)} arrays are given", legal=variant.tensors, at=call_site())
     for name, array in zip(variant.tensors, arrays, strict=True):
         if not isinstance(array, numpy.ndarray):
             raise ArgumentError(f"{variant.name}: {name} is not an array", got=type(array).__name__, legal="NumPy arrays", at=call_site())
         if name in variant.writes and not array.flags.writeable:
-            raise ArgumentError(f"{variant.name} writes {name}, an array that is read-only", legal="array.copy()", at=call_site())
+            raise ArgumentError(f"{variant.name} writes {name}, but the array is read-only", legal="array.copy()", at=call_site())
     runner = Sequential(program, mapping, None if seed is None else random.Random(seed))
     for (name, array), (other, second) in itertools.combinations(zip(variant.tensors, arrays, strict=True), 2):
         if {name, other} & variant.writes and numpy.shares_memory(array, second):
-            raise ArgumentError(f"{variant.name}: {name} and {other} are overlapping arrays", legal="array.copy()", at=call_site())
+            raise ArgumentError(f"{variant.name}: the arrays {name} and {other} overlap", legal="array.copy()", at=call_site())
     for array in arrays:
         runner.written.begin(array)
     given = zip(variant.tensors, arrays, strict=True)

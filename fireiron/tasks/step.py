@@ -1,8 +1,8 @@
-"""A program of tasks as one step of a strategy: its loops, and the work of its leaves as specs on views.
+"""A program of tasks as one step of a strategy: it becomes loops, and specs on views for the calls of its leaves.
 
-The variants run once with loop variables instead of numbers. A tensor whose memory differs from that of its argument becomes a copy; one
-with NONE is the argument itself. If threads work on the parts of a matrix instruction's operand, all parts together are one spec of their
-group, for which an instruction is selected as for any other.
+The variants run once, with loop variables instead of numbers. If the memory of a tensor differs from that of the argument that the launch
+passes, the tensor becomes a copy; with NONE, it is the argument itself. If threads work on parts of a matrix instruction's operand, all
+parts together become one spec of the group of threads, and an instruction is selected for it as for any other spec.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from fireiron.stepping.masks import may_fail
 from fireiron.stepping.steps import extent_of
 from fireiron.tasks.external import external, order_of, performer, require_privileges
 from fireiron.tasks.grid import Blocks, distributed_over_blocks
-from fireiron.tasks.legal import distinct, require_few_registers, require_inside, require_promises
+from fireiron.tasks.legal import distinct, require_declaration, require_few_registers, require_inside
 from fireiron.tasks.mapping import NONE, Mapping, Place, Stored, TaskMapping, plain_mapping, read_mapping
 from fireiron.tasks.mapping_of import MappingOf, Refused
-from fireiron.tasks.named import changes, found_function, found_program, plain_function, plain_program, title
+from fireiron.tasks.named import changes, load_function, load_program, plain_function, plain_program, title
 from fireiron.tasks.partition import Partition, pieces
 from fireiron.tasks.program import CALL, Launch, Leaf, Runner, Tasks, TaskTensor, Variant, plain, require_program
 from fireiron.tasks.scalar import scalar
@@ -63,11 +63,12 @@ Path = tuple[tuple[Partition, tuple[Expr, ...]], ...]
 
 @attrs.frozen(eq=False)
 class Part:
-    """A tensor of the program, or a piece: its view for its group, and the tensor it is a piece of (`root`), with the path.
+    """A tensor of the program, or a piece of it.
 
-    `allocation` is the number of a tensor that variants allocated, 0 for others. `shares` are the partitions by which threads of the
-    group own parts of the view, with the shapes that they divide. `present` is the condition under which it has any elements. `origin`
-    is the piece of an operand that it is a copy of.
+    `view` is the view of its group of threads. `root` is the number of the tensor that it is a piece of, and `path` has the partitions and
+    indices that select it. `allocation` is the number of a tensor that a variant allocated, and 0 for other tensors. `shares` are the
+    partitions by which the threads of the group own parts of the view, with the shapes that they divide. `present` is the condition under
+    which it has any elements. `origin` is the piece of an operand of which it is a copy.
     """
 
     view: View
@@ -81,7 +82,11 @@ class Part:
 
 @attrs.define(eq=False)
 class Loop:
-    """A loop of launches that is being read: its variables, its extents, and the accesses of the launches."""
+    """A loop of launches that is being read: its variables, its extents, and the accesses of the launches.
+
+    Tensors with numbers above `fresh` are created in the loop. `depth` is the number of running variants. Each access has the part, whether
+    it is a write, the tensor's name for messages, and the line.
+    """
 
     number: int
     variables: tuple[Expr, ...]
@@ -94,8 +99,13 @@ class Loop:
 
 @attrs.define(eq=False)
 class Known:
-    """The results of the first reading: the level of each loop's launches, the loops over shares of threads, and for each new tensor its
-    name, its memory, and whether it is accumulated to."""
+    """The results of the first reading, by the numbers of loops and of new tensors.
+
+    `levels` has the level of the launches of a loop, and `shared` the loops over parts of threads. `names`, `memories`, `layouts` and
+    `orders` describe new tensors; `sums` are those that are accumulated to. `data_flows` has the tensors that a new tensor flows into:
+    new tensors as negative numbers, operands as positive ones, others as 0. `threads` is the number of threads of a block. `performed` has
+    the specs with given steps.
+    """
 
     levels: dict[int, Level] = attrs.field(factory=dict)
     shared: set[int] = attrs.field(factory=set)
@@ -111,7 +121,7 @@ class Known:
 
 @attrs.define(eq=False)
 class Reader(Runner):
-    """Reads a program: with a draft, into statements and children; without one, to compute what is `known`."""
+    """Reads a program twice: first without a draft, to compute `known`, and then with a draft, into statements and children."""
 
     spec: Spec
     known: Known
@@ -143,11 +153,12 @@ class Reader(Runner):
         """Read the program from its entry point."""
         variant = self.program[self.mapping.root.variant]
         operands = [name for name, view in self.spec.operands.items() if view.memory.of_grid]
-        for word, names, declared in (("no tensor for", operands, variant.tensors), ("no result for", self.spec.outputs, variant.writes)):
+        required = (("has no tensor for", operands, variant.tensors), ("does not write", self.spec.outputs, variant.writes))
+        for problem, names, declared in required:
             missing = [name for name in names if name not in declared]
             if missing:
                 raise DecompositionError(
-                    f"{variant.name}: {word} {missing[0]} of {self.spec}", got=variant.tensors, legal=tuple(names), at=variant.origin
+                    f"{variant.name} {problem} {missing[0]} of {self.spec}", got=variant.tensors, legal=tuple(names), at=variant.origin
                 )
         tensors = []
         for name in variant.tensors:
@@ -170,11 +181,11 @@ class Reader(Runner):
         path = (*part.path, (by, place))
         if self.draft is None:
             extents = {var: size for loop in self.loops for var, size in zip(loop.variables, loop.extents, strict=True)}
-            require_promises(by, tensor.extents)
+            require_declaration(by, tensor.extents)
             require_inside(by, place, by.counts(tensor.extents), extents, self.ended)
-        if not by.raises:
+        if not by.of_threads:
             if part.shares:
-                raise DecompositionError(f"{by}: the tensor is already one thread's part of an operand", at=call_site())
+                raise DecompositionError(f"{by}: the tensor is already a thread's part of an operand", at=call_site())
             present = all_of((part.present, by.present(place)))
             if part.root <= self.given and self.here.mapping.proc.level.is_launch:
                 is_same = self.present.get(part.root, present) == present
@@ -192,7 +203,7 @@ class Reader(Runner):
         return self.draft is not None or first.root != second.root or distinct(first.path, second.path)
 
     def _require_all(self, tensor: TaskTensor, by: Partition, place: tuple[Expr, ...]) -> None:
-        """Refuse shares that are not all launched in one loop: an instruction works for all threads of a group."""
+        """Refuse shares that are not all launched in one loop: all threads of a group execute an instruction together."""
         loop = next((loop for loop in self.loops if loop.variables == place), None)
         wanted = pieces(by.counts(tensor.extents))
         if loop is None or not loop.parallel or pieces(loop.extents) != wanted:
@@ -205,7 +216,7 @@ class Reader(Runner):
 
     @contextlib.contextmanager
     def _without_counting(self) -> Iterator[None]:
-        """For a second execution of an iteration: loops and tensors in it are not counted."""
+        """Restore the counters of loops and tensors after the second execution of an iteration."""
         counters = self.roots, self.allocations, self.numbers
         yield
         self.roots, self.allocations, self.numbers = counters
@@ -215,16 +226,21 @@ class Reader(Runner):
         number, sizes = self.allocations, tuple(map(as_expr, shape))
         if self.level.is_launch:
             raise DecompositionError(
-                f"make_tensor: a tensor of {self.here.mapping.proc}, but a kernel has no memory outside its blocks",
-                legal="on BLOCK and inside",
+                f"make_tensor: {self.here.mapping.proc} cannot allocate a tensor, because a kernel has no memory outside its blocks",
+                legal="a variant on BLOCK or on an inner processor",
                 at=call_site(),
             )
         if any(constant(size) is None for size in sizes):
-            raise DecompositionError("make_tensor: its size is known only at run time", got=shape, legal="sizes of blocks", at=call_site())
+            raise DecompositionError(
+                "make_tensor: the size is known only at run time",
+                got=shape,
+                legal="known sizes, for example those of blocks",
+                at=call_site(),
+            )
         memory = RF if self.here.variant.form is Leaf else self.known.memories.get(number)
         if memory is None and self.draft is not None and not self.dry:
             raise DecompositionError(
-                "make_tensor: no instance below specifies the memory of the tensor, and NONE cannot be the place of all",
+                "make_tensor: no launched instance specifies a memory for the tensor, and at least one must",
                 legal="SHARED REGISTER",
                 at=call_site(),
             )
@@ -232,7 +248,7 @@ class Reader(Runner):
             raise DecompositionError(
                 f"make_tensor: {self.known.names.get(number, 'a tensor')} is mapped to GLOBAL, but a kernel cannot allocate global memory",
                 got=memory, legal="SHARED REGISTER", at=call_site(),
-                hint="SHARED or REGISTER in the mapping of the instance that it is launched on; or make it a tensor of the entry point",
+                hint="map it to SHARED or REGISTER in the launched instance, or make it a tensor of the entry point",
             )  # fmt: skip
         name = self._name(self.known.names.get(number, "t"), memory or RF)
         owner = "accumulates" if number in self.known.sums else "reads"
@@ -254,8 +270,8 @@ class Reader(Runner):
         view = part.view if part.origin is None else part.origin
         if not view.memory.of_grid or part.shares:
             raise DecompositionError(
-                "coordinates: not available for tensors of tasks and for threads' parts", got=view.memory,
-                legal="pieces of the entry point's tensors, and copies of them", at=call_site(),
+                "coordinates: they are unknown for new tensors and for threads' parts of an operand", got=view.memory,
+                legal="pieces of the entry point's tensors, or copies of them", at=call_site(),
             )  # fmt: skip
         name = "index" if self.draft is None else self.draft.fresh("index")
         return whole_view(Tensor(name, (view.extent(dim),), int32, COORD, ColMajor)).with_dims({0: view.dims[dim]})
@@ -267,7 +283,7 @@ class Reader(Runner):
     def _new_tensor(
         self, name: str, shape: tuple[Expr, ...], dtype: DType, memory: Memory, layout: MatrixLayout, owner: str, stored: Stored | None
     ) -> View:
-        """A new tensor, stored as the mapping specifies, with a copy for each unit of the current level."""
+        """Return a new tensor, stored as the mapping specifies, with a copy for each unit of the current level."""
         if memory.private and self.draft is not None:
             threads = self.known.threads if self.level == Block else self.level.threads or 1
             require_few_registers(name, shape, dtype, threads, self.registers)
@@ -302,7 +318,7 @@ class Reader(Runner):
             yield from self._repeated(Loop(number, (), sizes, parallel, self.roots, len(self.frames)))
 
     def _inside(self, loop: Loop, indices: tuple[Expr, ...], level: Level) -> Iterator[Any]:
-        """Read the launches of a loop once, with its indices as variables, on units of a level."""
+        """Read the launches of a loop once, with its indices as expressions, on units of a level."""
         loop.variables = indices
         outer, self.level = self.level, level
         self.loops.append(loop)
@@ -317,7 +333,7 @@ class Reader(Runner):
 
     @contextlib.contextmanager
     def _body(self) -> Iterator[list[Stmt]]:
-        """The statements of a loop's body, collected while the loop is read; copies made there are not visible after it."""
+        """Collect the statements of a loop's body while the loop is read. Copies that the body makes are not visible after the loop."""
         body: list[Stmt] = []
         self.out.append(body)
         self.copies.append({})
@@ -336,32 +352,34 @@ class Reader(Runner):
 
     def _take_grid(self, blocks: Blocks) -> None:
         if self.grid is not None:
-            raise DecompositionError("launches on BLOCK from two positions", legal="one prange for all of them", at=call_site())
+            raise DecompositionError(
+                "the program has launches on BLOCK at two positions", legal="one prange for all of them", at=call_site()
+            )
         self.grid, self.launches, self.cluster = blocks.selected.blocks, blocks.launches, blocks.cluster
         self.units |= {var for index in blocks.indices for var in index.variables()}
 
     def _repeated(self, loop: Loop) -> Iterator[Any]:
-        """A loop whose iterations each unit executes."""
+        """Read a loop whose iterations are executed by each unit."""
         assert self.draft is not None
         names = "ijkl" if loop.parallel or len(loop.extents) > 1 else "k"
         variables = tuple(Var(self.draft.fresh(names[place % 4]), 0, max(size.high - 1, 0)) for place, size in enumerate(loop.extents))
         here, inside = self.here.mapping, self.level not in (Kernel, Block)
-        once = here.pipeline > 1 and not here.warpspecialize  # a single iteration cannot run ahead: no loop
-        turning = [(var, size) for var, size in zip(variables, loop.extents, strict=True) if not once or size != ONE]
-        kept = [var for var, _ in turning]
+        once = here.pipeline > 1 and not here.warpspecialize  # a single iteration needs no pipeline, and no loop
+        repeated = [(var, size) for var, size in zip(variables, loop.extents, strict=True) if not once or size != ONE]
+        kept = [var for var, _ in repeated]
         with self._body() as statements:
             yield from self._inside(loop, tuple(var if var in kept else ZERO for var in variables), self.level)
         body = tuple(statements)
-        ahead = (Pipelined(here.pipeline, here.interleave), PendingMmas(here.mma_in_flight)) if here.pipeline else ()
-        asks = Asks((*ahead, ProducerThreads(here.producer_threads if here.warpspecialize else 0)))
+        pipelining = (Pipelined(here.pipeline, here.interleave), PendingMmas(here.mma_in_flight)) if here.pipeline else ()
+        asks = Asks((*pipelining, ProducerThreads(here.producer_threads if here.warpspecialize else 0)))
         self.piped.add(here.instance)
-        for var, size in reversed(turning):
+        for var, size in reversed(repeated):
             body = (For(var, size, body, inside and constant(size) is not None, call_site(), asks=asks),)
             asks = NOTHING  # the innermost loop is the pipeline
         self.out[-1] += body
 
     def _distributed(self, sizes: tuple[Expr, ...], level: Level) -> tuple[tuple[Expr, ...], Expr]:
-        """The indices of a unit of a level, and the condition under which it has a launch."""
+        """Return the indices of the launch of a unit, and the condition under which the unit has a launch."""
         assert self.draft is not None
         draft = self.draft
         if level == Block:
@@ -383,8 +401,8 @@ class Reader(Runner):
         units = self.draft.units(level, self.level)
         if total > units:
             raise DecompositionError(
-                f"a prange of {total} launches on {level}", got=f"{units} units in a {self.level}", legal=f"{units} launches",
-                hint="an enclosing srange", at=call_site(),
+                f"a prange has {total} launches on {level}, more than there are units",
+                got=f"{units} units in a {self.level}", legal=f"at most {units} launches", hint="add an enclosing srange", at=call_site(),
             )  # fmt: skip
         unit = self.draft.unit(level, self.level)
         return unit, less(unit, as_expr(total)) if total < units else TRUE
@@ -417,7 +435,7 @@ class Reader(Runner):
     def _record_launch(
         self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...], inner: Loop | None, level: Level, shares: bool
     ) -> None:
-        """Record the level of the loop's launches, the threads of a block, and names and memories of new tensors."""
+        """Record the level of a loop's launches, the number of threads of a block, and the names and memories of new tensors."""
         of_this = inner is not None and inner.parallel and not shares
         if of_this and level != self.here.mapping.proc.level:
             assert inner is not None
@@ -433,7 +451,7 @@ class Reader(Runner):
                 self.known.layouts[tensor.data.allocation] = dict(instance.layouts).get(name)
 
     def _entered(self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
-        """Run an instance on tensors in its places: copied before if it reads them, and copied back if it writes them."""
+        """Run an instance on tensors in its places. They are copied there before if it reads them, and back after if it writes them."""
         passed, back, written = [], [], []
         results = [tensor.data for name, tensor in zip(variant.tensors, tensors, strict=True) if name in variant.writes]
         wanted = self._needed_results(results)
@@ -470,7 +488,7 @@ class Reader(Runner):
         self.unset -= {root for fresh, root in written if fresh not in self.unset}
         if instance.pipeline and self.draft is not None and instance.instance not in self.piped:
             raise DecompositionError(
-                f"instance {instance.instance}: pipeline={instance.pipeline}, but {variant.name} has no srange",
+                f"instance {instance.instance} has pipeline={instance.pipeline}, but {variant.name} has no srange",
                 legal="pipeline=0",
                 at=variant.origin,
             )
@@ -479,20 +497,20 @@ class Reader(Runner):
             self._child(f"{copied}_out", move, f"{copied} to {name}", wanted=present, what=f"out {name}")
 
     def _known_copy(self, key: object, wanted: Expr) -> Part | None:
-        """An earlier copy, for all results or for those that are needed now."""
+        """Return an earlier copy that was made under no condition or under the condition `wanted`; None if there is none."""
         copies = (scope[key, condition] for scope in self.copies for condition in (TRUE, wanted) if (key, condition) in scope)
         return next(copies, None)
 
     def _copied(self, name: str, part: Part, memory: Memory, owner: str, instance: TaskMapping) -> Part:
         if memory.of_grid:
             raise DecompositionError(
-                f"{name}: a copy of {part.view.memory} in GLOBAL, which a kernel cannot allocate",
+                f"{name}: a kernel cannot allocate a copy in GLOBAL",
                 legal="NONE SHARED REGISTER",
                 at=call_site(),
             )
         if any(constant(size) is None for size in part.view.shape):
             raise DecompositionError(
-                f"{name}: a copy in {memory} of {part.view.shape} elements, which are known only at run time",
+                f"{name}: the size of the copy in {memory}, {' x '.join(map(str, part.view.shape))} elements, is known only at run time",
                 legal="pieces of known size",
                 at=call_site(),
             )
@@ -510,9 +528,9 @@ class Reader(Runner):
         return Part(view, self._root(), (), part.shares, present=part.present, origin=origin)
 
     def _ring_copy(self, instance: TaskMapping, name: str, source: View) -> View | None:
-        """The copy of another launch of an instance, with `warpspecialize`: its circular buffer is used before, in and after its loop.
+        """With `warpspecialize`, return the copy of another launch of an instance, to use its circular buffer again; None if there is none.
 
-        Concurrent launches have separate copies.
+        Launches before, in and after a loop share a copy. Launches in the same list of statements have separate copies.
         """
         copies = self.stages.get((instance.instance, name), [])
         if not self.here.mapping.warpspecialize or any(out is self.out[-1] for out, _ in copies):
@@ -542,7 +560,7 @@ class Reader(Runner):
         kernel = performer(function, options)
         if kernel is not None and any(tensor.data.shares for tensor in tensors):
             raise DecompositionError(
-                f"{variant.name}: {kernel} on threads' parts of an instruction's operand, on which all threads work together",
+                f"{variant.name}: {kernel} cannot use threads' parts of an instruction's operand, which all threads use together",
                 legal="tensors, or pieces of them", at=call_site(),
             )  # fmt: skip
         spec = _group_spec(spec, {operand: tensor.data.shares for operand, tensor in by_name.items()})
@@ -564,18 +582,18 @@ class Reader(Runner):
         missing = [tensor.called for tensor in tensors for part in parts if tensor.data is part and part.root in self.unset]
         if missing:
             raise DecompositionError(
-                f"{self.here.variant.name} reads {missing[0]}, which was not written before",
+                f"{self.here.variant.name} reads {missing[0]}, which no earlier launch writes",
                 legal="an earlier launch that writes it", at=call_site(),
             )  # fmt: skip
 
     def _by_strategy(self, name: str, spec: Spec, strategy: Strategy, wanted: Expr) -> None:
-        """The work of a leaf as a child that the strategy of its instance performs."""
+        """Add the spec of a leaf as a child that the strategy of its instance implements."""
         steps = steps_for(strategy, f"instance {self.here.mapping.instance}: strategy", (spec.kind.title,))
         if not strategy.finished:
             raise DecompositionError(
                 f"instance {self.here.mapping.instance}: its strategy is not complete",
                 got=strategy,
-                legal=".done() at its end",
+                legal="a strategy that ends with .done()",
                 at=call_site(),
             )
         self.known.performed.append((spec, steps))
@@ -583,7 +601,7 @@ class Reader(Runner):
             self._perform(name, spec, f"by the strategy of {self.here.mapping.instance}", True, steps, follows=False, wanted=wanted)
 
     def _record_order(self, *parts: Part) -> None:
-        """Give a new tensor in shared memory the storage order of its copy in global memory."""
+        """Record that a new tensor in shared memory has the storage order of the tensor in global memory that is copied from or to it."""
         for part, other in (parts, parts[::-1]):
             if part.allocation and other.view.memory.of_grid and other.view.order and self.known.memories.get(part.allocation, RF).of_block:
                 self.known.orders.setdefault(part.allocation, MatrixLayout(other.view.order))
@@ -596,7 +614,10 @@ class Reader(Runner):
                 goes |= {-output.allocation if output.allocation else output.root if output.root <= self.given else 0 for output in outputs}
 
     def _needed_results(self, outputs: list[Part]) -> Expr:
-        """The condition under which results are needed: they have elements, and if they only flow into one operand, so has that."""
+        """Return the condition under which results are needed: any of them has elements.
+
+        If a result flows into a single operand, that operand must have elements, too.
+        """
         conditions: list[Expr] = [] if outputs else [TRUE]
         for part in outputs:
             served = self._reached_operands(part.allocation) if part.allocation else set()
@@ -605,7 +626,7 @@ class Reader(Runner):
         return any_of(conditions)
 
     def _reached_operands(self, allocation: int) -> set[int]:
-        """The operands that a new tensor flows into, directly or indirectly; 0 among them if that is not known."""
+        """Return the operands that a new tensor flows into, directly or indirectly. They include 0 if some of them are unknown."""
         reached, left = {allocation}, [allocation]
         while left:
             goes = self.known.data_flows.get(left.pop(), {0})
@@ -617,7 +638,7 @@ class Reader(Runner):
     def _child(
         self, name: str, spec: Spec, note: str, named: bool = True, wanted: Expr = TRUE, kernel: MicroKernel | None = None, what: str = CALL
     ) -> None:
-        """Add a spec as a child, with a comment that shows the spec if `named`; `what` is its part of a launch."""
+        """Add a spec as a child, with a comment that includes the spec if `named`. `what` is its role in a launch: `call`, or a copy."""
         steps = _steps(spec) if kernel is None else (Done(kernel, origin=call_site()),)
         if kernel is not None:
             self.known.performed.append((spec, steps))
@@ -636,7 +657,7 @@ class Reader(Runner):
         wanted: Expr,
         what: str = CALL,
     ) -> None:
-        """Add a spec as a child that steps perform; with `follows`, other statements decide the ownership of its registers."""
+        """Add a spec as a child that `steps` implement. With `follows`, other statements determine the ownership of its registers."""
         assert self.draft is not None
         used_names = {child.name for child in self.children}
         numbered = (name if number == 1 else f"{name}{number}" for number in itertools.count(1))
@@ -650,7 +671,7 @@ class Reader(Runner):
 
 
 def _name_of_call(function: Any, spec: Spec) -> str:
-    """The name of a call's child: its own, or that of the formula's output."""
+    """Return the name of a call's child: the name of the function or kind, or of the formula's output."""
     if isinstance(function, str):
         return function
     return spec.outputs[0] if spec.title == "Pointwise" else spec.title.lower()
@@ -665,7 +686,7 @@ def _comment_of(spec: Spec) -> str:
 
 
 def _needed(spec: Spec) -> Expr:
-    """The condition under which a formula changes elements: the negation of a condition under which it keeps them."""
+    """Return the condition under which a formula changes elements: the negation of the condition under which it keeps them."""
     formula = spec.definition.only
     value = None if formula is None else formula.value
     if formula is None or not isinstance(value, Operation) or value.name != "where":
@@ -677,7 +698,10 @@ def _needed(spec: Spec) -> Expr:
 
 
 def _with_storage(tensor: Tensor, stored: Stored) -> Tensor:
-    """The tensor, stored as a mapping specifies; in the layout of its readers, if the mapping only specifies stages or reuse."""
+    """Return the tensor, stored as a mapping specifies.
+
+    If the mapping specifies only stages or reuse, the readers of the tensor determine its layout.
+    """
     tensor = attrs.evolve(tensor, stages=stored.stages, reuse=stored.reuse)
     if not (stored.swizzle or stored.pad or stored.order):
         return tensor
@@ -690,14 +714,16 @@ def _with_storage(tensor: Tensor, stored: Stored) -> Tensor:
 
 
 def _variables(sizes: tuple[Expr, ...], number: int) -> tuple[Var, ...]:
-    """Variables for the indices of a loop over shares, which does not appear in the kernel."""
+    """Return variables for the indices of a loop over threads' parts. The kernel does not contain this loop."""
     return tuple(Var(f"piece{number}_{place}", 0, max(size.high - 1, 0)) for place, size in enumerate(sizes))
 
 
 def _total(sizes: tuple[Expr, ...], level: Level) -> int:
     total = pieces(sizes)
     if total is None:
-        raise DecompositionError(f"a prange on {level} whose length is known only at run time", legal="prange on BLOCK", at=call_site())
+        raise DecompositionError(
+            f"the length of a prange on {level} is known only at run time", legal="a known length, or a prange on BLOCK", at=call_site()
+        )
     return total
 
 
@@ -709,15 +735,15 @@ def _operand(spec: Spec, name: str, variant: Variant) -> View:
         raise DecompositionError(f"{variant.name} writes {name}, an input of {spec.title}", legal=spec.outputs, at=variant.origin)
     if name in variant.reads and name in spec.outputs and spec.accumulate != TRUE:
         raise DecompositionError(
-            f"{variant.name} reads {name}, which {spec} only writes", hint="accumulate=True on the spec", at=variant.origin
+            f"{variant.name} reads {name}, which {spec} only writes", hint="set accumulate=True in the spec", at=variant.origin
         )
     return spec.operands[name]
 
 
 def _steps(spec: Spec) -> tuple[Decomposition, ...]:
-    """The steps for a spec: a thread works element by element; for a group, an instruction, or the owners of its registers.
+    """Return the steps for a spec: a thread computes element by element; for a group, an instruction is selected.
 
-    For operands that all threads can access, without a matching instruction, each thread works on some elements.
+    If all threads of a group can access the operands, and the spec is neither a copy nor a contraction, each thread computes some elements.
     """
     done = Done(origin=call_site())
     if spec.level.threads != 1:
@@ -730,18 +756,18 @@ def _steps(spec: Spec) -> tuple[Decomposition, ...]:
 
 
 def _require_apart(loop: Loop, free: Collection[Expr]) -> None:
-    """Refuse a prange in which one launch may write what another accesses; `free` are indices that differ between launches."""
+    """Refuse a prange in which a launch may write elements that another accesses. `free` are indices that may differ between launches."""
     inner = [access for access in loop.accesses if access[0].root <= loop.fresh]
     variables = [var for var, size in zip(loop.variables, loop.extents, strict=True) if constant(size) != 1]
-    for (part, write, what, at), (other, other_writes, whose, _) in itertools.combinations_with_replacement(inner, 2):
+    for (part, write, tensor, at), (other, other_writes, other_tensor, _) in itertools.combinations_with_replacement(inner, 2):
         if part.root != other.root or not (write or other_writes):
             continue
         for var in () if distinct(part.path, other.path, free) else variables:
             if not _separates(var, part.path, other.path):
                 raise DecompositionError(
-                    f"two launches of a prange may access the same elements: {what} {'writes' if write else 'reads'} what {whose} "
-                    f"{'writes' if other_writes else 'reads'}",
-                    got="pieces that are not proved to differ with each index", legal="pieces at the indices of the prange, or srange",
+                    f"two launches of a prange may access the same elements: {tensor} {'writes' if write else 'reads'} them, "
+                    f"and {other_tensor} {'writes' if other_writes else 'reads'} them",
+                    got="pieces that are not proved disjoint for different indices", legal="pieces at the indices of the prange, or srange",
                     at=at,
                 )  # fmt: skip
 
@@ -762,10 +788,11 @@ Chain = tuple[tuple[Partition, tuple[int, ...]], ...]
 
 
 def _group_spec(spec: Spec, shares: dict[str, Chain]) -> Spec:
-    """The spec of a group whose threads perform this spec on their shares.
+    """Return the spec of a group of threads that perform `spec` on their shares, without shares the spec itself.
 
-    Refused unless the shares fit: each thread has different elements of the result, all elements along reduced dimensions, and the matching
-    elements of each operand. A reduction may have a separate dimension for partial results, one per thread that has terms.
+    Raises: DecompositionError unless the shares fit. Each thread must have different elements of the result, all elements along reduced
+    dimensions, and the matching elements of each operand. A reduction may have a separate dimension for partial results, one per thread
+    that has terms.
     """
     chains = {len(chain) for chain in shares.values()}
     if chains == {0}:
@@ -773,7 +800,9 @@ def _group_spec(spec: Spec, shares: dict[str, Chain]) -> Spec:
     by_value = {name for name, view in spec.operands.items() if view.memory.by_value}
     names = [name for name, chain in shares.items() if len(chain) < max(chains) and name not in by_value]
     if names:
-        raise DecompositionError(f"{spec}: {names[0]} is not a part of an instruction's operand, the others are", at=call_site())
+        raise DecompositionError(
+            f"{spec}: all tensors or none must be parts of an instruction's operand, but {names[0]} is not", at=call_site()
+        )
     shares = {name: chain for name, chain in shares.items() if name not in by_value}
     counts = [by.counts(shape)[0] for by, shape in next(iter(shares.values()))]
     coordinates = [_coordinates_of_share(spec, shares, place) for place in itertools.product(*map(range, counts))]
@@ -786,21 +815,21 @@ def _group_spec(spec: Spec, shares: dict[str, Chain]) -> Spec:
         for dim, where in by_dim.items():
             if dim in summed and len(where) != summed[dim]:
                 raise DecompositionError(
-                    f"{spec}: a thread has a part of {dim}, which is reduced", at=call_site(),
-                    hint='one number per thread that has a part: partition_by_mma(T, instruction, processor, "parts")',
+                    f"{spec}: a thread has only a part of the reduced dimension {dim}", at=call_site(),
+                    hint='use one partial result per thread: partition_by_mma(T, instruction, processor, "parts")',
                 )  # fmt: skip
     return spec
 
 
 def _coordinates_of_share(spec: Spec, shares: dict[str, Chain], place: tuple[int, ...]) -> dict[str, list[int]]:
-    """The coordinates of a thread's share along each dimension; refused if operands differ."""
+    """Return the coordinates of a thread's share along each dimension. Refuse shares of operands that differ."""
     by_dim: dict[str, list[int]] = {}
     for name, chain in shares.items():
         for dim, where in zip(spec.uses[name], _coordinates(chain, place), strict=True):
             if by_dim.setdefault(dim, where) != where:
                 raise DecompositionError(
-                    f"{spec}: threads have parts of {name} that do not match the others along {dim}",
-                    hint='partition_by_mma(T, instruction, processor, "A") for A, and so on', at=call_site(),
+                    f"{spec}: the threads' parts of {name} do not match those of the other operands along {dim}",
+                    hint='partition each operand by its name: partition_by_mma(T, instruction, processor, "A") for A', at=call_site(),
                 )  # fmt: skip
     return by_dim
 
@@ -822,13 +851,14 @@ def _require_parts(spec: Spec, coordinates: list[dict[str, list[int]]], parts: l
             or [part for _, part in group] != [[index_of_part] for index_of_part in range(sizes[1] or 0)]
         ):
             raise DecompositionError(
-                f"{spec}: each thread that has terms of a result has one partial result, in the order of the terms",
-                hint='partition_by_mma(T, instruction, processor, "parts") for the result, "C" for the terms', at=call_site(),
+                f"{spec}: each thread must have one partial result for its terms, and the order of results must be that of the terms",
+                hint='partition the result as "parts" and the terms as "C": partition_by_mma(T, instruction, processor, "parts")',
+                at=call_site(),
             )  # fmt: skip
 
 
 def _coordinates(chain: tuple[tuple[Partition, tuple[int, ...]], ...], place: tuple[int, ...]) -> list[list[int]]:
-    """The coordinates of a nested share, along each dimension of the operand."""
+    """Return the coordinates of a share of a share, along each dimension of the operand."""
     coordinates = [list(range(int(size))) for size in chain[0][1]]
     for (by, shape), number in zip(chain, place, strict=True):
         coordinates = [
@@ -842,7 +872,7 @@ def _coordinates(chain: tuple[tuple[Partition, tuple[int, ...]], ...], place: tu
 
 @attrs.frozen
 class TaskProgram(Decomposition):
-    """A whole kernel by a program of tasks and a mapping; the entry point's tensors are the operands of the spec, by name."""
+    """Implement a whole kernel by a program of tasks and a mapping. The entry point's tensors match the operands of the spec by name."""
 
     verb: ClassVar[str] = "tasks"
     ends: ClassVar[bool] = True
@@ -851,7 +881,7 @@ class TaskProgram(Decomposition):
     mapping: Mapping | MappingOf | Refused
 
     def resolved(self, of: Callable[[Any], Any]) -> TaskProgram:
-        """The step with tunables replaced; if its mapping is refused, the error is raised when it is used."""
+        """Return the step with tunables replaced. An illegal mapping raises its error when it is used."""
         mapping: Any
         try:
             mapping = of(self.mapping)
@@ -900,7 +930,7 @@ class TaskProgram(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         if not spec.level.is_launch:
-            raise DecompositionError(f"a program of tasks is a whole kernel, {spec} is at level {spec.level}", legal="Kernel")
+            raise DecompositionError(f"a program of tasks implements a whole kernel, but {spec} is at level {spec.level}", legal="Kernel")
         known, draft = self._known(spec), context.draft()
         known.threads = max(known.threads, context.workers or 1)
         reader = Reader(self.program, self.mapped, spec, known, draft, registers=context.architecture.registers_per_thread)
@@ -920,7 +950,7 @@ class TaskProgram(Decomposition):
         )
 
     def _known(self, spec: Spec) -> Known:
-        """A copy of the first reading, to which the caller may add."""
+        """Return a copy of the results of the first reading, which the caller may change."""
         known = _first_reading(self, spec)
         copies: dict[str, Any] = {name: copy.copy(getattr(known, name)) for name in attrs.fields_dict(Known)}
         return Known(**copies | {"data_flows": {allocation: set(targets) for allocation, targets in known.data_flows.items()}})
@@ -939,10 +969,10 @@ class TaskProgram(Decomposition):
         if set(fields) != {"program", "mapping"}:
             raise StoreError("a step of tasks must have a program and a mapping", got=sorted(fields))
         plain, mapping = present_tasks(fields["program"], fields["mapping"])
-        program = found_program(plain, store.programs)
+        program = load_program(plain, store.programs)
         if not isinstance(mapping, dict) or set(mapping) != {"of", "arguments"}:
             return TaskProgram(program, read_mapping(mapping, store))
-        function, arguments = found_function(mapping["of"]), mapping["arguments"]
+        function, arguments = load_function(mapping["of"]), mapping["arguments"]
         if not isinstance(arguments, dict):
             raise StoreError("the arguments of a mapping must be an object", got=arguments)
         return TaskProgram(program, MappingOf(function, {name: store.value(argument, Any) for name, argument in arguments.items()}))
@@ -958,11 +988,11 @@ def _first_reading(step: TaskProgram, spec: Spec) -> Known:
 
 
 SHOWN = ("group_m", "raster", "persistent", "pipeline", "interleave", "mma_in_flight")
-"""Fields of an instance that the header of a kernel shows, unless they are 0 or None."""
+"""Fields of an instance that the header of a kernel shows if they are neither 0 nor None."""
 
 
 def lines_of(program: Tasks, mapping: Mapping) -> tuple[str, ...]:
-    """The instances of a mapping, one line each; the calls of an instance are indented."""
+    """Return one line per instance of a mapping. The calls of an instance are indented."""
     lines: list[str] = []
     listed: set[str] = set()
 
@@ -998,19 +1028,24 @@ def _places(tensors: tuple[str, ...], mems: tuple[Place, ...]) -> str:
     names: dict[str, list[str]] = {}
     for name, place in zip(tensors, mems, strict=True):
         names.setdefault(str(place), []).append(name)
-    return ", ".join(f"{' '.join(those)} {place}" for place, those in names.items())
+    return ", ".join(f"{' '.join(tensors_there)} {place}" for place, tensors_there in names.items())
 
 
 def strategy(program: Tasks, mapping: Mapping | Callable[..., Mapping], **values: Any) -> Strategy:
-    """A program as a strategy, for any spec whose operands are the entry point's tensors: `strategy(gemm, mapping)(MatMul(...)...)`.
+    """Return a program as a strategy, for specs whose operands are the entry point's tensors: `strategy(gemm, mapping)(MatMul(...)...)`.
 
-    Args: mapping: a mapping, which may contain `Tunable`s, or a function that computes one. values: the arguments of that function, which
-    may contain tunables: `strategy(gemm, hopper, U=Tunable("U", 64, 128))`.
+    Args: mapping: a mapping, which may contain `Tunable`s, or a function that returns a mapping. values: the arguments of that function,
+    which may contain tunables: `strategy(gemm, hopper, U=Tunable("U", 64, 128))`.
     """
     require_program(program)
     if isinstance(mapping, Mapping):
         if values:
-            raise ArgumentError("strategy: values are for a function", got=sorted(values), legal="Mapping.with_(...)", at=call_site())
+            raise ArgumentError(
+                "strategy: values require a function that computes the mapping",
+                got=sorted(values),
+                legal="Mapping.with_(...)",
+                at=call_site(),
+            )
         for instance in mapping.instances:
             program[instance.variant]  # refuses unknown ones
         return Strategy((TaskProgram(program, mapping, origin=call_site()),))

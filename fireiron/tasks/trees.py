@@ -1,7 +1,7 @@
-"""Trees of tasks that most programs share, for a matmul, for clearing its accumulator and copying it; and mappings derived from tiles.
+"""Derive mappings from tile sizes, for programs that consist of a matmul and of tasks that clear and copy its accumulator.
 
 A `Tree` decomposes the tile of a block level by level, by sizes, as strategies do. The numbers of pieces, the calls of instances, and the
-trees that clear and copy the tile follow from it.
+trees that clear and copy the tile are derived from it.
 
 >>> from fireiron.tasks import *
 >>> from fireiron.tasks import trees
@@ -9,7 +9,7 @@ trees that clear and copy the tile follow from it.
 ...     trees.tile(BLOCK, 64, 64, A=SHARED, B=SHARED), trees.steps(WARP, 16),
 ...     trees.tile(WARP, 16, 8, A=REGISTER, B=REGISTER), trees.parts(WARP, "mma.m16n8k16"),
 ... ])
->>> [(one.instance, one.variant) for one in gemm.copy()][:2]
+>>> [(instance.instance, instance.variant) for instance in gemm.copy()][:2]
 [('copy_tile', 'copy_tile'), ('copy_warp', 'copy_tile')]
 >>> dict(list(gemm)[2].tunables)
 {'WM': 4, 'WN': 8}
@@ -50,9 +50,10 @@ def _listed(value: Iterable[Any]) -> tuple[Any, ...]:
 
 @attrs.frozen
 class Level:
-    """How a processor decomposes its tile: the suffix of a variant's name, sizes or an instruction, and the places of tensors by name.
+    """The decomposition of a tile by a processor: by sizes or by an instruction, with the places of tensors by name.
 
-    `sizes` are those of a tile, of a step of k, or empty. `more` are further fields of the instance.
+    `by` is the suffix of the variant's name. `sizes` has the sizes of a tile, the size of a step of k, or nothing. `more` has further
+    fields of the instance.
     """
 
     by: str
@@ -66,18 +67,20 @@ class Level:
 def _level(by: str, proc: Processor, sizes: tuple[int, ...], instruction: str, words: dict[str, Any]) -> Level:
     """A level; keyword arguments that are places are its memories, others are fields of its instance."""
     if not isinstance(proc, Processor) or any(as_integer(size) is None or size < 1 for size in sizes):
-        raise ArgumentError(f"{by}: a processor and sizes", got=(proc, *sizes), legal=f"{by}(WARP, 64, 32)", at=call_site())
+        raise ArgumentError(
+            f"{by} requires a processor and positive sizes", got=(proc, *sizes), legal=f"{by}(WARP, 64, 32)", at=call_site()
+        )
     mems = {name: place for name, place in words.items() if isinstance(place, Place)}
     fields = {name: value for name, value in words.items() if name not in mems}
     unknown = [name for name in fields if name not in attrs.fields_dict(TaskMapping)]
     if unknown:
-        raise ArgumentError(f"{by}: no field {unknown[0]} of an instance", legal="A=SHARED, layouts={...}, pipeline=2", at=call_site())
+        raise ArgumentError(f"{by}: an instance has no field {unknown[0]}", legal="A=SHARED, layouts={...}, pipeline=2", at=call_site())
     return Level(by, proc, sizes, instruction, tuple(mems.items()), tuple(fields.items()))
 
 
 @checked_arguments
 def tile(proc: Processor, rows: int, columns: int, **words: Any) -> Level:
-    """`proc` distributes tiles of `rows` x `columns` over the next level: `tile(BLOCK, 64, 64, A=SHARED, layouts={...})`.
+    """Distribute tiles of `rows` x `columns` of `proc` over the next level: `tile(BLOCK, 64, 64, A=SHARED, layouts={...})`.
 
     Keywords are places of tensors, and further fields of the instance.
     """
@@ -86,28 +89,29 @@ def tile(proc: Processor, rows: int, columns: int, **words: Any) -> Level:
 
 @checked_arguments
 def steps(proc: Processor, size: int, **words: Any) -> Level:
-    """`proc` loops over k in steps of a size."""
+    """Make `proc` loop over k in steps of `size`."""
     return _level("steps", proc, (size,), "", words)
 
 
 @checked_arguments
 def parts(proc: Processor, instruction: str, **words: Any) -> Level:
-    """All processors inside `proc` execute a matrix instruction together: warps of a warpgroup, then threads of a warp."""
+    """Make all processors inside `proc` execute a matrix instruction together: warps of a warpgroup, then threads of a warp."""
     return _level("inner", proc, (), instruction, words)
 
 
 @checked_arguments
 def leaf(proc: Processor = THREAD, **words: Any) -> Level:
-    """`proc` does the work. A tree without one ends with threads, which have in registers all tensors without another place."""
+    """End a tree with leaves on `proc`. A tree without a leaf ends with threads, whose tensors without another place are in registers."""
     return _level("thread", proc, (), "", words)
 
 
 @attrs.frozen
 class Tree:
-    """The instances of a task that decomposes a `shape`: a tile of `tensors[0]`, level by level, the outermost first.
+    """The instances of a task that decomposes a tile of `tensors[0]` with a `shape`, level by level, the outermost first.
 
-    A tensor stays in global or shared memory from the level that specifies it; before, and below registers, it has no place (`NONE`),
-    because only leaves have elements. Iterate over it for its instances; `clear` and `copy` are the trees for its first tensor.
+    From the level that specifies global or shared memory for a tensor, all levels inside have this place. On all other levels except the
+    leaf, a tensor has no place (`NONE`). Iterate over the tree to obtain its instances. `clear` and `copy` return the trees for its first
+    tensor.
 
     Raises: DecompositionError if a size, or an instruction, does not divide its tile.
     """
@@ -122,7 +126,9 @@ class Tree:
         sizes = [size for size in self.shape if as_integer(size) is not None and size > 0]
         if wrong or len(sizes) != 2 or len(self.shape) != 2 or not self.tensors:
             got = wrong[0] if wrong else self.shape
-            raise ArgumentError(f"Tree: a shape, and the levels of {self.task}", got=got, legal="tile steps parts leaf", at=call_site())
+            raise ArgumentError(
+                f"Tree requires a shape of two sizes, and the levels of {self.task}", got=got, legal="tile steps parts leaf", at=call_site()
+            )
         unknown = [name for level in self.levels for name, _ in level.mems if name not in self.tensors]
         if unknown:
             raise ArgumentError(f"Tree: {self.task} has no tensor {unknown[0]}", legal=self.tensors, at=call_site())
@@ -146,11 +152,11 @@ class Tree:
         return next(iter(self)).instance
 
     def clear(self, task: str = "clear", tensor: str = "C") -> Tree:
-        """The tree that fills the result: the same tiles, without steps, by the variants of a task of one tensor."""
+        """Return the tree of a task that fills the result: the same tiles, without steps of k."""
         return self._derived(task, {tensor: self.tensors[0]}, {})
 
     def copy(self, task: str = "copy", to: str = "dst", of: str = "src", memory: Place = GLOBAL) -> Tree:
-        """The tree that copies the result to a memory: the same tiles, without steps, by the variants of a task of two tensors."""
+        """Return the tree of a task that copies the result to a memory: the same tiles, without steps of k."""
         return self._derived(task, {to: "", of: self.tensors[0]}, {to: memory})
 
     def _derived(self, task: str, tensors: dict[str, str], fixed: dict[str, Place]) -> Tree:
@@ -178,7 +184,7 @@ class Tree:
             rows, columns = level.sizes
             if shape[0] % rows or shape[1] % columns:
                 raise DecompositionError(
-                    f"{self.task}: tiles of {rows} x {columns} do not divide the {shape[0]} x {shape[1]} of {level.proc}",
+                    f"{self.task}: tiles of {rows} x {columns} do not divide the {shape[0]} x {shape[1]} tile of {level.proc}",
                     legal="divisors of both", at=call_site(),
                 )  # fmt: skip
             return (rows, columns), {"WM": shape[0] // rows, "WN": shape[1] // columns}
@@ -208,7 +214,7 @@ def _inside(level: Level) -> Processor:
 
 
 def _names(levels: tuple[Level, ...]) -> list[str]:
-    """The names of a tree's instances: `tile` for a block, then the processor's name, or the operation if that is used."""
+    """Return the names of a tree's instances: `tile` for a block, otherwise the processor, or the operation if that name is used."""
     names: list[str] = []
     for level in levels:
         name_of_level = {"thread": "thread", "tile": "tile" if level.proc == BLOCK else ""}.get(level.by) or str(level.proc).lower()
@@ -220,13 +226,15 @@ def _names(levels: tuple[Level, ...]) -> list[str]:
 
 @checked_arguments
 def product(tree: Tree, W: int, machine: Machine = HOPPER, *, host: dict[str, Any] | None = None, **block: Any) -> Mapping:
-    """The mapping of a matmul whose blocks loop over k in steps of `W`.
+    """Return the mapping of a matmul whose blocks loop over k in steps of `W`.
 
-    The variants are `gemm_host` with the tunables U and V, and `gemm_block` with W, which clears a tile, accumulates to it in a loop and
-    copies it. `host` and `block` are further fields of their instances: `pipeline=3, warpspecialize=True`.
+    The variants are `gemm_host`, with the tunables U and V, and `gemm_block`, with the tunable W. `gemm_block` clears a tile, accumulates
+    to it in a loop and copies it. `host` and `block` are further fields of their instances, for example `pipeline=3, warpspecialize=True`.
     """
     if not isinstance(tree, Tree) or as_integer(W) is None or W < 1:
-        raise ArgumentError("product: a Tree, and a step of k", got=(tree, W), legal="product(Tree(...), 64)", at=call_site())
+        raise ArgumentError(
+            "product requires a Tree and a positive step of k", got=(tree, W), legal="product(Tree(...), 64)", at=call_site()
+        )
     clear, copy = tree.clear(), tree.copy()
     places, name = [GLOBAL] * len(tree.tensors), tree.task
     sizes, calls = dict(zip("UV", tree.shape, strict=True)), [clear.root, tree.root, copy.root]

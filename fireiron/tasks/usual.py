@@ -1,6 +1,6 @@
 # ruff: noqa: B008
 # mypy: disable-error-code="no-untyped-def"
-"""Variants that most programs share: of `gemm` (C += A B), of `clear` (C = 0), and of `copy` (from src to dst).
+"""Variants that many programs use: of `gemm` (C += A B), of `clear` (C = 0), and of `copy` (from src to dst).
 
 Each decomposes its tensors into tiles, or into the parts of a matrix instruction, down to a leaf; `gemm` also loops over k in steps.
 """
@@ -27,7 +27,7 @@ from fireiron.tasks.program import (
 
 @task("gemm", Inner, reads=["A", "B", "C"], writes=["C"])
 def gemm_tile(C, A, B, *, WM=tunable(int), WN=tunable(int)):
-    """Tiles of the result, `WM` x `WN` of them."""
+    """Decompose the result into `WM` x `WN` tiles."""
     (M, N), K = C.shape, A.shape[1]
     Cp = partition_by_blocks(C, (M // WM, N // WN))
     Ap, Bp = partition_by_blocks(A, (M // WM, K)), partition_by_blocks(B, (K, N // WN))
@@ -37,7 +37,7 @@ def gemm_tile(C, A, B, *, WM=tunable(int), WN=tunable(int)):
 
 @task("gemm", Inner, reads=["A", "B", "C"], writes=["C"])
 def gemm_steps(C, A, B, *, W=tunable(int)):
-    """Steps of `W` along k, in sequence."""
+    """Decompose k into sequential steps of `W`."""
     (M, N), K = C.shape, A.shape[1]
     Ap, Bp = partition_by_blocks(A, (M, W)), partition_by_blocks(B, (W, N))
     for k in srange(cdiv(K, W)):
@@ -46,7 +46,7 @@ def gemm_steps(C, A, B, *, W=tunable(int)):
 
 @task("gemm", Inner, reads=["A", "B", "C"], writes=["C"])
 def gemm_inner(C, A, B, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(processor)):
-    """The parts of a matrix instruction that belong to warps or threads."""
+    """Decompose the operands of a matrix instruction into the parts of warps or threads."""
     Cp, Ap, Bp = (partition_by_mma(T, INSTR, PROC, operand) for T, operand in ((C, "C"), (A, "A"), (B, "B")))
     for i in prange(PIECES):
         launch("gemm", Cp[i], Ap[i], Bp[i])
@@ -54,13 +54,13 @@ def gemm_inner(C, A, B, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable
 
 @task("gemm", Leaf, reads=["A", "B", "C"], writes=["C"])
 def gemm_thread(C, A, B):
-    """The product, accumulated to the result."""
+    """Accumulate the product to the result."""
     call_external("matmul", C, A, B)
 
 
 @task("clear", Inner, writes=["C"])
 def clear_tile(C, *, WM=tunable(int), WN=tunable(int)):
-    """Tiles, `WM` x `WN` of them."""
+    """Decompose the tensors into `WM` x `WN` tiles."""
     M, N = C.shape
     Cp = partition_by_blocks(C, (M // WM, N // WN))
     for i, j in prange(WM, WN):
@@ -69,7 +69,7 @@ def clear_tile(C, *, WM=tunable(int), WN=tunable(int)):
 
 @task("clear", Inner, writes=["C"])
 def clear_inner(C, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(processor)):
-    """The parts of a matrix instruction's result."""
+    """Decompose the result of a matrix instruction into its parts."""
     Cp = partition_by_mma(C, INSTR, PROC, "C")
     for i in prange(PIECES):
         launch("clear", Cp[i])
@@ -83,7 +83,7 @@ def clear_thread(C):
 
 @task("copy", Inner, reads=["src"], writes=["dst"])
 def copy_tile(dst, src, *, WM=tunable(int), WN=tunable(int)):
-    """Tiles, `WM` x `WN` of them."""
+    """Decompose the tensors into `WM` x `WN` tiles."""
     M, N = dst.shape
     to, of = (partition_by_blocks(T, (M // WM, N // WN)) for T in (dst, src))
     for i, j in prange(WM, WN):
@@ -92,7 +92,7 @@ def copy_tile(dst, src, *, WM=tunable(int), WN=tunable(int)):
 
 @task("copy", Inner, reads=["src"], writes=["dst"])
 def copy_inner(dst, src, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(processor)):
-    """The parts of a matrix instruction's result."""
+    """Decompose the result of a matrix instruction into its parts."""
     to, of = (partition_by_mma(T, INSTR, PROC, "C") for T in (dst, src))
     for i in prange(PIECES):
         launch("copy", to[i], of[i])
@@ -100,7 +100,7 @@ def copy_inner(dst, src, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunabl
 
 @task("copy", Leaf, reads=["src"], writes=["dst"])
 def copy_thread(dst, src):
-    """A copy, converted to the type of the destination."""
+    """Copy the source, converted to the element type of the destination."""
     call_external("copy", dst, src)
 
 

@@ -1,7 +1,8 @@
 """Vectorization: remove parallel loops over warpgroups, warps and threads (Cypress, section 4.2.2, Figure 9).
 
-From the innermost processor on, the statements of such a loop, their events and their tensors get its dimensions, and the variables of the
-processor replace the loop's. A statement that waited for an iteration waits for its yields, index by index or for all.
+Loops are removed from the innermost processor outward. The statements of a removed loop, their events and their tensors get its dimensions,
+and the variables of the processor replace the loop's variables. A statement that waited for the loop waits for the yields of its block, at
+one index or at all indices.
 """
 
 from __future__ import annotations
@@ -82,15 +83,15 @@ def flattened(program: EventProgram, processor: Processor) -> EventProgram:
 def _nested_loops(block: Block, processor: Processor, inside: bool) -> Iterator[Pfor]:
     """The loops over a processor that are nested in another loop over it."""
     for stmt in block.statements:
-        of_it = isinstance(stmt, Pfor) and stmt.processor == processor
-        if inside and of_it and isinstance(stmt, Pfor):
+        is_loop = isinstance(stmt, Pfor) and stmt.processor == processor
+        if inside and is_loop and isinstance(stmt, Pfor):
             yield stmt
         for inner in blocks_of(stmt):
-            yield from _nested_loops(inner, processor, inside or of_it)
+            yield from _nested_loops(inner, processor, inside or is_loop)
 
 
 def _first_loop(block: Block, processor: Processor, kept: set[str]) -> Pfor | None:
-    """The first loop over a processor that must not stay."""
+    """Return the first loop over a processor that is not in `kept`."""
     for stmt in block.statements:
         if isinstance(stmt, Pfor) and stmt.processor == processor and stmt.results[0].name not in kept:
             return stmt
@@ -132,7 +133,7 @@ def _replaced(program: EventProgram, loop: Pfor) -> EventProgram:
 
 @attrs.define(eq=False)
 class Flattened:
-    """Rewrites the statements of a loop, and the events of those that wait for it."""
+    """Rewrites the statements of a loop, and the events of the statements that wait for it."""
 
     loop: Pfor
     own: dict[str, int] = attrs.field(factory=dict, init=False)

@@ -1,6 +1,6 @@
-"""When elements were written, while a program runs in NumPy, in order to refuse reads of unwritten elements and incomplete results.
+"""Record when elements are written, while a program runs in NumPy, to refuse reads of unwritten elements and incomplete results.
 
-In another order than the program's both would change results: a copy of a tensor that is only written lacks the original's elements.
+Both would make results depend on the mapping: a copy of a tensor that is only written does not contain the original's elements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy
 from fireiron.errors import DecompositionError, call_site
 
 NEVER = -1
-"""The time of elements of a new tensor."""
+"""The time of an element that was never written."""
 
 
 @attrs.define(eq=False)
@@ -39,8 +39,8 @@ class Written:
         unwritten = self._of(array)[places] == NEVER
         if unwritten.any():
             raise DecompositionError(
-                f"{what}: reads elements of a make_tensor that were not written", got=_element(places, unwritten),
-                legal="a task that writes them first", at=call_site(),
+                f"{what} reads elements of a new tensor that were not written", got=_element(places, unwritten),
+                legal="an earlier task that writes them", at=call_site(),
             )  # fmt: skip
 
     def write(self, array: Any, places: tuple[Any, ...]) -> None:
@@ -49,13 +49,13 @@ class Written:
         self._of(array)[places] = self.clock
 
     def require_all(self, array: Any, places: tuple[Any, ...], since: int, what: str, at: str) -> None:
-        """Refuse a task that may only write a tensor, and left elements of it unwritten."""
+        """Refuse a task that has only the privilege to write a tensor, and that left elements of it unwritten since a time."""
         unwritten = self._of(array)[places] <= since
         if unwritten.any():
             name = what.rpartition(" ")[2]
             raise DecompositionError(
-                f"{what} only in part, and does not read it: the rest of its copy is undefined", got=_element(places, unwritten),
-                legal=f'all of it, or reads=[..., "{name}"]', at=at,
+                f"{what} only in part, and does not read it: the other elements of its copy are undefined", got=_element(places, unwritten),
+                legal=f'writes of all elements, or reads=[..., "{name}"]', at=at,
             )  # fmt: skip
 
 
