@@ -44,14 +44,12 @@ class WarpSpecialize(Refinement):
     The stages become a circular buffer: the producer fills a stage after its consumers have released it (mbarriers, Hopper). The producer
     is a warp (`producer_threads=32`) or a warpgroup (128), which gives registers to the consumers (setmaxnreg).
 
-    - If TMA cannot do all of the loads, all threads copy, and there is no producer. With `copies`, the producer also executes loads that
-    TMA
-      cannot do, by cp.async if the width allows it. If TMA does some loads, a separate warp issues them.
+    - If TMA cannot do all of the loads, all threads copy, and there is no producer. With `copies`, the producer also executes loads
+      that TMA cannot do, by cp.async if the width allows it. If TMA does some loads, a separate warp issues them.
     - The loads of each operand of `separate` have a separate producer: a warp for TMA, `producer_threads` for copies. Several producers may
       fill one circular buffer; none of them waits for the loads of another.
     - With `store_stages`, a storing warp issues the TMA stores of the kernel. Consumers write each tile to a stage of a circular buffer
-    with
-      `store_stages` stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a producer,
+      with `store_stages` stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a producer,
       it has no effect, and a comment in the generated CUDA states the reason. A producer that loads by TMA is then a warp.
 
     Legal on a split with `pipeline`; with `copies`, `separate` or `store_stages`, without clusters, `pingpong` and `order_mma`; with
