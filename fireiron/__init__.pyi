@@ -264,6 +264,7 @@ from fireiron.values.machine import float64 as float64
 from fireiron.values.machine import float8_e4m3 as float8_e4m3
 from fireiron.values.machine import float8_e5m2 as float8_e5m2
 from fireiron.values.machine import int32 as int32
+from fireiron.values.machine import int64 as int64
 from fireiron.values.machine import int8 as int8
 from fireiron.values.machine import tf32 as tf32
 from fireiron.values.machine import uint8 as uint8
@@ -546,6 +547,7 @@ __all__ = [
     "float8_e4m3",
     "float8_e5m2",
     "int32",
+    "int64",
     "int8",
     "matmul",
     "minimum",

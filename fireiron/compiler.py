@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fireiron.gpu.early import EarlyCompilation
     from fireiron.language.strategy import Strategy
     from fireiron.lower.passes import Passes
-    from fireiron.lower.walk import Grown
+    from fireiron.lower.walk import ExpandedTree
     from fireiron.values.tensor import Storage
 
 # The passes, the checks and the printer are imported where they are used, because a cached program needs none of them.
@@ -152,8 +152,9 @@ class Program(Displayed):
         return plan
 
     @functools.cached_property
-    def _given(self) -> dict[Spec, Grown | FireironError]:
+    def _given(self) -> dict[Spec, ExpandedTree | FireironError]:
         """The tree of the last launch's steps, or the error that refuses them, by spec."""
+
         return {}
 
     def _as_given(self, spec: Spec) -> tuple[Node, Mapping[str, Storage]] | None:
@@ -209,7 +210,7 @@ class Program(Displayed):
         return self._plan.last.spec
 
     @functools.cached_property
-    def grown(self) -> Grown:
+    def grown(self) -> ExpandedTree:
         """The decomposition tree with the number of threads and the grid."""
         from fireiron.lower.walk import grow_tree
 
@@ -288,12 +289,12 @@ class Program(Displayed):
     @functools.cached_property
     def lowered(self) -> Kernel:
         """The final kernel IR, verified, before the independent checks. Raises: `ResourceError` if it exceeds the target's resources."""
-        from fireiron.check.resources import lacking
+        from fireiron.check.resources import resource_errors
 
         kernel = next(reversed(self.stages.values()))
         with self.timed("verify"):
             verified = verify(kernel, final=True)
-            for finding in lacking(verified):
+            for finding in resource_errors(verified):
                 raise _error_of(finding)
             return verified
 

@@ -51,6 +51,12 @@ class EpilogVerbs:
     __slots__ = ()
 
 
+class SetMemoryVerbs:
+    """Verbs of the refinements of `set_memory`."""
+
+    __slots__ = ()
+
+
 class OtherVerbs:
     """Verbs of the refinements of other steps. Every chain has these methods; they are refused if the last step does not accept them."""
 
@@ -59,6 +65,7 @@ class OtherVerbs:
 
 REFINEMENT_VERBS: Final[Mapping[str, type]] = {
     "tile": TileVerbs, "split": SplitVerbs, "split_k": SplitKVerbs, "load": LoadVerbs, "epilog": EpilogVerbs,
+    "set_memory": SetMemoryVerbs,
 }  # fmt: skip
 """The class that holds the refinement verbs of a step, by the verb of that step."""
 

@@ -17,14 +17,14 @@ from fireiron.front.place import Place, fits
 from fireiron.spec import Spec, default_result
 from fireiron.specs.matmul import MatMul
 from fireiron.values.expr import constant
-from fireiron.values.machine import DTYPES, GL, WARPGROUP_ARCHITECTURE, DType, Kernel, as_dtype, float32, float64, uint8
+from fireiron.values.machine import DTYPES, GL, WARPGROUP_ARCHITECTURE, DType, Kernel, as_dtype, float32, float64, int64, uint8
 from fireiron.values.strides import StorageOrder, Strides
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
 
-MULTIPLIED: Final = [name for name, dtype in TYPES.items() if dtype != uint8]
+MULTIPLIED: Final = [name for name, dtype in TYPES.items() if dtype not in (uint8, int64)]
 """Supported element types of operands and results, by NumPy's names."""
 
 Dtypes = tuple[Any, Any]

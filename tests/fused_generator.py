@@ -41,6 +41,8 @@ class DrawnDefinition:
         self.operands, self.each, self.first, self.last = {}, {}, {}, {}
         self.conditions = []
         self.form = form or self.choice(("elements", "rows", "product", "carried", "transposed"))
+        if form is None and random.Random(f"{seed} placed").random() < 0.1:  # a separate draw: others stay the same
+            self.form = "placed"
         self.features.add(self.form)
         getattr(self, f"draw_{self.form}")()
 
@@ -276,6 +278,36 @@ class DrawnDefinition:
             return blocks.step("mm", loop).done()
 
         self.finish("m n k", sizes, chain, float16_operands=float16_operands, dtype=dtype)
+
+    def draw_placed(self):
+        """A GEMM in a loop over k: elementwise steps compute an operand into shared memory, where ldmatrix reads it."""
+        dims = self.choice((("n", "k"), ("k", "n")))
+        index = ",".join(dims)
+        self.operands = {"A": "m k", "W": " ".join(dims)}
+        self.first = {"zero": "acc[m,n] = 0"}
+        known = self.chain([f"W[{index}]"], dims, self.random.randint(1, 2), prefix="w")
+        self.each["mm"] = f"acc[m,n] += sum(k, A[m,k] * {known[-1]})"
+        self.output("C", ("m", "n"), self.choice(("acc[m,n]", "relu(acc[m,n])")), self.last)
+        name, bm, bn, bk = known[-1].partition("[")[0], self.choice((32, 64)), self.choice((32, 64)), self.choice((16, 32))
+        storage, stages, depth = self.choice(("free", "swizzled", "padded")), self.choice((0, 0, 2, 3)), self.choice((0, 1, 2, 3))
+        self.features |= {f"storage {storage}", f"stages {stages}", f"pipeline {depth}"}
+        product = MatMul.tile(bm // 2, bn // 2).to(Warp).split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(mma)
+
+        def chain(start):
+            steps = start.tile(m=bm, n=bn).to(Block).split(k=bk)
+            steps = (steps.pipeline(depth) if depth else steps).load("A", SH, copy).swizzle_storage()
+            for other in {one.partition("[")[0] for one in known[1:-1]} - {name}:
+                steps = steps.set_memory(other, SH)
+            steps = steps.set_memory(name, SH, pad=8 if storage == "padded" else 0)
+            steps = steps.swizzle_storage() if storage == "swizzled" else steps
+            return (steps.stages(stages) if stages else steps).step("mm", product).done()
+
+        sizes = {
+            "m": self.size(bm, 2),
+            "n": 8 * self.random.randint(1, bn // 4),
+            "k": bk * self.random.randint(1, 5) - self.choice((0, 0, 8)),
+        }
+        self.finish("m n k", sizes, chain, symbolic=("m",), float16_operands=("A",), dtype=float16, loop="k")
 
     def draw_carried(self):
         known = self.chain([self.operand(("m", "n"))], ("m", "n"), self.random.randint(0, 2))

@@ -34,7 +34,7 @@ OWN_CHAINS = ("Every", "MatMul", "Move", "Fused")
 SEVERAL = ("Every", "Fused")
 """The kinds that may have several outputs: their kernels then return a tuple."""
 
-ENDS = ("Tile", "Split", "SplitK", "Load", "Epilog")
+ENDS = ("Tile", "Split", "SplitK", "Load", "Epilog", "SetMemory")
 """The last steps of chains that have refinements."""
 
 SPECS = {
@@ -188,7 +188,7 @@ def of_kind(stub, kind):
         stub.define("compile", ("architecture: Architecture | str | None = None", "options: tuple[str, ...] = ()"), "FusedKernel", " ...\n")
     elif own:
         stub.empty(named(kind, "Strategy"), f"For{kind}", "Strategy")
-    for end in ENDS if own else ():
+    for end in (one for one in ENDS if own and (one != "SetMemory" or "set_memory" in verbs(kind))):
         bases = named(kind, "Strategy"), f"{end}Strategy"
         stub.empty(named(kind, f"{end}Strategy"), *bases)
 

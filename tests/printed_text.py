@@ -234,7 +234,7 @@ def emulated(text):
 MEANT = {
     r"\bextern\s+__shared__": "extern __dynamic_shared__",
     r"\bf(max|min)f?\(": r"ptx::\1imum(",
-    r"\bstatic_cast<(int|signed char|unsigned char)>\(": r"ptx::integer<\1>(",
+    r"\bstatic_cast<(int|long long|signed char|unsigned char)>\(": r"ptx::integer<\1>(",
 }
 """Replacements of keywords that mean less to a C++ compiler than to the GPU."""
 

@@ -322,10 +322,15 @@ def _products(r: random.Random) -> Definition:
     if two:
         operands["B2"] = "k n"
     product_names = ["product"]
+    own = random.Random(f"computed {sizes} {two}")  # a separate draw: others stay the same
+    computed = over and own.random() < 0.4
     bound = 4 * sizes["k"]
     if over:
         first["zero"] = "acc[m,n] = 0"
         each["product"] = r.choice(("acc[m,n] += sum(k, A[m,k] * B[k,n])",))
+        if computed:
+            each = {"weight": "wide[k,n] = B[k,n] * 2 - 1", "product": "acc[m,n] += sum(k, A[m,k] * wide[k,n])"}
+            bound = 10 * sizes["k"]
         if r.random() < 0.6:
             first["none"] = "s[m] = 0"
             each["row"] = "s[m] += sum(k, A[m,k])"
@@ -393,7 +398,7 @@ def _products(r: random.Random) -> Definition:
     bk = 16 * r.choice((1, 2)) if tensor else r.choice((1, 2, 4, 8))
     w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, None, None, "rasterize(group_m=2)", "layout(ColMajor)", "persistent(2)"))
     if w.chance(0.1):
-        w.add(f"place({w.pick('acc', 'acc', 's')!r}, {w.pick('SH', 'RF')})")
+        w.add(f"set_memory({w.pick('acc', 'acc', 's')!r}, {w.pick('SH', 'RF')})")
     copy = w.pick("Move.coalesced_copy(8).done()", "Move.coalesced_copy(2).done()", "")
     wm, wn = bm // w.pick(1, bm // 16) if tensor else 1, bn // w.pick(1, bn // 16) if tensor else 1
     if over:
@@ -402,7 +407,13 @@ def _products(r: random.Random) -> Definition:
         for name in ("A", "B", "B2"):
             if name in operands and w.chance(0.85):
                 w.add(f"load({name!r}, SH{', ' + copy if copy else ''})", w.pick(None, "swizzle_storage()", "pad(8)"))
-        if tensor and w.chance(0.7):
+        if computed:
+            w.add(
+                f"set_memory('wide', SH{own.choice(('', '', ', pad=8'))})",
+                own.choice((None, "swizzle_storage()")),
+                own.choice((None, "stages(2)")),
+            )
+        if tensor and w.chance(0.7) and not computed:
             w.add(f"tile(m={wm}, n={wn})", "to(Warp)")
             w.add("split(k=16)", "unroll()" if w.chance(0.5) else None)
             for name in ("A", "B", "B2"):

@@ -151,8 +151,8 @@ def test_granules_are_the_shortest_vector(engine, spread, vectors, granule):
 def test_asynchronous_accesses_last_until_a_wait(completion, write):
     stmt = touch(T, write=write, mechanism=completion)
     (accessed,) = AccessMap(kernel(stmt)).of(stmt, ())
-    assert accessed.under_way == (write and completion is CP_ASYNC_GROUPS)
-    assert accessed.lasts == (completion is CP_ASYNC_GROUPS if write else completion in (WGMMA_GROUPS, TMA_STORES))
+    assert accessed.asynchronous_write == (write and completion is CP_ASYNC_GROUPS)
+    assert accessed.completes_at_wait == (completion is CP_ASYNC_GROUPS if write else completion in (WGMMA_GROUPS, TMA_STORES))
 
 
 @pytest.mark.sampled(1)
@@ -181,7 +181,7 @@ def test_the_first_thread_represents_a_uniformly_active_unit(level, active, want
     program = kernel(around)
     touches = AccessMap(program)
     (accessed,) = touches.of(stmt, (around,))
-    assert touches.actors(accessed).tolist() == list(wanted)
+    assert touches.representatives(accessed).tolist() == list(wanted)
 
 
 @pytest.mark.parametrize("room", [64, MOST_ROOM + 1])

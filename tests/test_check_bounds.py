@@ -182,7 +182,7 @@ def test_an_address_in_shared_memory():
     (finding,) = findings_of(reads(T + 1), buffers=(buffer("s", 32),))
     assert finding.message == "s: thread 31 reads coordinate 32 of dimension 0, whose extent is 32"
     (finding,) = findings_of(loop(8, reads(T, copy=i)), buffers=(buffer("s", 32),))
-    assert finding.message == "s: thread 0, i=1 accesses address 32, but it has 32 elements"
+    assert finding.message == "s: thread 0, i=1 accesses address 32, but s has 32 elements"
     assert dict(finding.details) == {"thread": 0, "loops": {"i": 1}, "address": 32, "elements": 32}
 
 
@@ -705,7 +705,7 @@ def test_tried_sizes_are_in_their_range():
         )
         assert finding.details["sizes"] == {"few": size}
     (finding,) = findings_of(reads(few - 1 + equal(few, as_expr(130)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
-    assert finding.message.endswith("is not proved to be in 0 .. few - 1, and is not tested") and finding.details["dimension"] == 0
+    assert finding.message.endswith("is not proved to be in 0 .. few - 1, and no condition tests it") and finding.details["dimension"] == 0
     both = findings_of(reads(N - 1 + equal(N + M, as_expr(629)), active=less(T, 1)), symbols=(N, M), buffers=(of_length("s", N),))
     assert both[0].details["sizes"] == {"N": 129, "M": 500}
 
@@ -792,13 +792,13 @@ def test_a_stage_that_depends_on_a_size():
 
 def test_an_address_in_registers_below_zero():
     (finding,) = findings_of(loop(4, reads(i - 1)), buffers=(buffer("s", 4, memory=RF),))
-    assert finding.message == "s: thread 0, i=0 accesses address -1, but it has 4 elements"
+    assert finding.message == "s: thread 0, i=0 accesses address -1, but s has 4 elements"
     assert len(in_shared(M % 4 - 1, 4, memory=RF)) == 1
 
 
 def test_the_first_address_out_of_bounds_is_reported_and_conditions_hold():
     (finding,) = findings_of(loop(4, reads(i + T // 31, active=less(2, i + T % 2))), buffers=(buffer("s", 3, memory=RF),))
-    assert finding.message == "s: thread 0, i=3 accesses address 3, but it has 3 elements"
+    assert finding.message == "s: thread 0, i=3 accesses address 3, but s has 3 elements"
     assert findings_of(loop(4, reads(i, active=less(i, 3))), buffers=(buffer("s", 3, memory=RF),)) == []
     (finding,) = findings_of(loop(4, reads(i, active=less(i, 3), width=2)), buffers=(buffer("s", 3, memory=RF),))
     assert dict(finding.details) == {"thread": 0, "loops": {"i": 2}, "address": 3, "elements": 3}
@@ -822,7 +822,7 @@ def test_a_swizzled_place_that_a_size_selects(extent, alarms):
 def test_a_swizzle_may_lead_out_between_the_first_and_the_last_element():
     """Of four elements, the first is at 25 and the last at 29, those between at 31 and 30."""
     (finding,) = findings_of(reads(27, width=4), buffers=(swizzled(32, 30, SWAPPED),))
-    assert finding.message == "s: thread 0 accesses address 31, but it has 30 elements"
+    assert finding.message == "s: thread 0 accesses address 31, but s has 30 elements"
     assert [SWAPPED(place) for place in range(27, 31)] == [25, 31, 30, 29]
     assert findings_of(reads(27, width=4), buffers=(swizzled(32, 32, SWAPPED),)) == []
 

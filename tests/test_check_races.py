@@ -135,7 +135,7 @@ def test_all_deciding_lengths_are_examined():
 
 
 def test_analysis_of_kernels_with_many_faults_stops_early(monkeypatch):
-    """After `ENOUGH` findings, or `NOTHING_NEW` lengths without new findings."""
+    """After `MAX_VIOLATIONS` findings, or `MAX_UNCHANGED` lengths without new findings."""
     options = {"symbols": (N,), "buffers": (staged(2), buffer("t", 4096, 4096))}
     extra_write = writes(T + J % 3 * 128, name="t")
     faulty = lambda: ringed([loop(N, full(J), reads(T, copy=J % 2), extra_write, var=J)], [loop(N, *produce(J), var=J)], **options)
@@ -146,22 +146,22 @@ def test_analysis_of_kernels_with_many_faults_stops_early(monkeypatch):
     assert messages_of(faulty()) == everything
     all_passes = len(passes)
     passes.clear()
-    monkeypatch.setattr(subject, "ENOUGH", 0)
+    monkeypatch.setattr(subject, "MAX_VIOLATIONS", 0)
     fewer = messages_of(faulty())
     assert 0 < len(passes) < all_passes and set(fewer) <= set(everything)
     passes.clear()
-    monkeypatch.setattr(subject, "ENOUGH", 1 << 20)
-    monkeypatch.setattr(subject, "NOTHING_NEW", 1)
+    monkeypatch.setattr(subject, "MAX_VIOLATIONS", 1 << 20)
+    monkeypatch.setattr(subject, "MAX_UNCHANGED", 1)
     end = reads(T, name="t"), writes(127 - T, name="t")
     late = ringed([loop(N, *consume(J), extra_write, var=J), *end], [loop(N, *produce(J), var=J)], **options)
     assert messages_of(late) and len(passes) == 2, "the second length has no new finding"
     passes.clear()
-    monkeypatch.setattr(subject, "NOTHING_NEW", 3)
+    monkeypatch.setattr(subject, "MAX_UNCHANGED", 3)
     assert messages_of(late) and len(passes) == 4
 
 
 def test_analysis_of_correct_kernels_never_stops_early(monkeypatch):
-    monkeypatch.setattr(subject, "NOTHING_NEW", 1)
+    monkeypatch.setattr(subject, "MAX_UNCHANGED", 1)
     body = (loop(N, writes(T + i % 3 * 128), BLOCK_BARRIER), loop(4, writes(T + i * 2), reads(T + i * 2), BLOCK_BARRIER))
     assert diagnose(*body) == []
     late = loop(N, writes(T, active=less(as_expr(3), i)), reads(127 - T, active=less(as_expr(3), i)), BLOCK_BARRIER)

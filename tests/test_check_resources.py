@@ -8,7 +8,7 @@ from touching import T, buffer, kernel, reads, writes
 
 from fireiron import *
 from fireiron.check import AccessTrace, check_resources
-from fireiron.check.resources import OVERHEAD, Measured, array_limit, lacking, occupancy, register_estimate, register_limit, report
+from fireiron.check.resources import OVERHEAD, Measured, array_limit, occupancy, register_estimate, register_limit, report, resource_errors
 from fireiron.values.machine import ARCHITECTURES
 
 SM_90A = next(target for target in ARCHITECTURES if target.name == "sm_90a")
@@ -149,8 +149,8 @@ def exchanged(*roles, threads=None, elected=-1):
         (((256, 240), (128, 16)), "which role 1 violates"),
         (((256, 264), (128, 24)), "which role 0 violates"),
         (((256, 240), (128, 28)), "which role 1 violates"),
-        (((256, 240), (128, 0)), "a count for every role, of whole warpgroups"),
-        (((256, 240), (96, 24)), "a count for every role, of whole warpgroups"),
+        (((256, 240), (128, 0)), "a count for every role, and roles of whole warpgroups"),
+        (((256, 240), (96, 24)), "a count for every role, and roles of whole warpgroups"),
         (((256, 160), (128, 24)), "fewer for the producer, at least as many for the others"),
         (((256, 240), (128, 168)), "fewer for the producer, at least as many for the others"),
         (((256, 0), (128, 0)), ""),
@@ -240,15 +240,15 @@ def test_occupancy_follows_the_cuda_calculator(name, threads):
 
 
 def test_lacking_returns_errors_only():
-    assert lacking(make_kernel(writes(T), shared_bytes=4096 * 4)) == ()
-    assert [finding.message for finding in lacking(make_kernel(writes(0), threads=1025, shared_bytes=4096 * 4))] == [
+    assert resource_errors(make_kernel(writes(T), shared_bytes=4096 * 4)) == ()
+    assert [finding.message for finding in resource_errors(make_kernel(writes(0), threads=1025, shared_bytes=4096 * 4))] == [
         "1025 threads in a block, but sm_80 has at most 1024"
     ]
-    (finding,) = lacking(make_kernel(writes(T), shared_bytes=100))
+    (finding,) = resource_errors(make_kernel(writes(T), shared_bytes=100))
     assert "the kernel requests 100" in finding.message
-    (finding,) = lacking(exchanged((256, 240), (128, 16)))
+    (finding,) = resource_errors(exchanged((256, 240), (128, 16)))
     assert finding.severity == "error" and "which role 1 violates" in finding.message
-    assert lacking(make_kernel(writes(0), threads=33, shared_bytes=4096 * 4)) == (), "a warning is not an error"
+    assert resource_errors(make_kernel(writes(0), threads=33, shared_bytes=4096 * 4)) == (), "a warning is not an error"
 
 
 def test_report_computes_occupancy_from_measured_registers():

@@ -183,7 +183,7 @@ def test_inputs_are_read_and_outputs_are_separate_operands():
     spec = Move(16, 16)(GL, GL)(Kernel)
     whole = Move(16, 16)(GL, GL)(SEQUENCE)
     assert "src is an input of Move, but a launch writes it" in messages(whole, launch("back", spec, src="dst", dst="src"))
-    assert "the launch same writes dst as dst, but it is also its operand src" in messages(
+    assert "the launch same writes dst as dst, but dst is also operand src of this launch" in messages(
         whole, launch("one", spec), launch("same", spec, src="dst")
     )
 

@@ -7,10 +7,11 @@ import pytest
 
 from fireiron import *
 from fireiron.check import safety
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.sim import simulate
 from fireiron.specs.formula import condition
+from fireiron.specs.fused import shown
 from fireiron.tune.record import strategy_hash
 
 OPERANDS = {"Q": "m d", "K": "n d", "V": "n d", "dO": "m d", "L": "m", "D": "m"}
@@ -202,3 +203,42 @@ def test_conditions_are_read_as_in_a_formula(text):
     from fireiron.specs.formula import formula_of
 
     assert condition(text) == formula_of(f"x[m] = where({text}, 1, 0)").value.arguments[0]
+
+
+# ---------------------------------------------------------------------------------------------- scanned loops
+
+of_groups = Fused(
+    name="of_groups", dims="m n g", scan="g", operands={"X": "m n", "W": "g n", "begin": "g", "end": "g", "y": "m"},
+    mask={"inside": "begin[g] <= m and m < end[g]"}, init={"zero": "total[m] = 0"},
+    body={
+        "x": "x[m,n] = where(inside, X[m,n], 0)", "w": "w[m,n] = where(inside and n < size(n) - 1, W[g,n], 0)",
+        "t": "t[m,n] = x[m,n] * w[m,n]", "s": "s[m] = sum(n, t[m,n])", "add": "total[m] = total[m] + s[m]",
+    },
+    final={"y": "y[m] = total[m]"},
+)  # fmt: skip
+
+
+def test_a_tighter_mask_of_a_scanned_loop_fails_with_the_other_one():
+    """Both factors are 0 in an iteration whose group has no row of the tile, so the kernel skips it."""
+    strategy = of_groups.tile(m=8).to(Block).split(g=1).skip_masked_tiles().tile(m=1).to(Thread).done()
+    bound = strategy(of_groups(m=40, n=6, g=4, dtype=float32, types={"begin": int32, "end": int32}))
+    program = bound.program("sm_80")
+    assert "begin_here" in program.cuda and safety(program.lowered) == ()
+    rng = np.random.default_rng(5)
+    arrays = {"X": rng.standard_normal((40, 6)), "W": rng.standard_normal((4, 6))}
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    arrays |= {"begin": np.array([0, 5, 20, 20], np.int32), "end": np.array([5, 20, 20, 37], np.int32)}
+    computed = simulate(program.ir, arrays, order=random.Random(4)).outputs["y"]
+    np.testing.assert_allclose(computed, bound.spec.reference(*arrays.values()), rtol=1e-5, atol=1e-5)
+
+
+def test_a_looser_mask_of_a_scanned_loop_is_refused():
+    body = {step.name: shown(step.formula) for step in of_groups.fused_definition.steps if step.part == "body"}
+    body["w"] = "w[m,n] = where(begin[g] <= m, W[g,n], 0)"
+    definition = Fused(
+        name="looser", dims="m n g", scan="g", operands={"X": "m n", "W": "g n", "begin": "g", "end": "g", "y": "m"},
+        init={"zero": "total[m] = 0"}, body=body, final={"y": "y[m] = total[m]"},
+    )  # fmt: skip
+    with pytest.raises(DecompositionError, match="masks all elements changes total"):
+        strategy = definition.tile(m=8).to(Block).split(g=1).skip_masked_tiles().tile(m=1).to(Thread).done()
+        strategy(definition(m=40, n=6, g=4, dtype=float32, types={"begin": int32, "end": int32})).cuda("sm_80")

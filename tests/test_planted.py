@@ -134,7 +134,7 @@ def test_barriers_of_rings_have_bytes_of_their_own():
     [
         ((240, 100), "multiples of 8 from 24 to 256, which producer violates"),
         ((264, 40), "which consumers violates"),
-        ((248, 0), "a count for every role, of whole warpgroups"),
+        ((248, 0), "a count for every role, and roles of whole warpgroups"),
         ((24, 40), "fewer for the producer, at least as many for the others"),
         ((240, 40), "at most"),
     ],

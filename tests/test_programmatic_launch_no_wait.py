@@ -264,7 +264,7 @@ def test_fault_at_all_lengths_stops_the_check_early(monkeypatch):
     consumers, _ = roles_of(program.lowered)
     products = next(one for one in ir.statements(consumers.body) if isinstance(one, ir.Wait))
     assert errors(with_changed(program.lowered, lambda one: one is products, 0, lambda one: ())) != []
-    assert len(followed) == races.NOTHING_NEW + 1 < given[0]
+    assert len(followed) == races.MAX_UNCHANGED + 1 < given[0]
 
 
 # ---------------------------------------------------------------------------------------------- copies by threads

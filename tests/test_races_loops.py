@@ -292,7 +292,7 @@ def test_limit_of_distinct_iterations(monkeypatch):
     for count, is_undecided in ((20, False), (21, True)):
         known, by_name = loops_of(loop(count, writes(T + i * 4), BLOCK_BARRIER), reads(T, name="g"))
         assert list(known.iterations(by_name["i"], {}, {})) == list(range(20))
-        text = f"the {count} iterations of loop i are all different"
+        text = f"the {count} iterations of loop i are all different, but the limit is 20"
         assert known.undecided == ({"s": text} if is_undecided else {})
     known, by_name = loops_of(loop(100, writes(T, active=less(i % 2, 1)), BLOCK_BARRIER))
     assert list(known.iterations(by_name["i"], {}, {})) == list(range(20)) and "s" in known.undecided
@@ -459,7 +459,7 @@ def test_too_many_combinations_of_lengths(monkeypatch):
     assert len(assignments) == 64 and undecided == {}
     monkeypatch.setattr(subject, "MOST_LENGTHS", 63)
     assignments, undecided = lengths(alternating(N, A), alternating(M, B))
-    assert assignments == [{N: 7, M: 7}] and undecided == {"s": "8 x 8 combinations of trip counts matter"}
+    assert assignments == [{N: 7, M: 7}] and undecided == {"s": "8 x 8 combinations of trip counts must be followed, but the limit is 63"}
 
 
 def test_minimum_length_from_the_range_of_a_name():

@@ -31,7 +31,7 @@ from fireiron.check.races.clusters import with_free_ranks
 from fireiron.check.races.footprints import Footprints
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.tiles import BLOCK_TILES, SEQUENCE_PART, TILE_LENGTH
-from fireiron.check.races.traces import AccessEvent, InFlight, Kind, StageEvent, Tracer
+from fireiron.check.races.traces import AccessEvent, Kind, PendingAccesses, StageEvent, Tracer
 from fireiron.errors import VerificationError
 from fireiron.ir import FenceKind, For, StageState
 from fireiron.ir.mechanism import AT_ONCE
@@ -266,7 +266,7 @@ def test_stage_and_phase_of_a_fill():
         assert acquire.stage == release.stage == number % 3
         assert acquire.barrier == ("ring", StageState.FULL, number % 3) and release.barrier == ("ring", StageState.EMPTY, number % 3)
         assert acquire.phase == number // 3 + 1 and release.phase == number // 3
-        assert acquire.way == ("ring", StageState.FULL, True) and release.way == ("ring", StageState.EMPTY, False)
+        assert acquire.fill_sequence == ("ring", StageState.FULL, True) and release.fill_sequence == ("ring", StageState.EMPTY, False)
     assert str(StageEvent(three, StageState.FULL, 4)) == "ring: the wait for fill 4 to be full"
     assert str(StageEvent(three, StageState.EMPTY, 4, (1,))) == "ring: the arrival for fill 4 to be empty"
 
@@ -432,7 +432,7 @@ def test_loads_and_arrivals_in_other_blocks():
 
 def test_pending_accesses():
     copy, other, product = (trace(stmt)[0] for stmt in (copies(T), copies(T + 128), reads(T, mechanism=WGMMA_GROUPS)))
-    pending = InFlight(lambda mechanism: mechanism is CP_ASYNC_GROUPS)
+    pending = PendingAccesses(lambda mechanism: mechanism is CP_ASYNC_GROUPS)
     for event, expected in (
         (copy, [copy]),
         (product, [copy]),
@@ -553,7 +553,7 @@ def test_arrays_of_alternating_warpgroups(step):
     if step == 1:
         assert (site.stage, site.stride) == (as_expr(0), 0)
     else:
-        assert (site.stage, site.stride) == (ITERATION, tracer.places.local_bytes(G)) and site.stride >= 128 * 4
+        assert (site.stage, site.stride) == (ITERATION, tracer.footprints.local_bytes(G)) and site.stride >= 128 * 4
 
 
 def test_multicast_destination_depends_on_the_block():

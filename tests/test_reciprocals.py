@@ -24,7 +24,7 @@ from fireiron.values.expr import INT_MAX, Mod, Var, assume_positive, minimum
 @pytest.fixture
 def everywhere(monkeypatch):
     """Reciprocals also in kernels without a producer."""
-    monkeypatch.setattr("fireiron.lower.divide.gains", lambda kernel: True)
+    monkeypatch.setattr("fireiron.lower.divide.repeats_divisions", lambda kernel: True)
 
 
 SIZES = [sym(name, multiple_of=8) for name in "MNK"]

@@ -45,9 +45,9 @@ def test_conversions_are_those_of_the_instructions(source, target):
 def test_conversions_by_hand():
     with np.errstate(over="ignore"):
         assert convert(np.float32([NAN, INF, -INF, 3e9, -2.9, 2.9]), int32).tolist() == [0, 2**31 - 1, -(2**31), 2**31 - 1, -2, 2]
-        assert convert(np.float64([NAN, 1e300]), int32).tolist() == [-(2**31), 2**31 - 1]
-        assert convert(np.float32([300, -129.5, INF, -INF, NAN]), int8).tolist() == [44, 127, -1, 0, 0]
-        assert convert(np.float32([300, -1, INF]), uint8).tolist() == [44, 0, 255]
+        assert convert(np.float64([NAN, 1e300]), int32).tolist() == [0, 2**31 - 1]
+        assert convert(np.float32([300, -129.5, INF, -INF, NAN]), int8).tolist() == [127, -128, 127, -128, 0]
+        assert convert(np.float32([300, -1, INF, NAN, 254.9]), uint8).tolist() == [255, 0, 255, 0, 254]
     assert bits(convert(np.float32([500, -INF, NAN]), float8_e4m3)) == bits([448, -448, NAN])
     assert bits(convert(np.float32([6e4, -INF]), float8_e5m2)) == bits([57344, -57344])
     just_above = np.float64(1 + 2.0**-8 + 2.0**-40)  # rounded to float32 it is a tie of two numbers, and rounded down
@@ -84,7 +84,7 @@ CASES = [
     ("y[m,n] = gelu(x[m,n])", float32, float32, [3e38, INF, -INF, NAN], [float(np.float32(3e38)), INF, NAN, NAN]),
     ("y[m,n] = rsqrt(x[m,n])", float32, float32, [0.0, -0.0, INF, -1.0], [INF, -INF, 0.0, NAN]),
     ("y[m,n] = x[m,n] * 2", float32, int32, [NAN, 2e9, -2e9, INF, -0.7], [0, 2**31 - 1, -(2**31), 2**31 - 1, -1]),
-    ("y[m,n] = x[m,n] * 2", float32, int8, [150.0, -0.7, NAN], [44, -1, 0]),
+    ("y[m,n] = x[m,n] * 2", float32, int8, [150.0, -0.7, NAN], [127, -1, 0]),
     ("y[m,n] = x[m,n] * 2", float64, bfloat16, [0.5 + 2.0**-9 + 2.0**-41], [1 + 2.0**-7]),
     ("y[m,n] = where(x[m,n] < 0, 1, x[m,n])", float32, float32, [NAN, -0.0, -INF], [NAN, -0.0, 1]),
     ("y[m,n] = where(x[m,n] != x[m,n], 7, x[m,n])", float32, float32, [NAN, -0.0], [7, -0.0]),

@@ -236,7 +236,7 @@ def test_a_barrier_left_out_of_a_region_is_found_by_both_detectors(number):
         outputs(wrong)
 
 
-@pytest.mark.parametrize(("offset", "why"), [(0, "others use the first 256"), (512, "it has 1024")])
+@pytest.mark.parametrize(("offset", "why"), [(0, "other arrays use the bytes up to 256"), (512, "the region has 1024 bytes")])
 def test_arrays_outside_their_region_are_errors(offset, why):
     kernel = tabled().ir
     table = kernel.buffer("b_table")

@@ -10,7 +10,7 @@ from fireiron import ir
 from fireiron.errors import IncompleteError
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir import Let
-from fireiron.lower.walk import RESERVED, Grown, fresh_name, grow_tree, prune, taken_names, walk
+from fireiron.lower.walk import RESERVED, ExpandedTree, fresh_name, grow_tree, prune, taken_names, walk
 from fireiron.values.expr import Var, as_expr, less
 from fireiron.values.machine import Thread, as_architecture
 
@@ -95,7 +95,7 @@ def test_more_threads_than_a_block_can_have():
 def test_a_kernel_without_thread_levels_has_one_thread():
     spec = MatMul(4, 4, 4)(GL, GL, GL)(Kernel)
     tree = tree_of(MatMul.tile(2, 2).to(Block).done(MicroKernel("one", "c_at(0, 0) = a_at(0, 0);")), spec)
-    assert tree.workers == tree.threads == 1 and isinstance(tree, Grown)
+    assert tree.workers == tree.threads == 1 and isinstance(tree, ExpandedTree)
 
 
 @pytest.mark.sampled(1)

@@ -20,6 +20,7 @@ CHAINS = {
     "split": strategies.SplitStrategy,
     "split_k": strategies.SplitKStrategy,
     "load": strategies.LoadStrategy,
+    "set_memory": strategies.SetMemoryStrategy,
     "epilog": strategies.EpilogStrategy,
 }
 """The classes of chains that end with a step that has refinements, by verb."""

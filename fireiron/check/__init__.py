@@ -1,7 +1,7 @@
 """Static checks of the kernel IR: races, uninitialized registers and shared memory, bounds, TMA boxes, alignment, bank conflicts,
 coalescing, resources, refinements without effect.
 
-The checks are loaded when they are used: a first call starts the compiler of CUDA C++ before.
+The modules of the checks are imported on first use, because a first call starts the compiler of CUDA C++ before it needs them.
 
 May import: values, specs, ir.
 """

@@ -1,4 +1,4 @@
-"""The accesses of a kernel in program order, and the values of expressions for threads, blocks and loops, with NumPy."""
+"""List the accesses of a kernel in program order, and evaluate expressions for threads, blocks and loops with NumPy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fireiron.values.machine import int32
 Array = Any
 
 MANY = 1 << 22
-"""Maximum number of values that a check enumerates for one access. Beyond it, ranges decide, or the check is undecided."""
+"""Maximum number of values that a check enumerates for one access. If there are more, ranges decide, or the check is undecided."""
 
 
 MAX_MARKED_ROWS = 1 << 16
@@ -47,7 +47,7 @@ def distinct(values: Any, axis: int | None = None) -> Array:
     """
     if axis == 0 and values.size and values.dtype.kind == "i":
         low, extents = values.min(axis=0), tuple(int(size) + 1 for size in np.ptp(values, axis=0))
-        if math.prod(extents) <= max(MAX_MARKED_ROWS, 2 * len(values)):  # one mark per possible row: sorting takes many times as long
+        if math.prod(extents) <= max(MAX_MARKED_ROWS, 2 * len(values)):  # a mark per possible row is much faster than sorting
             marks = np.zeros(extents, dtype=bool)
             marks[tuple((values - low).T)] = True
             return np.argwhere(marks) + low
@@ -92,7 +92,7 @@ def filled_by(role: Role, kernel: Kernel) -> frozenset[str]:
 
 
 def in_order_of_fills(roles: Iterable[Role], kernel: Kernel) -> list[Role]:
-    """Roles in an order in which each follows those that fill the rings that it uses, as far as there is such an order."""
+    """Roles in an order in which each role follows those that fill the rings that it uses, as far as such an order exists."""
     left = list(roles)
     ordered: list[Role] = []
     while left:
@@ -140,7 +140,7 @@ class Frame(dict[str, Any]):
 
 
 class Elements:
-    """An array in memory whose elements are all equal: for estimates, which have no data."""
+    """An array in memory whose elements are all equal. Estimates use it, because they have no data."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -182,7 +182,7 @@ class AccessTrace:
         self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
         for stmt in statements(kernel.body):
-            # Passes copy parts of a program with their names, so a name must have one meaning everywhere.
+            # Passes copy parts of a program with their names, so a name must have the same value everywhere.
             if isinstance(stmt, Let) and self.lets.setdefault(stmt.var.name, stmt.value) != stmt.value:
                 raise VerificationError(f"{stmt.var} has two values, {self.lets[stmt.var.name]} and {stmt.value}")
         self.tiles = {one.var.name: one.tiles for one in statements(kernel.body) if isinstance(one, ClaimTile)}
@@ -219,11 +219,11 @@ class AccessTrace:
 
     def guards(self, statement: Exec, known: frozenset[str]) -> tuple[list[Expr], list[Expr]]:
         """The conditions of a statement that depend on `known` names only, and the others."""
-        known_conditions: list[Expr] = []
-        assumed_elements: list[Expr] = []
+        decided: list[Expr] = []
+        assumed: list[Expr] = []
         for condition in conjuncts(statement.active):
-            (known_conditions if self.roots(condition) <= known else assumed_elements).append(condition)
-        return known_conditions, assumed_elements
+            (decided if self.roots(condition) <= known else assumed).append(condition)
+        return decided, assumed
 
     def frame(self, axes: Sequence[tuple[str, Array]], fixed: Mapping[str, int] | None = None) -> Frame:
         """A frame of values along axes."""
@@ -233,7 +233,7 @@ class AccessTrace:
         """All values of the needed loops; None if they are unknown or too many."""
         around = [loop for loop in loops if loop.var.name in needed]
         known = {loop.var.name: loop.values(count) for loop in around if (count := constant(loop.extent)) is not None}
-        # A part of the values proves nothing: the caller then uses ranges.
+        # Some of the values alone would prove nothing, so the caller then uses ranges.
         if len(known) < len(around) or math.prod(map(len, known.values())) > limit:
             return None
         return [(name, np.arange(values.start, values.stop, values.step)) for name, values in known.items()]
@@ -266,7 +266,7 @@ class AccessTrace:
         if not storage.layout.static:
             parts = [frame.full(buffer.address(access, offset)) for offset in access.elements()]
             return np.stack(parts, axis=-1)
-        # Numbers from here on: simplifying an expression per element would take longer than evaluating it.
+        # The elements' offsets are added as numbers: simplifying an expression per element would take longer than evaluating it.
         steps = access.table().T
         places = storage.address([_along(frame, base) + step for base, step in zip(access.base, steps, strict=True)])
         if access.copy != ZERO:
@@ -304,7 +304,7 @@ def linear(expression: Expr) -> tuple[list[tuple[tuple[Expr, ...], int]], int]:
 
 
 def less_a_minimum(value: Expr) -> bool:
-    """Whether a value is an expression minus a minimum that includes it, and so not negative."""
+    """Whether a value is an expression minus a minimum that includes this expression, so that the value is not negative."""
     minima = [atom for (atom, *others), times in linear(value)[0] if times == -1 and not others]
     return any((value + one - side).low >= 0 for one in minima if isinstance(one, Min) for side in (one.left, one.right))
 

@@ -1,8 +1,8 @@
-"""The alignment check: vector loads and stores are aligned and uniformly in bounds, and buffers are inside shared memory.
+"""Check that vector loads and stores are aligned and uniformly in bounds, and that buffers are inside shared memory.
 
-An independent check of `vectorize`, `allocate` and `guard`, from the final IR alone. It uses the address bits that are known for any
-thread, block, loop and size (`known_bits`). If these do not decide, it enumerates all threads and iterations. What it cannot prove is an
-error.
+The check verifies `vectorize`, `allocate` and `guard` from the final IR alone. It uses the address bits that are known for any thread,
+block, loop and size (`known_bits`). If these do not decide, it enumerates all threads and iterations. A vector that is not proved correct
+is an error.
 
 - *Aligned*: the first element of a vector is at a multiple of the vector's size, and so is its buffer (PTX ISA, "Operands as addresses";
   CUDA C++ Programming Guide, "Device Memory Accesses").
@@ -75,17 +75,17 @@ class _Shared:
 
     def _barriers(self) -> Iterator[Finding]:
         """Ring mbarriers that are outside of shared memory, misaligned, or overlap anything: they are live all the time."""
-        prior_iterations = [(buffer.name, buffer.offset, buffer.offset + buffer.bytes) for buffer in self.buffers]
+        occupied = [(buffer.name, buffer.offset, buffer.offset + buffer.bytes) for buffer in self.buffers]
         for ring in self.kernel.rings:
             begin, end = ring.offset, ring.offset + ring.barrier_bytes
             what = f"the mbarriers of {ring.name} occupy bytes {begin} ... {end - 1} of shared memory"
-            shared = [name for name, first, last in prior_iterations if first < end and begin < last]
+            shared = [name for name, first, last in occupied if first < end and begin < last]
             if shared:
                 yield Finding("alignment", "error", None, f"{what}, which overlap {', '.join(shared)}")
             if begin % BARRIER or not 0 <= begin <= end <= self.kernel.shared_bytes:
                 legal = f"multiples of {BARRIER} in the block's {self.kernel.shared_bytes} bytes"
                 yield Finding("alignment", "error", None, f"{what}; legal: {legal}")
-            prior_iterations.append((f"the mbarriers of {ring.name}", begin, end))
+            occupied.append((f"the mbarriers of {ring.name}", begin, end))
 
     def _shared_by(self, buffer: Buffer, other: Buffer) -> Iterator[Finding]:
         if other.offset >= buffer.offset + buffer.bytes or buffer.offset >= other.offset + other.bytes:
@@ -196,22 +196,22 @@ class _Vectors:
         """Why the elements of a vector may not be contiguous from a multiple of its width on; None if they are."""
         if self._proved(use, buffer, piece):
             return None
-        addresses_ = [buffer.address(use.access, use.access.elements()[piece.first + step]) for step in range(piece.width)]
-        frame = self._frame(use, addresses_)
+        expressions = [buffer.address(use.access, use.access.elements()[piece.first + step]) for step in range(piece.width)]
+        frame = self._frame(use, expressions)
         if frame is None:
             return (
-                f"a vector of {piece.width} elements is at address {addresses_[0]}, which is not proved to be a multiple of {piece.width}"
+                f"a vector of {piece.width} elements is at address {expressions[0]}, which is not proved to be a multiple of {piece.width}"
             )
-        addresses = np.stack([frame.full(place) for place in addresses_], axis=-1)
+        addresses = np.stack([frame.full(place) for place in expressions], axis=-1)
         first = addresses[..., :1]
         wrong = ((first % piece.width != 0) | (addresses - first != np.arange(piece.width))).any(axis=-1) & self._active_threads(use, frame)
         if not wrong.any():
             return None
         index = tuple(int(one) for one in np.argwhere(wrong)[0])
         where = ", ".join(f"{name} {value}" for name, value in frame.at(index).items())
-        prior_iterations = ", ".join(map(str, addresses[index]))
+        listed = ", ".join(map(str, addresses[index]))
         wanted = f"{piece.width} contiguous addresses from a multiple of {piece.width} on"
-        return f"{where or 'every thread'} accesses addresses {prior_iterations} as a vector, which are not {wanted}"
+        return f"{where or 'every thread'} accesses addresses {listed} as a vector, which are not {wanted}"
 
     def _proved(self, use: Use, buffer: Buffer, piece: Piece) -> bool:
         """Whether the known bits prove it for all threads, blocks, iterations and sizes."""
@@ -266,8 +266,8 @@ class _Vectors:
     def _frame(self, use: Use, values: Sequence[Expr]) -> Frame | None:
         """All threads and iterations that values depend on; None if sizes or blocks are involved, or if there are too many."""
         static = frozenset({"thread", *(loop.var.name for loop in use.loops if constant(loop.extent) is not None)})
-        kept, _ = self.access_trace.guards(use.statement, static)
-        needed = self.access_trace.needs((*values, *kept))
+        conditions, _ = self.access_trace.guards(use.statement, static)
+        needed = self.access_trace.needs((*values, *conditions))
         axes = self.access_trace.loop_axes(use.loops, needed, MANY // (self.kernel.threads * len(use.access.elements())))
         if axes is None or not needed <= {"thread", *(name for name, _ in axes)}:
             return None
@@ -276,9 +276,9 @@ class _Vectors:
     def _active_threads(self, use: Use, frame: Frame) -> Any:
         """The threads that may execute a statement; conditions on sizes and blocks are assumed to hold."""
         static = frozenset({"thread", *(name for name, _ in frame.axes)})
-        kept, _ = self.access_trace.guards(use.statement, static)
+        conditions, _ = self.access_trace.guards(use.statement, static)
         result = np.ones(frame.shape, dtype=bool)
-        for condition in kept:
+        for condition in conditions:
             result &= frame.full(condition) != 0
         return result
 

@@ -1,4 +1,4 @@
-"""The bank check: wavefronts per shared-memory request of a warp, and the padding or swizzle that avoids conflicts.
+"""Count the wavefronts per shared-memory request of a warp, and propose a padding or swizzle that avoids bank conflicts.
 
 Shared memory has 32 banks of 4-byte words. A warp's request is served in phases: all lanes at once for up to 4 bytes per lane, half a warp
 for 8, a quarter for 16. In a phase, each bank serves one word per wavefront; lanes that access the same word share it (CUDA C++ Programming
@@ -67,7 +67,7 @@ def lanes_per_phase(width: int) -> int:
 def wavefronts(start: Array, width: int, active: Array) -> Array:
     """Wavefronts of each request: `start` are byte addresses `(requests, 32)`, `width` the bytes per lane.
 
-    Lanes with aligned vectors of 8 or 16 bytes always use the same 2 or 4 banks together, which then count as one.
+    A lane with an aligned vector of 8 or 16 bytes always uses the same group of 2 or 4 banks, which then counts as one bank.
     """
     lanes = lanes_per_phase(width)
     phases = 32 // lanes
@@ -142,17 +142,17 @@ def _by_warp(values: Array, fill: Any = 0) -> Array:
     return np.moveaxis(values.reshape(len(values) // 32, 32, -1), 1, 2).reshape(-1, 32)
 
 
-def _finding(buffer: Buffer, request: Request, passes: Array, ideal: Array, repair: dict[str, Any]) -> Finding:
-    where = int(np.argmax(passes - ideal))
-    worst, best = int(passes[where]), int(ideal[where])
+def _finding(buffer: Buffer, request: Request, wavefronts: Array, ideal: Array, repair: dict[str, Any]) -> Finding:
+    where = int(np.argmax(wavefronts - ideal))
+    worst, best = int(wavefronts[where]), int(ideal[where])
     width = request.vector * buffer.dtype.bytes
     details = {
         "wavefronts": worst,
         "ideal": best,
         "degree": -(-worst // max(best, 1)),
-        "average": round(float(passes.mean()), 3),
+        "average": round(float(wavefronts.mean()), 3),
         "vector_bytes": width,
-        "requests": len(passes),
+        "requests": len(wavefronts),
     }
     use = request.use
     access = described(use.statement, use.access)
@@ -177,7 +177,7 @@ def _repair(buffer: Buffer, requests: Sequence[Request]) -> dict[str, Any]:
     for pad, padded in _padded(buffer, requests):
         cost = sum(int(one.passes(padded).sum()) for one in rows)
         best = min(best, (cost, pad))
-        # A sample selects candidates, so that 32 pads cost little; the proposed one is counted in full.
+        # A sample of the requests selects candidates, because 32 paddings are tried. The proposed padding is verified on all requests.
         if cost == ideal and _conflict_free(padded, requests):
             result["pad"] = pad
             break
@@ -199,7 +199,7 @@ def _repair(buffer: Buffer, requests: Sequence[Request]) -> dict[str, Any]:
 
 
 def _sampled(request: Request) -> Request:
-    """Enough requests to judge a candidate; the chosen one is verified on all."""
+    """A sample of requests that is large enough to judge a candidate."""
     step = max(len(request.active) // 64, 1)
     return attrs.evolve(
         request,
@@ -217,7 +217,7 @@ def _padded(buffer: Buffer, requests: Sequence[Request]) -> Iterator[tuple[int, 
     layout = buffer.tensor.layout
     if not isinstance(layout, MatrixLayout) or layout.leading is not None or buffer.tensor.swizzle is not None:
         return
-    # Other pads would move rows off the multiples at which vectors must start.
+    # With other paddings, rows would not start at multiples of the vector size.
     unit = max(one.vector for one in requests)
     for extra in PADS:
         pad = buffer.tensor.pad + extra

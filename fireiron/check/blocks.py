@@ -1,8 +1,9 @@
-"""Races between blocks: no two blocks may access one element of an array that one of them writes.
+"""Check for races between blocks: no two blocks may access one element of an array that one of them writes.
 
-A coordinate is the block's offset plus what thread and loops add. The offsets are decoded digit by digit: if every step of a digit is wider
-than everything below it, equal coordinates mean equal digits, and equal digits mean the same block. A condition `digit < 1` on all accesses
-to an array fixes another digit. Hilbert order and grouped tile order over a known number of tiles have no digits, and are enumerated.
+A coordinate is the offset of the block plus a part that depends on thread and loops. The offset is decoded digit by digit. If the step of
+each digit exceeds the range of all lower digits together, equal coordinates imply equal digits, and equal digits imply the same block. A
+condition `digit < 1` on all accesses to an array fixes a digit. Hilbert order and grouped tile order over a known number of tiles have no
+digits, and are enumerated.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _split(access_trace: AccessTrace, base: Expr, outer: frozenset[str]) -> tupl
 
 
 def between_blocks(access_trace: AccessTrace) -> list[Finding]:
-    """Elements that two blocks access, if one of them writes."""
+    """A finding for each array with elements that two blocks access, if one of them writes, or if this is undecided."""
     if constant(access_trace.kernel.grid) == 1:
         return []
     flat = one_tile_per_block(access_trace.kernel)
@@ -167,16 +168,20 @@ def _undecided(use: Use, why: str) -> Finding:
 def _compared(access_trace: AccessTrace, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
     offset = tuple(access_trace.opened(part) for part in local.offset)
     fixed = _fixed(access_trace, uses)
-    # With names replaced by their values; or name by name, if sums of values have merged into other digits.
+    # Try with names replaced by their values, and with the names: sums of values may have merged into other digits.
     if any(
-        _distinguished(access_trace, _digits(access_trace, local, uses, parts), (*offset, *fixed), fixed)
-        for parts in (offset, local.offset)
+        _distinguished(access_trace, _digits(access_trace, local, uses, offsets), (*offset, *fixed), fixed)
+        for offsets in (offset, local.offset)
     ):
         return None
     if _distinguished(access_trace, _tight_digits(access_trace, local, uses, offset), (*offset, *fixed), fixed):
         return None
-    parts = dict.fromkeys((offset, local.offset))
-    if any(_in_tile_order(access_trace, widths, walked, write, fixed) for widths in _widths(access_trace, local, uses) for walked in parts):
+    offsets = dict.fromkeys((offset, local.offset))
+    if any(
+        _in_tile_order(access_trace, widths, candidate, write, fixed)
+        for widths in _widths(access_trace, local, uses)
+        for candidate in offsets
+    ):
         return None
     grid = constant(access_trace.kernel.grid)
     if all(not part.variables() for part in (*offset, *fixed)):
@@ -187,7 +192,7 @@ def _compared(access_trace: AccessTrace, local: Local, uses: Sequence[Use], writ
         if _apart_in_each_iteration(access_trace, local, uses, offset, fixed):
             return None
         return _enumerated(access_trace, local, uses, write, offset, fixed, {})
-    # Nothing was proved for all sizes. At two of them, a pair of blocks may prove a race; otherwise it stays undecided.
+    # There is no proof for all sizes. Two sizes are tried, at which two blocks may prove a race. Otherwise the case is undecided.
     for target in (300, 1000):
         sizes = {
             symbol.name: min(max(-(-target // symbol.multiple_of) * symbol.multiple_of, symbol.low), symbol.high)
@@ -220,9 +225,7 @@ def _depends_on_sizes(part: Expr) -> bool:
 
 @attrs.frozen
 class _Digits:
-    """A coordinate as a sum of digits: `terms` are the steps of blocks, and common steps of all accesses; below them is a rest of
-    `width`.
-    """
+    """A coordinate as a sum of digits: `terms` are digits with their steps, and `width` is the number of values of the rest below them."""
 
     terms: tuple[tuple[Expr, int], ...]
     width: int
@@ -244,7 +247,7 @@ def _digits(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset
 
 
 def _tight_digits(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
-    """The same, with the widths of the accessed ranges from enumerating all threads and loops: conditions may reduce the ranges."""
+    """The digits of each dimension, with widths from enumerating all threads and loops: conditions may reduce the ranges."""
     parts = [[(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)] for part in offset]
     widths = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _reach(access_trace, local, uses)
     if widths is None:
@@ -253,7 +256,7 @@ def _tight_digits(access_trace: AccessTrace, local: Local, uses: Sequence[Use], 
 
 
 def _widths(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> Iterator[Sequence[int]]:
-    """The extent of a block's accesses along each dimension: by ranges; then from all threads and loops, minus what conditions remove."""
+    """The extents of a block's accesses along each dimension: by ranges; then by enumerating threads and loops with their conditions."""
     yield [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
     widths = _reach(access_trace, local, uses)
     if widths is not None:
@@ -275,9 +278,10 @@ def _reach(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> list
 
 
 def _common_steps(uses: Sequence[Use], parts: Sequence[Expr], smallest: int) -> tuple[list[tuple[Expr, int]], list[Expr]]:
-    """The loops, then thread parts, that move all accesses by the same step above `smallest`, and the rests of the coordinates.
+    """The loop variables, then the parts of threads, that move all accesses by the same step above `smallest`; and the rests of the
+    coordinates.
 
-    Blocks whose elements interleave with those of one thread and the next are distinguished below these steps.
+    If elements of different blocks interleave, the blocks are distinguished by the digits below these steps.
     """
     steps_: list[tuple[Expr, int]] = []
     rests = list(parts)
@@ -306,7 +310,7 @@ def _distinguished(access_trace: AccessTrace, dimensions: Sequence[_Digits] | No
     for digits in dimensions:
         width = digits.width
         for digit, step in sorted(digits.terms, key=lambda term: abs(term[1])):
-            # A digit can be read off the sum only if its step exceeds the reach of all lower ones; else two blocks may overlap there.
+            # A digit can be decoded from the sum only if its step is at least the width of all lower digits; else blocks may overlap.
             if abs(step) < width:
                 return False
             value = access_trace.opened(digit)
@@ -316,7 +320,7 @@ def _distinguished(access_trace: AccessTrace, dimensions: Sequence[_Digits] | No
 
 
 def _counted_value(access_trace: AccessTrace, value: Expr) -> Expr:
-    """The value that an expression determines: for one that counts down from a size, such as the number of tiles minus 1, the counter."""
+    """The value that an expression determines: if it counts down from a size, such as the number of tiles minus 1, the counter."""
     terms = [term for term in linear(value)[0] if _blocks(access_trace, term[0])]
     if len(terms) == 1 and len(terms[0][0]) == 1 and abs(terms[0][1]) == 1 and terms[0][0][0] != value:
         return _counted_value(access_trace, terms[0][0][0])
@@ -324,14 +328,15 @@ def _counted_value(access_trace: AccessTrace, value: Expr) -> Expr:
 
 
 def _in_tile_order(access_trace: AccessTrace, widths: Sequence[int], offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:
-    """Whether blocks walk along a Hilbert curve, or in grouped tile order: down some tile rows, then to the next tile column, in each group
-    of rows. Each block covers at most `widths` along the dimensions.
+    """Whether blocks are in Hilbert order or in grouped tile order. Each block covers at most `widths` elements along the dimensions.
 
-    With `lines` x `columns` tiles in groups of `rows`, block `b` is number `q = b % (columns * rows)` of group `b // (columns * rows)`,
-    whose height `h` is `rows`, or what is left; its tile is `(group * rows + q % h, q // h)`. For all `b < lines * columns` that is in
-    bounds, so the limits of the expressions never apply, and it determines `b`. In a batch, the same holds for the index within a matrix,
-    `b % (lines * columns)`, and other coordinates give the matrix. Clusters walk over groups of as many tiles as they have blocks, one per
-    block. The grid gives the number of values of a fixed digit.
+    In grouped order, tiles are in groups of `rows` tile rows, and each group is traversed column by column. With `lines` x `columns` tiles,
+    block `b` has number `q = b % (columns * rows)` in group `b // (columns * rows)`. The height `h` of a group is `rows`, or less for the
+    last group. The tile of the block is `(group * rows + q % h, q // h)`. For all `b < lines * columns` this tile is in bounds, so the
+    limits in the expressions never apply, and the tile determines `b`.
+
+    In a batch, the same holds for the index within a matrix, `b % (lines * columns)`, and other coordinates determine the matrix. A cluster
+    has a group of adjacent tiles, one per block. The grid determines the number of values of a fixed digit.
     """
     cluster = access_trace.kernel.cluster
     places = {} if cluster is None else {access_trace.opened(var): size for var, size in zip(cluster.places, cluster.sizes, strict=True)}
@@ -354,35 +359,35 @@ def _in_tile_order(access_trace: AccessTrace, widths: Sequence[int], offset: Seq
     for digit in fixed:
         tiles.append((digit, floordiv(access_trace.kernel.grid, math.prod((count for _, count in tiles), start=as_expr(1)))))
     block = next((var for part in offset for var in access_trace.opened(part).variables() if var.name == "block"), None)
-    each = 1 if cluster is None else cluster.blocks
+    cluster_blocks = 1 if cluster is None else cluster.blocks
     if block is None or len(tiles) < 2 or determined != set(places):
         return False
-    if math.prod((count for _, count in tiles), start=as_expr(each)) != access_trace.kernel.grid:
+    if math.prod((count for _, count in tiles), start=as_expr(cluster_blocks)) != access_trace.kernel.grid:
         return False
-    return any(_walks_tiles(block, each, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2))
+    return any(
+        _walks_tiles(block, cluster_blocks, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2)
+    )
 
 
-def _walks_tiles(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
-    """Whether blocks walk over two dimensions' tiles, given with their counts, in Hilbert or grouped order for each tile of the other
-    dimensions.
-
-    The `each` blocks of a cluster move together.
+def _walks_tiles(block: Expr, cluster_blocks: int, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
+    """Whether blocks traverse the tiles of two dimensions, given with their counts, in Hilbert or grouped order, for each tile of the other
+    dimensions. The `each` blocks of a cluster count as one.
     """
-    count = pair[0][1] * pair[1][1] * each
+    count = pair[0][1] * pair[1][1] * cluster_blocks
     if others:
         if not _recovered(floordiv(block, count), frozenset(atom for atom, _ in others), 6):
             return False
         block = mod(block, count)
     quotients = [one for atom, _ in pair for one in atom.subexpressions() if isinstance(one, FloorDiv)]
     # The quotient of a cluster index is a quotient of the block index, if the divisor is known.
-    groups = {as_expr(size // each) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
-    block = floordiv(block, as_expr(each))
+    groups = {as_expr(size // cluster_blocks) for one in quotients if one.left == block and (size := constant(one.right)) is not None}
+    block = floordiv(block, as_expr(cluster_blocks))
     groups |= {one.right for one in quotients if one.left == block}
     group_heights = {rows for band in groups for _, columns in pair if (rows := _times(band, columns))}
     orders = ((pair[0], pair[1]), (pair[1], pair[0]))
     for (line, lines), (column, columns) in orders:
-        place = hilbert(block, lines, columns)
-        if (line, column) in _limited(floordiv(place, columns), mod(place, columns), lines, columns):
+        number = hilbert(block, lines, columns)
+        if (line, column) in _limited(floordiv(number, columns), mod(number, columns), lines, columns):
             return True
         if any((line, column) in _grouped_tiles(block, lines, columns, rows) for rows in group_heights):
             return True
@@ -390,7 +395,7 @@ def _walks_tiles(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], othe
 
 
 def _times(whole: Expr, part: Expr) -> int:
-    """How often one size goes into another at their largest values: as `N // 2` columns do in a group of `N` tiles."""
+    """The quotient of two sizes at their largest values: 2 for `N // 2` columns in a group of `N` tiles."""
     largest = {var.name: var.high for var in whole.variables() | part.variables()}
     return int(whole.evaluate(largest)) // max(int(part.evaluate(largest)), 1)
 
@@ -401,10 +406,10 @@ def _factor(term: tuple[Expr, int]) -> int:
 
 def _grouped_tiles(block: Expr, lines: Expr, columns: Expr, rows: int) -> tuple[tuple[Expr, Expr], ...]:
     """The tile of a block in grouped order, with and without limits that never apply."""
-    band, inside = floordiv(block, columns * rows), mod(block, columns * rows)
+    group, inside = floordiv(block, columns * rows), mod(block, columns * rows)
     tiles: list[tuple[Expr, Expr]] = []
-    for height in (assume_positive(minimum(as_expr(rows), lines - band * rows)), as_expr(rows)):
-        line, column = band * rows + mod(inside, height), floordiv(inside, height)
+    for height in (assume_positive(minimum(as_expr(rows), lines - group * rows)), as_expr(rows)):
+        line, column = group * rows + mod(inside, height), floordiv(inside, height)
         tiles += _limited(line, column, lines, columns)
     whole = mod(lines, as_expr(rows)) == ZERO
     return tuple(tiles) if whole else tuple(tiles[:2])
@@ -451,8 +456,9 @@ def _enumerable(value: Expr, known: frozenset[Expr]) -> bool:
 
 
 def _image(value: Expr, substitution: Mapping[Expr, Expr]) -> Expr | None:
-    """A value with replacements for some of its parts; None if it depends on data, or if a divisor may then not be positive: a quotient and
-    a remainder have a wider combined range than the original.
+    """A value with replacements for some of its parts; None if it depends on data, or if a divisor may then not be positive.
+
+    The range of a quotient and a remainder together is wider than that of the original value.
     """
     if tables_of(value):
         return None
@@ -465,10 +471,10 @@ def _image(value: Expr, substitution: Mapping[Expr, Expr]) -> Expr | None:
 def _apart_in_each_iteration(
     access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr], fixed: Sequence[Expr]
 ) -> bool:
-    """Whether all blocks of a grid of known size access disjoint boxes in each iteration of the common loops, which step over all the
-    boxes.
+    """Whether all blocks of a grid of known size access disjoint boxes in each iteration of the common loops, and the step of an iteration
+    exceeds the extent of all boxes.
 
-    Equal coordinates then imply equal iterations, however many there are, and overlapping boxes.
+    Equal coordinates then imply equal iterations, for any number of iterations, and so overlapping boxes.
     """
     count = constant(access_trace.kernel.grid)
     assert count is not None

@@ -1,8 +1,9 @@
-"""The bounds check: no access leaves its buffer, for all run-time sizes.
+"""Check that no access leaves its buffer, for all run-time sizes.
 
-Each coordinate in global memory is below its extent by ranges, or by the largest value of a loop variable or a digit of the block index
-(over the sizes, so exactly), or the access carries the extent as a predicate. If ranges do not decide, all values are enumerated, provided
-they are static. What is not proved is an error, with a counterexample if one exists.
+Three proofs show that a coordinate in global memory is below its extent: the ranges of its variables; the largest values of loop variables
+and of digits of the block index, as exact expressions of the sizes; or a condition of the access that compares it with the extent. If these
+do not decide, all values are enumerated, provided they are static. An access that is not proved in bounds is an error, with a
+counterexample if one is found.
 """
 
 from __future__ import annotations
@@ -49,18 +50,20 @@ def check_bounds(access_trace: AccessTrace) -> tuple[Finding, ...]:
 
 
 class _Bounds:
+    """Checks the accesses of a kernel one by one. `proved` and `range_kept` cache results."""
+
     def __init__(self, access_trace: AccessTrace) -> None:
         self.access_trace = access_trace
         self.kernel = access_trace.kernel
-        loops_ = [one for one in statements(self.kernel.body) if isinstance(one, For)]
+        loops = [one for one in statements(self.kernel.body) if isinstance(one, For)]
         self.persistence = persistence(self.kernel)
         self.counts = {"block": self.kernel.grid, **{one.tile.var.name: one.tiles for one in self.persistence}}
         # A block executes no more iterations than there are tiles.
-        self.iteration_vars = {one.loop.var.name for one in self.persistence if self._upper_limit(one.tiles) - 1 <= one.loop.var.high}
+        self.limited_tile_loops = {one.loop.var.name for one in self.persistence if self._upper_limit(one.tiles) - 1 <= one.loop.var.high}
         self.lengths = {"thread": ZERO + self.kernel.workers, "block": self._blocks()}
-        loops = {one.var.name: one.extent for one in loops_}
-        self.extents = {name: max_trip_count(extent) for name, extent in loops.items()}
-        self.renamed_loops = {one.var.name for one in loops_ if one.extent != loops[one.var.name]}
+        extents = {one.var.name: one.extent for one in loops}
+        self.extents = {name: max_trip_count(extent) for name, extent in extents.items()}
+        self.loops_of_equal_name = {one.var.name for one in loops if one.extent != extents[one.var.name]}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
         self.range_kept: dict[tuple[Var, tuple[int, ...]], bool] = {}
         self.counts_down_from_one_or_more = functools.cache(self._counts_down_from_one_or_more)
@@ -76,7 +79,7 @@ class _Bounds:
             buffer = self.kernel.buffer(use.access.buffer)
             if use.statement.active == FALSE or buffer.memory.counts:
                 continue
-            if self.renamed_loops:
+            if self.loops_of_equal_name:
                 self._enter(use.loops)
             self.trusted = self._trusts(use)
             if buffer.memory.of_grid:
@@ -85,8 +88,8 @@ class _Bounds:
                 yield from self._in_buffer(use)
 
     def _enter(self, loops: Sequence[For]) -> None:
-        """Use the extents of these loops from here on: consecutive loops may have the same name."""
-        if not self.renamed_loops.isdisjoint(one.var.name for one in loops):
+        """Use the extents of these loops from now on, because consecutive loops may have the same name."""
+        if not self.loops_of_equal_name.isdisjoint(one.var.name for one in loops):
             self.extents = self.extents | {one.var.name: max_trip_count(one.extent) for one in loops}
             self.proved = {}
 
@@ -108,8 +111,8 @@ class _Bounds:
     def _keeps_range(self, var: Var, use: Use) -> bool:
         """Whether a variable stays in its declared range at an access."""
         length = self.extents.get(var.name, self.lengths.get(var.name))
-        if length is not None:  # threads, blocks and iterations count from 0, whatever range a variable declares
-            return var.low <= 0 and (length.high - 1 <= var.high or var.name in self.iteration_vars)
+        if length is not None:  # threads, blocks and iterations count from 0, regardless of the declared range
+            return var.low <= 0 and (length.high - 1 <= var.high or var.name in self.limited_tile_loops)
         value = self.access_trace.lets.get(var.name)
         if value is None:
             return True
@@ -139,8 +142,8 @@ class _Bounds:
         if math.prod(len(values) for _, values in ranges) > MANY:
             return False
         frame = self.access_trace.frame([(name, np.asarray(values)) for name, values in ranges])
-        iteration_vars = (frame.full(less(loop.var, loop.extent)) for loop in loops.values())
-        values = frame.full(value)[functools.reduce(np.logical_and, iteration_vars, np.ones(frame.shape, dtype=bool))]
+        executed = (frame.full(less(loop.var, loop.extent)) for loop in loops.values())
+        values = frame.full(value)[functools.reduce(np.logical_and, executed, np.ones(frame.shape, dtype=bool))]
         return bool(np.all((values >= var.low) & (values <= var.high)))
 
     def _nonnegative_in_loop(self, value: Expr, around: Sequence[For]) -> bool:
@@ -150,7 +153,10 @@ class _Bounds:
         return any((value - side).low >= -1 for side in sides)
 
     def _counts_down_from_one_or_more(self, value: Expr) -> bool:
-        """Whether sizes minus a digit of the block index, if assumed to be at least 1, are so for all sizes; True for other values."""
+        """Whether each `Positive` part of a value, such as a size minus a digit of the block index, is at least 1 for all sizes.
+
+        True for values without such a part.
+        """
         for atoms, _ in linear(value)[0]:
             for left in (atom.value for atom in atoms if isinstance(atom, Positive)):
                 digits = [
@@ -189,7 +195,7 @@ class _Bounds:
         return self._largest_down(value)
 
     def _quotient(self, total: Expr, divisor: Expr) -> Expr | None:
-        """An exact quotient, else None; also if a size is a multiple of a number and part of a tile count."""
+        """The quotient of a number of tiles, if it is exact, else None. The known divisors of sizes are used."""
         count = floordiv(total, divisor)
         if count * divisor == total:
             return count
@@ -201,9 +207,7 @@ class _Bounds:
         return count.substitute({unit: floordiv(one, as_expr(one.multiple_of)) for one, unit in units.items()})
 
     def _largest_down(self, value: Expr) -> Expr | None:
-        """The largest value of an expression that counts down from a size and is assumed to be at least 1: its value with nothing
-        subtracted.
-        """
+        """The largest value of a `Positive` expression that counts down from a size: its value if nothing is subtracted."""
         terms, number = linear(value)
         if len(terms) != 1 or terms[0][1] != 1 or len(terms[0][0]) != 1 or not isinstance(terms[0][0][0], Positive):
             return None
@@ -236,7 +240,7 @@ class _Bounds:
             extent = self.extents[atom.name]
             sized = [one for one in extent.children if one.variables()] if isinstance(extent, Min) else []
             return (sized[side] if sized and side is not None else extent) - 1
-        # The tile index has a count that its value does not show.
+        # The number of values of a tile index is known separately: its definition does not contain it.
         return self._largest_digit(atom if atom.name in self.counts else self.access_trace.lets.get(atom.name, atom))
 
     def _below(self, value: Expr, extent: Expr) -> bool:
@@ -254,7 +258,7 @@ class _Bounds:
         spares = [gap - gap.factor for gap in gaps]
         choices = [_multiples(value, spare) for spare in spares]
         combined = itertools.islice(itertools.product(*choices), MOST_COMBINATIONS)
-        # One condition may suffice, and come last: if not all combinations are tried, try each condition alone.
+        # If not all combinations are tried, also try each condition alone, because one condition may suffice.
         alone = _each_alone(choices) if math.prod(map(len, choices)) > MOST_COMBINATIONS else ()
         for times in itertools.chain(combined, alone):
             highest = value
@@ -273,7 +277,7 @@ class _Bounds:
                 yield finding
 
     def _in_dimension(self, use: Use, dim: int) -> Finding | None:
-        """The problem of the coordinates along a dimension, if they are not proved in bounds."""
+        """A finding for the coordinates along a dimension, if they are not proved in bounds."""
         base = use.access.base[dim]
         extent = self.kernel.buffer(use.access.buffer).tensor.shape[dim]
         if self.trusted and base.low >= 0 and self._below(base + use.access.reach[dim], extent):
@@ -334,7 +338,7 @@ class _Bounds:
                 return
         total = buffer.total
         if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
-            # A separate access, checked by its bounds: the pieces of a statement run under its guard alone, which is not considered here.
+            # Check the access to copy 0 instead. It is checked by its bounds, because `pieces` belong to the original access.
             use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
             total = buffer.elements
         if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
@@ -389,7 +393,7 @@ class _Bounds:
             return None
         index = tuple(int(x) for x in np.argwhere(bad)[0])
         point = frame.at(index[:-1])
-        message = f"{buffer.name}: {_where(point)} accesses address {int(values[index])}, but it has {limit} elements"
+        message = f"{buffer.name}: {_where(point)} accesses address {int(values[index])}, but {buffer.name} has {limit} elements"
         return _finding(use, message, {**_split(point), "address": int(values[index]), "elements": limit})
 
     # -------------------------------------------------------------------------------------- enumeration
@@ -409,23 +413,24 @@ class _Bounds:
         if complete and self._static(tested, use):
             return None
         name = use.access.buffer
-        message = f"{name}: coordinate {dim}, {base + max(steps)}, is not proved to be in 0 .. {extent - 1}, and is not tested"
+        message = f"{name}: coordinate {dim}, {base + max(steps)}, is not proved to be in 0 .. {extent - 1}, and no condition tests it"
         return _finding(use, message, {"dimension": dim, "coordinate": str(base), "extent": str(extent)})
 
     def _stays_inside(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr) -> bool:
-        """Whether a coordinate stays in bounds: the part of threads and static loops is enumerated, the rest bounded by its range. Run-time
-        conditions only remove accesses.
+        """Whether a coordinate stays in bounds: the part of threads and static loops is enumerated, and the rest is bounded by its range.
+
+        Run-time conditions are ignored, because they only remove accesses.
         """
         static = {loop.var.name: loop for loop in use.loops if constant(loop.extent) is not None}
         inner = frozenset({"thread", *static})
         parts = self._parts(base, inner)
-        range_kept, _ = self.access_trace.guards(use.statement, inner)
-        needed = self.access_trace.needs((parts[1], *range_kept))
+        conditions, _ = self.access_trace.guards(use.statement, inner)
+        needed = self.access_trace.needs((parts[1], *conditions))
         axes = self.access_trace.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
         if axes is None:
             return False
         frame = self.access_trace.frame([("thread", self.access_trace.threads), *axes])
-        executed = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in range_kept), np.ones(frame.shape, dtype=bool))
+        executed = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in conditions), np.ones(frame.shape, dtype=bool))
         values = frame.full(parts[1])[executed]
         if values.size == 0:
             return True
@@ -481,7 +486,7 @@ class _Bounds:
         while math.prod(len(one) for _, one in axes) > MANY:
             largest = max(range(len(axes)), key=lambda position: len(axes[position][1]))
             name, values_of_axis = axes[largest]
-            # A long axis keeps its ends and the middle, then its ends, then its first value. So each axis keeps at least one value.
+            # The longest axis is reduced to its ends and middle, then to its ends, then to its first value: it keeps at least one value.
             places = (
                 {0, 1, len(values_of_axis) // 2, len(values_of_axis) - 2, len(values_of_axis) - 1}
                 if len(values_of_axis) > 5
@@ -501,9 +506,15 @@ class _Bounds:
         return bad & self.access_trace.inside(use, frame) if bad.any() else bad
 
     def _counterexample(
-        self, use: Use, dim: int, frame: Frame, index: tuple[int, ...], what: tuple[Expr, Sequence[int], Expr], sizes: Mapping[str, int]
+        self,
+        use: Use,
+        dim: int,
+        frame: Frame,
+        index: tuple[int, ...],
+        coordinate_and_extent: tuple[Expr, Sequence[int], Expr],
+        sizes: Mapping[str, int],
     ) -> Finding:
-        base, steps, extent = what
+        base, steps, extent = coordinate_and_extent
         point = frame.at(index[:-1])
         coordinate = int(frame.full(base)[index[:-1]]) + steps[index[-1]]
         limit = int(np.asarray(frame.full(extent))[index[:-1]])
@@ -524,7 +535,7 @@ MOST_COMBINATIONS = 64
 
 
 def _versions(use: Use) -> Iterator[Use]:
-    """An access of a statement, and that of its in-bounds version."""
+    """An access of a statement, and the same access in the statement's in-bounds version."""
     yield use
     if use.statement.interior != FALSE and use.position is not None:
         version = inside(use.statement)
@@ -532,14 +543,14 @@ def _versions(use: Use) -> Iterator[Use]:
 
 
 def _multiples(value: Expr, spare: Expr) -> list[int]:
-    """How often a nonnegative expression may be added to a value so that a common variable cancels; or once, or never."""
+    """The factors with which to add a nonnegative expression to a value: those by which a common variable cancels, 1 and 0."""
     own = dict(linear(value)[0])
     ratios = {-own[atoms] // coefficient for atoms, coefficient in linear(spare)[0] if atoms in own and own[atoms] % coefficient == 0}
     return [*sorted(ratio for ratio in ratios if ratio > 1), 1, 0]
 
 
 def _each_alone(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Each factor of each condition, with zeros for all others."""
+    """Each factor of each condition, with factor 0 for all other conditions."""
     for place, numbers in enumerate(choices):
         yield from (tuple(number * (other == place) for other in range(len(choices))) for number in numbers if number)
 
@@ -560,7 +571,7 @@ def _split(point: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _last_of_span(address: int, swizzle: Swizzle | None) -> int:
-    """The largest address to which a swizzle maps any address up to this one: it permutes within aligned spans only."""
+    """The largest address to which a swizzle maps any address up to this one. A swizzle permutes addresses within aligned spans."""
     span = 1 if swizzle is None else swizzle.size()
     return address // span * span + span - 1
 

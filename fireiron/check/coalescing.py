@@ -1,7 +1,7 @@
-"""The coalescing check: 32-byte sectors of global memory that each request of a warp moves, compared with the minimum.
+"""Compare the 32-byte sectors of global memory that each request of a warp moves with the minimum.
 
-Counted for block 0, in the first iterations of the loops, away from the edges. Run-time sizes are assumed to be about 4096, at their known
-multiple: with such a large leading dimension, elements adjacent across it never share a sector.
+Sectors are counted for block 0, in the first iterations of the loops, away from the edges. Run-time sizes are assumed to be about 4096, a
+multiple of their known divisor. With such a large leading dimension, two elements in adjacent rows (or columns) never share a sector.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGE = 4096
 
 @attrs.frozen(eq=False)
 class _Traffic:
-    """Coordinates per dimension `(requests, 32)` of the first element of each lane's vector, and the mask of active lanes."""
+    """The coordinates of the first element of each lane's vector, an array `(requests, 32)` per dimension, and the mask of active lanes."""
 
     coordinates: tuple[Array, ...]
     active: Array
@@ -78,7 +78,7 @@ def _start(buffer: Buffer, coordinates: tuple[Array, ...], sizes: dict[str, int]
 
 
 def sectors(start: Array, width: int, active: Array) -> tuple[Array, Array]:
-    """Sectors that each request moves, and the minimum that holds its bytes; `width` is the bytes per lane."""
+    """The number of sectors that each request moves, and the minimum for its bytes; `width` is the number of bytes per lane."""
     step = min(width, SECTOR)
     pieces = start[:, :, None] + np.arange(0, width, step)
     moved = _distinct(np.where(active[:, :, None], pieces // SECTOR, -1))
@@ -125,9 +125,7 @@ def _finding(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traf
 
 
 def _better_order(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int], count: int) -> str | None:
-    """The order of the lanes that moves at most half the sectors, from assigning the same tiles in the other order; None if there
-    is none.
-    """
+    """The order in which to assign the same tiles to lanes so that they move at most half the sectors; None if there is none."""
     dims = len(use.access.base)
     if dims != 2 or len(traffic.active) * 32 < access_trace.kernel.workers:
         return None

@@ -1,9 +1,9 @@
 """Replace loops whose executed iterations depend on data by loops with a run-time trip count, which the checks can follow.
 
 A skipped iteration accesses nothing. If all iterations access the same elements of shared data, it does not matter which ones are executed:
-they are equivalent to the first n, with n known at run time. Reads of global memory that vary by iteration do not matter, since nothing
-writes there. Barriers, fences and waits for copies after a skipped iteration would only add order, and are not counted. The index among the
-executed iterations, which a ring uses as fill index, is the variable of the counted loop.
+they are equivalent to the first n iterations, with n known at run time. Reads of global memory may vary by iteration, because the loop does
+not write there. Barriers, fences and waits for copies after a skipped iteration would only add order, so they are not counted. The index
+among the executed iterations, which a ring uses as fill index, becomes the variable of the counted loop.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def with_counted_iterations(kernel: Kernel) -> Kernel:
 def max_trip_count(extent: Expr) -> Expr:
     """The maximum trip count of a loop: for a counted loop, the original extent."""
     if isinstance(extent, Min):
-        for count, extent_ in ((extent.left, extent.right), (extent.right, extent.left)):
+        for count, original in ((extent.left, extent.right), (extent.right, extent.left)):
             if isinstance(count, Var) and count.parameter and count.name.endswith(COUNT_SUFFIX):
-                return extent_
+                return original
     return extent
 
 
 def _with_counted_loops(stmt: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counters: list[Var], repeated: bool) -> Stmt:
-    """A statement with such loops in it counted. `repeated`: a surrounding loop executes it repeatedly."""
+    """A statement whose data-dependent loops are counted, if possible. `repeated`: a surrounding loop executes it repeatedly."""
     if not stmt.children:
         return stmt
     inner = _conditional_body(stmt, lets) if isinstance(stmt, For) else None
@@ -64,7 +64,7 @@ def _with_counted_loops(stmt: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], co
 
 
 def _can_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], repeated: bool) -> bool:
-    """Whether n iterations are equivalent to those that data select."""
+    """Whether the first n iterations are equivalent to the n iterations that the data select."""
     continues = repeated and inner.prior_iterations is not None  # its count would continue from one execution to the next
     return not continues and _iterations_equivalent(loop, inner, kernel, lets) and _of_whole_clusters(inner.extent, kernel, lets)
 
@@ -78,7 +78,7 @@ def _conditional_body(loop: For, lets: Mapping[Var, Expr]) -> For | None:
 
 
 def _of_whole_clusters(executed: Expr, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
-    """Whether either all blocks of a cluster, which wait for each other, execute an iteration, or none does."""
+    """Whether all blocks of a cluster, which wait for each other, execute the same iterations."""
     return kernel.cluster is None or kernel.cluster.is_uniform(executed, kernel.block, lets)
 
 

@@ -1,12 +1,12 @@
-"""Dynamic tile scheduling: each tile is claimed once, all roles of a block see the same tile, and the counter ends at zero.
+"""Check dynamic tile scheduling: each tile is claimed once, all roles of a block use the same tile, and the counter ends at zero.
 
-A launch of B blocks and T >= B tiles increments the counter T times: each block increments it once per tile but its first, and once without
-success. So tiles are unique, and the last increment resets the counter to zero, provided that
+A launch of B blocks and T >= B tiles increments the counter T times. Each block increments it once for each of its tiles except the first,
+and once more when no tile is left. So tiles are unique, and the last increment resets the counter to zero, provided that
 
 - one thread of a block claims tiles, once per iteration of its loop, and iterations count from 0;
-- it stores the tile index in the stage of that fill while it owns the stage empty, and the others read it while they own it full: then the
-  race check, which follows the fills of the ring, proves that a waiting agent reads the index of that fill;
-- in each role, only the release is between the index and the exit test, so that no role uses an invalid tile;
+- this thread stores the tile index in the stage of that fill while it owns the stage empty, and other threads read the index while they own
+  the stage full: then the race check, which follows the fills of the ring, proves that a waiting agent reads the index of that fill;
+- in each role, only the release is between the tile index and the exit test, so that no role uses an invalid tile;
 - the grid has at most as many blocks as there are tiles.
 """
 
@@ -21,7 +21,7 @@ from fireiron.values.expr import Expr, Min
 
 
 def check_dynamic_scheduler(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """The errors in how a block claims its tiles."""
+    """An error for each violation of these conditions."""
     return tuple(Finding("race", "error", None, text) for text in dict.fromkeys(_problems(access_trace.kernel)))
 
 
@@ -45,7 +45,7 @@ def _problems(kernel: Kernel) -> Iterator[str]:
 
 def _at_most(grid: Expr, tiles: Expr) -> bool:
     """Whether the grid has at most as many blocks as there are tiles."""
-    return (tiles - grid).low >= 0 or (isinstance(grid, Min) and any(_at_most(state, tiles) for state in grid.children))
+    return (tiles - grid).low >= 0 or (isinstance(grid, Min) and any(_at_most(side, tiles) for side in grid.children))
 
 
 def _exits(loop: For) -> bool:

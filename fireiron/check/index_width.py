@@ -1,6 +1,6 @@
-"""Element indices in global memory, and block indices, that may exceed 64 bits because sizes are unbounded.
+"""Report element indices in global memory that may exceed 64 bits because sizes are unbounded.
 
-A run-time size is below 2^31 by default, so a product of three of them may need 93 bits. TMA copies use coordinates instead of indices
+A run-time size is below 2^31 by default, so a product of three sizes may need 93 bits. TMA copies use coordinates instead of indices
 (decision 29).
 """
 
@@ -18,7 +18,7 @@ BITS = 63
 
 
 def beyond_64_bits(access_trace: AccessTrace) -> Iterator[Finding]:
-    """An error for each array whose element indices may be too large, and for the grid; it lists the sizes to bound."""
+    """An error for each array whose element indices may need more than 64 bits. It lists the sizes to bound."""
     kernel, reported = access_trace.kernel, set()
     if not kernel.symbols:
         return

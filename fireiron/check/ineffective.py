@@ -1,7 +1,7 @@
-"""Refinements without effect on this kernel: `sync` and `no_sync` where the barriers are the same without them.
+"""Report refinements without effect on this kernel: `sync` and `no_sync` where the barriers are the same without them.
 
-Other ineffective refinements are rejected elsewhere: `reuse_buffer` if no buffer is dead (`allocate`), both on registers (`load`). A kernel
-does not show the rest: `inspect/ineffective.py` omits each from the strategy and compares.
+Some ineffective refinements are rejected elsewhere: `reuse_buffer` if no buffer is dead (`allocate`), and `no_sync` and `reuse_buffer` on
+registers (`load`). For all others, `inspect/ineffective.py` omits each refinement from the strategy and compares the kernels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fireiron.check.finding import Finding
 
 
 def check_ineffective(access_trace: AccessTrace) -> Iterator[Finding]:
-    """A note for each such refinement, with the line of the strategy and the reason."""
+    """A note for each ineffective `sync` or `no_sync`, with the line of the strategy and the reason."""
     for point in access_trace.kernel.ineffective:
         if point.require:
             name, buffer = "sync", None

@@ -1,7 +1,7 @@
-"""Known bits of a value, for any thread, block, loop iteration and size: the lowest 64, as two masks.
+"""Determine the bits of a value that are known for any thread, block, loop iteration and size: the lowest 64, as two masks.
 
-Each operation determines which bits stay known, as carries and shifts do. The analysis is independent of how an expression is simplified
-and of the divisor that it carries. Values are taken modulo 2**64, so negative values need no special case.
+Each operation determines which bits of its result are known from those of its operands. The analysis is independent of how an expression
+is simplified, and of the divisor that is stored with it. Values are taken modulo 2**64, so negative values need no special case.
 """
 
 from __future__ import annotations

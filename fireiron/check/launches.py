@@ -1,7 +1,7 @@
-"""Sequences of launches: a launch reads only what the caller or an earlier launch wrote, and every output is written.
+"""Check a sequence of launches: a launch reads only elements that the caller or an earlier launch wrote, and every output is written.
 
-The end of a launch orders its accesses before those of the next one. It remains to prove that the sequence is correct: the check compares
-parts of arrays, the boxes that the operands of launches cover.
+The end of a launch orders its accesses before those of the next one. So the check compares only the parts of arrays that the operands of
+launches cover, which are boxes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Launch(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """The name of the launch in messages."""
 
     @property
     def spec(self) -> Spec:
-        """The spec that it performs."""
+        """The spec that the launch performs."""
 
     @property
     def arrays(self) -> Mapping[str, str]:
@@ -57,7 +57,7 @@ def check_launches(spec: Spec, launches: Sequence[Launch]) -> Iterator[Finding]:
 
 
 def check_effects(launches: Sequence[tuple[Launch, Effects]]) -> Iterator[Finding]:
-    """The errors in what kernels assume about arrays that earlier launches wrote."""
+    """The errors in assumptions of kernels about arrays that earlier launches wrote."""
     written: set[str] = set()
     for launch, effects in launches:
         title = f"the launch {launch.name or 'last'}"
@@ -87,7 +87,8 @@ def _shared(launch: Launch, title: str) -> Iterator[Finding]:
     for name in launch.spec.outputs:
         others = [other for other, array in launch.arrays.items() if array == launch.arrays[name] and other != name]
         if others:
-            yield _error(launch.arrays[name], f"{title} writes {launch.arrays[name]} as {name}, but it is also its operand {others[0]}")
+            array = launch.arrays[name]
+            yield _error(array, f"{title} writes {array} as {name}, but {array} is also operand {others[0]} of this launch")
 
 
 # ---------------------------------------------------------------------------------------------- boxes
@@ -103,7 +104,7 @@ class _Span:
     whole: bool
 
     def covers(self, other: _Span) -> bool:
-        """Whether it certainly contains another span."""
+        """Whether this span certainly contains another one."""
         if self.whole or self.form == other.form:
             return True
         if self.start is None or self.end is None or other.start is None or other.end is None:

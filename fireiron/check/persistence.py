@@ -3,8 +3,8 @@
     for i in range(tiles / blocks + (block < tiles % blocks)):  tile = block + i * blocks
 
 If the grid has at most `blocks` blocks, every tile below `tiles` belongs to one block and one iteration. So a comparison of blocks can
-compare tiles instead: a kernel with one tile per block computes the same tiles, and is checked in its place. The same holds for tiles that
-blocks claim dynamically, whichever block claims which.
+compare tiles instead: the kernel with one tile per block computes the same tiles, and is checked instead. The same holds for tiles that
+blocks claim dynamically, regardless of which block claims which tile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Persistence:
 
 
 def persistence(kernel: Kernel) -> tuple[Persistence, ...]:
-    """The loops over tiles, one in each role that has it."""
+    """The loops over tiles, one for each role that executes the loop."""
     loops = (_of(kernel, one) for one in statements(kernel.body) if isinstance(one, For))
     return tuple(one for one in loops if one is not None)
 
@@ -53,8 +53,9 @@ def _of(kernel: Kernel, loop: For) -> Persistence | None:
 
 
 def static_schedule(kernel: Kernel) -> Kernel:
-    """The kernel with a static tile schedule in place of a dynamic one: one of the possible schedules, for estimates and pictures. Other
-    kernels are returned as they are.
+    """The kernel with a static tile schedule instead of a dynamic one, for estimates and pictures; it is one of the possible schedules.
+
+    Other kernels are returned unchanged.
     """
     if not dynamic_tiles(kernel):
         return kernel
@@ -72,7 +73,7 @@ def static_schedule(kernel: Kernel) -> Kernel:
 
 
 def _block_limit(grid: Expr, tiles: Expr) -> Expr:
-    """Of a grid that is the smaller of two numbers, the number of blocks, not that of tiles."""
+    """The limit on the number of blocks of a grid that is the minimum of this limit and the number of tiles."""
     return next((one for one in grid.children if one != tiles), grid) if isinstance(grid, Min) else grid
 
 
@@ -84,7 +85,7 @@ def _claims_tile(statement: Stmt, tile: Let | ClaimTile) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _tiles(extent: Expr, block: Var, blocks: int) -> Expr | None:
-    """The number of tiles, if each of `blocks` blocks computes `extent` of them; the candidates occur in the extent itself."""
+    """The number of tiles, if block number `block` of `blocks` blocks computes `extent` of them; the candidates occur in the extent."""
     candidates = [extent, *(one.left for one in extent.subexpressions() if isinstance(one, FloorDiv))]  # one block computes all tiles
     # no block computes two tiles
     candidates += [one.right for one in extent.subexpressions() if isinstance(one, Less) and one.left == block]
@@ -94,7 +95,7 @@ def _tiles(extent: Expr, block: Var, blocks: int) -> Expr | None:
 
 
 def one_tile_per_block(kernel: Kernel) -> Kernel:
-    """The kernel with one tile per block in place of a persistent one. Other kernels are returned as they are.
+    """The kernel with one tile per block, for a persistent kernel. Other kernels are returned unchanged.
 
     With clusters, tile indices are multiples of the cluster size, so that a block's cluster coordinates are those of its tile.
     """

@@ -1,9 +1,9 @@
-"""Reject a wgmma A operand that stays in registers through a loop, and that some compilers overwrite.
+"""Reject a wgmma A operand that stays in registers through a loop, if some compilers overwrite these registers.
 
-ptxas up to CUDA 13.0 assigns the registers of such an operand to another MMA's A operand of the same size, if that one is written after the
-first MMA and read by the next: within one iteration the two are never live at the same time. From the second iteration on, the result is
-wrong. ptxas reports nothing. `fireiron.gpu.sass_register_check` finds the hazard in SASS. This check rejects such a program for all
-compilers, since the compiler is not known yet.
+ptxas up to CUDA 13.0 may assign the registers of such an operand also to the A operand of another MMA, of the same size. It does so if the
+other operand is written after the first MMA and read by the next one: within one iteration, the two operands are never live at the same
+time. From the second iteration on, the result is wrong, and ptxas reports nothing. `fireiron.gpu.sass_register_check` finds the hazard in
+SASS. This check rejects such a program for all compilers, because the compiler is not known yet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def check_ptxas_register_hazard(access_trace: AccessTrace) -> tuple[Finding, ...
 
 
 def holds_operand_in_registers(kernel: Kernel) -> bool:
-    """Whether in some loop one A operand of wgmma stays in registers and another one, also in registers, is computed."""
+    """Whether in some loop an A operand of wgmma stays in registers, and another A operand in registers is computed."""
     return any(all(_register_operands(kernel, loop)) for loop in _loops(kernel))
 
 

@@ -1,4 +1,4 @@
-"""The resource check: threads, shared memory, registers, and resident blocks per SM."""
+"""Check the resources of a kernel: threads, shared memory, registers, and resident blocks per SM."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def array_limit(kernel: Kernel) -> int:
 
 @attrs.frozen
 class Occupancy:
-    """How much of an SM the blocks of a kernel fill.
+    """The share of an SM that the blocks of a kernel fill.
 
     Attributes:
         blocks: resident blocks per SM.
-        warps: their warps.
-        share: these, of the maximum number of warps per SM, 0 to 1.
+        warps: warps of these blocks.
+        share: `warps` divided by the maximum number of warps per SM, 0 to 1.
         limited_by: the limiting resource: `"threads"`, `"registers"`, `"blocks"` or `"shared memory"`.
         limits: the blocks that each resource alone would allow.
     """
@@ -68,10 +68,10 @@ class Occupancy:
 def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
     """The occupancy for a number of registers per thread, as reported by the compiler; by default the estimate.
 
-    The rules follow `cuda_occupancy.h` of the CUDA toolkit. Registers are allocated per warp in units of 256, by the four partitions of an
-    SM (two on sm_60), each of which has its share. Shared memory is allocated in units of 128 bytes from compute capability 8.0, 256
-    before, plus one kilobyte for the system (CUDA C++ Programming Guide, compute capabilities 8.x). The launch check rounds the warps of a
-    block up to whole partitions.
+    The rules follow `cuda_occupancy.h` of the CUDA toolkit. Each of the four partitions of an SM (two on sm_60) has an equal part of the
+    registers, and allocates them per warp in units of 256. From compute capability 8.0 on, shared memory is allocated in units of 128
+    bytes, plus 1024 bytes per block for the system; before, in units of 256 bytes (CUDA C++ Programming Guide, compute capabilities 8.x).
+    The launch check rounds the warps of a block up to whole partitions.
     """
     target, warps = kernel.architecture, _warps(kernel)
     # At the limit the compiler spills instead of using more registers.
@@ -90,7 +90,7 @@ def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
 
 
 def _by_registers(target: Architecture, warps: int, registers: int) -> int:
-    """Blocks for which the registers of an SM suffice: none if one block, rounded up to whole partitions, needs more than the SM has."""
+    """The number of blocks that fit in the registers of an SM; 0 if one block, rounded up to whole partitions, does not fit."""
     partitions = _partitions(target)
     each = _rounded(max(registers, 1) * 32, REGISTER_UNIT)
     return target.registers_per_sm // (partitions * each) * partitions // warps
@@ -116,21 +116,21 @@ def check_resources(access_trace: AccessTrace) -> tuple[Finding, ...]:
         *_shared(kernel),
         *_regions(kernel),
         *_registers(kernel),
-        *_exchanged(kernel),
+        *_setmaxnreg(kernel),
         *_occupancy(kernel),
         *_of_effects(kernel),
     )
 
 
-def lacking(kernel: Kernel) -> tuple[Finding, ...]:
-    """Only the errors: what the kernel needs and the target lacks."""
+def resource_errors(kernel: Kernel) -> tuple[Finding, ...]:
+    """Only the errors: resources that the kernel needs and the target does not have."""
     return tuple(
-        finding for finding in (*_threads(kernel), *_shared(kernel), *_regions(kernel), *_exchanged(kernel)) if finding.severity == "error"
+        finding for finding in (*_threads(kernel), *_shared(kernel), *_regions(kernel), *_setmaxnreg(kernel)) if finding.severity == "error"
     )
 
 
 def _of_effects(kernel: Kernel) -> list[Finding]:
-    """Effects on the kernel as a whole that do not hold."""
+    """Errors of effects on the kernel as a whole that the kernel violates."""
     return [Finding("resources", "error", None, problem) for one in kernel.effects for problem in one.problems(kernel)]
 
 
@@ -165,14 +165,14 @@ def _shared(kernel: Kernel) -> list[Finding]:
 
 
 def _regions(kernel: Kernel) -> list[Finding]:
-    """Errors of block arrays in regions other than shared memory: bytes that the region lacks, or that others use."""
+    """Errors of arrays in memory regions of a block other than shared memory: they exceed the region, or overlap other arrays."""
     findings, reached = [], kernel.shared_bytes
     inside = sorted((one for one in kernel.buffers if one.memory.of_block and not one.memory.in_shared), key=lambda one: one.offset)
     for region, group in itertools.groupby(inside, key=lambda one: one.memory.region):
         arrays = tuple(group)
         first, end = arrays[0].offset, max(one.offset + one.bytes for one in arrays)
         if end - first > region.bytes or first < reached:
-            why = f"it has {region.bytes}" if end - first > region.bytes else f"others use the first {reached}"
+            why = f"the region has {region.bytes} bytes" if end - first > region.bytes else f"other arrays use the bytes up to {reached}"
             names, verb = ", ".join(one.name for one in arrays), "uses" if len(arrays) == 1 else "use"
             text = f"{names} {verb} bytes {first} to {end} in {region.name}: {why}"
             findings.append(Finding("resources", "error", arrays[0].name, text, arrays[0].tensor.origin))
@@ -201,7 +201,7 @@ def _registers(kernel: Kernel) -> list[Finding]:
     return findings
 
 
-def _exchanged(kernel: Kernel) -> list[Finding]:
+def _setmaxnreg(kernel: Kernel) -> list[Finding]:
     """Check roles that use `setmaxnreg`: legal counts, whole warpgroups, and a total within the launch allocation."""
     roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
     given = {role.name: role.registers for role in roles if role.registers}
@@ -215,7 +215,7 @@ def _exchanged(kernel: Kernel) -> list[Finding]:
         legal = f"multiples of {REGISTERS_OF_ROLES.step} from {REGISTERS_OF_ROLES[0]} to {REGISTERS_OF_ROLES[-1]}"
         return [Finding("resources", "error", None, f"{text}; legal: {legal}, which {', '.join(wrong)} violates")]
     if len(given) < len(roles) or any(role.threads % 128 for role in roles):
-        return [Finding("resources", "error", None, f"{text}; legal: a count for every role, of whole warpgroups")]
+        return [Finding("resources", "error", None, f"{text}; legal: a count for every role, and roles of whole warpgroups")]
     # setmaxnreg.dec takes effect at once; setmaxnreg.inc waits until enough registers are free.
     if any((role.registers < launched) != role.elected for role in roles):
         return [Finding("resources", "error", None, f"{text}; legal: fewer for the producer, at least as many for the others")]
@@ -225,7 +225,7 @@ def _exchanged(kernel: Kernel) -> list[Finding]:
 
 
 def _required_blocks(kernel: Kernel) -> str:
-    """`256 threads`, `2 blocks of 256 threads`: what must fit on an SM."""
+    """The threads that must fit on an SM, as text: `256 threads`, `2 blocks of 256 threads`."""
     blocks, threads = kernel.effects[Residency].blocks, f"{kernel.threads} threads"
     return f"{blocks} blocks of {threads}" if blocks > 1 else threads
 
@@ -247,7 +247,7 @@ def _occupancy_text(result: Occupancy) -> str:
 
 @attrs.frozen
 class Measured:
-    """What the compiler reports: registers per thread, bytes per thread spilled and in local memory."""
+    """The resources that the compiler reports: registers per thread, and bytes per thread that are spilled and in local memory."""
 
     registers: int
     spill_stores: int = 0

@@ -1,8 +1,8 @@
-"""TMA boxes: the async proxy places each element of a tile in shared memory where the buffer expects it.
+"""Check that TMA places each element of a tile in shared memory where the layout of the buffer has it.
 
 A tensor map specifies how TMA traverses a box: along its dimensions in map order, one box row after the other, with 16-byte pieces permuted
-within spans of `span` bytes (PTX ISA, "Tensor swizzling modes"; CUDA Driver API, cuTensorMapEncodeTiled). The kernel's readers use the
-storage of the buffer. This check compares both. A simulated copy uses the map (`fireiron.sim.tma_boxes`).
+within spans of `span` bytes (PTX ISA, "Tensor swizzling modes"; CUDA Driver API, cuTensorMapEncodeTiled). Other statements of the kernel
+use the storage of the buffer. This check compares both. A simulated copy uses the map (`fireiron.sim.tma_boxes`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_BOX = 256
 """Maximum number of elements of a box along a dimension (CUDA Driver API, cuTensorMapEncodeTiled)."""
 
 PIECE, ROW = 16, 128
-"""Bytes that stay together, and after how many of them the next place of a piece is drawn."""
+"""Bytes of a piece, which a swizzle keeps together; and of a row, whose number determines the permutation of its pieces."""
 
 
 def check_tma_boxes(access_trace: AccessTrace) -> tuple[Finding, ...]:
@@ -45,7 +45,10 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
     if not all(1 <= size <= MAX_BOX for size in tensor_map.box):
         return f"the boxes of its map have {tensor_map.box} elements; the limit is {MAX_BOX} per dimension"
     if row % PIECE or tensor_map.span not in (PIECE, 32, 64, 128) or row > tensor_map.span > PIECE:
-        return f"the boxes of its map have rows of {row} bytes, swizzled in spans of {tensor_map.span} bytes"
+        return (
+            f"the boxes of its map have rows of {row} bytes, swizzled in spans of {tensor_map.span} bytes; legal: multiples of {PIECE} "
+            f"bytes, up to a span of 32, 64 or 128 bytes"
+        )
     if global_access.buffer != tensor_map.buffer or sorted(tensor_map.order) != list(range(rank)) or len(tensor_map.box) != rank:
         return f"its map describes {tensor_map.buffer}, with dimensions {tensor_map.order} and boxes of {tensor_map.box}"
     step = array.storage.steps[tensor_map.order[0]]
@@ -64,7 +67,7 @@ def _copies(buffer: Buffer) -> range:
 
 @functools.lru_cache(maxsize=512)  # most loads of a kernel occur before its loop and in it
 def _misplaced_element(global_access: Access, shared_access: Access, buffer: Buffer, tensor_map: TensorMap, copy: int) -> str | None:
-    """The first element that TMA places elsewhere; None if there is none."""
+    """Text that names the first element that TMA places elsewhere than the buffer; None if there is none."""
     inside = global_access.table()[:, list(tensor_map.order)]
     number, within = np.divmod(inside, np.array(tensor_map.box))
     box = number @ np.cumprod((1, *(number.max(axis=0) + 1)[:-1]))
@@ -89,7 +92,7 @@ def _misplaced_element(global_access: Access, shared_access: Access, buffer: Buf
 
 
 def _buffer_bytes(shared_access: Access, buffer: Buffer, copy: int) -> Array:
-    """The bytes of shared memory of the tile's elements, at the lowest values of all variables."""
+    """The byte of shared memory at which the buffer has each element of the tile, at the lowest values of all variables."""
     base = [one.substitute({var: var.low for var in one.variables()}) for one in shared_access.base]
     coordinates = [(constant(one) or 0) + steps for one, steps in zip(base, shared_access.table().T, strict=True)]
     number = constant(buffer.elements) or 0

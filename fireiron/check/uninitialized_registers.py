@@ -1,9 +1,10 @@
-"""Reads of registers before any write: on some path, no load and no other write precedes the read.
+"""Report reads of registers before any write: on some path, no load and no other write precedes the read.
 
-The check executes the program of a block's threads with a mark per register and thread. Loops never remove a mark, so a loop is followed
-only for the values of its variable that change register indices or conditions in it, else once. If everything that a loop reads was written
-before it, its writes are marked at once. Writes in a loop that may have no iteration, or in a body that a warp may skip, count inside it
-only. Conditions on threads and loops are evaluated; those on blocks, sizes and data are assumed to hold, for writes and for reads.
+The check executes the program of a block's threads with a mark for each written register of each thread. Marks are never removed. So a loop
+is followed only for the values of its variable that change register indices or conditions, or once if there are none. If everything that a
+loop reads was written before it, all its writes are marked at once. Writes in a loop that may have no iteration, or in a body that a warp
+may skip, count only inside it. Conditions on threads and loops are evaluated; conditions on blocks, sizes and data are assumed to hold, for
+writes and for reads.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from fireiron.values.expr import FALSE, Expr, all_of, conjuncts, constant
 Array = Any
 
 MANY = 256
-"""Maximum number of values of a loop that are followed: a thread has no more registers for a loop to index."""
+"""Maximum number of values of a loop that are followed: a thread has no more registers that a loop could index."""
 
 POINTS = 1 << 20
 """Maximum number of registers of all threads that are marked at once."""
@@ -56,9 +57,9 @@ def check_uninitialized_registers(access_trace: AccessTrace) -> tuple[Finding, .
     """An error for each statement that reads a register before any write to it."""
     if not any(buffer.memory.private for buffer in access_trace.kernel.buffers):
         return ()
-    path = _Execution(access_trace)
-    path.follow(access_trace.kernel.body, {})
-    return tuple(path.findings.values())
+    execution = _Execution(access_trace)
+    execution.follow(access_trace.kernel.body, {})
+    return tuple(execution.findings.values())
 
 
 @attrs.frozen(eq=False)
@@ -71,9 +72,7 @@ class _Accessed:
 
 @attrs.frozen(eq=False)
 class _Marks:
-    """The state so far: per buffer the written `(registers, threads)`, and the complete buffers, in which all registers of readers were
-    written.
-    """
+    """The state at a point of the program: per buffer the marks `(registers, threads)`, and the complete buffers."""
 
     written: Mapping[str, Array]
     complete: frozenset[str]
@@ -82,8 +81,8 @@ class _Marks:
 class _Execution:
     """The execution of the threads of a block.
 
-    `written` holds, per buffer, the written registers of each thread. `complete` names the buffers of which all registers were written in
-    each thread that reads some. Reads of those need no check.
+    `written` contains, per buffer, the written registers of each thread. A buffer is in `complete` if each thread that reads the buffer has
+    written all its registers. Reads of complete buffers need no check.
     """
 
     def __init__(self, access_trace: AccessTrace) -> None:
@@ -178,7 +177,7 @@ class _Execution:
         """Mark everything that a loop writes, if it reads only registers that were written before; False if it may read others."""
         if any(isinstance(statement, (Roles, IfAnyLane)) for statement in statements(loop.body)):
             return False
-        accessed_by: list[tuple[Access, _Accessed]] = []
+        writes: list[tuple[Access, _Accessed]] = []
         for statement, around in self._inside(loop):
             for access in self._accesses(statement):
                 if access.buffer in self.complete:
@@ -188,8 +187,8 @@ class _Execution:
                 touch = self._accessed_in_loops(statement, access, around, count, loops)
                 if touch is None:
                     return False
-                accessed_by.append((access, touch))
-        for access, touch in accessed_by:
+                writes.append((access, touch))
+        for access, touch in writes:
             self._write(access, touch)
         return True
 
@@ -293,8 +292,8 @@ class _Execution:
         if touch is None or (id(statement), access.buffer) in self.findings:
             return
         marks = self._marks_of(access.buffer, int(touch.registers.max(initial=0)) + 1)
-        threads_ = np.broadcast_to(np.arange(len(touch.mask))[:, None], touch.mask.shape)
-        missing = np.argwhere(touch.mask & ~marks[touch.registers, threads_])
+        thread_of = np.broadcast_to(np.arange(len(touch.mask))[:, None], touch.mask.shape)
+        missing = np.argwhere(touch.mask & ~marks[touch.registers, thread_of])
         if len(missing):
             thread, element = map(int, missing[0])
             number, threads = int(touch.registers[thread, element]), len(set(missing[:, 0]))
@@ -320,11 +319,11 @@ def _readers(access_trace: AccessTrace, private: Mapping[str, Buffer]) -> dict[s
     return readers
 
 
-def _joined(ways: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def _joined(written_by_role: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """The registers written by the threads of any role."""
     joined: dict[str, Array] = {}
-    for way in ways:
-        for name, marks in way.items():
+    for written in written_by_role:
+        for name, marks in written.items():
             other = joined.get(name)
             long, short = (marks, other) if other is None or len(marks) >= len(other) else (other, marks)
             joined[name] = long.copy()

@@ -1,13 +1,13 @@
-"""Reads of shared memory before any write: no load and no other write precedes the read in program order.
+"""Report reads of shared memory before any write: no load and no other write precedes the read in program order.
 
-The check executes the program of a block with a mark per element of shared memory, regardless of which threads write and read: the race
-check requires program order. A loop without ordering statements is taken as a whole, its writes first. Any other loop is followed for the
-values of its variable that change addresses or conditions, through one period if they repeat, and for its last value: execution never loses
-a mark. Writes in a loop that may have no iteration count inside it only. Consumers of a ring see everything that its producer writes in all
-iterations, because the race check requires that they wait for it.
+The check executes the program of a block with a mark for each written element of shared memory. It ignores which threads write and read,
+because the race check requires that accesses happen in program order. A loop without ordering statements is executed as a whole, all its
+writes first. Any other loop is followed for the values of its variable that change addresses or conditions: for one period if they repeat,
+and for its last value. This suffices because marks are never removed. Writes in a loop that may have no iteration count only inside it. For
+consumers of a ring, all writes of its producer count, because the race check requires that they wait for it.
 
-Conditions on threads and loops are evaluated. Those on blocks, sizes and data are assumed to hold, for writes and for reads. A write to an
-unknown location counts as a write to the whole buffer.
+Conditions on threads and loops are evaluated. Conditions on blocks, sizes and data are assumed to hold, for writes and for reads. A write
+to an unknown location counts as a write to the whole buffer.
 
 A copy of a buffer (a stage, or a unit's copy) is *complete* if all its elements were written. Reads of complete copies need no check.
 """
@@ -65,14 +65,14 @@ def check_uninitialized_shared(access_trace: AccessTrace) -> tuple[Finding, ...]
     """An error for each statement that reads an element of shared memory before any write to it."""
     if not any(buffer.memory.of_block for buffer in access_trace.kernel.buffers):
         return ()
-    path = _Execution(access_trace)
-    path.follow(access_trace.kernel.body, {})
-    return tuple(path.findings.values())
+    execution = _Execution(access_trace)
+    execution.follow(access_trace.kernel.body, {})
+    return tuple(execution.findings.values())
 
 
 @attrs.frozen(eq=False)
 class _Access:
-    """A statement that accesses shared memory, with the surrounding loops that are taken as a whole."""
+    """A statement that accesses shared memory, with the surrounding loops that are executed as a whole."""
 
     statement: Exec
     inner: tuple[For, ...] = ()
@@ -125,7 +125,7 @@ class _Written:
 
 
 class _Execution:
-    """The execution of a block; `marks` holds the written elements per buffer."""
+    """The execution of a block; `marks` contains the written elements per buffer."""
 
     def __init__(self, access_trace: AccessTrace) -> None:
         self.access_trace = access_trace
@@ -137,7 +137,7 @@ class _Execution:
         self.accessed_by: dict[tuple[Any, ...], _Accessed | None] = {}
         self.dependences: dict[int, tuple[frozenset[str], bool]] = {}
         self.roots: dict[int, frozenset[str]] = {}
-        self.accesses_of: dict[int, list[_Access]] = {}
+        self.accesses_in_loop: dict[int, list[_Access]] = {}
 
     def follow(self, body: Sequence[Stmt], loops: Mapping[str, int]) -> None:
         """Execute a list at the given values of the surrounding loops."""
@@ -190,7 +190,7 @@ class _Execution:
         count = self.access_trace.iterations(loop, loops)
         if count == 0:
             return
-        # If its loop has no iteration, the producer of a ring skips what its consumers skip, too.
+        # Buffers that the role fills keep their marks: if its loop has no iteration, the loop of the consumers has none, either.
         before = self._saved() if count is None and loop.extent.low < 1 else None
         if not ordered and count is not None:
             self._perform(self._inside(loop), loops)
@@ -204,10 +204,12 @@ class _Execution:
             self.marks = {name: self.marks[name] if name in self.filled else marks for name, marks in before.items()}
 
     def _inside(self, loop: For) -> list[_Access]:
-        if id(loop) not in self.accesses_of:
+        if id(loop) not in self.accesses_in_loop:
             inside = execs(loop.body)
-            self.accesses_of[id(loop)] = [_Access(statement, (loop, *inner)) for statement, inner in inside if self._accesses(statement)]
-        return self.accesses_of[id(loop)]
+            self.accesses_in_loop[id(loop)] = [
+                _Access(statement, (loop, *inner)) for statement, inner in inside if self._accesses(statement)
+            ]
+        return self.accesses_in_loop[id(loop)]
 
     def _accesses(self, statement: Exec) -> list[Access]:
         return [access for access in statement.accesses if access.buffer in self.shared]
@@ -235,18 +237,13 @@ class _Execution:
 
     # ------------------------------------------------------------------------------------------ statements
 
-    def _perform(self, accesses_of: Sequence[_Access], loops: Mapping[str, int]) -> None:
-        """Execute the accesses between two ordering events: reads of a statement's own output first, then all writes, then all reads."""
-        touching = [(work, access) for work in accesses_of for access in self._accesses(work.statement)]
+    def _perform(self, accesses: Sequence[_Access], loops: Mapping[str, int]) -> None:
+        """Execute the accesses between two ordering statements: reads of accumulators first, then all writes, then all other reads."""
+        touching = [(work, access) for work in accesses for access in self._accesses(work.statement)]
         touching = [(work, access) for work, access in touching if not self.marks[access.buffer].all_complete]
         for work, access in touching:
             accumulate = work.statement.accumulate
-            if (
-                access.write
-                and accumulate != FALSE
-                and len(accesses_of) == 1
-                and self.access_trace.roots(accumulate) <= {*loops, self.thread}
-            ):
+            if access.write and accumulate != FALSE and len(accesses) == 1 and self.access_trace.roots(accumulate) <= {*loops, self.thread}:
                 self._read(work, access, loops, (work.statement.performed, accumulate))
         for work, access in touching:
             if access.write:

@@ -1,5 +1,5 @@
-"""Loops whose trip count varies between blocks, as `skip_masked_tiles` makes them: each block iterates over the tiles that its rows attend
-to.
+"""Find loops whose trip count varies between blocks. `skip_masked_tiles` creates such loops: a block iterates only over tiles that are not
+fully masked for its rows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from fireiron.ir import For, Let, statements
 Array = Any
 
 MAX_BLOCKS: Final = 1 << 14
-"""Maximum number of blocks whose iterations are counted; of more, this many evenly spaced ones."""
+"""Maximum number of blocks whose iterations are counted. If there are more, this many evenly spaced blocks are sampled."""
 
 
 @attrs.frozen(eq=False)
 class TripCounts:
-    """The trip counts of a loop: `counts` for each of the sampled `blocks`, `maximum` without masking."""
+    """The trip counts of a loop: `counts` for each of the sampled `blocks`, and `maximum`, the trip count without masking."""
 
     loop: For
     blocks: Array
@@ -67,7 +67,7 @@ def typical_block(trip_counts: tuple[TripCounts, ...]) -> int:
 
 
 def _is_tile_loop(access_trace: AccessTrace, loop: For) -> bool:
-    """Whether a persistent block computes another tile in each iteration."""
+    """Whether a loop iterates over the tiles of a persistent block."""
     return any(isinstance(one, Let) and {"block", loop.var.name} <= access_trace.roots(one.value) for one in loop.body)
 
 

@@ -1,9 +1,9 @@
-"""Registers of wgmma instructions in flight. Until the wait, only wgmma may access the registers that they write, no statement may write
-those that they read, and wgmma.fence precedes them.
+"""Check accesses to the registers of wgmma instructions in flight. Until the wait, only wgmma may access the registers that they write, no
+statement may write the registers that they read, and a wgmma.fence must precede them.
 
-Warpgroup MMAs run asynchronously to their threads (wgmma, PTX ISA 9.7.15.5). The check follows the program of one thread. Loops run often
-enough that the groups which an iteration leaves in flight meet the following iterations, since all iterations commit and wait alike. After
-a loop that may have no iteration, and after roles, an MMA counts as in flight, or unfenced, if it is so on any path.
+Warpgroup MMAs run asynchronously to their threads (wgmma, PTX ISA 9.7.15.5). The check follows the program of one thread. All iterations of
+a loop commit and wait in the same way. So a loop is followed for as many iterations as a group may stay in flight, and two more. After a
+loop that may have no iteration, and after roles, an MMA counts as in flight, or unfenced, if it is so on any path.
 
 The first MMA of a warpgroup needs a fence too, whether or not its registers were accessed before (`wgmma.fence`, PTX ISA 9.7.15.7.1): the
 initial registers count as accessed.
@@ -171,7 +171,7 @@ class _Execution:
         if not self.state.fenced:
             self._refuse(statement, written, "belongs to the first MMA, which no wgmma.fence precedes")
         for group in (self.state.uncommitted, *self.state.groups):
-            # MMAs accumulate into the same registers in order; A operands in registers are different.
+            # MMAs accumulate into the same registers in order. Between accumulators and A operands in registers there is no order.
             self._refuse(statement, group.written & read | group.read & written, "is used by an MMA in flight")
         self.state.uncommitted.add(written, read)
 

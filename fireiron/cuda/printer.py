@@ -22,12 +22,15 @@ from fireiron.cuda.types import (
     COMPOSED,
     EIGHT_BITS,
     PAIRS,
+    TRUNCATED,
+    TRUNCATED_TO_64_BITS,
     applied,
     approximate,
     carrier,
     composed,
     converted,
     literal,
+    saturated,
     through_bytes,
     widened,
     zero,
@@ -38,7 +41,7 @@ from fireiron.ir.accumulators import accumulators
 from fireiron.ir.text import Braces, Copy, Function, Item, Path, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
 from fireiron.values.expr import FALSE, TRUE, ZERO, Const, Expr, all_of, as_expr, conjuncts
-from fireiron.values.machine import DType, float32, int32
+from fireiron.values.machine import DType, float32, float64, int32, int64
 
 BARRIER_BYTES = 8
 """Bytes of an mbarrier."""
@@ -77,6 +80,10 @@ class KernelPrinter:
 
     def converted(self, text: Text, source: DType, target: DType) -> Text:
         """A value converted to another element type."""
+        if source.kind == "float" and target == int64:
+            return Call(self.function(TRUNCATED_TO_64_BITS), (converted(text, source, float32) if source != float64 else text,))
+        if source == float64 and target.kind == "int":
+            return saturated(Call(self.function(TRUNCATED), (text,)), target)
         return converted(text, source, target)
 
     def condition(self, value: Expr, place: Binds = Binds.COMPARISON) -> Text:
@@ -139,7 +146,7 @@ class KernelPrinter:
         text = self._counted(access, number, dtype)
         if text is None:
             place = self.place(access, access.elements()[number])
-            text = Call(by, (place,)) if by else converted(place, self.buffer(access).dtype, dtype)
+            text = Call(by, (place,)) if by else self.converted(place, self.buffer(access).dtype, dtype)
         if condition == TRUE:
             return text
         return Choice(self.condition(condition), text, literal(statement.spec.outside(list(statement.operands)[position]), dtype))
@@ -397,7 +404,7 @@ class KernelPrinter:
         """A converted element of a copy. An MMA accumulator that is converted alone to 16 bits goes through `ACCUMULATED`."""
         if kind == float32 and dtype in PAIRS and source.buffer in accumulators(self.kernel):
             value = Call(self.function(ACCUMULATED), (value,))
-        return converted(value, kind, dtype)
+        return self.converted(value, kind, dtype)
 
     def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
         """A user's text in a separate scope."""

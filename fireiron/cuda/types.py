@@ -8,7 +8,7 @@ from typing import Final
 
 from fireiron.ir.text import Function
 from fireiron.values.document import Call, Text
-from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32
+from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32, int32
 
 EIGHT_BITS = (float8_e4m3, float8_e5m2)
 
@@ -100,14 +100,14 @@ def _cast(kind: str, text: Text) -> Text:
 
 FUNCTIONS: Mapping[str, str] = {
     "abs": "fabs", "max": "fmax", "min": "fmin",
-    **{name: name for name in ("erf", "exp", "exp2", "log", "log2", "rsqrt", "sqrt", "tanh")},
-    "tanh_approx": "tanh",
+    **{name: name for name in ("cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sin", "sqrt", "tanh")},
+    "round": "rint", "tanh_approx": "tanh",
 }  # fmt: skip
 """The functions of formulas in double; those in float have the suffix `f` (CUDA Math API).
 
 They are the standard functions, not the faster ones of `--use_fast_math`, except those of `APPROXIMATE` in float. The CUDA C++
-Programming Guide ("Mathematical Functions") gives their errors in float, in units in the last place: 1 for log and log2, 2 for erf, exp,
-rsqrt and tanh; the others are rounded correctly. The maximum or minimum of a number and NaN is the number.
+Programming Guide ("Mathematical Functions") gives their errors in float, in units in the last place: 1 for log and log2, 2 for cos, erf,
+exp, rsqrt, sin and tanh; the others are rounded correctly. The maximum or minimum of a number and NaN is the number.
 """
 
 
@@ -145,15 +145,23 @@ def applied(name: str, dtype: DType, *arguments: Text) -> Text:
     """A function of a formula on values of float, double or int."""
     if name == "relu":
         return applied("max", dtype, *arguments, literal(0, dtype))
+    if name == "clamp":
+        value, low, high = arguments
+        return applied("min", dtype, applied("max", dtype, value, low), high)
     if dtype.kind == "int":
         return Call("llabs" if name == "abs" and dtype.bits == 64 else name, arguments)
     return Call(FUNCTIONS[name] + ("f" if dtype.bits == 32 else ""), arguments)
 
 
 def converted(text: Text, source: DType, target: DType) -> Text:
-    """A value converted to another element type, rounded to nearest even, floats to integers toward zero."""
+    """A value converted to another element type, rounded to nearest even; floats to integers toward zero, saturated at the type's limits.
+
+    Conversions in C++ to 32-bit integers are `cvt.rzi`, which saturates; NaN becomes 0. A NaN of float64 needs `TRUNCATED`.
+    """
     if source == target:
         return text
+    if source.kind == "float" and target.kind == "int" and target.bits < int32.bits:
+        return saturated(converted(text, source, int32), target)
     if source in EIGHT_BITS:
         return converted(_cast("float", text), float32, target)
     if target in EIGHT_BITS:
@@ -165,6 +173,33 @@ def converted(text: Text, source: DType, target: DType) -> Text:
     if target == bfloat16:
         return Call(_TO_BFLOAT[source.cuda], (text,))
     return _cast(target.cuda, text)
+
+
+def saturated(text: Text, target: DType) -> Text:
+    """An `int` as an element of an integer type, the nearest one that the type has."""
+    if target == int32:
+        return text
+    low, high = target.limits
+    return _cast(target.cuda, Call("min", (Call("max", (text, str(low))), str(high))))
+
+
+TRUNCATED: Final = Function(
+    "truncated",
+    ("double x",),
+    ("return x == x ? static_cast<int>(x) : 0;",),
+    "x toward zero, saturated at 32 bits; NaN, which cvt.rzi.s32.f64 converts to the smallest integer, as 0",
+    result="int",
+)
+"""The function for conversions of float64 to integers of at most 32 bits."""
+
+TRUNCATED_TO_64_BITS: Final = Function(
+    "truncated",
+    ("double x",),
+    ("return x == x ? static_cast<long long>(x) : 0;",),
+    "x toward zero, saturated at 64 bits; NaN, which cvt.rzi.s64 converts to the smallest integer, as 0",
+    result="long long",
+)
+"""The function for conversions of floats to int64."""
 
 
 def widened(source: DType) -> Function:

@@ -21,6 +21,7 @@ from fireiron.stepping.cross_thread_reduction import reduced_by, reduction, requ
 from fireiron.stepping.exchange import distributed_differently, exchange
 from fireiron.stepping.predicated_region import knows, require_same_elements
 from fireiron.stepping.steps import implied, in_order, workers_of
+from fireiron.stepping.vectors import awaits_reader, from_memory_to_shared, in_vectors
 from fireiron.values.machine import Thread
 from fireiron.values.sharer import BLOCK, GRID
 
@@ -90,6 +91,14 @@ class Done(Decomposition):
         if executable is None or following is None:
             if self._is_shared_copy(spec):
                 return self._by_all_threads(spec, context, draft)
+            alone = Following.alone(spec, context)
+            if (alone is not None or self._is_computed_by_all(spec)) and awaits_reader(spec, context):
+                return Expansion((), (Hole("open"),), waits=True)
+            if self._is_computed_by_all(spec):
+                return draft.expansion((Child("dealt", spec, (*in_vectors(spec, context), self)),), (Hole("dealt"),))
+            executable = None if alone is None else self._of_element(alone, context)
+            if alone is not None and executable is not None:
+                return draft.expansion((), alone.statements(executable, draft))
             raise self._refused(spec, context)
         return draft.expansion((), following.statements(executable, draft))
 
@@ -115,6 +124,10 @@ class Done(Decomposition):
         sharers = {memory.shared_by for memory in spec.memories}
         is_group = spec.level.threads != 1 and not spec.level.is_launch
         return self.executable is None and spec.copies and is_group and sharers == {GRID, BLOCK}
+
+    def _is_computed_by_all(self, spec: Spec) -> bool:
+        """Whether all threads of a level compute a temporary in shared memory, in vectors."""
+        return self.executable is None and from_memory_to_shared(spec)
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """Distribute a copy over all threads in 16-byte pieces, because no instruction performs all of it; a comment gives the reason."""
@@ -188,6 +201,8 @@ class Done(Decomposition):
         """
         spec, executable = self._performed(spec, context)
         executable = executable or self._of_threads(Following.of(spec, context), context)
+        alone = Following.alone(spec, context) if executable is None else None
+        executable = executable if alone is None else self._of_element(alone, context)
         if executable is None:
             raise self._refused(spec, context)
         return executable
@@ -196,6 +211,10 @@ class Done(Decomposition):
         """Return the executable that performs each thread's element; other statements determine which thread owns it."""
         if following is None or following.mismatches(context):
             return None
+        return self._of_element(following, context)
+
+    def _of_element(self, following: Following, context: Context) -> Executable | None:
+        """The executable that performs the element of each thread."""
         element = following.element
         worth = self._worth_comparing(element, context)
         return next((candidate for candidate in worth if not candidate.mismatches(element, context.architecture)), None)

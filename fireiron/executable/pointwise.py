@@ -23,19 +23,19 @@ import attrs
 from fireiron.ir import Exec
 from fireiron.ir.text import Braces, Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
-from fireiron.performing.integers import common_type, printed_operation
+from fireiron.performing.integers import UNIFORM, common_type, philox, printed_operation
 from fireiron.performing.integers import literal as bit_literal
 from fireiron.performing.joining import SIGNS, old_value, together, widened
 from fireiron.performing.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.spec import Spec
-from fireiron.specs.bits import BITWISE, INTEGER_ONLY, SHIFTS, Range, uint32
+from fireiron.specs.bits import BITWISE, INTEGER_ONLY, RANDOM, SHIFTS, TO_INTEGER, Range, uint32
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import EXACT, WRAPPING, fits, int64, is_integral, range_of, sides_of
-from fireiron.specs.meaning import computing, computing_of
+from fireiron.specs.integers import EXACT, WRAPPING, fits, is_integral, range_of, sides_of
+from fireiron.specs.meaning import FULL_COUNTER, computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, TRUE, Expr, constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16, float32, float64, int32
+from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int32, int64, tf32
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
@@ -111,7 +111,7 @@ class ThreadPointwise(Executable):
         kinds = {view.dtype for view in spec.operands.values()}
         if self.pairs and not (len(kinds) == 1 and kinds <= {float16, bfloat16}):
             mismatches.append(Mismatch("type", "all float16, or all bfloat16", ", ".join(sorted(map(str, kinds)))))
-        if kinds & set(MATRIX_ONLY):
+        if tf32 in kinds:
             mismatches.append(Mismatch("type", "a type that threads compute with", ", ".join(sorted(map(str, kinds)))))
         if self.pairs and any(view.bounded for view in spec.operands.values()):
             mismatches.append(Mismatch("bounds", "elements that are all inside the tensors", "the last tile may be partly out of bounds"))
@@ -221,8 +221,9 @@ def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> S
     count = max(access.count for access in statement.accesses)
     if count == 1:
         return [_assignment(printer, _StatementElement(printer, statement), formula) for formula in formulas]
-    loads, loaded = _loads(printer, statement, in_pairs)
-    stores, arrays = _stores(printer, statement)
+    used: set[str] = set()
+    loads, loaded = _loads(printer, statement, in_pairs, used)
+    stores, arrays = _stores(printer, statement, used)
     items: list[Item] = [*loads, *(f"{line};" for line, _ in arrays.values())]
     for number in range(0, count, 2 if in_pairs else 1):
         element = _StatementElement(printer, statement, number, loaded, {name: array for name, (_, array) in arrays.items()})
@@ -232,8 +233,18 @@ def _assignments(printer: Printer, statement: Exec, in_pairs: bool = False) -> S
     return [Braces("", (*items, *stores))] if loads or stores else items
 
 
-def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
-    """Return the vector loads, and the names of the loaded values by operand; with `in_pairs`, elements have no separate names."""
+def _own_name(printer: Printer, wanted: str, used: set[str]) -> str:
+    """Return a name for a variable of a statement, different from those in `used`: operands may be called W and w."""
+    name, number = printer.local(wanted), 1
+    while name in used:
+        number += 1
+        name = printer.local(f"{wanted}{number}")
+    used.add(name)
+    return name
+
+
+def _loads(printer: Printer, statement: Exec, in_pairs: bool, used: set[str]) -> tuple[list[Item], Mapping[str, tuple[str, ...]]]:
+    """Return the vector loads, and the names of the loaded values by operand; with `in_pairs` elements have no separate names."""
     loads: list[Item] = []
     names: dict[str, tuple[str, ...]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
@@ -242,11 +253,11 @@ def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item
             continue
         kind = _VECTORS.get((dtype, width)) if width == count and not in_pairs else None
         if kind is not None and all(condition == TRUE for condition in statement.conditions(position)):
-            vector = printer.local(f"{name.lower()}_{'pair' if width == 2 else 'four'}")
+            vector = _own_name(printer, f"{name.lower()}_{'pair' if width == 2 else 'four'}", used)
             names[name] = tuple(f"{vector}.{part}" for part in "xyzw"[:width])
             loads.append(Assignment(f"const {kind} {vector}", Joined((f"*reinterpret_cast<const {kind}*>(", printer.pointer(access), ")"))))
             continue
-        array = printer.local(f"{name.lower()}_values")
+        array = _own_name(printer, f"{name.lower()}_values", used)
         names[name] = tuple(f"{array}[{number}]" for number in range(count))
         loads.append(f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}];")
         for piece in statement.pieces[position]:
@@ -254,14 +265,14 @@ def _loads(printer: Printer, statement: Exec, in_pairs: bool) -> tuple[list[Item
     return loads, names
 
 
-def _stores(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, tuple[str, str]]]:
+def _stores(printer: Printer, statement: Exec, used: set[str]) -> tuple[list[Item], Mapping[str, tuple[str, str]]]:
     """Return the vector stores, and by operand the declaration and name of the array that they store."""
     stores: list[Item] = []
     arrays: dict[str, tuple[str, str]] = {}
     for position, (name, access) in enumerate(statement.operands.items()):
         width, dtype, count = statement.width(position), statement.spec.operands[name].dtype, access.count
         if width > 1 and access.write and not statement.spec.operands[name].memory.private:
-            array = printer.local(f"{name.lower()}_values")
+            array = _own_name(printer, f"{name.lower()}_values", used)
             arrays[name] = (f"__align__({width * dtype.bytes}) {dtype.cuda} {array}[{count}]", array)
             stores += [printer.stored(statement, position, piece, f"{array}[{piece.first}]") for piece in statement.pieces[position]]
     return stores, arrays
@@ -299,9 +310,13 @@ class _StatementElement:
         address = self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
         return address.low, min(address.high, span[1]) if self.clamps_coordinates else address.high
 
+    def is_wide(self, name: str) -> bool:
+        """Whether an input holds 64-bit integers."""
+        return self.spec.operands[name].dtype == int64
+
     def integer(self, name: str) -> Text:
         """Print the element of an input as an integer."""
-        text, most = self.factor(name, int32), self.reaches[name][1]
+        text, most = self.factor(name, self.spec.operands[name].dtype if self.is_wide(name) else int32), self.reaches[name][1]
         past = self.clamps_coordinates and attrs.evolve(self, clamps_coordinates=False).reaches[name][1] > most
         return Call("min", (text, self.printer.literal(most, int32))) if past else text
 
@@ -373,8 +388,8 @@ def _assignment(printer: Printer, statement: _StatementElement, formula: Formula
     if not formula.accumulates or statement.accumulate == FALSE:
         return Assignment(target, value)
     wide, by = widened(result), formula.combiner
-    if wide == int32 and by in SIGNS:  # only the lower bits of sums and products matter
-        wide = uint32
+    if wide.kind == "int" and by in SIGNS:  # only the lower bits of sums and products matter
+        wide = uint32 if wide == int32 else attrs.evolve(wide, cuda="unsigned long long")
     if isinstance(formula.value, Operation) and formula.value.name in INTEGER_ONLY:
         value = Joined(("(", value, ")"))
     terms = [
@@ -456,6 +471,8 @@ def _text(printer: Printer, statement: _StatementElement, value: Value | None, d
     if value.name in EXACT and range_of(value, statement.spec.integer_ranges) is not None:
         text, kind = _integer(printer, statement, value)
         return printer.converted(text, kind, dtype)
+    if value.name in ("from_bits", "uniform"):
+        return printer.converted(_float_of_bits(printer, statement, value), float32, dtype)
     if value.name == "where":
         condition, *values = value.arguments
         first, second = (_text(printer, statement, argument, dtype) for argument in values)
@@ -497,15 +514,17 @@ def _width(statement: _StatementElement, value: Value) -> DType:
     assert span is not None, "refused where a kernel is compiled"
     if not isinstance(value, Operation):
         return int32 if fits(span, int32) else int64
-    if _takes_lower_bits(statement, value):
+    if _takes_lower_bits(statement, value) or value.name in ("bits", "philox"):
         return uint32
+    if value.name == "int32":
+        return int32
     inner = value.arguments[value.name == "where" :]
     if value.name in SHIFTS:
         inner, count = value.arguments[:1], range_of(value.arguments[1], statement.reaches)
         if count is None or count[1] >= int32.bits:
             return int64
     kinds = [_width(statement, argument) for argument in inner if not isinstance(argument, Number)]
-    if value.name in INTEGER_ONLY or uint32 in kinds:
+    if value.name in INTEGER_ONLY or value.name == "mulhi" or uint32 in kinds:
         spans = [span, *(_span(statement, argument) for argument in inner)]
         return common_type(spans, kinds, int64)
     return int32 if fits(span, int32) and all(_width(statement, argument) == int32 for argument in inner) else int64
@@ -539,6 +558,10 @@ def _integer(printer: Printer, statement: _StatementElement, value: Value) -> tu
         return statement.integer(value.tensor), kind
     if value.name in INTEGER_ONLY:
         return _of_integers_only(printer, statement, value, kind), kind
+    if value.name in TO_INTEGER:
+        return _call_of_integers(printer, statement, value, kind), kind
+    if value.name in ("floor", "round"):
+        return _in_type(printer, statement, value.arguments[0], kind), kind
     arguments = value.arguments
     condition: Text = ""
     if value.name == "where":
@@ -578,6 +601,47 @@ def _of_integers_only(printer: Printer, statement: _StatementElement, value: Ope
     counts = 1 if value.name in SHIFTS else 2
     texts = [_in_type(printer, statement, argument, kind if place < counts else int32) for place, argument in enumerate(value.arguments)]
     return printed_operation(printer, value.name, kind, texts, value.arguments, _span(statement, value.arguments[0]))
+
+
+def _call_of_integers(printer: Printer, statement: _StatementElement, value: Operation, kind: DType) -> Text:
+    """Print a function whose result is an integer, of the type `kind`."""
+    if value.name == "philox":
+        return _random_word(printer, statement, value)
+    if value.name == "mulhi":
+        factors = tuple(_in_type(printer, statement, argument, kind) for argument in value.arguments)
+        return Call("__umulhi" if kind == uint32 else "__mulhi", factors)
+    (argument,) = value.arguments
+    ranges = statement.spec.integer_ranges
+    if value.name == "int32" and is_integral(argument, ranges):
+        span = range_of(argument, ranges)
+        if span is not None and fits(span, int32):
+            return _in_type(printer, statement, argument, int32)
+        return printer.converted(_lower_bits(printer, statement, argument), uint32, int32)
+    types = {name: view.dtype for name, view in statement.spec.operands.items()}
+    computed = computing_of(argument, types)
+    computed = float32 if computed.kind == "int" else computed
+    text = _text(printer, statement, argument, computed)
+    if value.name == "int32":
+        return printer.converted(text, computed, int32)
+    return Call("__float_as_uint", (printer.converted(text, computed, float32),))
+
+
+def _random_word(printer: Printer, statement: _StatementElement, value: Operation) -> Text:
+    """Print a call of Philox: the seed in 64 bits, the words of the counter, and the number of a word."""
+    seed, *words = value.arguments
+    text, kind = _integer(printer, statement, seed)
+    key = printer.converted(text, kind, attrs.evolve(int64, cuda="unsigned long long"))
+    texts = [_lower_operand(printer, statement, word) for word in words]
+    zeros = [printer.literal(0, uint32)] * (FULL_COUNTER - len(texts))
+    return Call(printer.function(philox()), (key, *texts, *zeros))
+
+
+def _float_of_bits(printer: Printer, statement: _StatementElement, value: Operation) -> Text:
+    """Print a function of integers whose result is a float32."""
+    if value.name in RANDOM:
+        word = _random_word(printer, statement, value)
+        return Call(printer.function(UNIFORM), (word,))
+    return Call("__uint_as_float", (_lower_bits(printer, statement, value.arguments[0]),))
 
 
 def _lower_operand(printer: Printer, statement: _StatementElement, value: Value) -> Text:
@@ -633,7 +697,11 @@ def _value(printer: Printer, statement: _StatementElement, formula: Formula, res
     if range_of(value, ranges) is None and result.kind == "float":
         computed = float64 if result == float64 else float32
         return printer.converted(_text(printer, statement, value, computed), computed, result)
-    if result.kind == "int" and (range_of(value, ranges) is None or _width(_in_64_bits(statement, value), value) == int64):
+    if (
+        result.kind == "int"
+        and result != int64
+        and (range_of(value, ranges) is None or _width(_in_64_bits(statement, value), value) == int64)
+    ):
         return printer.converted(_lower_bits(printer, statement, value), uint32, result)
     text, kind = _integer(printer, statement, value)
     return printer.converted(text, kind, result)

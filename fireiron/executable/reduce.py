@@ -22,7 +22,7 @@ from fireiron.spec import Spec
 from fireiron.specs.integers import accumulator_type
 from fireiron.values.document import Assignment, Text
 from fireiron.values.expr import FALSE, constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, DType
+from fireiron.values.machine import Architecture, DType, tf32
 
 MOST_NESTED = 4
 """Maximum number of terms of a maximum or minimum in one expression; more terms are combined by separate statements."""
@@ -51,7 +51,7 @@ class ThreadReduce(Executable):
             expected = f"{'1x' * len(spec.tile_dims)}p, p at most {MOST_PARTS}"
             mismatches.append(Mismatch("shape", expected, "x".join(map(str, spec.sizes))))
         for name, view in spec.operands.items():
-            if view.dtype in MATRIX_ONLY:
+            if view.dtype == tf32:
                 mismatches.append(Mismatch(f"{name} type", "a type that threads compute with", str(view.dtype)))
             if view.memory.fragment is not None:
                 mismatches.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))

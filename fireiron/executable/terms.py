@@ -23,7 +23,7 @@ from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Number, Operation, Value
 from fireiron.values.document import Assignment, Chain, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, float32, int32
+from fireiron.values.machine import Architecture, float32, int32, tf32
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ class ThreadTerm(Executable):
         if any(constant(size) != 1 for size in spec.sizes):
             mismatches.append(Mismatch("shape", "x".join("1" for _ in spec.sizes), "x".join(map(str, spec.sizes))))
         for name, view in spec.operands.items():
-            if view.dtype in MATRIX_ONLY:
+            if view.dtype == tf32:
                 mismatches.append(Mismatch(f"{name} type", "a type that threads compute with", str(view.dtype)))
             if view.memory.fragment is not None:
                 mismatches.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))

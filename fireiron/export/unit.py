@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DEFAULT_SHARED: Final = 48 * 1024
 """Bytes of shared memory per block without opt-in (CUDA C++ Programming Guide, compute capabilities)."""
 
-C_TYPES: Final = ("float", "double", "int", "signed char")
+C_TYPES: Final = ("float", "double", "int", "long long", "signed char")
 """Element types that C has too; pointers to others are pointers to void."""
 
 _RESERVED: Final = (

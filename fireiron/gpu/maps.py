@@ -19,7 +19,7 @@ from fireiron.errors import LaunchError
 from fireiron.gpu import launch
 from fireiron.gpu.arguments import buffer_shape, byte_strides
 from fireiron.ir import Buffer, TensorMap
-from fireiron.values.machine import DType, bfloat16, float16, float32, float64, int32, tf32
+from fireiron.values.machine import DType, bfloat16, float16, float32, float64, int32, int64, tf32
 
 KEPT: Final = 4096
 """Maximum number of cached tensor maps of all kernels, least recently used first out. Each takes 0.5 KB."""
@@ -42,7 +42,7 @@ MOST_DIMENSIONS: Final = 5
 SWIZZLES: Final = {16: 0, 32: 1, 64: 2, 128: 3}
 """`CUtensorMapSwizzle` by the swizzle span in bytes; 16 means none."""
 
-_KINDS: Final = {float16: 6, float32: 7, tf32: 7, float64: 8, bfloat16: 9, int32: 3}
+_KINDS: Final = {float16: 6, float32: 7, tf32: 7, float64: 8, bfloat16: 9, int32: 3, int64: 5}
 _OF_BYTES: Final = {1: 0, 2: 1, 4: 2, 8: 4}
 
 

@@ -30,7 +30,7 @@ from fireiron.language.plain import plain
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import chain, default_copy, inner_chains
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Node, owners_in
-from fireiron.lower.walk import Grown, grow_tree
+from fireiron.lower.walk import ExpandedTree, grow_tree
 from fireiron.refine.to import To
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
@@ -118,7 +118,7 @@ class Explanation:
     """
 
     program: Program
-    tree: Grown
+    tree: ExpandedTree
     leaves: tuple[Leaf, ...]
     refused: FireironError | None = None
     proof: str = ""
@@ -221,7 +221,7 @@ def _probe(number: int, done: Done | None) -> Steps:
     )
 
 
-def _expandable(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
+def _expandable(strategy: Strategy, architecture: Any) -> tuple[Program, ExpandedTree]:
     """Return the first combination of tunables for which the tree can be expanded."""
     first: FireironError | None = None
     target = as_architecture(strategy.target if architecture is None else architecture)
@@ -237,11 +237,11 @@ def _expandable(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
     raise first
 
 
-def _expand(program: Program, steps: Steps) -> Grown:
+def _expand(program: Program, steps: Steps) -> ExpandedTree:
     return grow_tree(program.inner, steps[count_launch_steps(steps) :], program.architecture, program.instructions)
 
 
-def with_owners(tree: Grown) -> Context:
+def with_owners(tree: ExpandedTree) -> Context:
     """Return the context of a complete tree, with the owners of its registers."""
     return attrs.evolve(tree.context, owners=owners_in(tree.node))
 
@@ -377,7 +377,7 @@ class _Search:
                 break
         return None
 
-    def _options(self, leaf: Leaf, steps: Steps, tree: Grown) -> Iterator[Closing]:
+    def _options(self, leaf: Leaf, steps: Steps, tree: ExpandedTree) -> Iterator[Closing]:
         """Yield loads after the last split of the main chain, if only these are missing; then any chain."""
         splits = [number for number, step in enumerate(steps[:-2]) if isinstance(step, Split)]
         loads = tuple(_loads(leaf.spec, leaf.others))
@@ -412,7 +412,7 @@ class _Search:
         return True
 
 
-def closing(leaf: Leaf, tree: Grown) -> Iterator[Steps]:
+def closing(leaf: Leaf, tree: ExpandedTree) -> Iterator[Steps]:
     """Yield chains of steps after which an executable performs the leaf's spec, shortest first."""
     unknown = tree.workers == 1 and leaf.place == "main"
     context = attrs.evolve(tree.context, workers=None if unknown else tree.workers)

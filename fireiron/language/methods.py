@@ -13,13 +13,22 @@ from typing import Any
 
 from fireiron.errors import ArgumentError, FireironError, LayoutError
 from fireiron.generated_verbs import REFINEMENT_VERBS, OtherVerbs, StepVerbs
-from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy, appended
+from fireiron.language.strategy import (
+    EpilogStrategy,
+    LoadStrategy,
+    SetMemoryStrategy,
+    SplitKStrategy,
+    SplitStrategy,
+    Strategy,
+    TileStrategy,
+    appended,
+)
 from fireiron.language.tree import OF_EACH_STEP, Decomposition, Refinement
 from fireiron.spec import Spec
 from fireiron.specs.verbs import ChainHooks, Verbs, checked_arguments
 from fireiron.values.tensor import Printed, Tensor, View
 
-_ENDS = (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
+_ENDS = (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy, SetMemoryStrategy)
 _CHAINS = (Spec, Strategy, *_ENDS)
 
 

@@ -25,7 +25,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
-from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SplitKVerbs, SplitVerbs, TileVerbs
+from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SetMemoryVerbs, SplitKVerbs, SplitVerbs, TileVerbs
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
@@ -491,6 +491,10 @@ class EpilogStrategy(EpilogVerbs, Strategy):
     """A chain that ends with `epilog`."""
 
 
+class SetMemoryStrategy(SetMemoryVerbs, Strategy):
+    """A chain that ends with `set_memory`."""
+
+
 S = TypeVar("S", bound=Strategy)
 
 
@@ -614,6 +618,6 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
 
 
 __all__ = [
-    "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy", "Tile", "TileStrategy",
-    "Tunable", "appended",
+    "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "SetMemoryStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy",
+    "Tile", "TileStrategy", "Tunable", "appended",
 ]  # fmt: skip

@@ -44,12 +44,12 @@ class Touch:
         return self.statement.atomic and self.access.write
 
     @property
-    def under_way(self) -> bool:
+    def asynchronous_write(self) -> bool:
         """Whether the issuing thread may continue before it has written."""
         return self.statement.mechanism.arrives_in_groups and self.access.write
 
     @property
-    def lasts(self) -> bool:
+    def completes_at_wait(self) -> bool:
         """Whether it completes only at a wait for its group: a copy's write, or the read of an asynchronous engine."""
         return self.statement.mechanism.in_groups and self.statement.mechanism.is_late(self.access.write)
 
@@ -95,7 +95,7 @@ class Footprint:
         return np.minimum(self.least, other.least)[both], np.maximum(self.greatest, other.greatest)[both]
 
 
-def _alone(kernel: Kernel) -> set[str]:
+def _unshared_ring_buffers(kernel: Kernel) -> set[str]:
     """The buffers of rings that share no bytes with buffers outside of rings."""
     rings = {name for ring in kernel.rings for name in ring.buffers}
     others = [buffer for buffer in kernel.buffers if buffer.memory.of_block and buffer.name not in rings]
@@ -108,7 +108,7 @@ class AccessMap:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         # Read-only memory and registers, which belong to one thread, need no synchronization.
-        rings = _alone(kernel)  # synchronized by their mbarriers
+        rings = _unshared_ring_buffers(kernel)  # synchronized by their mbarriers
         self.watched = {
             buffer.name for buffer in kernel.buffers if buffer.memory.of_block or (buffer.memory.of_grid and buffer.written)
         } - rings
@@ -181,7 +181,7 @@ class AccessMap:
         kernel, access = self.kernel, touch.access
         grid = self._grid(touch, fixed)
         if touch.statement.collective:
-            grid = grid.at_threads(self.actors(touch))
+            grid = grid.at_threads(self.representatives(touch))
         buffer = kernel.buffer(access.buffer)
         if buffer.memory.of_block:
             # Tiles in global memory are disjoint for different values of an open loop and for different blocks (see `Grid`), so one
@@ -254,7 +254,7 @@ class AccessMap:
             coordinates.append(digit * side)
         return f"{buffer.name}[{', '.join(map(str, reversed(coordinates)))}]"
 
-    def actors(self, touch: Touch) -> Array:
+    def representatives(self, touch: Touch) -> Array:
         """The threads that represent a statement: all threads, or for a collective statement the first thread of each unit, because all
         threads of a unit have the same operands.
         """
@@ -306,7 +306,7 @@ class AccessMap:
         start = np.asarray(prefix * room - span.start)
         # Threads come first: `_extremes` takes the last entry for the greatest thread.
         keys = np.moveaxis(places + start[..., None], -2, 0)
-        threads = np.broadcast_to(self.actors(touch).astype(np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
+        threads = np.broadcast_to(self.representatives(touch).astype(np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
         if mask is None:
             return keys.ravel(), threads.ravel(), rows * room
         touched = np.moveaxis(mask, -2, 0)
@@ -335,11 +335,11 @@ class AccessMap:
 def _require_decided(kernel: Kernel, access: Access, grid: Grid, fixed: Mapping[str, int]) -> None:
     """Refuse a shared-memory address with several possible values, because the accessing threads would be unknown."""
     parts = {var for value in (*access.base, access.copy) for var in value.variables() if var.name not in fixed}
-    open_ = {var.name for var in closure(kernel, frozenset(parts))}
-    open_ = (open_ & grid.undecided) | (open_ - grid.environment.keys())
-    if open_:
+    unknown_names = {var.name for var in closure(kernel, frozenset(parts))}
+    unknown_names = (unknown_names & grid.undecided) | (unknown_names - grid.environment.keys())
+    if unknown_names:
         raise SynchronizationError(
-            f"an address in {access.buffer} depends on {', '.join(sorted(open_))}, so the accessing threads are unknown when compiling",
+            f"an address in {access.buffer} depends on {', '.join(sorted(unknown_names))}, so the accessing threads are unknown",
             at=access.origin,
             hint="shared memory is addressed by threads and by loops of known extent",
         )

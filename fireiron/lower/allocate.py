@@ -262,8 +262,8 @@ def _refuse(kernel: Kernel) -> None:
     largest = max(rows, key=lambda row: row.amount)
     parts = ", ".join(f"{row.name} {row.amount}" for row in rows)
     bound = kernel.effects[SharedBound].bytes
-    who = f"max_shared_bytes({bound}) allows" if limit == bound else f"{kernel.architecture} has"
-    text = f"{kernel.shared_bytes} bytes of shared memory in a block, but {who} {limit}: {parts}"
+    limit_text = f"max_shared_bytes({bound}) allows" if limit == bound else f"{kernel.architecture} has"
+    text = f"{kernel.shared_bytes} bytes of shared memory in a block, but {limit_text} {limit}: {parts}"
     advice = [one for one in (_fewer(kernel, stage) for stage in stages) if one]
     raise ResourceError(
         "\n".join([text, *(f"  {line}" for line in usage_lines(rows, "bytes"))]),

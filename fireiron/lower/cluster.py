@@ -14,8 +14,8 @@ from fireiron.errors import DecompositionError
 from fireiron.ir import Acquire, BlockCluster, ClusterBarrier, Exec, For, Kernel, Let, execs, lets, statements
 from fireiron.values.expr import Expr, Var, tables_of
 
-MADE = "the mbarriers of all blocks of the cluster are initialized"
-LAST = "no block exits while others write to its shared memory or arrive at its mbarriers"
+INITIALIZED = "the mbarriers of all blocks of the cluster are initialized"
+COMPLETE = "no block exits while others write to its shared memory or arrive at its mbarriers"
 
 
 def cluster(kernel: Kernel) -> Kernel:
@@ -30,7 +30,7 @@ def cluster(kernel: Kernel) -> Kernel:
     _require_uniform_trip_counts(kernel, kernel.cluster)
     names = tuple(stmt for stmt in kernel.body if isinstance(stmt, Let))
     program = tuple(stmt for stmt in kernel.body if not isinstance(stmt, Let))
-    return attrs.evolve(kernel, body=(*names, ClusterBarrier(MADE), *program, ClusterBarrier(LAST)))
+    return attrs.evolve(kernel, body=(*names, ClusterBarrier(INITIALIZED), *program, ClusterBarrier(COMPLETE)))
 
 
 def _require_uniform_trip_counts(kernel: Kernel, cluster: BlockCluster) -> None:

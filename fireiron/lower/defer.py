@@ -91,7 +91,7 @@ class _Deferral:
             return [loop]
         if ProducerThreads in loop.asks and tables_of(iterations):
             raise DecompositionError(
-                f"{_asked(step, after)}: the trip count of loop {loop.var} is read from memory, and a producer fills its stages",
+                f"{_request(step, after)}: the trip count of loop {loop.var} is read from memory, and a producer fills its stages",
                 at=loop.origin,
                 hint="leave out warp_specialize() or defer(...)",
             )
@@ -104,11 +104,11 @@ class _Deferral:
         inner = Var(loop.var.name, 0, max(iterations.high - 2, 0))
         body = _iteration(pieces, early={loop.var: inner + 1}, late={loop.var: inner})
         steady = attrs.evolve(loop, var=inner, extent=iterations - 1, body=(_note(inner, step), *body))
-        every = (*first, steady, *self._last(pieces, loop, step))
+        transformed = (*first, steady, *self._last(pieces, loop, step))
         if runs:
-            return list(every)
+            return list(transformed)
         # a loop without iterations has neither a first nor a last iteration
-        return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(iterations, ONE), every, origin=loop.origin)]
+        return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(iterations, ONE), transformed, origin=loop.origin)]
 
     def _guarded(self, pieces: Sequence[_Piece], loop: For, step: str) -> For:
         """All iterations without the first part of the first one; each runs the first part of the next one, if there is one."""
@@ -178,7 +178,7 @@ def _pieces(loop: For, step: str, after: str) -> list[_Piece]:
     missing = [name for name in (step, after) if name not in marks]
     if missing:
         raise DecompositionError(
-            f"{_asked(step, after)}: step {missing[0]} is in a loop inside loop {loop.var}",
+            f"{_request(step, after)}: step {missing[0]} is in a loop inside loop {loop.var}",
             at=loop.origin,
             legal=list(marks) or "none",
             hint="add .to(...) to each tile between the split and the steps",
@@ -187,7 +187,7 @@ def _pieces(loop: For, step: str, after: str) -> list[_Piece]:
     middle = min(place for place in marks.values() if place > marks[after])
     parts = (range(begin, middle), range(start, len(body)), range(middle, start))
     steps = [_Piece(body[place], place, _step_at(place, marks), place < start) for part in parts for place in part]
-    return [*_head(loop, body[:begin], steps, _asked(step, after)), *steps]
+    return [*_head(loop, body[:begin], steps, _request(step, after)), *steps]
 
 
 def _step_at(place: int, marks: Mapping[str, int]) -> str:
@@ -223,7 +223,7 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], request: str
         pieces = [_Piece(body[place], place, _title(body[place]), early) for place in places]
         if readers == {True, False}:
             first = [attrs.evolve(piece, early=True) for piece in pieces]
-            pieces = first if _clash(loop, [*first, *steps]) is None else pieces
+            pieces = first if _conflict(loop, [*first, *steps]) is None else pieces
         decided += pieces
     return _with_others(body, {one.place: one for one in decided})
 
@@ -310,10 +310,10 @@ def _without_empty_commits(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
 
 def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, after: str) -> None:
     """Refuse statements that change their order and access the same part of a buffer with a write."""
-    clash = _clash(loop, pieces)
-    if clash is None:
+    conflict = _conflict(loop, pieces)
+    if conflict is None:
         return
-    first, second, access, next_iteration = clash
+    first, second, access, next_iteration = conflict
     stages = next(
         (piece.statement for piece in pieces if piece.title.startswith("the load") and access.buffer in _touched(piece.statement, True)),
         None,
@@ -321,7 +321,7 @@ def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, after: st
     does = "writes" if access.write else "reads"
     other = f"{second.title} of the next iteration" if next_iteration else second.title
     raise DecompositionError(
-        f"{_asked(step, after)}: {first.title} and {other} do not commute: {first.title} {does} {access.buffer}, which {second.title} "
+        f"{_request(step, after)}: {first.title} and {other} do not commute: {first.title} {does} {access.buffer}, which {second.title} "
         f"{'accesses' if access.write else 'writes'}",
         at=loop.origin,
         hint=f".pipeline(2) or more, so that {access.buffer} has a stage for each"
@@ -339,7 +339,7 @@ def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, after: st
         readers = {piece.early: piece.title for piece in pieces if buffers & _touched(piece.statement, write=False)}
         if len(readers) == 2:
             raise DecompositionError(
-                f"{_asked(step, after)}: {readers[True]} and {readers[False]}, which runs an iteration later, read stages of one ring, "
+                f"{_request(step, after)}: {readers[True]} and {readers[False]}, which runs an iteration later, read stages of one ring, "
                 f"{ring}: {', '.join(sorted(buffers))}",
                 legal="loads that only steps before the deferred one read, or only steps from it on",
                 at=loop.origin,
@@ -347,14 +347,14 @@ def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, after: st
             )
 
 
-def _asked(step: str, after: str) -> str:
+def _request(step: str, after: str) -> str:
     return f'defer("{step}", after="{after}")'
 
 
-Clash = tuple[_Piece, _Piece, Access, bool]
+Conflict = tuple[_Piece, _Piece, Access, bool]
 
 
-def _clash(loop: For, pieces: Sequence[_Piece]) -> Clash | None:
+def _conflict(loop: For, pieces: Sequence[_Piece]) -> Conflict | None:
     """Two pieces that do not commute: the first precedes the second in the original loop and follows it in the transformed one.
 
     The result also contains an access of the first piece to the common buffer, and whether the second belongs to the next iteration.

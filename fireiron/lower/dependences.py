@@ -110,7 +110,7 @@ class Dependences:
         if not overlap.some or (x is y and self._overlaps_itself_only(x, around)):
             return None
         # Even the issuing thread must wait for a copy in flight.
-        return 0 if overlap.scope is None and x.under_way else overlap.scope
+        return 0 if overlap.scope is None and x.asynchronous_write else overlap.scope
 
     def _is_adjacent(self, x: Touch, y: Touch, around: tuple[Var, ...], loop: For) -> bool:
         """Whether two accesses conflict between successive iterations."""
@@ -118,7 +118,7 @@ class Dependences:
         if loop.var not in shared:
             return True  # the access that does not depend on the loop conflicts in each iteration
         overlap = self._overlap(x, y, tuple(var for var in (*around, loop.var) if var in shared), loop.var)
-        return overlap.scope is not None or (overlap.some and x.under_way)
+        return overlap.scope is not None or (overlap.some and x.asynchronous_write)
 
     def _overlap(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> _Overlap:
         # Ids stay unique, because `AccessMap` keeps references to these accesses.
@@ -152,7 +152,7 @@ class Dependences:
         For a spread access it is unspecified which lane accesses which element, so every address appears to conflict with itself. There is
         a conflict only if the address is accessed again.
         """
-        if not (touch.access.spread or touch.under_way or touch.statement.collective):
+        if not (touch.access.spread or touch.asynchronous_write or touch.statement.collective):
             return False
         needed = self.touches.needed(touch)
         varying = [loop for loop in touch.loops if loop.var not in around]
@@ -173,7 +173,7 @@ class Dependences:
             # A pair that the next narrower scope does not contain: other pairs would not require this barrier.
             narrower = self.scopes[edge.scope - 1].threads or 1
             apart = low // narrower != high // narrower
-        place = 0 if x.under_way and not edge.scope else int(np.flatnonzero(apart)[0])
+        place = 0 if x.asynchronous_write and not edge.scope else int(np.flatnonzero(apart)[0])
         verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
         places = [f"{touch.statement.spec} at {touch.access.origin or 'an unknown line'}" for touch in (x, y)]
         granule = self.touches.granule(x, y)

@@ -68,22 +68,22 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     owners_by_key: dict[Any, Use] = {}
     for use in owners:
         owners_by_key.setdefault(_distribution_key(kernel, use), use)
-    deals = frozenset(owners_by_key)
-    of_owners = storage, _extents(buffer), deals
-    owned: _Owned | None = None
-    if of_owners not in proved:
-        owned = _Owned(kernel, result, [*owners_by_key.values()])
-        proved.add(of_owners)
+    distributions = frozenset(owners_by_key)
+    owners_key = storage, _extents(buffer), distributions
+    owned: _OwnerTable | None = None
+    if owners_key not in proved:
+        owned = _OwnerTable(kernel, result, [*owners_by_key.values()])
+        proved.add(owners_key)
     # A read with the distribution of an owner finds its elements. A write reaches all elements if all owners have its distribution.
-    right = {(key, False) for key in deals} | {(key, True) for key in deals if len(deals) == 1}
+    matching = {(key, False) for key in distributions} | {(key, True) for key in distributions if len(distributions) == 1}
     for use in uses:
         if not any(use is owner for owner in owners):
             key = _distribution_key(kernel, _as_if_unmasked(use)), _replaces(use)
-            if key in right or (of_owners, key) in proved:
+            if key in matching or (owners_key, key) in proved:
                 continue
-            owned = owned or _Owned(kernel, result, [*owners_by_key.values()])
+            owned = owned or _OwnerTable(kernel, result, [*owners_by_key.values()])
             if _check_other(kernel, owned, use, own):
-                proved.add((of_owners, key))
+                proved.add((owners_key, key))
     return result
 
 
@@ -175,11 +175,11 @@ def _accesses_of_use(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, A
     require_few(math.prod(grid.shape) * access.count, loops)
     # If only the condition depends on a loop, it suffices to know whether the condition is true for some iteration.
     own = {var.name for var in closure(kernel, frozenset().union(*(base.variables() for base in access.base)))}
-    aside = tuple(axis for axis, name in enumerate(grid.axes) if name not in own)
+    condition_axes = tuple(axis for axis, name in enumerate(grid.axes) if name not in own)
     active = active_mask(statement, grid) if statement.active != TRUE else np.ones((1,) * len(grid.shape), dtype=bool)
-    inside: Array = np.asarray(active.any(axis=aside, keepdims=True))[..., None]
+    inside: Array = np.asarray(active.any(axis=condition_axes, keepdims=True))[..., None]
     steps = access.table().T
-    shape = (*(1 if axis in aside else size for axis, size in enumerate(grid.shape)), steps.shape[1])
+    shape = (*(1 if axis in condition_axes else size for axis, size in enumerate(grid.shape)), steps.shape[1])
     coordinates = []
     number: Array = 0
     for base, step, reach, extent in zip(access.base, steps, access.reach, _extents(buffer), strict=True):
@@ -198,7 +198,7 @@ def _accesses_of_use(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, A
     return columns[0][inside], columns[1][inside], columns[2][inside]
 
 
-class _Owned:
+class _OwnerTable:
     """The element in each register of each thread, as a scatter table; sorting all entries would take longer."""
 
     def __init__(self, kernel: Kernel, buffer: Buffer, owners: list[Use]) -> None:
@@ -261,7 +261,7 @@ def _as_if_unmasked(use: Use) -> Use:
     return _unconditional(use) if access.write and _in_place(statement, access) else use
 
 
-def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
+def _check_other(kernel: Kernel, owned: _OwnerTable, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
     """Check that in each thread another path accesses only elements that the thread owns, under the same register numbers.
 
     Returns false if an init may number the registers by its own modes, which are then recorded in `own`.
@@ -291,7 +291,7 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
     )
 
 
-def _remedy(statement: Exec, owned: _Owned, write: bool) -> str:
+def _remedy(statement: Exec, owned: _OwnerTable, write: bool) -> str:
     """The remedy for a path that distributes differently. A load may leave the distribution to the compute path, replicas included."""
     loads = statement if write else owned.owners[0][0]
     load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with; or "
@@ -310,7 +310,7 @@ def _unconditional(use: Use) -> Use:
     return attrs.evolve(statement, active=TRUE), loops, access
 
 
-def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
+def _covers_with_own_modes(kernel: Kernel, owned: _OwnerTable, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
     """Whether a uniform init may number the registers by its own modes: each owning thread must set all of its registers (decision 3)."""
     statement, loops, access = use
     buffer = owned.buffer

@@ -20,7 +20,7 @@ def divide(kernel: Kernel) -> Kernel:
 
     A reciprocal is named after the first of these values.
     """
-    if not gains(kernel):
+    if not repeats_divisions(kernel):
         return kernel
     divisors, used_names = Divisors(kernel.symbols, kernel.body), taken_names(kernel)
     reciprocals: dict[Expr, Reciprocal] = {}
@@ -33,6 +33,6 @@ def divide(kernel: Kernel) -> Kernel:
     return attrs.evolve(kernel, reciprocals=tuple(reciprocals.values()))
 
 
-def gains(kernel: Kernel) -> bool:
+def repeats_divisions(kernel: Kernel) -> bool:
     """Whether loads of a kernel wait for divisions repeatedly: a producer's loads wait for them in each tile."""
     return bool(kernel.rings)

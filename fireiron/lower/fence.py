@@ -57,8 +57,8 @@ def fence(kernel: Kernel) -> Kernel:
     read = {name for name in read if kernel.buffer(name).memory.of_block}
     if not read:
         return kernel
-    places = _FencePositions(frozenset(read))
-    places.follow(kernel.body, _Written())
+    positions = _FencePositions(frozenset(read))
+    positions.analyze(kernel.body, _WriteState())
     copied = _copied(kernel, read)
 
     def fenced(statement: Stmt) -> tuple[Stmt, ...]:
@@ -68,12 +68,12 @@ def fence(kernel: Kernel) -> Kernel:
                 statement,
                 Fence(FenceKind.ASYNC_PROXY, f"make {names}, copied by threads, visible to the async proxy", orders=_orders(late, engines)),
             )
-        written = places.barriers.get(id(statement))  # by identity: equal barriers occur at several positions
+        written = positions.barriers.get(id(statement))  # by identity: equal barriers occur at several positions
         if not written:
             return (statement,)
         names = ", ".join(dict.fromkeys(name for name, _ in written))
         return (
-            Fence(FenceKind.ASYNC_PROXY, f"make {names} visible to the async proxy", orders=_orders(places.named(written), engines)),
+            Fence(FenceKind.ASYNC_PROXY, f"make {names} visible to the async proxy", orders=_orders(positions.named(written), engines)),
             statement,
         )
 
@@ -104,19 +104,19 @@ def _orders(written: Iterable[tuple[str, Exec]], engines: Iterable[Exec]) -> tup
 
 
 @attrs.frozen
-class _Written:
+class _WriteState:
     """The writes since the last fence, in order, and the copies in flight."""
 
     written: Mapping[Write, None] = attrs.field(factory=dict)
-    under_way: Outstanding[Write] = attrs.field(factory=Outstanding)
+    outstanding: Outstanding[Write] = attrs.field(factory=Outstanding)
 
-    def also(self, written: Iterable[Write]) -> _Written:
+    def with_writes(self, written: Iterable[Write]) -> _WriteState:
         """The state after more writes."""
         return attrs.evolve(self, written={**self.written, **dict.fromkeys(written)})
 
-    def joined(self, other: _Written) -> _Written:
+    def joined(self, other: _WriteState) -> _WriteState:
         """The join of two states, at the head of a loop or after it."""
-        return _Written({**self.written, **other.written}, self.under_way.joined(other.under_way, widened=True))
+        return _WriteState({**self.written, **other.written}, self.outstanding.joined(other.outstanding, widened=True))
 
 
 class _FencePositions:
@@ -131,17 +131,17 @@ class _FencePositions:
         """Writes with their statements."""
         return ((name, self.statements[number]) for name, number in written)
 
-    def follow(self, body: tuple[Stmt, ...], known: _Written) -> _Written:
+    def analyze(self, body: tuple[Stmt, ...], known: _WriteState) -> _WriteState:
         """The state after a list, given the state before it."""
         for statement in body:
             match statement:
                 case Exec():
                     known = self._exec(statement, known)
                 case Commit(mechanism=mechanism):
-                    known = attrs.evolve(known, under_way=known.under_way.commit(mechanism))
+                    known = attrs.evolve(known, outstanding=known.outstanding.commit(mechanism))
                 case Wait(groups=groups, mechanism=mechanism):
-                    known = known.also(sorted(known.under_way.done_by(mechanism, groups), key=self._place))
-                    known = attrs.evolve(known, under_way=known.under_way.wait(mechanism, groups))
+                    known = known.with_writes(sorted(known.outstanding.done_by(mechanism, groups), key=self._place))
+                    known = attrs.evolve(known, outstanding=known.outstanding.wait(mechanism, groups))
                 case Barrier() | Release(state=StageState.FULL):
                     self.barriers.setdefault(id(statement), {}).update(known.written)
                     known = attrs.evolve(known, written={})
@@ -149,31 +149,31 @@ class _FencePositions:
                     known = self._loop(statement, known)
                 case Roles():
                     for child in statement.children:
-                        self.follow(child, _Written())
+                        self.analyze(child, _WriteState())
                 case Let() | Comment() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
                     pass
                 case _:
                     raise unknown(statement, "fence")
         return known
 
-    def _loop(self, loop: For, before: _Written) -> _Written:
+    def _loop(self, loop: For, before: _WriteState) -> _WriteState:
         """The state after a loop, which may have no iteration: analyzed until its head is a fixed point."""
         head = before
         while True:
-            after = self.follow(loop.body, head)
+            after = self.analyze(loop.body, head)
             joined = head.joined(after)
             if joined == head:
                 return after if loop.extent.low > loop.first else before.joined(after)
             head = joined
 
-    def _exec(self, statement: Exec, known: _Written) -> _Written:
+    def _exec(self, statement: Exec, known: _WriteState) -> _WriteState:
         if statement.instruction.mechanism.by_engine:
             return known
         self.statements[id(statement)] = statement
         written = [(access.buffer, id(statement)) for access in statement.accesses if access.write and access.buffer in self.read]
         if not statement.asynchronous:
-            return known.also(written)
-        return attrs.evolve(known, under_way=known.under_way.issue(statement.mechanism, written))
+            return known.with_writes(written)
+        return attrs.evolve(known, outstanding=known.outstanding.issue(statement.mechanism, written))
 
     def _place(self, write: Write) -> int:
         """The position of a write, in the order in which statements were analyzed."""

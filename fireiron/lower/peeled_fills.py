@@ -46,8 +46,8 @@ class PeeledFills:
         if counts == {(0, 0)}:
             return usual
         if len(counts) == 1 and alone:
-            ((front, after),) = counts
-            return first * (loop.extent + front + after) + loop.var + front
+            ((before, after),) = counts
+            return first * (loop.extent + before + after) + loop.var + before
         raise DecompositionError(
             f"{', '.join(names)}: stages of one ring are also filled before or after loop {loop.var}",
             at=loop.origin, legal="equally many loads of each buffer outside the loop, and a constant trip count",
@@ -62,8 +62,8 @@ class PeeledFills:
         """The number of loads that fill a buffer before the loop, and after it."""
         place = next(place for place, stmt in enumerate(self.body) if self._is(stmt))
         parts = self.body[:place], self.body[place:]
-        front, after = (sum(is_open(one, (name,)) for one in part) for part in parts)
-        return front, after
+        before, after = (sum(is_open(one, (name,)) for one in part) for part in parts)
+        return before, after
 
     def staged(self, body: Sequence[Stmt], rings: Sequence[Ring], first: Expr) -> tuple[Stmt, ...]:
         """The list after the pass: loads outside the loop have fill numbers, and their readers use the corresponding stages.
@@ -75,8 +75,8 @@ class PeeledFills:
         result = list(body)
         for ring in rings:
             if self.buffers & set(ring.buffers):
-                front, after = self._counted(ring.buffers[0])
-                result = _numbered(result, ring, self.loop, first * (self.loop.extent + front + after) - 1)
+                before, after = self._counted(ring.buffers[0])
+                result = _numbered(result, ring, self.loop, first * (self.loop.extent + before + after) - 1)
         return tuple(result)
 
 

@@ -47,6 +47,7 @@ from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.lower.peeled_fills import PeeledFills, is_open
 from fireiron.lower.shared_stages import SharedStages
+from fireiron.lower.temporary_stages import with_stages
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
 from fireiron.values.sharer import BLOCK, GRID
@@ -62,6 +63,7 @@ def pipeline(kernel: Kernel) -> Kernel:
     """Pipeline the marked loops of a kernel, outer loops first. Copies before an explicit commit may become asynchronous."""
     if any(isinstance(stmt, Commit) for stmt in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=_committed(kernel.body))
+    kernel = with_stages(kernel)
     _require_rings(kernel)
     if any(_is_idle(stmt) for stmt in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=rewritten(kernel.body, _without_idle_producer))
@@ -72,7 +74,7 @@ def pipeline(kernel: Kernel) -> Kernel:
     buffers = tuple(
         attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, copies=buffer.tensor.copies * pass_.stages.get(buffer.name, 1)))
         for buffer in kernel.buffers
-        if buffer.name not in pass_.slots.of
+        if buffer.name not in pass_.shared_stages.of
     )
     rings = sorted(pass_.rings, key=lambda ring: ring.name in pass_.single)
     return attrs.evolve(kernel, body=body, buffers=buffers, rings=tuple(rings))
@@ -91,7 +93,7 @@ class _Pipeline:
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.requested_stages = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
-        self.slots = SharedStages(kernel)
+        self.shared_stages = SharedStages(kernel)
         self.stages: dict[str, int] = {}
         self.used_names = taken_names(kernel)
         self.read = _read_from_memory(kernel)
@@ -103,17 +105,17 @@ class _Pipeline:
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a pipelined loop is preceded by its prologue."""
         result: list[Stmt] = []
-        outside = PeeledFills(body) if self.produced else PeeledFills(())
-        for statement in self._prefetched(body, outside) if self.produced else body:
+        peeled = PeeledFills(body) if self.produced else PeeledFills(())
+        for statement in self._prefetched(body, peeled) if self.produced else body:
             if isinstance(statement, For) and ProducerThreads in statement.asks:
-                result.append(self._ring(statement, outside))
+                result.append(self._ring(statement, peeled))
             elif isinstance(statement, For) and _stages(statement):
                 prologue, loop = self._loop(statement)
                 inner, early = self._inside(loop)
                 result += [*prologue, *early, _interleaved(inner, self._fresh) if Pipelined in inner.asks else inner]
             else:
                 result.append(self._around(statement))
-        return outside.staged(result, self.rings, self._iteration_number())
+        return peeled.staged(result, self.rings, self._iteration_number())
 
     def _around(self, statement: Stmt) -> Stmt:
         """A statement with its nested marked loops pipelined."""
@@ -185,7 +187,7 @@ class _Pipeline:
         )
         return _iteration_number(around[chosen + 1 :], counter)
 
-    def _ring(self, loop: For, outside: PeeledFills) -> For:
+    def _ring(self, loop: For, peeled: PeeledFills) -> For:
         """A loop whose loads a producer issues: the program stays sequential, and each fill uses the next stage."""
         loads, rest = self._parts(loop)
         _require_no_other(loop, rest)
@@ -203,35 +205,33 @@ class _Pipeline:
         # Fills are numbered through all enclosing loops, so that a ring continues with the next tile.
         number = self._iteration_number(loop)
         names, stages = _filled(loads), _stages(loop)
-        depth = {name: self.requested_stages.get(self.slots.of.get(name, name), stages) for name in sorted(names)}
-        self._add_copies({name: stages for name, stages in depth.items() if name not in self.slots.of})
+        depth = {name: self.requested_stages.get(self.shared_stages.of.get(name, name), stages) for name in sorted(names)}
+        self._add_copies({name: stages for name, stages in depth.items() if name not in self.shared_stages.of})
         users = _by_users(self._determining_users(rest), [name for load in loads for name in sorted(_written(load) & names)])
         ordered = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
-        shared = [alike for buffers in ordered for alike in _by_depth(buffers, depth)]
-        of_buffer: dict[str, tuple[str, Expr]] = {}
+        shared = [same_depth for buffers in ordered for same_depth in _by_depth(buffers, depth)]
+        ring_and_fill: dict[str, tuple[str, Expr]] = {}
         body: Sequence[Stmt] = [*_in_order(loads, shared), *rest]
-        for iterations in self.slots.rings(shared, depth, loop):
-            first, stages = iterations[0][0], depth[iterations[0][0]]
+        for groups in self.shared_stages.rings(shared, depth, loop):
+            first, stages = groups[0][0], depth[groups[0][0]]
             name = self._fresh(f"{first if len(shared) > 1 else loop.var.name}_ring")
-            self.rings.append(Ring(name, stages, tuple(sorted(iterations[0]))))
-            alone = len(iterations) == 1 and not self._differs(loop, self.around)
-            counted = outside.number(loop, [name for names in iterations for name in names], number, self._iteration_number(), alone)
-            for position, together in enumerate(
-                sorted(iterations, key=lambda names: shared.index(list(names)))
-            ):  # in the order of the loads
-                iteration = counted * len(iterations) + position
-                of_buffer |= dict.fromkeys(together, (name, iteration))
-                body = _staged(body, together, stages, mod(iteration, as_expr(stages)))
+            self.rings.append(Ring(name, stages, tuple(sorted(groups[0]))))
+            alone = len(groups) == 1 and not self._differs(loop, self.around)
+            first_fill = peeled.number(loop, [name for names in groups for name in names], number, self._iteration_number(), alone)
+            for position, together in enumerate(sorted(groups, key=lambda names: shared.index(list(names)))):  # in the order of the loads
+                fill_index = first_fill * len(groups) + position
+                ring_and_fill |= dict.fromkeys(together, (name, fill_index))
+                body = _staged(body, together, stages, mod(fill_index, as_expr(stages)))
 
         def edit(stmt: Exec) -> Exec:
             fills = stmt.mechanism.counted or (stmt.spec.moves and stmt.accesses[1].write and bool(others))
-            if fills and stmt.accesses[1].buffer in of_buffer:  # buffers of an inner loop have their own rings
-                ring, iteration = of_buffer[stmt.accesses[1].buffer]
-                stmt = attrs.evolve(stmt, ring=ring, fill_index=iteration)
-            return self.slots.moved(stmt)
+            if fills and stmt.accesses[1].buffer in ring_and_fill:  # buffers of an inner loop have their own rings
+                ring, fill_index = ring_and_fill[stmt.accesses[1].buffer]
+                stmt = attrs.evolve(stmt, ring=ring, fill_index=fill_index)
+            return self.shared_stages.moved(stmt)
 
         loop = self._in_order(loop)
-        inner = attrs.evolve(loop.without(Pipelined), body=tuple(edited(body, edit)), period=math.lcm(*depth.values()))
+        inner = attrs.evolve(loop.without(Pipelined), body=tuple(edited(body, edit)), period=math.lcm(*depth.values(), loop.period or 1))
         self.around.append(loop)
         result: list[Stmt] = []
         for stmt in inner.body:
@@ -315,14 +315,14 @@ class _Pipeline:
             )
         return self.counts[around.var]
 
-    def _prefetched(self, body: Sequence[Stmt], outside: PeeledFills) -> Sequence[Stmt]:
+    def _prefetched(self, body: Sequence[Stmt], peeled: PeeledFills) -> Sequence[Stmt]:
         """A list whose TMA loads outside of loops with a producer have rings. Loads that the same statements use share a ring.
 
         If the list is executed repeatedly, a ring has two stages, so that the next fill is in flight while the current one is used.
         """
         uses = [stmt for stmt in body if not is_open(stmt)]
         opened = [stmt.accesses[1].buffer for stmt in body if is_open(stmt)]
-        shared = _by_users(uses, [name for name in opened if name not in outside.buffers]).values()
+        shared = _by_users(uses, [name for name in opened if name not in peeled.buffers]).values()
         number, stages = self._iteration_number(), 2 if self.around else 1
         for buffers in shared:
             ring = Ring(self._fresh(f"{buffers[0]}_ring"), stages, tuple(buffers))
@@ -338,7 +338,7 @@ class _Pipeline:
     def _loop(self, loop: For) -> tuple[list[Stmt], For]:
         """The prologue and the steady state of a pipelined loop."""
         loads, rest = self._parts(loop)
-        stages, spread = loop.asks[Pipelined].stages, loop.asks[Pipelined].interleave
+        stages, interleave = loop.asks[Pipelined].stages, loop.asks[Pipelined].interleave
         ahead = stages - 1
         names = self._staged(loads, loop)
         shared = any(self.memories[name].of_block for name in names)
@@ -346,21 +346,21 @@ class _Pipeline:
         if ahead:
             self._check_threads(loop, loads)
         # Stages in registers belong to one thread, and later passes need not know when they repeat.
-        period = stages if shared else 0
+        period = math.lcm(stages, loop.period or 1) if shared else loop.period
         stage = mod(loop.var, as_expr(stages))
         consumers = _staged(rest, names, stages, stage)
         early = mod(loop.var + ahead, as_expr(stages))
         producers = _staged(_ahead(loads, {loop.var: loop.var + ahead}, loop, ahead), names, stages, early)
         commit: list[Stmt] = [Commit()] if shared else []
         # One barrier at the head of the body is enough: the data of this stage is complete, and the stage that is written next is free.
-        best = [SyncPoint(None, loop.var.name)] if shared else []
+        preferred = [SyncPoint(None, loop.var.name)] if shared else []
         if all(stmt.active == FALSE for stmt, _ in execs(tuple(producers))):
             # The loop is so short that the prologue loads everything.
-            producers, after, spread = [], [], False
+            producers, commit_after, interleave = [], [], False
         else:
-            after = commit
-        rest_of = loop.with_asks(Pipelined(0, spread))  # the copies are interleaved when the inner loops are transformed
-        steady = attrs.evolve(rest_of, body=(*best, *producers, *after, *consumers), period=period)
+            commit_after = commit
+        unmarked = loop.with_asks(Pipelined(0, interleave))  # the copies are interleaved when the inner loops are transformed
+        steady = attrs.evolve(unmarked, body=(*preferred, *producers, *commit_after, *consumers), period=period)
         return self._prologue(loads, names, loop, commit), steady
 
     def _check_registers(self, loop: For, names: Iterable[str]) -> None:
@@ -406,25 +406,25 @@ class _Pipeline:
         written = [_written(stmt) for stmt in loop.body]
         loads: list[Stmt] = []
         rest: list[Stmt] = []
-        waiting: list[Stmt] = []
+        comments: list[Stmt] = []
         for position, stmt in enumerate(loop.body):
             others = set().union(*(names for other, names in enumerate(written) if other != position))
             if isinstance(stmt, Comment):
-                waiting.append(stmt)
+                comments.append(stmt)
             elif self._is_load(stmt, others):
-                loads += [*waiting, stmt]
-                waiting = []
+                loads += [*comments, stmt]
+                comments = []
             # `no_sync` refers to the position after its copy, which pipelining removes.
             elif isinstance(stmt, SyncPoint) and not stmt.require and loads and not rest:
-                waiting = []
+                comments = []
             else:
-                rest += [*waiting, stmt]
-                waiting = []
+                rest += [*comments, stmt]
+                comments = []
         if not any(not isinstance(load, Comment) for load in loads):
             raise DecompositionError(
                 "pipeline: no load directly under this split", at=loop.origin, hint=".split(...).pipeline(3).load(A, SH, ...)"
             )
-        return loads, [*rest, *waiting]
+        return loads, [*rest, *comments]
 
     def _is_load(self, item: Stmt, others: set[str]) -> bool:
         """Whether a statement is a load that can be issued iterations ahead; `others` are the buffers that other statements write."""

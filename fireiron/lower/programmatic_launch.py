@@ -63,7 +63,7 @@ def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
         if _touches(kernel, statement):
             raise _refused(kernel, "the kernel has no producer", "pipeline(stages).warp_specialize()")
         return statement
-    roles = tuple(_ahead(kernel, role) if _fills(kernel, role) else _with_wait(kernel, role) for role in statement.roles)
+    roles = tuple(_with_early_loads(kernel, role) if _fills(kernel, role) else _with_wait(kernel, role) for role in statement.roles)
     filling = (role for role in statement.roles if _fills(kernel, role))
     loads = [_is_load_of(kernel, stmt, True) for role in filling for stmt in _loop_of(role).body if _loads(stmt)]
     if all(loads) or not any(loads):
@@ -88,7 +88,7 @@ def _loop_of(role: Role) -> For:
     return next(stmt for stmt in role.body if isinstance(stmt, For))
 
 
-def _ahead(kernel: Kernel, role: Role) -> Role:
+def _with_early_loads(kernel: Kernel, role: Role) -> Role:
     """A producer that loads the inputs in `no_wait` of the first fills before the wait, and the others after it.
 
     A load before the loop, such as an epilogue vector, comes after the wait unless its input is in `no_wait`. Arrivals of copying threads
@@ -98,23 +98,23 @@ def _ahead(kernel: Kernel, role: Role) -> Role:
     loop, *others = role.body[place:] or (None,)
     if not isinstance(loop, For) or others or any(isinstance(stmt, Acquire) for part in loop.body for stmt in statements(_inside(part))):
         raise _refused(kernel, "a block has several tiles, or several loops with loads", "a block for each tile, without persistent()")
-    stages = _iterations_that_fit(kernel, loop)
+    iterations = _iterations_that_fit(kernel, loop)
     ready, rest = (tuple(stmt for stmt in loop.body if _is_load_of(kernel, stmt, early)) for early in (True, False))
     if not ready:
         return _with_wait(kernel, role)
     names = {stmt.var.name for stmt in statements(kernel.body) if isinstance(stmt, (For, Let))}
     free = (name for number in range(len(names) + 1) if (name := f"{loop.var.name}_ahead{number or ''}") not in names)
-    iteration = Var(next(free), 0, stages - 1)
+    iteration = Var(next(free), 0, iterations - 1)
     last = tuple(stmt for stmt in loop.body if isinstance(stmt, Fence) or (isinstance(stmt, Release) and stmt.by is not None))
-    notes = tuple(stmt for stmt in loop.body if stmt not in last and not _loads(stmt) and not isinstance(stmt, Comment))
-    lets = tuple(one for one in notes if isinstance(one, Let))
+    setup = tuple(stmt for stmt in loop.body if stmt not in last and not _loads(stmt) and not isinstance(stmt, Comment))
+    lets = tuple(one for one in setup if isinstance(one, Let))
 
     def peeled_loop(*inside: Stmt) -> For:
-        return attrs.evolve(loop, var=iteration, extent=minimum(loop.extent, stages), body=substituted(inside, {loop.var: iteration}))
+        return attrs.evolve(loop, var=iteration, extent=minimum(loop.extent, iterations), body=substituted(inside, {loop.var: iteration}))
 
-    first = peeled_loop(*notes, *ready, *(() if rest else last))
+    first = peeled_loop(*setup, *ready, *(() if rest else last))
     second = (peeled_loop(*lets, *rest, *last),) if rest else ()
-    rest_of_loop = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
+    rest_of_loop = () if loop.extent.high <= iterations else (attrs.evolve(loop, first=iterations),)
     early, late = _by_readiness(kernel, role.body[:place])
     return attrs.evolve(role, body=(*early, first, GridDepControl(GridDepAction.WAIT), *late, *second, *rest_of_loop))
 
@@ -137,10 +137,10 @@ def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], l
 def _iterations_that_fit(kernel: Kernel, loop: For) -> int:
     """The number of iterations of a producer's loop that fit in its rings, so that their loads wait for no consumer."""
     rings = [stmt.ring for stmt in loop.body if isinstance(stmt, Acquire)]
-    peeled_loop = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
-    if not peeled_loop:
+    iterations = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
+    if not iterations:
         raise _refused(kernel, "a ring has fewer stages than an iteration fills", "more stages in pipeline(stages)")
-    return peeled_loop
+    return iterations
 
 
 def _loads(statement: Stmt) -> bool:

@@ -89,7 +89,7 @@ def _refusal(kernel: Kernel, stmt: Exec, buffers: list[Buffer], limit: int) -> R
     needed = sum(map(register_words, buffers))
     parts = ", ".join(f"{buffer.name} {register_words(buffer)}" for buffer in buffers)
     largest = max(buffers, key=register_words)
-    helps = needed + SPARE <= MOST_GIVEN and kernel.threads <= 3 * GROUP_THREADS and not _gives(kernel)
+    helps = needed + SPARE <= MOST_GIVEN and kernel.threads <= 3 * GROUP_THREADS and not _releases_registers(kernel)
     more = "; or warp_specialize(128), whose producer releases registers to the consumers" if helps else ""
     return ResourceError(
         f"MMAs need {needed} registers per thread, but with {kernel.threads} threads per block a thread has {limit}: {parts}",
@@ -100,6 +100,6 @@ def _refusal(kernel: Kernel, stmt: Exec, buffers: list[Buffer], limit: int) -> R
     )
 
 
-def _gives(kernel: Kernel) -> bool:
+def _releases_registers(kernel: Kernel) -> bool:
     """Whether a producer already releases registers."""
     return any(role.registers for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles)

@@ -58,7 +58,7 @@ from fireiron.values.units import THREAD, index_in
 
 WARP_THREADS = 32
 
-OF_THE_REST = (Comment, SyncPoint, Commit, IfAnyLane)
+FIRST_PART_ONLY = (Comment, SyncPoint, Commit, IfAnyLane)
 """Statements that only the first part keeps."""
 
 MOST_UNROLLED = 16
@@ -159,10 +159,10 @@ class Partition:
         return next(iter(counts), 1)
 
     def _emptying(self, ring: Ring) -> tuple[Part, ...]:
-        return tuple(part for part in self.parts if part is not self.taking) if ring.tiles else self.users(ring)
+        return tuple(part for part in self.parts if part is not self.claiming) if ring.tiles else self.users(ring)
 
     @property
-    def taking(self) -> Part | None:
+    def claiming(self) -> Part | None:
         """The part that claims tiles from a counter."""
         return next((part for part in self.parts if part.elected), None)
 
@@ -175,12 +175,12 @@ class Partition:
         for part, load in self.loads(ring):
             if load.mechanism.counted:
                 parts.add(id(part))
-                size = _brought(load) * self.kernel.buffer(load.accesses[1].buffer).dtype.bytes
+                size = _received_elements(load) * self.kernel.buffer(load.accesses[1].buffer).dtype.bytes
                 sizes[load.fill_index] = sizes.get(load.fill_index, 0) + (size if of in (None, part) else 0)
         return None if of is not None and len(parts) < 2 else next(iter(sizes.values()), 0)
 
 
-def _brought(load: Exec) -> int:
+def _received_elements(load: Exec) -> int:
     """The elements that a block receives by a load; with multicast, from all blocks that share it."""
     return math.prod(load.accesses[1].shape) * (1 if load.multicast is None else load.multicast.count)
 
@@ -325,7 +325,7 @@ class Writer:
                 return () if self._redistributes and statement.var in self.names else (statement,)
             case For():
                 return self._loop(statement, around, fills)
-            case _ if not isinstance(statement, OF_THE_REST):
+            case _ if not isinstance(statement, FIRST_PART_ONLY):
                 raise unknown(statement, "specialize")
             case _ if self.part is self.partition.rest:
                 return (statement,)
@@ -338,7 +338,7 @@ class Writer:
             return ()
         if self.part is self.partition.rest and _is_of_tile(statement, around):
             return self._ordered(loop)
-        loop = _dynamic_loop(loop, _claim if self.part is self.partition.taking else self._received_tile)
+        loop = _dynamic_loop(loop, _claim if self.part is self.partition.claiming else self._received_tile)
         return self._redistributed(loop) if fills else self._overlapped(loop)
 
     def _received_tile(self, tile: ClaimTile) -> tuple[Stmt, ...]:
@@ -393,10 +393,10 @@ class Writer:
         stage = self._stage(fill)
         later = (one for other, one in uses.items() if one > place and other.ring == fill.ring and self._is_of_stage(other, stage))
         end = min(later, default=len(body))
-        uses_at = [number for number in range(place, end) if uses_stage(body[number], ring, stage)] or [end]
+        positions = [number for number in range(place, end) if uses_stage(body[number], ring, stage)] or [end]
         release = Release(ring.name, StageState.EMPTY, fill.index, self.elected_lane, self.fillers.get(ring.name, ()))
-        operations.before.setdefault(_in_front_of_notes(body[: uses_at[0]]), []).append(Acquire(ring.name, StageState.FULL, fill.index))
-        last = uses_at[-1]
+        operations.before.setdefault(_before_comments(body[: positions[0]]), []).append(Acquire(ring.name, StageState.FULL, fill.index))
+        last = positions[-1]
         while last + 1 < len(body) and isinstance(body[last + 1], (Commit, Wait)):
             last += 1
         operations.after.setdefault(last, []).append(release)
@@ -408,7 +408,7 @@ class Writer:
     def _is_of_stage(self, fill: Fill, stage: Expr | None) -> bool:
         """Whether a fill is known to be of this stage, if stages must be distinguished."""
         own = self._stage(fill)
-        return own is not None and stage is not None and same(own, stage)
+        return own is not None and stage is not None and same_stage(own, stage)
 
     def _ordered(self, loop: For) -> tuple[Stmt, ...]:
         """The loop of a tile, if consumer groups alternate tiles: it starts after the last MMAs of the previous tile."""
@@ -452,9 +452,9 @@ class Writer:
         assert isinstance(store, Exec)
         store = attrs.evolve(store, lane=index_in(Warp, self.partition.thread))
         stores = (store,) if units == 1 else (For(index, as_expr(units), (store,), True),)
-        return (*stores, Commit(store.mechanism), self._read(store))
+        return (*stores, Commit(store.mechanism), self._wait_for_reads(store))
 
-    def _read(self, store: Exec) -> Wait:
+    def _wait_for_reads(self, store: Exec) -> Wait:
         """The wait until a store has read its stage, which is filled again after it."""
         read = {access.buffer for access in store.accesses if not access.write}
         fills = (stmt for stmt, _ in execs(self.partition.kernel.body) if stmt.ring)
@@ -557,7 +557,7 @@ def _claim(tile: ClaimTile) -> tuple[Stmt, ...]:
     )
 
 
-def _dynamic_loop(loop: For, come_by: Callable[[ClaimTile], tuple[Stmt, ...]]) -> For:
+def _dynamic_loop(loop: For, receive: Callable[[ClaimTile], tuple[Stmt, ...]]) -> For:
     """A loop over dynamically scheduled tiles: each iteration begins with its tile number and exits the loop if none is left, at the latest
     in the iteration after all of them.
     """
@@ -565,7 +565,7 @@ def _dynamic_loop(loop: For, come_by: Callable[[ClaimTile], tuple[Stmt, ...]]) -
         return loop
     request = loop.asks[DynamicTiles]
     number = next(stmt for stmt in loop.body if isinstance(stmt, Let) and stmt.var.name == request.tile)
-    head = (*come_by(ClaimTile(number.var, request.tiles, request.ring, loop.var)), ExitIfDone(number.var, request.tiles))
+    head = (*receive(ClaimTile(number.var, request.tiles, request.ring, loop.var)), ExitIfDone(number.var, request.tiles))
     rest = tuple(stmt for stmt in loop.body if stmt is not number)
     return attrs.evolve(loop, extent=request.tiles + 1, body=(*head, *rest))
 
@@ -579,19 +579,19 @@ def _is_of_tile(loop: For, around: For | None) -> bool:
 def uses_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
     """Whether a statement accesses a stage of a ring (None: any stage). Fills that an inner list acquires do not count."""
     if isinstance(statement, Exec):
-        return any(access.buffer in ring.buffers and (stage is None or same(stage, access.copy)) for access in statement.accesses)
+        return any(access.buffer in ring.buffers and (stage is None or same_stage(stage, access.copy)) for access in statement.accesses)
     inside = [one for child in statement.children for one in child]
     acquired = (stmt.fill_index for stmt in inside if isinstance(stmt, Acquire) and stmt.ring == ring.name)
-    own = stage is not None and any(same(stage, mod(number, as_expr(ring.stages))) for number in acquired)
+    own = stage is not None and any(same_stage(stage, mod(number, as_expr(ring.stages))) for number in acquired)
     return not own and any(uses_stage(stmt, ring, stage) for stmt in inside)
 
 
-def same(stage: Expr, other: Expr) -> bool:
+def same_stage(stage: Expr, other: Expr) -> bool:
     """Whether two stages are equal; a loop of one iteration may use a name for 0."""
     return stage == other or (stage.low == stage.high == other.low == other.high)
 
 
-def _in_front_of_notes(body: Sequence[Stmt]) -> int:
+def _before_comments(body: Sequence[Stmt]) -> int:
     """The position before the comments at the end of a list, which describe what follows."""
     position = len(body)
     while position and isinstance(body[position - 1], Comment):
@@ -599,4 +599,4 @@ def _in_front_of_notes(body: Sequence[Stmt]) -> int:
     return position
 
 
-__all__ = ["Fill", "Part", "Partition", "Writer", "is_condition", "same", "uses_stage"]
+__all__ = ["Fill", "Part", "Partition", "Writer", "is_condition", "same_stage", "uses_stage"]

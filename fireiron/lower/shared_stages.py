@@ -61,11 +61,11 @@ class SharedStages:
                 hint="share_stages(...) on each of these loads, or on none",
             )
         for name, other in zip(names, others, strict=True):
-            tensor, two = self._tensors[name], self._tensors[other]
-            if tensor.storage() != two.storage() or tensor.stages not in (0, two.stages):
+            tensor, other_tensor = self._tensors[name], self._tensors[other]
+            if tensor.storage() != other_tensor.storage() or tensor.stages not in (0, other_tensor.stages):
                 raise DecompositionError(
                     f"share_stages: {name} and {other} share stages, but their layouts differ",
-                    got=f"{tensor} and {two}",
+                    got=f"{tensor} and {other_tensor}",
                     legal="one layout, and stages(...) only on the first load",
                     at=tensor.origin,
                     hint="leave share_stages out",

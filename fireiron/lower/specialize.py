@@ -229,10 +229,10 @@ def _alternating(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[P
     producers = producer.threads
     loop = next(stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and ConsumerGroups in stmt.asks)
     groups, iteration = loop.asks[ConsumerGroups].groups, loop.var
-    each, workers = kernel.workers, kernel.workers * groups
+    size, workers = kernel.workers, kernel.workers * groups
     _check_groups(kernel, groups, producers)
     whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
-    number = Let(Var(_fresh(kernel, "group_thread"), 0, each - 1), mod(whole.thread, as_expr(each)))
+    number = Let(Var(_fresh(kernel, "group_thread"), 0, size - 1), mod(whole.thread, as_expr(size)))
     own = {kernel.thread: number.var}
     in_rings = {name for ring in kernel.rings for name in ring.buffers}
 
@@ -242,7 +242,7 @@ def _alternating(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[P
             if isinstance(statement, For) and ConsumerGroups in statement.asks:
                 return (attrs.evolve(statement, first=group, step=groups),)
             if isinstance(statement, Exec):
-                in_group = equal(whole.thread // each, group)
+                in_group = equal(whole.thread // size, group)
                 accesses = tuple(
                     access
                     if access.buffer in in_rings
@@ -253,7 +253,7 @@ def _alternating(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[P
                 return (attrs.evolve(statement, accesses=accesses, active=all_of((in_group, statement.active)), lane=lane),)
             return (statement,)
 
-        return Role(f"consumers, group {group}", group * each, each, rewritten(program, edit), registers=consumers.registers)
+        return Role(f"consumers, group {group}", group * size, size, rewritten(program, edit), registers=consumers.registers)
 
     last = Role(producer.name, workers, producers, loads, elected=True, registers=producer.registers)
     roles = Roles((*(role(group) for group in range(groups)), last))
@@ -292,7 +292,7 @@ def _kept(kernel: Kernel, producers: int) -> int:
     return KEPT_AT_LEAST if 0 < given[0] < given[1] and data + SPARE > given[0] else KEPT
 
 
-def _registers(workers: int, producers: int, kept: int, resident: int) -> tuple[int, int]:
+def _registers(workers: int, producers: int, kept: int, blocks_per_sm: int) -> tuple[int, int]:
     """The registers that each producer thread keeps and that each consumer gets; 0 if they stay as launched.
 
     Blocks on the same SM (`min_blocks_per_sm`) share its registers.
@@ -300,6 +300,6 @@ def _registers(workers: int, producers: int, kept: int, resident: int) -> tuple[
     if producers < GROUP_THREADS or workers % GROUP_THREADS:
         return 0, 0
     groups = workers // GROUP_THREADS
-    launched = min(REGISTERS // ((workers + producers) * max(resident, 1)) // 8 * 8, 248)
+    launched = min(REGISTERS // ((workers + producers) * max(blocks_per_sm, 1)) // 8 * 8, 248)
     given = min((launched * (groups + 1) - kept) // groups // 8 * 8, 248)
     return (kept, given) if given > launched > kept else (0, 0)

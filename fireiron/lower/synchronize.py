@@ -82,7 +82,7 @@ def synchronize(kernel: Kernel) -> Kernel:
     """The kernel with barriers and without sync points; a `SynchronizationError` if a forbidden barrier is needed."""
     solver = _Solver(kernel)
     body, _ = solver.solve(kernel.body, ())
-    ineffective = (point for point, relevant in solver.wishes.values() if not relevant)
+    ineffective = (point for point, relevant in solver.requests.values() if not relevant)
     return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *ineffective))
 
 
@@ -128,7 +128,7 @@ class _Solver:
         self.kernel = kernel
         self.graph = Dependences(kernel)
         self.scopes = self.graph.scopes
-        self.wishes: dict[tuple[bool | None, str, str | None], tuple[SyncPoint, bool]] = {}
+        self.requests: dict[tuple[bool | None, str, str | None], tuple[SyncPoint, bool]] = {}
 
     # -------------------------------------------------------------------------------------- lists, inside out
 
@@ -156,7 +156,7 @@ class _Solver:
                     statement, summary = self._loop(statement, loops)
                 case Exec():
                     touches = self.graph.of(statement, loops)
-                    summary = self._everywhere(touches, pending=frozenset(one for one in touches if one.under_way))
+                    summary = self._everywhere(touches, pending=frozenset(one for one in touches if one.asynchronous_write))
                 case Barrier(scope=scope):
                     summary = self._everywhere((), self._reach(scope))
                 case Roles():
@@ -312,13 +312,13 @@ class _Solver:
 
     def _record_requests(self, hazards: Sequence[Hazard], items: _List, barriers: Mapping[int, int]) -> None:
         """Record which requests have no effect on the barriers; a request may be in several lists, and counts if it matters in any."""
-        for wishes in (items.required, items.forbidden):
-            for position, point in wishes.items():
-                rest = {other: one for other, one in wishes.items() if other != position}
-                others = attrs.evolve(items, required=rest) if wishes is items.required else attrs.evolve(items, forbidden=rest)
-                wish = (point.require, point.subject, point.origin)
+        for requests in (items.required, items.forbidden):
+            for position, point in requests.items():
+                rest = {other: one for other, one in requests.items() if other != position}
+                others = attrs.evolve(items, required=rest) if requests is items.required else attrs.evolve(items, forbidden=rest)
+                request = (point.require, point.subject, point.origin)
                 relevant = self._differs(hazards, others, barriers)
-                self.wishes[wish] = (point, relevant or self.wishes.get(wish, (point, False))[1])
+                self.requests[request] = (point, relevant or self.requests.get(request, (point, False))[1])
 
     def _differs(self, hazards: Sequence[Hazard], items: _List, barriers: Mapping[int, int]) -> bool:
         """Whether other requests lead to other barriers, or make them impossible."""
@@ -328,12 +328,12 @@ class _Solver:
             return True
 
     def _unsatisfiable(self, hazard: Hazard, forbidden: Mapping[int, SyncPoint]) -> SynchronizationError:
-        wishes = [point for position, point in forbidden.items() if position in hazard.positions]
-        names = ", ".join(f"no_sync on {point.subject} ({point.origin})" for point in wishes)
+        requests = [point for position, point in forbidden.items() if position in hazard.positions]
+        names = ", ".join(f"no_sync on {point.subject} ({point.origin})" for point in requests)
         return SynchronizationError(
             f"race on {hazard.edge.before.access.buffer}: {self.graph.witness(hazard.edge)}, "
             f"and no barrier is allowed in between: {names or 'no position is left'}",
-            at=wishes[-1].origin if wishes else hazard.edge.after.access.origin,
+            at=requests[-1].origin if requests else hazard.edge.after.access.origin,
             hint="remove no_sync from the last load before the use; one barrier after the last load orders all loads",
         )
 

@@ -203,9 +203,9 @@ def _check_requested(statement: Exec, buffers: list[Buffer], widths: list[int], 
     requested = getattr(statement.instruction, "vector_bytes", None)
     if requested is None:
         return
-    judged = [i for i, buffer in enumerate(buffers) if buffer.memory.of_grid]
-    judged = judged or [i for i, buffer in enumerate(buffers) if buffer.memory.of_block]
-    for position in judged:
+    checked = [i for i, buffer in enumerate(buffers) if buffer.memory.of_grid]
+    checked = checked or [i for i, buffer in enumerate(buffers) if buffer.memory.of_block]
+    for position in checked:
         size = buffers[position].dtype.bytes
         if widths[position] * size != requested:
             reason = reasons[position] or f"{count} elements of {size} bytes"

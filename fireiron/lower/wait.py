@@ -169,7 +169,7 @@ class _Site:
     untested: Touch
     tests: tuple[Expr, ...]
     needed: frozenset[str]
-    iterations: Mapping[str, int]
+    periods: Mapping[str, int]
 
 
 @attrs.frozen(eq=False)
@@ -201,7 +201,7 @@ class _Replay:
         self.kernel = kernel
         self.graph = Dependences(kernel)
         touches = {(id(stmt), *map(id, loops)): self._of_block(stmt, loops) for stmt, loops in execs(kernel.body)}
-        copies = [one for found in touches.values() for one in found if one.lasts]
+        copies = [one for found in touches.values() for one in found if one.completes_at_wait]
         # Copies cover whole granules, so a shorter access conflicts with a copy if its granule does.
         self.granule = self.graph.touches.granule(*copies)
         issued = (stmt for stmt in statements(kernel.body) if isinstance(stmt, (Exec, Commit, Wait)) and stmt.mechanism.in_groups)
@@ -209,7 +209,7 @@ class _Replay:
         self.required: dict[int, dict[Mechanism, _Required]] = {}
         self._places: dict[Any, Places] = {}
         self._tables: dict[Any, Located] = {}
-        self._followed: dict[int, bool] = {}
+        self._replayed: dict[int, bool] = {}
         self.program = self._prepared(kernel.body, (), touches, copies)
         self.begin({})
 
@@ -239,7 +239,7 @@ class _Replay:
                 case For():
                     inside = self._prepared(statement.body, (*loops, statement), touches, copies)
                     # all iterations of other loops count as one
-                    steps += (_Loop(statement, inside),) if self._is_followed(statement) else inside
+                    steps += (_Loop(statement, inside),) if self._is_replayed(statement) else inside
                 case Roles():
                     steps.append(tuple(self._prepared(child, loops, touches, copies) for child in statement.children))
                 case Let() | Comment() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
@@ -252,8 +252,8 @@ class _Replay:
         """The accesses that depend on copies, or are copies."""
         for touch in touches:
             mechanisms = {one.statement.mechanism for one in copies if self.graph.may_conflict(one, touch)}
-            if mechanisms or touch.lasts:
-                issues = touch.statement.mechanism if touch.lasts else None
+            if mechanisms or touch.completes_at_wait:
+                issues = touch.statement.mechanism if touch.completes_at_wait else None
                 yield _Access(self._site(touch), tuple(kind for kind in self.kinds if kind in mechanisms), issues)
 
     def run(self, steps: _Steps, fixed: Fixed) -> None:
@@ -264,7 +264,7 @@ class _Replay:
             elif isinstance(step, Commit):
                 self.queues[step.mechanism].commit()
             elif isinstance(step, _Loop):
-                for value in _followed_values(step.loop, self.counts):
+                for value in _replayed_values(step.loop, self.counts):
                     self.run(step.body, {**fixed, step.loop.var.name: value})
             elif isinstance(step, Barrier):
                 self.passed.append((step, {kind: (len(one.groups), one.waited) for kind, one in self.queues.items()}))
@@ -334,7 +334,7 @@ class _Replay:
         if not all(compiled(test)(values) for test in site.tests):
             return 0
         # Iterations with the same addresses share an entry: one table per stage, not per iteration.
-        at = tuple((name, value % site.iterations[name] if name in site.iterations else value) for name, value in values.items())
+        at = tuple((name, value % site.periods[name] if name in site.periods else value) for name, value in values.items())
         memo = (id(site), at)
         if memo not in self._places:
             self._places[memo] = self._at(site, dict(at))
@@ -342,31 +342,31 @@ class _Replay:
 
     def _at(self, site: _Site, values: Fixed) -> Places:
         """The places accessed at given loop values: a part of a table over the loops that determine only addresses."""
-        fixed = {name: value for name, value in values.items() if name not in site.iterations}
+        fixed = {name: value for name, value in values.items() if name not in site.periods}
         memo = (id(site), tuple(fixed.items()))
         if memo not in self._tables:
             self._tables[memo] = self.graph.touches.places(site.untested, self.granule, fixed)
         grid, places, mask = self._tables[memo]
-        part = tuple(values[name] if name in site.iterations and name in values else slice(None) for name in grid.axes)
+        part = tuple(values[name] if name in site.periods and name in values else slice(None) for name in grid.axes)
         return _bits(places[part] if mask is None else places[part][mask[part]])
 
     def _site(self, touch: Touch) -> _Site:
-        followed = {loop.var.name: loop for loop in touch.loops if self._is_followed(loop)}
+        replayed = {loop.var.name: loop for loop in touch.loops if self._is_replayed(loop)}
         conditions = conjuncts(touch.statement.active)
-        tests = tuple(condition for condition in conditions if condition.variables() and _names(condition.variables()) <= followed.keys())
+        tests = tuple(condition for condition in conditions if condition.variables() and _names(condition.variables()) <= replayed.keys())
         others = tuple(condition for condition in conditions if condition not in tests)
         tested = {var.name for test in others for var in test.variables()}
         untested = attrs.evolve(touch, statement=attrs.evolve(touch.statement, active=all_of(others)))
-        iterations = {
-            name: iteration for name, loop in followed.items() if name not in tested and (iteration := loop.period or constant(loop.extent))
+        periods = {
+            name: period for name, loop in replayed.items() if name not in tested and (period := loop.period or constant(loop.extent))
         }
-        return _Site(touch, untested, tests, _names(self.graph.touches.needed(touch)) & followed.keys(), iterations)
+        return _Site(touch, untested, tests, _names(self.graph.touches.needed(touch)) & replayed.keys(), periods)
 
-    def _is_followed(self, loop: For) -> bool:
+    def _is_replayed(self, loop: For) -> bool:
         """Whether its iterations matter: it contains copies, commits or barriers."""
-        if id(loop) not in self._followed:
-            self._followed[id(loop)] = _is_followed(loop)
-        return self._followed[id(loop)]
+        if id(loop) not in self._replayed:
+            self._replayed[id(loop)] = _is_replayed(loop)
+        return self._replayed[id(loop)]
 
 
 def _names(variables: frozenset[Var]) -> frozenset[str]:
@@ -382,7 +382,7 @@ def _bits(places: np.ndarray[Any, Any]) -> Places:
     return int.from_bytes(np.packbits(table).tobytes(), "little")
 
 
-def _is_followed(loop: For) -> bool:
+def _is_replayed(loop: For) -> bool:
     """Whether its iterations matter: it contains copies, commits or barriers."""
     return any(
         isinstance(stmt, (Commit, Barrier, Wait)) or (isinstance(stmt, Exec) and stmt.asynchronous) for stmt in statements(loop.body)
@@ -398,7 +398,7 @@ def _all_counts(kernel: Kernel) -> Iterator[Mapping[Expr, int]]:
     """For the executed loops of unknown extent, all combinations of few iterations; loops with equal extents have equal counts."""
     longest: dict[Expr, int] = {}
     for loop in statements(kernel.body):
-        if isinstance(loop, For) and constant(loop.extent) is None and _is_followed(loop):
+        if isinstance(loop, For) and constant(loop.extent) is None and _is_replayed(loop):
             longest[loop.extent] = max(longest.get(loop.extent, 0), _steady(loop))
     ranges = [range(max(extent.low, 0), min(max(extent.low, 0) + most, extent.high) + 1) for extent, most in longest.items()]
     for counts in itertools.product(*ranges):
@@ -415,7 +415,7 @@ def _period(loop: For) -> int:
     return math.lcm(loop.period or 1, loop.step)
 
 
-def _followed_values(loop: For, counts: Mapping[Expr, int]) -> list[int]:
+def _replayed_values(loop: For, counts: Mapping[Expr, int]) -> list[int]:
     """The first iterations, and the last ones at the same position of the period."""
     count, period, length = counts.get(loop.extent, constant(loop.extent)), _period(loop), _steady(loop)
     assert count is not None

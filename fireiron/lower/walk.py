@@ -59,7 +59,7 @@ RESERVED = frozenset(_CONTRACT | TAKEN | {
 
 
 @attrs.frozen
-class Grown:
+class ExpandedTree:
     """A tree with the results of its expansion.
 
     `workers` are the threads of a block over which tiles are distributed (None if no step specifies them). `context` is the context after
@@ -92,7 +92,9 @@ class Grown:
         return self.workers
 
 
-def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Architecture, instructions: tuple[Executable, ...]) -> Grown:
+def grow_tree(
+    spec: Spec, steps: tuple[Decomposition, ...], architecture: Architecture, instructions: tuple[Executable, ...]
+) -> ExpandedTree:
     """The decomposition tree of a spec on a target: threads are counted first, then every step is expanded.
 
     Raises a `ResourceError` if the target's blocks have fewer threads.
@@ -118,7 +120,7 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
             _context(spec, architecture, others, workers), left_out=tuple(one for one in instructions if one.mechanism.counted)
         )
         node, whole = grow(spec, steps, context)
-    return Grown(node, workers, attrs.evolve(context, whole=whole))
+    return ExpandedTree(node, workers, attrs.evolve(context, whole=whole))
 
 
 def _fills_a_ring(node: Node) -> bool:
@@ -173,7 +175,7 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
     return Context(architecture, instructions, BLOCK, thread, workers, whole=Whole(used_names))
 
 
-def walk(tree: Grown, spec: Spec, name: str) -> Kernel:
+def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
     """The program of a complete tree that starts at the kernel; an `ArgumentError` for a tree that starts elsewhere."""
     if not spec.level.is_launch:
         raise ArgumentError(f"code is generated for whole kernels, but {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")

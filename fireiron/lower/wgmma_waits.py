@@ -61,25 +61,25 @@ def wgmma_waits(kernel: Kernel) -> Kernel:
     Raises:     ResourceError: the MMAs need more registers than a thread has.
     """
     require_registers(kernel)
-    body = without_asks(_followed(kernel), PendingMmas)
+    body = without_asks(_with_waits(kernel), PendingMmas)
     return kernel if body is kernel.body else attrs.evolve(kernel, body=body)
 
 
-def _followed(kernel: Kernel) -> tuple[Stmt, ...]:
+def _with_waits(kernel: Kernel) -> tuple[Stmt, ...]:
     """The program with groups and waits, each role separately."""
     inside = list(statements(kernel.body))
     if not any(isinstance(stmt, Release) or (isinstance(stmt, Exec) and stmt.mechanism.in_registers) for stmt in inside):
         return kernel.body
     roles = [stmt for stmt in kernel.body if isinstance(stmt, Roles)]
     if not roles:
-        return _Follower(kernel, kernel.body, kernel.workers).all()
+        return _Analysis(kernel, kernel.body, kernel.workers).all()
     rewritten_roles = {id(stmt): stmt.rebuilt(tuple(_of_role(kernel, role) for role in stmt.roles)) for stmt in roles}
     return tuple(rewritten_roles.get(id(stmt), stmt) for stmt in kernel.body)
 
 
 def _of_role(kernel: Kernel, role: Role) -> tuple[Stmt, ...]:
     """The program of a role with groups and waits. Only threads over which tiles are distributed issue MMAs."""
-    return role.body if role.first >= kernel.workers else _Follower(kernel, role.body, role.threads).all()
+    return role.body if role.first >= kernel.workers else _Analysis(kernel, role.body, role.threads).all()
 
 
 # ---------------------------------------------------------------------------------------------- groups in flight
@@ -89,11 +89,11 @@ def _of_role(kernel: Kernel, role: Role) -> tuple[Stmt, ...]:
 class _Group:
     """MMAs that are waited for together: the registers that they write, and those that they only read."""
 
-    products: tuple[Exec, ...]
+    mmas: tuple[Exec, ...]
     writes: frozenset[str]
     reads: frozenset[str]
 
-    def meets(self, written: frozenset[str], read: frozenset[str]) -> frozenset[str]:
+    def conflicts_with(self, written: frozenset[str], read: frozenset[str]) -> frozenset[str]:
         """The registers because of which a statement that writes and reads some must wait for it."""
         return self.writes & (written | read) | self.reads & written
 
@@ -121,7 +121,7 @@ class _AsyncState:
     """
 
     mechanism: Mechanism
-    in_flight: Outstanding[int | Key] = attrs.field(factory=Outstanding)
+    outstanding: Outstanding[int | Key] = attrs.field(factory=Outstanding)
     fills: dict[Key, bool] = attrs.field(factory=dict)
     own: frozenset[str] = frozenset()
     copied: frozenset[str] = frozenset()
@@ -129,12 +129,12 @@ class _AsyncState:
     @property
     def groups(self) -> dict[int, int]:
         """For each group, the number of groups committed after its last instance."""
-        ages = self.in_flight.groups.get(self.mechanism, {})
+        ages = self.outstanding.groups.get(self.mechanism, {})
         return {item: age.least for item, age in ages.items() if isinstance(item, int)}
 
     def age(self, key: Key) -> int | None:
         """The number of groups committed after the youngest one that reads a fill; None if none in flight does."""
-        return self.in_flight.age(self.mechanism, key)
+        return self.outstanding.age(self.mechanism, key)
 
     def copy(self) -> _AsyncState:
         """A copy that may be changed."""
@@ -142,7 +142,7 @@ class _AsyncState:
 
     def acquire(self, key: Key) -> None:
         """A fill is acquired, and nothing in flight reads it yet."""
-        self.in_flight = self.in_flight.without((key,))
+        self.outstanding = self.outstanding.without((key,))
         self.fills[key] = False
 
     def end(self, key: Key) -> None:
@@ -153,11 +153,11 @@ class _AsyncState:
 
     def commit(self, group: int, read: Iterable[_Fill]) -> None:
         """A group that reads the stages of some fills is committed."""
-        self.in_flight = self.in_flight.issue(self.mechanism, (group, *((fill, 0) for fill in read))).commit(self.mechanism)
+        self.outstanding = self.outstanding.issue(self.mechanism, (group, *((fill, 0) for fill in read))).commit(self.mechanism)
 
     def wait(self, left: int) -> None:
         """All groups but the last `left` are complete."""
-        self.in_flight = self.in_flight.wait(self.mechanism, left)
+        self.outstanding = self.outstanding.wait(self.mechanism, left)
 
     def later(self, own: Iterable[_Fill]) -> _AsyncState:
         """The state at the head of the next iteration of a loop whose body acquires the fills `own`."""
@@ -166,14 +166,14 @@ class _AsyncState:
         def named(item: int | Key) -> int | Key:
             return item if isinstance(item, int) else (item[0], item[1] + (item[0] in own_fills))
 
-        fills = {(fill, lag + (fill in own_fills)): over for (fill, lag), over in self.fills.items()}
-        return attrs.evolve(self, in_flight=self.in_flight.renamed(named), fills=fills)
+        fills = {(fill, lag + (fill in own_fills)): past_use for (fill, lag), past_use in self.fills.items()}
+        return attrs.evolve(self, outstanding=self.outstanding.renamed(named), fills=fills)
 
     def joined(self, other: _AsyncState) -> _AsyncState:
         """The join of two states, at the head of a loop or after it."""
         fills = {key: all(one.fills[key] for one in (self, other) if key in one.fills) for key in (*self.fills, *other.fills)}
-        in_flight = self.in_flight.joined(other.in_flight, widened=True)
-        return _AsyncState(self.mechanism, in_flight, fills, self.own | other.own, self.copied | other.copied)
+        outstanding = self.outstanding.joined(other.outstanding, widened=True)
+        return _AsyncState(self.mechanism, outstanding, fills, self.own | other.own, self.copied | other.copied)
 
     def write(self, registers: frozenset[str], copied: frozenset[str]) -> None:
         """Threads write registers; `copied` are the accumulators among them that copies fill."""
@@ -184,7 +184,7 @@ class _AsyncState:
 # ---------------------------------------------------------------------------------------------- one program
 
 
-class _Follower:
+class _Analysis:
     """Analyzes and rewrites the program of a role, or of all threads."""
 
     def __init__(self, kernel: Kernel, body: tuple[Stmt, ...], threads: int) -> None:
@@ -194,19 +194,19 @@ class _Follower:
         self.orders = {ring.name for ring in kernel.rings if ring.each}
         self.loads = {access.buffer: stmt for stmt, _ in execs(kernel.body) if stmt.ring for access in stmt.accesses if access.write}
         inside = [stmt for stmt, _ in execs(body)]
-        self.products = [stmt for stmt in inside if stmt.mechanism.in_registers]
+        self.mmas = [stmt for stmt in inside if stmt.mechanism.in_registers]
         self.others = [stmt for stmt in inside if not stmt.mechanism.in_registers and self._registers([stmt])]
         numbers: dict[str, set[Expr]] = {}
         for stmt in statements(body):
             if isinstance(stmt, Acquire):
                 numbers.setdefault(stmt.ring, set()).add(stmt.fill_index)
-        self.shared_rings = {ring for ring, found in numbers.items() if len(found) > 1}
-        self.several_accumulators = bool(self.rings) and len(self._registers(self.products, write=True)) > 1
+        self.shared_rings = {ring for ring, indices in numbers.items() if len(indices) > 1}
+        self.several_accumulators = bool(self.rings) and len(self._registers(self.mmas, write=True)) > 1
         self.groups: dict[int, _Group] = {}
 
     def all(self) -> tuple[Stmt, ...]:
         """The program with its groups, waits and releases."""
-        mechanism = self.products[0].mechanism if self.products else AT_ONCE
+        mechanism = self.mmas[0].mechanism if self.mmas else AT_ONCE
         return _Writer(self, self.body, None, _AsyncState(mechanism), None).written()
 
     def group(self, run: Sequence[Stmt]) -> int:
@@ -242,7 +242,7 @@ class _Follower:
         """A loop, and the state after it, given the state before it; fills that are still acquired are part of the state."""
         own, late, head = set(_fills(self.rings, loop.body)), loop.asks[PendingMmas].groups, async_state
         if own and loop.period and late is None and self._outlives_iteration(loop, own, async_state):
-            late = self._in_flight(own)
+            late = self._groups_left(own)
         while True:
             writer = _Writer(self, loop.body, loop, head.copy(), late)
             body = writer.written()
@@ -261,7 +261,7 @@ class _Follower:
             async_state = async_state.joined(writer.async_state.later(own))
         return any(lag for fill, lag in writer.async_state.fills if fill in own)
 
-    def _in_flight(self, own: Iterable[_Fill]) -> int:
+    def _groups_left(self, own: Iterable[_Fill]) -> int:
         """The number of groups that stay in flight at the end of an iteration if no statement in it waits for them.
 
         With several warpgroups none needs to stay, because other warpgroups keep the tensor cores busy. With one stage none can stay,
@@ -303,18 +303,18 @@ class _Writer:
 
     def __init__(
         self,
-        follower: _Follower,
+        analysis: _Analysis,
         body: tuple[Stmt, ...],
         loop: For | None,
         async_state: _AsyncState,
         late: int | None,
         dry_run: bool = False,
     ) -> None:
-        self.follower, self.body, self.loop, self.async_state = follower, body, loop, async_state
+        self.analysis, self.body, self.loop, self.async_state = analysis, body, loop, async_state
         self.late, self.dry_run = late, dry_run
         self.requested = None if loop is None else loop.asks[PendingMmas].groups
-        self.own = _fills(follower.rings, body)
-        self.releases = _releases(follower.rings, body)
+        self.own = _fills(analysis.rings, body)
+        self.releases = _releases(analysis.rings, body)
         self.result: list[Stmt] = []
         self.run: list[Stmt] = []
         self.last: tuple[For, list[tuple[_Fill, int]]] | None = None
@@ -322,29 +322,29 @@ class _Writer:
     def written(self) -> tuple[Stmt, ...]:
         """The list; `async_state` is then the state after it."""
         for statement in self.body:
-            if not (isinstance(statement, Release) and statement.ring not in self.follower.rings):
+            if not (isinstance(statement, Release) and statement.ring not in self.analysis.rings):
                 self._after_loop()
             if _is_mma(statement) or (self.run and isinstance(statement, Let)):
                 self.run.append(statement)
                 continue
             self._group()
-            self._one(statement)
+            self._rewrite(statement)
         self._group()
         self._after_loop()
         self._end()
         return tuple(self.result)
 
-    def _one(self, statement: Stmt) -> None:
+    def _rewrite(self, statement: Stmt) -> None:
         match statement:
-            case Acquire(state=StageState.EMPTY) if statement.ring in self.follower.orders:
+            case Acquire(state=StageState.EMPTY) if statement.ring in self.analysis.orders:
                 self._free_stages_in_order(statement)
                 self.result.append(statement)
-            case Acquire(state=StageState.FULL) if statement.ring in self.follower.rings:
+            case Acquire(state=StageState.FULL) if statement.ring in self.analysis.rings:
                 if not self.dry_run:
                     self._free_stages(statement.ring)
                 self.async_state.acquire((_Fill(statement.ring, statement.fill_index), 0))
                 self.result.append(statement)
-            case Release(state=StageState.EMPTY) if statement.ring in self.follower.rings:
+            case Release(state=StageState.EMPTY) if statement.ring in self.analysis.rings:
                 self.async_state.end((_Fill(statement.ring, statement.fill_index), 0))
                 self.result += self._released()
                 if self.requested == 0:
@@ -357,9 +357,9 @@ class _Writer:
             case _ if any(_is_relevant(stmt) for child in statement.children for stmt in statements(child)):
                 raise unknown(statement, "wgmma_waits")
             case _:
-                written, read = self.follower.touched(statement)
+                written, read = self.analysis.touched(statement)
                 self._wait_for_registers(statement, written, read)
-                self.async_state.write(written, copied_in(self.follower.kernel))
+                self.async_state.write(written, copied_in(self.analysis.kernel))
                 self.result.append(statement)
 
     def _group(self) -> None:
@@ -367,39 +367,39 @@ class _Writer:
         run, self.run = self.run, []
         if not run:
             return
-        number = self.follower.group(run)
-        group = self.follower.groups[number]
+        number = self.analysis.group(run)
+        group = self.analysis.groups[number]
         # MMAs are ordered among each other, except for registers that one writes and the other reads as its A operand.
-        clash = {number: self.follower.groups[number] for number in self.async_state.groups}
-        conflicts = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
-        self._wait({one: names for one, names in conflicts.items() if names}, group.products)
-        orders = _met(self.follower.others, group.products, first_writes=True)
+        pending = {number: self.analysis.groups[number] for number in self.async_state.groups}
+        conflicts = {one: other.writes & group.reads | other.reads & group.writes for one, other in pending.items()}
+        self._wait({one: names for one, names in conflicts.items() if names}, group.mmas)
+        orders = _dependences(self.analysis.others, group.mmas, first_writes=True)
         copied = tuple(sorted(self.async_state.copied & group.writes))
         self.result += [Fence(FenceKind.WGMMA_REGISTERS, pinned_registers=copied, orders=orders), *run, Commit(self.async_state.mechanism)]
-        acquired = [fill for (fill, lag), over in self.async_state.fills.items() if not lag and not over]
+        acquired = [fill for (fill, lag), past_use in self.async_state.fills.items() if not lag and not past_use]
         self.async_state.own -= group.writes
         self.async_state.copied -= group.writes
-        self.async_state.commit(number, [fill for fill in acquired if any(self.follower.reads(one, fill) for one in run)])
+        self.async_state.commit(number, [fill for fill in acquired if any(self.analysis.reads(one, fill) for one in run)])
         if self.requested is not None:
             self._end()  # this many groups stay in flight, of any fill: stages of older ones are released before new MMAs are issued
 
     def _for(self, loop: For) -> None:
-        written, read = self.follower.touched(loop)
-        conflicts = self._clashes(written, read)
-        if conflicts and not frozenset().union(*conflicts.values()) <= self.follower.used(loop):
+        written, read = self.analysis.touched(loop)
+        conflicts = self._conflicts(written, read)
+        if conflicts and not frozenset().union(*conflicts.values()) <= self.analysis.used(loop):
             self._wait(conflicts, self._others(loop))
         rings = {stmt.ring for stmt in statements(loop.body) if isinstance(stmt, Acquire)}
-        early = [key for key, over in self.async_state.fills.items() if key[0] in self.own and key[0].ring in rings and over]
+        early = [key for key, past_use in self.async_state.fills.items() if key[0] in self.own and key[0].ring in rings and past_use]
         if early:  # inside the loop they could not be released, and the loop needs their stages
             self._wait_for_fills(early)
         if not any(_is_relevant(stmt) for stmt in statements(loop.body)):
-            self.async_state.write(written, copied_in(self.follower.kernel))
+            self.async_state.write(written, copied_in(self.analysis.kernel))
             self.result.append(loop)
             return
-        own, written_by_threads = set(_fills(self.follower.rings, loop.body)), self.async_state.own
+        own, written_by_threads = set(_fills(self.analysis.rings, loop.body)), self.async_state.own
         once = constant(loop.extent) == 1  # its body is printed without a loop
-        self.async_state.copied -= frozenset() if once else self.follower.used(loop)
-        rewritten, self.async_state = self.follower.loop(loop, self.async_state)
+        self.async_state.copied -= frozenset() if once else self.analysis.used(loop)
+        rewritten, self.async_state = self.analysis.loop(loop, self.async_state)
         self.result.append(attrs.evolve(rewritten, pinned_registers=() if once else self._to_pin(loop, written_by_threads)))
         left = [key for key in self.async_state.fills if key[0] in own]
         self.last = (loop, left) if left else None
@@ -413,42 +413,44 @@ class _Writer:
         filled by copies.
         """
         if constant(loop.extent) is not None:
-            left = (written | begun_in_loops(self.follower.kernel)).difference(*self.follower.touched(loop))
+            left = (written | begun_in_loops(self.analysis.kernel)).difference(*self.analysis.touched(loop))
             tiles = {name: count for name, count in _accumulated(loop).items() if name in left}
-            return tuple(sorted(tiles if sum(tiles.values()) > 1 else copied_in(self.follower.kernel).intersection(tiles)))
-        in_flight = frozenset().union(*(self.follower.groups[number].writes for number in self.async_state.groups))
-        return tuple(sorted((written | begun_in_loops(self.follower.kernel)) & in_flight & self.follower.used(loop)))
+            return tuple(sorted(tiles if sum(tiles.values()) > 1 else copied_in(self.analysis.kernel).intersection(tiles)))
+        pending = frozenset().union(*(self.analysis.groups[number].writes for number in self.async_state.groups))
+        return tuple(sorted((written | begun_in_loops(self.analysis.kernel)) & pending & self.analysis.used(loop)))
 
     # ------------------------------------------------------------------------------------------ waits
 
-    def _clashes(self, written: frozenset[str], read: frozenset[str]) -> dict[int, frozenset[str]]:
+    def _conflicts(self, written: frozenset[str], read: frozenset[str]) -> dict[int, frozenset[str]]:
         """The groups in flight that a statement must wait for because it writes and reads some registers, and which of these they use."""
-        conflicts = {number: self.follower.groups[number].meets(written, read) for number in self.async_state.groups}
+        conflicts = {number: self.analysis.groups[number].conflicts_with(written, read) for number in self.async_state.groups}
         return {number: names for number, names in conflicts.items() if names}
 
     def _wait_for_registers(self, statement: Stmt, written: frozenset[str], read: frozenset[str]) -> None:
-        self._wait(self._clashes(written, read), self._others(statement))
+        self._wait(self._conflicts(written, read), self._others(statement))
 
     def _wait(self, conflicts: Mapping[int, frozenset[str]], later: Sequence[Exec]) -> None:
         """Insert a wait for the conflicting groups, if any, because of registers that the `later` statements access."""
         if not conflicts:
             return
         names = frozenset().union(*conflicts.values())
-        orders = tuple(dependence for dependence in _met(self.follower.products, later, first_writes=False) if dependence.buffer in names)
+        orders = tuple(
+            dependence for dependence in _dependences(self.analysis.mmas, later, first_writes=False) if dependence.buffer in names
+        )
         ages = self.async_state.groups
         left = min(ages[number] for number in conflicts)
-        written = {name for number, found in conflicts.items() for name in found & self.follower.groups[number].writes}
+        written = {name for number, conflicting in conflicts.items() for name in conflicting & self.analysis.groups[number].writes}
         states = ((written, "is", "are", "complete"), (names - written, "has", "have", "been read"))
-        parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
+        parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else plural} {state}" for some, one, plural, state in states if some)
         reason = "; ".join(parts)
-        holds = tuple(sorted(written.union(self._pinned(left)))) if self.follower.rings else ()
-        self._put(Wait(left, reason, self.async_state.mechanism, holds, orders=orders))
+        pinned = tuple(sorted(written.union(self._pinned(left)))) if self.analysis.rings else ()
+        self._put(Wait(left, reason, self.async_state.mechanism, pinned, orders=orders))
 
     def _pinned(self, left: int) -> tuple[str, ...]:
         """The registers to pin after a wait for fills: those of all groups that have completed, if there are several accumulators."""
-        if not self.follower.several_accumulators:
+        if not self.analysis.several_accumulators:
             return ()
-        done = [self.follower.groups[number] for number, age in self.async_state.groups.items() if age >= left]
+        done = [self.analysis.groups[number] for number, age in self.async_state.groups.items() if age >= left]
         return tuple(sorted(frozenset().union(*(group.writes for group in done))))
 
     def _put(self, wait: Wait) -> None:
@@ -473,33 +475,33 @@ class _Writer:
             return
         place = next(number for number, stmt in enumerate(self.body) if stmt is fill)
         inside = itertools.takewhile(lambda one: not (isinstance(one, Release) and one.ring == fill.ring), self.body[place:])
-        for ring, count in Counter(fill.ring for fill in _fills(self.follower.rings, list(inside))).items():
+        for ring, count in Counter(fill.ring for fill in _fills(self.analysis.rings, list(inside))).items():
             self._free_stages(ring, count)
 
     def _free_stages(self, ring: str, fills: int = 1) -> None:
         """Release the oldest fills of a ring that are past their last use, until `fills` stages are free."""
-        while len(acquired := [key for key in self.async_state.fills if key[0].ring == ring]) > self.follower.rings[ring].stages - fills:
-            over = [key for key in acquired if self.async_state.fills[key] and key[0] in self.own]
-            if not over:
+        while len(acquired := [key for key in self.async_state.fills if key[0].ring == ring]) > self.analysis.rings[ring].stages - fills:
+            past_use = [key for key in acquired if self.async_state.fills[key] and key[0] in self.own]
+            if not past_use:
                 return
-            self._wait_for_fills([max(over, key=lambda key: self.async_state.age(key) or 0)])
+            self._wait_for_fills([max(past_use, key=lambda key: self.async_state.age(key) or 0)])
 
     def _end(self) -> None:
         """At the end of a list, release the fills that it acquired, except those that may stay in flight into the next iteration."""
-        ended = (key for key, is_over in self.async_state.fills.items() if key[0] in self.own and is_over)
-        over = [key for key in ended if self.async_state.age(key) is not None]
+        ended = (key for key, is_past_use in self.async_state.fills.items() if key[0] in self.own and is_past_use)
+        past_use = [key for key in ended if self.async_state.age(key) is not None]
         if self.late is not None:
-            over = [key for key in over if (self.async_state.age(key) or 0) >= self.late]
+            past_use = [key for key in past_use if (self.async_state.age(key) or 0) >= self.late]
         elif self.loop is not None and self.loop.period:
             return
-        if over:
-            self._wait_for_fills(over, self.late)
+        if past_use:
+            self._wait_for_fills(past_use, self.late)
 
     def _wait_for_fills(self, keys: Sequence[tuple[_Fill, int]], left: int | None = None) -> None:
         ages = [self.async_state.age(key) or 0 for key in keys]
         number = min(ages) if left is None else left
-        over = [key for key, is_over in self.async_state.fills.items() if key[0] in self.own and is_over]
-        done = [key for key in over if (age := self.async_state.age(key)) is not None and age >= number]
+        past_use = [key for key, is_past_use in self.async_state.fills.items() if key[0] in self.own and is_past_use]
+        done = [key for key in past_use if (age := self.async_state.age(key)) is not None and age >= number]
         lags = sorted({lag for _, lag in done})
         parts = (f"{self._names(fill for fill, lag in done if lag == one)} of {_when(one)}" for one in lags)
         orders = self._orders((fill for fill, _ in done), self.body, self.loop)
@@ -517,7 +519,7 @@ class _Writer:
         self.result.append(Wait(number, reason, self.async_state.mechanism, self._pinned(number), orders=orders, requested=self.requested))
         self.async_state.wait(number)
         self.result += self._warp_barrier(fills, loop.body, loop)
-        releases = _releases(self.follower.rings, loop.body)
+        releases = _releases(self.analysis.rings, loop.body)
         for fill, lag in sorted(keys, key=lambda key: -key[1]):
             del self.async_state.fills[fill, lag]
             last = fill.number.substitute({loop.var: loop.extent - 1 - lag})
@@ -529,7 +531,9 @@ class _Writer:
         """The releases of the list's fills that are past their last use and that no group in flight reads; after a warp barrier, if its
         lanes read them separately.
         """
-        done = [key for key, over in self.async_state.fills.items() if key[0] in self.own and over and self.async_state.age(key) is None]
+        done = [
+            key for key, past_use in self.async_state.fills.items() if key[0] in self.own and past_use and self.async_state.age(key) is None
+        ]
         done.sort(key=lambda key: -key[1])
         releases: list[Stmt] = []
         releases += self._warp_barrier([fill for fill, _ in done], self.body, self.loop)
@@ -552,19 +556,19 @@ class _Writer:
         return (Barrier(WARP_SCOPE, f"all lanes have read {self._names(lanes)}", orders=self._orders(lanes, body, loop)),)
 
     def _read_by_lanes(self, fill: _Fill, body: Iterable[Stmt]) -> bool:
-        uses = [stmt for stmt, _ in execs(body) if self.follower.reads(stmt, fill)]
+        uses = [stmt for stmt, _ in execs(body) if self.analysis.reads(stmt, fill)]
         return not uses or any(not use.mechanism.by_engine for use in uses)
 
     def _names(self, fills: Iterable[_Fill]) -> str:
-        return ", ".join(dict.fromkeys(name for fill in fills for name in self.follower.rings[fill.ring].buffers))
+        return ", ".join(dict.fromkeys(name for fill in fills for name in self.analysis.rings[fill.ring].buffers))
 
     def _orders(self, fills: Iterable[_Fill], body: Iterable[Stmt], loop: For | None) -> tuple[Dependence, ...]:
         """Dependences from each use of the stages to the load that fills them again, in a later iteration."""
-        names = {name for fill in fills for name in self.follower.rings[fill.ring].buffers}
-        for name in sorted(names - self.follower.loads.keys()):
+        names = {name for fill in fills for name in self.analysis.rings[fill.ring].buffers}
+        for name in sorted(names - self.analysis.loads.keys()):
             raise VerificationError(f"{name} is a buffer of a ring, but nothing loads it")
         return tuple(
-            Dependence(access.buffer, stmt, self.follower.loads[access.buffer], (False, True), "" if loop is None else loop.var.name)
+            Dependence(access.buffer, stmt, self.analysis.loads[access.buffer], (False, True), "" if loop is None else loop.var.name)
             for stmt, _ in execs(body)
             for access in stmt.accesses
             if access.buffer in names
@@ -604,7 +608,7 @@ def _when(lag: int) -> str:
     return ("this iteration", "the previous iteration")[lag] if lag < 2 else f"{lag} iterations before"
 
 
-def _met(before: Iterable[Exec], after: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:
+def _dependences(before: Iterable[Exec], after: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:
     """The dependences between statements by a buffer that some of the first write, or that both access."""
     return tuple(
         Dependence(x.buffer, stmt, other, (x.write, y.write))

@@ -25,8 +25,8 @@ from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of, any_of, c
 
 def zero_init_elision(kernel: Kernel) -> Kernel:
     """The kernel without zero initializations that its MMAs make redundant."""
-    products = (stmt for stmt, _ in execs(kernel.body) if stmt.mechanism.in_registers)
-    names = dict.fromkeys(access.buffer for mma in products for access in mma.accesses if access.write)
+    mmas = (stmt for stmt, _ in execs(kernel.body) if stmt.mechanism.in_registers)
+    names = dict.fromkeys(access.buffer for mma in mmas for access in mma.accesses if access.write)
     shared = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.of_block)
     for name in names:
         kernel = attrs.evolve(kernel, body=_elided(kernel.body, name, shared))
@@ -40,10 +40,10 @@ def _elided(body: Sequence[Stmt], name: str, shared: frozenset[str]) -> tuple[St
     while rest:
         stmt = rest.pop(0)
         count = _zeroed(stmt, name)
-        rest_of = None if count is None else _Traversal(name, count, shared).listed(rest, FALSE)
-        if rest_of is not None and rest_of.added == TRUE and rest_of.worth:
+        elided = None if count is None else _Traversal(name, count, shared).listed(rest, FALSE)
+        if elided is not None and elided.initialized == TRUE and elided.pays_off:
             result.append(Comment(f"the first MMA initializes {name}"))
-            rest = list(rest_of.body)
+            rest = list(elided.body)
         else:
             result.append(stmt.rebuilt(tuple(_elided(child, name, shared) for child in stmt.children)) if stmt.children else stmt)
     return tuple(result)
@@ -57,8 +57,8 @@ class _Rest:
     """
 
     body: tuple[Stmt, ...]
-    added: Expr
-    worth: bool
+    initialized: Expr
+    pays_off: bool
 
 
 @attrs.frozen
@@ -72,31 +72,31 @@ class _Traversal:
     count: int
     shared: frozenset[str]
 
-    def listed(self, body: Sequence[Stmt], added: Expr, inner: bool = False) -> _Rest | None:
+    def listed(self, body: Sequence[Stmt], initialized: Expr, inner: bool = False) -> _Rest | None:
         """The statements of a list that starts with the accumulator written where `added` is true; None if they need the zero."""
         result: list[Stmt] = []
-        worth = False
+        pays_off = False
         for place, stmt in enumerate(body):
-            if added == TRUE:
-                return _Rest((*result, *body[place:]), TRUE, worth)
+            if initialized == TRUE:
+                return _Rest((*result, *body[place:]), TRUE, pays_off)
             if not _touches(stmt, self.name):
                 result.append(stmt)
             elif _scales(stmt, self.name):
-                worth = True
-                result += _without(result, stmt, added)
-            elif (product := self._product(stmt, added)) is not None:
-                worth = worth or not inner
-                result.append(product)
-                added = TRUE
+                pays_off = True
+                result += _without(result, stmt, initialized)
+            elif (overwriting := self._mma(stmt, initialized)) is not None:
+                pays_off = pays_off or not inner
+                result.append(overwriting)
+                initialized = TRUE
             else:
-                in_loop = self._loop(stmt, added)
+                in_loop = self._loop(stmt, initialized)
                 if in_loop is None:
                     return None
                 result.append(in_loop.body[0])
-                added, worth = in_loop.added, worth or in_loop.worth
-        return _Rest(tuple(result), added, worth)
+                initialized, pays_off = in_loop.initialized, pays_off or in_loop.pays_off
+        return _Rest(tuple(result), initialized, pays_off)
 
-    def _product(self, statement: Stmt, added: Expr) -> Stmt | None:
+    def _mma(self, statement: Stmt, initialized: Expr) -> Stmt | None:
         """A statement that only adds MMAs to the whole accumulator; it overwrites the accumulator where nothing was added."""
         accesses = [(access, stmt, loops) for stmt, loops in execs((statement,)) for access in stmt.accesses]
         inside = [(one, loops) for access, one, loops in accesses if access.buffer == self.name]
@@ -109,18 +109,20 @@ class _Traversal:
         if _count(access, loops) != self.count:
             return None
         again = [loop.var > ZERO for loop in loops if loop.var not in _variables(access)]
-        (result,) = edited((statement,), lambda other: attrs.evolve(mma, accumulate=any_of((added, *again))) if other is mma else other)
+        (result,) = edited(
+            (statement,), lambda other: attrs.evolve(mma, accumulate=any_of((initialized, *again))) if other is mma else other
+        )
         return result
 
-    def _loop(self, statement: Stmt, added: Expr) -> _Rest | None:
+    def _loop(self, statement: Stmt, initialized: Expr) -> _Rest | None:
         """A loop that adds to the accumulator in each iteration."""
         if not isinstance(statement, For) or statement.first or statement.step != 1:
             return None
-        inside = self.listed(statement.body, any_of((added, statement.var > ZERO)), inner=constant(statement.extent) != 1)
-        if inside is None or inside.added != TRUE:
+        inside = self.listed(statement.body, any_of((initialized, statement.var > ZERO)), inner=constant(statement.extent) != 1)
+        if inside is None or inside.initialized != TRUE:
             return None
-        rest_of = any_of((added, less(ZERO, statement.extent)))
-        return _Rest((attrs.evolve(statement, body=inside.body),), rest_of, inside.worth)
+        after = any_of((initialized, less(ZERO, statement.extent)))
+        return _Rest((attrs.evolve(statement, body=inside.body),), after, inside.pays_off)
 
 
 # ---------------------------------------------------------------------------------------------- statements
@@ -191,12 +193,12 @@ def _is_zero(value: Value | None, name: str) -> bool:
     return parts[0] and not any(parts[1:]) if value.name == "/" else value.name in ("+", "-") and all(parts)
 
 
-def _without(before: list[Stmt], statement: Stmt, added: Expr) -> list[Stmt]:
+def _without(before: list[Stmt], statement: Stmt, initialized: Expr) -> list[Stmt]:
     """A scaling statement under the condition that the accumulator has been written. If it has not, the result is empty, and the comments
     before the statement are removed.
     """
-    if added == FALSE:
+    if initialized == FALSE:
         while before and isinstance(before[-1], Comment):
             before.pop()
         return []
-    return list(edited((statement,), lambda one: attrs.evolve(one, active=all_of((added, one.active)))))
+    return list(edited((statement,), lambda one: attrs.evolve(one, active=all_of((initialized, one.active)))))

@@ -46,12 +46,12 @@ from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
-from fireiron.specs.bits import INTEGER_ONLY, Range
+from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
 from fireiron.specs.integers import is_integral, sides_of
-from fireiron.specs.meaning import aligned, computing, integer_of, limits_of, multiplied, reference, summed, value_of
-from fireiron.values.machine import DType, float16, float32, float64, tf32
+from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
+from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
 
 IMPROBABLE: Final = 1e-13
 """Probability, per element, that a correct kernel is reported as wrong: below 1e-5 for a matrix of 10^8 elements."""
@@ -99,7 +99,9 @@ FLOATS: Final = MatrixArithmetic(4, 23)
 EIGHT_BITS: Final = MatrixArithmetic(32, 13)
 """8-bit floats on Hopper."""
 
-LAST_PLACES: Final[Mapping[str, float]] = {"exp": 2, "exp2": 4, "log": 1, "log2": 1, "erf": 2, "rsqrt": 2, "tanh": 2, "sqrt": 0.5}
+LAST_PLACES: Final[Mapping[str, float]] = {
+    "cos": 2, "exp": 2, "exp2": 4, "log": 1, "log2": 1, "erf": 2, "rsqrt": 2, "sin": 2, "tanh": 2, "sqrt": 0.5,
+}  # fmt: skip
 """Errors of float32 functions in units in the last place; `exp2` is ex2.approx, whose relative error is 2^-22."""
 
 APPROXIMATE_TANH: Final = 2.0**-10.987
@@ -474,19 +476,30 @@ class _Rounding:
         if value.name == "where":
             condition, *rest = value.arguments
             return _select(self._condition(condition, given, float32), *(self._of_integer(one, given) for one in rest))
+        if value.name in ("bits", "int32"):
+            return self._converted(value, given)
         parts = [self._of_integer(one, given) for one in value.arguments]
-        if value.name in INTEGER_ONLY:
+        if value.name in (*INTEGER_ONLY, *TO_INTEGER):
             return self._of_integers_only(value, given, parts)
         return Bounded(*_propagated(value.name, parts, float64))
+
+    def _converted(self, value: Operation, given: Mapping[Element, Bounded]) -> Bounded:
+        """A float that becomes an integer, by value or by pattern; an integer that keeps its low 32 bits."""
+        import numpy
+
+        (argument,) = value.arguments
+        part = self.of_value(argument, given, float32)
+        if value.name == "int32" and not self._is_integral(argument):
+            whole = numpy.clip(numpy.trunc(numpy.nan_to_num(part.value)), *int32.limits)
+            return Bounded(whole, _truncation_error(part.value, part.error))
+        return self._of_integers_only(value, given, [part])
 
     def _of_integers_only(self, value: Operation, given: Mapping[Element, Bounded], parts: Sequence[Bounded]) -> Bounded:
         """An operator that only integers have: exact if its operands are; otherwise nothing is known about the result."""
         import numpy
 
-        ranges = self._ranges_in(value)
-        arrays = {element: numpy.asarray(given[element].value) for element in elements_of(value)}
-        arrays = {element: array.astype(numpy.int64) if element.tensor in ranges else array for element, array in arrays.items()}
-        exact = numpy.asarray(integer_of(value, arrays, ranges)).astype(numpy.float64)
+        arrays = self._arrays(value, given)
+        exact = numpy.asarray(integer_of(value, arrays, self._ranges_in(value))).astype(numpy.float64)
         unknown = functools.reduce(numpy.logical_or, [numpy.asarray(part.error) != 0 for part in parts])
         return Bounded(exact, numpy.where(unknown, numpy.inf, 0.0))
 
@@ -502,15 +515,33 @@ class _Rounding:
         if value.name == "where":
             return self._choice(value, given, wide)
         parts = [self.of_value(one, given, wide) for one in value.arguments]
+        if value.name in ("from_bits", "uniform"):
+            return self._float_of_bits(value, given, parts)
         evaluated_, error = _propagated(value.name, parts, wide)
         equal = _equality_of(value) if value.name == "-" else None
         same = None if equal is None else given.get(equal)
         if same is not None:
             error = numpy.where(same.value, 0.0, error)
-        exact = value.name in ("max", "min", "relu", "abs") or (len(parts) == 1 and value.name == "-")
+        exact = value.name in ("max", "min", "relu", "abs", "clamp", "floor", "round") or (len(parts) == 1 and value.name == "-")
         if exact or (value.name in ("+", "-", "*") and _exact_integers(parts, evaluated_, wide)):
             return Bounded(evaluated_, error)
         return Bounded(evaluated_, error + _relative(evaluated_, 2.0**-wide.mantissa))
+
+    def _float_of_bits(self, value: Operation, given: Mapping[Element, Bounded], parts: Sequence[Bounded]) -> Bounded:
+        """A float that integers determine: exact if they are."""
+        import numpy
+
+        arrays = self._arrays(value, given)
+        unknown = functools.reduce(numpy.logical_or, [numpy.asarray(part.error) != 0 for part in parts])
+        return Bounded(float_of(value, arrays, self._ranges_in(value)), numpy.where(unknown, numpy.inf, 0.0))
+
+    def _arrays(self, value: Value, given: Mapping[Element, Bounded]) -> dict[Element, Any]:
+        """The arrays of the elements of a value, integers as such."""
+        import numpy
+
+        ranges = self._ranges_in(value)
+        arrays = {element: numpy.asarray(given[element].value) for element in elements_of(value)}
+        return {element: array.astype(numpy.int64) if element.tensor in ranges else array for element, array in arrays.items()}
 
     def _choice(self, value: Operation, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         condition, *rest = value.arguments
@@ -623,10 +654,10 @@ def _propagated(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]
     if len(parts) == 1:
         return _function_error(name, first, wide)
     second = parts[1]
-    evaluated_ = value_of(name, first.value, second.value)
+    evaluated_ = value_of(name, *(part.value for part in parts))
     if name in ("+", "-"):
         return evaluated_, first.error + second.error
-    if name in ("max", "min"):
+    if name in ("max", "min", "clamp"):
         low, high = (value_of(name, *(one.value + sign * one.error for one in parts)) for sign in (-1, 1))
         return evaluated_, _interval_error(low, evaluated_, high)
     if name == "*":
@@ -652,6 +683,8 @@ def _function_error(name: str, argument: Bounded, wide: DType) -> tuple[Any, Any
     evaluated_ = value_of(name, argument.value)
     ends = [value_of(name, _clamped_to_domain(name, argument.value + sign * argument.error)) for sign in (-1.0, 1.0)]
     slack = numpy.where(argument.error == 0, 0.0, numpy.maximum(abs(ends[0] - evaluated_), abs(ends[1] - evaluated_)))
+    if name in ("sin", "cos"):  # the slope is at most 1, and extremes may be between the ends
+        slack = numpy.minimum(argument.error, 2.0)
     if name in ("gelu", "silu"):  # minimum at -0.75 and -1.28, between the ends; the slope is at most 1.13 and 1.1
         slack = numpy.minimum(numpy.where(numpy.isnan(slack), numpy.inf, slack) + 1.13 * argument.error, 1.13 * argument.error)
     return evaluated_, slack + _function_rounding(name, argument.value, evaluated_, wide)

@@ -1,4 +1,4 @@
-"""Print the operators that only integers have: quotients, remainders, shifts and bitwise operators (`fireiron.specs.bits`).
+"""Print operators and functions of integers (`fireiron.specs.bits`).
 
 The operands are of one type that contains their ranges and that of the result, so nothing overflows. C++ rounds quotients toward zero: an
 operand that may be negative needs a shift, a mask, or a correction.
@@ -12,6 +12,7 @@ from typing import Final
 from fireiron.ir.text import Function, Printer
 from fireiron.specs.bits import Range, uint32
 from fireiron.specs.formula import Number, Value
+from fireiron.specs.philox import KEY_STEPS, MULTIPLIERS, ROUNDS, UNIFORM_BITS
 from fireiron.values.document import Call, Chain, Joined, Text
 from fireiron.values.machine import DType, int32
 
@@ -59,3 +60,35 @@ def _rounded_down(name: str, kind: DType) -> Function:
         return Function("floor_divided", parameters, ("return x / divisor - (x % divisor < 0);",), note, result=kind_name)
     body = (f"{kind_name} rest = x % divisor;", "return rest < 0 ? rest + divisor : rest;")
     return Function("floor_remainder", parameters, body, "the remainder by a positive divisor, never negative", result=kind_name)
+
+
+def philox() -> Function:
+    """Return the device function for a random word of Philox4x32-10 (`fireiron.specs.philox`)."""
+    words = ("unsigned int c0", "unsigned int c1", "unsigned int c2", "unsigned int c3", "unsigned int word")
+    (first, second), (key, other_key) = ([f"{number:#x}u" for number in numbers] for numbers in (MULTIPLIERS, KEY_STEPS))
+    body = (
+        "unsigned int key = static_cast<unsigned int>(seed), other_key = static_cast<unsigned int>(seed >> 32);",
+        "#pragma unroll",
+        f"for (int round = 0; round < {ROUNDS}; ++round) {{",
+        f"  const unsigned int high = __umulhi({first}, c0), other_high = __umulhi({second}, c2);",
+        f"  const unsigned int low = {first} * c0, other_low = {second} * c2;",
+        "  c0 = other_high ^ c1 ^ key;",
+        "  c1 = other_low;",
+        "  c2 = high ^ c3 ^ other_key;",
+        "  c3 = low;",
+        f"  key += {key};",
+        f"  other_key += {other_key};",
+        "}",
+        "return word & 2 ? (word & 1 ? c3 : c2) : (word & 1 ? c1 : c0);",
+    )
+    return Function("philox", ("unsigned long long seed", *words), body, "a random word of Philox4x32-10", result="unsigned int")
+
+
+UNIFORM: Final = Function(
+    "unit_interval",
+    ("unsigned int word",),
+    (f"return static_cast<float>(word >> {32 - UNIFORM_BITS}) * {2.0**-UNIFORM_BITS!r}f;",),
+    f"a float in [0, 1) from the upper {UNIFORM_BITS} bits of a random word",
+    result="float",
+)
+"""The device function for `uniform`."""

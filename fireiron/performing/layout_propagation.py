@@ -26,7 +26,7 @@ from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
-from fireiron.values.tensor import Dim, Mode, View
+from fireiron.values.tensor import Dim, Mode, Storage, View
 from fireiron.values.units import index_in, thread_of, unit_in
 
 WIDEST = 16
@@ -66,13 +66,15 @@ def undistributed(spec: Spec, context: Context) -> bool:
 class Following:
     """A spec that follows the ownership `holding` of its operand `name` in registers; `steps` are the digits of the ownership in the spec.
 
-    No step exceeds a mode of an operand. None if the digits do not enumerate the elements of the spec.
+    No step exceeds a mode of an operand. None if the digits do not enumerate the elements of the spec. `storages` are those that readers
+    chose for buffers, by name, if they matter.
     """
 
     spec: Spec
     name: str
     holding: Ownership
     steps: tuple[Digit, ...] | None
+    storages: Mapping[str, Storage] = attrs.field(factory=dict, eq=False)
 
     @staticmethod
     def of(spec: Spec, context: Context) -> Following | None:
@@ -84,6 +86,20 @@ class Following:
             if holding is not None:
                 return Following(spec, name, holding, steps_of(spec, name, holding))
         return None
+
+    @staticmethod
+    def alone(spec: Spec, context: Context) -> Following | None:
+        """Return the elementwise work of one thread on memory, which owns all elements of its tile; None for other specs."""
+        (name,) = spec.outputs if len(spec.outputs) == 1 and spec.pointwise else ("",)
+        views = spec.operands
+        if not name or spec.level.threads != 1 or any(view.memory.private for view in views.values()):
+            return None
+        if not views[name].memory.of_block or any(constant(size) is None for size in spec.sizes):
+            return None
+        digits = tuple(Digit(dim, constant(size) or 1, 1, DigitKind.LOOP) for dim, size in enumerate(spec.sizes) if size != ONE)
+        steps = _within_modes(spec, digits)
+        holding = Ownership(spec.level, (), (), free=True, spec=spec)
+        return None if steps is None else Following(spec, name, holding, steps, context.whole.chosen_storage)
 
     @property
     def level(self) -> Level:
@@ -158,7 +174,7 @@ class Following:
         visited = [digit for digit in self.steps if digit.index is None]
         taken_digits = self._contiguous_first(visited) if self.holding.free else visited
         pairs = executable.on_pairs(self.element, draft.architecture) is not None
-        values, loops = _values_and_loops(executable, self.spec, self.element, taken_digits, pairs)
+        values, loops = _values_and_loops(executable, self.spec, self.element, taken_digits, pairs, self.storages)
         views = views_of_thread(
             self.spec, with_modes(self.spec, values), [digit for digit in self.steps if digit.index is not None], visited
         )
@@ -243,6 +259,11 @@ def steps_of(spec: Spec, name: str, holding: Ownership) -> tuple[Digit, ...] | N
     """
     inside = holding.inside(spec.operands[name])
     steps = None if inside is None else tuple(digit.along(spec.dims.index(spec.uses[name][digit.dim])) for digit in inside)
+    return _within_modes(spec, steps)
+
+
+def _within_modes(spec: Spec, steps: tuple[Digit, ...] | None) -> tuple[Digit, ...] | None:
+    """Return digits of a spec, split so that none exceeds a mode of an operand; None if they do not enumerate its elements."""
     for operand, view in spec.operands.items():
         for dim, part in zip(spec.uses[operand], view.dims, strict=True):
             reached = 1
@@ -660,13 +681,13 @@ def _joined(dim: Dim) -> Dim:
 
 
 def _values_and_loops(
-    executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit], pairs: bool
+    executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit], pairs: bool, storages: Mapping[str, Storage]
 ) -> tuple[list[Digit], list[Digit]]:
     """Return the digits that one statement processes, in order, and those over which it loops; `pairs` count as one element."""
     values: list[Digit] = []
     loops: list[Digit] = []
     if executable.takes_neighbors(element):
-        values, loops = _contiguous_digit(spec, visited, _most_in_memory)
+        values, loops = _contiguous_digit(spec, visited, functools.partial(_most_in_memory, storages))
         return (values, loops) if values or not pairs else _contiguous_digit(spec, visited, _most_in_registers)
     for digit in visited:
         count = math.prod(digit.size for digit in values) * digit.size
@@ -696,7 +717,7 @@ def _most_in_registers(spec: Spec, digit: Digit) -> int:
     return MOST_CONTIGUOUS if all(spec.operands[name].memory.private for name in spec.operands if dim in spec.uses[name]) else 1
 
 
-def _most_in_memory(spec: Spec, digit: Digit) -> int:
+def _most_in_memory(storages: Mapping[str, Storage], spec: Spec, digit: Digit) -> int:
     """Return the maximum number of elements of a memory access along a digit's dimension, which strides and alignment limit."""
     dim, most = spec.dims[digit.dim], 1
     for name, view in spec.operands.items():
@@ -704,12 +725,22 @@ def _most_in_memory(spec: Spec, digit: Digit) -> int:
             continue
         position = spec.uses[name].index(dim)
         axis, part = view.axis(position), view.dims[position]
+        if view.tensor.name in storages:
+            most = max(most, _contiguous_in(storages[view.tensor.name], axis, view))
+            continue
         steps = view.tensor.storage().steps
         if steps[axis] == ONE:
             others = [step for number, step in enumerate(steps) if number != axis and step is not None]
             factors = [value.factor for value in (*others, part.base, view.tensor.shape[axis])]
             most = max(most, _power_of_two(math.gcd(*factors), min(WIDEST // view.dtype.bytes, MOST_CONTIGUOUS)))
     return most
+
+
+def _contiguous_in(storage: Storage, axis: int, view: View) -> int:
+    """Return how many elements along a dimension a storage keeps contiguous, as many as a vector has."""
+    run = next((digit.size for digit in storage.dims[axis] if digit.weight == 1), 1)
+    most = min(WIDEST // view.dtype.bytes, MOST_CONTIGUOUS)
+    return _power_of_two(0 if run is None else constant(as_expr(run)) or 1, most)
 
 
 def _power_of_two(factor: int, most: int) -> int:

@@ -1,4 +1,4 @@
-"""The number of stages of the circular buffer of one load: `stages` on a load."""
+"""The number of stages of one buffer: `stages` on a load, or on a `set_memory`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ def _stages(value: Any) -> Any:
 class Stages(Refinement):
     """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` gives to all loads of the split.
 
+    On a `set_memory`, give the temporary `stages` copies that the iterations of the loop around it use alternately.
+
     Legal from 1 to 16 on a load to SH directly under a split with `warp_specialize`, whose producer waits for each circular buffer
     separately; the number may be a tunable. Buffers that the same statements access form one circular buffer only if they have the same
-    number of stages. If threads copy because TMA cannot do the loads, all buffers have the stages of `pipeline`.
+    number of stages. If threads copy because TMA cannot do the loads, all buffers have the stages of `pipeline`. Also legal on a
+    `set_memory` in SH, below a split, of a temporary that is not carried between iterations.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
 
     Source: decision 27.
@@ -41,7 +44,7 @@ class Stages(Refinement):
     __half* const b_sh = reinterpret_cast<__half*>(smem + b_sh_offset);  // 64 x 64, 3 stages
     """
 
-    applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    applies_to: ClassVar[tuple[str, ...]] = ("load", "set_memory")
     usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (3,), (4,), (5,))
     stages: Any = attrs.field(converter=_stages)
 
@@ -56,8 +59,12 @@ class Stages(Refinement):
 def stages(stages: Integer) -> Stages:
     """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` specifies.
 
+    On a `set_memory`, give the temporary `stages` copies that iterations use alternately: threads write the values of the next iteration
+    while MMAs still read those of this one.
+
     Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
-    each circular buffer separately.
+    each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
+    iterations.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
     """
     return Stages(count(stages, "stages"))

@@ -1,4 +1,4 @@
-"""XOR swizzle of a buffer's addresses, against bank conflicts: `swizzle_storage` on a load."""
+"""XOR swizzle of a buffer's addresses, against bank conflicts: `swizzle_storage` on a load or a `set_memory`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SwizzleStorage(Refinement):
     """
 
     verb: ClassVar[str] = "swizzle_storage"
-    applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    applies_to: ClassVar[tuple[str, ...]] = ("load", "set_memory")
     swizzle: Swizzle | None = None
 
     def __attrs_post_init__(self) -> None:

@@ -49,8 +49,8 @@ class WarpSpecialize(Refinement):
     - The loads of each operand of `separate` have a separate producer: a warp for TMA, `producer_threads` for copies. Several producers may
       fill one circular buffer; none of them waits for the loads of another.
     - With `store_stages`, a storing warp issues the TMA stores of the kernel. Consumers write each tile to a stage of a circular buffer
-      with `store_stages` stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a producer,
-      it has no effect, and a comment in the generated CUDA states the reason. A producer that loads by TMA is then a warp.
+      with `store_stages` stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a
+      producer, it has no effect, and a comment in the generated CUDA states the reason. A producer that loads by TMA is then a warp.
 
     Legal on a split with `pipeline`; with `copies`, `separate` or `store_stages`, without clusters, `pingpong` and `order_mma`; with
     `copies` or `separate`, also without dynamic tile scheduling.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2, uint8
+from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2
 
 _LARGEST: Final[Mapping[DType, float]] = {float8_e4m3: 448.0, float8_e5m2: 57344.0}
 """The largest finite 8-bit floats, to which conversions of CUDA saturate (`__NV_SATFINITE`)."""
@@ -22,9 +22,8 @@ _LEAST_NORMAL: Final = 2.0**-126
 def convert(values: Any, dtype: DType) -> Any:
     """Convert an array to another element type as the instructions do.
 
-    Floats are rounded once, to nearest even; 8-bit floats saturate at the largest finite value. Conversions to integers truncate toward
-    zero and saturate at 32 bits; a narrower integer is the low bits of this result. NaN becomes 0; a float64 NaN becomes the value with
-    only the highest bit set.
+    Floats are rounded once, to nearest even; 8-bit floats saturate at the largest finite value. Conversions of floats to integers
+    truncate toward zero and saturate at the limits of the integer type; NaN becomes 0. Narrower integers have the low bits of the integer.
     """
     import numpy
 
@@ -43,14 +42,14 @@ def convert(values: Any, dtype: DType) -> Any:
 
 
 def _to_integers(values: Any, dtype: DType) -> Any:
-    """Convert floats to 64-bit integers whose low 32 bits are those of the instruction."""
+    """Convert floats to 64-bit integers within the limits of a type (PTX ISA, cvt, which saturates conversions to integers)."""
     import numpy
 
-    low, high = (0, 2**32 - 1) if dtype == uint8 else (-(2**31), 2**31 - 1)
-    nan = -(2**31) if values.dtype == numpy.float64 else 0
+    low, high = dtype.limits
     wide = values.astype(numpy.float64)
-    unknown = numpy.isnan(wide)
-    return numpy.where(unknown, nan, numpy.trunc(numpy.clip(numpy.where(unknown, 0, wide), low, high)).astype(numpy.int64))
+    whole = numpy.trunc(numpy.where(numpy.isnan(wide), 0, wide))
+    inside = (whole > low) & (whole < high)  # limits of 64 bits are not representable in float64
+    return numpy.where(inside, numpy.where(inside, whole, 0).astype(numpy.int64), numpy.where(whole <= low, low, high))
 
 
 def _to_odd(values: Any) -> Any:

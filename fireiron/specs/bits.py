@@ -1,8 +1,14 @@
-"""Operators that only integers have: quotients, remainders, shifts and bitwise operators.
+"""Operators and functions of integers: quotients, remainders, shifts, bitwise operators, conversions and random numbers.
 
 They are those of Python, on integers of any size in two's complement. A quotient is rounded toward minus infinity, so a remainder has the
 sign of the divisor, which must be positive. `x >> s` is `x // 2^s` and `x << s` is `x * 2^s`, for `s` from 0 to 63. A negative
 integer has infinitely many leading ones: `~x` is `-x - 1`, and `x & 0xff` are the low 8 bits of any integer.
+
+- `bits(x)` is the pattern of a float32, from 0 to 2^32 - 1, and `from_bits(n)` the float32 whose pattern are the low 32 bits of n.
+- `int32(x)` converts: a float is truncated toward zero and saturates, NaN becomes 0; an integer keeps its low 32 bits, with a sign.
+- `mulhi(a, b)` is `a * b // 2^32`, for two integers of int32, or two from 0 to 2^32 - 1.
+- `philox(seed, c0, c1, c2, c3, word)` is a random word from 0 to 2^32 - 1, and `uniform` of the same arguments a float32 in [0, 1)
+  (`fireiron.specs.philox`). All but the seed and c0 are optional.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from fireiron.values.machine import DType
+from fireiron.values.machine import DType, int32
 
 Range = tuple[int, int]
 """The minimum and maximum of an integer."""
@@ -27,6 +33,15 @@ BITWISE: Final = ("&", "|", "^", "~")
 INTEGER_ONLY: Final = (*QUOTIENTS, *SHIFTS, *BITWISE)
 """Operators whose operands must be integers."""
 
+TO_INTEGER: Final = ("bits", "int32", "mulhi", "philox")
+"""Functions whose results are integers."""
+
+OF_INTEGERS: Final = (*INTEGER_ONLY, "from_bits", "mulhi", "philox", "uniform")
+"""Operators and functions whose arguments must be integers."""
+
+RANDOM: Final = ("philox", "uniform")
+"""Functions of a seed, up to four words of a counter, and the number of a word of the result."""
+
 LARGEST_SHIFT: Final = 63
 """The largest number of bits of a shift."""
 
@@ -35,12 +50,31 @@ uint32: Final = DType("uint32", 32, "int", "unsigned int", "uint32")
 
 
 def legal_operand(name: str, span: Range) -> str:
-    """What is legal if the second operand of a quotient or shift, of this range, may be illegal; empty otherwise."""
+    """What is legal if the last operand of a quotient, a shift or `mulhi`, of this range, may be illegal; empty otherwise."""
     if name in QUOTIENTS and span[0] < 1:
         return "a positive divisor"
+    if name == "mulhi" and not any(_inside(span, dtype) for dtype in (int32, uint32)):
+        return "integers of int32, or from 0 to 2^32 - 1"
     if name in SHIFTS and not 0 <= span[0] <= span[1] <= LARGEST_SHIFT:
         return f"0 to {LARGEST_SHIFT} bits"
     return ""
+
+
+def _inside(span: Range, dtype: DType) -> bool:
+    return dtype.limits[0] <= span[0] and span[1] <= dtype.limits[1]
+
+
+def range_of_call(name: str, spans: Sequence[Range | None]) -> Range | None:
+    """The range of one of `TO_INTEGER`, whose arguments have these ranges; None if they are illegal or not known."""
+    if name == "int32":
+        (span,) = spans
+        return span if span is not None and _inside(span, int32) else int32.limits
+    if name != "mulhi":
+        return uint32.limits
+    known = [span for span in spans if span is not None]
+    if len(known) < len(spans) or not any(all(_inside(span, dtype) for span in known) for dtype in (int32, uint32)):
+        return None
+    return _of_ends([first * second >> 32 for first in known[0] for second in known[1]])
 
 
 def range_of_bits(name: str, spans: Sequence[Range]) -> Range:

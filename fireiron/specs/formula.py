@@ -42,10 +42,17 @@ import attrs
 from fireiron.errors import ArgumentError
 
 FUNCTIONS: Final[Mapping[str, int]] = {
-    "abs": 1, "erf": 1, "exp": 1, "exp2": 1, "gelu": 1, "log": 1, "log2": 1, "max": 2, "min": 2, "relu": 1, "rsqrt": 1, "sigmoid": 1,
-    "silu": 1, "sqrt": 1, "tanh": 1, "tanh_approx": 1, "where": 3,
+    "abs": 1, "bits": 1, "clamp": 3, "cos": 1, "erf": 1, "exp": 1, "exp2": 1, "floor": 1, "from_bits": 1, "gelu": 1, "int32": 1, "log": 1,
+    "log2": 1, "max": 2, "min": 2, "mulhi": 2, "philox": 2, "relu": 1, "round": 1, "rsqrt": 1, "sigmoid": 1, "silu": 1, "sin": 1,
+    "sqrt": 1, "tanh": 1, "tanh_approx": 1, "uniform": 2, "where": 3,
 }  # fmt: skip
 """Functions of elements, with the number of their arguments; `where` takes a condition and two values."""
+
+MOST_ARGUMENTS: Final[Mapping[str, int]] = {"philox": 6, "uniform": 6}
+"""The largest number of arguments of functions with optional ones."""
+
+WORK: Final[Mapping[str, int]] = {"philox": 100, "uniform": 102, "clamp": 2}
+"""Arithmetic operations of functions that are more than one: ten rounds of two products, two of their upper halves, and sums."""
 
 COMPARISONS: Final = ("<", "<=", ">", ">=", "==", "!=")
 """Comparison operators of conditions."""
@@ -419,7 +426,7 @@ def elements_of(value: Value | None, conditions: bool = True) -> Iterator[Elemen
 
 
 def _operations(value: Value | None) -> int:
-    return 1 + sum(map(_operations, value.arguments)) if isinstance(value, Operation) else 0
+    return WORK.get(value.name, 1) + sum(map(_operations, value.arguments)) if isinstance(value, Operation) else 0
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -707,8 +714,10 @@ class _Reader:
             self.take(",")
             arguments.append(self.value())
         self.take(")")
-        if len(arguments) != FUNCTIONS[name]:
-            raise ArgumentError(f"formula: {name} takes {FUNCTIONS[name]} values, not {len(arguments)}", got=self.text)
+        least, most = FUNCTIONS[name], MOST_ARGUMENTS.get(name, FUNCTIONS[name])
+        if not least <= len(arguments) <= most:
+            count = str(least) if least == most else f"{least} to {most}"
+            raise ArgumentError(f"formula: {name} takes {count} values, not {len(arguments)}", got=self.text)
         return Operation(name, tuple(arguments))
 
     def condition(self) -> Value:

@@ -108,12 +108,20 @@ class Step:
 
 @attrs.frozen
 class TemporaryMemory:
-    """The memory that a strategy sets for a temporary, with the padding of its rows in elements, and an element type if it differs."""
+    """The memory that a strategy sets for a temporary, and an element type if it differs from that of the definition.
+
+    - `pad`: the padding of its rows in elements. `stages`: the number of copies, which iterations use alternately (0: one copy).
+    - `swizzle`: the swizzle of its addresses, or a function of the distance of its rows in elements and of the bytes of an element.
+    - `free`: no layout is requested, so an instruction that reads the temporary may choose one.
+    """
 
     tensor: str
     memory: Any
     pad: int = 0
     dtype: DType | None = None
+    swizzle: Any = None
+    stages: int = 0
+    free: bool = False
 
 
 @attrs.frozen

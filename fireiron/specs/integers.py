@@ -1,8 +1,8 @@
 """Integers in formulas: which values are integers, their ranges, and the number of bits that they need.
 
-Coordinates, extents, integer constants and elements of int8, uint8 and int32 are integers; so are sums, differences, products, negatives,
-absolute values, maxima, minima and selections of integers, and the results of the operators of `fireiron.specs.bits`, which only integers
-have. They are exact: intermediate values do not wrap around. The rest depends on their use:
+Coordinates, extents, integer constants and elements of int8, uint8, int32 and int64 are integers; so are sums, differences, products,
+negatives, absolute values, maxima, minima and selections of integers, and the results of the operators of `fireiron.specs.bits`, which only
+integers have. They are exact: intermediate values do not wrap around. The rest depends on their use:
 
 - a comparison of integers is exact;
 - a result in an integer type keeps the low bits of the exact integer, as a conversion in C and `astype` in NumPy do;
@@ -18,21 +18,30 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from fireiron.errors import ArgumentError
-from fireiron.specs.bits import BITWISE, INTEGER_ONLY, Range, legal_operand, range_of_bits, uint32
+from fireiron.specs.bits import (
+    BITWISE,
+    INTEGER_ONLY,
+    OF_INTEGERS,
+    QUOTIENTS,
+    RANDOM,
+    TO_INTEGER,
+    Range,
+    legal_operand,
+    range_of_bits,
+    range_of_call,
+    uint32,
+)
 from fireiron.specs.formula import COMPARISONS, CONDITIONS, Element, Formula, Number, Operation, Value, elements_of
-from fireiron.values.machine import DType, int32
+from fireiron.values.machine import DType, int32, int64
 
-INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu", *INTEGER_ONLY)
+INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu", "clamp", "floor", "round", *INTEGER_ONLY)
 """Operations whose results on integers are integers."""
 
 WRAPPING: Final = ("+", "-", "*", "<<", *BITWISE)
 """Operations whose low bits depend only on the low bits of their arguments; a number of bits to shift by must be known exactly."""
 
-EXACT: Final = ("+", "-", "*", *INTEGER_ONLY)
+EXACT: Final = ("+", "-", "*", *INTEGER_ONLY, *TO_INTEGER)
 """Operations that are done in integers if their operands are integers, also if the result becomes a float."""
-
-int64: Final = DType("int64", 64, "int", "long long", "int64")
-"""The type of integers in formulas that may overflow 32 bits; no array has it."""
 
 
 def fits(span: Range, dtype: DType) -> bool:
@@ -47,6 +56,8 @@ def is_integral(value: Value, ranges: Mapping[str, Range]) -> bool:
         return isinstance(value.value, int)
     if isinstance(value, Element):
         return value.tensor in ranges
+    if value.name in TO_INTEGER:
+        return True
     arguments = value.arguments[1:] if value.name == "where" else value.arguments
     return (value.name == "where" or value.name in INTEGRAL) and all(is_integral(argument, ranges) for argument in arguments)
 
@@ -63,6 +74,8 @@ def range_of(value: Value, ranges: Mapping[str, Range]) -> Range | None:
 
 
 def _range_of_operation(value: Operation, ranges: Mapping[str, Range]) -> Range | None:
+    if value.name in TO_INTEGER:
+        return range_of_call(value.name, [range_of(argument, ranges) for argument in value.arguments])
     if value.name != "where" and value.name not in INTEGRAL:
         return None
     mask = mask_of(value, ranges)
@@ -91,6 +104,11 @@ def mask_of(value: Value, ranges: Mapping[str, Range]) -> int | None:
 def _range_of_result(name: str, spans: list[Range]) -> Range:
     """The range of an operation on integers of these ranges."""
     least, most = spans[0]
+    if name in ("floor", "round"):
+        return spans[0]
+    if name == "clamp":
+        (low, most_low), (high, most_high) = spans[1:]
+        return min(max(least, low), high), min(max(most, most_low), most_high)
     if name == "-" and len(spans) == 1:
         return -most, -least
     if name == "abs":
@@ -123,15 +141,16 @@ def accumulator_type(by: str, dtype: DType, count: int) -> DType | None:
 def sides_of(test: Operation, ranges: Mapping[str, Range]) -> tuple[Value, Value]:
     """The sides of a comparison; if both are integers, a whole number that is written as a float, such as 3e9, is an integer, too."""
     left, right = test.arguments
-    whole = tuple(map(_with_whole_numbers, test.arguments))
+    whole = tuple(map(with_whole_numbers, test.arguments))
     return (whole[0], whole[1]) if all(is_integral(side, ranges) for side in whole) else (left, right)
 
 
-def _with_whole_numbers(value: Value) -> Value:
+def with_whole_numbers(value: Value) -> Value:
+    """A value with its whole numbers as integers."""
     if isinstance(value, Number):
         return Number(int(value.value)) if isinstance(value.value, float) and value.value.is_integer() else value
     if isinstance(value, Operation) and value.name not in CONDITIONS:
-        return Operation(value.name, tuple(map(_with_whole_numbers, value.arguments)))
+        return Operation(value.name, tuple(map(with_whole_numbers, value.arguments)))
     return value
 
 
@@ -153,8 +172,9 @@ def check_integers(
             legal="integer factors; or a result in float32", hint="multiply the sum in a later step",
         )  # fmt: skip
     if formula.reduction is not None:
+        _check_reduced(formula, ranges, what, shown)
         return
-    for part in _exact_parts(value, ranges, formula.output in ranges):
+    for part in _matters(formula, value, ranges):
         if range_of(part, ranges) is None:
             names = dict.fromkeys(bounds[element.tensor] for element in elements_of(part) if element.tensor in bounds)
             masked = isinstance(part, Operation) and part.name in INTEGER_ONLY
@@ -165,8 +185,26 @@ def check_integers(
             )
 
 
+def _check_reduced(formula: Formula, ranges: Mapping[str, Range], what: str, shown: Callable[[Formula | Value], str]) -> None:
+    """Refuse a reduction of 64-bit integers, or to them."""
+    for element in (*formula.elements, formula.target):
+        if element.tensor in ranges and not fits(ranges[element.tensor], int32):
+            raise ArgumentError(
+                f"{what}: a {formula.reduction} with {element}, which is int64", got=shown(formula), legal="int8, uint8, int32 or floats",
+                hint=f"an earlier step: t[{','.join(element.dims)}] = int32({element})",
+            )  # fmt: skip
+
+
+def _matters(formula: Formula, value: Value, ranges: Mapping[str, Range]) -> Iterator[Value]:
+    """The integers in the value of a formula of which more than the low 32 bits matter."""
+    wide = formula.output in ranges and not fits(ranges[formula.output], int32)
+    if wide and is_integral(value, ranges):
+        yield value
+    yield from _exact_parts(value, ranges, formula.output in ranges and not wide)
+
+
 def _check_operators(formula: Formula, ranges: Mapping[str, Range], what: str, shown: Callable[[Formula | Value], str]) -> None:
-    """Refuse operators of integers on other values, divisors that may not be positive, and shifts by more than 63 bits."""
+    """Refuse operators and functions of integers on other values, divisors that may not be positive, and shifts by more than 63 bits."""
     for value in _operations(formula.value):
         if formula.reduction is not None:
             raise ArgumentError(
@@ -174,27 +212,57 @@ def _check_operators(formula: Formula, ranges: Mapping[str, Range], what: str, s
                 hint="an earlier step that computes the terms, and then the reduction",
             )  # fmt: skip
         for argument in value.arguments:
-            if not is_integral(argument, ranges):
+            _check_argument(value, argument, ranges, what, lambda: shown(formula), shown)
+        for argument in value.arguments[-1:] if value.name != "mulhi" else value.arguments:
+            span = range_of(argument, ranges)
+            legal = "" if span is None else legal_operand(value.name, span)
+            if span is not None and legal:
+                side = "right operand of" if value.name in INTEGER_ONLY else "argument of"
                 raise ArgumentError(
-                    f"{what}: {value.name} is for integers, and {shown(argument)} is a float", got=shown(formula),
-                    legal="coordinates, extents, whole constants, elements of int8, uint8 and int32",
-                    hint="types={...} for an operand of integers" if isinstance(argument, Element) else None,
+                    f"{what}: the {side} {value.name} may be {span[0] if span[0] < 1 else span[1]}", got=shown(value), legal=legal,
+                    hint=_legal_form(value.name, shown(argument), span),
                 )  # fmt: skip
-        span = range_of(value.arguments[-1], ranges)
-        legal = "" if span is None else legal_operand(value.name, span)
-        if span is not None and legal:
-            last = shown(value.arguments[-1])
-            hint = f"max({last}, 1)" if span[1] >= 1 and "divisor" in legal else f"{last} & 31" if "bits" in legal else None
+        if value.name == "mulhi" and range_of(value, ranges) is None and all(range_of(one, ranges) for one in value.arguments):
             raise ArgumentError(
-                f"{what}: the right operand of {value.name} may be {span[0] if span[0] < 1 else span[1]}", got=shown(value), legal=legal,
-                hint=hint,
+                f"{what}: mulhi of an integer that may be negative and one that may be above 2^31 - 1", got=shown(value),
+                legal="integers of int32, or from 0 to 2^32 - 1", hint="mulhi(x & 0xffffffff, y), or mulhi(x, int32(y))",
             )  # fmt: skip
 
 
+def _check_argument(
+    value: Operation,
+    argument: Value,
+    ranges: Mapping[str, Range],
+    what: str,
+    got: Callable[[], str],
+    shown: Callable[[Formula | Value], str],
+) -> None:
+    """Refuse a float as an argument of a function of integers, and an integer as that of `bits`."""
+    integral = is_integral(argument, ranges)
+    if value.name in OF_INTEGERS and not integral:
+        stored = isinstance(argument, Element)
+        raise ArgumentError(
+            f"{what}: {value.name} is for integers, and {shown(argument)} is a float", got=got(),
+            legal="coordinates, extents, whole constants, elements of int8, uint8, int32 and int64",
+            hint=f"int32({shown(argument)}){', or types={...} for an operand of integers' if stored else ''}",
+        )  # fmt: skip
+    if value.name == "bits" and integral:
+        raise ArgumentError(
+            f"{what}: bits is for floats, and {shown(argument)} is an integer", got=got(), hint=f"{shown(argument)} & 0xffffffff"
+        )
+
+
+def _legal_form(name: str, text: str, span: Range) -> str | None:
+    """An operand that is legal, in place of one that may not be."""
+    if name in QUOTIENTS:
+        return f"max({text}, 1)" if span[1] >= 1 else None
+    return f"{text} & {'0xffffffff' if name == 'mulhi' else 31}"
+
+
 def _operations(value: Value | None) -> Iterator[Operation]:
-    """The operators of a value that only integers have."""
+    """The operators and functions of integers in a value."""
     if isinstance(value, Operation):
-        if value.name in INTEGER_ONLY:
+        if value.name in OF_INTEGERS or value.name in TO_INTEGER:
             yield value
         for argument in value.arguments:
             yield from _operations(argument)
@@ -222,9 +290,12 @@ def _exact_parts(value: Value, ranges: Mapping[str, Range], truncated: bool) -> 
         return
     truncated = truncated and is_integral(value, ranges)
     wraps = value.name in WRAPPING or value.name == "where"
-    if (truncated and not wraps) or (value.name in INTEGER_ONLY and not (truncated and wraps)):
+    if (truncated and not wraps) or (value.name in (*INTEGER_ONLY, "mulhi") and not (truncated and wraps)):
         yield value
+    if value.name in RANDOM:
+        yield value.arguments[0]
     if value.name in ("<<", "%", "//"):  # 64 bits of a divisor or of a number of bits do not suffice
         yield value.arguments[1]
+    low_bits = (truncated or value.name in BITWISE) and wraps
     for argument in value.arguments:
-        yield from _exact_parts(argument, ranges, (truncated or value.name in BITWISE) and wraps)
+        yield from _exact_parts(argument, ranges, low_bits or value.name in (*RANDOM, "int32", "from_bits"))

@@ -18,10 +18,14 @@ from typing import Any, Final
 import attrs
 
 from fireiron.specs.arithmetic import LARGER, SMALLER, added, convert, exp2
-from fireiron.specs.bits import INTEGER_ONLY, Range
+from fireiron.specs.bits import OF_INTEGERS, RANDOM, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.integers import INTEGRAL, WRAPPING, accumulator_type, is_integral, range_of, sides_of
+from fireiron.specs.integers import INTEGRAL, WRAPPING, accumulator_type, is_integral, range_of, sides_of, with_whole_numbers
+from fireiron.specs.philox import philox, uniform
 from fireiron.values.machine import DType, float32, float64, int32, tf32
+
+FULL_COUNTER: Final = 5
+"""The number of arguments of `philox` without the number of a word: a seed, and the words of the counter."""
 
 _TF32_BITS: Final = 0xFFFFE000
 """The upper 19 bits of a float32."""
@@ -127,6 +131,14 @@ def integer_of(value: Value, elements: Mapping[Element, Any], ranges: Mapping[st
         return _Evaluation(elements, ranges, None, float64, checked=False).integer(value)
 
 
+def float_of(value: Value, elements: Mapping[Element, Any], ranges: Mapping[str, Range]) -> Any:
+    """A value in float64, from arrays of its elements."""
+    import numpy
+
+    with numpy.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return _Evaluation(elements, ranges, None, float64, checked=False).result(value, float64)
+
+
 def aligned(formula: Formula, operands: Mapping[Element, Any], dropped: tuple[str, ...]) -> dict[Element, Any]:
     """Return the arrays with one axis per dimension of the formula, in its order, and size one along dimensions in `dropped`."""
     arrays = {}
@@ -194,7 +206,10 @@ def perform(
     result = _elementwise(formula, values, types, shape, compute_type, ranges, once=compute_type == float64)
     if accumulate is False or not formula.accumulates:
         return result
-    return combining_function(formula.combiner)(_previous(formula, values[formula.output], accumulate), result)
+    old, dtype = _previous(formula, values[formula.output], accumulate), types[formula.output]
+    if dtype.kind == "float" and dtype.bits == 8:
+        return convert(combining_function(formula.combiner)(convert(old, float32), convert(result, float32)), dtype)
+    return combining_function(formula.combiner)(old, result)
 
 
 def computing(formula: Formula, types: Mapping[str, DType]) -> DType:
@@ -207,17 +222,26 @@ def computing(formula: Formula, types: Mapping[str, DType]) -> DType:
 
 def computing_of(value: Value | None, types: Mapping[str, DType]) -> DType:
     """Return the type in which a value is computed. A comparison has its own type, so its operands do not count."""
-    read = [types[element.tensor] for element in elements_of(value, conditions=False)]
+    read = [types[element.tensor] for element in _float_elements(value)]
     if float64 in read:
         return float64
     return float32 if any(dtype.kind == "float" for dtype in read) or _is_real(value) else int32
+
+
+def _float_elements(value: Value | None) -> Iterator[Element]:
+    """The elements that determine the type of a computation: not those of conditions, nor of functions whose results are integers."""
+    if isinstance(value, Element):
+        yield value
+    elif isinstance(value, Operation) and value.name not in TO_INTEGER:
+        for argument in value.arguments[value.name == "where" :]:
+            yield from _float_elements(argument)
 
 
 def _is_real(value: Value | None) -> bool:
     """Whether a value of integers may be a fraction."""
     if isinstance(value, Number):
         return isinstance(value.value, float)
-    if not isinstance(value, Operation):
+    if not isinstance(value, Operation) or value.name in TO_INTEGER:
         return False
     if value.name == "where":
         return any(map(_is_real, value.arguments[1:]))
@@ -414,13 +438,13 @@ def number_of(value: Value) -> float:
     """The value of an expression of numbers, in float64; NaN for an operator of integers on fractions."""
     import numpy
 
-    if isinstance(value, Operation) and value.name in INTEGER_ONLY:
-        numbers = list(map(number_of, value.arguments))
-        whole = all(number.is_integer() and abs(number) < 2.0**63 for number in numbers)
-        return float(value_of(value.name, *(numpy.int64(number) for number in numbers))) if whole else math.nan
-
-    with numpy.errstate(all="ignore"):
-        return float(_evaluated(_with_float64(value), {}))
+    if not isinstance(value, Operation) or value.name not in (*OF_INTEGERS, *TO_INTEGER):
+        with numpy.errstate(all="ignore"):
+            return float(_evaluated(_with_float64(value), {}))
+    whole = Operation(value.name, tuple(with_whole_numbers(Number(number_of(argument))) for argument in value.arguments))
+    if value.name in OF_INTEGERS and not all(is_integral(argument, {}) for argument in whole.arguments):
+        return math.nan
+    return float(_Evaluation({}, {}, None, float64, checked=False).result(whole, float64))
 
 
 def _with_float64(value: Value) -> Value:
@@ -469,9 +493,36 @@ class _Evaluation:
             return numpy.asarray(self.elements[value]).astype(numpy.int64)
         if value.name == "where":
             return numpy.where(self._condition(value.arguments[0]), *map(self.integer, value.arguments[1:]))
+        if value.name in TO_INTEGER:
+            return self._converted(value)
+        if value.name in ("floor", "round"):
+            return self.integer(value.arguments[0])
         fits = value.name in WRAPPING or range_of(value, self.ranges) is not None
         assert fits or not self.checked, "refused when the kernel is requested"
         return _functions()[value.name, len(value.arguments)](*map(self.integer, value.arguments))
+
+    def _converted(self, value: Operation) -> Any:
+        """One of `TO_INTEGER`."""
+        import numpy
+
+        (first, *_) = value.arguments
+        if value.name in RANDOM:
+            return self._random(value)
+        if value.name == "mulhi":
+            factors = list(map(self.integer, value.arguments))
+            wide = numpy.uint64 if any((factor > int32.limits[1]).any() for factor in factors) else numpy.int64
+            return (factors[0].astype(wide) * factors[1].astype(wide) >> wide(32)).astype(numpy.int64)
+        if value.name == "int32" and is_integral(first, self.ranges):
+            return numpy.asarray(self.integer(first)).astype(numpy.int32).astype(numpy.int64)
+        number = self._float(first, self.compute_type or self._wide(first))
+        if value.name == "int32":
+            return convert(numpy.asarray(number), int32).astype(numpy.int64)
+        return numpy.asarray(convert(numpy.asarray(number), float32)).view(numpy.uint32).astype(numpy.int64)
+
+    def _random(self, value: Operation) -> Any:
+        seed, *counter = map(self.integer, value.arguments)
+        word = counter.pop() if len(value.arguments) > FULL_COUNTER else 0
+        return (philox if value.name == "philox" else uniform)(seed, *counter, word=word)
 
     def _float(self, value: Value, wide: DType) -> Any:
         """Return a value in the float type `wide`; an integer in it is converted once."""
@@ -485,6 +536,11 @@ class _Evaluation:
             return wide.to_numpy().type(value.value)
         if value.name == "where":
             return numpy.where(self._condition(value.arguments[0]), *(self._float(argument, wide) for argument in value.arguments[1:]))
+        if value.name == "uniform":
+            return convert(self._random(value), wide)
+        if value.name == "from_bits":
+            pattern = numpy.asarray(self.integer(value.arguments[0])).astype(numpy.uint32)
+            return convert(pattern.view(numpy.float32), wide)
         functions = _rounded_to_odd() if self.once else _functions()
         return functions[value.name, len(value.arguments)](*(self._float(argument, wide) for argument in value.arguments))
 
@@ -513,6 +569,8 @@ def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
         ("sigmoid", 1): lambda x: 1 / (1 + numpy.exp(-x)), ("silu", 1): lambda x: x / (1 + numpy.exp(-x)),
         ("gelu", 1): lambda x: 0.5 * x * (1 + _erf(x * math.sqrt(0.5))), ("where", 3): numpy.where,
         ("<", 2): numpy.less, ("<=", 2): numpy.less_equal, (">", 2): numpy.greater, (">=", 2): numpy.greater_equal,
+        ("floor", 1): numpy.floor, ("round", 1): numpy.rint, ("sin", 1): numpy.sin, ("cos", 1): numpy.cos,
+        ("clamp", 3): lambda x, low, high: SMALLER(LARGER(x, low), high),
         ("//", 2): numpy.floor_divide, ("%", 2): numpy.mod, ("<<", 2): numpy.left_shift, (">>", 2): numpy.right_shift,
         ("&", 2): numpy.bitwise_and, ("|", 2): numpy.bitwise_or, ("^", 2): numpy.bitwise_xor, ("~", 1): numpy.invert,
         ("==", 2): numpy.equal, ("!=", 2): numpy.not_equal, ("and", 2): numpy.logical_and, ("or", 2): numpy.logical_or,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from fireiron.generated_verbs import ForPointwise
 from fireiron.spec import Kind, OfMatrices, Parameter, SpecShape, Starter, short_form
+from fireiron.specs.bits import OF_INTEGERS, TO_INTEGER
 from fireiron.specs.formula import FUNCTIONS
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
@@ -77,7 +78,7 @@ class BinaryPointwiseStarter(ForPointwise, Starter):
         return self.shape(sizes, dtype, {"dst": dst_dtype}, {"lhs": lhs, "rhs": rhs, "dst": dst}, operation=operation)
 
 
-UNARY: Final = ("-", *(name for name, count in FUNCTIONS.items() if count == 1))
+UNARY: Final = ("-", *(name for name, count in FUNCTIONS.items() if count == 1 and name not in (*OF_INTEGERS, *TO_INTEGER)))
 BINARY: Final = ("+", "-", "*", "/", "max", "min")
 
 UnaryPointwise: Final = UnaryPointwiseStarter(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import attrs
 
-from fireiron.specs.bits import INTEGER_ONLY
+from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition, Step, shown
 from fireiron.specs.meaning import number_of
@@ -22,7 +22,10 @@ LEAST = Number(-math.inf)
 ZERO = Number(0)
 ONE = Number(1)
 
-KEEP_FINITE = ("+", "-", "*", "max", "min", "abs", "relu", "tanh", "tanh_approx", "sigmoid", "erf", *INTEGER_ONLY)
+KEEP_FINITE = (
+    "+", "-", "*", "max", "min", "abs", "relu", "tanh", "tanh_approx", "sigmoid", "erf", "clamp", "floor", "round", "sin", "cos", "uniform",
+    *INTEGER_ONLY, *TO_INTEGER,
+)  # fmt: skip
 """Operations whose result is finite if all arguments are."""
 
 

@@ -6,7 +6,7 @@ The mask compares coordinates of the tile with integers that operands have for t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import For, Let, Stmt
@@ -31,7 +31,7 @@ def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: 
         raise DecompositionError(
             "skip_masked_tiles: units of a block would skip different iterations", within=spec, hint="the split before .to(Warp)"
         )
-    condition = _condition(definition, spec)
+    condition = _condition(definition, spec, numbers_of(definition, views, as_expr(1)))
     sizes = {f"{INDICES}{dim}": spec.size(dim) for dim in definition.dims}
     lets: dict[str, Let] = {}
     numbers: dict[str, Expr] = {}
@@ -56,8 +56,11 @@ def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: 
     return (*lets.values(), last, For(Var(draft.fresh("iteration"), 0, 0), is_visible, body, False, draft.origin))
 
 
-def _condition(definition: FusedDefinition, spec: Spec) -> Value:
-    """Return the condition without which an iteration changes nothing: that of all its outputs, or of a mask of all their inputs."""
+def _condition(definition: FusedDefinition, spec: Spec, numbers: Collection[str]) -> Value:
+    """Return the condition without which an iteration changes nothing: that of all its outputs, or of a mask of all their inputs.
+
+    `numbers` are the integers that the kernel reads for an iteration.
+    """
     kept = {step.name: _kept(step) for step in definition.steps if step.formula.output in definition.uses}
     conditions = [condition for condition in kept.values() if condition is not None]
     if len(conditions) == len(kept):
@@ -78,7 +81,7 @@ def _condition(definition: FusedDefinition, spec: Spec) -> Value:
             legal=f"{name} = where(..., ..., {name}), or a mask where(begin[g] <= m and ..., s[m,n], -inf) before it", within=spec,
         )  # fmt: skip
     condition = condition_of(mask)
-    change = changed_without(definition, mask, failing_with(condition, numbers_of(definition, spec.operands, as_expr(1))), spec)
+    change = changed_without(definition, mask, failing_with(condition, numbers), spec)
     if change is not None:
         raise change
     return condition

@@ -31,7 +31,9 @@ from fireiron.specs.reduction import Reduction
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
+from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
+from fireiron.values.layout import Swizzle
 from fireiron.values.machine import RF, SH, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
@@ -129,13 +131,24 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
         memory = RF if placed is None else placed.memory
         copies, copy = copies_of(memory, spec, draft)
         sums = any(step.formula.output == name and step.formula.is_product_sum for step in definition.steps)
-        dtype = definition.dtype_of(name, operands) if placed is None or placed.dtype is None else placed.dtype
+        placed = placed or TemporaryMemory(name, RF)
+        dtype = definition.dtype_of(name, operands) if placed.dtype is None else placed.dtype
         tensor = Tensor(
             draft.fresh(name, f"{name}_{memory.label}"), shape, dtype, memory, RowMajor if memory.of_block else ColMajor,
-            pad=0 if placed is None else placed.pad, copies=copies, owner="accumulates" if sums else "reads", origin=draft.origin,
+            pad=placed.pad, swizzle=_swizzle_of(placed, shape, dtype), copies=copies, owner="accumulates" if sums else "reads",
+            free=placed.free and memory.in_shared and len(shape) == 2, alternating=placed.stages,
+            origin=draft.origin,
         )  # fmt: skip
         views[name] = whole_view(tensor, copy)
     return views
+
+
+def _swizzle_of(placed: TemporaryMemory, shape: tuple[Expr, ...], dtype: DType) -> Swizzle | None:
+    """Return the swizzle of a temporary's addresses; a function of it gets the distance of the rows and the bytes of an element."""
+    if placed.swizzle is None or isinstance(placed.swizzle, Swizzle):
+        return placed.swizzle
+    swizzle: Swizzle | None = placed.swizzle((constant(shape[-1]) or 0) + placed.pad, dtype.bytes)
+    return swizzle
 
 
 @attrs.define
@@ -543,9 +556,15 @@ class _Steps:
             self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))
             return
         private = any(view.memory.private for view in spec.operands.values())
-        steps = steps_at(default_copy(), spec)
+        steps = steps_to_shared(spec) if self._is_placed(spec) and from_memory_to_shared(spec) else steps_at(default_copy(), spec)
         alone = steps if private else ()
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
+
+    def _is_placed(self, spec: Spec) -> bool:
+        """Return whether a spec writes a temporary whose memory the strategy sets."""
+        tensor = spec.operands[spec.outputs[0]].tensor
+        placed = (placement.tensor for placement in self.definition.placed if placement.tensor in self.views)
+        return any(self.views[name].tensor == tensor for name in placed)
 
     def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
         """Return the init of an accumulator, or a copy to memory; without a strategy it follows the distribution of its registers."""

@@ -11,8 +11,8 @@ from fireiron.errors import closest, shown
 _DTYPES: Final[Mapping[str, str]] = {
     "half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16", "float": "float32", "single": "float32", "fp32": "float32",
     "f32": "float32", "double": "float64", "fp64": "float64", "f64": "float64", "int": "int32", "i32": "int32", "s32": "int32",
-    "i8": "int8", "s8": "int8", "char": "int8", "u8": "uint8", "byte": "uint8", "fp8": "float8_e4m3", "e4m3": "float8_e4m3",
-    "float8": "float8_e4m3", "float8_e4m3fn": "float8_e4m3", "e5m2": "float8_e5m2",
+    "i64": "int64", "s64": "int64", "long": "int64", "i8": "int8", "s8": "int8", "char": "int8", "u8": "uint8", "byte": "uint8",
+    "fp8": "float8_e4m3", "e4m3": "float8_e4m3", "float8": "float8_e4m3", "float8_e4m3fn": "float8_e4m3", "e5m2": "float8_e5m2",
 }  # fmt: skip
 """Names of element types in other tools."""
 

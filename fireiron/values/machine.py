@@ -116,10 +116,13 @@ kept: loads, copies and conversions from float32 to tf32 change nothing.
 """
 
 float8_e4m3 = DType("float8_e4m3", 8, "float", "__nv_fp8_e4m3", "float8_e4m3fn", 4)
-"""8-bit floats with 4 bits of precision, up to 448; for matrix instructions, copies and conversions."""
+"""8-bit floats with 4 bits of precision, up to 448. Formulas compute with them in float32; conversions to them saturate."""
 
 float8_e5m2 = DType("float8_e5m2", 8, "float", "__nv_fp8_e5m2", "float8_e5m2", 3)
-"""8-bit floats with 3 bits of precision, up to 57344, and infinity; for matrix instructions, copies and conversions."""
+"""8-bit floats with 3 bits of precision, up to 57344, and infinity. Formulas compute with them in float32; conversions to them saturate."""
+
+int64 = DType("int64", 64, "int", "long long", "int64")
+"""Signed 64-bit integers, such as the labels and indices of PyTorch; elementwise formulas and copies access them."""
 
 int32 = DType("int32", 32, "int", "int", "int32")
 """Signed 32-bit integers; sums wrap around."""
@@ -130,12 +133,12 @@ int8 = DType("int8", 8, "int", "signed char", "int8")
 uint8 = DType("uint8", 8, "int", "unsigned char", "uint8", numpy_aliases=("bool",))
 """Bytes, mainly for masks; threads convert them to other types. Boolean arrays are stored as bytes 0 or 1, so they can be read as uint8."""
 
-DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int32, int8, uint8, tf32, float8_e4m3, float8_e5m2)
+DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int64, int32, int8, uint8, tf32, float8_e4m3, float8_e5m2)
 
 _BY_NAME = {name: dtype for dtype in reversed(DTYPES) for name in (dtype.name, *dtype.numpy_aliases)}
 
 MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
-"""Element types that only matrix instructions compute with; threads copy and convert them."""
+"""Element types of which only matrix instructions multiply two matrices; formulas compute with 8-bit floats in float32."""
 
 
 def as_dtype(value: object) -> DType:
@@ -360,6 +363,7 @@ __all__ = [
     "float64",
     "int8",
     "int32",
+    "int64",
     "tf32",
     "uint8",
 ]

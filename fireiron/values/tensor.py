@@ -147,6 +147,7 @@ class Tensor:
     - `free`: no layout was requested, so an instruction may choose one.
     - `stages`: the requested stages of its ring (0: as many as the loop around its load has).
     - `shares`: the buffer in whose stages it is stored; it has no separate stages.
+    - `alternating`: the number of copies that the iterations of the loop around all accesses use alternately (0: one).
     """
 
     name: str
@@ -164,6 +165,7 @@ class Tensor:
     free: bool = False
     stages: int = 0
     shares: str = ""
+    alternating: int = 0
     origin: str | None = attrs.field(default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:

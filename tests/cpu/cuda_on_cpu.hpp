@@ -106,6 +106,10 @@ Integer integer(Number number)
   if constexpr (static_cast<Number>(0.5) == static_cast<Number>(0)) {
     return static_cast<Integer>(number);
   } else {
+    if constexpr (sizeof(Integer) == 8) {  // the limits are not representable in a float
+      const double wide = static_cast<double>(number), limit = 9223372036854775808.0;
+      return wide != wide || wide < -limit ? -9223372036854775807ll - 1 : wide >= limit ? 9223372036854775807ll : static_cast<Integer>(wide);
+    }
     constexpr bool from_zero = static_cast<Integer>(-1) > static_cast<Integer>(0);
     constexpr double low = from_zero ? 0.0 : -2147483648.0, high = from_zero ? 4294967295.0 : 2147483647.0;
     if (number != number)
@@ -167,6 +171,8 @@ inline unsigned long long __umul64hi(unsigned long long left, unsigned long long
 }
 
 inline unsigned __float_as_uint(float number) { return __builtin_bit_cast(unsigned, number); }
+inline unsigned __umulhi(unsigned left, unsigned right) { return static_cast<unsigned>(static_cast<unsigned long long>(left) * right >> 32); }
+inline int __mulhi(int left, int right) { return static_cast<int>(static_cast<long long>(left) * right >> 32); }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
 inline float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
@@ -191,6 +197,14 @@ extern "C" float tanhf(float x) noexcept;
 extern "C" float erff(float x) noexcept;
 extern "C" double erf(double x) noexcept;
 extern "C" double tanh(double x) noexcept;
+extern "C" float sinf(float x) noexcept;
+extern "C" double sin(double x) noexcept;
+extern "C" float cosf(float x) noexcept;
+extern "C" double cos(double x) noexcept;
+extern "C" float floorf(float x) noexcept;
+extern "C" double floor(double x) noexcept;
+extern "C" float rintf(float x) noexcept;
+extern "C" double rint(double x) noexcept;
 extern "C" float fabsf(float x) noexcept;
 extern "C" double fabs(double x) noexcept;
 extern "C" int abs(int x) noexcept;

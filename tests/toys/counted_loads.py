@@ -17,7 +17,7 @@ class CountedLoads(Mechanism):
     unit: ClassVar[str] = "the issuer"
     instruction: ClassVar[str] = "counted"
     done: ClassVar[str] = "come"
-    under_way: ClassVar[str] = "counted loads to"
+    in_flight: ClassVar[str] = "counted loads to"
 
 
 COUNTED = CountedLoads()

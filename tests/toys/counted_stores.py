@@ -25,7 +25,7 @@ class CountedStores(Mechanism):
     what: ClassVar[str] = "counted stores"
     instruction: ClassVar[str] = "counted store"
     done: ClassVar[str] = "been read"
-    under_way: ClassVar[str] = "counted stores of"
+    in_flight: ClassVar[str] = "counted stores of"
     arriving: ClassVar[Function] = ARRIVE
 
 

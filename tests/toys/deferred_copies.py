@@ -23,7 +23,7 @@ class DeferredCopies(Mechanism):
     what: ClassVar[str] = "deferred copies"
     instruction: ClassVar[str] = "deferred"
     done: ClassVar[str] = "come"
-    under_way: ClassVar[str] = "deferred copies to"
+    in_flight: ClassVar[str] = "deferred copies to"
     arriving: ClassVar[Function] = ARRIVE
 
 

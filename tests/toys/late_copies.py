@@ -19,7 +19,7 @@ class LateCopies(Mechanism):
     what: ClassVar[str] = "late copies"
     instruction: ClassVar[str] = "late"
     done: ClassVar[str] = "come late"
-    under_way: ClassVar[str] = "late copies to"
+    in_flight: ClassVar[str] = "late copies to"
     committing: ClassVar[Function] = COMMIT
     waiting: ClassVar[Function] = WAIT
 

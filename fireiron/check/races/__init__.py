@@ -1,15 +1,15 @@
 """The race check: happens-before over atoms of memory, for all run-time sizes and all blocks at once.
 
     footprints       which grains of memory each thread accesses       loops     which iterations decide for all
-    traces           the events of each agent, in program order        atoms     grains that the same warps access alike
+    traces           the events of each agent, in program order        atoms     grains with the same accesses by the same warps
     order            which operations each agent knows                 segments  many accesses as one operation
     warpgroup_agents warps with equal traces, as one agent             clusters  blocks of a cluster, followed together
     stage_ownership  which agent may access and release a stage
     issuing_threads  how many threads issue loads, arrive, and do other work
     conflicts, findings  the threads of a conflict, and its text
 
-Control flow does not depend on data, so traces are known. The check assumes that conditions on the block and on run-time sizes hold. They
-only remove accesses, so "no race" holds for all blocks and all M, N, K. Undecided cases are errors.
+Control flow does not depend on data, so traces are known. The check assumes that conditions on the block and on run-time sizes hold. Such
+conditions only remove accesses, so "no race" holds for all blocks and all M, N, K. Undecided cases are errors.
 """
 
 from __future__ import annotations
@@ -33,57 +33,57 @@ from fireiron.check.races.loops import Loops
 from fireiron.check.races.order import HappensBefore, Race, mark
 from fireiron.check.races.segments import SegmentOrder, Segments
 from fireiron.check.races.stage_ownership import ownership_violations
-from fireiron.check.races.traces import AccessEvent, InFlight, Kind, Trace, Tracer, Traces
+from fireiron.check.races.traces import AccessEvent, Kind, PendingAccesses, Trace, Tracer, Traces
 from fireiron.check.races.warpgroup_agents import WarpgroupOrder
 from fireiron.ir.effects.unchecked import Unchecked
 
-ENOUGH = 64
-"""After this many findings about ring mbarriers, no other trip counts are followed: they report the same for other fills."""
+MAX_VIOLATIONS = 64
+"""After this many violations of ring mbarriers, no other trip counts are followed, because they report the same for other fills."""
 
-NOTHING_NEW = 16
-"""After this many consecutive trip counts without a new finding, no others are followed: the kernel is rejected anyway."""
+MAX_UNCHANGED = 16
+"""After this many consecutive trip counts without a new finding, no others are followed, because the kernel is rejected anyway."""
 
 
 def check_races(access_trace: AccessTrace) -> tuple[Finding, ...]:
-    """All races within a block and between blocks. An undecided case is an error too."""
+    """An error for each race within a block or between blocks, and for each undecided case."""
     findings = [*wrong_thread_counts(access_trace), *_inside_a_block(access_trace), *between_blocks(access_trace)]
     return tuple(trusted(findings) if access_trace.kernel.effects[Unchecked].reasons else findings)
 
 
 def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
     access_trace = include_extra_roles(with_free_ranks(access_trace))
-    places = Footprints(access_trace, local_coordinates(access_trace))
-    doubts = _unlocated(access_trace, places)
-    uses = [use for use in access_trace.uses if _shared(access_trace, use.access.buffer) and use.access.buffer not in doubts]
-    if access_trace.kernel.workers == 1:  # program order covers all accesses but asynchronous copies, which target shared memory
-        doubts, uses = {}, [use for use in uses if places.space(use.access.buffer).shared]
-    loops = Loops(access_trace, places, uses)
-    tracer = Tracer(access_trace, places, loops)
+    footprints = Footprints(access_trace, local_coordinates(access_trace))
+    undecided_buffers = _unlocated(access_trace, footprints)
+    uses = [use for use in access_trace.uses if _shared(access_trace, use.access.buffer) and use.access.buffer not in undecided_buffers]
+    if access_trace.kernel.workers == 1:  # program order covers all accesses except asynchronous copies, which write shared memory
+        undecided_buffers, uses = {}, [use for use in uses if footprints.space(use.access.buffer).shared]
+    loops = Loops(access_trace, footprints, uses)
+    tracer = Tracer(access_trace, footprints, loops)
     traces = [tracer.traces(lengths) for lengths in loops.lengths()]
     findings = [
-        *_races(access_trace, places, traces),
-        *(ownership_violations(traces, places.ring_of_buffer) if access_trace.kernel.rings else ()),
+        *_races(access_trace, footprints, traces),
+        *(ownership_violations(traces, footprints.ring_of_buffer) if access_trace.kernel.rings else ()),
     ]
     findings += [Finding("race", "error", None, text) for text in uneven_loops(access_trace)]
     origin = {buffer.name: buffer.tensor.origin for buffer in access_trace.kernel.buffers}
-    return [*findings, *(undecided(name, why, origin[name]) for name, why in {**doubts, **loops.undecided}.items())]
+    return [*findings, *(undecided(name, why, origin[name]) for name, why in {**undecided_buffers, **loops.undecided}.items())]
 
 
-def _unlocated(access_trace: AccessTrace, places: Footprints) -> dict[str, str]:
+def _unlocated(access_trace: AccessTrace, footprints: Footprints) -> dict[str, str]:
     """The buffers whose addresses do not distinguish threads, with the reason."""
-    doubts = {name: local.problem for name, local in places.local.items() if local.problem is not None}
+    undecided_buffers = {name: local.problem for name, local in footprints.local.items() if local.problem is not None}
     for use in access_trace.uses:
-        if _shared(access_trace, use.access.buffer) and use.access.buffer not in doubts:
+        if _shared(access_trace, use.access.buffer) and use.access.buffer not in undecided_buffers:
             known = {
                 "thread",
                 *(loop.var.name for loop in use.loops),
                 *cluster_blocks(access_trace.kernel).names,
                 *dynamic_tiles(access_trace.kernel),
             }
-            foreign = access_trace.needs(places.parts(use.access)) - known
+            foreign = access_trace.needs(footprints.parts(use.access)) - known
             if foreign:
-                doubts[use.access.buffer] = f"its addresses depend on {', '.join(sorted(foreign))}"
-    return doubts
+                undecided_buffers[use.access.buffer] = f"its addresses depend on {', '.join(sorted(foreign))}"
+    return undecided_buffers
 
 
 def _shared(access_trace: AccessTrace, name: str) -> bool:
@@ -92,12 +92,12 @@ def _shared(access_trace: AccessTrace, name: str) -> bool:
     return buffer.memory.of_block or (buffer.memory.of_grid and buffer.written)
 
 
-def _races(access_trace: AccessTrace, places: Footprints, traces: Sequence[Traces]) -> list[Finding]:
+def _races(access_trace: AccessTrace, footprints: Footprints, traces: Sequence[Traces]) -> list[Finding]:
     """All pairs of conflicting, unordered accesses, each once."""
-    for space in places.spaces.values():
+    for space in footprints.spaces.values():
         if space.patterns:
             space.number_grains()
-    conflicts = Conflicts(places)
+    conflicts = Conflicts(footprints)
     report = Report(access_trace, conflicts)
     findings: dict[Any, Finding] = {}
     _in_one_step(traces, conflicts, report, findings)
@@ -115,10 +115,10 @@ def _reads_past_the_end(traces: Sequence[Traces]) -> Iterator[Finding]:
     """The stores that may still read shared memory when the block exits, each once."""
     stores: dict[int, AccessEvent] = {}
     for trace in itertools.chain(*(_distinct_traces(agents) for agents in traces)):
-        in_flight = InFlight(lambda mechanism: mechanism.outlives)
+        pending = PendingAccesses(lambda mechanism: mechanism.outlives)
         for event in trace:
-            in_flight.follow(event)
-        stores.update((id(store.use.statement), store) for store in in_flight.accesses)
+            pending.follow(event)
+        stores.update((id(store.use.statement), store) for store in pending.accesses)
     for store in stores.values():
         statement = store.use.statement
         buffer = store.use.access.buffer
@@ -134,12 +134,12 @@ def _unordered(
     for space in spaces:
         count += split(list(space.footprints.values()), len(traces[0]) // blocks, count)
     races: dict[Any, Race] = {}
-    reported, idle = 0, 0
+    reported, unchanged = 0, 0
     for agents in traces:
         HappensBefore(agents, blocks, count, conflicts.same_thread, races, violations).run()
-        idle = idle + 1 if reported and reported == len(races) + len(violations) else 0
+        unchanged = unchanged + 1 if reported and reported == len(races) + len(violations) else 0
         reported = len(races) + len(violations)
-        if idle == NOTHING_NEW or len(violations) > ENOUGH:
+        if unchanged == MAX_UNCHANGED or len(violations) > MAX_VIOLATIONS:
             break
     return races
 
@@ -175,7 +175,7 @@ def _in_one_step(traces: Sequence[Traces], conflicts: Conflicts, report: Report,
 
 
 def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[AccessEvent, AccessEvent]]:
-    """The accesses of each step, paired with themselves and each other, that must not overlap."""
+    """The pairs of accesses of one step that must not overlap; an access is also paired with itself."""
     for trace in itertools.chain(*(_distinct_traces(agents) for agents in traces)):
         step: list[AccessEvent] = []
         for event in trace:

@@ -1,7 +1,7 @@
-"""Atoms: sets of grains that the same warps access in the same accesses, so that a result for one grain holds for all of them.
+"""Group grains into atoms: sets of grains that the same warps access in the same accesses. A result for one grain holds for its atom.
 
-Each access gets a random multiplier. A grain gets the sum of the multipliers of its accesses, times the warps that access it. Equal sums
-are then compared access by access, so a hash collision cannot cause an error.
+Each access gets a pseudorandom multiplier. The hash of a grain is the sum, over its accesses, of the multiplier times the bit set of warps
+that access the grain. Grains with equal hashes are then compared access by access, so a hash collision cannot cause an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Clusters in the race check: the blocks of one cluster are followed together, each with its own agents and shared memory.
+"""Follow the blocks of one cluster together, each with its own agents and shared memory.
 
-All blocks run the same program, and the blocks of a cluster run the same iterations of each loop, which this module checks. So one cluster
-decides for all. Arrays in global memory are followed in one block of the cluster; another check compares blocks there.
+All blocks run the same program. The blocks of a cluster run the same iterations of each loop; this module checks that. So the result for
+one cluster holds for all. Accesses to global memory are followed in one block of the cluster, because another check compares blocks.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def with_free_ranks(access_trace: AccessTrace) -> AccessTrace:
 
 
 def uneven_loops(access_trace: AccessTrace) -> Iterator[str]:
-    """The loops whose trip counts differ, or may differ, between blocks of a cluster."""
+    """A message for each loop whose trip counts differ, or may differ, between blocks of a cluster."""
     kernel = access_trace.kernel
     if kernel.cluster is None:
         return

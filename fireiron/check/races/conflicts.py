@@ -1,4 +1,4 @@
-"""Conflicts: the memory grains (see `fireiron.check.races.footprints`) that two accesses share, and the threads that access them."""
+"""Find the memory grains (see `fireiron.check.races.footprints`) that two accesses share, and the threads that access them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fireiron.ir import Access
 
 @attrs.frozen(eq=False)
 class Point:
-    """A thread (or unit of threads) that accesses an address. `element` are coordinates; `address` counts elements of the buffer."""
+    """A thread (or unit of threads) that accesses an address. `element` contains coordinates; `address` counts elements of the buffer."""
 
     thread: int
     unit: int
@@ -28,8 +28,8 @@ class Point:
 class Conflicts:
     """Compare pairs of footprints thread by thread."""
 
-    def __init__(self, places: Footprints) -> None:
-        self.places = places
+    def __init__(self, footprints: Footprints) -> None:
+        self.footprints = footprints
         self.differing_warps: dict[Any, int] = {}
 
     def same_thread(self, before: AccessEvent, after: AccessEvent, warp: int) -> bool:
@@ -39,7 +39,7 @@ class Conflicts:
         if key not in self.differing_warps:
             places, (low, high), (other_low, other_high) = _common(first, second)
             differing = np.flatnonzero((low != high) | (other_low != other_high) | (low != other_low))
-            # The numbers combine grain and warp: the remainder is the warp. Each warp in which threads differ gets its bit.
+            # `places` combine grain and warp: the remainder is the warp. The bit of each warp in which threads differ is set.
             self.differing_warps[key] = int(np.bitwise_or.reduce(1 << (places[differing] % WARP), initial=0))
         return not self.differing_warps[key] >> warp & 1
 
@@ -95,7 +95,7 @@ class Conflicts:
         actor = int(pattern.threads.low[row]) if thread is None else thread
         loops = {loop.var.name: int(values.get(loop.var.name, 0)) for loop in use.loops}
         element = self._element(use.access, {**event.fixed, **loops, "thread": int(values["thread"])}, pattern.element(column))
-        buffer = self.places.kernel.buffer(use.access.buffer)
+        buffer = self.footprints.kernel.buffer(use.access.buffer)
         address = None
         if buffer.memory.of_block:
             address = ((key + footprint.shift) * footprint.space.grain - buffer.offset) // buffer.dtype.bytes
@@ -103,9 +103,9 @@ class Conflicts:
 
     def _element(self, access: Access, values: Mapping[str, int], number: int) -> tuple[int, ...]:
         """The coordinates of an element; for an array in global memory, relative to the block's part."""
-        local = self.places.local.get(access.buffer)
+        local = self.footprints.local.get(access.buffer)
         parts = access.base if local is None else local.parts[access.base]
-        frame = self.places.access_trace.frame([], values)
+        frame = self.footprints.access_trace.frame([], values)
         offset = access.elements()[number]
         return tuple(int(frame.value(part)) + step for part, step in zip(parts, offset, strict=True))
 

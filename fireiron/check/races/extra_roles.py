@@ -1,7 +1,7 @@
 """Include roles of several threads beyond the workers, such as a second producer, in the threads that the race check considers.
 
-The program of such a role distributes work by expressions of the thread index that hold for its own threads only. The race check considers
-the threads of all roles at once, so each statement gets a condition that selects the threads of its role.
+The program of such a role distributes work by expressions of the thread index that are valid only for its own threads. The race check
+considers the threads of all roles at once, so each statement gets a condition that selects the threads of its role.
 """
 
 from __future__ import annotations

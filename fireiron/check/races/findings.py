@@ -1,4 +1,4 @@
-"""Race findings: the buffer, two threads, the address, the iterations and the lines of the strategy."""
+"""Describe races: the buffer, two threads, the address, the iterations and the lines of the strategy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SIZES = (64, 1, 7, 1024)
 
 
 def undecided(buffer: str, why: str, at: str | None = None) -> Finding:
-    """An error for a buffer for which the check gives no answer, at the step that allocates it."""
+    """An error for a buffer whose accesses are undecided, at the step that allocates it."""
     advice = "use compile-time sizes and trip counts, or accept the risk with .unchecked(reason)"
     message = f"undecided for {buffer}: {why}; {advice}"
     return Finding("race", "error", buffer, message, at)
 
 
 class Report:
-    """Makes findings from races."""
+    """Creates findings from races."""
 
     def __init__(self, access_trace: AccessTrace, conflicts: Conflicts) -> None:
         self.access_trace, self.conflicts = access_trace, conflicts
@@ -122,7 +122,7 @@ def trusted(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _acts(touch: AccessEvent, point: Point) -> str:
-    """`thread 3 writes it in k=1`."""
+    """The action of a thread as text: `thread 3 writes it in k=1`."""
     statement = touch.use.statement
     actor = f"{statement.spec.level} {point.unit}".lower() if statement.collective else f"thread {point.thread}"
     steps = f" in {', '.join(f'{name}={value}' for name, value in point.loops.items())}" if point.loops else ""

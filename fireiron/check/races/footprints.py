@@ -1,4 +1,4 @@
-"""Footprints: the grains of memory that each thread of a block accesses, computed with NumPy.
+"""Compute footprints with NumPy: the grains of memory that each thread of a block accesses.
 
 A *space* is memory in which addresses may overlap: shared memory, or one array in global memory. A *pattern* is what an access covers in
 some iteration, up to a shift by whole stages. A *footprint* is a pattern at its shift. Addresses count in grains: 16 bytes if all accesses
@@ -35,10 +35,11 @@ _GRAINS = (16, 8, 4, 2, 1)
 
 @attrs.frozen(eq=False)
 class RowThreads:
-    """The threads that act in the rows of a pattern.
+    """The threads that perform the accesses of each row of a pattern.
 
-    `rows` are the threads at which the access is evaluated, `warp` the accessing warp, `low` and `high` the lowest and highest thread of it
-    that may access, and `unit` the unit within which one execution of the statement needs no order.
+    - `rows`: the threads at which the access is evaluated.
+    - `warp`: the accessing warp. `low`, `high`: the lowest and the highest thread of this warp that may perform the access.
+    - `unit`: the unit of threads within which one execution of the statement needs no order.
     """
 
     rows: Array
@@ -49,7 +50,7 @@ class RowThreads:
 
 
 def row_threads(access_trace: AccessTrace, use: Use, issuer: tuple[int, int]) -> RowThreads:
-    """Each thread for itself; or all threads of a unit, if the statement does not specify which thread of the unit accesses what.
+    """A row for each thread; or, if the statement does not specify which thread of a unit accesses which elements, rows for whole units.
 
     `issuer` is the thread, and the agent, that issues a load of the async proxy.
     """
@@ -94,7 +95,7 @@ def _block_level(level: Level) -> Level:
 
 @attrs.define(eq=False, slots=False)
 class Pattern:
-    """What an access covers: `bases` per dimension of its space at each row and point, and the `offsets` of the elements.
+    """The elements that an access covers: `bases` per dimension of its space at each row and point, and `offsets` of the elements.
 
     Elements have `width` bytes. Shared memory has one dimension, of bytes; other memory has those of its array. `frame` has a thread axis
     and one per loop that is taken as a whole; `valid` is the activity mask of the statement. After `Space.number_grains`, `keys` are
@@ -156,19 +157,19 @@ class Pattern:
     @functools.cached_property
     def distinct_threads(self) -> tuple[int, int, int] | None:
         """A key that rows of two different units access, with the rows, if there is one."""
-        return self._met(other_unit=True)
+        return self._overlap(other_unit=True)
 
     @functools.cached_property
     def repeated(self) -> tuple[int, int, int] | None:
         """A key that one unit accesses twice, with the rows, if there is one."""
-        return self._met(other_unit=False)
+        return self._overlap(other_unit=False)
 
-    def _met(self, other_unit: bool) -> tuple[int, int, int] | None:
+    def _overlap(self, other_unit: bool) -> tuple[int, int, int] | None:
         first, length = self.span
         keys, rows = self.present
         unit, indices = self.threads.unit[rows], np.arange(keys.size)
         last_access = np.empty(length, dtype=np.int64)
-        # The last access of a key overwrites the others. Any access that finds a different one overlaps with it.
+        # The table has the last access of each key. Any other access of the key overlaps with it.
         last_access[keys - first] = indices
         last_at = last_access[keys - first]
         hits = np.flatnonzero(unit[last_at] != unit if other_unit else (last_at != indices) & (unit[last_at] == unit))
@@ -178,13 +179,13 @@ class Pattern:
     def ends(self) -> tuple[Array, Array, Array]:
         """Each key with a warp that accesses it, as `key * 32 + warp`, ascending, and the lowest and highest thread of that warp."""
         keys, rows = self.present
-        byte_ranges = keys * WARP + self.threads.warp[rows]
-        element_order = np.argsort(byte_ranges, kind="stable")
-        byte_ranges, low, high = byte_ranges[element_order], self.threads.low[rows][element_order], self.threads.high[rows][element_order]
-        if not byte_ranges.size:
-            return byte_ranges, low, high
-        starts = np.flatnonzero(np.concatenate(([True], byte_ranges[1:] != byte_ranges[:-1])))
-        return byte_ranges[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+        keys_and_warps = keys * WARP + self.threads.warp[rows]
+        order = np.argsort(keys_and_warps, kind="stable")
+        keys_and_warps, low, high = keys_and_warps[order], self.threads.low[rows][order], self.threads.high[rows][order]
+        if not keys_and_warps.size:
+            return keys_and_warps, low, high
+        starts = np.flatnonzero(np.concatenate(([True], keys_and_warps[1:] != keys_and_warps[:-1])))
+        return keys_and_warps[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
 
 
 @attrs.define(eq=False)
@@ -242,17 +243,17 @@ class Space:
 
     def number_grains(self) -> None:
         """Number the grains of all patterns, once all patterns are known."""
-        byte_ranges = [self._bytes(pattern) for pattern in self.patterns]
-        low = [int(np.bitwise_or.reduce(starts, axis=None)) for starts, _ in byte_ranges]
+        byte_starts = [self._bytes(pattern) for pattern in self.patterns]
+        low = [int(np.bitwise_or.reduce(starts, axis=None)) for starts, _ in byte_starts]
         shifts = {shift for _, shift in self.footprints}
         fitting = (
             grain
             for grain in _GRAINS
             if not any(shift % grain for shift in shifts)
-            and all(_whole(bits, steps, pattern, grain) for pattern, bits, (_, steps) in zip(self.patterns, low, byte_ranges, strict=True))
+            and all(_whole(bits, steps, pattern, grain) for pattern, bits, (_, steps) in zip(self.patterns, low, byte_starts, strict=True))
         )
-        self.grain = next(fitting, 1)  # if elements of one access share an address, they fill no grain, and another check reports them
-        for pattern, (starts, steps) in zip(self.patterns, byte_ranges, strict=True):
+        self.grain = next(fitting, 1)  # elements of one access with equal addresses fill no grain; another check reports them
+        for pattern, (starts, steps) in zip(self.patterns, byte_starts, strict=True):
             pieces = _pieces(steps, pattern.width, self.grain)
             pattern.element_order = np.argsort(steps, kind="stable")
             pattern.keys = (starts[..., None] // self.grain + pieces).reshape(len(starts), -1)
@@ -334,7 +335,7 @@ class Footprints:
         return math.prod(size * _GRAINS[0] for size in sizes) * buffer.dtype.bytes
 
     def threads(self, use: Use) -> RowThreads:
-        """The threads that act; the same object for the same kind of access."""
+        """The threads that perform an access; the same object for the same kind of access."""
         issuer = self.issuers.get(id(use.statement), (self.kernel.workers, -(-self.kernel.workers // WARP)))
         kind = (
             use.access.spread,
@@ -356,7 +357,7 @@ class Footprints:
     def pattern(
         self, use: Use, copy: Expr, loops: Sequence[For], fixed: Mapping[str, int], guards: Sequence[Expr], tests: Sequence[Test]
     ) -> Pattern:
-        """What an access covers with `copy` as copy index, if `loops` run as a whole and other loops have their `fixed` values.
+        """The pattern of an access with `copy` as copy index, if `loops` are taken as a whole and other loops have their `fixed` values.
 
         `guards` are the conditions of the whole statement, `tests` those of single elements.
         """

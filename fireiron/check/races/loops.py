@@ -1,9 +1,10 @@
 """Select the iterations of a loop that decide for all of them.
 
-A loop that contains no ordering event is taken as a whole: the union over its values. Other loops are followed iteration by iteration. If
-addresses repeat with a period, a race shows within one period plus the iterations for which copies may be in flight. So a run of equal
-iterations is cut to that many, at the same position in the period. If addresses move by equal steps, the run is cut to as many iterations
-as can overlap. Loops with a run-time trip count are followed for each decisive trip count. All other cases are undecided.
+A loop without ordering events is taken as a whole: the union of the accesses for all its values. Other loops are followed iteration by
+iteration. If addresses repeat with a period, any race occurs within one period plus the iterations for which copies may be in flight. So a
+run of equal iterations is reduced to that many, at the same position in the period. If addresses move by equal steps, the run is reduced to
+the number of iterations that can overlap. Loops with a run-time trip count are followed for each decisive trip count. All other cases are
+undecided.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ Lengths = Mapping[Expr, int]
 
 @attrs.frozen(eq=False)
 class LoopCourse:
-    """How an ordered loop runs.
+    """How the accesses of an ordered loop change between iterations.
 
-    Its addresses repeat after `period` iterations, or move by equal steps (`moves`), or neither (`period` is None). `kept` equal iterations
-    decide for any number of them. `varies`: something depends on the iteration. `addresses` is the period without fill indices, which inner
-    loops may count too.
+    The addresses repeat after `period` iterations, or move by equal steps (`moves`), or neither (`period` is None). The result for `kept`
+    equal iterations holds for any larger number. `varies`: addresses or conditions depend on the iteration. `addresses` is the period
+    without fill indices, which inner loops may count, too.
     """
 
     period: int | None
@@ -59,14 +60,16 @@ class LoopCourse:
 
 @attrs.frozen(eq=False)
 class Nested:
-    """A loop with a run-time trip count inside another one: which combinations of both trip counts are decisive.
+    """A loop with a run-time trip count inside another such loop, and which combinations of their trip counts are decisive.
 
-    Agents of a ring, and copies in flight, are at most `window` iterations of the inner loop apart, and the state repeats after `period`
-    iterations. If the inner loop is longer than the window, two of its ends never interact. The effect of an end then depends only on its
-    position in the period and on the addresses of the outer loop. If those stay the same, the first end of each of `period` trip counts
-    shows all of it, within `few` outer iterations. A long run of the outer loop needs only shorter inner trip counts, whose ends interact.
-    If outer addresses change (`few` above 2), long runs need those `period` trip counts too. Larger trip counts have more iterations
-    between their ends: one outer iteration follows them to each end of the kernel.
+    Agents of a ring, and copies in flight, are at most `window` inner iterations apart, and the state repeats after `period` inner
+    iterations. If the inner loop is longer than the window, the ends of two of its executions do not interact. The effect of an end then
+    depends only on its position in the period and on the addresses of the outer loop.
+
+    - All trip counts up to the window are followed with all numbers of outer iterations, because their ends interact.
+    - If the addresses of the outer loop stay the same, the next `period` trip counts show all effects within `few` outer iterations. If
+      they change (`few` above 2), these trip counts are followed with all numbers of outer iterations.
+    - Larger trip counts only have more iterations between their ends. They are followed in one outer iteration.
     """
 
     outer: Expr
@@ -76,7 +79,7 @@ class Nested:
     period: int
 
     def is_new(self, lengths: Lengths) -> bool:
-        """Whether a combination of trip counts shows something that no smaller one does."""
+        """Whether a combination of trip counts may have an effect that no smaller combination has."""
         outer, inner = lengths[self.outer], lengths[self.inner]
         if outer <= 1 or inner <= self.window:
             return True
@@ -86,8 +89,8 @@ class Nested:
 class Loops:
     """The loops of a kernel around accesses to memory that threads share."""
 
-    def __init__(self, access_trace: AccessTrace, places: Footprints, uses: Sequence[Use]) -> None:
-        self.access_trace, self.places, self.uses = access_trace, places, uses
+    def __init__(self, access_trace: AccessTrace, footprints: Footprints, uses: Sequence[Use]) -> None:
+        self.access_trace, self.footprints, self.uses = access_trace, footprints, uses
         self.undecided: dict[str, str] = {}
         self.conditions_of: dict[int, tuple[Expr, ...]] = {}
         around = [(one, [other for other in outer if isinstance(other, For)]) for one, outer in located(access_trace.kernel.body)]
@@ -124,7 +127,7 @@ class Loops:
         return any(self._point_count(loop, use) > MANY for use in uses)
 
     def _moves_with(self, loop: For, use: Use) -> bool:
-        return loop.var.name in self.access_trace.needs(self.places.parts(use.access))
+        return loop.var.name in self.access_trace.needs(self.footprints.parts(use.access))
 
     def _point_count(self, loop: For, use: Use) -> int:
         position = next(number for number, one in enumerate(use.loops) if one is loop)
@@ -134,7 +137,7 @@ class Loops:
     # -------------------------------------------------------------------------------------- how a loop runs
 
     def _common_course(self, loop: For) -> LoopCourse:
-        """The course of a loop, shared by all roles that contain it: each role follows the fills that another one waits for."""
+        """The course of a loop in all roles that contain it. It is the same for all of them, because roles wait for each other's fills."""
         copies = self._same_in_all_roles(loop)
         if len(copies) == 1:
             return self._course(loop)
@@ -152,7 +155,7 @@ class Loops:
         return [one for one, *_ in self.all.values() if (one.var, one.extent) == (loop.var, loop.extent)]
 
     def _course(self, loop: For) -> LoopCourse:
-        moving = [use for use in self.inside[id(loop)] if loop.var.name in self.access_trace.needs(self.places.parts(use.access))]
+        moving = [use for use in self.inside[id(loop)] if loop.var.name in self.access_trace.needs(self.footprints.parts(use.access))]
         groups = max((one.groups for one in statements(loop.body) if isinstance(one, Wait)), default=0)
         period: int | None = 1
         moves = False
@@ -175,7 +178,7 @@ class Loops:
 
     def _period(self, uses: Sequence[Use], var: Var) -> int | None:
         """The number of iterations after which all addresses repeat, if it is small; else None."""
-        parts = {self.access_trace.opened(part) for use in uses for part in self.places.parts(use.access)}
+        parts = {self.access_trace.opened(part) for use in uses for part in self.footprints.parts(use.access)}
         parts = {part for part in parts if var in part.variables()}
         if any(_coefficient(part, var) for part in parts):  # equal steps never return to the same address
             return None
@@ -187,26 +190,26 @@ class Loops:
         return period
 
     def _space(self, use: Use) -> str:
-        return "" if self.places.space(use.access.buffer).shared else use.access.buffer
+        return "" if self.footprints.space(use.access.buffer).shared else use.access.buffer
 
     def _reach(self, space: str, loop: For) -> int | None:
         """The number of iterations that contain all overlapping pairs, if each iteration moves all accesses of a space by the same steps
         and no other statement accesses it; else None.
         """
         uses = [use for use in self.uses if self._space(use) == space]
-        if not space or any(all(parts_ is not loop for parts_ in use.loops) for use in uses):
+        if not space or any(all(other is not loop for other in use.loops) for use in uses):
             return None
-        parts = [[self.access_trace.opened(part) for part in self.places.parts(use.access)] for use in uses]
-        steps = {tuple(_coefficient(part, loop.var) for part in parts_) for parts_ in parts}
+        parts = [[self.access_trace.opened(part) for part in self.footprints.parts(use.access)] for use in uses]
+        steps = {tuple(_coefficient(part, loop.var) for part in coordinates) for coordinates in parts}
         if len(steps) > 1 or None in (amounts := steps.pop()):
             return None
         reaches = []
         for dim, step in enumerate(amounts):
             if step:
-                # Two iterations overlap in a dimension only if they are no further apart than its accesses reach.
-                rests = [parts_[dim] - loop.var * step for parts_ in parts]
+                # Two iterations overlap in a dimension only if their distance is at most the extent of the accesses.
+                rests = [coordinates[dim] - loop.var * step for coordinates in parts]
                 last = max(use.access.reach[dim] for use in uses)
-                reaches.append((max(parts_.high for parts_ in rests) - min(parts_.low for parts_ in rests) + last + 1) // abs(step) + 1)
+                reaches.append((max(rest.high for rest in rests) - min(rest.low for rest in rests) + last + 1) // abs(step) + 1)
         reach = min(reaches, default=None)
         return None if reach is None or reach > LONGEST_PERIOD else reach
 
@@ -231,7 +234,9 @@ class Loops:
             for loop, *_ in self.all.values():
                 if self.access_trace.opened(loop.extent) in trip_counts:
                     self.mark_undecided(
-                        loop, f"{' x '.join(str(len(one)) for one in trip_counts.values())} combinations of trip counts matter"
+                        loop,
+                        f"{' x '.join(str(len(one)) for one in trip_counts.values())} combinations of trip counts must be followed, "
+                        f"but the limit is {MOST_LENGTHS}",
                     )
             trip_counts = {extent: {max(counts)} for extent, counts in trip_counts.items()}
         nested = [one for loop, *_ in self.all.values() for one in self._nested(loop, trip_counts)]
@@ -278,8 +283,8 @@ class Loops:
         counts = (course.varies and not course.moves) or any(isinstance(one, (Commit, Wait)) for one in statements(loop.body))
         wanted: Iterable[int] = range(course.kept + (course.period or 1)) if counts else (0, course.kept)
         if counts and any(isinstance(one, For) and constant(self.access_trace.opened(one.extent)) is None for one in statements(loop.body)):
-            # A run of fewer rounds begins like a longer one and ends like a short one. At which fill it ends follows from the trip counts
-            # of the inner loops, all of which are followed.
+            # A run of fewer iterations begins like a longer one and ends like a short one. The trip counts of the inner loops, all of which
+            # are followed, determine the fill at which it ends.
             wanted = (*range(course.addresses + 2), course.kept)
         return {min(max(one, low), high) for one in wanted if one >= low or one == course.kept}
 
@@ -342,11 +347,11 @@ class Loops:
             if len(values) <= MOST_ITERATIONS:
                 return values
         if count > MOST_ITERATIONS:
-            self.mark_undecided(loop, f"the {count} iterations of loop {loop.var} are all different")
+            self.mark_undecided(loop, f"the {count} iterations of loop {loop.var} are all different, but the limit is {MOST_ITERATIONS}")
         return range(min(count, MOST_ITERATIONS))
 
     def _iterations_of_tiles(self, loop: For, fixed: Mapping[str, int], number: int) -> Sequence[int]:
-        """The iterations in which a block handles one part of a tile sequence, and of the following ones those that decide for all."""
+        """The iterations in which a block executes one part of a tile sequence, and of the following ones those that decide for all."""
         tiles, course = self.varying_tiles[id(loop)], self.course(loop)
         tile_count, count = len(tiles.part(number)), tiles.iterations(number)
         if course.period is None or count <= tile_count + course.kept:
@@ -371,7 +376,7 @@ class Loops:
         return np.flatnonzero(changed)
 
     def _changes_of_steps(self, loop: For, fixed: Mapping[str, int], count: int) -> Array:
-        """The same for a loop with too many iterations to look at each: a comparison of values that move by equal steps changes once."""
+        """The same for a loop with too many iterations to compare each: a comparison of values that move by equal steps changes once."""
         positions: list[Array] = []
         for value in self._conditions(loop):
             axes = self._axes(loop, value, fixed)

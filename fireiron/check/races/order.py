@@ -1,12 +1,13 @@
 """Happens-before analysis: which operations each agent knows when it accesses memory.
 
-An *operation* is one access of one statement, executed once by one agent. An agent is a warp. Operations are numbered in issue order. The
-knowledge of an agent is an integer with one bit per operation: `own` holds what the issuing thread knows, `seen` what every thread of the
-warp knows. OR joins knowledge. Each kind of event has a rule. A new way to order threads needs one more rule here, and agents may run
-different traces.
+An *operation* is one access of one statement, executed once by one agent. An agent is a warp. It *knows* an operation that is ordered
+before its next event. Operations are numbered in issue order. The knowledge of an agent is an integer with one bit per operation: `own`
+contains what the issuing thread knows, `seen` what every thread of the warp knows. OR joins knowledge. Each kind of event has a rule. A new
+kind of synchronization needs one more rule here. Agents may run different traces.
 
-An access must know the operations that it conflicts with: a read the earlier writes, a write the earlier reads as well, an atomic addition
-everything but other additions. For operations of the same warp, `seen` decides, unless the same thread accesses each address.
+Before an access, its agent must know the earlier operations that conflict with it: for a read the writes, for a write also the reads, and
+for an atomic addition everything except other additions. For operations of the same warp, `seen` decides, unless the same thread accesses
+each address.
 """
 
 from __future__ import annotations
@@ -33,18 +34,21 @@ _ORDERED_WITH = {
     Kind.READ: (Kind.WRITE, Kind.ADD),
     Kind.ADD: (Kind.WRITE, Kind.READ),
 }
-"""For each kind of operation, the kinds of earlier operations that it must know."""
+"""For each kind of operation, the kinds of earlier operations that must be known before it."""
 
 
 @attrs.define(eq=False)
 class Agent:
     """A warp that executes its trace, or the first warp of a warpgroup that acts as one agent (`warpgroup_agents`).
 
-    `warp` is its number in the block with cluster rank `rank`; `cluster_barriers` counts the cluster barriers that it has passed. `issued`
-    are its operations in flight since the last commit, `groups` its committed groups, oldest first, both by mechanism. `event_counts`
-    counts its waits and arrivals by kind of stage event. If agents alternate fills, `completed` is the set of mbarrier phases
-    (`PhaseSets`) that it knows to be complete, and `last_waited` the last fill that it waited for, by ring. `wrote` are its own operations
-    through the generic proxy; `fenced` are the operations of all agents that the async proxy sees when this agent issues work.
+    - `warp`: its number in the block with cluster rank `rank`. `cluster_barriers`: the number of cluster barriers that it has passed.
+    - `own`, `seen`: the operations that its issuing thread, and all its threads, know.
+    - `issued`: its operations in flight since the last commit. `groups`: its committed groups, oldest first. Both are by mechanism.
+    - `event_counts`: the number of its waits and arrivals in each sequence of fills.
+    - `completed`: if agents alternate fills, the set of mbarrier phases (`PhaseSets`) that it knows to be complete. `last_waited`: the last
+      fill that it waited for, by ring.
+    - `wrote`: its own operations through the generic proxy. `fenced`: the operations of all agents that are visible to the async proxy when
+      this agent issues work.
     """
 
     number: int
@@ -69,8 +73,8 @@ class MbarrierState:
     """An mbarrier of a ring stage: pending arrivals and bytes of its phase, knowledge of the arriving agents, and the number of completed
     phases.
 
-    `known` is what an agent learns by waiting for the last completed phase. `known_completed` and `known_fenced` are the same for completed
-    phases and for fenced operations; the `arriving` fields collect all three for the phase in progress.
+    `known` are the operations that an agent knows after a wait for the last completed phase, `known_completed` the phases, and
+    `known_fenced` the fenced operations. The `arriving` fields collect all three for the phase in progress.
     """
 
     arrivals: int
@@ -118,18 +122,18 @@ class PhaseSets:
 
     def __init__(self, barriers: Iterable[Any]) -> None:
         self.firsts: dict[Any, list[int]] = {barrier: [0] for barrier in barriers}
-        self.places = {barrier: place for place, barrier in enumerate(self.firsts)}
+        self.positions = {barrier: position for position, barrier in enumerate(self.firsts)}
 
     def first_phases(self, barrier: Any, number: int) -> int:
         """The set of phases up to `number` of an mbarrier."""
         firsts = self.firsts[barrier]
         while len(firsts) <= number:
-            firsts.append(firsts[-1] | 1 << ((len(firsts) - 1) * len(self.places) + self.places[barrier]))
+            firsts.append(firsts[-1] | 1 << ((len(firsts) - 1) * len(self.positions) + self.positions[barrier]))
         return firsts[max(number, 0)]
 
     def count(self, barrier: Any, completed: int) -> int:
         """The number of phases of an mbarrier in a set."""
-        return sum(1 for one in bits(completed) if one % len(self.places) == self.places[barrier])
+        return sum(1 for one in bits(completed) if one % len(self.positions) == self.positions[barrier])
 
 
 @attrs.frozen(eq=False)
@@ -201,9 +205,9 @@ class HappensBefore:
         for agent, event in waiting:
             if not self.violations:
                 raise VerificationError(f"warp {agent.number} waits forever at {event}")
-        for way in {key: None for agent in self.agents for key in agent.event_counts if key[1] is StageState.FULL and not key[2]}:
-            name, state, *_ = way
-            filled, awaited = (max(agent.event_counts.get(one, 0) for agent in self.agents) for one in (way, (name, state, True)))
+        for fill_sequence in {key: None for agent in self.agents for key in agent.event_counts if key[1] is StageState.FULL and not key[2]}:
+            name, state, *_ = fill_sequence
+            filled, awaited = (max(agent.event_counts.get(one, 0) for agent in self.agents) for one in (fill_sequence, (name, state, True)))
             if awaited < filled:
                 self.violations.setdefault(f"{name}: no agent waits for fill {awaited}")
         for rank, reached in enumerate(self.reached):
@@ -247,21 +251,21 @@ class HappensBefore:
         return True
 
     def _stage_event(self, agent: Agent, event: StageEvent) -> bool:
-        """Pass a wait if its phase is complete, and learn what the arriving agents knew; or arrive with what the arriving lane knows."""
+        """Pass a wait if its phase is complete, and add the knowledge of the arriving agents; or arrive with that of the arriving lane."""
         mbarrier = self.mbarriers.get((agent.rank, event.barrier)) or self._mbarrier(event, agent.rank)
-        count = agent.event_counts.get(event.way, 0)
+        count = agent.event_counts.get(event.fill_sequence, 0)
         numbers = self.numbers.get(event.ring.name)
         number = count if numbers is None else numbers[event.number]
         if event.arrivals is None and (mbarrier.completed - event.phase) % 2:
             return False
-        agent.event_counts[event.way] = max(count, number + 1)
-        meant = event.phase if number == event.number else number // event.ring.stages + (event.state is StageState.FULL)
+        agent.event_counts[event.fill_sequence] = max(count, number + 1)
+        expected = event.phase if number == event.number else number // event.ring.stages + (event.state is StageState.FULL)
         if event.stage != number % event.ring.stages:
             self.violations.setdefault(f"{event} uses stage {event.stage}, but the agent is at fill {number}")
-        elif event.arrivals is None and mbarrier.completed != meant:
-            self.violations.setdefault(f"{event} passes by parity alone: {mbarrier.completed} phases are complete, not {meant}")
+        elif event.arrivals is None and mbarrier.completed != expected:
+            self.violations.setdefault(f"{event} passes by parity alone: {mbarrier.completed} phases are complete, not {expected}")
         if self.numbers:
-            self._require_known_phases(agent, event, mbarrier, meant)
+            self._require_known_phases(agent, event, mbarrier, expected)
         if event.arrivals is None:
             self._learn_from_phase(agent, mbarrier.known, mbarrier.known_fenced)
             agent.last_waited[event.ring.name] = event.number
@@ -270,7 +274,7 @@ class HappensBefore:
         return True
 
     def _learn_from_phase(self, agent: Agent, known: int, fenced: int) -> None:
-        """Learn what a wait for a phase provides."""
+        """Add the knowledge that a wait for a phase provides."""
         agent.own |= known
         agent.seen |= known
         agent.fenced |= fenced
@@ -289,45 +293,45 @@ class HappensBefore:
                 target.arrive(known, agent.completed, count, fenced)
 
     def _arrival_knowledge(self, agent: Agent, arrivals: Sequence[int], by: Mechanism | None) -> tuple[int, int]:
-        """How often an agent arrives, and what a waiting agent then knows. If all lanes arrive by a mechanism, that includes what each lane
-        has in flight by the mechanism.
+        """The number of arrivals of an agent, and the operations that a waiting agent then knows. If all lanes arrive by a mechanism, these
+        include the operations of each lane that are in flight by this mechanism.
         """
         count = arrivals[agent.warp] if agent.warp < len(arrivals) else 0
         return count, agent.seen if by is None or count % WARP else self._known_after_deferred(agent, by)
 
     def _known_after_deferred(self, agent: Agent, by: Mechanism) -> int:
-        """What is known once a deferred arrival of all lanes happens. The async proxy does not see yet what threads copied."""
+        """The operations that are known after a deferred arrival of all lanes. Copies by threads are not yet visible to the async proxy."""
         late = agent.issued[by]
         for group in agent.groups[by]:
             late |= group
         self.deferred |= late
         return agent.own | late
 
-    def _require_known_phases(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState, meant: int) -> None:
+    def _require_known_phases(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState, expected: int) -> None:
         """Require that an agent knows the phases before the one that it waits for, or arrives at, to be complete.
 
-        If agents alternate fills, an agent does not pass each phase itself, and in another schedule the others may be late. Rings with
-        alternating fills are not used across a cluster, so only the agent's own block matters.
+        If agents alternate fills, an agent does not pass each phase itself, and in another schedule the other agents may be late. Rings
+        with alternating fills are not used across a cluster, so only the agent's own block matters.
         """
         if event.arrivals is None:
-            before = self.phase_sets.first_phases(event.barrier, meant - 1)
+            before = self.phase_sets.first_phases(event.barrier, expected - 1)
             if agent.completed & before != before:
                 known = self.phase_sets.count(event.barrier, agent.completed)
                 self.violations.setdefault(
-                    f"{event} may pass by parity alone: the agent knows that {known} of {meant - 1} earlier phases are complete"
+                    f"{event} may pass by parity alone: the agent knows that {known} of {expected - 1} earlier phases are complete"
                 )
-            agent.completed |= mbarrier.known_completed | self.phase_sets.first_phases(event.barrier, meant)
+            agent.completed |= mbarrier.known_completed | self.phase_sets.first_phases(event.barrier, expected)
         elif event.state is StageState.EMPTY:
-            before = self.phase_sets.first_phases(event.barrier, meant)
+            before = self.phase_sets.first_phases(event.barrier, expected)
             if agent.completed & before != before:
                 known = self.phase_sets.count(event.barrier, agent.completed)
                 self.violations.setdefault(
-                    f"{event} may count to an earlier phase: the agent knows that {known} of {meant} earlier phases are complete"
+                    f"{event} may count to an earlier phase: the agent knows that {known} of {expected} earlier phases are complete"
                 )
 
     def _require_order_handoff(self, agent: Agent, event: StageEvent) -> None:
-        """Require that an agent that releases a fill of an order has waited for the fill `stages - 1` later, which completes the preceding
-        one.
+        """Require that an agent that releases a fill of an order has waited for the fill `stages - 1` later: that fill is released when the
+        preceding one is complete.
         """
         awaited = event.number + event.ring.stages - 1
         if agent.last_waited.get(event.ring.name) != awaited:
@@ -362,9 +366,7 @@ class HappensBefore:
         return True
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
-        """Make what the agent wrote to shared memory, and has completed, visible to the async proxy. Register fences concern no other
-        agent.
-        """
+        """Make the completed writes of the agent to shared memory visible to the async proxy. Register fences affect no other agent."""
         if event.kind is FenceKind.ASYNC_PROXY:
             # A thread may also fence what other threads copied and deferred arrivals published: a fence between the arrival and the
             # async-proxy access suffices (PTX ISA, "Memory Consistency Model": proxy-preserved base causality order).
@@ -372,7 +374,7 @@ class HappensBefore:
         return True
 
     def _barrier(self, agent: Agent, event: Barrier) -> bool:
-        """Synchronize the agents of a scope: each then knows what any of them knew."""
+        """Synchronize the agents of a scope: each of them then knows all operations that any of them knew."""
         size = event.scope.threads
         if size is not None and size % WARP:
             raise VerificationError(f"the race check has no rule for a barrier of {event.scope.threads} threads, a part of a warp")
@@ -436,7 +438,7 @@ class HappensBefore:
             return True
         conflicting = self._conflicting(event, atoms)
         # `own` would not suffice: it is the knowledge of the issuing thread, and lanes are not distinguished here. `_report_unordered`
-        # compares them.
+        # compares the threads.
         late = conflicting & ~(agent.seen | self._ordered_within(event))
         if late:
             self._report_unordered(agent, event, late)
@@ -450,9 +452,9 @@ class HappensBefore:
         conflicting = 0
         for other in _ORDERED_WITH[event.kind]:
             if other in self.kinds:
-                former = self.operations_on[other]
+                earlier = self.operations_on[other]
                 for atom in atoms:
-                    conflicting |= former[atom]
+                    conflicting |= earlier[atom]
         return conflicting
 
     def _ordered_within(self, event: AccessEvent) -> int:
@@ -476,18 +478,18 @@ class HappensBefore:
         self.kinds.add(event.kind)
         operations = self.operations_on[event.kind]
         if event.kind != Kind.WRITE:
-            former_bit = self._previous_equal(agent, event, bit)
-            # Of equal reads or additions the last one suffices: an agent that knows it knows the previous one.
-            either = former_bit | bit
+            previous_bit = self._previous_equal(agent, event, bit)
+            # Of equal reads or additions, the last one suffices: an agent that knows the last one also knows the previous one.
+            either = previous_bit | bit
             for atom in atoms:
-                operations[atom] = (operations[atom] | either) ^ former_bit  # clears the former bit; a complement would take longer
+                operations[atom] = (operations[atom] | either) ^ previous_bit  # clears the former bit; a complement would take longer
             return
-        # An agent that knows this write knows what this agent knew, and those operations have been compared with it.
+        # An agent that knows this write also knows the operations that this agent knew, and these have been compared with the write.
         for kind in self.kinds:
-            former = self.operations_on[kind]
+            earlier = self.operations_on[kind]
             for atom in atoms:
-                if former[atom]:
-                    former[atom] = (former[atom] | known) ^ known
+                if earlier[atom]:
+                    earlier[atom] = (earlier[atom] | known) ^ known
         for atom in atoms:
             operations[atom] |= bit
 
@@ -498,14 +500,14 @@ class HappensBefore:
                 self._mbarrier(fill, rank).complete_bytes(bit, size)
 
     def _previous_equal(self, agent: Agent, event: AccessEvent, bit: int) -> int:
-        """The previous equal operation. An agent that knows the new one knows it."""
+        """The previous equal operation. An agent that knows the new operation also knows the previous one."""
         key = agent.number, id(event.footprint)
-        former = self.latest_equal.get(key, 0)
+        earlier = self.latest_equal.get(key, 0)
         self.latest_equal[key] = bit
-        return former
+        return earlier
 
     def _report_unordered(self, agent: Agent, event: AccessEvent, late: int, unfenced: bool = False) -> None:
-        """Report conflicting operations that an agent does not know; or, if `unfenced`, that the async proxy does not see."""
+        """Report conflicting operations that an agent does not know; or, if `unfenced`, that are not visible to the async proxy."""
         for number in bits(late):
             before, other = self.operations[number]
             warp = self.agents[other].warp
@@ -542,7 +544,8 @@ def _events(traces: Sequence[Sequence[Any]]) -> Iterator[Any]:
 
 
 def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]]:
-    """By ring, the followed fills numbered from 0, if groups of agents alternate them; otherwise each agent counts its own.
+    """For each ring whose fills agents alternate, numbers from 0 of the followed fills, by fill index. In other rings, each agent counts
+    its own fills.
 
     Warpgroups of one role alternate the fills of their order, and all of them use each fill of other rings. Iterations of long loops are
     skipped, so fill indices have gaps. The followed fills are those that a producer fills, and those of an order that are released. Any

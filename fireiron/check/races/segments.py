@@ -1,9 +1,9 @@
-"""Segments: the accesses of a warp between two ordering events, as one operation per kind of access.
+"""Combine the accesses of a warp between two ordering events into segments: one operation per kind of access.
 
-The knowledge of an agent changes only at ordering events. So all accesses of one kind between two of them know the same operations, and an
-agent that knows one of them knows all. If all segments are ordered, all accesses are ordered, at a tenth of the work. The converse does not
-hold: the same thread may order accesses of one warp in one segment, and segments do not distinguish threads. Where segments are unordered,
-the accesses themselves must be checked.
+The knowledge of an agent changes only at ordering events. So the same operations are known before all accesses of one kind between two such
+events, and an agent that knows one of these accesses knows all. If all segments are ordered, all accesses are ordered, and the check takes
+a tenth of the time. The converse does not hold: accesses of one warp in one segment may be ordered because the same thread performs them,
+and segments do not distinguish threads. If segments are unordered, the accesses themselves must be checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fireiron.check.races.traces import AccessEvent, Kind, StageEvent, Trace, Tr
 from fireiron.ir import Mechanism
 
 SEVERAL = -1
-"""Step of a segment with several statement executions: being in it orders none of their threads."""
+"""The step of a segment with several statement executions: their threads are not ordered by belonging to one execution."""
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -47,7 +47,7 @@ class Shape:
 
 @attrs.define(eq=False)
 class Area:
-    """A shape at its first grain: what a segment accesses in a space."""
+    """A shape at its first grain: the grains that a segment accesses in a space."""
 
     first: int
     shape: Shape
@@ -66,7 +66,7 @@ class Area:
 
 @attrs.frozen(eq=False)
 class Segment:
-    """The accesses of one kind between two ordering events, as one operation; takes the place of an `AccessEvent`."""
+    """The accesses of one kind between two ordering events, as one operation. It replaces an `AccessEvent`."""
 
     step: int
     footprint: Area
@@ -79,7 +79,7 @@ class Segment:
 
 
 class Unordered(Exception):
-    """An access does not know an operation that it conflicts with."""
+    """Raised if a conflicting operation is not known before an access."""
 
 
 class Segments:

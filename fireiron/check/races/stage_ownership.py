@@ -20,7 +20,7 @@ import attrs
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.races.footprints import WARP
-from fireiron.check.races.traces import AccessEvent, InFlight, Kind, StageEvent, Trace, Traces
+from fireiron.check.races.traces import AccessEvent, Kind, PendingAccesses, StageEvent, Trace, Traces
 from fireiron.ir import Barrier, ClusterBarrier, Mechanism, StageState
 
 Stage: TypeAlias = "tuple[str, int]"
@@ -51,7 +51,7 @@ class StageOwner:
     owned: dict[tuple[Stage, StageState], int] = attrs.field(factory=dict)
     """The fill indices of the stages that it owns."""
     marked_full: set[tuple[Stage, Mechanism | None]] = attrs.field(factory=set)
-    reads_in_flight: InFlight = attrs.field(factory=lambda: InFlight(lambda mechanism: mechanism.reads_late))
+    reads_in_flight: PendingAccesses = attrs.field(factory=lambda: PendingAccesses(lambda mechanism: mechanism.reads_late))
     read_by_lanes: set[Stage] = attrs.field(factory=set)
     filled: set[Stage] = attrs.field(factory=set)
 

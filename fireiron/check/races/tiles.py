@@ -1,11 +1,11 @@
-"""Tiles whose inner loops differ in trip count: choose a sequence of tiles that decides for all sequences that a block may execute.
+"""For tiles with different trip counts of inner loops, choose a sequence of tiles that decides for all sequences that a block may execute.
 
 Roles that communicate over rings interact across consecutive tiles. The interaction depends on the trip counts of both tiles only, not on
 their addresses. A block is followed through a sequence in which each trip count follows each other one, itself included, and which starts
 with several repetitions of each short trip count. So the result does not depend on which block executes which tiles, or how many.
 
-Without rings, a block barrier with no copy in flight separates consecutive tiles. What happens between two such barriers belongs to one
-tile, or to the end of one and the start of the next. So single trip counts decide, or pairs of them.
+Without rings, a block barrier with no copy in flight separates consecutive tiles. All accesses between two such barriers belong to one
+tile, or to the end of a tile and the start of the next. So it suffices to follow each trip count, or each pair of trip counts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class VaryingTiles:
 
     @property
     def varied_by(self) -> Var:
-        """What the sequence contains: tile indices, or trip counts."""
+        """The variable whose values are in the sequence: the tile index, or the trip count of a tile."""
         return self.tile if self.length is None else TILE_LENGTH
 
     @property
@@ -109,30 +109,30 @@ def varying_tiles(access_trace: AccessTrace, course: Callable[[For], Any]) -> di
     return result
 
 
-def _extra_iterations(persistence: Persistence, block_tiles: Expr, course: Callable[[For], Any]) -> int:
+def _extra_iterations(tiling: Persistence, block_tiles: Expr, course: Callable[[For], Any]) -> int:
     """The number of iterations that are followed beyond those with new pairs."""
-    if any(isinstance(part, ExitIfDone) for part in persistence.loop.body):  # a block may finish in any iteration, when no tile is left
-        return int(course(persistence.loop).kept)
-    return 0 if constant(block_tiles) is None else max(persistence.loop.extent.high, 1)
+    if any(isinstance(part, ExitIfDone) for part in tiling.loop.body):  # a block may finish in any iteration, when no tile is left
+        return int(course(tiling.loop).kept)
+    return 0 if constant(block_tiles) is None else max(tiling.loop.extent.high, 1)
 
 
 def _separated(access_trace: AccessTrace, tiling: Persistence, course: Callable[[For], Any]) -> VaryingTiles | None:
     """A loop over tiles of different trip counts, if nothing is in flight when the next tile begins; else None."""
     tile, lengths_by_loop = tiling.tile.var, _lengths(access_trace, tiling)
     loops, lengths = [loop for loop, _ in lengths_by_loop], [length for _, length in lengths_by_loop]
-    nested = any(item is not loop and any(item is other for other in loops) for loop in loops for item in statements(loop.body))
-    representative = None if nested else next((item for item in lengths if _determines_all(item, lengths, tile)), None)
+    nested = any(one is not loop and any(one is other for other in loops) for loop in loops for one in statements(loop.body))
+    representative = None if nested else next((one for one in lengths if _determines_all(one, lengths, tile)), None)
     sides = _sides_of_barrier(access_trace, tiling.loop.body, loops)
     courses = [course(loop) for loop in loops]
     if (
         representative is None
         or sides is None
-        or any(item.period is None for item in courses)
+        or any(one.period is None for one in courses)
         or _placement_depends_on_iteration(access_trace, tiling)
     ):
         return None
-    period = math.lcm(*(item.period for item in courses))
-    distinct_up_to = max(item.kept for item in courses) + 1  # a derived loop has one iteration less
+    period = math.lcm(*(one.period for one in courses))
+    distinct_up_to = max(one.kept for one in courses) + 1  # a derived loop has one iteration less
     tiles = constant(tiling.tiles)
     if representative.variables() == {tile} and tiles is not None and tiles <= MANY:
         trip_counts = np.unique(np.maximum(compiled(representative)({tile.name: np.arange(tiles)}), 0)).tolist()
@@ -141,8 +141,11 @@ def _separated(access_trace: AccessTrace, tiling: Persistence, course: Callable[
     classes: dict[int, int] = {}
     for length in trip_counts:
         classes.setdefault(length if length <= distinct_up_to else distinct_up_to + (length - distinct_up_to) % period + 1, length)
-    item = list(classes.values())
-    sequence = [*item, *item[:1]] if sides == 1 else list(_all_adjacent_pairs(len(item), item.__getitem__))
+    tiles_of_classes = list(classes.values())
+    if sides == 1:
+        sequence = [*tiles_of_classes, *tiles_of_classes[:1]]
+    else:
+        sequence = list(_all_adjacent_pairs(len(tiles_of_classes), tiles_of_classes.__getitem__))
     block_tiles = opened(access_trace, tiling.loop.extent, frozenset({tile.name}))
     return VaryingTiles(
         tile, sequence, max(tiling.loop.extent.high, 1), representative, block_tiles, _extra_iterations(tiling, block_tiles, course)
@@ -167,7 +170,10 @@ def _placeholders(length: Expr) -> dict[Expr, Expr]:
 
 
 def _sides_of_barrier(access_trace: AccessTrace, body: Sequence[Stmt], loops: Sequence[For]) -> int | None:
-    """On how many sides of a separating barrier the loops are, where a loop may also contain it; None if some tile has no such barrier."""
+    """The number of sides of a separating barrier on which the loops are: 1 or 2. A loop that contains the barrier is on both sides.
+
+    None if a tile may have no such barrier.
+    """
     stmts = list(statements(tuple(body)))
     mechanisms = frozenset(each.mechanism for each in stmts if isinstance(each, Exec) and each.asynchronous)
     if any(one.counted for one in mechanisms):
@@ -196,21 +202,21 @@ def _is_separating_barrier(body: Sequence[Stmt], place: int, mechanisms: Iterabl
     return isinstance(stmt, Barrier) and stmt.scope == BLOCK_SCOPE and all(_is_complete(body[:place], each) for each in mechanisms)
 
 
-def _is_complete(body: Sequence[Stmt], mechanisms: Mechanism) -> bool:
+def _is_complete(body: Sequence[Stmt], mechanism: Mechanism) -> bool:
     """Whether nothing of a completion mechanism is in flight after a list."""
     for stmt in reversed(body):
-        if isinstance(stmt, Wait) and stmt.groups == 0 and stmt.mechanism is mechanisms:
+        if isinstance(stmt, Wait) and stmt.groups == 0 and stmt.mechanism is mechanism:
             return True
-        if any(isinstance(inner, Exec) and inner.mechanism is mechanisms for inner in statements((stmt,))):
+        if any(isinstance(inner, Exec) and inner.mechanism is mechanism for inner in statements((stmt,))):
             return False
     return False
 
 
-def _placement_depends_on_iteration(access_trace: AccessTrace, persistence: Persistence) -> bool:
+def _placement_depends_on_iteration(access_trace: AccessTrace, tiling: Persistence) -> bool:
     """Whether the location of shared-memory accesses depends on the iteration in which a tile is executed."""
-    accesses = (use.access for use in access_trace.uses if any(loop is persistence.loop for loop in use.loops))
+    accesses = (use.access for use in access_trace.uses if any(loop is tiling.loop for loop in use.loops))
     shared = (access for access in accesses if access_trace.kernel.buffer(access.buffer).memory.of_block)
-    return any(persistence.loop.var.name in access_trace.needs((*access.base, access.copy)) for access in shared)
+    return any(tiling.loop.var.name in access_trace.needs((*access.base, access.copy)) for access in shared)
 
 
 def tile_lengths(loops: Iterable[VaryingTiles]) -> dict[Expr, Expr]:

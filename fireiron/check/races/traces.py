@@ -1,6 +1,7 @@
-"""Traces: the events of each agent of a block, in program order, for one choice of run-time trip counts.
+"""Create traces: the events of each agent of a block, in program order, for one choice of run-time trip counts.
 
-An *agent* is a warp. Each kind of statement has a rule that appends its events to a trace. A kind without a rule is rejected.
+An *agent* is a warp, or the elected thread of a role. Each kind of statement has a rule that appends its events to a trace. A kind without
+a rule is rejected.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from fireiron.values.expr import TRUE, ZERO, Expr, Var, compiled, conjuncts, con
 
 
 class Kind(enum.IntEnum):
-    """What an access does. Atomic additions need no order among each other."""
+    """The kind of an access. Atomic additions need no order among each other."""
 
     WRITE = 0
     READ = 1
@@ -102,9 +103,9 @@ class StageEvent:
     """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, for fill `number`.
 
     In a cluster, a release or a load goes to the blocks with these `ranks`; none: to its own block. `own` are the fill indices by warp, if
-    they differ. `barrier` identifies the mbarrier: ring, state and stage. `way` identifies the sequence of fills that the event counts in:
-    ring, state, whether it is a wait, and `by`, the mechanism that a deferred arrival waits for. `part` are the bytes that an arrival
-    expects, if not all of the ring's.
+    they differ. `barrier` identifies the mbarrier: ring, state and stage. `fill_sequence` identifies the sequence of fills in which the
+    event counts: ring, state, whether it is a wait, and `by`, the mechanism that a deferred arrival waits for. `part` are the bytes that an
+    arrival expects, if these are not all bytes of the ring.
     """
 
     ring: Ring
@@ -118,7 +119,7 @@ class StageEvent:
 
     stage: int = attrs.field(init=False)
     barrier: tuple[str, StageState, int] = attrs.field(init=False)
-    way: tuple[Any, ...] = attrs.field(init=False)
+    fill_sequence: tuple[Any, ...] = attrs.field(init=False)
 
     @stage.default
     def _default_stage(self) -> int:
@@ -128,8 +129,8 @@ class StageEvent:
     def _default_barrier(self) -> tuple[str, StageState, int]:
         return self.ring.name, self.state, self.stage
 
-    @way.default
-    def _default_way(self) -> tuple[Any, ...]:
+    @fill_sequence.default
+    def _default_fill_sequence(self) -> tuple[Any, ...]:
         own = () if self.by is None else (self.by,)
         return self.ring.name, self.state, self.arrivals is None, *own
 
@@ -153,9 +154,11 @@ Traces: TypeAlias = "tuple[Trace, ...]"
 class AccessSite:
     """An access, prepared for tracing.
 
-    `loops` are the surrounding loops that are taken as a whole. `guards` are the conditions that its pattern applies, `tests` those of
-    single elements, `scalar` those that ordered loops and trip counts decide. `needed` names the ordered loops that the pattern depends on.
-    `stage` and `copy` are the two parts of the copy index, `stride` the bytes of a copy, `stages` the number of stages of its ring.
+    - `loops`: the surrounding loops that are taken as a whole.
+    - `guards`: the conditions that its pattern applies. `tests`: those of single elements. `scalar`: those that ordered loops and trip
+      counts decide.
+    - `needed`: the names of the ordered loops that the pattern depends on.
+    - `stage`, `copy`: the two parts of the copy index. `stride`: the bytes of a copy. `stages`: the number of stages of its ring.
     """
 
     use: Use
@@ -172,7 +175,7 @@ class AccessSite:
 
     @functools.cached_property
     def kind(self) -> Kind:
-        """What the access does."""
+        """The kind of the access."""
         return Kind.ADD if self.use.atomic else Kind.WRITE if self.use.access.write else Kind.READ
 
     @functools.cached_property
@@ -202,9 +205,10 @@ class TraceState:
 
 
 @attrs.define(eq=False)
-class InFlight:
-    """The accesses in flight at a position of a trace, for some completion mechanisms: by mechanism those since the last commit, and the
-    committed groups not waited for, oldest first.
+class PendingAccesses:
+    """The accesses in flight at a position of a trace, for some completion mechanisms.
+
+    By mechanism, `issued` contains those since the last commit, and `groups` the committed groups that no wait has completed, oldest first.
     """
 
     includes: Callable[[Mechanism], bool]
@@ -225,15 +229,15 @@ class InFlight:
     @property
     def accesses(self) -> Iterator[AccessEvent]:
         """All accesses in flight."""
-        groups = (one for stage_events in self.groups.values() for one in stage_events)
+        groups = (event for stage_events in self.groups.values() for event in stage_events)
         return itertools.chain(*groups, *self.issued.values())
 
 
 class Tracer:
     """Converts the program to traces. Patterns are computed once and reused in all iterations."""
 
-    def __init__(self, access_trace: AccessTrace, places: Footprints, loops: Loops) -> None:
-        self.access_trace, self.places, self.loops, self.blocks = access_trace, places, loops, cluster_blocks(access_trace.kernel)
+    def __init__(self, access_trace: AccessTrace, footprints: Footprints, loops: Loops) -> None:
+        self.access_trace, self.footprints, self.loops, self.blocks = access_trace, footprints, loops, cluster_blocks(access_trace.kernel)
         for statement in statements(access_trace.kernel.body):
             if type(statement) not in _RULES:
                 raise unknown(statement, "the race check")
@@ -274,13 +278,13 @@ class Tracer:
         return tuple(traces)
 
     def _trace(self, body: Sequence[Stmt], lengths: Lengths, rank: int) -> Trace:
-        walk = TraceState((), self.blocks.coordinates(rank), lengths, [], rank)
-        self._list(body, walk)
-        return tuple(walk.events)
+        state = TraceState((), self.blocks.coordinates(rank), lengths, [], rank)
+        self._list(body, state)
+        return tuple(state.events)
 
-    def _list(self, body: Sequence[Stmt], walk: TraceState) -> None:
+    def _list(self, body: Sequence[Stmt], state: TraceState) -> None:
         for rule, statement in self._relevant(body):
-            rule(self, statement, walk)
+            rule(self, statement, state)
 
     def _relevant(self, body: Sequence[Stmt]) -> Sequence[tuple[Callable[..., None], Stmt]]:
         """The statements of a list that append events, with their rules."""
@@ -293,21 +297,21 @@ class Tracer:
     def _runs(self, loop: For) -> bool:
         return constant(loop.extent) != 0 and self.loops.matters(loop)
 
-    def _ordering(self, statement: Any, walk: TraceState) -> None:
-        walk.events.append(statement)
+    def _ordering(self, statement: Any, state: TraceState) -> None:
+        state.events.append(statement)
 
-    def _no_event(self, statement: Any, walk: TraceState) -> None:
+    def _no_event(self, statement: Any, state: TraceState) -> None:
         pass
 
-    def _acquire_or_release(self, statement: Acquire | Release, walk: TraceState) -> None:
+    def _acquire_or_release(self, statement: Acquire | Release, state: TraceState) -> None:
         ring = self.rings[statement.ring]
         first_threads = range(0, self.access_trace.kernel.workers, WARP) if ring.each else (0,)
-        numbers = tuple(self._fill_index(statement.fill_index, walk, thread) for thread in first_threads)
-        arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
+        numbers = tuple(self._fill_index(statement.fill_index, state, thread) for thread in first_threads)
+        arrivals = self._arrivals(statement, state) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
-            ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
+            ranks = self.blocks.ranks(statement.to, state.rank) if isinstance(statement, Release) else ()
             how = (statement.by, statement.part) if isinstance(statement, Release) else ()
-            walk.events.append(self._interned(ring.name, statement.state, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
+            state.events.append(self._interned(ring.name, statement.state, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
 
     def _interned(self, ring: str, *fields: Any) -> StageEvent:
         """A stage event; equal events are the same object."""
@@ -316,64 +320,64 @@ class Tracer:
             event = self.stage_events[ring, *fields] = StageEvent(self.rings[ring], *fields)
         return event
 
-    def _fill_index(self, value: Expr, walk: TraceState, thread: int = 0) -> int:
+    def _fill_index(self, value: Expr, state: TraceState, thread: int = 0) -> int:
         """The fill index of a thread, with assumed trip counts."""
         function = self.numbers.get(value)
         if function is None:
-            lengths = {extent: Var(name) for name, extent in zip(self.named, walk.lengths, strict=True)}
+            lengths = {extent: Var(name) for name, extent in zip(self.named, state.lengths, strict=True)}
             function = self.numbers[value] = compiled(at_lengths(self.loops.opened(value), {**lengths, **self.loops.tile_lengths}))
         try:
-            return int(function({"thread": thread, **self.named, **walk.fixed}))
+            return int(function({"thread": thread, **self.named, **state.fixed}))
         except KeyError as unknown_name:
             self.loops.mark_all_undecided(f"the fill index {value} depends on {unknown_name.args[0]}, which is known only at run time")
             return 0
 
-    def _arrivals(self, statement: Release, walk: TraceState) -> tuple[int, ...]:
-        """How many threads of each warp release a stage. A producer's elected thread arrives once for a fill."""
+    def _arrivals(self, statement: Release, state: TraceState) -> tuple[int, ...]:
+        """The number of threads of each warp that release a stage. A producer's elected thread arrives once for a fill."""
         if statement.state is StageState.FULL and statement.by is None:
             return (1,) * max(self.access_trace.kernel.workers // WARP + 1, agent_count(self.access_trace.kernel))
         if statement.active == TRUE:
             return self.all_threads
-        values = [walk.fixed.get(name) for name in self._deciding_names(statement.active)]
+        values = [state.fixed.get(name) for name in self._deciding_names(statement.active)]
         # Assumed trip counts may decide what ordered loops do not.
         key = statement.active, *values, *(self.named.values() if None in values else ())
         if key not in self.arrivals_of:
-            self.arrivals_of[key] = self._arrivals_if(statement.active, walk)
+            self.arrivals_of[key] = self._arrivals_if(statement.active, state)
         return self.arrivals_of[key]
 
     def _deciding_names(self, active: Expr) -> tuple[str, ...]:
         """The names that decide for which threads a condition holds: the names that it reads, and those of tile lengths."""
-        names_ = self.deciding_names.get(active)
-        if names_ is None:
+        deciding = self.deciding_names.get(active)
+        if deciding is None:
             names = self.access_trace.roots(active) - {"thread"}
             if self.loops.tile_lengths:
                 names |= {var.name for part in conjuncts(active) for var in self._at_tile_length(part).variables()}
-            names_ = self.deciding_names[active] = tuple(sorted(names))
-        return names_
+            deciding = self.deciding_names[active] = tuple(sorted(names))
+        return deciding
 
-    def _arrivals_if(self, active: Expr, walk: TraceState) -> tuple[int, ...]:
-        """For how many threads of each warp a condition holds, or may hold."""
+    def _arrivals_if(self, active: Expr, state: TraceState) -> tuple[int, ...]:
+        """The number of threads of each warp for which a condition holds, or may hold."""
         threads = self.access_trace.threads
-        decisions = {condition: self._decided(condition, walk) for condition in conjuncts(active)}
+        decisions = {condition: self._decided(condition, state) for condition in conjuncts(active)}
         if False in decisions.values():
             return (0,)
         conditions = [condition for condition, holds in decisions.items() if holds is None]
-        if others := sorted(self.access_trace.needs(conditions) - {"thread", *walk.fixed}):
+        if others := sorted(self.access_trace.needs(conditions) - {"thread", *state.fixed}):
             self.loops.mark_all_undecided(f"whether a stage is released depends on {', '.join(others)}")
             return (0,)
-        frame = self.access_trace.frame([("thread", threads)], walk.fixed)
-        arrivals_of = np.ones(threads.shape, dtype=bool)
+        frame = self.access_trace.frame([("thread", threads)], state.fixed)
+        arrives = np.ones(threads.shape, dtype=bool)
         for condition in conditions:
-            arrivals_of &= frame.full(condition).astype(bool)
-        return _by_warps(arrivals_of)
+            arrives &= frame.full(condition).astype(bool)
+        return _by_warps(arrives)
 
-    def _decided(self, condition: Expr, walk: TraceState) -> bool | None:
+    def _decided(self, condition: Expr, state: TraceState) -> bool | None:
         """Whether a condition holds, if ordered loops, assumed trip counts and the length of the tile decide it; else None."""
-        result = decided(condition, self.access_trace, walk.fixed, walk.lengths)
+        result = decided(condition, self.access_trace, state.fixed, state.lengths)
         if result is not None or not self.loops.tile_lengths:
             return result
         value = self._at_tile_length(condition)
-        return bool(compiled(value)(walk.fixed)) if {var.name for var in value.variables()} <= walk.fixed.keys() else None
+        return bool(compiled(value)(state.fixed)) if {var.name for var in value.variables()} <= state.fixed.keys() else None
 
     def _at_tile_length(self, condition: Expr) -> Expr:
         """A condition in terms of the trip counts of the tile's loops."""
@@ -387,63 +391,67 @@ class Tracer:
         """The arrivals of each warp if every thread arrives."""
         return _by_warps(np.ones(self.access_trace.threads.shape, dtype=bool))
 
-    def _loop(self, statement: For, walk: TraceState) -> None:
+    def _loop(self, statement: For, state: TraceState) -> None:
         if id(statement) not in self.loops.ordered:
-            self._list(statement.body, walk.into(statement))
+            self._list(statement.body, state.into(statement))
             return
         value = -1
-        for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
-            inside = walk.into(statement, value)
+        for value in self.loops.iterations(statement, state.fixed, state.lengths):
+            inside = state.into(statement, value)
             if statement.prior_iterations is not None or id(statement) in self.loops.varying_tiles:
                 inside = attrs.evolve(inside, fixed=self._with_counts(statement, inside))
                 if statement.prior_iterations is not None:
-                    walk.prior_iterations[statement.prior_iterations.name] = walk.prior_iterations.get(
+                    state.prior_iterations[statement.prior_iterations.name] = state.prior_iterations.get(
                         statement.prior_iterations.name, 0
                     ) + self._fill_index(statement.increment, inside)
             self._list(statement.body, inside)
-        # A block without a further tile learns that in one more iteration.
+        # A block determines in one more iteration that no tile is left.
         last = next((number for number, one in enumerate(statement.body) if isinstance(one, ExitIfDone)), 0)
-        self._list(statement.body[:last], walk.into(statement, value + 1))
+        self._list(statement.body[:last], state.into(statement, value + 1))
 
-    def _with_counts(self, loop: For, walk: TraceState) -> Mapping[str, int]:
+    def _with_counts(self, loop: For, state: TraceState) -> Mapping[str, int]:
         """The values of loop variables and of the iteration counters inside; and the tile index, if tiles differ."""
         counts = (
-            dict(walk.fixed)
+            dict(state.fixed)
             if loop.prior_iterations is None
-            else {**walk.fixed, loop.prior_iterations.name: walk.prior_iterations.get(loop.prior_iterations.name, 0)}
+            else {**state.fixed, loop.prior_iterations.name: state.prior_iterations.get(loop.prior_iterations.name, 0)}
         )
         tiles = self.loops.varying_tiles.get(id(loop))
         if tiles is None:
             return counts
-        number = walk.lengths[SEQUENCE_PART]
-        return counts | {tiles.varied_by.name: tiles.tile_at(number, walk.fixed[loop.var.name]), BLOCK_TILES.name: tiles.iterations(number)}
+        number = state.lengths[SEQUENCE_PART]
+        return counts | {
+            tiles.varied_by.name: tiles.tile_at(number, state.fixed[loop.var.name]),
+            BLOCK_TILES.name: tiles.iterations(number),
+        }
 
-    def _exec(self, statement: Exec, walk: TraceState) -> None:
-        for site in self.sites.get(_key(statement, walk.loops), ()):
-            if not site.space.shared and walk.rank:  # another check compares blocks in global memory
+    def _exec(self, statement: Exec, state: TraceState) -> None:
+        for site in self.sites.get(_key(statement, state.loops), ()):
+            if not site.space.shared and state.rank:  # another check compares blocks in global memory
                 continue
-            if all(self._decided(guard, walk) is not False for guard in site.scalar):
+            if all(self._decided(guard, state) is not False for guard in site.scalar):
                 if statement.ring and statement.mechanism.counted and site.kind is Kind.WRITE:
-                    self._load(statement, site, walk)
+                    self._load(statement, site, state)
                 else:
-                    walk.events.append(self._access(site, walk, walk.rank))
-                # A collective statement is one step. Of a per-thread statement, one thread may write what another has yet to read.
+                    state.events.append(self._access(site, state, state.rank))
+                # All accesses of a collective statement are one step. Each access of a per-thread statement is a separate step, because a
+                # thread may write an element before another thread reads it.
                 self.steps += not statement.collective
         self.steps += statement.collective
 
-    def _load(self, statement: Exec, site: AccessSite, walk: TraceState) -> None:
+    def _load(self, statement: Exec, site: AccessSite, state: TraceState) -> None:
         """A load, in each block that receives it."""
-        number = self._fill_index(statement.fill_index, walk)
+        number = self._fill_index(statement.fill_index, state)
         peers = () if statement.multicast is None else (statement.multicast,)
-        for rank in self.blocks.ranks(peers, walk.rank) or (walk.rank,):
+        for rank in self.blocks.ranks(peers, state.rank) or (state.rank,):
             fill = self._interned(statement.ring, StageState.FULL, number, None, (rank,))
-            walk.events.append(self._access(site, walk, rank, fill))
+            state.events.append(self._access(site, state, rank, fill))
 
-    def _access(self, site: AccessSite, walk: TraceState, rank: int, fill: StageEvent | None = None) -> AccessEvent:
+    def _access(self, site: AccessSite, state: TraceState, rank: int, fill: StageEvent | None = None) -> AccessEvent:
         """An access to the memory of the block with this rank."""
-        copy = self._fill_index(site.stage, walk) if site.stride else 0
-        footprint = self._footprint(site, walk, copy, rank)
-        return AccessEvent(self.steps, footprint, walk.fixed, site.kind, site.in_flight, fill, copy % site.stages)
+        copy = self._fill_index(site.stage, state) if site.stride else 0
+        footprint = self._footprint(site, state, copy, rank)
+        return AccessEvent(self.steps, footprint, state.fixed, site.kind, site.in_flight, fill, copy % site.stages)
 
     # -------------------------------------------------------------------------------------- accesses
 
@@ -455,24 +463,24 @@ class Tracer:
         conditions = [one for one in conjuncts(use.statement.performed) if self.loops.is_trusted(one, use.loops)]
         guards = tuple(one for one in conditions if self.access_trace.roots(one) <= known and not self.access_trace.roots(one) <= ordered)
         buffer = self.access_trace.kernel.buffer(use.access.buffer)
-        ring = buffer.name in self.places.ring_of_buffer
+        ring = buffer.name in self.footprints.ring_of_buffer
         stage, copy = (use.access.copy, ZERO) if ring else stages(self.access_trace, use.access.copy, ordered)
-        parts = (*use.access.base, copy) if buffer.memory.of_block else self.places.parts(use.access)
+        parts = (*use.access.base, copy) if buffer.memory.of_block else self.footprints.parts(use.access)
         tests = tuple(
             (test, elements)
             for test, elements in element_tests(use)
             if self.access_trace.roots(test) <= known and self.loops.is_trusted(test, use.loops)
         )
         needed = tuple(sorted(self.access_trace.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
-        # Stages differ by a shift only: one pattern serves all iterations of a ring.
+        # Stages differ only by a shift, so all iterations of a ring use one pattern.
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory.of_block else 0
-        prior_iterations = next((loop for loop in use.loops if id(loop) in self.alternating_loops), None)
-        if prior_iterations is not None and use.access.buffer in self.places.local:
+        tile_loop = next((loop for loop in use.loops if id(loop) in self.alternating_loops), None)
+        if tile_loop is not None and use.access.buffer in self.footprints.local:
             # Other iterations handle other tiles; a separate check compares the tiles of a block with those of others.
-            stage, stride = prior_iterations.var, self.places.local_bytes(buffer)
+            stage, stride = tile_loop.var, self.footprints.local_bytes(buffer)
         return AccessSite(
             use,
-            self.places.space(use.access.buffer),
+            self.footprints.space(use.access.buffer),
             whole,
             guards,
             tests,
@@ -481,16 +489,16 @@ class Tracer:
             stage,
             copy,
             stride,
-            self.rings[self.places.ring_of_buffer[buffer.name]].stages if ring else 1,
+            self.rings[self.footprints.ring_of_buffer[buffer.name]].stages if ring else 1,
         )
 
-    def _footprint(self, site: AccessSite, walk: TraceState, copy: int, rank: int) -> Footprint:
+    def _footprint(self, site: AccessSite, state: TraceState, copy: int, rank: int) -> Footprint:
         """The footprint of an access to a copy, in the memory of the block with this rank."""
-        values = {name: walk.fixed[name] for name in site.needed}
+        values = {name: state.fixed[name] for name in site.needed}
         key = (id(site), *values.values())
         pattern = self.patterns.get(key)
         if pattern is None:
-            pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards, site.tests)
+            pattern = self.patterns[key] = self.footprints.pattern(site.use, site.copy, site.loops, values, site.guards, site.tests)
         shift = copy * site.stride
         shift += rank * self.blocks.memory_stride if site.space.shared else 0
         return site.space.footprint(pattern, shift)
@@ -520,7 +528,7 @@ def _by_warps(threads: Array) -> tuple[int, ...]:
 
 
 def _key(statement: Exec, loops: Sequence[For]) -> tuple[int, ...]:
-    """A statement at its position: one object may occur at several."""
+    """The key of a statement at a position: one object may occur at several positions."""
     return id(statement), *map(id, loops)
 
 

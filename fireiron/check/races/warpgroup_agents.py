@@ -1,11 +1,12 @@
-"""Warpgroup agents: warps of a warpgroup that run the same trace, as one agent that takes each step for all of them.
+"""Follow the warps of a warpgroup that run the same trace as one agent, which executes each event for all of them.
 
 A warpgroup agent knows what each of its warps knows. For its own operations, `seen` holds what each warp knows about its *own* part, and
 `known_to_all` what each warp knows about the parts of *all* warps. A barrier that spans the warps provides all parts; a wait for copies or
 MMAs provides the own part only. An arrival of all warps passes on the parts of all of them; an arrival of some passes on only what each
 warp knows of all. If a single warp accesses an atom in the whole kernel, the own parts decide; for other atoms all parts must be known.
 
-If all segments are ordered for warpgroup agents, they are ordered for their warps, at a quarter of the work. The converse does not hold.
+If all segments are ordered for warpgroup agents, they are ordered for their warps. This takes a quarter of the time of following each warp.
+The converse does not hold.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from fireiron.check.races.traces import Kind, StageEvent
 from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Fence, FenceKind, Mechanism
 
-TOGETHER = 4
+WARPGROUP_WARPS = 4
 """Warps of a warpgroup. A barrier of at least this many warps includes the whole warpgroup."""
 
 
 @attrs.define(eq=False)
 class WarpgroupAgent(Agent):
-    """`warps` warps, the first of which is `warp`; `fenced_for_all` is to `fenced` what `known_to_all` is to `seen`."""
+    """An agent for `warps` warps, of which `warp` is the first.
+
+    `seen` and `fenced` contain operations of which each warp knows its own part, `known_to_all` and `fenced_for_all` operations of which
+    each warp knows the parts of all warps.
+    """
 
     warps: int = 1
     known_to_all: int = 0
@@ -67,13 +72,13 @@ class WarpgroupOrder(SegmentOrder):
     def run_all(self) -> bool:
         try:
             return super().run_all()
-        except VerificationError:  # together they may deadlock where single warps would proceed
+        except VerificationError:  # warpgroup agents may deadlock where single warps would proceed
             return False
 
     def _warpgroups(self, traces: Sequence[Sequence[Any]]) -> Iterator[WarpgroupAgent]:
         def place(number: int) -> tuple[int, int, int]:
             rank, warp = divmod(number, self.each)
-            return rank, warp // TOGETHER, id(traces[number])
+            return rank, warp // WARPGROUP_WARPS, id(traces[number])
 
         for agent, (_, numbers) in enumerate(itertools.groupby(range(len(traces)), place)):
             first, *others = numbers
@@ -150,7 +155,7 @@ class WarpgroupOrder(SegmentOrder):
         return super()._fence(agent, event)
 
     def _arrive(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState) -> None:
-        # A phase completed by some warps of the agent would publish what the other warps know, too.
+        # If some warps of the agent completed a phase, a wait for the phase would also provide what the other warps know.
         if self._arrival_knowledge(agent, event.arrivals or (), event.by)[0] > min(
             self._pending_arrivals(event, rank) for rank in event.ranks or (agent.rank,)
         ):

@@ -56,7 +56,7 @@ class Elements:
     @functools.cached_property
     def accesses(self) -> dict[PathAndBuffer, dict[int, AccessEvent]]:
         """Return, by path and buffer, an access for each footprint."""
-        footprints = self.conflicts.places
+        footprints = self.conflicts.footprints
         access_trace = footprints.access_trace
         uses = [use for use in access_trace.uses if self.kernel.buffer(use.access.buffer).memory.of_block]
         loops = Loops(access_trace, footprints, uses)

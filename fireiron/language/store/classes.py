@@ -10,6 +10,7 @@ import attrs
 from fireiron import decomp, executable, folders, refine, specs
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
+from fireiron.decomp.set_memory import SetMemory
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Strided, Tile
@@ -19,7 +20,15 @@ from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.ir.lanes import LaneMap
 from fireiron.language import former
 from fireiron.language.store.expressions import expression
-from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
+from fireiron.language.strategy import (
+    EpilogStrategy,
+    LoadStrategy,
+    SetMemoryStrategy,
+    SplitKStrategy,
+    SplitStrategy,
+    Strategy,
+    TileStrategy,
+)
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
@@ -58,6 +67,7 @@ OMITTED: Final[Mapping[str, Mapping[str, Any]]] = {"BinaryPointwise": {"operatio
 
 CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
     Tile: TileStrategy, Split: SplitStrategy, SplitK: SplitKStrategy, Load: LoadStrategy, Epilog: EpilogStrategy,
+    SetMemory: SetMemoryStrategy,
 }  # fmt: skip
 """The class of a chain by its last step: it has the methods that refine that step."""
 

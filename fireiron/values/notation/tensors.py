@@ -28,9 +28,9 @@ from fireiron.values.notation.shapes import (
 from fireiron.values.notation.words import SHORT, Symbols, dtype_text, expression_text, named, pieces, read_expression
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
-_COUNTS: Final = ("pad", "align", "copies", "stages")
+_COUNTS: Final = ("pad", "align", "copies", "stages", "alternating")
 _NAMES: Final = ("owner", "shares")
-_OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 reuse may_reuse free owner=reads shares=other layout=row"
+_OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 alternating=2 reuse may_reuse free owner=reads shares=other layout=row"
 _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
 """A single word in braces; `free`: an instruction that reads the buffer may still choose its layout."""
 

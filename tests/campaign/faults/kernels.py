@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+import placed
 from fused_generator import draw as drawn_definition
 from generator import Drawn as DrawnProduct
 from ringed import float16_gemm, inputs_of, product
@@ -225,6 +226,12 @@ def _of_tasks(form: str, hopper: bool) -> Callable[[random.Random], Case]:
     return draw
 
 
+def _of_placed(chance: random.Random) -> Case:
+    """Temporaries in shared memory that MMAs of warpgroups read, in stages or not."""
+    drawn_kernel = placed.drawn(chance, hopper=True)
+    return _of_bound("placed", drawn_kernel.bound, drawn_kernel.target, drawn_kernel.features, chance)
+
+
 FORMS: Mapping[str, Callable[[random.Random], Case | None]] = {
     "threads": _of_product("threads", False),
     "pipeline": _of_product("pipeline", True),
@@ -236,6 +243,7 @@ FORMS: Mapping[str, Callable[[random.Random], Case | None]] = {
     "share": _of_two_products,
     "attention": _of_attention,
     "warpgroups": _of_ordered_mma,
+    "placed": _of_placed,
     "ampere-tasks": _of_tasks("ampere-tasks", False),
     "hopper-tasks": _of_tasks("hopper-tasks", True),
 }

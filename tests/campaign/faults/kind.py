@@ -17,7 +17,7 @@ FINDERS = ("synchronization", "index", "resources")
 
 DEPTH: Any = "threads pipeline fused"
 RINGS: Any = "ring share"
-PRODUCERS: Any = "ring cluster turns dynamic share attention warpgroups hopper-tasks"
+PRODUCERS: Any = "ring cluster turns dynamic share attention warpgroups placed hopper-tasks"
 EVERY: Any = f"{DEPTH} {PRODUCERS} ampere-tasks"
 
 

@@ -27,8 +27,9 @@ from fireiron.specs.meaning import convert
 TEXTS = 10
 ROWS, COLUMNS = 16, 32
 FLOATS = (float16, bfloat16, float32, float64)
-TYPES = (*FLOATS, float32, float16, int32, int8, uint8)
-RESULTS = (*FLOATS, *FLOATS, int32, int8, uint8)
+SMALL = (float8_e4m3, float8_e5m2)
+TYPES = (*FLOATS, *SMALL, float32, float16, int32, int8, uint8)
+RESULTS = (*FLOATS, *FLOATS, *SMALL, int32, int8, uint8)
 
 # ---------------------------------------------------------------------------------------------- IEEE and the instructions
 
@@ -72,6 +73,15 @@ class Ieee:
 
     def _relu(self, a):
         return self._max(a, np.zeros_like(a))
+
+    def _floor(self, a):
+        return np.floor(a)
+
+    def _round(self, a):
+        return np.rint(a)
+
+    def _clamp(self, a, b, c):
+        return self._min(self._max(a, b), c)
 
     def _sqrt(self, a):
         return np.sqrt(a)
@@ -131,26 +141,24 @@ def rounded(values, dtype):
 
 
 def _integers(values, dtype):
-    """cvt.rzi to 32 bits, which saturates, then the lower bits; NaN is 0, of a double the least integer (PTX ISA, cvt)."""
+    """Floats toward zero, saturated at the limits of the type, NaN as 0; integers by their low bits (PTX ISA, cvt)."""
     if values.dtype.kind in "iu":
         return values.astype(dtype.to_numpy())
-    low, high = (0, 2**32 - 1) if dtype == uint8 else (-(2**31), 2**31 - 1)
-    nan = 0 if values.dtype != np.float64 else 2**31 if dtype == uint8 else -(2**31)
     with np.errstate(invalid="ignore"):
         wide = values.astype(np.float64)
-    truncated = np.trunc(np.clip(np.where(np.isnan(wide), 0, wide), low, high)).astype(np.int64)
-    return np.where(np.isnan(wide), nan, truncated).astype(dtype.to_numpy())
+    return np.trunc(np.clip(np.where(np.isnan(wide), 0, wide), *dtype.limits)).astype(np.int64).astype(dtype.to_numpy())
 
 
 # ---------------------------------------------------------------------------------------------- formulas
 
 EXACT = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}", "abs": "abs({})", "max": "max({}, {})",
-         "min": "min({}, {})", "relu": "relu({})", "sqrt": "sqrt({})", "where": "where({} < {}, {}, {})", "choose": "where({0} != {1}, {2}, {0})"}  # fmt: skip
+         "min": "min({}, {})", "relu": "relu({})", "sqrt": "sqrt({})", "where": "where({} < {}, {}, {})", "choose": "where({0} != {1}, {2}, {0})",
+         "floor": "floor({})", "round": "round({})", "clamp": "clamp({}, {}, {})"}  # fmt: skip
 NEAR = {"exp2": "exp2({})", "exp": "exp({})", "log": "log({})", "log2": "log2({})", "tanh": "tanh({})", "rsqrt": "rsqrt({})"}
-PLACES = {"add": 2, "sub": 2, "mul": 2, "div": 2, "max": 2, "min": 2, "where": 4, "choose": 3}
+PLACES = {"add": 2, "sub": 2, "mul": 2, "div": 2, "max": 2, "min": 2, "where": 4, "choose": 3, "clamp": 3}
 COMPARING = ("where", "choose")
 """The operands of a condition have a separate type, drawn if all types are equal."""
-INTEGRAL = ("max", "min", "relu")
+INTEGRAL = ("max", "min", "relu", "clamp")
 
 
 class Text:
